@@ -68,7 +68,7 @@ func BenchmarkStopOfMany(b *testing.B) {
 	}
 }
 
-// endingSpawner starts nothing either. What it signals has ended, and is reaped one after the other.
+// endingSpawner starts nothing either. A signalled process has ended at once, and is reaped one after the other.
 type endingSpawner struct {
 	instantSpawner
 	ended []proc.Exit

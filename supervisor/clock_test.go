@@ -6,9 +6,9 @@ import (
 	"unsafe"
 )
 
-// stepped is what time.Now returns after somebody has set the clock: another wall time, and the monotonic time that it would
-// have had anyway. The layout is that of package time (time.go, type Time): the top bit of wall says that ext is monotonic, and
-// the 33 bits below it are seconds since 1885.
+// stepped returns the value of time.Now after the clock was set: another wall time, and an unchanged monotonic time. Package time
+// defines the layout (time.go, type Time). The top bit of wall says that ext is monotonic, and the 33 bits below it are seconds
+// since 1885.
 func stepped(t *testing.T, now time.Time, by time.Duration) time.Time {
 	t.Helper()
 	before := now

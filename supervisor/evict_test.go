@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Whatever state a service is in: evicted, nothing of it starts again, what runs is killed at once, and it is forgotten when that has
-// ended. The CMD stays.
+// Eviction works in every state of a service: it does not start again, its processes are killed at once, and it is forgotten when
+// they have ended. The CMD stays.
 func TestEvictedFromEveryState(t *testing.T) {
 	for _, state := range States() {
 		r := newRig(t)
@@ -49,7 +49,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 	}
 }
 
-// What may not be started by the rule of the container is not, and is tried again.
+// A start that the rule of the container refuses does not happen, and is tried again.
 func TestWhatIsNotAdmittedIsNotStarted(t *testing.T) {
 	refused := errors.New("the lease is lost")
 	l := NewLoop(Config{Admit: func(string, Kind) error { return refused }})

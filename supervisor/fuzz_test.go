@@ -161,7 +161,7 @@ func (w *world) act(b int) {
 			w.step(Gone{name, s.id}) // its main process lives, or its finish command has begun, or it is long over
 		}
 	case 23:
-		w.step(Exited{Name: name, PID: 1, Code: 1}) // nobody's
+		w.step(Exited{Name: name, PID: 1, Code: 1}) // of no process
 	case 24:
 		w.step(Due{name, w.now.Add(time.Hour), b/kinds > 2})
 	case 25:

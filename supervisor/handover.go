@@ -11,7 +11,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// Handover is what a loop tells that of the next generation of this process.
+// Handover is the state that a loop hands over to the loop of this process's next image.
 type Handover struct {
 	Machine  Machine
 	Services []*service // in the order of registration
@@ -24,7 +24,7 @@ type Handover struct {
 	Notify   map[uint64]*os.File // run → where it says that it is ready
 }
 
-// Yield runs call in the loop's goroutine between two turns. The error is as that of Do.
+// Yield runs call in the loop's goroutine between two events. It returns the same errors as Do.
 func (l *Loop) Yield(ctx context.Context, call func()) error { return l.ask(ctx, request{call: call}) }
 
 // HandOver returns what a successor needs. It must be called in the loop's goroutine, from Yield or OnPanic, and its result used

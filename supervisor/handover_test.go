@@ -135,7 +135,7 @@ func everyEvent(m *Machine) []Event {
 	return events
 }
 
-// What undo does not copy must not be changed in place. Whoever adds such a field decides that here.
+// A field that undo does not copy must not be changed in place. Decide that here for a new field.
 func TestNothingIsChangedInPlace(t *testing.T) {
 	known := map[string]string{
 		"needs": "only replaced", "fastExits.recent": "only replaced",
@@ -172,7 +172,7 @@ func TestNothingIsChangedInPlace(t *testing.T) {
 	walk("", reflect.TypeFor[Machine]())
 }
 
-// Every field of what the machine knows survives, those that nobody has thought of yet too.
+// Every field of the machine's state survives, also fields that are added later.
 func TestEveryFieldIsHandedOver(t *testing.T) {
 	var s service
 	fill(reflect.ValueOf(&s).Elem())
@@ -219,7 +219,7 @@ func fill(v reflect.Value) {
 	}
 }
 
-// What a hinit wrote whose units had no files and no finish program in them.
+// The handover of an older hinit, whose units had no files and no finish program.
 func TestAnOlderGenerationIsUnderstood(t *testing.T) {
 	next := NewLoop(Config{})
 	next.TakeOver(read(t, json.RawMessage(`{"Services":[{"name":"cmd","run":3,"pid":7,"state":"up","policy":{}},{"name":"s","policy":{}},{"name":"roots","policy":{}},{"name":"piped","policy":{}}],"Units":[
@@ -285,7 +285,7 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	}
 }
 
-// panicProcs panics when it is to start the service that nobody should start.
+// panicProcs panics when it is to start the cursed service.
 type panicProcs struct {
 	*fakeProcs
 	armed bool
@@ -322,7 +322,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 	if err := old.Register(ctx, Unit{Name: "good", Policy: policy, Log: "/log"}, WantUp); err != nil {
 		t.Fatal(err)
 	}
-	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp) // nobody answers
+	_ = old.Register(ctx, Unit{Name: "cursed", Policy: policy}, WantUp) // no loop answers
 	if got := <-code; got != 70 || told != "cursed" {
 		t.Fatalf("code %d, told %v", got, told)
 	}

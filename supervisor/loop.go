@@ -59,8 +59,8 @@ type Config struct {
 	Admit    func(name string, kind Kind) error // why no process of a kind may be started for now; nil for no such rule; called in the loop
 	OOMKills func() uint64                      // the container's count of out-of-memory kills; nil when unknown
 
-	// OnPanic is called in the loop's goroutine when the loop has panicked; Run returns its result. The state, fit for HandOver, is
-	// that of before the event. Nil lets the panic go on.
+	// OnPanic is called in the loop's goroutine when the loop has panicked; Run returns its result. The state is the one before
+	// the event, fit for HandOver. Nil lets the panic go on.
 	OnPanic func(value any, stack []byte) int
 }
 
@@ -151,10 +151,10 @@ func (l *Loop) Orphans() uint64 { return l.orphans.Load() }
 func (l *Loop) Ended() <-chan struct{} { return l.ended }
 
 // Do hands an event to the loop and waits until the snapshot shows its effect. The error is ErrUnknown or ErrCmd for a command
-// that has no target, ErrStopping once the container is shutting down, or that of ctx.
+// that has no target, ErrStopping once the container is shutting down, or ctx's error.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.ask(ctx, request{event: e}) }
 
-// Sweep reaps every process that has ended by now, and returns when the snapshot shows it. The error is as that of Do.
+// Sweep reaps every process that has ended by now, and returns when the snapshot shows it. It returns the same errors as Do.
 func (l *Loop) Sweep(ctx context.Context) error { return l.ask(ctx, request{call: l.reap}) }
 
 // Register adds a service, or replaces the definition of a known one for its next start.

@@ -1,9 +1,9 @@
 package supervisor
 
-// The transition table. A row is a state, what happens, and what follows; TestTransitionTable walks it cell by cell, so
-// it can't go stale. "settle" is the state chosen when the main process died: down when stopping was asked, else backoff,
-// parked, or a start at once. What a dead main process left behind ("leftover") is ended first: TERM, half a second, KILL;
-// then the finish command runs, if the service has one ("dies" is the end of the main process of such a service).
+// The transition table. A row is a state, an event, and the consequence; TestTransitionTable walks it cell by cell, so it can't
+// go stale. "settle" is the state chosen when the main process died: down when stopping was asked, else backoff, parked, or a
+// start at once. The leftovers of a dead main process are ended first: TERM, half a second, KILL. Then the finish command runs,
+// if the service has one ("dies" is the end of the main process of such a service).
 //
 //	state      event       next       does
 //	---------  ----------  ---------  -------------------

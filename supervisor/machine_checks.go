@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What checks of a service change: whether it counts as ready, and whether it goes on.
+// The effects of a service's checks: whether it counts as ready, and whether it goes on.
 
 // ReasonUnhealthy begins the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
@@ -45,7 +45,7 @@ func (m *Machine) weigh(now time.Time, s *service) {
 	m.changed(s)
 }
 
-// unhealthy ends a run that a check has given up, as a stop would. What follows is that of a failure, or parked.
+// unhealthy ends a run that a check has given up, as a stop would. Then the service has failed, or is parked.
 func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 	if s.state != Up || s.id != e.Run || s.policy.Once || m.phase != running {
 		return

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What people and the container ask of a service, and the signals that follow.
+// The commands of people and of the container to a service, and the signals that follow.
 
 func (m *Machine) start(now time.Time, s *service) {
 	if m.phase != running {
@@ -49,7 +49,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 	case Stopping:
 		if s.pid != 0 {
 			m.ask(s)
-			if s.policy.KillNever { // nothing but asking again will move it
+			if s.policy.KillNever { // only another command will move it
 				m.wake(s)
 			}
 		}
@@ -173,7 +173,7 @@ func (m *Machine) within(now time.Time, s *service, d time.Duration, never bool)
 	return m.hurried(s, deadline)
 }
 
-// hurried returns a deadline that is not later than the budget of a shutdown allows. Who drains is killed last.
+// hurried returns a deadline within the budget of a shutdown. Draining services (loggers) are killed last.
 func (m *Machine) hurried(s *service, deadline time.Time) time.Time {
 	if m.phase == running {
 		return deadline

@@ -2,7 +2,7 @@ package supervisor
 
 import "time"
 
-// What happens because time passes.
+// Deadlines: the state changes that only time causes.
 
 // Deadline returns the earliest time at which the machine wants a Tick, and whether there is one.
 func (m *Machine) Deadline() (time.Time, bool) {

@@ -127,7 +127,7 @@ type (
 		Name  string
 		Run   uint64
 		Ready bool
-		Said  string // as that of Ready
+		Said  string // as in Ready
 	}
 	// Unhealthy ends a running service, because a check of it has failed for too long.
 	Unhealthy struct {
@@ -152,7 +152,7 @@ type (
 		Name   string
 		Signal int
 	}
-	// Remark puts a line into the history; Service may be "". Key and Data are those of a notice.
+	// Remark puts a line into the history; Service may be "". Key and Data belong to a notice.
 	Remark struct{ Service, Text, Key, Data string }
 	// Shutdown ends everything within the machine's budget. A second one kills at once.
 	Shutdown struct {
@@ -161,7 +161,7 @@ type (
 	}
 	// Swept says that this process has no child left.
 	Swept struct{}
-	// Tick says nothing but the time.
+	// Tick only tells the time.
 	Tick struct{}
 )
 
@@ -219,7 +219,7 @@ type (
 		Run    uint64
 		Signal int
 		Scope  Scope
-		Wake   bool // SIGCONT follows: a stopped process acts on nothing but SIGKILL
+		Wake   bool // SIGCONT follows: a stopped process acts on SIGKILL only
 	}
 	// SignalRest goes to every other descendant of this process; nothing is supervised any more by then.
 	SignalRest struct{ Signal int }
@@ -227,7 +227,8 @@ type (
 	Changed struct{ Name string }
 	// Note is a record for the history. One that is Dropped says that nothing is to be kept of the service.
 	Note struct{ Record Record }
-	// Release says that nothing of a service runs any more before the container ends, so nobody needs the file it writes to.
+	// Release says that all processes of a service have ended, before the container does. So the file it writes to is not needed
+	// any more.
 	Release struct{ Name string }
 	// End ends the loop with an exit code.
 	End struct{ Code int }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What becomes of the processes of a service, and what follows from that.
+// Exits of a service's processes, and the state changes that follow.
 
 func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	if s.state == Finishing && s.pid == 0 {

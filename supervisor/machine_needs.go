@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// What services need of each other, how often they are restarted, and tasks.
+// Needs of services, the number of their restarts, and tasks.
 
-// RestartAfter says after which ends that nobody asked for a service is started again.
+// RestartAfter says after which unrequested ends a service is started again.
 type RestartAfter string
 
 // The values of RestartAfter. One that is not started again is down after exit code 0, else failed.
@@ -28,14 +28,14 @@ const (
 	UntilStarted Until = "started" // up; a task: has been started
 	UntilReady   Until = "ready"   // up and ready
 	UntilDone    Until = "done"    // down after exit code 0
-	UntilTried   Until = "tried"   // ready, or ended once; it counts for the start only, so its end waits for nobody
+	UntilTried   Until = "tried"   // ready, or ended once; it counts for the start only, so its end waits for no other service
 )
 
 // Need is a service that another one waits for before each start.
 type Need struct {
 	Name     string
 	Until    Until
-	Optional bool // it is left out while there is no such service, and while nobody wants it up
+	Optional bool // it is left out while there is no such service, and while it is not wanted up
 }
 
 // Order is the part of a [Policy] that says when a service starts besides its own ends. Its zero value changes nothing.
@@ -186,7 +186,7 @@ func (m *Machine) await(now time.Time, s *service) bool {
 	return true
 }
 
-// release starts what has all it needs, after a step that has changed something.
+// release starts the services whose needs are met, after a step that has changed a state.
 func (m *Machine) release(now time.Time) {
 	if m.links == 0 || m.phase != running {
 		return
@@ -314,7 +314,7 @@ func (m *Machine) heights() (of map[*service]int, top int) {
 	return of, top
 }
 
-// letGo ends, while the container stops, what was left for those that needed it, and nobody needs any more.
+// letGo ends, while the container stops, services that were kept for their dependants and are not needed any more.
 func (m *Machine) letGo(now time.Time) {
 	if m.links == 0 {
 		return

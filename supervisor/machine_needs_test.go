@@ -143,7 +143,7 @@ func TestAServiceStartsWhenAllItNeedsIsThere(t *testing.T) {
 	c.spawn("web")
 	c.is("web", Up)
 
-	// What it needs may end: that is nothing to it.
+	// The end of a service that it needs does not affect it.
 	c.ends("db", 1)
 	c.is("web", Up)
 	// The next start looks again.

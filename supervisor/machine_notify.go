@@ -2,7 +2,7 @@ package supervisor
 
 import "time"
 
-// What a process of a service tells of itself by sd_notify(3).
+// The messages of a service's processes by sd_notify(3).
 
 // mostExtended bounds how far a service puts off its own end: so many times its grace.
 const mostExtended = 10

@@ -37,7 +37,7 @@ type service struct {
 // tally counts how runs have ended.
 type tally struct {
 	restarts  int
-	exits     causes // all ends, those of starts that failed too
+	exits     causes // all ends, also of starts that failed
 	restarted causes // the exits that restarts followed
 }
 
@@ -104,7 +104,7 @@ func (s *service) forgive() {
 // runs reports whether the main process is alive.
 func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
 
-// live is the run whose processes are alive, if any are: that of the finish command once it has begun.
+// live is the run whose processes are alive, if any are. Once the finish command has begun it is the finish command's run.
 func (s *service) live() uint64 {
 	if s.finish != 0 {
 		return s.finish

@@ -17,8 +17,8 @@ func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	m.beginShutdown(now, e.Reason)
 }
 
-// beginShutdown stops everything at once, except what reads the last words of others, and what others need: that is asked to end when
-// they are gone, at the latest after a share of the time. A share of the budget is kept for after the KILL.
+// beginShutdown stops all services at once, except loggers and services that others need. A needed service is asked to end when
+// its dependants are gone, at the latest after a share of the time. A share of the budget is kept for after the KILL.
 func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))

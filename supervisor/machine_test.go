@@ -237,7 +237,7 @@ func TestTransitionTable(t *testing.T) {
 	if len(listed) < 80 {
 		t.Errorf("only %d rows were read", len(listed))
 	}
-	// Whatever is not listed changes nothing.
+	// An event that is not listed changes nothing.
 	for _, state := range States() {
 		for _, word := range []string{
 			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup", "unhealthy", "ending",
@@ -428,8 +428,8 @@ func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	}
 }
 
-// TestWhatForksAwayFromAKillIsKilledAgainSoon: it took a second, which is far beyond any grace. What the kernel holds up is not
-// asked about all the time.
+// TestWhatForksAwayFromAKillIsKilledAgainSoon: it took a second, which is far beyond any grace. A process that the kernel holds
+// up is not asked about all the time.
 func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
 	r := newRig(t)
 	for range 2 { // of each run anew

@@ -45,7 +45,7 @@ func (n *notifier) end() {
 	}
 }
 
-// listen calls ready when the first newline comes. Nobody reads what comes after it.
+// listen calls ready when the first newline comes. Later output is not read.
 func (n *notifier) listen(ready func()) {
 	defer n.r.Close()
 	buf := make([]byte, 256)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// orphan ends a process that nobody owns.
+// orphan ends a process that belongs to no run.
 func (f *fakeProcs) orphan() { f.end(1<<60, 0, 0) }
 
 func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) {

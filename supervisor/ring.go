@@ -77,8 +77,8 @@ func (r *Ring) put(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// Kept returns the records before the one numbered end that the ring has overwritten and still keeps, oldest first: the last ones of
-// each service, the container's, and those of root's orders. It may be called from any goroutine and does not block.
+// Kept returns the overwritten records that the ring still keeps, with numbers below end, oldest first. These are the last ones
+// of each service, of the container, and of root's orders. It may be called from any goroutine and does not block.
 func (r *Ring) Kept(end uint64) (records []Record) {
 	for _, rec := range r.Older(0, end) {
 		records = append(records, *rec)
@@ -135,7 +135,7 @@ func (r *Ring) Last() uint64 { return r.head.Load() }
 // News returns a channel that is closed at the next append. Take it before looking with Since, so that nothing is missed.
 func (r *Ring) News() <-chan struct{} { return r.news.wait() }
 
-// broadcast wakes any number of waiters once, without a lock and at no cost while nobody waits.
+// broadcast wakes any number of waiters once. It has no lock, and costs nothing without a waiter.
 type broadcast struct{ ch atomic.Pointer[chan struct{}] }
 
 func (b *broadcast) wait() <-chan struct{} {

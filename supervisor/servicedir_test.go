@@ -193,7 +193,7 @@ func TestANewlineOnItsDescriptorMakesItReady(t *testing.T) {
 			if err := syscall.Mkfifo(gate, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			// Nothing but its standard three and that one is open (10 is the script, where the shell reads it from).
+			// Only its standard three and that descriptor are open (10 is the script, where the shell reads it from).
 			u := serviceDir(t, "s", fmt.Sprintf(`for f in 3 4 5 6 7 8 9; do [ $f = %[1]d ] || [ ! -e /proc/$$/fd/$f ] || echo "$f is open" >&2; done
 echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sleep 1000`, fd, gate), "")
 			u.Policy.Announces, u.NotifyFD = true, fd

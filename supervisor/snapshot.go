@@ -35,7 +35,7 @@ type Service struct {
 	Reason  string    // why it is in this state
 	Since   time.Time // since when
 	Turned  time.Time // when its main process was last started or ended, whichever came later; before that, when it was registered
-	PID     int       // main process, 0 when there is none; never that of a finish command
+	PID     int       // main process, 0 when there is none; never a finish command
 	Run     uint64    // number of the current or last run, 0 before the first
 	Ready   bool
 	// ReadySince is since when it is ready, zero when it is not. While nothing of it runs, it is since when that is so.
@@ -51,7 +51,7 @@ type Service struct {
 	CrashLoop  bool      // too many of them within the window; it goes on at the longest delay
 	NextStart  time.Time // when it starts by itself, zero when it does not
 	Needs      []string  // what it waits for
-	OOMAdj     int       // how much higher the oom_score_adj of its processes is than that of hinit
+	OOMAdj     int       // how much higher the oom_score_adj of its processes is than hinit's
 	LastExit   *Exit
 	NextRun    time.Time    // when its schedule starts it next, zero without one
 	After      RestartAfter // after which ends it is started again

@@ -102,7 +102,7 @@ type Policy struct {
 	Once        bool          // runs once; its exit ends the container with its code
 	Order
 
-	// What s6 service directories need besides.
+	// Further fields for s6 service directories.
 
 	Drains       bool          // it reads what others write: at the end of the container it is asked to end after them
 	SpawnRetry   time.Duration // when to try again what can't be spawned for a reason that stays (with Once: one that may pass); with 0 that is a fast exit
@@ -134,8 +134,8 @@ type Exit struct {
 	Tail   []string      // last lines it wrote, oldest first
 }
 
-// Words says how the run ended and, where it wrote one, the line that is most likely to say why: the last one of level WARNING or worse,
-// else the last. It may be anything.
+// Words says how the run ended, with the line that is most likely to say why. That is the last line of level WARNING or worse,
+// else the last. Its text may be anything.
 func (x *Exit) Words() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {

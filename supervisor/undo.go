@@ -69,7 +69,7 @@ func (u *undo) save(s *service) {
 	u.services = append(u.services, *s)
 }
 
-// done says that the step went well.
+// done discards the undo record: the step succeeded.
 func (u *undo) done() { u.armed = false }
 
 // apply takes the step back that did not come to its end, if any.

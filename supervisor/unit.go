@@ -21,8 +21,8 @@ type Unit struct {
 
 	// Stdio, when it is not nil, is what the process gets as its descriptors 0, 1, 2, ...; nothing of it goes to the log.
 	Stdio []*os.File `reexec:"-"`
-	// Stdin, Stdout and Stderr take the place of /dev/null and of the LogSink's pipes where they are not nil. Whoever made them
-	// closes them once the service is dropped. At the end of the container the loop closes Stdout of a service that is down, so the
+	// Stdin, Stdout and Stderr take the place of /dev/null and of the LogSink's pipes where they are not nil. Their creator closes
+	// them once the service is dropped. At the end of the container the loop closes Stdout of a service that is down, so the
 	// reader of the pipe comes to its end.
 	Stdin, Stdout, Stderr *os.File `reexec:"-"`
 
@@ -34,8 +34,8 @@ type Unit struct {
 	Checked bool
 
 	// Finish is the program that runs after each run of a service with Policy.Finish, with its files, environment, directory and
-	// user. Its arguments are those of s6: exit code (256 after a signal), signal or 0, name, pid. A missing one counts as one that
-	// did nothing.
+	// user. It has s6's arguments: exit code (256 after a signal), signal or 0, name, pid. A missing one counts as one that did
+	// nothing.
 	Finish string
 
 	// Pin is what Spec.Dir names by its descriptor: the unit keeps it open, so that the number means nothing else. It may be nil.
@@ -74,7 +74,7 @@ func (u *unit) define(next Unit) {
 	}
 }
 
-// files returns a process's descriptors, and those of them that are to be closed after the start.
+// files returns a process's descriptors, and the ones to close after the start.
 func (l *Loop) files(u *unit) (files, own []*os.File, err error) {
 	files = slices.Clone(u.Files[:])
 	if u.Stdio || files[1] != nil && files[2] != nil {

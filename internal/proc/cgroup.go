@@ -11,7 +11,7 @@ import (
 // cgroupRoot is where the container sees its cgroups (cgroups(7)).
 const cgroupRoot = "/sys/fs/cgroup"
 
-// mostCgroups bounds the cgroups that are looked at below that of one service.
+// mostCgroups bounds the cgroups that are read below one service's cgroup.
 const mostCgroups = 64
 
 // memoryCgroups finds the cgroups that count memory.
@@ -20,8 +20,8 @@ type memoryCgroups struct {
 	read func(name string) []byte // a file below /proc
 }
 
-// of returns the directory of a process's cgroup if it is below that of this process. hinit makes none: whoever starts a service in a cgroup
-// of its own, or the service itself, does. "" stands for none.
+// of returns the directory of a process's cgroup if it is below this process's cgroup; "" for none. hinit makes no cgroup: the
+// service itself does, or the program that starts it.
 func (c memoryCgroups) of(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := cgroupPath(c.read("self/cgroup"), v.controller), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -41,7 +41,7 @@ func (c memoryCgroups) of(pid int) string {
 	return ""
 }
 
-// cgroupPath finds the path of a controller in /proc/PID/cgroup, that of version 2 for "".
+// cgroupPath finds the path of a controller in /proc/PID/cgroup, the one of version 2 for "".
 func cgroupPath(text []byte, controller string) string {
 	for line := range bytes.Lines(text) {
 		_, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
@@ -82,8 +82,8 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory is what a cgroup uses, with what is swapped out, without the pages of files that nobody has used for a while: the kernel can
-// drop those first. ok is false where the cgroup does not count memory.
+// cgroupMemory is the memory of a cgroup, swapped memory included. It leaves out inactive pages of files, which the kernel can
+// drop first. ok is false where the cgroup does not count memory.
 func cgroupMemory(dir string) (n uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 {

@@ -15,7 +15,7 @@ import (
 	"hinit/internal/blocking"
 )
 
-// What would fail behind the fork is found before it: there only the log would show it.
+// Failures after the fork are found before it: after the fork only the log would show them.
 
 const (
 	// findTime is how long a start waits for the look at its paths. After a look that was late none is taken for findPause.

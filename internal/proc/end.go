@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EndRest ends everything below this process without a supervisor: TERM, and KILL at the end of the budget. children tells that one
-// has ended. It returns when nothing is left, or half a second after the KILL.
+// EndRest ends everything below this process without a supervisor: TERM, and KILL at the end of the budget. children reports that
+// a child has ended. It returns when all have ended, or half a second after the KILL.
 func EndRest(children <-chan os.Signal, budget time.Duration) {
 	procs, err := New()
 	if err != nil {

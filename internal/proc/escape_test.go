@@ -68,8 +68,8 @@ func TestASiblingOfTheMainProcessIsLeftBehind(t *testing.T) {
 	}
 }
 
-// TestAProcessThatHidesItsRunIsNamed: it has left its parents, session and environment and lowered its mark, so that nothing tells
-// whose it is. Who ends before it was started is not suspected.
+// TestAProcessThatHidesItsRunIsNamed: it has left its parents, session and environment and lowered its mark, so that nothing
+// tells whose it is. A service that ended before the process was started is not suspected.
 func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("hide")})
@@ -270,7 +270,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 	}
 }
 
-// TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs: nothing but its group tells of the orphan of a service of root's.
+// TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs: only its group identifies the orphan of a service of root's.
 func TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs(t *testing.T) {
 	if os.Getuid() != 0 {
 		testkit.Cannot(t, "needs root")

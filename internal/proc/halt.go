@@ -19,10 +19,10 @@ import (
 // for its child, which is stopped. A fork waits so too, and goes on, as while a process is moved into another control group.
 const uninterruptible = time.Second
 
-// Halt stops every other process of the PID namespace, so that none can be made: kill(2) with -1 also reaches a child that is being
-// forked at that moment. It returns the processes that were stopped before, for [Resume], and one that this user may not stop, or 0. It
-// blocks until all threads stand, at most for patience. After an error every process goes on. It is for process 1 alone: elsewhere -1
-// means processes that are not hinit's.
+// Halt stops every other process of the PID namespace, so that no new one can be made. kill(2) with -1 also reaches a child that
+// is being forked at that moment. Halt returns the processes that were stopped before, for [Resume], and one that this user may
+// not stop, or 0. It blocks until all threads are stopped, at most for patience. After an error every process goes on. It is for
+// process 1 alone: elsewhere -1 means processes that are not hinit's.
 func Halt(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
@@ -55,8 +55,8 @@ func Halt(patience time.Duration) (before []int, beyond int, err error) {
 	}
 }
 
-// haltShells stops the shells with job control, the oldest first, and waits for each: one that goes on longer than its job sees the job
-// stopped, and takes the terminal back. It waits for a few of them only, because an agent can make many.
+// haltShells stops the shells with job control, the oldest first, and waits for each. A shell that runs longer than its job would
+// see the job stopped, and take the terminal back. It waits for a few of them only, because an agent can make many.
 func (s *scanner) haltShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))

@@ -2,7 +2,7 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// Handover is what a table tells that of the next generation. What is not in it is looked up anew.
+// Handover is the state that a table hands over to the next image's table. Everything else is looked up anew.
 type Handover struct {
 	Nonce string
 	Marks marker
@@ -28,9 +28,9 @@ func (t *Table) HandOver() Handover {
 	return s
 }
 
-// TakeOver is New for a generation that is not the first: the children are there already. A main process that has ended and
-// is not reaped yet is reported by the next Reap; one that was reaped without anybody having been told of it is no longer the
-// main process of its run ([Table.Main]).
+// TakeOver is New for an image that is not the first: the children are there already. A main process that has ended and is not
+// reaped yet is reported by the next Reap. A main process that was reaped without a report is no longer the main process of its
+// run ([Table.Main]).
 func TakeOver(s Handover) (*Table, error) {
 	t, err := New()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 // heldPeriod is the shortest time between two looks for main processes that a tracer holds.
 const heldPeriod = time.Second / 2
 
-// nextHeld returns a main process that has ended and that no wait shows, 0 for none: a tracer keeps a process, or one of its threads, until
-// it has taken notice of the end itself, and the kernel tells nobody else (ptrace(2)).
+// nextHeld returns a main process that has ended and that no wait shows, 0 for none. A tracer holds a process, or one of its
+// threads, until it has waited for the end itself. Until then the kernel reports the end only to the tracer (ptrace(2)).
 func (t *Table) nextHeld() (pid int) {
 	if time.Since(t.heldAt) >= heldPeriod {
 		t.heldAt = time.Now()

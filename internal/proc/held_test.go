@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testproc"
 )
 
-// A gateway that another process of its user traced was dead and "up" for as long as the tracer lived: the kernel shows its end to nobody
-// else. A tracer of one thread that is not the first does the same.
+// A gateway that another process of its user traced was dead and "up" for as long as the tracer lived. The kernel shows its end
+// to the tracer only. A tracer of one thread that is not the first does the same.
 func TestAServiceThatDiesWhileItIsTracedHasEnded(t *testing.T) {
 	for _, which := range []string{"first", "last"} {
 		t.Run(which+" thread", func(t *testing.T) {

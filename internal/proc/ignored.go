@@ -12,8 +12,8 @@ import (
 )
 
 // Unignore lets no child start with a signal ignored because this process was started so: an ignored signal stays ignored across
-// exec (execve(2)). What Go can handle is handled and dropped, the rest is set to its default. It is to be called once, early,
-// besides signal.Notify.
+// exec (execve(2)). Signals that Go can handle are handled and dropped, the rest are set to their default. Call it once, early,
+// in addition to signal.Notify.
 func Unignore() {
 	var catch []os.Signal
 	for n := syscall.Signal(1); n < 65; n++ {

@@ -7,14 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A mark is what every process of a run inherits and none of them loses by clearing its environment, by setsid or by a
-// double fork: the limit RLIMIT_RTTIME, in microseconds of real-time scheduling (getrlimit(2)). Each run gets a value of
-// its own, so large (some hundred thousand years) that it limits nothing. Anybody may lower a limit, so it takes no
-// privilege: this process lowers its own a step before each fork. Anybody may read the limits of another process
-// (proc_pid_limits(5)), so it takes no privilege to find them either.
+// A mark is the limit RLIMIT_RTTIME, in microseconds of real-time scheduling (getrlimit(2)). Every process of a run inherits it,
+// also across setsid, a double fork and a cleared environment. Each run gets a value of its own, so large (some hundred thousand
+// years) that it limits nothing. Anybody may lower a limit, so it takes no privilege: this process lowers its own a step before
+// each fork. Anybody may read the limits of another process (proc_pid_limits(5)), so it takes no privilege to find them either.
 //
-// An init inside a run lowers the limit further, in smaller steps, so the mark of a run is a range: what is in
-// (mark-step, mark] belongs to it.
+// An init inside a run lowers the limit further, in smaller steps. So the mark of a run is a range: a limit in (mark-step, mark]
+// belongs to the run.
 type marker struct {
 	base uint64 // where it began
 	next uint64 // this process's limit now; 0 when marks don't work here
@@ -109,8 +108,8 @@ func (t *Table) strayed(pid int) bool {
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
 
-// endedOf is marked for a process of which only its mark can tell whose it is: 0 when it has none, and unknown when it
-// has one that tells nothing. One that came into the container from outside has none.
+// endedOf is marked for a process that only its mark can attribute. It is 0 without a mark, and unknown for a mark that fits no
+// run. A process that came into the container from outside has none.
 func (t *Table) endedOf(pid int) uint64 {
 	limit, ok := t.limit(pid)
 	switch {
@@ -133,8 +132,8 @@ func (s *scanner) mark(pid int) (Mark, bool) {
 	return m, ok
 }
 
-// ParseMark finds the mark in the texts of /proc/PID/limits and status: the hard limit in the line "Max realtime timeout  SOFT  HARD  us", and
-// the first number of the line "Uid:". It reports whether the user is known.
+// ParseMark finds the mark and the user in the texts of /proc/PID/limits and status. The mark is the hard limit in the line "Max
+// realtime timeout  SOFT  HARD  us". The user is the first number of the line "Uid:". It reports whether the user is known.
 func ParseMark(limits, status []byte) (m Mark, ok bool) {
 	_, rest, _ := bytes.Cut(limits, []byte("\nMax realtime timeout"))
 	line, _, _ := bytes.Cut(rest, []byte{'\n'})

@@ -19,10 +19,11 @@ func NewMeter() *Meter {
 	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.read(name)) }}}
 }
 
-// Measure returns, for each of some main processes, the bytes that all processes of its run have together: memory that is no
-// file's, in RAM or swapped out, for the kernel can drop the pages of files at any time. 0: it is gone, or /proc hides it.
+// Measure returns, for each main process, the bytes that all processes of its run have together: anonymous memory, in RAM or
+// swapped out. Pages of files don't count, because the kernel can drop them at any time. 0: the process is gone, or /proc hides
+// it.
 //
-// Where a main process is in a cgroup of its own, what counts is what that cgroup uses, and the memory of those processes that are not in it.
+// If a main process is in a cgroup of its own, the memory of that cgroup counts, and the memory of processes outside of it.
 func (m *Meter) Measure(mains []int) []uint64 {
 	m.proc.look()
 	self := os.Getpid()

@@ -7,9 +7,9 @@ type Roots struct {
 	Mark  func(pid int) (Mark, bool) // the mark of a process; nil: none is known
 }
 
-// Owners finds the main process to which each process belongs, 0 for none, as hinit does when it stops a service: by its ancestors, by its session
-// or group, which an orphan keeps, or by its mark, if that counts. A process that does not descend from this hinit has no mark of it: another
-// hinit gives the same ones.
+// Owners finds the main process to which each process belongs, 0 for none, as hinit does when it stops a service. It uses its
+// ancestors, its session or group, which an orphan keeps, or its mark, if that counts. The mark of a process that does not
+// descend from this hinit doesn't count: another hinit uses the same marks.
 func (r Roots) Owners(all map[int]stat) map[int]int {
 	of, parent := make(map[int]int, len(all)), make(map[int]int, len(all))
 	var marks map[Mark]int // read when the first orphan needs them

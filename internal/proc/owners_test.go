@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process of the agent lowered its limit to the one of a service of root's and left its parents: hinit tree, top, the page and the metrics counted
-// it, with its memory and its processors, as that service.
+// A process of the agent lowered its limit to the mark of a service of root's and left its parents. hinit tree, top, the page and
+// the metrics counted its memory and processor time for that service.
 func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 	const base, first = firstMark, firstMark - outerStep
 	marks := map[int]Mark{
@@ -53,8 +53,8 @@ func TestALongChainCountsForItsService(t *testing.T) {
 	}
 }
 
-// Two hinits ran beside each other and gave their services the same marks. One of them killed a process of the other's: it looked for a service that
-// forks and ends faster than the process table can be read, by the next process numbers.
+// Two hinits ran beside each other and gave their services the same marks. One of them killed a process of the other's. It was
+// chasing a service that forks and ends faster than the process table can be read, by the next process numbers.
 func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
 	table := newTable(t)
 	other := exec.CommandContext(t.Context(), "/bin/sh", "-c", "sleep 1000 & echo $!; wait")

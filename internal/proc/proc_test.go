@@ -254,7 +254,7 @@ func TestAServiceThatCannotStartSaysWhy(t *testing.T) {
 	}
 }
 
-// TestWhatTheKernelIsShortOfIsSaidWithWhatHelps: "resource temporarily unavailable" told nobody what to do.
+// TestWhatTheKernelIsShortOfIsSaidWithWhatHelps: "resource temporarily unavailable" did not tell the next step.
 func TestWhatTheKernelIsShortOfIsSaidWithWhatHelps(t *testing.T) {
 	for errno, want := range map[error]string{
 		unix.EAGAIN: "--pids-limit", unix.ENOMEM: "--memory", unix.EMFILE: "--ulimit nofile", unix.ENFILE: "fs.file-max",

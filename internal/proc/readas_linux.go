@@ -20,7 +20,8 @@ func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, mostRead))
 }
 
-// as calls a function with the file-system identity of another user, on a thread that is given back only when it is itself again.
+// as calls a function with the file-system identity of another user, on a thread that is released only when it has its own
+// identity again.
 func as(uid, gid uint32, call func()) {
 	runtime.LockOSThread()
 	ownUID, _ := unix.SetfsuidRetUid(-1)

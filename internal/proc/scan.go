@@ -97,8 +97,8 @@ func (s *scanner) read(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether the last look is too old to answer, and none was spared in the meantime either: then it is worth
-// while to find out whether one is needed.
+// stale reports whether the last scan is too old to answer, and no scan was spared meanwhile. Then it pays to find out whether a
+// scan is needed.
 func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.spared) >= fresh }
 
 // hasChild reports whether a process has a child, or may have one: the kernel does not tell everywhere (proc_pid_task(5)).
@@ -113,12 +113,11 @@ func (s *scanner) hasChild(pid int) bool {
 	return len(threads) == 0
 }
 
-// hasChildBesides reports whether this process has a child that is not among those it started, or may have one: the kernel
-// does not tell everywhere (proc_pid_task(5), children). What a process that has ended leaves behind becomes a child of this
-// one at that moment, at least its topmost part, so that where there are no others nothing was left. That costs one file
-// for each thread of this process instead of one for every process of the container. The oldest thread takes in all orphans. Each of
-// the others may have started a process, and what that one makes its sibling (clone(2), CLONE_PARENT) is a child of the same thread. The
-// lists are exact, because nobody else reaps these children.
+// hasChildBesides reports whether this process has, or may have, a child that it did not start (proc_pid_task(5), children; not
+// every kernel has the file). The leftovers of a dead process become children of this one, at least the topmost of them. So
+// without such a child nothing was left. That costs one file for each thread of this process instead of one for every process of
+// the container. The oldest thread takes in all orphans. A process that another thread started may make siblings (clone(2),
+// CLONE_PARENT), which are children of the same thread. The lists are exact, because only this process reaps these children.
 func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
 	if s.dir < 0 {
 		return true
@@ -205,9 +204,9 @@ func (t *Table) origin(pid int) uint64 {
 	return t.tagged(pid)
 }
 
-// tagged finds the run that the environment a process was started with names. The kernel shows it to a process of the same
-// user, or to one with CAP_SYS_PTRACE, which root in a container lacks: there the thread takes the process's user for the
-// file system (ptrace(2), PTRACE_MODE_READ_FSCREDS) for the moment of opening it.
+// tagged finds the run that the initial environment of a process names. The kernel shows the environment to a process of the same
+// user, or to one with CAP_SYS_PTRACE, which root in a container lacks. There the thread takes the process's file-system identity
+// while it opens the file (ptrace(2), PTRACE_MODE_READ_FSCREDS).
 func (t *Table) tagged(pid int) uint64 {
 	dir := "/proc/" + strconv.Itoa(pid)
 	var st unix.Stat_t

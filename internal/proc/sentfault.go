@@ -17,9 +17,9 @@ var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which has none
 }, func(s syscall.Signal) bool { return s == 0 })
 
-// bareSignals are those that the Go runtime leaves at their default action, which is to end the process. The kernel drops them for
-// process 1, but not when its first thread blocks the signal at that moment, as in a signal handler or a fork, and another thread
-// doesn't (signal(7); complete_signal and sig_ignored in kernel/signal.c).
+// bareSignals are the signals that the Go runtime leaves at their default action, which is to end the process. The kernel drops
+// them for process 1, but not when only the first thread blocks the signal at that moment, as in a signal handler or a fork
+// (complete_signal and sig_ignored in kernel/signal.c).
 var bareSignals = []syscall.Signal{32, 34}
 
 // The handler in sentfault_linux_*.s writes these. Index is the number of a signal.
@@ -29,10 +29,11 @@ var (
 	faultHandler uintptr    // of the Go runtime
 )
 
-// IgnoreSentFaults makes this process ignore SIGSEGV and its like when a process sends them, and the two signals that the Go runtime does
-// not handle. Raised by the kernel they do what they did before. The kernel never raises SIGABRT and SIGSTKFLT, so these are always sent. The Go runtime can tell the two apart
-// for kill(2) only, and takes the signals of sigqueue(3), of mq_notify(3) and of fcntl(2) F_SETSIG for faults of its own. News comes after one was ignored; [SentFaults] tells which.
-// It is to be called once. Children start with the default action, because the signals are handled and not ignored.
+// IgnoreSentFaults makes this process ignore SIGSEGV and its like when a process sends them, and the two signals that the Go
+// runtime does not handle. Raised by the kernel they do what they did before. The kernel never raises SIGABRT and SIGSTKFLT, so
+// these are always sent. The Go runtime can tell the two apart for kill(2) only. It takes the signals of sigqueue(3),
+// mq_notify(3) and fcntl(2) F_SETSIG for faults of its own. News comes after one was ignored; [SentFaults] tells which. It is to
+// be called once. Children start with the default action, because the signals are handled and not ignored.
 func IgnoreSentFaults() (news <-chan os.Signal) {
 	c := make(chan os.Signal, 1)
 	for _, s := range faultSignals {

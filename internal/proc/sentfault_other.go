@@ -2,5 +2,5 @@
 
 package proc
 
-// sentHandler: there is none here. What the Go runtime takes for sent is ignored, and not counted.
+// sentHandler: there is none here. A signal that the Go runtime takes for sent is ignored, and not counted.
 var sentHandler uintptr

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testproc"
 )
 
-// TestASentFaultIsIgnoredAndARealOneIsNot: kill(2), sigqueue(3) and fcntl(2) F_SETSIG do nothing but count; a nil pointer is a panic as
+// TestASentFaultIsIgnoredAndARealOneIsNot: kill(2), sigqueue(3) and fcntl(2) F_SETSIG only count; a nil pointer is a panic as
 // ever.
 func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	if sentHandler == 0 {

@@ -104,8 +104,9 @@ func (s Spec) words() (words []string) {
 // limited reports whether the process executes this program first, and sets something about itself there.
 func (s Spec) limited() bool { return len(s.Limits) > 0 || !s.Setup.none() || s.becomes() }
 
-// becomes reports whether the process changes its user. It does so after it has executed this program again, never between fork and
-// execve: Spawn waits that long, and the other user could stop the process (SIGSTOP), or hold its files (fcntl(2), F_SETLEASE).
+// becomes reports whether the process changes its user. It does so after it has executed this program again, never between fork
+// and execve. Spawn waits until execve, and meanwhile the other user could stop the process (SIGSTOP), or hold its files
+// (fcntl(2), F_SETLEASE).
 func (s Spec) becomes() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
 // laterDir reports whether the process enters its directory as its own user. A pinned one is entered before the descriptor is closed; the

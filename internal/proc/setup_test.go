@@ -103,7 +103,7 @@ func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 	}
 }
 
-// rootsDir is a directory that nobody but root can change.
+// rootsDir is a directory that only root can change.
 func rootsDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/root", "hinit-env") //nolint:usetesting // t.TempDir is below a directory that others can write

@@ -43,7 +43,7 @@ type Spec struct {
 	OOM      int        // how much more the kernel's out-of-memory killer likes it than this process (oom_score_adj); 0 is as much
 }
 
-// Same reports whether two specs start the same command in the same way. What is filled in at each start does not count.
+// Same reports whether two specs start the same command in the same way. Fields that are filled in at each start do not count.
 func (s Spec) Same(o Spec) bool {
 	if (s.Cred == nil) != (o.Cred == nil) {
 		return false
@@ -129,7 +129,7 @@ var errNoCommand = errors.New("the command is empty")
 
 // Spawn starts a process and returns its process id. It blocks until the kernel has replaced the child's image: well under a
 // millisecond, unless the file system that holds the command or the directory hangs. The image of another user's process is this
-// program, which then becomes that user and the command: only this user can make Spawn wait. What fails there ends the process
+// program, which then becomes that user and the command: only this user can make Spawn wait. A failure there ends the process
 // with 126 or 127, and its stderr says why. The error is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
@@ -303,9 +303,9 @@ type Limit struct {
 	Soft, Hard uint64 // unix.RLIM_INFINITY is unlimited
 }
 
-// LimitsName is the argv[0] under which hinit's binary applies limits to itself, changes its user and then becomes the command. setrlimit
-// works on the caller only, and prlimit on a process of another user needs a capability that containers lack. What takes root's
-// rights, internal/entry does before the Go runtime begins: the environment may be the agent's.
+// LimitsName is the argv[0] under which hinit's binary applies limits to itself, changes its user and then becomes the command.
+// setrlimit works on the caller only, and prlimit on a process of another user needs a capability that containers lack.
+// internal/entry does the steps that take root's rights, before the Go runtime begins: the environment may be the agent's.
 const LimitsName = "hinit-limits"
 
 const selfExe = "/proc/self/exe"

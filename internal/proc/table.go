@@ -16,7 +16,7 @@ type Table struct {
 	owned  map[int]uint64  // live main process → run
 	runs   map[uint64]*run // until Forget
 	null   *os.File
-	nonce  string // tells this table's runs from those of another hinit on the same machine
+	nonce  string // tells this table's runs from another hinit's on the same machine
 	masked bool   // hinit was started with signals blocked
 	proc   *scanner
 	marks  marker

@@ -36,10 +36,10 @@ type families struct {
 // unknown stands for the run of an orphan that may be of any: it is dead and its mark can't be read, or it hides its run.
 const unknown = ^uint64(0)
 
-// sort attributes every process of the current look to its run. A process belongs to a run when it is its main process;
-// when it was known to before; when it is in the group or the session that the main process made, as long as a process
-// that is known holds that number, so that it can't have gone to another; when it came to this process as an orphan and
-// carries the run's mark or tag, and is root's or of the run's user; or when its parent belongs to the run.
+// sort attributes every process of the current scan to its run. A process belongs to a run when it is its main process, when an
+// earlier scan has found that, or when its parent belongs to it. The group or session that the main process made counts while a
+// known process holds that number, so that the number can't have been reused. An orphan belongs to a run if it has the run's mark
+// or tag, and is root's or of the run's user.
 func (t *Table) sort() {
 	all := t.proc.stats
 	if t.fam.look == t.proc.looks {
@@ -121,9 +121,9 @@ func (t *Table) sort() {
 // most is how many dead orphans one look asks for their run. The oldest beyond it are unknown.
 const most = 256
 
-// sortEnded attributes a dead orphan. A process of a run that forks and ends at once may be missing in every look alive, but not
-// dead too: it is this process that reaps it, which does not happen during a look. So a look that shows nothing of a run,
-// neither alive nor newly dead, proves that nothing is left of it.
+// sortEnded attributes a dead orphan. A process that forks and ends at once may never be seen alive. But its dead entry is seen,
+// because only this process reaps it, and not during a scan. So a scan that shows no process of a run, neither alive nor newly
+// dead, proves that all of them have ended.
 func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
 		return
@@ -233,8 +233,8 @@ func (t *Table) Observe(id uint64) {
 	t.sort()
 }
 
-// SignalTree signals every living process of a run, and stays at it for KILL until no new one turns up, so that a process
-// that forks meanwhile does not get away. It returns how many processes it signalled; 0 means that nothing is left.
+// SignalTree signals every living process of a run. For KILL it repeats that until a scan finds no new one, so that a process
+// that forks meanwhile does not escape. It returns how many processes it signalled; 0 means that all have ended.
 func (t *Table) SignalTree(id uint64, signal int) int {
 	r := t.runs[id]
 	if r == nil {
