@@ -25,7 +25,7 @@ type turns struct {
 	line     []*service `reexec:"-"` // in no order, see place
 	tickets  int64
 	unready  int  `reexec:"-"` // turns that have ended by time since a service with turns became ready
-	readied  bool `reexec:"-"` // one did
+	readied  bool `reexec:"-"` // one did, of those that began to start together
 }
 
 // atStart reports whether a service takes a turn now.
@@ -55,6 +55,7 @@ func (m *Machine) lineUp(now time.Time, s *service) bool {
 	case m.Parallel == 0 || !s.policy.Turns || s.respawn:
 		return false
 	case len(m.line) == 0 && m.room(now) > 0:
+		m.readied = m.readied && len(m.starting) > 0
 		m.starting = append(slices.Clone(m.starting), s)
 		return false
 	}

@@ -196,3 +196,25 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 		t.Errorf("%d start when one is ready", n)
 	}
 }
+
+// Long after the boot eleven gateways were started with one command: twice as many as there are processors began together, so the first
+// was ready as late as the second could have been.
+func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
+	c := newCrew(t)
+	c.m.Parallel, c.m.Spare = 2, 2
+	p := policy
+	p.Turns, p.Announces = true, true
+	c.do(Add{Name: "default", Policy: p, Want: WantUp})
+	c.do(Spawned{"default", 50})
+	c.do(Ready{"default", c.m.services["default"].id, true, ""})
+	c.wait(time.Hour)
+	for i := range 6 {
+		c.do(Add{Name: fmt.Sprint("s", i), Policy: p, Want: WantDown})
+	}
+	for i := range 6 {
+		c.do(Start{fmt.Sprint("s", i)})
+	}
+	if n := len(c.m.starting); n != 2 || len(c.m.line) != 4 {
+		t.Errorf("%d start and %d wait", n, len(c.m.line))
+	}
+}
