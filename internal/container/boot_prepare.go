@@ -81,7 +81,10 @@ func (c *container) stage2(ctx context.Context, cfg *config.Config, b *bootRun) 
 	for _, l := range lines {
 		c.line(l)
 	}
-	b.Ready()
+	c.phase("wait", func() error { // for what began meanwhile
+		b.Ready()
+		return nil
+	})
 	look(func() { boot.Publish(c.bootOptions(cfg), report.Env) })
 	hooks = append(hooks, scripts...)
 	for i := range hooks { // the image's Python steps may fail

@@ -58,7 +58,7 @@ func said(t *testing.T, image string, options []string, cmd ...string) (out, std
 }
 
 // runs counts how often the two boot steps ran, those in the build of the image included.
-const runs = `cat /opt/data/workspace/migrate.runs /opt/data/workspace/sync.runs | wc -l; hinit status -v | grep -c "^boot: .*py unchanged .*, skills_sync.py unchanged"`
+const runs = `cat /opt/data/workspace/migrate.runs /opt/data/workspace/sync.runs | wc -l; hinit status -v | grep -c "^boot: .*py unchanged .*py unchanged"`
 
 // TestFirstBootHasNothingToDo starts containers with empty volumes, as "docker run --rm IMAGE CMD" does each time: what the boot
 // steps would make is there, they don't run, and it belongs to the agent's user of that container.

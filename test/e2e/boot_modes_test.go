@@ -178,7 +178,7 @@ func TestTimeline(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{}, "gateway", "run")
 	c.awaitUp("gateway-default")
-	want := []string{"control", "s6", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "services", "profiles", "other"}
+	want := []string{"control", "s6", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "wait", "services", "profiles", "other"}
 	var got []string
 	c.awaitStderr("[hinit] boot: ") // the gateway is up before that
 	for _, step := range c.status().Init.Boot {

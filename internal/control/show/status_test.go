@@ -1,6 +1,8 @@
 package show
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -82,8 +84,28 @@ func TestTimeline(t *testing.T) {
 		{Name: "c", Seconds: 0.9, Beside: true},
 		{Name: "d", Seconds: 0.004, Skipped: true},
 	})
-	if want := "1.004s (home 100ms, a 800ms, b 500ms FAILED, c 900ms, d unchanged 4ms; meanwhile control 700ms)"; got != want {
+	if want := "1.004s (home 100ms, c 900ms, a 800ms beside it, b 500ms FAILED beside it, d unchanged 4ms; meanwhile control 700ms)"; got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// The line of a boot of 43 ms named parts of 39, because each lost what it had beyond a millisecond.
+func TestTheLineOfTheBootAddsUp(t *testing.T) {
+	var steps []client.BootStep
+	for i := range 12 {
+		steps = append(steps, client.BootStep{Name: fmt.Sprint("step", i), Seconds: 0.0037})
+	}
+	total, parts, _ := strings.Cut(Timeline(steps), "s (")
+	sum := 0
+	for _, part := range strings.Split(strings.TrimSuffix(parts, ")"), ", ") {
+		ms, err := strconv.Atoi(strings.TrimSuffix(part[strings.LastIndexByte(part, ' ')+1:], "ms"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += ms
+	}
+	if want := fmt.Sprintf("0.%03d", sum); total != want || sum != 44 {
+		t.Errorf("%s s of parts of %d ms together", total, sum)
 	}
 }
 

@@ -1,6 +1,7 @@
 package show
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -66,25 +67,50 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline writes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)".
+// Timeline writes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The figures before "meanwhile", without the
+// ones "beside it", add up to the first.
 func Timeline(steps []client.BootStep) string {
-	parts := make([]string, len(steps))
-	for i, s := range steps {
-		parts[i] = fmt.Sprintf("%s %dms", s.Name, int(s.Seconds*1000))
-		if s.Skipped {
-			parts[i] = fmt.Sprintf("%s unchanged %dms", s.Name, int(s.Seconds*1000))
+	var parts, meanwhile []string
+	shown := 0 // milliseconds
+	for i := 0; i < len(steps); {
+		if steps[i].Beside { // it began before the first one of the boot itself
+			meanwhile = append(meanwhile, timed(steps[i], milliseconds(steps[i].Seconds)))
+			i++
+			continue
 		}
-		if s.Error != "" {
-			parts[i] += " FAILED"
+		end := i + 1
+		for end < len(steps) && steps[end].Beside {
+			end++
 		}
+		together := slices.Clone(steps[i:end])
+		slices.SortStableFunc(together, func(a, b client.BootStep) int { return cmp.Compare(b.Seconds, a.Seconds) })
+		took := milliseconds(BootSeconds(steps[:end])) - shown
+		shown += took
+		parts = append(parts, timed(together[0], took))
+		for _, s := range together[1:] {
+			parts = append(parts, timed(s, min(milliseconds(s.Seconds), took))+" beside it")
+		}
+		i = end
 	}
-	// The steps before the first one of the boot itself ran meanwhile.
-	first := slices.IndexFunc(steps, func(s client.BootStep) bool { return !s.Beside })
-	text := strings.Join(parts[max(0, first):], ", ")
-	if first > 0 {
-		text += "; meanwhile " + strings.Join(parts[:first], ", ")
+	text := strings.Join(parts, ", ")
+	if len(meanwhile) > 0 {
+		text += "; meanwhile " + strings.Join(meanwhile, ", ")
 	}
-	return fmt.Sprintf("%.3fs (%s)", BootSeconds(steps), text)
+	return fmt.Sprintf("%d.%03ds (%s)", shown/1000, shown%1000, text)
+}
+
+func milliseconds(seconds float64) int { return int(math.Round(seconds * 1000)) }
+
+// timed is a step of the boot in words.
+func timed(s client.BootStep, ms int) string {
+	name, failed := s.Name, ""
+	if s.Skipped {
+		name += " unchanged"
+	}
+	if s.Error != "" {
+		failed = " FAILED"
+	}
+	return fmt.Sprintf("%s %dms%s", name, ms, failed)
 }
 
 // BootSeconds is what the steps of a boot took together. Of those that ran at the same time, the longest counts; those that began before
