@@ -12,7 +12,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build need-go need-docker dist test test-kubernetes test-quick chaos promises promises-write fuzz bench bench-quick bench-peers bench-docs lint fmt docs site man clean
+.PHONY: help run up down build need-go need-docker dist test test-kubernetes test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -90,6 +90,10 @@ bench: build ## compare with other inits and supervisors, as root: 12 minutes; w
 
 bench-quick: build ## the same with small numbers, to see that it works: a minute
 	go run ./test/bench/compare -hinit $(OUT)/hinit -shim $(OUT)/hinit-shim -quick -runs 1 $(BENCH)
+
+bench-image: need-docker build $(OUT)/busybox ## the boot of an image beside the engine alone, and twelve gateways beside one, in turns: 6 minutes on a quiet machine; IMAGE=... takes another image than the stand-in
+	@[ -n "$(IMAGE)" ] || test/bench/image/stand-in $(ARCH)
+	go run ./test/bench/image -image $(or $(IMAGE),hinit-bench-image) $(BENCH)
 
 bench-docs: ## write the page again from the figures of the last bench
 	go run ./test/bench/compare -from docs/reference/benchmarks.json -write-docs docs/reference
