@@ -33,10 +33,15 @@ var effects = map[client.Verb]effect{
 // longestWait limits the timeout a client may ask for.
 const longestWait = time.Hour
 
-// command carries out a verb and, unless told otherwise, waits for its effect.
-func command(verb client.Verb) func(s *Server, r *request) (reply, error) {
+// command carries out a verb and, unless told otherwise, waits for its effect. With once it starts a task, and waits for the end of the
+// run: a run that is under way will do.
+func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
+	usual, words := effects[verb].timeout, show.Outcome
+	if once {
+		usual, words = onceTime, show.Ended
+	}
 	return func(s *Server, r *request) (reply, error) {
-		wait, timeout, force, err := parseWait(r.body, effects[verb].timeout)
+		wait, timeout, force, err := parseWait(r.body, usual)
 		if err != nil {
 			return reply{}, err
 		}
@@ -45,27 +50,33 @@ func command(verb client.Verb) func(s *Server, r *request) (reply, error) {
 		ctx, cancel := context.WithTimeoutCause(r.Context(), limit, late(limit))
 		defer cancel()
 		before, err := s.lookup(ctx, r, limit)
-		if err != nil {
+		switch {
+		case err != nil:
 			return reply{}, err
-		}
-		if force && verb != client.VerbStop {
+		case once && !before.Task:
+			return reply{}, refuse(client.KindBadRequest, "%s is no task, so it has no end; set services.%s.once in hinit.yaml, or type: hinit start %s", before.Name, before.Name, before.Name)
+		case force && !once && verb != client.VerbStop:
 			s.core.Beside(before.Name)
 		}
 		if err := s.core.Command(ctx, verb, before.Name); err != nil {
 			return reply{}, s.soFar(ctx, before.Name, err)
 		}
 		after := s.core.Snapshot().Find(before.Name)
-		if wait {
-			v, err := s.await(r.Context(), s.goalOf(verb, before, after), timeout-time.Since(begin))
-			if err != nil {
-				return reply{}, err
+		if !wait {
+			if after == nil {
+				after = removed(before)
 			}
-			return s.outcome(r, http.StatusOK, v)
+			return s.outcome(r, http.StatusAccepted, after, show.Accepted)
 		}
-		if after == nil {
-			after = removed(before)
+		if left := timeout - time.Since(begin); once {
+			after, err = s.awaitEnd(r.Context(), before, left)
+		} else {
+			after, err = s.await(r.Context(), s.goalOf(verb, before, after), left)
 		}
-		return s.outcome(r, http.StatusAccepted, after)
+		if err != nil {
+			return reply{}, err
+		}
+		return s.outcome(r, http.StatusOK, after, words)
 	}
 }
 
@@ -80,16 +91,12 @@ func (s *Server) soFar(ctx context.Context, name string, err error) error {
 }
 
 // outcome answers a command with the service, or with the command line's words for it.
-func (s *Server) outcome(r *request, status int, v *supervisor.Service) (reply, error) {
+func (s *Server) outcome(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
 	view := s.view(v, r.who)
 	if wantsText(r.Request) {
-		line := show.Outcome(view)
-		if status == http.StatusAccepted {
-			line = show.Accepted(view)
-		}
-		return text(status, http.Header{}, []byte(line+"\n")), nil
+		return text(status, http.Header{}, []byte(words(view)+"\n")), nil
 	}
-	return later(status, view)
+	return later(status, view, nil)
 }
 
 // bootTime is how long a command without a wait may take for the boot and for the record of its intent.
@@ -157,6 +164,17 @@ func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Durati
 		timeout = time.Duration(c.TimeoutMS) * time.Millisecond
 	}
 	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
+}
+
+// taking makes a handler of a function that takes a JSON body, which struct{} refuses.
+func taking[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
+	return func(s *Server, r *request) (reply, error) {
+		var ask T
+		if err := decode(r.body, &ask); err != nil {
+			return reply{}, err
+		}
+		return handle(s, r, ask)
+	}
 }
 
 // decode reads a JSON body; an empty one counts as {}.

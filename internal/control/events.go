@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strconv"
@@ -44,22 +45,21 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 		}
 		cursor = max(cursor, newest-min(newest, last))
 	}
-	follow := query.Get("follow")
-	switch follow {
+	follow, err := r.follow()
+	if err != nil {
+		return reply{}, err
+	}
+	return s.stream(r, follow, func(out *lines) { s.events(out, r.Context(), kept, end, cursor, follow) })
+}
+
+// follow reports whether a stream is to go on with news.
+func (r *request) follow() (bool, error) {
+	switch follow := r.query.Get("follow"); follow {
 	case "", "0", "1":
+		return follow == "1", nil
 	default:
-		return reply{}, refuse(client.KindBadRequest, "follow is %q; it is 1 or 0", follow)
+		return false, refuse(client.KindBadRequest, "follow is %q; it is 1 or 0", follow)
 	}
-	release := func() {}
-	if follow == "1" {
-		if release, err = s.wait(r.who); err != nil {
-			return reply{}, err
-		}
-	}
-	return reply{stream: func(w http.ResponseWriter) {
-		defer release()
-		s.events(w, r, kept, end, cursor, follow == "1")
-	}}, nil
 }
 
 func number(text, name string) (uint64, error) {
@@ -72,9 +72,7 @@ func number(text, name string) (uint64, error) {
 
 // events writes the events between kept and end, those after cursor and, with follow, new ones. It returns at the end, when the client does not read, or when
 // the server ends; earlier events are written first.
-func (s *Server) events(w http.ResponseWriter, r *request, kept, end, cursor uint64, follow bool) {
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
+func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
 	for older := ring.Older(kept, end); len(older) > 0 && out.err == nil; older = ring.Older(kept, end) {
 		older = slices.Clone(older[:min(batch, len(older))])
@@ -83,14 +81,9 @@ func (s *Server) events(w http.ResponseWriter, r *request, kept, end, cursor uin
 			kept = rec.Seq
 		}
 	}
-	for {
-		ending := !follow || r.Context().Err() != nil
-		news := ring.News()
+	out.feed(ctx, follow, ring.News, func() (more bool) {
 		records, lost := ring.Since(cursor)
-		more := len(records) > batch
-		if more { // what a slow client makes us keep is small
-			records = slices.Clone(records[:batch])
-		}
+		records, more = first(records)
 		if lost > 0 {
 			out.write(client.Lost{Lost: lost})
 			cursor += lost
@@ -99,18 +92,32 @@ func (s *Server) events(w http.ResponseWriter, r *request, kept, end, cursor uin
 			out.write(eventView(&records[i]))
 			cursor = records[i].Seq
 		}
-		out.end()
-		switch {
-		case out.err != nil, ending && !more:
-			return
-		case more:
-			continue
-		}
-		select {
-		case <-news:
-		case <-r.Context().Done():
+		return more
+	})
+}
+
+// first returns the first lines of a list that is to be written, and whether there are more: a slow client makes hinit keep little.
+func first[T any](all []T) (some []T, more bool) {
+	if len(all) <= batch {
+		return all, false
+	}
+	return slices.Clone(all[:batch]), true
+}
+
+// stream answers with JSON lines, one for each call of write. A stream that follows takes a place among the requests that wait.
+func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply, error) {
+	release := func() {}
+	if follow {
+		var err error
+		if release, err = s.wait(r.who); err != nil {
+			return reply{}, err
 		}
 	}
+	return reply{stream: func(w http.ResponseWriter) {
+		defer release()
+		w.Header().Set("Content-Type", "application/x-ndjson")
+		write(&lines{server: s, w: w, flush: http.NewResponseController(w)})
+	}}, nil
 }
 
 // lines writes JSON lines to a slow client. Each has its own deadline; the first failure ends the stream.
@@ -131,6 +138,26 @@ func (l *lines) write(v any) {
 		return
 	}
 	l.err = encoder(l.w).Encode(v)
+}
+
+// feed calls look until there is no more to write and, with follow, after all news until ctx ends. look reports whether there is more.
+func (l *lines) feed(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
+	for {
+		ending := !follow || ctx.Err() != nil
+		changed := news()
+		more := look()
+		l.end()
+		switch {
+		case l.err != nil, ending && !more:
+			return
+		case more:
+			continue
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
 }
 
 func (l *lines) end() {

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"hash/maphash"
-	"net/http"
 	"slices"
 	"time"
 
@@ -50,22 +49,13 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 
 // getFollow streams the status: all of it, then what changes.
 func getFollow(s *Server, r *request) (reply, error) {
-	release, err := s.wait(r.who)
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{stream: func(w http.ResponseWriter) {
-		defer release()
-		s.followStatus(w, r)
-	}}, nil
+	return s.stream(r, true, func(out *lines) { s.followStatus(out, r) })
 }
 
 // followStatus writes the status and then what changes of it, until the client does not read or the server ends. It looks at the
 // newest only when the last line has left, and not before followGap is over: what a reader costs has nothing to do with how much
 // happens.
-func (s *Server) followStatus(w http.ResponseWriter, r *request) {
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
+func (s *Server) followStatus(out *lines, r *request) {
 	f := &follower{server: s, who: r.who}
 	gap, beat := time.NewTimer(0), time.NewTimer(0)
 	defer gap.Stop()

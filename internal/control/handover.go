@@ -13,11 +13,7 @@ import (
 	"hinit/client"
 )
 
-func postReexec(s *Server, r *request) (reply, error) {
-	var body client.Reexec
-	if err := decode(r.body, &body); err != nil {
-		return reply{}, err
-	}
+func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
 	image, err := s.core.Reexec(r.Context(), body.Binary)
 	if err != nil {
 		return reply{}, err

@@ -45,11 +45,7 @@ func (n *notices) take(now time.Time) bool {
 	return true
 }
 
-func postNotice(s *Server, r *request) (reply, error) {
-	var n client.Notice
-	if err := decode(r.body, &n); err != nil {
-		return reply{}, err
-	}
+func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 	switch {
 	case !noticeKey(n.Key):
 		return reply{}, refuse(client.KindBadRequest, "the key is %q; it is 1 to %d letters, digits and \"./_-\"", n.Key, maxKey)

@@ -81,8 +81,8 @@ func withStatus(status int, v any) (reply, error) {
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// later answers with JSON that is made when there is room for it: many clients may read nothing.
-func later(status int, v any) (reply, error) { return reply{status: status, late: v}, nil }
+// later answers with an error, or with JSON that is made when there is room for it: many clients may read nothing.
+func later(status int, v any, err error) (reply, error) { return reply{status: status, late: v}, err }
 
 // encoder writes one line of JSON per value, without HTML escapes.
 func encoder(w io.Writer) *json.Encoder {

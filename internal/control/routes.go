@@ -53,50 +53,29 @@ func routes() []route {
 		{"GET /v1/status", mayRead, anytime, lookLimit, getStatus},
 		{"GET /v1/status/follow", mayRead, anytime, 0, getFollow},
 		{"GET /v1/services/{name}", mayRead, anytime, lookLimit, getService},
-		{"POST /v1/services/{name}/start", mayControl, forNames, 0, command(client.VerbStart)},
-		{"POST /v1/services/{name}/stop", mayControl, forNames, 0, command(client.VerbStop)},
-		{"POST /v1/services/{name}/restart", mayControl, forNames, 0, command(client.VerbRestart)},
-		{"POST /v1/services/{name}/run-once", mayControl, forNames, 0, postRunOnce},
-		{"POST /v1/services/{name}/say", mayControl, anytime, lookLimit, postSay},
-		{"POST /v1/runs", mayControl, afterAll, workLimit, postRun},
+		{"POST /v1/services/{name}/start", mayControl, forNames, 0, command(client.VerbStart, false)},
+		{"POST /v1/services/{name}/stop", mayControl, forNames, 0, command(client.VerbStop, false)},
+		{"POST /v1/services/{name}/restart", mayControl, forNames, 0, command(client.VerbRestart, false)},
+		{"POST /v1/services/{name}/run-once", mayControl, forNames, 0, command(client.VerbStart, true)},
+		{"POST /v1/services/{name}/say", mayControl, anytime, lookLimit, taking(postSay)},
+		{"POST /v1/runs", mayControl, afterAll, workLimit, taking(postRun)},
 		{"GET /v1/runs", mayControl, anytime, 0, getRuns},
 		{"GET /v1/runs/{id}", mayControl, anytime, 0, getRun},
-		{"POST /v1/runs/{id}/stop", mayControl, anytime, lookLimit, postRunStop},
-		{"POST /v1/notices", mayControl, anytime, lookLimit, postNotice},
+		{"POST /v1/runs/{id}/stop", mayControl, anytime, lookLimit, taking(postRunStop)},
+		{"POST /v1/notices", mayControl, anytime, lookLimit, taking(postNotice)},
 		{"GET /v1/events", mayRead, anytime, 0, getEvents},
-		{"POST /v1/rescan", mayControl, afterAll, workLimit, postRescan},
-		{"POST /v1/reload", mayControl, afterAll, workLimit, postReload},
-		{"POST /v1/topology", mayControl, afterAll, topologyLimit, postTopology},
-		{"POST /v1/examine", mayControl, anytime, slotLimit, postExamine},
-		{"POST /v1/reexec", mayReplace, anytime, lookLimit, postReexec},
+		{"POST /v1/rescan", mayControl, afterAll, workLimit, taking(postRescan)},
+		{"POST /v1/reload", mayControl, afterAll, workLimit, taking(postReload)},
+		{"POST /v1/topology", mayControl, afterAll, topologyLimit, taking(postTopology)},
+		{"POST /v1/examine", mayControl, anytime, slotLimit, taking(postExamine)},
+		{"POST /v1/reexec", mayReplace, anytime, lookLimit, taking(postReexec)},
 		{"GET /v1/config", mayControl, anytime, lookLimit, getConfig}, // not status: it tells where things are and what they are set to
 		{"GET /v1/health", mayRead, anytime, lookLimit, getHealth},
 		{"GET /v1/slots", mayRead, anytime, slotLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, anytime, 0, getSlotWait},
-		{"POST /v1/slots/control", mayControl, anytime, slotLimit, postSlotControl},
-		{"POST /v1/slots/scan", mayControl, anytime, slotLimit, postSlotScan},
+		{"POST /v1/slots/control", mayControl, anytime, slotLimit, taking(postSlotControl)},
+		{"POST /v1/slots/scan", mayControl, anytime, slotLimit, taking(postSlotScan)},
 	}
-}
-
-// parameters are those that a route takes.
-func (rt route) parameters() []string {
-	switch rt.pattern {
-	case "GET /v1/status":
-		return []string{"name", "as", "width", "colour", "verbose"}
-	case "GET /v1/health":
-		return []string{"probe"}
-	case "GET /v1/events":
-		return []string{"since", "last", "follow"}
-	case "GET /v1/runs":
-		return []string{"follow"}
-	case "GET /v1/runs/{id}":
-		return []string{"wait_ms"}
-	case "GET /v1/slots":
-		return []string{"dir"}
-	case "GET /v1/slots/wait":
-		return []string{"dir", "until"}
-	}
-	return nil
 }
 
 // parse finds the parameters of a request and refuses unknown ones, which may be typing errors.
@@ -104,7 +83,10 @@ func (r *request) parse() (err error) {
 	if r.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return refuse(client.KindBadRequest, "the parameters cannot be understood: %v", err)
 	}
-	known := r.route.parameters()
+	known := strings.Fields(map[string]string{
+		"GET /v1/status": "name as width colour verbose", "GET /v1/health": "probe", "GET /v1/events": "since last follow", "GET /v1/runs": "follow",
+		"GET /v1/runs/{id}": "wait_ms", "GET /v1/slots": "dir", "GET /v1/slots/wait": "dir until",
+	}[r.route.pattern])
 	for key := range r.query {
 		if !slices.Contains(known, key) {
 			takes := "takes none"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,19 +21,12 @@ type Runs interface {
 	News() <-chan struct{}
 }
 
-func postRun(s *Server, r *request) (reply, error) {
-	var ask client.RunRequest
-	if err := decode(r.body, &ask); err != nil {
-		return reply{}, err
-	}
+func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
 	if err := checkRun(ask); err != nil {
 		return reply{}, err
 	}
 	run, err := s.core.StartRun(r.Context(), ask)
-	if err != nil {
-		return reply{}, err
-	}
-	return later(http.StatusOK, run)
+	return later(http.StatusOK, run, err)
 }
 
 // checkRun refuses impossible requests.
@@ -65,51 +57,31 @@ func checkRun(ask client.RunRequest) error {
 
 // getRuns lists the runs, one JSON object a line; with follow=1 it goes on with each that begins or ends.
 func getRuns(s *Server, r *request) (reply, error) {
-	query := r.query
-	switch query.Get("follow") {
-	case "", "0":
+	follow, err := r.follow()
+	if err != nil {
+		return reply{}, err
+	}
+	if !follow {
 		return s.inTurn(r, func() (reply, error) {
 			runs, _ := s.core.Runs.Since(0)
 			return done(client.RunsReply{Runs: list(runs)})
 		})
-	case "1":
-	default:
-		return reply{}, refuse(client.KindBadRequest, "follow is %q; it is 1 or 0", query.Get("follow"))
 	}
-	release, err := s.wait(r.who)
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{stream: func(w http.ResponseWriter) {
-		defer release()
-		w.Header().Set("Content-Type", "application/x-ndjson")
-		out := &lines{server: s, w: w, flush: http.NewResponseController(w)}
-		for cursor := uint64(0); ; {
-			news := s.core.Runs.News()
-			var runs []client.Run
-			runs, cursor = s.core.Runs.Since(cursor)
-			more := len(runs) > batch
-			if more { // what a slow client makes us keep is small
-				runs = slices.Clone(runs[:batch])
-				cursor = runs[batch-1].Seq
-			}
+	return s.stream(r, true, func(out *lines) {
+		cursor := uint64(0)
+		out.feed(r.Context(), true, s.core.Runs.News, func() (more bool) {
+			runs, next := s.core.Runs.Since(cursor)
+			runs, more = first(runs)
 			for _, run := range runs {
 				out.write(run)
+				cursor = run.Seq
 			}
-			out.end()
-			if out.err != nil {
-				return
+			if !more {
+				cursor = next
 			}
-			if more {
-				continue
-			}
-			select {
-			case <-news:
-			case <-r.Context().Done():
-				return
-			}
-		}
-	}}, nil
+			return more
+		})
+	})
 }
 
 // getRun returns one run; with wait_ms, once it has ended or the time is over.
@@ -118,7 +90,7 @@ func getRun(s *Server, r *request) (reply, error) {
 	id := r.PathValue("id")
 	run, err := s.core.Runs.Find(id)
 	if err != nil || run.End != nil || query.Get("wait_ms") == "" {
-		return answered(run, err)
+		return later(http.StatusOK, run, err)
 	}
 	ms, bad := strconv.ParseInt(query.Get("wait_ms"), 10, 64)
 	if bad != nil || ms < 0 || ms > longestWait.Milliseconds() {
@@ -134,41 +106,28 @@ func getRun(s *Server, r *request) (reply, error) {
 	for {
 		news := s.core.Runs.News()
 		if run, err = s.core.Runs.Find(id); err != nil || run.End != nil {
-			return answered(run, err)
+			return later(http.StatusOK, run, err)
 		}
 		select {
 		case <-news:
 		case <-over.C:
-			return answered(run, err)
+			return later(http.StatusOK, run, err)
 		case <-r.Context().Done():
 			return reply{}, ended(r.Context())
 		}
 	}
 }
 
-func answered(run client.Run, err error) (reply, error) {
-	if err != nil {
-		return reply{}, err
-	}
-	return later(http.StatusOK, run)
-}
-
-func postRunStop(s *Server, r *request) (reply, error) {
-	if err := bare(r); err != nil {
-		return reply{}, err
-	}
-	return answered(s.core.Runs.Stop(r.Context(), r.PathValue("id")))
+func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {
+	run, err := s.core.Runs.Stop(r.Context(), r.PathValue("id"))
+	return later(http.StatusOK, run, err)
 }
 
 // maxSaid limits the text of a service.
 const maxSaid = 200
 
 // postSay shows a text beside the service whose main process asks, until that process ends.
-func postSay(s *Server, r *request) (reply, error) {
-	var c client.Said
-	if err := decode(r.body, &c); err != nil {
-		return reply{}, err
-	}
+func postSay(s *Server, r *request, c client.Said) (reply, error) {
 	if len(c.Text) > maxSaid {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)
 	}

@@ -73,11 +73,7 @@ func absolute(dir string) error {
 	return nil
 }
 
-func postSlotControl(s *Server, r *request) (reply, error) {
-	var c client.SlotControl
-	if err := decode(r.body, &c); err != nil {
-		return reply{}, err
-	}
+func postSlotControl(s *Server, r *request, c client.SlotControl) (reply, error) {
 	if err := errors.Join(absolute(c.Dir), lettersOf(c.Flags, svcLetters)); err != nil {
 		return reply{}, err
 	}
@@ -88,11 +84,7 @@ func postSlotControl(s *Server, r *request) (reply, error) {
 	return reply{status: http.StatusNoContent}, err
 }
 
-func postSlotScan(s *Server, r *request) (reply, error) {
-	var c client.SlotScan
-	if err := decode(r.body, &c); err != nil {
-		return reply{}, err
-	}
+func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 	if err := lettersOf(c.Flags, scanLetters); err != nil {
 		return reply{}, err
 	}
