@@ -58,28 +58,16 @@ func (c *Config) ActionsOf(service, profile, event string) []Action {
 	return c.On[event]
 }
 
-// hasActions reports whether there is the key "on" anywhere. nodes are the services as they are written.
-func (c *Config) hasActions(nodes map[string]entry) bool {
-	if len(c.On) > 0 || len(c.Agent.On) > 0 {
-		return true
-	}
+// hasActions reports whether something is done after an event of a service.
+func (c *Config) hasActions() bool {
+	has := len(c.On)+len(c.Agent.On) > 0
 	for _, p := range c.Profiles.Own {
-		if len(p.On) > 0 {
-			return true
-		}
+		has = has || len(p.On) > 0
 	}
-	for _, e := range nodes {
-		if e.value == nil {
-			continue
-		}
-		n := resolve(e.value)
-		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
-			if resolve(n.Content[i]).Value == "on" {
-				return true
-			}
-		}
+	for _, s := range c.Services {
+		has = has || len(s.On) > 0
 	}
-	return false
+	return has
 }
 
 // actions fills in the service that carries out actions. It reads the same file, as the agent's user.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -15,13 +16,6 @@ type Entry struct {
 	Key    string `json:"key"`    // dotted path; the variables of an env and the limits have an entry each
 	Value  any    `json:"value"`  // text, bool, number, list of words or of numbers; durations are text
 	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
-}
-
-// Change is one key whose value differs between two configurations. A value is nil where the key does not exist.
-type Change struct {
-	Key string `json:"key"`
-	Old any    `json:"old"`
-	New any    `json:"new"`
 }
 
 // Effective lists every value in force, sorted by key. Secrets in the values of environment variables and headers, in addresses
@@ -46,30 +40,20 @@ func (c *Config) Origin(key string) string {
 	return ""
 }
 
-// Diff lists the keys whose values differ, sorted. Secrets are compared in full and shown masked.
-func Diff(from, to *Config) []Change {
-	before, after := map[string]leaf{}, map[string]leaf{}
+// Diff lists the keys whose values differ, sorted. Secrets are compared in full.
+func Diff(from, to *Config) []string {
+	before := make(map[string]any)
 	for _, l := range from.leaves() {
-		before[l.key] = l
+		before[l.key] = l.value
 	}
+	var changed []string
 	for _, l := range to.leaves() {
-		after[l.key] = l
-	}
-	var changes []Change
-	for key, b := range before {
-		if a, still := after[key]; !still {
-			changes = append(changes, Change{Key: key, Old: b.shown()})
-		} else if !reflect.DeepEqual(a.value, b.value) {
-			changes = append(changes, Change{Key: key, Old: b.shown(), New: a.shown()})
+		if value, was := before[l.key]; !was || !reflect.DeepEqual(value, l.value) {
+			changed = append(changed, l.key)
 		}
+		delete(before, l.key)
 	}
-	for key, a := range after {
-		if _, existed := before[key]; !existed {
-			changes = append(changes, Change{Key: key, New: a.shown()})
-		}
-	}
-	slices.SortFunc(changes, func(a, b Change) int { return cmp.Compare(a.Key, b.Key) })
-	return changes
+	return slices.Sorted(slices.Values(slices.AppendSeq(changed, maps.Keys(before))))
 }
 
 // leaf is one value of a configuration.

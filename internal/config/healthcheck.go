@@ -264,7 +264,7 @@ func checkFields(of string) []field[Check] {
 		{path: "initial_delay", is: notNegative, at: func(c *Check) any { return &c.Delay }},
 		{path: "success_threshold", is: between(1, 1000), at: func(c *Check) any { return &c.Success }},
 		{path: "failure_threshold", is: between(1, 100_000), at: func(c *Check) any { return &c.Failure }},
-		{path: "jitter", is: floatBetween(0, 0.5), at: func(c *Check) any { return &c.Jitter }},
+		{path: "jitter", is: between(0, 0.5), at: func(c *Check) any { return &c.Jitter }},
 		{path: "on_failure", is: oneOf(OnRestart, OnReport, OnPark, OnShutdown), at: func(c *Check) any { return &c.OnFailure }},
 	}
 	for _, f := range typedCheckFields() {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // What the keys of a check may hold.
@@ -91,15 +90,6 @@ func checkCheckName(at any) string {
 		return fmt.Sprintf(`a name is 1 to %d of "a" to "z", "0" to "9", "_" and "-", got %q`, serviceNameMax, s)
 	}
 	return ""
-}
-
-func atLeast(least time.Duration) kind {
-	return kind{check: func(at any) string {
-		if d := *at.(*time.Duration); d < least || d > 24*time.Hour {
-			return fmt.Sprintf("expected a duration from %v to 24h, got %s", least, formatDuration(d))
-		}
-		return ""
-	}}
 }
 
 // checkPort takes a number or something that becomes one.

@@ -38,33 +38,21 @@ func readImage(dir string) (m Image) {
 		}
 		return string(data)
 	}
+	facts := make(map[string][]string)
 	for line := range strings.Lines(read("facts")) {
-		words := strings.Fields(line)
-		if len(words) == 0 {
-			continue
+		if words := strings.Fields(line); len(words) > 0 {
+			facts[words[0]] = words[1:]
 		}
-		name, words := words[0], words[1:]
-		first := append(words, "")[0]
-		switch name {
-		case "version":
-			m.Version = first
-		case "stamp":
-			m.Stamp = first
-		case "subcommands":
-			m.Subcommands = words
-		case "gateway_parks":
-			m.GatewayParks = []int{}
-			for _, w := range words {
-				if code, err := strconv.Atoi(w); err == nil {
-					m.GatewayParks = append(m.GatewayParks, code)
-				}
+	}
+	first := func(fact string) string { return append(facts[fact], "")[0] }
+	m.Version, m.Stamp, m.Subcommands = first("version"), first("stamp"), facts["subcommands"]
+	m.DashboardHost, m.NoInsecure, m.Stage2Fails = first("dashboard_host"), first("dashboard_insecure") == "no", first("stage2_fails")
+	if codes, known := facts["gateway_parks"]; known {
+		m.GatewayParks = []int{}
+		for _, w := range codes {
+			if code, err := strconv.Atoi(w); err == nil {
+				m.GatewayParks = append(m.GatewayParks, code)
 			}
-		case "dashboard_host":
-			m.DashboardHost = first
-		case "dashboard_insecure":
-			m.NoInsecure = first == "no"
-		case "stage2_fails":
-			m.Stage2Fails = first
 		}
 	}
 	m.Beyond = slices.Collect(strings.SplitSeq(strings.TrimSuffix(read("beyond"), "\n"), "\n"))

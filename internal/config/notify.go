@@ -48,19 +48,11 @@ const (
 // notifyFields are the keys of how a service tells about itself.
 func notifyFields() []field[Service] {
 	return []field[Service]{
-		{path: "notify.fd", is: kind{check: checkNotifyFD}, at: func(s *Service) any { return &s.Notify.FD }},
+		{path: "notify.fd", is: optional(between(firstNotifyFD, lastNotifyFD)), at: func(s *Service) any { return &s.Notify.FD }},
 		{path: "notify.protocol", short: true, is: optional(oneOf(NotifySystemd)), at: func(s *Service) any { return &s.Notify.Protocol }},
 		{path: "notify.timeout", is: notNegative, at: func(s *Service) any { return &s.Notify.Timeout }},
-		{path: "watchdog", is: kind{check: checkWatchdog}, at: func(s *Service) any { return &s.Notify.Watchdog }},
+		{path: "watchdog", is: optional(atLeast(leastWatchdog)), at: func(s *Service) any { return &s.Notify.Watchdog }},
 	}
-}
-
-// checkNotifyFD wants a descriptor that is free, or 0 for none.
-func checkNotifyFD(at any) string {
-	if *at.(*int) == 0 {
-		return ""
-	}
-	return between(firstNotifyFD, lastNotifyFD).check(at)
 }
 
 // finishNotify refuses what contradicts it.
@@ -93,10 +85,3 @@ func (l *loader) finishNotify(s *Service, prefix string) {
 
 // leastWatchdog is the shortest interval that a watchdog can have.
 const leastWatchdog = 100 * time.Millisecond
-
-func checkWatchdog(at any) string {
-	if *at.(*time.Duration) == 0 {
-		return ""
-	}
-	return atLeast(leastWatchdog).check(at)
-}

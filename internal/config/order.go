@@ -192,16 +192,6 @@ func plainNeeds(needs []Need) []any {
 	return out
 }
 
-// optional is k for a text that may be empty.
-func optional(k kind) kind {
-	return kind{k.name, func(at any) string {
-		if *at.(*string) == "" {
-			return ""
-		}
-		return k.check(at)
-	}}
-}
-
 // checkCron reads a schedule. Its zone is checked apart.
 func checkCron(at any) string {
 	if _, err := cronspec.Parse(*at.(*string), ""); err != nil {

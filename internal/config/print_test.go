@@ -2,13 +2,10 @@ package config
 
 import (
 	"encoding/json"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"hinit/internal/redact"
 )
 
 func TestExpand(t *testing.T) {
@@ -52,8 +49,8 @@ func TestSecretsAreMasked(t *testing.T) {
 		t.Error("a value that is no secret is hidden")
 	}
 	changes := Diff(c, mustLoad(t, strings.ReplaceAll(text, "one", "four"), nil))
-	changes = slices.DeleteFunc(changes, func(c Change) bool { return strings.HasPrefix(c.Key, "services."+ActionsName) }) // it names the file
-	if want := []Change{{"agent.env.API_KEY", redact.Hidden, redact.Hidden}}; !reflect.DeepEqual(changes, want) {
+	changes = slices.DeleteFunc(changes, func(key string) bool { return strings.HasPrefix(key, "services."+ActionsName) }) // it names the file
+	if want := []string{"agent.env.API_KEY"}; !slices.Equal(changes, want) {
 		t.Errorf("changes are %v, want %v", changes, want)
 	}
 }
@@ -61,21 +58,14 @@ func TestSecretsAreMasked(t *testing.T) {
 func TestDiff(t *testing.T) {
 	a := mustLoad(t, "stop: {grace: 5s}\nservices: {w: {command: [a]}}", nil)
 	b := mustLoad(t, "services: {w: {command: [a, b], limits: {core: unlimited}}}\nagent: {env: {A: x}}", nil)
-	want := []Change{
-		{"agent.env.A", nil, "x"},
-		{"services.dashboard.stop.grace", "5s", "30s"},
-		{"services.w.command", []string{"a"}, []string{"a", "b"}},
-		{"services.w.limits.core", nil, "unlimited"},
-		{"services.w.stop.grace", "5s", "30s"},
-		{"stop.grace", "5s", "30s"},
-	}
-	if got := Diff(a, b); !reflect.DeepEqual(got, want) {
+	want := []string{"agent.env.A", "services.dashboard.stop.grace", "services.w.command", "services.w.limits.core", "services.w.stop.grace", "stop.grace"}
+	if got := Diff(a, b); !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
 	}
 	if got := Diff(b, b); len(got) != 0 {
 		t.Errorf("no difference is %v", got)
 	}
-	if got := Diff(b, a); len(got) != len(want) || got[0].Old != "x" || got[0].New != nil {
+	if got := Diff(b, a); !slices.Equal(got, want) {
 		t.Errorf("the way back is %v", got)
 	}
 }

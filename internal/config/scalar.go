@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,19 +23,13 @@ func parseSignal(name string) (syscall.Signal, bool) {
 // plain returns the value at a schema pointer as something that encoding/json writes the way hinit.yaml spells it.
 func plain(at any) any {
 	switch at := at.(type) {
-	case *string:
-		return *at
-	case *bool:
-		return *at
+	case *string, *bool, *int, *float64:
+		return reflect.ValueOf(at).Elem().Interface()
 	case *Switch:
 		if *at == Auto {
 			return string(Auto)
 		}
 		return *at == On
-	case *int:
-		return *at
-	case *float64:
-		return *at
 	case *time.Duration:
 		return formatDuration(*at)
 	case *syscall.Signal:

@@ -41,10 +41,10 @@ var (
 	dirTemplate       = kind{"path", checkDirTemplate}
 	exitCodes         = kind{"list of exit codes", checkCodes}
 	limitMapping      = kind{name: "mapping of limit names to numbers or `unlimited`"}
-	notNegative       = kind{check: checkNotNegative}
-	optionalCommand   = kind{"command", checkOptionalCommand}
+	notNegative       = durationThat("of 0s or more", func(d time.Duration) bool { return d >= 0 })
+	optionalCommand   = optional(command)
 	port              = kind{"port", checkPort}
-	positive          = kind{check: checkPositive}
+	positive          = durationThat("above zero", func(d time.Duration) bool { return d > 0 })
 	regularExpression = kind{"regular expression", checkRegexp}
 	user              = kind{"user", checkUser}
 )
@@ -119,7 +119,7 @@ func serviceFields() []field[Service] {
 	fields := []field[Service]{
 		{path: "command", holes: ofService, is: command, at: func(s *Service) any { return &s.Command }},
 		{path: "enabled", at: func(s *Service) any { return &s.Enabled }},
-		{path: "enabled_by", is: kind{"variable", checkOptionalVar}, at: func(s *Service) any { return &s.EnabledBy }},
+		{path: "enabled_by", is: optional(kind{"variable", checkVar}), at: func(s *Service) any { return &s.EnabledBy }},
 		{root: true, path: "user", inherits: "agent.user", is: user, at: func(s *Service) any { return &s.User }},
 		{path: "cwd", holes: ofHome, is: dirTemplate, at: func(s *Service) any { return &s.Cwd }},
 		{path: "env", holes: ofService, at: func(s *Service) any { return &s.Env }},
@@ -155,7 +155,7 @@ func hookFields() []field[Hook] {
 		{path: "user", inherits: "agent.user", is: user, at: func(h *Hook) any { return &h.User }},
 		{path: "timeout", is: positive, at: func(h *Hook) any { return &h.Timeout }},
 		{path: "required", at: func(h *Hook) any { return &h.Required }},
-		{path: "if_exists", holes: ofService, is: kind{"path", checkOptionalPath}, at: func(h *Hook) any { return &h.IfExists }},
+		{path: "if_exists", holes: ofService, is: optional(dirTemplate), at: func(h *Hook) any { return &h.IfExists }},
 		{path: "inputs", holes: ofService, is: kind{"list of paths and globs", checkInputs}, at: func(h *Hook) any { return &h.Inputs }},
 	}
 }

@@ -20,38 +20,42 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 			nodes[b.name] = entry{}
 		}
 	}
-	if _, ok := nodes[ActionsName]; !ok && c.hasActions(nodes) {
-		nodes[ActionsName] = entry{}
-	}
 	fields := serviceFields()
 	for _, name := range sortedKeys(nodes) {
-		s := newService(c, name)
-		if l.plain {
-			l.plainService(&s)
-		}
-		commandFrom := ""
-		if name == ActionsName {
-			l.actions(&s)
-		}
-		for _, b := range builtIn {
-			if b.name == name && !l.plain {
-				s.EnabledBy = b.variable
-				commandFrom = b.fill(l, &s)
-			}
-		}
-		prefix, e := "services."+name+".", nodes[name]
-		before := len(d.problems.list)
-		if e.value != nil && name == SandboxName && !l.plain && d.doubt != nil { // it runs as root, whatever is said of it
-			d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
-				name, d.doubt)
-		} else if e.value != nil {
-			decodeFields(d, e.value, prefix, "", fields, &s, nil)
-		}
-		if len(d.problems.list) == before {
-			l.finishService(&s, prefix, commandFrom, e.line)
-		}
-		c.Services[name] = s
+		l.service(d, name, nodes[name], fields)
 	}
+	if _, written := nodes[ActionsName]; !written && c.hasActions() {
+		l.service(d, ActionsName, entry{}, fields)
+	}
+}
+
+// service builds one service.
+func (l *loader) service(d *decoder, name string, e entry, fields []field[Service]) {
+	s := newService(l.cfg, name)
+	if l.plain {
+		l.plainService(&s)
+	}
+	commandFrom := ""
+	if name == ActionsName {
+		l.actions(&s)
+	}
+	for _, b := range builtIn {
+		if b.name == name && !l.plain {
+			s.EnabledBy = b.variable
+			commandFrom = b.fill(l, &s)
+		}
+	}
+	prefix, before := "services."+name+".", len(d.problems.list)
+	if e.value != nil && name == SandboxName && !l.plain && d.doubt != nil { // it runs as root, whatever is said of it
+		d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
+			name, d.doubt)
+	} else if e.value != nil {
+		decodeFields(d, e.value, prefix, "", fields, &s, nil)
+	}
+	if len(d.problems.list) == before {
+		l.finishService(&s, prefix, commandFrom, e.line)
+	}
+	l.cfg.Services[name] = s
 }
 
 // The services that exist without being written down: the dashboard always, the others where the variable is set that switches them on. What

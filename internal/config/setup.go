@@ -114,8 +114,8 @@ func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *S
 		},
 		{root: true, path: "ionice.level", is: between(0, 7), at: func(t *T) any { return &of(t).IONice.Level }},
 		{root: true, path: "oom_score", is: between(0, 1000), at: func(t *T) any { return &of(t).OOMScore }},
-		{root: true, path: "cpu_affinity", is: kind{"list of processors", checkCPUs}, at: func(t *T) any { return &of(t).CPUAffinity }},
-		{root: true, path: "umask", is: kind{"octal number", checkUmask}, at: func(t *T) any { return &of(t).Umask }},
+		{root: true, path: "cpu_affinity", is: optional(kind{"list of processors", checkCPUs}), at: func(t *T) any { return &of(t).CPUAffinity }},
+		{root: true, path: "umask", is: optional(kind{"octal number", checkUmask}), at: func(t *T) any { return &of(t).Umask }},
 		{root: true, path: "no_new_privs", at: func(t *T) any { return &of(t).NoNewPrivs }},
 		{root: true, path: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
 		{root: true, path: "rlimits", alias: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
@@ -140,9 +140,6 @@ const maxCPU = 1023
 
 func checkCPUs(at any) string {
 	list := *at.(*string)
-	if list == "" {
-		return ""
-	}
 	for part := range strings.SplitSeq(list, ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		if !isRange {
@@ -164,9 +161,6 @@ func checkCPUs(at any) string {
 
 func checkUmask(at any) string {
 	s := *at.(*string)
-	if s == "" {
-		return ""
-	}
 	if n, err := strconv.ParseUint(s, 8, 32); err != nil || n > 0o777 || len(s) < 3 {
 		return fmt.Sprintf("expected three octal digits such as \"027\", got %q", s)
 	}
@@ -262,23 +256,17 @@ func (d *decoder) limit(e entry, key string) (limit ResourceLimit, ok bool) {
 		limit.Soft, ok = d.limitNumber(e.value, e.key, key)
 		return ResourceLimit{limit.Soft, limit.Soft}, ok
 	}
-	for i, text := range []string{soft, hard} {
-		part := yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(text), Line: e.value.Line}
-		n, ok := d.limitNumber(&part, e.key, key)
-		if !ok {
-			return limit, false
-		}
-		if i == 0 {
-			limit.Soft = n
-		} else {
-			limit.Hard = n
-		}
+	part := func(text string) (uint64, bool) {
+		return d.limitNumber(&yaml.Node{Kind: yaml.ScalarNode, Value: strings.TrimSpace(text), Line: e.value.Line}, e.key, key)
 	}
-	if limit.Soft > limit.Hard {
+	if limit.Soft, ok = part(soft); ok {
+		limit.Hard, ok = part(hard)
+	}
+	if ok && limit.Soft > limit.Hard {
 		d.problems.at(e.value.Line, "cannot set %s: the soft limit %s is above the hard limit %s; write \"%s:%s\"", key, soft, hard, hard, soft)
 		return limit, false
 	}
-	return limit, true
+	return limit, ok
 }
 
 func (d *decoder) limitNumber(n *yaml.Node, name, key string) (uint64, bool) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -102,21 +103,10 @@ func checkCommand(at any) string {
 	if len(*at.(*[]string)) == 0 {
 		return "a command cannot be empty"
 	}
-	return checkOptionalCommand(at)
-}
-
-func checkOptionalCommand(at any) string {
-	if cmd := *at.(*[]string); len(cmd) > 0 && cmd[0] == "" {
+	if (*at.(*[]string))[0] == "" {
 		return "the first word of a command cannot be empty"
 	}
 	return ""
-}
-
-func checkOptionalPath(at any) string {
-	if *at.(*string) == "" {
-		return ""
-	}
-	return checkDirTemplate(at)
 }
 
 // checkInputs refuses what cannot be a path or a glob of the inputs of a hook.
@@ -135,8 +125,8 @@ func checkInputs(at any) string {
 	return ""
 }
 
-func checkOptionalVar(at any) string {
-	if s := *at.(*string); s != "" && !varName(s) {
+func checkVar(at any) string {
+	if s := *at.(*string); !varName(s) {
 		return fmt.Sprintf("expected the name of an environment variable, got %q", s)
 	}
 	return ""
@@ -145,35 +135,36 @@ func checkOptionalVar(at any) string {
 // varName reports whether s can name an environment variable (environ(7)).
 func varName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-func checkPositive(at any) string {
-	if d := *at.(*time.Duration); d <= 0 {
-		return fmt.Sprintf("expected a duration above zero, got %s", formatDuration(d))
-	}
-	return ""
-}
-
-func checkNotNegative(at any) string {
-	if d := *at.(*time.Duration); d < 0 {
-		return fmt.Sprintf("expected a duration of 0s or more, got %s", formatDuration(d))
-	}
-	return ""
-}
-
-func between(lo, hi int) kind {
+// durationThat wants a duration of which ok holds.
+func durationThat(is string, ok func(time.Duration) bool) kind {
 	return kind{check: func(at any) string {
-		if n := *at.(*int); n < lo || n > hi {
-			return fmt.Sprintf("expected a number from %d to %d, got %d", lo, hi, n)
+		if d := *at.(*time.Duration); !ok(d) {
+			return fmt.Sprintf("expected a duration %s, got %s", is, formatDuration(d))
 		}
 		return ""
 	}}
 }
 
-func floatBetween(lo, hi float64) kind {
+func atLeast(least time.Duration) kind {
+	return durationThat(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })
+}
+
+func between[T int | float64](lo, hi T) kind {
 	return kind{check: func(at any) string {
-		if f := *at.(*float64); math.IsNaN(f) || f < lo || f > hi {
-			return fmt.Sprintf("expected a number from %v to %v, got %v", lo, hi, f)
+		if n := *at.(*T); !(n >= lo && n <= hi) { // NaN is neither
+			return fmt.Sprintf("expected a number from %v to %v, got %v", lo, hi, n)
 		}
 		return ""
+	}}
+}
+
+// optional is k for a value that may be empty.
+func optional(k kind) kind {
+	return kind{k.name, func(at any) string {
+		if v := reflect.ValueOf(at).Elem(); v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
+			return ""
+		}
+		return k.check(at)
 	}}
 }
 

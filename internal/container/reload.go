@@ -71,11 +71,10 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 	if err != nil {
 		return none, err
 	}
-	var changed []string
-	for _, d := range config.Diff(old, cfg) {
-		changed = append(changed, d.Key)
-		if slices.Contains(fixedKeys, d.Key) {
-			return none, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", d.Key)
+	changed := config.Diff(old, cfg)
+	for _, key := range changed {
+		if slices.Contains(fixedKeys, key) {
+			return none, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", key)
 		}
 	}
 	plan, err := c.registry.Plan(old, cfg)
