@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -35,7 +36,8 @@ type Options struct {
 // Store is one open board. It may be used by several goroutines; each call is one transaction at most.
 type Store struct {
 	db    *sql.DB
-	raw   *os.File // the same file, to look at its length
+	raw   *os.File    // the same file, to look at its length
+	wal   fs.FileInfo // its write-ahead log, if it has one
 	paths Paths
 	opt   Options
 	holds *Lock // of a dispatcher that serves the board
@@ -126,6 +128,7 @@ func (s *Store) open(ctx context.Context) error {
 	known := size > 0 && initialised.files[id]
 	initialised.Unlock()
 	if known {
+		defer s.seeLog()
 		return s.attach(ctx, "rwc")
 	}
 
@@ -149,15 +152,19 @@ func (s *Store) open(ctx context.Context) error {
 	}
 	id, _ = identify(path)
 	initialised.files[id] = true
+	s.seeLog()
 	return nil
 }
 
+// seeLog remembers the write-ahead log: SQLite keeps that file while the board is open.
+func (s *Store) seeLog() { s.wal, _ = os.Stat(s.paths.DB + "-wal") }
+
 // readOnly reports whether the nearest directory of a path that exists is on a read-only file system.
 func readOnly(path string) bool {
-	var fs unix.Statfs_t
+	var st unix.Statfs_t
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		if err := unix.Statfs(dir, &fs); err == nil || dir == filepath.Dir(dir) {
-			return err == nil && fs.Flags&unix.ST_RDONLY != 0
+		if err := unix.Statfs(dir, &st); err == nil || dir == filepath.Dir(dir) {
+			return err == nil && st.Flags&unix.ST_RDONLY != 0
 		}
 	}
 }
@@ -258,8 +265,15 @@ func (s *Store) Close() error {
 	return err
 }
 
-// InPlace reports whether the open file is still the one at the board's path. Another one may have been put there, a backup for instance.
-func (s *Store) InPlace() bool { return isAt(s.raw, s.paths.DB) }
+// InPlace reports whether the open file and its write-ahead log are still the ones at the board's path. Another one may have been put there,
+// a backup for instance, and without its log the changes of this store are seen by no other program.
+func (s *Store) InPlace() bool {
+	if !isAt(s.raw, s.paths.DB) {
+		return false
+	}
+	log, err := os.Stat(s.paths.DB + "-wal")
+	return s.wal == nil || err == nil && os.SameFile(s.wal, log)
+}
 
 // Paths are the places of the board.
 func (s *Store) Paths() Paths { return s.paths }
