@@ -1,5 +1,6 @@
-// Command hinit-tools is the part of hinit's command line that PID 1 need not link: explain, tree, profile, topology, events, config,
-// doctor, demo, bundle, completion and man. hinit runs it for these. It dispatches to package tools and does nothing else; it owns no goroutine.
+// Command hinit-tools is what PID 1 need not link: the verbs explain, tree, profile, topology, events, config, doctor, demo, bundle, completion
+// and man, which hinit runs it for, and the tools of s6, whose names lead here. It dispatches to packages tools and applet and does nothing else;
+// it owns no goroutine.
 package main
 
 import (
@@ -7,15 +8,30 @@ import (
 	"os"
 	"path/filepath"
 
+	"hinit/internal/cli"
 	"hinit/internal/cli/tools"
+	_ "hinit/internal/entry" // where the process begins: s6-svc works where no thread can be made
 	"hinit/internal/proc"
+	"hinit/internal/s6/applet"
 )
 
-func main() {
-	if filepath.Base(os.Args[0]) == proc.LimitsName { // it becomes the agent's command, as the agent's user
-		code, err := proc.LimitsMain(os.Args)
-		fmt.Fprintln(os.Stderr, "[hinit]", err)
-		os.Exit(code)
+func main() { os.Exit(run(os.Args)) }
+
+// run picks the personality from argv[0].
+func run(argv []string) int {
+	if len(argv) == 0 {
+		argv = []string{"hinit-tools"}
 	}
-	os.Exit(tools.Main(os.Args[1:]))
+	if filepath.Base(argv[0]) == proc.LimitsName { // it becomes the agent's command, as the agent's user
+		code, err := proc.LimitsMain(argv)
+		fmt.Fprintln(os.Stderr, "[hinit]", err)
+		return code
+	}
+	if name, tool, ok := applet.Find(argv[0]); ok {
+		return tool(&applet.Call{
+			Name: name, Args: argv[1:], Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+			Dial: func() (applet.Supervisor, error) { return cli.Dial() },
+		})
+	}
+	return tools.Main(argv[1:])
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"hinit/internal/agentcli"
 	"hinit/internal/cli"
@@ -11,7 +12,6 @@ import (
 	"hinit/internal/container/units"
 	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/proc"
-	"hinit/internal/s6/applet"
 	"hinit/shim/agentuser"
 )
 
@@ -34,21 +34,13 @@ func run(argv []string) int {
 	case "init", "tini":
 		return container.Main(argv[0], argv[1:])
 	}
-	if name, tool, ok := applet.Find(argv[0]); ok {
-		return tool(toolCall(name, argv[1:]))
+	if name := filepath.Base(argv[0]); strings.HasPrefix(name, "s6-") || name == "with-contenv" { // a link that leads here
+		return cli.ToolOfS6(argv)
 	}
 	return cli.Main(argv[1:], cli.Init{Container: container.Main, Plain: container.Plain})
 }
 
-// toolCall is what this process gives to a tool of s6.
-func toolCall(name string, args []string) *applet.Call {
-	return &applet.Call{
-		Name: name, Args: args, Env: os.Environ(), In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-		Dial: func() (applet.Supervisor, error) { return cli.Dial() },
-	}
-}
-
-// gatewayCommand is what it gives to a gateway command of the agent.
+// gatewayCommand is what this process gives to a gateway command of the agent.
 func gatewayCommand(args []string) *agentcli.Call {
 	return &agentcli.Call{
 		Args: args, Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,9 +16,12 @@ import (
 // companionVerb runs a program of its own, hinit-NAME, which is installed beside hinit. PID 1 links nothing of it.
 func companionVerb(name, summary string) Verb { return companionOf("hinit-"+name, nil, name, summary) }
 
+// toolsProgram has the verbs and the tools of s6 that PID 1 need not link.
+const toolsProgram = "hinit-tools"
+
 // tool is a verb of hinit-tools: people need it at a keyboard, and PID 1 never does.
 func tool(name, summary string) Verb {
-	return companionOf("hinit-tools", []string{name}, name, summary)
+	return companionOf(toolsProgram, []string{name}, name, summary)
 }
 
 // companionOf is a verb of a program that has several: its arguments come after first.
@@ -26,16 +30,29 @@ func companionOf(program string, first []string, name, summary string) Verb {
 		Name: name, Args: "...", Summary: summary, Outside: true,
 		Run: func(t *Terminal, c *Call) int {
 			doing := "run hinit " + name
-			self, err := os.Executable()
-			if err != nil {
-				return t.Failed(doing, err)
-			}
-			path := filepath.Join(filepath.Dir(self), program)
-			err = unix.Exec(path, slices.Concat([]string{"hinit " + name}, first, c.Raw), os.Environ())
+			path, err := execBeside(program, slices.Concat([]string{"hinit " + name}, first, c.Raw))
 			if errors.Is(err, fs.ErrNotExist) {
 				return t.Fail(cmdline.Failed, "cannot %s: there is no %s; install it beside hinit", doing, path)
 			}
-			return t.Failed(doing, &fs.PathError{Op: "exec", Path: path, Err: err})
+			return t.Failed(doing, err)
 		},
 	}
+}
+
+// ToolOfS6 replaces the process by hinit-tools, which answers to the names of s6's tools. It returns the exit code of these tools for a failed
+// system call.
+func ToolOfS6(argv []string) int {
+	_, err := execBeside(toolsProgram, argv)
+	fmt.Fprintf(os.Stderr, "%s: fatal: cannot run hinit-tools: %v; install it beside hinit\n", filepath.Base(argv[0]), err)
+	return 111
+}
+
+// execBeside replaces the process by a program that is installed beside this one. It returns the path of the program only if that fails.
+func execBeside(program string, argv []string) (path string, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(filepath.Dir(self), program)
+	return path, &fs.PathError{Op: "exec", Path: path, Err: unix.Exec(path, argv, os.Environ())}
 }

@@ -32,8 +32,8 @@ var programs = map[string][]string{
 	"hinit-import":         {stripped, "hinit/cmd/hinit-import"},
 	"hinit-kanban":         {stripped, "hinit/cmd/hinit-kanban"},
 	"hinit-web":            {stripped, "hinit/cmd/hinit-web"},
-	"hinit-tools":          {stripped, "hinit/cmd/hinit-tools"},
-	"faulty/hinit-tools":   {stripped, "-tags=faults", "hinit/cmd/hinit-tools"}, // hinit profile writes on the volume too
+	"hinit-tools":          {entry, "hinit/cmd/hinit-tools"},
+	"faulty/hinit-tools":   {entry, "-tags=faults", "hinit/cmd/hinit-tools"}, // hinit profile writes on the volume too
 	"hinit-top":            {stripped, "hinit/cmd/hinit-top"},
 	"hinit-sandbox":        {stripped, "hinit/cmd/hinit-sandbox"},
 	"hinit-sandbox-helper": {stripped, "hinit/cmd/hinit-sandbox-helper"},

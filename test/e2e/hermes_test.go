@@ -62,8 +62,8 @@ func TestTargetHermes(t *testing.T) {
 	}
 	leads := c.must(append([]string{"sh", "-c", `for path; do echo "$path $(readlink -f $path)"; done`, "sh"}, links...)...)
 	for _, path := range links {
-		if !strings.Contains(leads+"\n", path+" /init\n") {
-			t.Errorf("%s does not lead to /init:\n%s", path, leads)
+		if !strings.Contains(leads+"\n", path+" /hinit-tools\n") {
+			t.Errorf("%s does not lead to /hinit-tools:\n%s", path, leads)
 		}
 	}
 	for _, path := range []string{"/etc/cont-init.d/50-of-the-user", "/usr/bin/kept", "/opt/hermes/docker/main-wrapper.sh"} {

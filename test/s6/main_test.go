@@ -63,7 +63,7 @@ func provide(dir string) error {
 		return err
 	}
 	for _, name := range applet.Names() {
-		if err := os.Symlink("hinit", filepath.Join(dir, name)); err != nil {
+		if err := os.Symlink("hinit-tools", filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}

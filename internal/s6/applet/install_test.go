@@ -17,7 +17,7 @@ func TestEveryToolIsInstalled(t *testing.T) {
 	var installed []string
 	for _, e := range entries {
 		installed = append(installed, e.Name())
-		if target, err := os.Readlink(dir + "/" + e.Name()); err != nil || target != "/init" {
+		if target, err := os.Readlink(dir + "/" + e.Name()); err != nil || target != "/hinit-tools" {
 			t.Errorf("%s leads to %q, %v", e.Name(), target, err)
 		}
 	}
