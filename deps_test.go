@@ -121,6 +121,7 @@ var floors = map[string]int{
 	"hinit/internal/trust":    -1, // whoever reads or runs something as root asks it, the shim too
 
 	"hinit/internal/account":    0,
+	"hinit/internal/account/db": 1,
 	"hinit/internal/backoff":    0,
 	"hinit/internal/config":     0,
 	"hinit/internal/cronspec":   -1, // config checks schedules with it
@@ -202,6 +203,7 @@ var binaries = map[string]map[string]string{
 		"hinit/internal/metrics":   "metrics have a program of their own; PID 1 must not grow with them",
 		"hinit/internal/top":       "the screen is a client of PID 1, with a program of its own",
 		"hinit/internal/cli/tools": "the commands that people use at a keyboard have a program of their own",
+		"hinit/internal/s6/applet": "the tools of s6 ask PID 1 and are no part of it",
 		"charm.land":               "the screen is a client of PID 1, with a program of its own",
 		"testing":                  "tests are not shipped",
 		"html/template":            "keeps the linker from dropping methods",

@@ -19,7 +19,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"hinit/internal/fsutil"
 )
 
 // ErrTaken is wrapped when an id belongs to another user, or a name to another group.
@@ -160,7 +160,7 @@ func (d *DB) AddMember(group, user string) error {
 // Changed reports whether there is anything to save.
 func (d *DB) Changed() bool { return d.passwd.changed || d.group.changed }
 
-// Save writes what has changed, the groups first, each file in one step with the mode and the owner it had. After an error
+// Save writes what has changed, the groups first, each file in one step with the mode it had. After an error
 // the first file may be new and the second old; calling it again writes what is missing. A file that is a link, or that
 // something is mounted on, is left alone.
 func (d *DB) Save() error {
@@ -169,7 +169,7 @@ func (d *DB) Save() error {
 			continue
 		}
 		if err := t.save(); err != nil {
-			return fmt.Errorf("cannot replace %q: %w", t.path, err)
+			return err
 		}
 		t.changed = false
 	}
@@ -192,7 +192,7 @@ type line struct {
 func read(path string) (*table, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot read %q: %w", path, bare(err))
+		return nil, fmt.Errorf("cannot %w", err) // its text begins with the verb and the path
 	}
 	t := &table{path: path}
 	for raw := range bytes.Lines(data) {
@@ -263,74 +263,23 @@ func (t *table) add(f ...string) {
 	t.changed = true
 }
 
-func (t *table) save() (err error) {
-	var st unix.Stat_t
-	switch err := unix.Lstat(t.path, &st); {
-	case errors.Is(err, fs.ErrNotExist):
-		st.Mode = unix.S_IFREG | 0o644
-		st.Uid, st.Gid = uint32(os.Geteuid()), uint32(os.Getegid())
-	case err != nil:
-		return err
-	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return errors.New("it is not a regular file")
-	}
-	dir := filepath.Dir(t.path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(t.path)+".*.tmp")
-	if err != nil {
-		return bare(err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, bare(os.Remove(f.Name())))
-		}
-	}()
-	err = t.fill(f, st)
-	if closeErr := f.Close(); err == nil {
-		err = bare(closeErr)
-	}
+// save replaces the file. Afterwards it belongs to this process's user. A file system that cannot sync a directory is no reason to fail.
+func (t *table) save() error {
+	dir, err := fsutil.OpenDir(filepath.Dir(t.path), nil)
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), t.path); err != nil {
-		return bare(err)
+	defer dir.Close()
+	var text strings.Builder
+	for _, l := range t.lines {
+		text.WriteString(l.raw)
 	}
-	syncDir(dir)
+	name := filepath.Base(t.path)
+	if err := dir.Replace(name, []byte(text.String()), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true, NameLater: true}); err != nil {
+		return err
+	}
+	_ = dir.SyncName(name)
 	return nil
 }
 
-func (t *table) fill(f *os.File, st unix.Stat_t) error {
-	for _, l := range t.lines {
-		if _, err := f.WriteString(l.raw); err != nil {
-			return bare(err)
-		}
-	}
-	if err := f.Chown(int(st.Uid), int(st.Gid)); err != nil {
-		return bare(err)
-	}
-	if err := f.Chmod(fs.FileMode(st.Mode & 0o777)); err != nil {
-		return bare(err)
-	}
-	return bare(f.Sync())
-}
-
-// syncDir makes a rename survive a crash. The file is replaced by then, so that a file system that cannot sync a directory
-// is no reason to say that it was not.
-func syncDir(dir string) {
-	if f, err := os.Open(dir); err == nil {
-		_ = f.Sync()
-		f.Close()
-	}
-}
-
 func format(id uint32) string { return strconv.FormatUint(uint64(id), 10) }
-
-// bare takes the path off an error, for messages that name it already.
-func bare(err error) error {
-	if pe, ok := errors.AsType[*fs.PathError](err); ok {
-		return pe.Err
-	}
-	if le, ok := errors.AsType[*os.LinkError](err); ok {
-		return le.Err
-	}
-	return err
-}
