@@ -31,8 +31,8 @@ func numbered(gateway, run string, stream, n int) string {
 	return fmt.Sprintf("%s %s %d %d %s", gateway, run, stream, n, strings.Repeat("abcdefghij", n%27))
 }
 
-// write is such a gateway: it writes to both streams until it is killed, each line with one write, and keeps a ledger in shared
-// memory, which outlives it: of each stream how many lines it began to write and how many it has written.
+// write is such a gateway. It writes to both streams until it is killed, each line with one write. It keeps a ledger in shared
+// memory, which outlives it. The ledger counts for each stream the lines begun and the lines written.
 func write(order string) int {
 	fields := strings.Fields(order)
 	f, err := os.OpenFile(fields[2], os.O_RDWR, 0)
@@ -169,8 +169,8 @@ func TestEveryLineIsAccountedForWhenDirectoriesGo(t *testing.T) {
 	}
 }
 
-// takeAway moves the log's directory to another place, and removes it there. What was in it is read when the log goes on in a
-// new one, through descriptors that were opened before.
+// takeAway moves the log's directory to another place, and removes it there. Its content is read when the log goes on in a new
+// directory, through descriptors that were opened before.
 func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 	if err := os.Rename(g.dir, to); err != nil {
 		return // it isn't there yet
@@ -210,8 +210,8 @@ func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 	g.removed = append(g.removed, lines)
 }
 
-// lines returns every line that is or was in a file that had a name. What was written to a file just when it lost its name is
-// written again to the next one, so it may be there twice for who had the old one open: the end of the old one doesn't count.
+// lines returns every line that is or was in a file that had a name. A batch that was written just when the file lost its name is
+// written again to the next file. A reader of the old file may see it twice, so the end of the old one doesn't count.
 func (g *gateway) lines(t *testing.T) []string {
 	all := stored(t, g.dir)
 	for _, old := range slices.Backward(g.removed) {

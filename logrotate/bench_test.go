@@ -89,7 +89,7 @@ func writeLines(order string) int {
 	return 0
 }
 
-// BenchmarkSmallWrites moves what another process writes line by line into a file. The CPU time is that of the pump's process.
+// BenchmarkSmallWrites moves what another process writes line by line into a file. The CPU time belongs to the pump's process.
 func BenchmarkSmallWrites(b *testing.B) {
 	s := New(Options{})
 	stdout, stderr, err := s.Open("gateway-coder", "coder", filepath.Join(b.TempDir(), Current)).Pipes()

@@ -69,7 +69,7 @@ func TestAnArchiveThatIsABombHidesNoOtherLine(t *testing.T) {
 		t.Fatalf("%d lines, the mark is at %d: %q", len(lines), mark, lines)
 	}
 	wantLines(t, append(lines[:mark:mark], lines[mark+1:]...), all...)
-	// What current has is enough: the archive is not touched.
+	// The lines of current are enough: the archive is not touched.
 	o.N = 1
 	if lines, err = readAll(t, o); err != nil {
 		t.Errorf("%v", err)

@@ -76,7 +76,7 @@ func TestArchivesAreCompressed(t *testing.T) {
 			t.Errorf("%s is %d:%d's, mode %v", path, owner.Uid, owner.Gid, st.Mode())
 		}
 	}
-	// What was done ends, and begins again with the next archive.
+	// The work on one archive ends, and the next archive begins.
 	s.compressor.Wait()
 	more := fill(300)
 	say(t, l, more...)
@@ -160,7 +160,7 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first was complete, the second half written; of a third nothing is left but that.
+	// The first was complete, the second half written; of a third only that is left.
 	whole, err := os.ReadFile(at(names[0]))
 	if err != nil {
 		t.Fatal(err)

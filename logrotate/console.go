@@ -87,8 +87,8 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
 	c.attempt = c.writeAll // made once, so that a write allocates nothing
 	if f != nil {
-		// By system call on the descriptor, not with f.Write: that would end the whole process with SIGPIPE when the reader
-		// of descriptor 1 or 2 is gone (os/signal, "SIGPIPE").
+		// By system call on the descriptor: f.Write would end the whole process with SIGPIPE when the reader of descriptor 1 or 2
+		// is gone (os/signal, "SIGPIPE").
 		if raw, err := f.SyscallConn(); err == nil {
 			c.raw = raw
 			_ = raw.Control(c.examine)

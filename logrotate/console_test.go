@@ -32,7 +32,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			stdout1, stderr1 := pipes(t, flooder)
 			stdout2, stderr2 := pipes(t, modest)
 
-			// Nobody reads. 30,000 lines of 100 bytes are more than the buffer and the pipe take.
+			// The console has no reader. 30,000 lines of 100 bytes are more than the buffer and the pipe take.
 			const lines = 30_000
 			for i := range lines {
 				put(t, stdout1, fmt.Sprintf("%5d %s\n", i, strings.Repeat("b", 93)))

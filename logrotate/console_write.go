@@ -68,8 +68,8 @@ func (c *console) examine(fd uintptr) {
 // page is how much a pipe takes when poll says that it takes something (pipe(7)), and what a terminal or a socket is given at once.
 const page = 4 << 10
 
-// piece is how much to write at once. A write that has to wait for the reader returns when all of it is written, so it must be small: its
-// return is the only sign of a slow reader's progress.
+// piece is how much to write at once. A write that has to wait for the reader returns when all of it is written. It must be
+// small, because its return is the only sign of a slow reader's progress.
 func (c *console) piece(fd int) int {
 	n := len(c.writing)
 	switch {

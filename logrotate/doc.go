@@ -1,8 +1,8 @@
-// Package logrotate is the way of a service's output: from its stdout and stderr pipes, through whole lines, to the
-// container's stdout and stderr (the console) and to a rotated file with timestamps.
+// Package logrotate carries a service's output from its stdout and stderr pipes, in whole lines, to two sinks. These are the
+// container's stdout and stderr (the console) and a rotated file with timestamps.
 //
-// A [Set] holds one [Log] a service. [Log.Pipes] makes the two pipes of one run; they live until their last writer is gone,
-// so the pipes of an old run, kept open by a grandchild, are read beside those of the new one.
+// A [Set] holds one [Log] a service. [Log.Pipes] makes the two pipes of one run. They live until their last writer is gone. So
+// the pipes of an old run, kept open by a grandchild, are read beside the new ones.
 //
 // # Promises
 //
@@ -24,16 +24,16 @@
 // Each is "YYYY-MM-DD HH:MM:SS.nnnnnnnnn", local time, two spaces, and the line (contract, section 7). One batch of lines
 // that was read together has one timestamp, and within a file timestamps are taken in the order of the lines.
 //
-// A line longer than Options.MaxLine is split, in both sinks, into pieces that are lines of their own: every piece but the
-// last ends with [SplitEnd], every piece but the first begins with [SplitBegin]. No byte is left out, and no UTF-8 sequence
-// is cut. Joining the pieces without the marks gives the line.
+// A line longer than Options.MaxLine is split, in both sinks, into pieces that are lines of their own. Every piece but the last
+// ends with [SplitEnd], every piece but the first begins with [SplitBegin]. No byte is left out, and no UTF-8 sequence is cut.
+// Joining the pieces without the marks gives the line.
 //
 // With [Limits].Rate, lines beyond it are in no sink: a line "[hinit] suppressed N lines here" stands for them.
 //
 // # Floods
 //
-// A pipe is read as soon as there is something in it. When that becomes very many small reads, the pipe is made larger, taken
-// from the runtime's poller, and read one to four milliseconds apart, until a pause brings little.
+// A pipe is read as soon as there is something in it. Very many small reads change that: the pipe is made larger, taken from the
+// runtime's poller, and read one to four milliseconds apart. That ends when a pause brings little.
 //
 // # Files
 //
@@ -42,8 +42,8 @@
 // truncated, and ftruncate removes a line that a full disk has cut. Package archive rotates and prunes. Lumberjack's clean-up
 // goroutine never ends, so the next file takes over the writer of a file that is closed for good.
 //
-// A file has mode 0644 while it is written and 0744 once its writer has finished it, as with s6-log, which goes on with a finished one and
-// sets any other aside as @LABEL.u. So a volume goes back to s6 without a cut in its logs.
+// A file has mode 0644 while it is written and 0744 once its writer has finished it, as with s6-log. s6-log goes on with a
+// finished file and sets any other aside as @LABEL.u. So a volume goes back to s6 without a cut in its logs.
 //
 // # Compression
 //
@@ -52,8 +52,8 @@
 //
 // # Goroutines
 //
-// Two a run (one a pipe, no buffer while it waits), one a console stream, one inside lumberjack a file, and short ones for
-// retries of a faulted file, for closing one, for compressing while there is something to compress, and for answers to
-// [Log.Tail]. [Set.Close] ends all but lumberjack's. In a process that follows logs ([Read]) there are two more, which share one
-// instance of inotify among all followers and end with the last of them.
+// A run has two (one a pipe, no buffer while it waits), a console stream one, a file one inside lumberjack. Short ones retry a
+// faulted file, close a file, compress archives, and answer [Log.Tail]. [Set.Close] ends all but lumberjack's. In a process that
+// follows logs ([Read]) there are two more, which share one instance of inotify among all followers and end with the last of
+// them.
 package logrotate

@@ -41,8 +41,8 @@ func trouble(t *testing.T, rules ...string) {
 	}
 }
 
-// TestEveryLineIsAccountedForWhenCallsFail has writes fail, whole or in the middle of a line, and then what cuts that line off
-// fails, and all else that a log is made with, at random, while gateways are killed and their files rotate.
+// TestEveryLineIsAccountedForWhenCallsFail makes calls fail at random, while gateways are killed and their files rotate. Writes
+// fail, whole or in the middle of a line, then the truncation of that line fails, and all other calls of a log.
 func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// period is the least time between two tries at a faulted file, two looks at the name of a file, an archive and its
-	// compression, and the last suppressed line and its record.
+	// period is the least time between two tries at a faulted file, and between two looks at the name of a file. It also separates
+	// an archive from its compression, and the last suppressed line from its record.
 	period = time.Second
 	// finished is the bit of a file's mode that says so.
 	finished = 0o100
@@ -28,8 +28,8 @@ const (
 	keepLimit = 256 << 10
 )
 
-// file is the durable sink of one path, shared by all streams, and by a Log and its successor of the same path. What is below mu is
-// held across disk operations, so only pumps and short goroutines may take it.
+// file is the durable sink of one path, shared by all streams, and by a Log and its successor of the same path. mu is held across
+// disk operations, so only pumps and short goroutines may take it.
 type file struct {
 	set  *Set
 	path string
@@ -199,8 +199,8 @@ func (f *file) step(p []byte, now time.Time) (int, error) {
 	}
 	f.size += int64(n)
 
-	// A file without a name keeps nothing: what was just written goes to the next one. Before the write is too early to
-	// ask. What was in it earlier has been there for all to see, and was removed by somebody who meant it.
+	// A file without a name is lost, so the batch that was just written goes to the next file. A check before the write would be
+	// too early. Earlier lines were readable, and their removal was intended.
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
 		return n, nil

@@ -107,7 +107,7 @@ func TestUnlinkedWhileWriting(t *testing.T) {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
-			// What is in it now was there, or is written again to the next file, as is a line that is only half in it.
+			// Lines in it now were readable, or are written again to the next file. So is a line of which only a half is in it.
 			text, err := io.ReadAll(f)
 			if err != nil {
 				t.Fatal(err)

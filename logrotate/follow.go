@@ -44,19 +44,19 @@ const (
 	defaultMaxArchive = 256 << 20
 )
 
-// Read calls emit with the history that o asks for, oldest line first, and then, with Follow, with every line that is written
-// afterwards: across rotations, without a gap or a duplicate. A line comes with its timestamp and without its newline, and is valid
-// until emit returns. An error of emit ends Read and is returned.
+// Read calls emit with the history that o asks for, oldest line first. With Follow it then emits every line that is written
+// afterwards, across rotations, without a gap or a duplicate. A line comes with its timestamp and without its newline, and is
+// valid until emit returns. An error of emit ends Read and is returned.
 //
-// Without Follow, a directory that doesn't exist is an error that wraps fs.ErrNotExist. With Follow, Read waits for it, finds file
-// and directory again when they are replaced, and begins anew in a truncated file. An end by ctx is no error. Lines are missing
-// only when archives are pruned faster than emit takes their lines, or can't be read: a line without a timestamp stands in their
-// place, and without Follow an error comes at the end.
+// Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. It finds
+// file and directory again when they are replaced, and begins anew in a truncated file. An end by ctx is no error. Lines are
+// missing only when archives are pruned faster than emit takes their lines, or can't be read. A line without a timestamp stands
+// in their place, and without Follow an error comes at the end.
 //
-// It needs memory for a line and reads no more than it must, but for the compressed archive in which the lines begin, which is read
-// whole. Read blocks. It opens everything with the permissions of as, which the caller must name: root shows the files of a log
-// directory with the agent's permissions, because the agent can put links there. Beneath the directory that Dir lies in no link is
-// followed: the error wraps [fsutil.ErrSymlink]. Any number may run at once, in any process.
+// It needs memory for a line and reads no more than it must, except that the compressed archive in which the lines begin is read
+// whole. Read blocks. It opens everything with the permissions of as, which the caller must name. Root shows the files of a log
+// directory with the agent's permissions, because the agent can put links there. No link beneath the parent of Dir is followed:
+// the error wraps [fsutil.ErrSymlink]. Any number may run at once, in any process.
 func Read(ctx context.Context, as *fsutil.Actor, o ReadOptions, emit func(line []byte) error) error {
 	if o.MaxLine == 0 {
 		o.MaxLine = defaultMaxLine
@@ -263,7 +263,7 @@ func (r *reader) archived(ctx context.Context, f *os.File, packed bool, skip int
 	return r.rest()
 }
 
-// drain gives the lines of the file from r.at to its end. What has no newline yet waits in carry.
+// drain gives the lines of the file from r.at to its end. A line without a newline yet waits in carry.
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {

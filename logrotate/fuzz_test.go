@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzPump writes any bytes in any pieces into the pipes of a service: the file has every line once, whole, in order, and the
-// pieces of a long one can be put together.
+// FuzzPump writes any bytes in any pieces into the pipes of a service. The file must have every line once, whole and in order,
+// and the pieces of a long line can be joined.
 func FuzzPump(f *testing.F) {
 	f.Add([]byte("one\ntwo\nthree"), []byte{3, 1, 9}, uint16(64))
 	f.Add([]byte(strings.Repeat("x", 300)+"\n\n\n"), []byte{255, 0, 7}, uint16(100))

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handover is what a Set tells that of the next generation of this process.
+// Handover is the state that a Set hands over to the Set of this process's next image.
 type Handover struct {
 	Logs   []handedLog
 	Files  []handedFile
@@ -171,8 +171,8 @@ func (s *Set) Thaw() {
 	}
 }
 
-// HandOver returns what a successor needs to go on. It must be called between Freeze and Thaw. What Freeze could not stop,
-// after a fault, is handed over without what is still in its memory; a line in the log says so.
+// HandOver returns the state that a successor needs to go on. Call it between Freeze and Thaw. A pump that Freeze could not stop,
+// after a fault, is handed over without the lines in its memory; a line in the log says so.
 func (s *Set) HandOver() (*Handover, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

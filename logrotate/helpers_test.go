@@ -148,7 +148,7 @@ func wantLines(t testing.TB, got []string, want ...string) {
 	}
 }
 
-// sink collects all that is written to the returned file. The console shares it with nobody, so it is closed by the test.
+// sink collects all that is written to the returned file. Only the console uses it, so the test closes it.
 type sink struct {
 	file *os.File
 	mu   sync.Mutex

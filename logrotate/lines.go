@@ -12,7 +12,7 @@ const (
 	SplitBegin = "[hinit: continued] "
 )
 
-// lines cuts one stream into whole lines. What is left of a line at the end of a batch waits in carry.
+// lines cuts one stream into whole lines. An unfinished line at the end of a batch waits in carry.
 type lines struct {
 	room  *room  // for what carry takes above carrySpare
 	max   int    // longest line that is kept in one piece, without its newline

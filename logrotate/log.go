@@ -29,14 +29,14 @@ type Log struct {
 	counters counters
 	limiter  limiter
 	secrets  atomic.Pointer[redact.Secrets] // nil: none
-	watcher  atomic.Pointer[func([]byte)]   // nil: nobody
+	watcher  atomic.Pointer[func([]byte)]   // nil: no watcher
 }
 
 type counters struct {
 	lines, bytes, consoleDropped, suppressed atomic.Uint64
 }
 
-// Stats are a log's counters since it was opened. Those of the file go on when another log takes it over.
+// Stats are a log's counters since it was opened. The file's counters go on when another log takes it over.
 type Stats struct {
 	Lines          uint64 // read from the pipes, and given to the sinks
 	Bytes          uint64 // of these lines, with their newlines

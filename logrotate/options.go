@@ -65,17 +65,17 @@ type Options struct {
 	// ConsoleStall is how long the reader of the console may take nothing before lines are left out there. Until then a service with
 	// more lines than its reader takes waits. Default 1 s; negative never waits.
 	ConsoleStall time.Duration
-	// Mask puts [redact.Masked] in the place of secrets on the console, the init's own lines included: of tokens of known shapes, of
-	// the lines of private keys, and of what [Log.Hide] was given. Files keep what the service wrote.
+	// Mask puts [redact.Masked] in the place of secrets on the console, the init's own lines included. Secrets are tokens of known
+	// shapes, lines of private keys, and the values given to [Log.Hide]. Files keep what the service wrote.
 	Mask bool
 	// Stdout and Stderr are the container's. They are written by descriptor, never closed, and their flags are never
 	// changed, because other processes share them. A nil one discards.
 	Stdout, Stderr *os.File
 	// Actor is whose identity files are used with. Nil is the process's own.
 	Actor *fsutil.Actor
-	// Warn is told of a fault when it begins and when it ends, once each, from a goroutine of this package: service is the
-	// name given to Open, or "" for the console. It must not block, and must not call a method of a Log or Set other than a
-	// writer from [Set.Console]. Nil discards.
+	// Warn is called when a fault begins and when it ends, once each, from a goroutine of this package. service is the name given
+	// to Open, or "" for the console. It must not block, and must not call a method of a Log or Set other than a writer from
+	// [Set.Console]. Nil discards.
 	Warn func(service, message string)
 
 	period       time.Duration // of its name; tests need not wait for it

@@ -122,7 +122,7 @@ type stream struct {
 	total uint64 // bytes read
 
 	seen   uint64 // number of questions that are answered for this stream
-	target uint64 // total at which the questions up to goal are
+	target uint64 // the count of bytes at which the questions up to goal are answered
 	goal   uint64
 }
 

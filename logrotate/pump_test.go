@@ -100,8 +100,8 @@ func flood(t testing.TB, w *os.File, tag string, lines int, seed uint64) {
 
 var noticeFormat = regexp.MustCompile(`^\[hinit\] (\d+) lines of gateway-(\S+) not shown here; all are in \S+/current$`)
 
-// checkFlood wants lines 0 to n-1 of each tag, each once, whole and in order, and nothing else but exact notices where lines
-// are missing. Those name a gateway, so that is what a tag must begin with.
+// checkFlood wants lines 0 to n-1 of each tag, each once, whole and in order, and exact notices where lines are missing, and no
+// other line. A notice names a gateway, so a tag must begin like one.
 func checkFlood(t testing.TB, where string, got []string, n int, tags ...string) {
 	t.Helper()
 	next := make(map[string]int)

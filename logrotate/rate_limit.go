@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// limiter takes so many lines of a service a second. The seconds are those of the clock that only goes forward.
+// limiter takes so many lines of a service a second. The seconds come from the monotonic clock.
 type limiter struct {
 	rate   atomic.Int64 // 0: no limit
 	active atomic.Bool  // something is suppressed and not recorded

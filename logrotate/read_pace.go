@@ -20,7 +20,7 @@ const (
 	// floodEnd is what a pause must have brought; with less of it the flood is over.
 	floodEnd = 1 << 10
 	// floodPipe is the size of a flooded pipe, or less where that is not allowed (fs.pipe-max-size), so that its writer goes on
-	// during a pause. It is given back afterwards: a user has 64 MiB for all pipes (pipe(7), pipe-user-pages-soft).
+	// during a pause. It is released afterwards: a user has 64 MiB for all pipes (pipe(7), pipe-user-pages-soft).
 	floodPipe = 1 << 20
 )
 

@@ -9,7 +9,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// Limits bound one log. The zero value of each field means that of the [Set]: MaxSize and Archives as in [Options], the others
+// Limits bound one log. The zero value of a field means the value of the [Set]: MaxSize and Archives as in [Options], the others
 // without a limit.
 type Limits struct {
 	// MaxSize and Archives are as in [Options].
@@ -71,7 +71,7 @@ func (f *file) Packing() (dir string, most int64) {
 	if !limits.Compress {
 		return "", 0
 	}
-	// A larger archive is not hinit's, or nobody could read it compressed (see ReadOptions), and all others would wait for it.
+	// A larger archive is not hinit's, or could not be read when compressed (see ReadOptions), and all others would wait for it.
 	return f.archives.Dir, max(2*limits.MaxSize, defaultMaxArchive)
 }
 

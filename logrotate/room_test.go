@@ -12,9 +12,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestGatewaysWithoutALogDirectoryCannotEndTheContainer has 200 services whose log directory is gone and whose last line never ends:
-// together they keep no more than the pool and what each has in any case, no line goes uncounted, and the pool is full again when they
-// are gone.
+// TestGatewaysWithoutALogDirectoryCannotEndTheContainer has 200 services whose log directory is gone and whose last line never
+// ends. Together they keep no more than the pool and their own fixed parts. Every line is counted, and the pool is full again
+// when they are gone.
 func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	const services = 200
 	gone := filepath.Join(t.TempDir(), "file")

@@ -104,7 +104,7 @@ func (s *Set) useFile(l *Log) *file {
 	return f
 }
 
-// releaseFile closes f when nobody uses it any more. It does I/O.
+// releaseFile closes f when no log uses it any more. It does I/O.
 func (s *Set) releaseFile(f *file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,8 +173,8 @@ func (s *Set) ended(st *stream) {
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write is taken as whole
-// lines; a missing last newline is added. Write never blocks and never fails: it drops what there is no room for, with a notice. In
-// the modes Prefixed and JSON the lines look like those of a profile called "hinit".
+// lines; a missing last newline is added. Write never blocks and never fails: it drops lines that don't fit, with a notice. In
+// the modes Prefixed and JSON the lines look like lines of a profile called "hinit".
 func (s *Set) Console(stream int) io.Writer {
 	c := s.consoles[0]
 	if stream == 2 {
@@ -199,9 +199,8 @@ func (s *Set) Sync(ctx context.Context) error {
 const closeReserve = 200 * time.Millisecond
 
 // Close waits until every pipe is at its end, then until files and console are written and closed. Pipes that are still open
-// shortly before ctx ends are read as far as there is something in them and closed; the error names their services. Without a
-// deadline in ctx it waits for pipes until ctx is done, and up to 200 ms for the rest. No call but Stats and Tail works on a closed
-// Set.
+// shortly before ctx ends are read until they are empty, and closed; the error names their services. Without a deadline in ctx it
+// waits for pipes until ctx is done, and up to 200 ms for the rest. On a closed Set only Stats and Tail work.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Beat says that the gateway of a profile has written its state file. What hinit and the agent's commands write there is none.
+// Beat says that the gateway of a profile has written its state file. A write of hinit or of the agent's commands is no beat.
 type Beat struct{ Profile Profile }
 
 func (Beat) event() {}

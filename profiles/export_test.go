@@ -2,7 +2,7 @@ package profiles
 
 import "time"
 
-// What the tests need of the inside: names and limits of its files, the clock, and what it keeps in memory.
+// Internals that the tests need: names and limits of its files, the clock, and the state in memory.
 const (
 	AskedFile    = askedFile
 	BootLogMax   = bootLogMax

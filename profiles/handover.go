@@ -2,7 +2,7 @@ package profiles
 
 import "maps"
 
-// Handover is what Intents tell those of the next generation of this process: what was asked of each profile.
+// Handover is the state that Intents hand over to this process's next image: the orders for each profile.
 type Handover map[string]intent
 
 // HandOver returns what successors need to go on. It doesn't block.

@@ -84,7 +84,7 @@ func (h *hints) add(path string, id stamp) (complete bool, err error) {
 	if ok && old.dev == id.dev && old.ino == id.ino {
 		return !old.remote, nil
 	}
-	// Whatever was at that path before: its watch, if it still has one, would keep the new one from being made.
+	// A watch that an earlier directory at that path still has would keep the new watch from being made.
 	_ = h.notify.Remove(path)
 	delete(h.watched, path)
 	err = fault.Before(fault.Watch, path)
@@ -161,8 +161,8 @@ func (h *hints) gone(ev fsnotify.Event) bool {
 	return true
 }
 
-// remote reports whether others change the file system of path too: a network one, or one that a daemon or a hypervisor passes
-// through, as desktop versions of Docker do.
+// remote reports whether other machines may change the file system of path. That is a network file system, or one that a daemon
+// or a hypervisor passes through, as in desktop versions of Docker.
 func remote(path string) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(path, &st) != nil {
@@ -186,7 +186,7 @@ func (w *Watcher) hint(d *fsutil.Dir, rel, path string) {
 	}
 }
 
-// hintHomes watches the homes of a listing: those of profiles first, then some of the directories without the marker.
+// hintHomes watches the homes of a listing: the profiles first, then some of the directories without the marker.
 func (w *Watcher) hintHomes(d *fsutil.Dir, l listing) {
 	if w.hints == nil {
 		return

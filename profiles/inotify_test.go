@@ -9,8 +9,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// TestARenamedDirectoryKeepsTheWatchOfItsNewName asks for the watch of the new name between the event of the parent and that of the
-// directory itself.
+// TestARenamedDirectoryKeepsTheWatchOfItsNewName asks for the watch of the new name between the event of the parent and the event
+// of the directory itself.
 func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	t.Parallel()
 	h, err := newHints()
@@ -48,7 +48,7 @@ func TestARenamedDirectoryKeepsTheWatchOfItsNewName(t *testing.T) {
 	if err := os.Rename(novel, story); err != nil {
 		t.Fatal(err)
 	}
-	if ev := next(); ev.Name != novel || !h.gone(ev) { // the next ones are held back as long as nobody takes them
+	if ev := next(); ev.Name != novel || !h.gone(ev) { // the next ones are held back until the test takes them
 		t.Fatalf("got %v", ev)
 	}
 	watch(story)

@@ -51,7 +51,7 @@ func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 
 func (s *Store) inputs() [3]string { return [...]string{configFile, envFile, s.marker} }
 
-// inputStamps are those of the files that inputsHash reads.
+// inputStamps are the stamps of the files that inputsHash reads.
 func (s *Store) inputStamps(d *fsutil.Dir, home string) (stamps [3]stamp) {
 	for i, name := range s.inputs() {
 		stamps[i] = stampAt(d, filepath.Join(home, name))

@@ -36,7 +36,7 @@ func TestWatchInputs(t *testing.T) {
 	}
 	r.awaits(t, "a#")
 
-	// What changed before Interest was called counts, if it says since when.
+	// A change before the call of Interest counts, if the call says since when.
 	old, _ := s.InputsHash("b")
 	Write(t, s, "profiles/b/config.yaml", "x: 3")
 	w.Interest("b", old)

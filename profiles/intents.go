@@ -13,7 +13,7 @@ const (
 	// raceWindow is how long after a command another value of desired_state is taken for a lost update.
 	raceWindow = 10 * time.Second
 
-	// clockSlack is how much older than the command a file that was written after it may seem: time stamps are coarse, and on a
+	// clockSlack is how much older than the command a file may seem that was written after it. Time stamps are coarse, and on a
 	// network file system they are another machine's.
 	clockSlack = 2 * time.Second
 )
@@ -25,8 +25,8 @@ const RestoreDelay = 2 * time.Second
 // writer of gateway_state.json overwrites it.
 //
 // The gateway and the agent's commands read that file, change it and write it back without a lock. A gateway that reads the file
-// before a command writes it, and writes it afterwards, overwrites desired_state by accident. Whoever watches the file calls
-// Restore with what it sees:
+// before a command writes it, and writes it afterwards, overwrites desired_state by accident. The watcher of the file calls
+// Restore with each content:
 //
 //   - The key is missing: it is put back.
 //   - The whole file is missing: no race loses it, so somebody removes it, most likely with the profile. It is put back if the profile is still there after two seconds.
@@ -73,10 +73,11 @@ func (in *Intents) Set(profile, want string) error {
 	return sync()
 }
 
-// Begin is the first half of Set: it writes the intent, so that it survives the end of this process. The caller may act on it while
-// sync, the second half, makes it survive the end of the machine. Call Begin before a gateway is started that writes the same file.
-// Call sync once, unless another Begin for the profile follows, whose sync is for both. An error of sync is that of Set: the intent
-// holds all the same. An error of Begin says that there is no such profile or intent, and that nothing was recorded.
+// Begin is the first half of Set: it writes the intent, so that it survives the end of this process. The caller may act on it
+// while sync, the second half, makes it survive the end of the machine. Call Begin before a gateway is started that writes the
+// same file. Call sync once, unless another Begin for the profile follows, whose sync is for both. An error of sync means the
+// same as an error of Set: the intent holds all the same. An error of Begin says that there is no such profile or intent, and
+// that nothing was recorded.
 func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	if err := in.may(); err != nil {
 		return nil, err
@@ -273,7 +274,7 @@ func (in *Intents) adopt(profile, desired string, at time.Time) {
 		in.put(profile, intent{want: desired, at: at})
 		return
 	}
-	in.Forget(profile) // a value that nobody could have asked for is left alone
+	in.Forget(profile) // a value that no command writes is left alone
 }
 
 func (in *Intents) get(profile string) (intent, bool) {

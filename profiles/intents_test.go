@@ -117,7 +117,7 @@ func TestRestoreStaleLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := profiles.Read(t, s, profiles.StateFile)
-	// What was seen is from before the command.
+	// The content that was read is from before the command.
 	if got, err := in.Restore(profiles.Default, profiles.State{Exists: true, HasDesired: true, Desired: profiles.Running}); got != profiles.Unchanged || err != nil {
 		t.Errorf("Restore = %v, %v", got, err)
 	}
@@ -183,7 +183,7 @@ func TestAnIntentThatIsNotSyncedYetSurvivesTheEndOfHinit(t *testing.T) {
 	if got, err := in.Restore(profiles.Default, st); got != profiles.Unchanged || err != nil {
 		t.Errorf("an intent that is about to be synced counts as lost: %v, %v", got, err)
 	}
-	// What the gateway says of itself from now on stays.
+	// The gateway's own state from now on stays.
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"stopped","pid":7}`)
 	if err := sync(); err != nil {
 		t.Fatal(err)
@@ -219,8 +219,8 @@ func TestRestoreProfileGone(t *testing.T) {
 	}
 }
 
-// TestAGatewayTakesBackARecordThatTheDiskHeldUp: the time of the command was that at which it was given, so that ten seconds later, on a
-// disk that had not written it yet, a gateway's rewrite with the old value counted as somebody's intent.
+// TestAGatewayTakesBackARecordThatTheDiskHeldUp: the command had the time at which it was given. Ten seconds later the disk had
+// not written it yet, and a gateway's rewrite with the old value counted as a new intent.
 func TestAGatewayTakesBackARecordThatTheDiskHeldUp(t *testing.T) {
 	s := profiles.NewVolume(t)
 	given := time.Now().Add(-time.Hour)

@@ -11,10 +11,10 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Discover lists the profiles: the default one first, always, then in byte order each directory of profiles/ that has the
-// marker. What has the marker and can't be a profile is skipped with a warning: profiles/default, a reserved or impossible
-// name, a symbolic link; so are those beyond the limit. The error is about the volume as a whole (it can't be opened or listed);
-// even then the default profile is in the list (contract, sections 4 and 5).
+// Discover lists the profiles: always the default one first, then in byte order each directory of profiles/ that has the marker.
+// A directory with the marker that can't be a profile is skipped with a warning: profiles/default, a reserved or impossible name,
+// a symbolic link. Profiles beyond the limit are skipped too. The error is about the volume as a whole: it can't be opened or
+// listed. Even then the default profile is in the list (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
 	found := []Profile{s.root0()}
 	l, err := s.list(nil)

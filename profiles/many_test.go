@@ -126,7 +126,7 @@ func TestHundredsOfBadNamesAreNotAllNamed(t *testing.T) {
 	}
 }
 
-// TestAQuietVolumeIsNotReadAgain lets a watcher poll that nobody drives.
+// TestAQuietVolumeIsNotReadAgain lets a watcher poll without events.
 func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	t.Parallel()
 	s := NewVolume(t)

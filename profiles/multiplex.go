@@ -37,7 +37,7 @@ func (t Topology) Vars() map[string]string {
 	return nil
 }
 
-// What an operator can ask for.
+// The modes that an operator can ask for.
 const (
 	PerProfile = "per-profile" // each profile has a gateway of its own
 	Multiplex  = "multiplexed" // the gateway of the default profile serves all
@@ -52,10 +52,9 @@ func (t Topology) Serves(profile string) bool {
 // topologyFile has what an operator asked for. It is the agent's, as the configuration that it overrules.
 const topologyFile = ".hinit-topology"
 
-// Topology returns how the default profile's gateway, if it were started now, would serve the profiles: as an operator asked, else
-// as the variable GATEWAY_MULTIPLEX_PROFILES says, else the agent's configuration. A blank or unknown word says nothing. It reads the
-// disk. With an error it is what can be told without the file that can't be read. as is what an operator asks for now; "" is what is
-// recorded.
+// Topology returns how the default profile's gateway, if it were started now, would serve the profiles. The operator decides,
+// else the variable GATEWAY_MULTIPLEX_PROFILES, else the agent's configuration. A blank or unknown word does not count. It reads
+// the disk. With an error the result leaves out the unreadable file. as is the operator's new mode; "" is the recorded one.
 func (s *Store) Topology(getenv func(string) string, as string) (t Topology, err error) {
 	err = s.in(Default, func(d *fsutil.Dir, home string) error {
 		t, err = topology(d, home, getenv, as)
@@ -164,7 +163,7 @@ func agentSetting(config, wanted string) setting {
 			}
 		case inGateway:
 			if indent == 0 {
-				indent = depth // that of the first child is that of all
+				indent = depth // all children have the indent of the first
 			}
 			if depth == indent && found {
 				nested = yamlSetting(value)

@@ -33,10 +33,10 @@ func Normalize(s string) string {
 	return strings.ToLower(strings.TrimSpace(s))
 }
 
-// ValidName tells whether a profile may be called name, by the rule of the agent's command line: 1 to 64 characters of
-// a-z, 0-9, "_" and "-", the first a letter or a digit, and none of the reserved words. "default" is valid: it names the
-// root profile. The error wraps [ErrName] and tells which rule is broken. The name has to be normalised already. Pure
-// (contract, section 4).
+// ValidName tells whether a profile may be called name, by the rule of the agent's command line. A name has 1 to 64 characters of
+// a-z, 0-9, "_" and "-". The first is a letter or a digit, and the name is no reserved word. "default" is valid: it names the
+// root profile. The error wraps [ErrName] and tells which rule is broken. The name has to be normalised already. Pure (contract,
+// section 4).
 func ValidName(name string) error {
 	if err := checkName(name, maxName); err != nil {
 		return err
@@ -47,8 +47,8 @@ func ValidName(name string) error {
 	return nil
 }
 
-// ValidServiceName tells whether a directory called name can have a gateway, by the rule of the service layer: as
-// [ValidName], but up to 251 characters and without reserved words. The error wraps [ErrName]. Pure (contract, section 4).
+// ValidServiceName tells whether a directory called name can have a gateway, by the rule of the service layer. That is the rule
+// of [ValidName] with up to 251 characters and without reserved words. The error wraps [ErrName]. Pure (contract, section 4).
 func ValidServiceName(name string) error {
 	return checkName(name, maxServiceName)
 }

@@ -90,7 +90,7 @@ type attempt struct {
 	store *Store
 	beats int
 	rel   string // what it asks
-	left  bool   // nobody waits for it any more
+	left  bool   // its caller does not wait any more
 	over  bool
 }
 

@@ -33,10 +33,10 @@ type plannedStop struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway pid of profile that the stop signal it is about to get is planned, so that it ends with code 0 and
-// records "stopped". It writes a marker into the gateway's home. A gateway also polls for the marker, so the marker alone makes it
-// stop. startTime is that of the process (see [StartTime]), 0 if unknown. The marker counts for 60 seconds, and the gateway removes
-// it (contract, section 6.1). It isn't synced, because no gateway outlives the machine.
+// PlannedStop tells the gateway pid of profile that the stop signal it is about to get is planned, so that it ends with code 0
+// and records "stopped". It writes a marker into the gateway's home. A gateway also polls for the marker, so the marker alone
+// makes it stop. startTime is the process's start time (see [StartTime]), 0 if unknown. The marker counts for 60 seconds, and the
+// gateway removes it (contract, section 6.1). It isn't synced, because no gateway outlives the machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)

@@ -94,9 +94,9 @@ type Plan struct {
 	tell chan<- Decision // to Decided; nil while decisions don't stand yet
 }
 
-// Reconcile is the boot pass (contract, section 5). For each profile it decides whether its gateway is started, removes the files
-// of gateways that no longer run and of writes that a crash cut short, and writes the boot log. It starts nothing. No gateway may
-// run before it has decided, because each gateway.pid is taken for a stale one.
+// Reconcile is the boot pass (contract, section 5). For each profile it decides whether its gateway is started, and removes the
+// files of gateways that no longer run and of interrupted writes. It writes the boot log. It starts nothing. No gateway may run
+// before it has decided, because each gateway.pid is taken for a stale one.
 //
 // A desired_state that a gateway overwrote by accident right before the end of the last container is put back, by the rules of
 // [Intents].
@@ -104,8 +104,8 @@ type Plan struct {
 // It never fails: what can't be read or written becomes a warning, and the profile is decided on what is known. It blocks on the
 // disk.
 //
-// Beyond the contract's list, a CMD that is a foreground gateway run (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps the
-// default gateway down whatever its state says: the CMD is that gateway (contract, section 3.1).
+// Beyond the contract's list, a foreground CMD (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps the default gateway down in
+// any state. The CMD is that gateway (contract, section 3.1).
 func (s *Store) Reconcile(o BootOptions) Plan {
 	getenv := o.Getenv
 	if getenv == nil {
@@ -384,8 +384,8 @@ func isGatewayRun(args []string) bool {
 	return len(args) >= 2 && args[0] == "gateway" && args[1] == "run"
 }
 
-// withoutWrappers drops what stands before the agent's own arguments in a container's CMD: the wrapper script and all before it,
-// the dispatcher script, the agent's name, each of them optional (contract, section 3.2).
+// withoutWrappers drops the words before the agent's own arguments in a container's CMD. These are the wrapper script and all
+// before it, the dispatcher script, and the agent's name, each optional (contract, section 3.2).
 func withoutWrappers(args []string) []string {
 	for i, arg := range args {
 		if strings.HasSuffix(arg, "main-wrapper.sh") {

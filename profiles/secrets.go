@@ -12,7 +12,8 @@ import (
 	"hinit/internal/redact"
 )
 
-// What is taken of a .env, which the agent writes. Every value costs memory of PID 1 and time for each line of the log.
+// Limits of the values taken from a .env, which the agent writes. Every value costs memory of PID 1 and time for each line of the
+// log.
 const (
 	leastSecret     = 8 // shorter values are in ordinary words
 	mostSecrets     = 256

@@ -56,8 +56,8 @@ type State struct {
 	HasServed bool   // served_profiles is there: the gateway says which profiles it serves
 	served    string // they, each between two slashes
 
-	// Written is the modification time of the file, Beat when the gateway wrote it last: the zero time where that can't be told,
-	// because hinit or a command has written it since. Equal leaves both out.
+	// Written is the modification time of the file. Beat is when the gateway wrote it last, or the zero time if hinit or a command
+	// has written it since. Equal leaves both out.
 	Written, Beat time.Time
 }
 
@@ -74,8 +74,8 @@ func (s State) Equal(o State) bool {
 	return s == o
 }
 
-// Prior returns the state that counts at boot: the operator's intent if there is any, else the gateway's last state, with
-// "draining" and "degraded" as "running"; "None" if neither is known (contract, section 6).
+// Prior returns the state that counts at boot. It is the operator's intent if there is any, else the gateway's last state, with
+// "draining" and "degraded" as "running". It is "None" if neither is known (contract, section 6).
 func (s State) Prior() string {
 	switch {
 	case s.HasDesired:
@@ -146,7 +146,7 @@ func parseState(data []byte) (State, error) {
 		return State{}, err
 	}
 	st := State{Exists: true}
-	for _, m := range members { // in order, so that of a repeated key the last one counts, as in Python
+	for _, m := range members { // in order: the last value of a repeated key counts, as in Python
 		switch m.key {
 		case "desired_state":
 			st.Desired, st.HasDesired = text(m.value)
@@ -213,8 +213,7 @@ func text(value json.RawMessage) (string, bool) {
 	return compact.String(), true
 }
 
-// member is one key of an object, with key and value as they stand in the file, so that numbers of any size, escapes and order
-// survive a rewrite.
+// member is one key of an object. Key and value are as in the file, so numbers of any size, escapes and order survive a rewrite.
 type member struct {
 	key    string // decoded
 	rawKey []byte // with its quotes
@@ -256,7 +255,7 @@ func parseObject(data []byte) ([]member, error) {
 	return members, nil
 }
 
-// set gives key the value in place of its first occurrence, and drops the others; a new key comes last.
+// set writes the value at the first occurrence of key, and drops other occurrences. A new key comes last.
 func set(members []member, key string, value []byte) []member {
 	out := members[:0]
 	done := false
@@ -294,9 +293,9 @@ func encodeObject(members []member) []byte {
 // A file that holds no JSON object is moved to gateway_state.json.corrupt, and a new one takes its place. A missing home is
 // [ErrNotExist]; a symbolic link in place of the file is refused.
 //
-// Writers in this process take turns. The gateway and the agent's commands don't know of that lock. SetDesired looks again right
-// before it writes, and starts over if the file has changed; an update of another writer can get lost only during one small synced
-// write. [Intents] handles the opposite case, a lost desired_state.
+// Writers in this process take turns. The gateway and the agent's commands don't know of that lock. SetDesired reads the file
+// again right before it writes, and starts over if the file has changed. An update of another writer can get lost only during one
+// small synced write. [Intents] handles the opposite case, a lost desired_state.
 func (s *Store) SetDesired(profile, want string) error {
 	defer s.lock(profile)()
 	return s.setDesired(profile, want, synced)
@@ -306,8 +305,8 @@ func (s *Store) SetDesired(profile, want string) error {
 type durability bool
 
 const (
-	soon   durability = false // that of the machine after syncState; before it, the old content may be back then
-	synced durability = true  // that of the machine
+	soon   durability = false // survives a crash of the machine only after syncState
+	synced durability = true  // survives a crash of the machine
 )
 
 // syncState ends a write that was to be synced soon.

@@ -53,10 +53,10 @@ type Store struct {
 // NoLimit is as many profiles as anybody can have.
 const NoLimit = 1 << 29
 
-// Open returns the store of the volume at home, the container's HERMES_HOME. Where home is itself the home of a named
-// profile (its parent directory is called "profiles"), the store is the one of the volume above it (contract, section 4). File
-// operations run as actor, and each takes a turn of [blocking.Volume]; nil is the process itself. marker is the file that makes
-// a directory a profile; "" is SOUL.md.
+// Open returns the store of the volume at home, the container's HERMES_HOME. If home is the home of a named profile (its parent
+// directory is called "profiles"), the store is the one of the volume above it (contract, section 4). File operations run as
+// actor, and each takes a turn of [blocking.Volume]; nil is the process itself. marker is the file that makes a directory a
+// profile; "" is SOUL.md.
 //
 // Open touches no disk and can't fail: a volume that isn't there shows in the methods.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {

@@ -18,16 +18,16 @@ type WatchOptions struct {
 	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next look. It must
 	// not call Rescan or Find, which wait for it.
 	Notify func(Event)
-	// Known are the profiles that the caller has already, usually those of the boot pass: they don't appear once more.
+	// Known are the profiles that the caller has already, usually from the boot pass: they don't appear once more.
 	Known []Profile
 	// Poll is how often everything is looked at where change notifications don't work (network and virtual file systems, limits of
 	// inotify). Default 5 s.
 	Poll time.Duration
-	// IdlePoll is the same where they do work. Default 60 s. What has not changed is not read again by either.
+	// IdlePoll is the same where they do work. Default 60 s. Neither reads unchanged files again.
 	IdlePoll time.Duration
 	// Settle is how long after a notification the look waits for more of them. Default 100 ms.
 	Settle time.Duration
-	// Appear is the same for a profile that comes or goes, and for a whole state file that replaces an old one after a pause of
+	// Appear is the same for a profile that comes or goes. It also holds for a state file that is replaced after a pause of
 	// Settle: a client or the next gateway waits for it. Default 5 ms, at most Settle.
 	Appear time.Duration
 	// MaxSettle is how long it waits at most while they keep coming. Default 1 s.
@@ -39,8 +39,8 @@ type WatchOptions struct {
 
 // Watcher tells what changes about the profiles of a volume.
 //
-// Notifications of the kernel only say that it is time to look. What is read then is compared with the last look. So a lost, late
-// or misleading notification costs time and no truth, and a periodic look finds what none was given for.
+// Notifications of the kernel only say that it is time to look. The content is then compared with the last look. So a lost, late
+// or misleading notification costs time only, and a periodic look finds changes without a notification.
 //
 // One goroutine does it all, one disk operation at a time.
 type Watcher struct {
@@ -155,9 +155,9 @@ func defaultTo(d *time.Duration, value time.Duration) {
 // Done is closed when the watcher has ended and holds nothing any more. On a hung disk that takes as long as the disk does.
 func (w *Watcher) Done() <-chan struct{} { return w.done }
 
-// Rescan looks at everything now; callers at the same time share one look. When it returns nil, Notify has returned for every event
-// of that look. The error is about the volume as a whole, or ctx's when the caller has no more time (the look goes on), or
-// [context.Canceled] when the watcher has ended.
+// Rescan looks at everything now; callers at the same time share one look. When it returns nil, Notify has returned for every
+// event of that look. The error is about the volume as a whole. It is ctx's error when the caller has no more time (the look goes
+// on), or [context.Canceled] when the watcher has ended.
 func (w *Watcher) Rescan(ctx context.Context) error { return w.look(ctx, "") }
 
 // Find is Rescan for one profile that isn't known: it looks at the directory of that name, and at everything only where that is not
@@ -189,8 +189,8 @@ func (w *Watcher) look(ctx context.Context, profile string) error {
 }
 
 // Interest asks for [InputsChanged] events about profile, until Disinterest. since is the hash that counts as unchanged, from
-// [Store.InputsHash]; "" is that of the next look, so that an earlier change isn't noticed. It doesn't block: the supervisor's loop
-// may call it.
+// [Store.InputsHash]; "" means the hash of the next look, so an earlier change isn't noticed. It doesn't block: the supervisor's
+// loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
@@ -324,7 +324,7 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 	}
 	name := Default
 	switch {
-	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // nothing but its own name is at stake
+	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // only its own name has changed
 		w.fresh[file] = true
 		w.settleSoon()
 		return

@@ -136,8 +136,8 @@ func (w *Watcher) poll(ctx context.Context) {
 	w.rest(began, nil)
 }
 
-// changedTimes compares the times of the files that matter with those of the last look. It returns the profiles whose files have
-// changed and the directories that have got the marker. all means that only a look at everything tells more.
+// changedTimes compares the times of the files that matter with the times of the last look. It returns the profiles whose files
+// have changed and the directories that have got the marker. all means that only a look at everything tells more.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if !w.sure || w.moreHints() || w.store.isSilent(profilesDir) {
 		return nil, true
@@ -270,9 +270,9 @@ func (w *Watcher) lookFor(ctx context.Context, name string) error {
 	return err
 }
 
-// lookAtNew looks at one name in profiles/ that something has happened to, and reports whether that is enough. It isn't where the
-// name was something else before, is a link, can't be a profile, does not answer or can't be watched; then everything must be
-// looked at.
+// lookAtNew looks at one name in profiles/ that something has happened to, and reports whether that is enough. Otherwise
+// everything must be looked at. That is so when the name was something else before, is a link, can't be a profile, does not
+// answer or can't be watched.
 func (w *Watcher) lookAtNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if usable(name) != nil {
 		return false

@@ -110,8 +110,8 @@ func rescan(t *testing.T, w *Watcher) {
 
 func state(desired string) string { return `{"desired_state":"` + desired + `"}` }
 
-// What a user saw: on a slow machine a profile that root had copied with "cp -a" was unknown for a minute. cp gives the directory to its
-// owner last, when all files are in it, and the agent can't look into it before.
+// A user saw this: on a slow machine a profile that root had copied with "cp -a" was unknown for a minute. cp gives the directory
+// to its owner last, when all files are in it, and the agent can't look into it before.
 func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, profilesDir), 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {

@@ -39,7 +39,7 @@ func (c *container) expectedService(name string, kind supervisor.Kind, need stri
 	}
 }
 
-// expectProfiles looks at the profiles while the hooks run. It blocks on the disk. What a hook changes meanwhile is seen by the boot.
+// expectProfiles looks at the profiles while the hooks run. It blocks on the disk. The boot sees what a hook changes meanwhile.
 func (c *container) expectProfiles(cfg *config.Config) {
 	c.boot.Look(func() []*supervisor.Service {
 		found, _, err := c.store.List() // the boot warns

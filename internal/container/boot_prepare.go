@@ -145,7 +145,8 @@ func (c *container) fatal(reason string) {
 	c.loop.Post(supervisor.Shutdown{Code: 1, Reason: "the boot has failed"})
 }
 
-// sayTimeline tells how long the boot took, and with what. What no step has measured, such as the wait for the control socket, is a step too.
+// sayTimeline reports the duration of the boot and of its steps. The time that no step has measured, such as the wait for the
+// control socket, is a step too.
 func (c *container) sayTimeline() {
 	if rest := time.Since(c.started).Seconds() - show.BootSeconds(c.boot.Steps()); rest > 0 {
 		c.boot.Add(client.BootStep{Name: "other", Seconds: rest})

@@ -35,8 +35,8 @@ import (
 	"hinit/supervisor"
 )
 
-// container is PID 1 at work: it wires the rooms. The supervisor's loop runs in the main goroutine. What may wait for a disk or a
-// client has a goroutine of its own.
+// container is PID 1 at work: it wires the rooms. The supervisor's loop runs in the main goroutine. Work that may wait for a disk
+// or a client has a goroutine of its own.
 type container struct {
 	*voice.Voice
 

@@ -171,7 +171,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.intents.TakeOver(old.Intents)
 	c.logs.Runs.TakeOver(old.Runs)
 	for _, s := range c.loop.Snapshot().Services {
-		if s.Kind == supervisor.KindCheck { // nobody waits for its answer any more
+		if s.Kind == supervisor.KindCheck { // its answer is not waited for any more
 			c.loop.Resume(supervisor.Evict{Names: []string{s.Name}, Reason: "another image asks again"})
 			continue
 		}

@@ -21,8 +21,8 @@ import (
 
 var update = flag.Bool("update", false, "write the names that are on the wire now")
 
-// What a hinit wrote once, the ones after it read by its name: one that is renamed or gone is lost in an upgrade in place. A name
-// may be added; a field may be renamed when a tag keeps its name.
+// Later hinits read each value by its name. A name that is changed or dropped is lost in an upgrade in place. A name may be
+// added; a field may be renamed when a tag keeps its name.
 func TestTheNamesOnTheWireStay(t *testing.T) {
 	var h handover
 	fill(reflect.ValueOf(&h).Elem())
@@ -58,8 +58,8 @@ func TestTheNamesOnTheWireStay(t *testing.T) {
 	}
 }
 
-// TestGatewaysAreToldTheTopologyAfterAReexec: an operator had asked for one gateway per profile, the agent's configuration for a multiplexer;
-// after hinit reexec, hinit reload and a restart of the default gateway two gateways polled with each token.
+// TestGatewaysAreToldTheTopologyAfterAReexec: an operator had asked for one gateway per profile, the agent's configuration for a
+// multiplexer. After hinit reexec, hinit reload and a restart of the default gateway two gateways polled with each token.
 func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	cfg, err := config.Load(config.Options{Env: func(string) (string, bool) { return "", false }, Text: []byte("home: " + t.TempDir() + "\n")})
 	if err != nil {
@@ -91,7 +91,7 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	}
 }
 
-// names lists where objects have keys. What is in a list has the name of the list.
+// names lists where objects have keys. Elements of a list have the name of the list.
 func names(path string, v any) (list []string) {
 	switch v := v.(type) {
 	case map[string]any:

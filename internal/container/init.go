@@ -24,7 +24,7 @@ import (
 	"hinit/supervisor"
 )
 
-// The exit codes of an init that does not begin, those of the command line (docs/reference/exit-codes.md).
+// The exit codes of an init that does not begin; the command line has the same (docs/reference/exit-codes.md).
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -77,7 +77,8 @@ func Main(argv0 string, args []string) int {
 // beginInit is what every init does first. over says that this image could not begin, or took over and came to the container's end.
 // code is the exit code then.
 func beginInit(args []string) (sig *signals.Signals, made func(), code int, over bool) {
-	// The Go runtime would end the process on a signal that nobody asked for. Package early listens to those that end it already.
+	// The Go runtime would end the process on a signal without a handler. Package early handles the signals that mean the end
+	// already.
 	sig = signals.Listen()
 	taken, err := reexec.Take()
 	tuning.InheritNothing()
@@ -94,7 +95,7 @@ func beginInit(args []string) (sig *signals.Signals, made func(), code int, over
 	return sig, made, 0, false
 }
 
-// life is that of the container, from the beginning of this image to the end.
+// life lasts as long as the container, from the beginning of this image.
 func (c *container) life(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {

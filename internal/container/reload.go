@@ -29,7 +29,7 @@ func (c *container) reloadInTime(ctx context.Context, how client.Reload) (out cl
 	return did, err
 }
 
-// reloadAndSay is a reload nobody waits for.
+// reloadAndSay is a reload without a waiting client.
 func (c *container) reloadAndSay() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -88,7 +88,7 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 		}
 		return out, nil
 	}
-	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool { // those of a service alone are in the plan
+	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool { // settings of a single service are in the plan
 		return strings.HasPrefix(key, "services.") || strings.HasPrefix(key, "profiles.") && strings.Count(key, ".") > 1
 	})
 	if !how.DryRun {

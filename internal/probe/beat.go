@@ -13,9 +13,10 @@ import (
 const (
 	// mostExtended bounds how far a service puts off the end of its start: so many times the limit.
 	mostExtended = 10
-	// late is how long after its time a look shows that this process did not run, as in a container that was paused: then the service did not either.
+	// late is the delay of a look that shows that this process did not run, as in a paused container. Then the service did not run
+	// either.
 	late = time.Second
-	// never is after which time a check is looked at again that nothing but a word of the service can change.
+	// never is the delay until the next look at a check that only a message of the service can change.
 	never = 1000 * time.Hour
 )
 
@@ -38,7 +39,7 @@ type beats struct {
 	paused bool
 }
 
-// beatsOf are those of a service whose checks are set. p.mu is held.
+// beatsOf returns the beats of a service whose checks are set. p.mu is held.
 func (p *Prober) beatsOf(service string, t *Target, old *target) *beats {
 	handed := p.takenBeats[service]
 	delete(p.takenBeats, service)
@@ -81,8 +82,8 @@ func (b *beats) hold(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// take takes what a run says, and reports whether its checks have to be looked at earlier or later than they were to be. What an earlier run says
-// means nothing.
+// take records a message of a run, and reports whether the time of its next look has changed. Messages of an earlier run are
+// ignored.
 func (b *beats) take(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -74,7 +74,7 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 	})
 }
 
-// What a service says before its run is known as up counts.
+// A message of a service counts also before its run is known as up.
 func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 	watched(t, func(r *rig) {
 		r.Told("s", 2, &notify.Message{Ready: true})

@@ -75,8 +75,8 @@ func processor() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkHTTPLook says what an http check costs this process, and a look with net/http's client without kept connections, in turns: both as microseconds
-// of processor time, and as a ratio, which a busy machine changes less.
+// BenchmarkHTTPLook measures an http check and a request of net/http's client without kept connections, in turns. It prints both
+// as microseconds of processor time, and as a ratio, which a busy machine changes less.
 func BenchmarkHTTPLook(b *testing.B) {
 	url := otherServer(b)
 	c := config.Check{Type: config.CheckHTTP, Timeout: time.Second, HTTP: config.HTTPCheck{URL: url, Status: "200-399"}}

@@ -37,9 +37,9 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.Habit > 0 && s.For > after && s.For > unusual*s.Habit
 }
 
-// Deaf reports whether a gateway is deaf by the evidence, and why, for people. It is when its process is stopped; when /health, which has answered,
-// does not any more and there are no heartbeats or no lines; and without a port to ask, when heartbeats and lines stay away that came while it had nothing to
-// do, and it uses no processor time.
+// Deaf reports whether a gateway is deaf by the evidence, and why, for people. A stopped process is deaf. With a port, a gateway
+// is deaf when /health has answered and is now silent, and heartbeats or lines are missing. Without a port, it is deaf when both
+// are missing that came while it was idle, and it uses no processor time.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
@@ -107,15 +107,15 @@ func (h *habit) silence() Silence {
 	return s
 }
 
-// hearing is what the looks at one run have come to. Who is paused together with it, or sleeps with the machine, hears nothing in that time:
-// a look that comes late counts as one that came in time.
+// hearing is the evidence that the looks at one run have found. A pause of the container or of the machine also stops this
+// process, so a late look counts as one in time.
 type hearing struct {
 	looked     time.Time // when, by the clock of this process
 	beats, log habit
 	line       uint64
 	beat       time.Time
 	ticks      uint64
-	tree       uint64 // processor time of all its processes when they were counted last; 0: not since there was a doubt
+	tree       uint64 // processor time of all its processes at the last count; 0: not counted since the doubt began
 	answered   bool   // its /health has answered
 }
 

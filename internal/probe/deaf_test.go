@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestDeafAmongFourHundred simulates an hour: 200 of 400 gateways become deaf at some moment; each of them is found in time, and none of
-// the others is accused, though each has something that could accuse it: a slow disk, a port that is taken, a quiet log, or nothing to do after a busy
-// time. In the middle the whole container is paused for ten hours.
+// TestDeafAmongFourHundred simulates an hour. 200 of 400 gateways become deaf at some moment, and each is found in time. None of
+// the others is accused, but each has a false sign. It is a slow disk, a port that is taken, a quiet log, or an idle time after a
+// busy one. In the middle the whole container is paused for ten hours.
 func TestDeafAmongFourHundred(t *testing.T) {
 	t.Parallel()
 	const after, period, pause = 4 * time.Minute, 30 * time.Second, 10 * time.Hour

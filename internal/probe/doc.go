@@ -1,10 +1,11 @@
 // Package probe asks services whether they work: the checks of hinit.yaml, their thresholds, and what follows from them.
 //
-// [Health] decides, as a pure function of answers and times: when a check is asked, how many answers in a row count, what waits for
-// a start-up check, and when a service is given up. A [Prober] does the asking and tells the supervisor.
+// [Health] decides, as a pure function of answers and times. It says when a check is asked, how many answers in a row count,
+// which checks wait for a start-up check, and when a service is given up. A [Prober] does the asking and tells the supervisor.
 //
-// It promises: no check waits in the supervisor's loop; a look ends at its timeout whatever the other side does, and reads at most
-// 64 KiB; a check of a run says nothing about the next run. It asks only what is in this container or at an IP address, and resolves no names.
+// It promises: no check waits in the supervisor's loop. A look ends at its timeout whatever the other side does, and reads at
+// most 64 KiB. A check of a run says nothing about the next run. It asks only this container and IP addresses, and resolves no
+// names.
 //
 // [Ears] find gateways that are up and deaf, without being asked for. They own one goroutine with one timer, and up to [earsOpen] while they ask those that have
 // gone silent.

@@ -29,8 +29,8 @@ type EarOptions struct {
 	Ended    <-chan struct{} // closed when the supervisor has ended
 	Post     func(supervisor.Event)
 	Lines    func(service string) uint64 // how many lines a service has written
-	// Envs returns the variables of profiles, by profile, without those that can't be read. State is that of [Options]. Both may wait for
-	// the disk.
+	// Envs returns the variables of profiles, by profile, without those that can't be read. State is as in [Options]. Both may
+	// wait for the disk.
 	Envs  func(profiles []string) (map[string]map[string]string, error)
 	State func(profile string) (profiles.State, error)
 }
@@ -230,8 +230,8 @@ func (e *Ears) lookCloser(closer []*silent, doubt bool) {
 	work.Wait()
 }
 
-// findPorts finds out where the gateways answer on /health of which that is not known: all of them in the first look, which is why
-// it is one call.
+// findPorts finds out where gateways answer on /health, if that is not known. In the first look that is all gateways, so it is
+// one call.
 func (e *Ears) findPorts(of []*silent) {
 	var names []string
 	for _, s := range of {
@@ -266,7 +266,7 @@ func (e *Ears) ask(s *silent, ticks uint64) {
 	}
 	var st profiles.State
 	if !e.disk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
-		s.unknown = true // its silence may be that of the disk
+		s.unknown = true // the disk may cause its silence
 	} else if st.Beat.After(s.heard.beat) && time.Since(st.Beat) < after {
 		s.evidence = Evidence{}
 		e.Beat(s.service.Profile)

@@ -7,7 +7,7 @@ import (
 	"hinit/internal/config"
 )
 
-// Rule is when a check is asked, and how many answers in a row count. The thresholds are those of Kubernetes.
+// Rule is when a check is asked, and how many answers in a row count. The thresholds mean the same as in Kubernetes.
 type Rule struct {
 	Name, Kind      string
 	Period, Timeout time.Duration
@@ -65,7 +65,7 @@ func Begin(rules []Rule, run uint64, began time.Time) Health {
 	return h
 }
 
-// Follow puts new rules in the place of those of the run, which goes on. A check that stays the same kind of check keeps what it has come to.
+// Follow replaces the rules of a run, which goes on. A check that stays the same kind of check keeps its state.
 func (h *Health) Follow(rules []Rule, now time.Time) {
 	next := Begin(rules, h.Run, now)
 	started := h.Started()
@@ -129,8 +129,8 @@ func (h *Health) Skip(i int, now time.Time, why string) {
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Take takes an answer. changed reports whether the verdict of the check is another one now; act what is to be done about the run then: one
-// of the On constants of package config, "" for nothing. Answers to a check that is held are dropped.
+// Take takes an answer. changed reports whether the verdict of the check has changed. act is the action for the run: one of the
+// On constants of package config, "" for none. Answers to a check that is held are dropped.
 func (h *Health) Take(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.Held(i) {

@@ -24,8 +24,8 @@ import (
 // answerSize is what is read of an answer at most, its headers included.
 const answerSize = 64 << 10
 
-// httpLook sends one GET over a connection of its own. net/http writes the request and reads the answer. The connection is not that of
-// [http.Transport]: its calls take turns (internal/blocking), and it has no goroutines.
+// httpLook sends one GET over a connection of its own. net/http writes the request and reads the answer. The connection does not
+// belong to an [http.Transport]: its calls take turns (internal/blocking), and it has no goroutines.
 type httpLook struct {
 	to       []unix.Sockaddr
 	request  []byte

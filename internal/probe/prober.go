@@ -34,7 +34,7 @@ type Options struct {
 	State func(profile string) (profiles.State, error)
 	// Watch has seen called with the lines that a service writes; nil ends that.
 	Watch func(service string, seen func(lines []byte))
-	// Hear takes what a service has said of itself and nobody has looked at yet, so that it is told before Hear returns.
+	// Hear handles the unread messages of a service, so that they are reported before Hear returns.
 	Hear func(service string)
 	// Deafness says whether a gateway is deaf, as [Ears.Deafness].
 	Deafness func(service string) (Deafness, bool)
@@ -408,7 +408,8 @@ func (p *Prober) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes a new prober the successor of another one; nil is that of one without checks. It must be called before Set.
+// TakeOver makes a new prober the successor of another one; nil means that the last image had no checks. It must be called before
+// Set.
 func (p *Prober) TakeOver(h *Handover) {
 	if h == nil {
 		return

@@ -18,8 +18,8 @@ var faultSignals = slices.DeleteFunc([]syscall.Signal{
 }, func(s syscall.Signal) bool { return s == 0 })
 
 // bareSignals are the signals that the Go runtime leaves at their default action, which is to end the process. The kernel drops
-// them for process 1, but not when only the first thread blocks the signal at that moment, as in a signal handler or a fork
-// (complete_signal and sig_ignored in kernel/signal.c).
+// them for process 1, with one exception. While only the first thread blocks the signal, as in a signal handler or a fork,
+// another thread gets it (complete_signal and sig_ignored in kernel/signal.c).
 var bareSignals = []syscall.Signal{32, 34}
 
 // The handler in sentfault_linux_*.s writes these. Index is the number of a signal.

@@ -29,8 +29,8 @@ type Limits struct {
 	Room     int64         // bytes of all archives together; negative: any number
 }
 
-// Read learns the archives from the directory. One that can't be read has none. What is left of archives that were being
-// compressed when an init was killed is removed.
+// Read learns the archives from the directory. One that can't be read has none. Half-compressed archives of a killed init are
+// removed.
 func (l *List) Read() error {
 	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.all()
 	for _, name := range names {
@@ -71,7 +71,7 @@ func renameNew(from, to string) error {
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
 		return err
 	}
-	// A file system without the flag, such as NFS. Nobody else makes archives here.
+	// A file system without the flag, such as NFS. No other process makes archives here.
 	var st unix.Stat_t
 	if err := unix.Lstat(to, &st); err == nil {
 		return unix.EEXIST
@@ -98,7 +98,7 @@ func (l *List) Prune(limits Limits, now time.Time) error {
 // Empty reports whether there is no archive.
 func (l *List) Empty() bool { return len(l.names) == 0 }
 
-// RemoveOldest removes an archive in all of its forms. That one is gone is no error. There must be one.
+// RemoveOldest removes an archive in all of its forms. An archive that is gone is no error. There must be one.
 func (l *List) RemoveOldest() error {
 	for _, form := range forms(l.names[0]) {
 		path := filepath.Join(l.Dir, form)

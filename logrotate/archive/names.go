@@ -1,8 +1,8 @@
 // Package archive knows the rotated files of a log: their names, which of them are in a directory, and how their number is bounded.
 //
-// An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it, with ".u" in place of ".s"
-// when s6-log left it unfinished, and with ".gz" behind it when it is compressed. One that is there in both forms is being
-// compressed, and counts once. Names ascend, also after a step back of the clock.
+// An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it. The suffix is ".u" when
+// s6-log left it unfinished, and ".gz" follows when it is compressed. An archive in both forms is being compressed, and counts
+// once. Names ascend, also after a step back of the clock.
 //
 // Everything here may wait for a disk and starts no goroutine.
 package archive
@@ -43,7 +43,7 @@ func Time(name string) (time.Time, bool) {
 // Name returns the name of an archive that was made at t.
 func Name(t time.Time) string { return formats.TAI64N(t) + ours }
 
-// next returns the time for the name of an archive that is made at now: always later than last, that of the newest archive.
+// next returns the time for the name of an archive that is made at now: always later than last, the time of the newest archive.
 func next(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)
@@ -66,7 +66,7 @@ func among(names []string) []string {
 	})
 }
 
-// Plain takes [Packed] off names, in place. What is left orders them.
+// Plain takes [Packed] off names, in place. The remaining names sort by time.
 func Plain(names []string) []string {
 	for i, name := range names {
 		names[i] = strings.TrimSuffix(name, Packed)

@@ -137,7 +137,7 @@ func stat(f *os.File) (st os.FileInfo, err error) {
 	return st, err
 }
 
-// copy writes in, compressed, to out, which is on the disk when it returns.
+// copy compresses in to out, and syncs out before it returns.
 func (p *packer) copy(in, out *os.File, st os.FileInfo) error {
 	if p.gzip == nil {
 		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)
@@ -186,8 +186,8 @@ func (p *packer) chunk(in, out *os.File) error {
 
 func system(st os.FileInfo) *syscall.Stat_t { return st.Sys().(*syscall.Stat_t) }
 
-// originMark begins the field of a gzip header (RFC 1952, section 2.3.1.1) that says which file an archive was made of, so that a
-// slow follower, which has that file open, doesn't read the archive again.
+// originMark begins the field of a gzip header (RFC 1952, section 2.3.1.1) that names the file an archive was made of. A slow
+// follower that has that file open then doesn't read the archive again.
 var originMark = []byte{'h', 'i', 16, 0}
 
 func origin(st os.FileInfo) []byte {

@@ -1,5 +1,5 @@
-// Package manage makes, removes and renames the homes of profiles, for a command that is the only one to do so in its process. PID 1 finds
-// what it did as it finds what the agent did. It owns no goroutine.
+// Package manage makes, removes and renames the homes of profiles, for a command that is the only one to do so in its process.
+// PID 1 notices these changes as it notices changes by the agent. It owns no goroutine.
 package manage
 
 import (

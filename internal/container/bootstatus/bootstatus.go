@@ -18,7 +18,7 @@ import (
 // mostWarnings is how many warnings of each of the two sources are kept. The oldest of the same source goes first.
 const mostWarnings = 50
 
-// Status is that of one boot. Its methods may be called from any goroutine.
+// Status is the status of one boot. Its methods may be called from any goroutine.
 type Status struct {
 	over chan struct{} // closed when all services are known
 
@@ -29,7 +29,7 @@ type Status struct {
 	found    int // profiles that the boot brings up; 0 before it has read them and when it is done
 
 	expected []*supervisor.Service
-	looked   chan struct{} // closed when the profiles are among them; nil while nobody looks for them
+	looked   chan struct{} // closed when the profiles are among them; nil while no look is under way
 	hooks    int           // how many the boot has
 	hook     *client.BootHook
 	since    time.Time // of the hook that runs

@@ -15,7 +15,7 @@ import (
 	"hinit/supervisor"
 )
 
-// noLogs is the output of a supervisor that runs nothing but checks.
+// noLogs is the output of a supervisor that runs checks only.
 type noLogs struct{}
 
 func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) {

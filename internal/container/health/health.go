@@ -1,8 +1,8 @@
 // Package health finds out how services are, and does about it what the configuration says.
 //
-// It brings together checks, what services say on their sockets, deaf gateways and limits of memory: each service gets what is
-// configured for it before it starts, the supervisor is told what was found, and status sees it as one. The rooms below it own their
-// goroutines; this one owns one while it reads the output of a check.
+// It joins checks, the messages of services on their sockets, deaf gateways and limits of memory. It equips each service before
+// its start, reports findings to the supervisor, and gives status one view. The rooms below it own their goroutines; this one
+// owns one while it reads the output of a check.
 package health
 
 import (
@@ -36,7 +36,7 @@ type Options struct {
 	Warn      func(format string, args ...any)    // is shown in status too
 }
 
-// Health is that of all services. Its methods may be called from any goroutine.
+// Health is the health of all services. Its methods may be called from any goroutine.
 type Health struct {
 	o Options
 
@@ -77,8 +77,8 @@ func New(o Options) *Health {
 	return h
 }
 
-// Configure puts in force what a configuration says about memory and deaf gateways. What it says about a service's checks and socket
-// is in force when that service is registered again.
+// Configure applies a configuration's settings for memory and deaf gateways. Its settings for a service's checks and socket apply
+// when that service is registered again.
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.limit(cfg)
 	h.listen(cfg)
@@ -97,14 +97,14 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	return nil
 }
 
-// Equip gives a service that is about to be registered what it needs to tell how it is: the socket on which it does, and whether its
-// checks have a say in whether it is ready.
+// Equip prepares a service that is about to be registered: it adds the socket for its messages, and says whether its checks
+// decide its readiness.
 func (h *Health) Equip(u *supervisor.Unit) {
 	h.giveSocket(u)
 	u.Checked = probe.Gates(probe.RulesOf(checksOf(h.o.Config(), u)))
 }
 
-// Check has the checks of a service asked from its next start on, and those of a running one from now on.
+// Check begins the checks of a service at its next start, or now if the service is running.
 func (h *Health) Check(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	checks := checksOf(cfg, u)
@@ -154,7 +154,7 @@ func (h *Health) Drop(service string) {
 	h.notify.Drop(service)
 }
 
-// Handover is what a Health hands over to that of the next program of PID 1.
+// Handover is the state that a Health hands over to the Health of PID 1's next image.
 type Handover struct {
 	Checks *probe.Handover  // nil where there are no checks
 	Notify *notify.Handover // nil where no service says anything

@@ -1,5 +1,5 @@
-// Package logs is the supervisor's side of the logs: it opens the log of each service with its limits, finds it by the service's name,
-// and masks the secrets of its profile on the console.
+// Package logs is the supervisor's side of the logs. It opens the log of each service with its limits, finds it by the service's
+// name, and masks the profile's secrets on the console.
 //
 // It promises that connecting a service to its log touches no disk, and that the log of a service that comes back is not dropped. It
 // owns a goroutine while [Logs.MaskSecrets] waits for a disk.
@@ -34,7 +34,7 @@ type Options struct {
 	Warn    func(format string, args ...any) // says it once and shows it in status
 }
 
-// Logs are those of all services. Their methods may be called from any goroutine.
+// Logs are the logs of all services. Their methods may be called from any goroutine.
 type Logs struct {
 	*logrotate.Set
 

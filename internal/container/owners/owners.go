@@ -1,8 +1,8 @@
 // Package owners gives the agent its files back in the background: all of them after the boot, a profile's when it appears or is
 // started.
 //
-// It promises that one repair runs at a time, and that requests that come meanwhile are one. [Repairer.Run] is its only goroutine,
-// the caller's.
+// It promises: only one repair runs at a time, and requests that come meanwhile are joined into one. [Repairer.Run] uses the
+// caller's goroutine; it owns none.
 package owners
 
 import (
@@ -22,7 +22,7 @@ type Repairer struct {
 	*voice.Voice
 
 	remark func(text string) // makes an event of a text
-	asked  chan struct{}     // there are profiles in wanted
+	asked  chan struct{}     // a signal: there are profiles in wanted
 
 	mu     sync.Mutex
 	wanted map[string]bool // profiles that are to be repaired

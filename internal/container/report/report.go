@@ -89,7 +89,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// Use notes that something was done that is no event of the history, so that memory is given back after it.
+// Use notes work that is no event of the history, so that memory is released after it.
 func (r *Reporter) Use() {
 	select {
 	case r.used <- struct{}{}:

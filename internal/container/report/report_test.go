@@ -59,7 +59,7 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	if !slices.Equal(said, []string{"one", "two"}) || seen != 2 {
 		t.Errorf("it said %q and passed on %d records", said, seen)
 	}
-	second.Use() // nobody takes it, and nobody waits
+	second.Use() // it has no receiver, and does not block
 	second.Use()
 	loop.Post(supervisor.Shutdown{})
 	second.Run(t.Context())

@@ -1,7 +1,7 @@
 // Package signals says what a signal to PID 1 means: to stop, to read the configuration again, or one for the container's CMD.
 //
-// It promises that no signal ends PID 1 or stays ignored in its children, and that none is lost from one generation to the next. It
-// owns no goroutine but that of [Signals.TellFaults].
+// It promises that no signal ends PID 1 or stays ignored in its children, and that none is lost from one image to the next. Its
+// only goroutine runs [Signals.TellFaults].
 package signals
 
 import (

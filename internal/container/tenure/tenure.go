@@ -1,8 +1,8 @@
 // Package tenure decides whether this init supervises the profiles and services of its data volume: while it has the lock of the
 // volume.
 //
-// It promises that nothing the lock is for is started without it, and that with the lock lost all of it is killed before this init asks for the
-// lock again. It owns a goroutine that waits for the lock, or for its loss.
+// It promises that no profile or service of the volume is started without the lock. When the lock is lost, all of them are killed
+// before this init asks for the lock again. It owns a goroutine that waits for the lock, or for its loss.
 package tenure
 
 import (
@@ -124,7 +124,7 @@ func (t *Tenure) Check() error {
 	}
 }
 
-// unknown notes that nobody can tell yet who has the lock.
+// unknown notes that the holder of the lock is not known yet.
 func (t *Tenure) unknown() {
 	t.become(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: the volume has not answered yet", t.host.Config().Home))
 }

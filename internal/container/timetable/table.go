@@ -1,9 +1,9 @@
 // Package timetable starts tasks when their time has come.
 //
-// It computes the times from the schedules of hinit.yaml and tells the supervisor, which decides whether a time counts. It promises that
-// a time is told at most once, and that of the times at which nothing ran at most one is made up for, where a schedule asks for that. It
-// owns a goroutine while there is a schedule, and another one while it writes down when tasks ran. Only that one waits for a disk, and
-// the first before it begins.
+// It computes the times from the schedules of hinit.yaml and tells the supervisor, which decides whether a time counts. It
+// promises that a time is told at most once. Of missed times at most one is made up for, if the schedule asks for that. It owns a
+// goroutine while there is a schedule, and another one while it records when tasks ran. Only the second one waits for a disk, and
+// the first one before it begins.
 package timetable
 
 import (
@@ -156,7 +156,7 @@ func makesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
 // clock is the time of the wall, which may be set. A schedule is about nothing else.
 func clock() time.Time { return time.Now().Round(0) }
 
-// take makes the schedules those of the rows.
+// take replaces the schedules by the rows.
 func (s *server) take(entries map[string]config.Schedule, resumed bool) {
 	now := clock()
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
@@ -184,7 +184,7 @@ func (s *server) take(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// begin sets the first time of a row: that of the image before, or at once to make up for a missed one.
+// begin sets the first time of a row: the last image's time, or now to make up for a missed one.
 func (s *server) begin(name string, r *row, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun

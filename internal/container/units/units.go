@@ -38,7 +38,7 @@ const (
 const (
 	// cmdRetry is how long after a try the CMD is started again when the kernel had no memory or no process number for it.
 	cmdRetry = time.Second
-	// hookGrace is what a hook has between TERM and KILL when it takes too long.
+	// hookGrace is the time between TERM and KILL of a hook that takes too long.
 	hookGrace = 2 * time.Second
 )
 
@@ -161,7 +161,7 @@ func (m *Maker) shared(env []string) []string {
 	return env
 }
 
-// GatewayVars is what the gateway of a profile has in its environment besides that of the container, when it starts in dir.
+// GatewayVars are the variables of a profile's gateway in addition to the container's, when it starts in dir.
 func (m *Maker) GatewayVars(cfg *config.Config, p profiles.Profile, dir string) map[string]string {
 	return over(m.venvVars(cfg, dir), m.gatewayVars(cfg, p))
 }
@@ -227,7 +227,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	return u, nil
 }
 
-// ServiceVars is what a service of hinit.yaml has in its environment besides that of the container.
+// ServiceVars are the variables of a service of hinit.yaml in addition to the container's.
 func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]string {
 	if cred, err := m.agent.CredFor(cfg, s.User); err == nil && m.isRoots(cred) {
 		return over(s.Env, map[string]string{"HOME": proc.Getenv(m.rootEnv(s.Env), "HOME")})
@@ -323,7 +323,7 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook, n int) (supervisor.Unit, e
 	}, nil
 }
 
-// Run is a command that runs once, at a client's request, as the agent's user. home is that of its profile, "" for none.
+// Run is a command that runs once, at a client's request, as the agent's user. home is its profile's home, "" for none.
 func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
 	set := m.agentVars(cfg)
@@ -365,7 +365,7 @@ func (m *Maker) withHome(env map[string]string) map[string]string {
 	return env
 }
 
-// over returns the variables of both, those of b where both have one.
+// over returns the variables of both. b wins.
 func over(a, b map[string]string) map[string]string {
 	all := maps.Clone(a)
 	if all == nil {

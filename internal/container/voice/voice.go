@@ -1,7 +1,7 @@
 // Package voice says what PID 1 itself has to say: a line in the container log, or a warning that status goes on showing.
 //
-// It promises that nobody waits for a reader of the console, and that a warning is said once. Its one goroutine writes the termination
-// message of a pod.
+// It promises that no caller waits for a reader of the console, and that a warning is said once. Its one goroutine writes the
+// termination message of a pod.
 package voice
 
 import (
@@ -18,8 +18,8 @@ type Voice struct {
 	last     *LastWords
 }
 
-// New makes a Voice. What console returns takes one line, and must not block; remember returns false for a warning that is known
-// already. last gets every line.
+// New makes a Voice. The function that console returns takes one line, and must not block. remember returns false for a warning
+// that is known already. last gets every line.
 func New(console func() io.Writer, remember func(warning string) bool, last *LastWords) *Voice {
 	return &Voice{console, remember, last}
 }

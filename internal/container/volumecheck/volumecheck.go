@@ -98,7 +98,7 @@ func (e *Examiner) run() {
 	e.ended = nil
 }
 
-// checks are what can be wrong with the data volume. What only reads comes first: a volume that is frozen can be read.
+// checks are the possible faults of the data volume. Checks that only read come first: a frozen volume can be read.
 func checks(cfg *config.Config, agent boot.Agent) []check {
 	hangs := fmt.Sprintf("%q does not answer within %s; look at the disk or the server behind it", cfg.Home, patience)
 	list := []check{
