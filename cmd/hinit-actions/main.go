@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -12,9 +13,11 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/account"
 	"hinit/internal/actions"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
+	"hinit/internal/trust"
 )
 
 var verb = cmdline.Verb{
@@ -54,6 +57,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if *file == "" {
 		*file = filepath.Join(cfg.Home, ".hinit-actions.json")
 	}
+	if err := believable(cfg, *plain, cfg.Path, *file); err != nil {
+		return c.Fail(cmdline.Failed, "cannot carry out actions: %v", err)
+	}
 	host, _ := os.Hostname()
 	socket := cfg.Control.Socket
 	r := &actions.Runner{
@@ -68,6 +74,26 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	}
 	rules.first = cfg
 	return c.Failed("carry out actions", r.Run(ctx))
+}
+
+// believable refuses files with commands that others than root and this user can change, or make: the commands run as this user. The
+// agent's user may believe what the agent has written, and so may a user who has called hinit run.
+func believable(cfg *config.Config, plain bool, paths ...string) error {
+	uid := os.Geteuid()
+	if agent, err := account.Lookup("", cfg.Agent.User); plain && uid != 0 || !plain && err == nil && int(agent.UID) == uid {
+		return nil
+	}
+	for _, path := range paths {
+		path, err := filepath.Abs(path)
+		if err != nil {
+			return err
+		}
+		if doubt, _ := trust.Look(path, trust.OwnedBy(uint32(uid))); doubt != nil { // a file may be missing
+			return fmt.Errorf("uid %d does not run the commands in %q, because others can change it: %s %s; name another file (HINIT_CONFIG, HINIT_ACTIONS_STATE), or run it as %s",
+				uid, path, doubt.Path, doubt.Why, cfg.Agent.User)
+		}
+	}
+	return nil
 }
 
 // rules reads the configuration when its file has changed.

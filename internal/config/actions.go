@@ -36,6 +36,9 @@ type Action struct {
 // ActionsName is the service that carries out actions. It exists without being written down where the file has some.
 const ActionsName = "hinit-actions"
 
+// actionsState is the variable with the file of what that service has to do.
+const actionsState = "HINIT_ACTIONS_STATE"
+
 // mostActions bounds the actions of one event.
 const mostActions = 16
 

@@ -58,17 +58,18 @@ agent: {on: {unhealthy: {exec: [all]}, ready: [], oom: {exec: [oom]}}}
 
 func TestErrorsOfActions(t *testing.T) {
 	for text, want := range map[string]string{
-		"on: {parkd: {exec: [a]}}":                                 "did you mean \"on.parked\"?",
-		"on: {parked: page}":                                       "cannot set on.parked.0: expected an action such as {exec: [notify]}",
-		"on: {parked: {}}":                                         "cannot use on.parked.0: an action has either exec or webhook",
-		`on: {oom: {exec: [a], webhook: "http://x/"}}`:             "an action has either exec or webhook",
-		"on: {oom: {exec: [a], secret_file: /x}}":                  "secret_file is for a webhook",
-		"on: {oom: [{webhook: ftp://x}]}":                          "cannot set on.oom.0.webhook: expected a URL such as https://example.org/hooks/1",
-		`on: {oom: {webhook: "https://x/", secret_file: s}}`:       "cannot set on.oom.0.secret_file: expected an absolute path",
-		"on: {oom: {exec: [a], timeout: 0s}}":                      "cannot set on.oom.0.timeout: expected a duration above zero",
-		"services: {x: {command: [a], on: {oom: {exec: a}}}}":      "cannot set services.x.on.oom.0.exec: expected a list of words",
-		"agent: {on: {oom: {exec: a}}}":                            "cannot set agent.on.oom.0.exec: expected a list of words",
-		"on: [a]":                                                  "cannot read on: expected a mapping with keys crash-loop, parked",
+		"on: {parkd: {exec: [a]}}":                                        "did you mean \"on.parked\"?",
+		"on: {parked: page}":                                              "cannot set on.parked.0: expected an action such as {exec: [notify]}",
+		"on: {parked: {}}":                                                "cannot use on.parked.0: an action has either exec or webhook",
+		`on: {oom: {exec: [a], webhook: "http://x/"}}`:                    "an action has either exec or webhook",
+		"on: {oom: {exec: [a], secret_file: /x}}":                         "secret_file is for a webhook",
+		"on: {oom: [{webhook: ftp://x}]}":                                 "cannot set on.oom.0.webhook: expected a URL such as https://example.org/hooks/1",
+		`on: {oom: {webhook: "https://x/", secret_file: s}}`:              "cannot set on.oom.0.secret_file: expected an absolute path",
+		"on: {oom: {exec: [a], timeout: 0s}}":                             "cannot set on.oom.0.timeout: expected a duration above zero",
+		"services: {x: {command: [a], on: {oom: {exec: a}}}}":             "cannot set services.x.on.oom.0.exec: expected a list of words",
+		"agent: {on: {oom: {exec: a}}}":                                   "cannot set agent.on.oom.0.exec: expected a list of words",
+		"on: {oom: {exec: [a]}}\nservices: {hinit-actions: {user: root}}": "cannot let services.hinit-actions run as root: the commands that wait would be in a file that the agent can write",
+		"on: [a]": "cannot read on: expected a mapping with keys crash-loop, parked",
 		"on: {oom: [" + strings.Repeat("{exec: [a]}, ", 17) + "]}": "an event can have 16 actions, here are 17",
 	} {
 		if _, err := Load(Options{Path: writeFile(t, text), Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), want) {

@@ -106,7 +106,7 @@ func (l *loader) read(path string) ([]byte, error) {
 	}
 	l.cfg.Path, l.problems.file, l.doubt = path, path, doubt
 	if doubt != nil {
-		l.warn("others than root can change %s, so it may not set what is root's to decide: %s", path, doubt)
+		l.warn("others than root can change %s, so it may not set what is root's to decide: %s, or keep the file where only root can write", path, doubt)
 	}
 	return data, nil
 }

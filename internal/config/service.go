@@ -52,6 +52,10 @@ func (l *loader) service(d *decoder, name string, e entry, fields []field[Servic
 	} else if e.value != nil {
 		decodeFields(d, e.value, prefix, "", fields, &s, nil)
 	}
+	if _, kept := l.lookup(actionsState); name == ActionsName && !l.plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentDecides(s.User) {
+		d.problems.at(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
+			"in a directory of root's, or let it run as %[4]s", name, s.User, actionsState, l.cfg.Agent.User)
+	}
 	if len(d.problems.list) == before {
 		l.finishService(&s, prefix, commandFrom, e.line)
 	}

@@ -288,7 +288,7 @@ func readEnvFile(path string, own bool) (string, error) {
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	if doubt != nil {
-		return "", fmt.Errorf("uid %d can't believe it: %s", os.Geteuid(), doubt)
+		return "", fmt.Errorf("uid %d can't believe it: %s, or keep the file where only root can write", os.Geteuid(), doubt)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
 	if err == nil && len(text) > maxEnvFile {
