@@ -205,6 +205,9 @@ func (h *host) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
+// Foreign implements registry.Follower: there are no service directories.
+func (h *host) Foreign(string) bool { return false }
+
 func (h *host) MayServe() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
