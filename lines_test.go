@@ -8,8 +8,8 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 77_540
-	mostPID1    = 44_654
+	mostProduct = 77_551
+	mostPID1    = 44_665
 )
 
 // TestTheProductStaysSmall holds the product and PID 1's program to a number of lines of code.

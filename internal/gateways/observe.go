@@ -150,7 +150,7 @@ const hintReady = "; for an agent that never writes it there, set agent.ready to
 // readiness reads off a state file whether the run of a service is ready. said is why it isn't, or what is wrong with
 // a ready one.
 func (k *Keeper) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
-	ofRun, hint := writtenBy(state, s.PID), ""
+	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= hintAfter {
 		hint = hintReady
 	}
@@ -174,13 +174,6 @@ func (k *Keeper) readiness(profile string, state profiles.State, s *supervisor.S
 		}
 	}
 	return ready, strings.Join(slices.DeleteFunc([]string{said, k.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
-}
-
-// writtenBy reports whether a living process of the run whose main process is main wrote a state file. The start time proves it: the
-// numbers of processes repeat from one start of a container to the next.
-func writtenBy(state profiles.State, main int) bool {
-	ticks, err := profiles.StartTime(state.PID)
-	return err == nil && ticks == state.StartTime && proc.InSession(state.PID, main)
 }
 
 // trouble says what is wrong with the platforms of a running gateway, once in the container log when it changes.

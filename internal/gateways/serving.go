@@ -11,6 +11,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/guard"
+	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -221,7 +222,7 @@ func (k *Keeper) defaultRun() uint64 {
 
 // noteServed takes what the state file of the default profile's running gateway says of the profiles that it serves.
 func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
-	said := state.HasServed && writtenBy(state, s.PID)
+	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := *k.serving.Load()

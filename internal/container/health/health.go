@@ -6,6 +6,7 @@
 package health
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -60,7 +61,9 @@ func New(o Options) *Health {
 			}
 			return o.Store.Env(profile)
 		},
-		State: o.Store.ReadState,
+		State: func(profile string) (profiles.State, error) {
+			return ofRun(o.Loop.Snapshot().Find(profiles.SlotName(profile)), profile, o.Store.ReadState)
+		},
 		Watch: func(service string, seen func([]byte)) {
 			if l := o.Log(service); l != nil {
 				l.Watch(seen)
@@ -192,4 +195,13 @@ func (h *Health) Checks(service string) []client.Check {
 		out[i] = c
 	}
 	return append(out, deaf...)
+}
+
+// ofRun reads the state file of a profile, and refuses one that names a process of another run: it tells of that one.
+func ofRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
+	st, err := read(profile)
+	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {
+		return profiles.State{}, errors.New(profiles.StateFile + " says nothing of this run yet")
+	}
+	return st, err
 }
