@@ -31,7 +31,7 @@ func (p *preparer) browser(ctx context.Context, s *step) error {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
 		}
-		if err := p.Agent.Do(func() (err error) { // as who will run it, and so as nobody who can be led astray
+		if err := p.Agent.Do(func() (err error) { // as the user who will run it, and who can't be misled to another user's file
 			path, err = findBrowser(ctx, dir)
 			return err
 		}); err != nil {

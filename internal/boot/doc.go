@@ -5,8 +5,8 @@
 // A client finds the control socket that [PrepareRuntime] placed by [hinit/client.Sockets]. [Admit] says whether the
 // container may run as its user, and [Modes] what it cannot do as that user.
 //
-// The rest does the work of the image's boot scripts, in this order: [Identity] settles the agent's user in /etc; [Prepare] makes
-// the data volume ready for the gateways; [RunHooks] runs the agent's and the user's hooks; after the start of the gateways,
+// The rest does the work of the image's boot scripts, in this order. [Identity] settles the agent's user in /etc. [Prepare] makes
+// the data volume ready for the gateways. [RunHooks] runs the agent's and the user's hooks. After the start of the gateways,
 // [Repair] gives the agent the rest of its files.
 //
 // Promises:

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// Seed is the file with what the first boot makes of an empty data directory, saved by the build of the image: the content of all
-	// files, one after the other. Beside it, with the suffix seedIndex, are their names.
+	// Seed is the file that the build of the image saves after a first boot with an empty data directory. It has the content of
+	// all files, one after the other. Their names are in a file beside it, with the suffix seedIndex.
 	Seed      = "/usr/share/hinit/home"
 	seedIndex = ".json"
 
@@ -133,7 +133,7 @@ func (p *preparer) grow(ctx context.Context, d *fsutil.Dir) error {
 	return d.Rename(seedGrowing, seedGrown)
 }
 
-// settle moves what is in seedGrown to the data directory, and removes it. What is there already stays.
+// settle moves the content of seedGrown to the data directory, and removes seedGrown. An existing file is kept.
 func settle(d *fsutil.Dir) error {
 	entries, err := d.ReadDir(seedGrown)
 	if err != nil {
@@ -190,9 +190,9 @@ var neverKept = []string{
 	"auth.lock", "state",
 }
 
-// KeepHome is for the build of an image: it saves in the file seed what a boot has made of an empty data directory home, with the record
-// of the boot steps, but without generated keys. It returns the names of the steps that can be skipped with it; without any, it keeps
-// nothing.
+// KeepHome is for the build of an image. A boot has filled the empty data directory home; KeepHome saves it in the file seed,
+// with the record of the boot steps and without generated keys. It returns the names of the steps that can be skipped with it;
+// without any, it saves nothing.
 func KeepHome(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenReal(home, nil)
 	if err != nil {

@@ -23,8 +23,8 @@ func ContainerEnv(home string) []string {
 	return env
 }
 
-// OuterEnv returns this process's environment without the variables of an outer hinit, and without those by which a service would speak to
-// whoever supervises this container.
+// OuterEnv returns this process's environment without the variables of an outer hinit, and without the variables that lead a
+// service to the supervisor of this container.
 func OuterEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")

@@ -30,8 +30,8 @@ type Hook struct {
 	IfExists string // it runs only when there is such a file; "": always
 	ContInit bool   // it is a script of /etc/cont-init.d, which has messages of its own
 
-	// Inputs are what the result depends on, and the files it writes: paths and globs, see config.Hook. A hook is skipped when none
-	// has changed since its last success. Nil: it runs at every boot. Only for hooks that run as the agent's user.
+	// Inputs are paths and globs of the files that the hook reads and writes; see config.Hook. A hook is skipped when none has
+	// changed since its last success. Nil: it runs at every boot. Only for hooks that run as the agent's user.
 	Inputs []string
 	// Unsure reports that the inputs don't tell everything, so that the hook has to run. env is its environment, d the data
 	// directory.

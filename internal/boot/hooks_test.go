@@ -195,7 +195,7 @@ cont-init: warning: skipping 70-dangling: no such file or directory`
 	if hooks, lines := ContInitHooks(dir+"x", agent()); len(hooks)+len(lines) != 0 {
 		t.Errorf("a missing directory: %+v, %+v", hooks, lines)
 	}
-	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err == nil { // what is mounted read-only nobody can write
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err == nil { // no user can write to a read-only mount
 		defer unix.Unmount(dir, unix.MNT_DETACH)
 		must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
 		if hooks, _ := ContInitHooks(dir, agent()); len(hooks) != 6 {

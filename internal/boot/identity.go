@@ -16,13 +16,13 @@ type IdentityOptions struct {
 	Env  func(name string) (string, bool)
 
 	Root    string   // directory that holds another etc, for tests; "" for the real one
-	Sockets []string // Docker sockets, of which the first that is one counts; nil: those of the image
+	Sockets []string // Docker sockets, of which the first that is one counts; nil: the image's
 	DRI     string   // directory of the graphics devices; "": /dev/dri
 }
 
-// Identity settles the agent's user before anything else is done as root: it applies HERMES_UID and HERMES_GID (PUID and PGID where
-// they are empty), and joins the groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4). It
-// changes only /etc/passwd and /etc/group; a second call changes nothing.
+// Identity settles the agent's user before any other work of root. It applies HERMES_UID and HERMES_GID (PUID and PGID where they
+// are empty). The user joins the groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4).
+// It changes only /etc/passwd and /etc/group; a second call changes nothing.
 //
 // If /etc can't be written, the result has the wanted ids all the same and a line says so. A process that is not root changes
 // nothing.

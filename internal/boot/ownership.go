@@ -140,9 +140,9 @@ func (o *owning) homeItself() error {
 	return nil
 }
 
-// pending reads the mark of an unfinished repair: the uid that the agent had before, 0 for none. The agent can't forge the mark: it can neither
-// make a file of root's nor write into one. It can't keep one and bring it back either: a rename or a link sets the time of the last
-// change of the inode, which is that of the writing otherwise (inode(7)).
+// pending reads the mark of an unfinished repair: the uid that the agent had before, 0 for none. The agent can't forge the mark:
+// it can neither make a file of root's nor write into one. It can't keep one and bring it back either. A rename or a link changes
+// the ctime of the inode, which otherwise is the time of the writing (inode(7)).
 func pending(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(pendingName)
 	if err != nil || ownerUID(mark) != 0 || rawStat(mark).Ctim != rawStat(mark).Mtim {

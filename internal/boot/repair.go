@@ -77,14 +77,14 @@ var (
 	errHopeless = errors.New("no owner can be changed here")
 )
 
-// Repair gives the agent's user the files in its directories that belong to others: cron, profiles and pairing, and with o.Full all
-// of the agent's directories beneath the data directory (contract, section 2.1, steps 5 and 6). It is called after the gateways are
-// up, and with o.Only for profiles that came later. It uses the disk only when it is idle (ioprio_set(2)), pauses after every few
-// hundred files, and opens only directories.
+// Repair gives the agent's user the files in its directories that belong to others. The directories are cron, profiles and
+// pairing, and with o.Full all of the agent's beneath the data directory (contract, section 2.1, steps 5 and 6). It is called
+// after the gateways are up, and with o.Only for profiles that came later. It uses the disk only when it is idle (ioprio_set(2)),
+// pauses after every few hundred files, and opens only directories.
 //
 // It follows no link and enters no mount, except that profiles, cron and pairing may be mounts themselves. Device nodes are not
 // given away. Root's files with several names are given away only where the kernel keeps users from making such names (see
-// [fsutil.HardLinksProtected]): elsewhere the agent could have linked a file that must stay root's. A change of owner removes
+// [fsutil.HardLinksProtected]). Elsewhere the agent could have linked a file that must stay root's. A change of owner removes
 // set-user-ID bits.
 //
 // One goroutine calls progress, which may be nil, now and then. Repair returns when it is done, when a budget of o is used up, or
@@ -127,8 +127,8 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	return result
 }
 
-// idly runs work on a thread with idle disk priority, where that is possible. The thread is given back: under a process limit there
-// may be no new one.
+// idly runs work on a thread with idle disk priority, where that is possible. The thread is reused afterwards: under a process
+// limit there may be no new one.
 func idly(work func()) {
 	const whoProcess, classIdle, classShift = 1, 3, 13 // linux/ioprio.h
 	runtime.LockOSThread()
@@ -140,7 +140,7 @@ func idly(work func()) {
 	if failed == 0 {
 		_, _, failed = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, old)
 		if failed != 0 {
-			return // the runtime ends a thread whose goroutine has not unlocked it
+			return // the runtime ends a thread that its goroutine still locks
 		}
 	}
 	runtime.UnlockOSThread()
@@ -157,7 +157,7 @@ type repair struct {
 	mu     sync.Mutex
 	result Result
 	ended  bool // the walk has
-	closed bool // nobody waits for it any more
+	closed bool // it has no waiter any more
 }
 
 func (r *repair) run(ctx context.Context) {
@@ -291,7 +291,7 @@ func (r *repair) between(ctx context.Context) error {
 	return nil
 }
 
-// count copies the walk's account. The walk's goroutine calls it and holds mu.
+// count copies the counters of the walk. The walk's goroutine calls it and holds mu.
 func (r *repair) count() {
 	r.result.Seen, r.result.Changed, r.result.Failed = r.walk.Seen, r.walk.Changed, r.walk.Failed
 	r.result.Refused, r.result.Mounts = r.walk.Refused, r.walk.Mounts

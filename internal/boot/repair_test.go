@@ -266,8 +266,8 @@ func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	wantOwner(t, home+"/profiles/a", fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
 }
 
-// TestAChangeOfPUIDLeavesNoFileBehind has a volume of the agent with an earlier uid: its files become those of the present one whatever
-// their names, and nobody else's do.
+// TestAChangeOfPUIDLeavesNoFileBehind has a volume of the agent with an earlier uid: all its files become the present agent's,
+// and no other files do.
 func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)

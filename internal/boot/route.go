@@ -14,7 +14,7 @@ type CommandLine struct {
 	Argv0 string                           // argv[0] of the init; "tini" has options of its own
 	Args  []string                         // what follows the init and its verb: the container's CMD
 	Agent string                           // the agent's program (agent.binary)
-	Own   []string                         // the agent's subcommands: they mean the agent, also where a program has the name
+	Own   []string                         // the agent's subcommands: such a word means the agent, also if a program has that name
 	Env   func(name string) (string, bool) // the container's environment
 	Look  func(word string) (string, bool) // path of the program a word names; see [Lookup]
 }
@@ -63,8 +63,8 @@ const defaultProfile = "default"
 
 // RouteCommand says what a container's command means (contract, sections 3 to 3.2). It touches only what c.Look touches.
 //
-// It first removes the words of the image's entrypoint: tini's options when hinit was started as tini, a leading "--", "/init", and
-// a word that ends in /main-wrapper.sh. Of the rest:
+// It first removes the words of the image's entrypoint. These are tini's options when hinit was started as tini, a leading "--",
+// "/init", and a word that ends in /main-wrapper.sh. The remaining words decide:
 //
 //   - nothing is the agent without arguments;
 //   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere, is a gateway to
@@ -252,8 +252,8 @@ func Breadcrumb(profile string) string {
 }
 
 // Lookup returns a function that finds a program like a shell's "command -v", given PATH and the working directory. A word with a
-// slash is found if it exists, so that running it reports what is wrong; another word must name an executable file in a directory
-// of path. A directory that does not answer has no programs: one on a data volume that hangs comes before the system's.
+// slash is found if it exists, so that running it reports the fault. Another word must name an executable file in a directory of
+// path. A directory that does not answer has no programs: one on a data volume that hangs comes before the system's.
 func Lookup(path, dir string) func(word string) (string, bool) {
 	inDir := func(name string) string {
 		if filepath.IsAbs(name) {

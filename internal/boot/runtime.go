@@ -29,12 +29,13 @@ type Runtime struct {
 // PrepareRuntime finds and makes the directory of the control socket. socket is the configured path; when it is empty,
 // HINIT_RUNTIME_DIR names the directory, else it is /run/hinit. uid is the effective user, who will own the socket.
 //
-// If that place cannot be used, it tries in turn: /run/hinit; hinit below XDG_RUNTIME_DIR (not for root); hinit-UID below TMPDIR
-// and below /tmp; and an abstract socket named after the PID namespace. A directory is used only if it and its parent belong to
-// root or uid and nobody else can write them: callers are checked by credentials, so the socket may be seen, but not replaced.
+// If that place cannot be used, it tries the following in turn: /run/hinit; hinit below XDG_RUNTIME_DIR (not for root); hinit-UID
+// below TMPDIR and below /tmp. The last try is an abstract socket named after the PID namespace. A directory is used only if it
+// and its parent belong to root or uid and no other user can write them. Callers are checked by credentials, so other users may
+// see the socket, but not replace it.
 //
-// In a pod a volume on /run may be open to all users. Root sets its sticky bit. Any other user makes a directory of its own below it:
-// whoever replaces that has another user, and clients refuse that user's socket.
+// In a pod a volume on /run may be open to all users. Root sets its sticky bit. Any other user makes a directory of its own below
+// it. Only another user can replace that directory, and clients refuse that user's socket.
 //
 // It makes at most the directory and its missing parents, and may block on the disk. Root replaces a /run/hinit that the image made
 // for the agent's user.
@@ -186,7 +187,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 // non-root user's directory may be writable by its group, which with umask 002 is the user's own.
 func tamperProof(info fs.FileInfo, uid int) error {
 	owner := int(ownerUID(info))
-	// In a user namespace the machine's /tmp may belong to a user whom nobody in the namespace can become.
+	// In a user namespace the machine's /tmp may belong to a user outside of the namespace.
 	stranger := info.Mode()&fs.ModeSticky != 0 && outsideNamespace(owner)
 	if owner != 0 && owner != uid && !stranger {
 		return fmt.Errorf("belongs to uid %d", owner)

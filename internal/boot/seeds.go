@@ -39,7 +39,7 @@ func (p *preparer) seeds(ctx context.Context, s *step) error {
 	var problems []error
 	for _, seed := range []struct {
 		name, source string
-		mode         fs.FileMode // 0: that of the source, with nothing for others to write
+		mode         fs.FileMode // 0: the source's, without write permission for others
 	}{
 		{envFile, ".env.example", envMode},
 		{configFile, "cli-config.yaml.example", configMode},

@@ -34,8 +34,8 @@ type source interface {
 	list(rel string) ([]fs.DirEntry, error)
 }
 
-// volumeSource looks at the data directory and follows no link: the agent can change links at any time. It keeps the directory open
-// that it has looked into last.
+// volumeSource reads the data directory and follows no link: the agent can change links at any time. It keeps the last directory
+// open.
 type volumeSource struct {
 	top, last *fsutil.Dir
 	rel       string // of last
@@ -78,9 +78,9 @@ func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 
 func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("/" + rel) }
 
-// reader describes files without opening them: by size and time of modification in seconds, which an image keeps when it is pulled; and
-// apart from these by what is exact on this host: nanoseconds, the inode number, and in the image the time of change (ctime). On the
-// volume each change of owner would change that.
+// reader describes files without opening them. The first part is size and time of modification in seconds, which an image keeps
+// when it is pulled. The second part is exact on this host: nanoseconds, the inode number, and in the image the time of change
+// (ctime). On the volume each change of owner would change the ctime.
 type reader struct {
 	ctx   context.Context //nolint:containedctx // of one reading, which the reader is made for
 	src   source
@@ -102,8 +102,8 @@ func (r *reader) list(rel string) (entries []fs.DirEntry, err error) {
 	return r.entries, err
 }
 
-// digest returns hashes over everything that the patterns name in src: names, kinds, permissions, sizes, times and missing files; and
-// what is exact about them here. It fails when that can't be told reliably.
+// digest returns hashes over everything that the patterns name in src: names, kinds, permissions, sizes, times, missing files,
+// and the exact part of this host. It fails when that can't be told reliably.
 func digest(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
 	r := &reader{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}
 	for _, p := range patterns {
@@ -273,9 +273,9 @@ const sealedOn = "fuse.fuse-overlayfs"
 // sealed returns the number that the build gave to the image if nothing beneath o.Install has changed since; else "". mounts is the
 // table of mounts (proc(5), mountinfo).
 //
-// The build makes the file o.Seal last. On an overlay a change anywhere beneath a directory, in a later layer or in the container,
-// makes the directory anew in that layer, so it is younger than the seal (ctime). A mount beneath it is in the table. Where it is not an
-// overlay, or its layers may be written in another order, every file is looked at.
+// The build makes the file o.Seal last. On an overlay a change anywhere beneath a directory makes the directory anew in the layer
+// of the change. So it is younger than the seal (ctime). A mount beneath it is in the table. On other file systems, or if layers
+// may be written in another order, every file is looked at.
 func (o Options) sealed(mounts string) string {
 	on := ""
 	for line := range strings.Lines(mounts) {

@@ -306,7 +306,7 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 	}
 }
 
-// What the image was built with is known without a look at each file, until something of it changes or is mounted over.
+// The files of the image are known without a look at each one, until one changes or is mounted over.
 func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 	o := Options{Install: tempDir(t) + "/opt/hermes"}
 	write(t, o.Install+"/skills/a", "a")

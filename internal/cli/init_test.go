@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Every command initializes every package of this module, whatever it uses of them, so what that makes is bounded: no expression is
+// Every command initializes every package of this module, even unused ones. So initialisation is bounded: no expression is
 // compiled and no table is filled before a verb needs it.
 func TestNoPackageOfHinitMakesMuchBeforeMain(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^$")

@@ -244,8 +244,8 @@ func (t *Terminal) AllLogs() (names []string, err error) {
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
-// largest returns how long a line, and how large an archive, can be that the configured hinit writes; at least what Read takes
-// for that by itself, because it may have been configured otherwise before.
+// largest returns the longest line and the largest archive that the configured hinit writes. They are at least Read's own
+// defaults, because the configuration may have been another one before.
 func (t *Terminal) largest() (line int, archive int64) {
 	cfg, err := t.Config()
 	if err != nil {

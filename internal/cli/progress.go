@@ -10,8 +10,8 @@ const (
 	progressEvery = 100 * time.Millisecond
 )
 
-// progress draws a line such as "starting, 1.4 s" while something takes its time, if there is a terminal to draw it on. What it
-// returns ends that, and wipes the line; it has to be called before anything else is printed. A goroutine draws until then.
+// progress draws a line such as "starting, 1.4 s" while something takes its time, if there is a terminal to draw it on. The
+// returned function ends that, and wipes the line. Call it before you print anything else. A goroutine draws until then.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.notes == nil {
 		return func() {}

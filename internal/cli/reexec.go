@@ -82,8 +82,8 @@ func Runs(in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && Visible(in)
 }
 
-// Visible reports whether the process that has the init's pid here is the init: seen from outside its PID namespace, it
-// is another one. A process is older than the hinit in it: on a busy machine an engine takes seconds from one to the other.
+// Visible reports whether the init's pid is the init's in this PID namespace too. The process starts before its hinit: on a busy
+// machine an engine takes seconds between the two.
 func Visible(in client.Init) bool {
 	st, err := procstat.Read(in.PID)
 	return err == nil && isOf(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
@@ -97,8 +97,8 @@ func isOf(age, since time.Duration) bool {
 // tryTime is how long a binary may take to say that it can take over.
 const tryTime = 10 * time.Second
 
-// tryImage starts a binary in the way in which it can do no harm, and makes sure that it understands the handover: one that
-// does not would begin as if the container had just been started.
+// tryImage runs a binary in a harmless mode, and makes sure that it understands the handover. A binary that does not would begin
+// as if the container had just been started.
 func tryImage(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")

@@ -42,8 +42,8 @@ const actionsState = "HINIT_ACTIONS_STATE"
 // mostActions bounds the actions of one event.
 const mostActions = 16
 
-// ActionsOf returns what is done after an event of a service. The service's own actions replace those of its profile, these replace the ones
-// of all gateways, and these the ones of all services.
+// ActionsOf returns the actions after an event of a service. The service's own actions replace its profile's. These replace the
+// actions of all gateways, and these the actions of all services.
 func (c *Config) ActionsOf(service, profile, event string) []Action {
 	if s, known := c.Services[service]; known {
 		if list, own := s.On[event]; own {

@@ -49,8 +49,8 @@ func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 	}
 }
 
-// TestAReloadShowsTheAgentNoFileOfRoots: the agent put a link to a file of root's, or such a file itself, where hinit.yaml is on the volume,
-// and the message of the reload quoted it.
+// TestAReloadShowsTheAgentNoFileOfRoots: the agent put a link to a file of root's, or such a file, at the place of hinit.yaml on
+// the volume. The message of the reload quoted it.
 func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root has something to lose")

@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// mostValues is how many values a configuration may have. Every alias counts as all that it stands for, because that is what reading it
-// costs: a file of a megabyte can stand for more than any machine holds. A service takes about ten values.
+// mostValues is how many values a configuration may have. Every alias counts with all its values, because reading costs that
+// much. A file of a megabyte can stand for more than any machine holds. A service takes about ten values.
 const mostValues = 100_000
 
 // longText is how many bytes of a text count as one more value.

@@ -58,7 +58,7 @@ type Agent struct {
 
 // Deaf says what is done about gateways that are up and do nothing any more.
 type Deaf struct {
-	Action string        // one of [OnReport], [OnRestart], [DeafOff]; that of a profile is in [Profile].Deaf
+	Action string        // one of [OnReport], [OnRestart], [DeafOff]; a profile's is in [Profile].Deaf
 	After  time.Duration // a silence counts when it is longer than this
 	Period time.Duration // between two looks at all of them
 }
@@ -193,7 +193,7 @@ type Service struct {
 type Run struct {
 	Command []string
 	Env     map[string]string
-	Limits  map[string]ResourceLimit // as those of a [Service]
+	Limits  map[string]ResourceLimit // as in a [Service]
 	Grace   time.Duration            // from TERM to KILL
 }
 
@@ -221,8 +221,8 @@ type Hook struct {
 	Required bool          // its failure ends the boot, strict or not
 	IfExists string        // it runs only when there is such a file; empty: always
 
-	// Inputs are absolute paths and globs of what its result depends on and what it writes: it runs only when one of them has
-	// changed since its last success. Empty: it runs at every boot.
+	// Inputs are absolute paths and globs of the files that it reads and writes. It runs only when one of them has changed since
+	// its last success. Empty: it runs at every boot.
 	Inputs []string
 }
 
@@ -235,5 +235,5 @@ type Control struct {
 // The values of [Control].Others: what users who are neither root nor the agent's user may do on the control socket.
 const (
 	OthersStatus = "status" // read the status
-	OthersNone   = "none"   // nothing
+	OthersNone   = "none"   // refuse every request
 )

@@ -418,7 +418,7 @@ func TestOwnServiceIsEnabledUnlessAVariableDecides(t *testing.T) {
 	}
 }
 
-// whoever is who can change the file in the tests of what is root's.
+// The function whoever is the user who can change the file, in the tests of root's keys.
 const whoever = 10000
 
 func TestBootFromEnvironmentAndOrigins(t *testing.T) {

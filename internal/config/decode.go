@@ -82,8 +82,8 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
-// named returns the values of a mapping of names, whose own key is path, by name. n may be nil. what names
-// such a name, wrong says why one can't be used.
+// named returns the values of a mapping of names, whose own key is path, by name. n may be nil. The parameter what says what a
+// name is, wrong says why a name can't be used.
 func (d *decoder) named(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
@@ -172,7 +172,7 @@ func fieldPaths[T any](fields []field[T]) []string {
 	return paths
 }
 
-// unknown reports the key below prefix and the valid one that was probably meant: a neighbour that is spelled nearly the
+// unknown reports the key below prefix and the valid key that was probably meant. That is a neighbour that is spelled nearly the
 // same, or else a key of the same name elsewhere below the same root.
 func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 	if what := strange(key); what != "" && nearest(key, names) == "" {

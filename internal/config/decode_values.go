@@ -87,8 +87,8 @@ func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
 	}
 }
 
-// text returns what a scalar says, as it is written: a number is text too, but the words that YAML takes for something
-// else (true, null) must be quoted to be text.
+// text returns a scalar as it is written. A number is text too, but words that YAML reads as another type (true, null) must be
+// quoted to be text.
 func (d *decoder) text(n *yaml.Node, key, expected string) (string, bool) {
 	n = resolve(n)
 	tag := n.ShortTag()

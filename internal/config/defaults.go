@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// defaults returns the built-in values, those of the Hermes image, with their templates unexpanded and no services.
+// defaults returns the built-in values for the Hermes image, with their templates unexpanded and no services.
 func defaults() *Config {
 	return &Config{
 		Home: "/opt/data",
@@ -58,9 +58,9 @@ const hookTimeout = time.Minute
 // newHook returns what a hook is before its own keys are read.
 func newHook() Hook { return Hook{Timeout: hookTimeout} }
 
-// imageHooks are what the Hermes image runs at boot (contract, section 2.1, steps 15 and 18): they belong to the agent. Their
-// inputs are the files that say which version of the agent it is, its code that they use, the variables that they read, and what they
-// read and write in the data directory. Other names with a dot among the skills are what the agent notes of their use.
+// imageHooks are the boot steps of the Hermes image (contract, section 2.1, steps 15 and 18): they belong to the agent. Their
+// inputs are the files that name the agent's version, the code and variables that they use, and their files in the data
+// directory. Other names with a dot among the skills are the agent's notes of their use.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := newHook()

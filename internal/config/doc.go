@@ -1,9 +1,8 @@
 // Package config reads hinit.yaml and the environment and says what hinit is to do.
 //
-// It promises three things. Every key has a built-in default, so that no file at all is a valid configuration (that of the
-// Hermes image). Nothing is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an
-// environment variable that cannot be understood are errors, and all of them are reported at once, each with its place.
-// And every value knows where it came from.
+// It promises three things. Every key has a built-in default for the Hermes image, so no file at all is a valid configuration. No
+// mistake is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an invalid environment variable
+// are errors. All of them are reported at once, each with its place. And every value knows where it came from.
 //
 // One table (schema.go) names each key with its meaning, its check and its environment variable. Decoding, the effective
 // listing, the comparison of two configurations and the generated reference all read that table, so they cannot disagree.

@@ -248,8 +248,8 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
-// TestAFileOfAliasesTakesNoMemory: the agent may have PID 1 read a file of the volume. What a few kilobytes of aliases stand for may be
-// more than the container has.
+// TestAFileOfAliasesTakesNoMemory: the agent may have PID 1 read a file of the volume. A few kilobytes of aliases may stand for
+// more than the container's memory.
 func TestAFileOfAliasesTakesNoMemory(t *testing.T) {
 	var laughs strings.Builder
 	laughs.WriteString("x: &a0 {x: y}\n")

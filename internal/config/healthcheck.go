@@ -171,7 +171,7 @@ func (d *decoder) rename(from, to string, c *Check) {
 	}
 }
 
-// check reads one check. What it looks at decides which keys it knows.
+// check reads one check. Its type decides which keys it knows.
 func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
 	if n.Kind != yaml.MappingNode {
 		d.problems.at(n.Line, "cannot set %s: expected a check such as {kind: alive, tcp: {port: 8080}}, got %s", key, describe(n))
@@ -254,7 +254,8 @@ func (h HTTPCheck) contradiction() string {
 	return ""
 }
 
-// checkFields is the schema of one entry of a list of checks: what all have, and what those of a type have. "" is for all types.
+// checkFields is the schema of one entry of a list of checks: the keys of all checks, and the keys of one type. "" is for all
+// types.
 func checkFields(of string) []field[Check] {
 	fields := []field[Check]{
 		{path: "kind", is: oneOf(checkKinds...), at: func(c *Check) any { return &c.Kind }},

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// What the keys of a check may hold.
+// The valid values of the keys of a check.
 
-// ChecksOf returns the checks of a profile's gateway: those of all gateways, each replaced by the profile's own of the same name, and the other ones of
-// the profile after them.
+// ChecksOf returns the checks of a profile's gateway. They are the checks of all gateways, each replaced by the profile's own of
+// the same name, and then the profile's other checks.
 func (c *Config) ChecksOf(profile string) []Check {
 	own := c.Profiles.Own[profile].Checks
 	if len(own) == 0 {

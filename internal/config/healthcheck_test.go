@@ -107,7 +107,8 @@ func TestWrongChecksNameTheWayOut(t *testing.T) {
 	}
 }
 
-// TestChecksOfOneProfile: one takes the place of that of the same name, others are added, and a deaf check that of the built-in look.
+// TestChecksOfOneProfile: one replaces the common check of the same name, others are added, and a deaf check replaces the
+// built-in one.
 func TestChecksOfOneProfile(t *testing.T) {
 	c := mustLoad(t, `
 agent:

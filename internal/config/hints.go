@@ -88,7 +88,7 @@ func strange(key string) string {
 	return ""
 }
 
-// units are what people write for those of a duration.
+// units are the words that people write for units of a duration.
 var units = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h")
 
 // durationHint says how to write what was probably meant by a duration, "" where that is not clear.

@@ -28,10 +28,10 @@ const maxFileSize = 1 << 20
 type Options struct {
 	// Path is the file to read. Empty: the one HINIT_CONFIG names, or else [DefaultPath], which need not exist.
 	Path string
-	// Text is used instead of what is in the file, unless it is nil: another image of this process has read it, and has judged who
+	// Text is used in the place of the file, unless it is nil. An earlier image of this process has read it, and has judged who
 	// could have written it.
 	Text []byte
-	// Plain: the configuration is that of a plain supervisor. It has no agent, no profiles, no built-in services and no hooks; the
+	// Plain: the configuration is for a plain supervisor. It has no agent, no profiles, no built-in services and no hooks; the
 	// variables of the Hermes image set nothing.
 	Plain bool
 	// ImageDir is where to look for what is known of the agent's image; "": [ImageDir].
@@ -132,7 +132,7 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 		return nil, nil, err
 	}
 	var judge trust.Judge
-	if os.Geteuid() == 0 { // nobody else has something to lose
+	if os.Geteuid() == 0 { // only root has something to lose
 		judge = trust.RootOnly
 	}
 	fd, doubt, err := trust.Open(path, judge)

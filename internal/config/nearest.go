@@ -3,8 +3,8 @@ package config
 // Nearest returns the candidate that word was most likely meant to be, "" when none is near enough.
 func Nearest(word string, candidates []string) string { return nearest(word, candidates) }
 
-// nearest returns the candidate with the smallest edit distance to word, or "" when none is near enough to be a likely
-// slip of the finger; one that has nothing in common with it is not. Of equal candidates the first wins.
+// nearest returns the candidate with the smallest edit distance to word, or "" when none is near enough to be a likely slip of
+// the finger. A candidate without a common letter is never near enough. Of equal candidates the first wins.
 func nearest(word string, candidates []string) string {
 	best, limit := "", max(2, len(word)/3)+1
 	for _, c := range candidates {

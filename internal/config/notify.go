@@ -25,7 +25,7 @@ const (
 	CheckWatchdog = "watchdog"
 )
 
-// AllChecks are the checks of a service, and those of what it has to say by itself.
+// AllChecks are the checks of a service, and the implied checks of its own messages (notify, watchdog).
 func (s *Service) AllChecks() []Check {
 	checks := slices.Clone(s.Checks)
 	own := func(kind, of string, every time.Duration) {

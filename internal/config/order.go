@@ -14,7 +14,7 @@ import (
 type Need struct {
 	Name     string // of a service; gateway-NAME is the gateway of a profile
 	Until    string // one of the Until constants
-	Optional bool   // it is left out where there is no such service, or nobody wants it up
+	Optional bool   // it is left out where there is no such service, or it is not wanted up
 
 	said bool // Until is as the file says it
 	line int
@@ -57,7 +57,7 @@ type Task struct {
 // Schedule says at which times a task runs.
 type Schedule struct {
 	Cron     string        // in cron's syntax; empty: there is no schedule
-	Timezone string        // empty: that of the container
+	Timezone string        // empty: the container's
 	Jitter   time.Duration // each time is put off by up to so much
 	Missed   string        // one of the Missed constants
 }
@@ -259,7 +259,7 @@ func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field[Config]) 
 	return own
 }
 
-// ownProfiles builds the settings of profiles. What they inherit is final by now.
+// ownProfiles builds the settings of profiles. The inherited values are final by now.
 func (l *loader) ownProfiles(d *decoder, own []entry) {
 	fields := profileFields()
 	for _, e := range own {

@@ -33,7 +33,7 @@ type problems struct {
 	list []*Problem
 }
 
-// What is kept of the problems of one configuration, so that a file full of mistakes takes no memory to speak of.
+// Limits for the problems of one configuration, so that a file full of mistakes takes little memory.
 const (
 	mostProblems = 200
 	mostMessage  = 2000 // bytes

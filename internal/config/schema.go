@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// field is one key of the configuration below a root of type T. What it means stands in the reference (internal/gendocs).
+// field is one key of the configuration below a root of type T. Its meaning stands in the reference (internal/gendocs).
 type field[T any] struct {
 	path     string       // dotted, below the root
 	is       kind         // what its value may be

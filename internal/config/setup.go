@@ -14,7 +14,7 @@ import (
 // Setup is what a process sets about itself before it becomes its command, and what is allowed to it. The zero value sets nothing.
 type Setup struct {
 	EnvFile     Paths // files of variables; a missing one is no error where the path follows a "-"
-	Nice        int   // added to that of hinit
+	Nice        int   // added to hinit's
 	IONice      IONice
 	OOMScore    int                      // how much higher its oom_score_adj is than hinit's, 0: by the kind of service
 	CPUAffinity string                   // list of processors such as 0-3,6, "": as hinit
@@ -56,8 +56,8 @@ const (
 	Off  Switch = "false"
 )
 
-// NoNewPrivs reports whether what runs as the agent gains nothing from set-user-id programs, where own is set for it. Automatic is on where
-// a service runs as another user: a set-user-id file that such a service leaves where the agent can reach it would make the agent that user.
+// NoNewPrivs reports whether a process of the agent gains nothing from set-user-id programs; own is its own setting. Automatic is
+// on if a service runs as another user. Such a service could leave a set-user-id file that would make the agent that user.
 func (c *Config) NoNewPrivs(own Switch) bool {
 	if own == Auto {
 		own = c.Agent.NoNewPrivs
@@ -274,7 +274,7 @@ func (d *decoder) limitNumber(n *yaml.Node, name, key string) (uint64, bool) {
 	case n.Kind == yaml.ScalarNode && tag == "!!str" && n.Value == "unlimited":
 		return Unlimited, true
 	case n.Kind == yaml.ScalarNode && tag == "!!int":
-		// The largest number would read as unlimited; nobody means it as a number.
+		// The largest number would read as unlimited; it is never meant as a number.
 		u, err := strconv.ParseUint(n.Value, 0, 64)
 		if err != nil || u > math.MaxInt64 {
 			d.problems.at(n.Line, "cannot set %s: expected a number from 0 to %d or unlimited, got %s", key, int64(math.MaxInt64), describe(n))

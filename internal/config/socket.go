@@ -8,8 +8,8 @@ import (
 )
 
 // Socket returns where the environment or the configuration file puts the control socket, "" where neither says so or the file
-// can't be read. It is all that a command needs of the configuration, so it looks at nothing else: most commands live for two
-// milliseconds, and a mistake in another key does not keep them from reaching hinit. opt.Text is not used.
+// can't be read. A command needs no other key, so Socket reads no other one. Most commands live for two milliseconds, and a
+// mistake in another key must not keep them from reaching hinit. opt.Text is not used.
 func Socket(opt Options) string {
 	l := &loader{cfg: new(Config), env: opt.Env}
 	if l.env == nil {

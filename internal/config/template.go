@@ -63,10 +63,10 @@ func (c *Check) Variables() (names []string) {
 	return names
 }
 
-// Expand returns cmd with its placeholders replaced: {agent} and {home} from c, the others from vars by name without
-// braces ("profile", "profile_home", "to"). What is in vars wins, and a placeholder without a value stays as it is.
-// "{{word}}" stands for the literal text "{word}" and "{{{word}}}" for "{{word}}", "${word}" is left alone for a shell, and any other brace is plain
-// text. The result shares nothing with cmd.
+// Expand returns cmd with its placeholders replaced: {agent} and {home} from c, the others from vars by name without braces
+// ("profile", "profile_home", "to"). A value in vars wins, and a placeholder without a value stays as it is. "{{word}}" stands
+// for the literal text "{word}" and "{{{word}}}" for "{{word}}", "${word}" is left alone for a shell, and any other brace is
+// plain text. The result shares nothing with cmd.
 func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 	out := make([]string, len(cmd))
 	for i, word := range cmd {

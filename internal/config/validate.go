@@ -14,7 +14,7 @@ import (
 // sunPathMax is how long the path of a unix socket may be on Linux: sun_path of unix(7) without its final NUL.
 const sunPathMax = 107
 
-// systemDirs are what nobody means by a data directory.
+// systemDirs are directories that can't be meant as a data directory.
 func systemDirs() []string {
 	return []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
 }
@@ -248,7 +248,7 @@ func secondsOrDuration(text string) (string, string) {
 	return text, ""
 }
 
-// switchText reads a switch the way the image's scripts do, and refuses what is neither a yes nor a no.
+// switchText reads a switch the way the image's scripts do, and refuses a text that is neither a yes nor a no.
 func switchText(text string) (string, string) {
 	switch {
 	case ShellTruthy(text):

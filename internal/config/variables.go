@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// otherVariables are those of hinit that set no key of the configuration, without what all of them begin with
+// otherVariables are hinit's variables that set no key of the configuration, without their common prefix
 // (docs/reference/environment.md).
 var otherVariables = []string{
 	"KANBAN_HOST", "KANBAN_LEAVE_SECONDS",

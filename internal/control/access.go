@@ -27,7 +27,7 @@ const fifoPID = -1
 
 type peerKey struct{}
 
-// connKey is that of the connection.
+// connKey is the key of the connection.
 type connKey struct{}
 
 func peerOf(c net.Conn) (peer, error) {

@@ -6,7 +6,7 @@ import (
 	"hinit/supervisor"
 )
 
-// checks returns what the checks of a service say, as the caller may see it: an answer may have words of the service.
+// checks returns the results of a service's checks, as far as the caller may see them: an answer may quote the service's output.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	out := s.core.Checks(v.Name)
 	for i := range out {

@@ -103,7 +103,7 @@ func (elsewhere) Is(target error) bool { return target == errElsewhere }
 // Elsewhere makes an error of Core.Find: another hinit supervises all profiles.
 func Elsewhere(err error) error { return elsewhere{err} }
 
-// What users other than root, hinit's own and the agent's may do.
+// The rights of users other than root, hinit's own and the agent's.
 const (
 	OthersStatus = "status" // read status, events and health, without log lines
 	OthersNone   = "none"   // nothing
@@ -113,8 +113,8 @@ const (
 type Options struct {
 	AgentUID uint32           // this user may control, besides root and hinit's own
 	Others   string           // OthersStatus or OthersNone; anything else is OthersNone
-	Log      func(msg string) // told about faults of the server; must not block; nil for nobody
-	Used     func()           // told when a request is answered; must not block; nil for nobody
+	Log      func(msg string) // told about faults of the server; must not block; nil for none
+	Used     func()           // told when a request is answered; must not block; nil for none
 
 	// Say writes a line to the container log; Warn warns as long as the container runs. Only an [Endpoint] uses them.
 	Say, Warn func(format string, args ...any)

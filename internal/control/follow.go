@@ -53,8 +53,8 @@ func getFollow(s *Server, r *request) (reply, error) {
 }
 
 // followStatus writes the status and then what changes of it, until the client does not read or the server ends. It looks at the
-// newest only when the last line has left, and not before followGap is over: what a reader costs has nothing to do with how much
-// happens.
+// newest status only when the last line has left, and not before followGap is over. So the cost of a reader does not depend on
+// the number of changes.
 func (s *Server) followStatus(out *lines, r *request) {
 	f := &follower{server: s, who: r.who}
 	gap, beat := time.NewTimer(0), time.NewTimer(0)

@@ -67,7 +67,7 @@ func Attach(s Socket) (net.Listener, error) {
 	}
 	dir, err := safeDir(filepath.Dir(s.Path))
 	if err != nil {
-		_ = u.Close() // nobody could find it
+		_ = u.Close() // no client could find it
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)
 	}
 	own := &listener{UnixListener: u, dir: dir, base: filepath.Base(s.Path), path: s.Path}

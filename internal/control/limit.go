@@ -161,7 +161,7 @@ func (g *gate) Accept() (net.Conn, error) {
 			raw, err = c.(syscall.Conn).SyscallConn() // every socket has one
 		}
 		if err != nil {
-			_ = g.places.close(c) // nobody we could name
+			_ = g.places.close(c) // a client without a name
 			continue
 		}
 		n := &g.places.taken[g.policy.classOf(who)]

@@ -27,9 +27,9 @@ const probeTime = time.Second
 // every process of the network namespace, and replaced by none.
 //
 // The socket file has mode 0666, because access is decided per connection by the peer's credentials. Its directory must belong to
-// root or to this user and must not be writable by others unless it is sticky, so that nobody can replace the socket. A dead socket
-// is replaced; a live one is an error. (Two processes that replace the same dead socket at once may both succeed.) Closing the
-// listener removes the file if it is still its own.
+// root or to this user and must not be writable by others unless it is sticky. So no other user can replace the socket. A
+// dead socket is replaced; a live one is an error. (Two processes that replace the same dead socket at once may both succeed.)
+// Closing the listener removes the file if it is still its own.
 //
 // It blocks on the file system, and at most a second for an existing socket to answer.
 func Listen(path string) (net.Listener, error) {

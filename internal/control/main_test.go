@@ -432,7 +432,7 @@ func (f *fakeProcs) Tail(_ string, done func([]string)) {
 		f.mu.Lock()
 		at := time.After(10 * time.Millisecond)
 		if f.born != nil {
-			at = time.After(0) // nobody is to wait for it
+			at = time.After(0) // the test does not wait for it
 		}
 		f.mu.Unlock()
 		<-at

@@ -14,8 +14,8 @@ import (
 )
 
 // oomFirst names the service whose main process the kernel kills first when memory runs out, "" when nothing runs. oom_score_adj
-// adds thousandths of the limit to the resident memory (proc_pid_oom_score(5)). views are of those of the services that are listed. A
-// look of a check is over in a moment, and nobody knows it by its name.
+// adds thousandths of the limit to the resident memory (proc_pid_oom_score(5)). views are the listed services. A check's own
+// process is left out: it ends in a moment, and has no name that users know.
 func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	measured := make(map[string]uint64, len(views))
 	for _, v := range views {

@@ -78,8 +78,8 @@ func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	}
 }
 
-// Lists of runs, the status of 200 services by name and the slots were made at once for each of 120 clients that read nothing: PID 1 had no
-// memory left. Every GET takes its turn, or is one thing, or writes few lines at a time; a route that is in neither list is a new one.
+// 120 clients asked for lists of runs, the status of 200 services or the slots, and read nothing. PID 1 had no memory left. Every
+// GET takes its turn, or answers one object, or writes few lines at a time. A route that is in no list is a new one.
 func TestEveryListIsMadeInTurn(t *testing.T) {
 	few := map[string]string{
 		"GET /v1/runs/{id}": "one run", "GET /v1/slots/wait": "one slot", "GET /v1/events": "a batch at a time",
@@ -107,7 +107,7 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 	}
 }
 
-// Who follows the runs and reads nothing kept all of them, 96 times.
+// A client that followed the runs and read nothing kept all of them in memory, 96 times.
 func TestFollowedRunsComeInBatches(t *testing.T) {
 	core := newFakeCore()
 	for i := range 3*batch + 1 {

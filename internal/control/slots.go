@@ -27,7 +27,7 @@ type Slots interface {
 const (
 	svcLetters  = formats.Letters
 	scanLetters = "zabhitqnN"
-	endLetters  = "tqbi" // those of them that end the container
+	endLetters  = "tqbi" // the letters that end the container
 )
 
 func (s *Server) slots() (Slots, error) {

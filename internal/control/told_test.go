@@ -14,7 +14,8 @@ func (settled) Settings(v *supervisor.Service) []client.ConfigEntry {
 	return []client.ConfigEntry{{Key: "nice", Value: 3, Origin: v.Name}}
 }
 
-// TestWhatAServiceSaysIsNoTroubleAndNotForStrangers: its status text is no problem of it. What is settled for it is told to who asks for it by name.
+// TestWhatAServiceSaysIsNoTroubleAndNotForStrangers: its status text is no problem of it. Its settings are shown to a client that
+// asks for it by name.
 func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
 	v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.Status, v.Ready = "serving 3", true })
 	s := serve(t, settled{newFakeCore(v)}, everyone)

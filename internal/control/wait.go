@@ -165,7 +165,7 @@ func ended(ctx context.Context) error {
 	if err := closed(ctx); err != nil {
 		return err
 	}
-	return context.Cause(ctx) // the client went away; nobody reads this
+	return context.Cause(ctx) // the client went away and does not read this
 }
 
 func removed(v *supervisor.Service) *supervisor.Service {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// filled is a text with its templates filled in. What would have to be carried out is named.
+// filled is a text with its templates filled in. A part that would have to be executed is named.
 func (c *compose) filled(e entry, where string, vars map[string]string) string {
 	text, rest := fill(e.text(), vars)
 	if rest != "" {

@@ -206,8 +206,8 @@ func withoutBrackets(words []string) []string {
 	return slices.DeleteFunc(words, func(w string) bool { return w == "[" || w == "]" })
 }
 
-// order takes over what comes first. A requirement pulls the other one up in pebble, which enabled does in hinit, and says nothing of the
-// order; hinit waits for it too, unless the order is said to be the other one.
+// order takes over the order of starts. In pebble a requirement only pulls the other service up, which enabled does in hinit.
+// hinit also waits for the required service, unless the file states the opposite order.
 func (p *plan) order(l *layered) {
 	for _, from := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {

@@ -55,7 +55,7 @@ func valid(text []byte) error {
 	return err
 }
 
-// settle writes the configuration. What package config refuses is left out, with a note that says why.
+// settle writes the configuration. A key that package config refuses is left out, with a note that says why.
 func (im *importer) settle(path, format string) ([]byte, error) {
 	for {
 		if len(im.services) == 0 {

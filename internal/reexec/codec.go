@@ -16,16 +16,16 @@ import (
 	"unsafe"
 )
 
-// Codec writes and reads what generations tell each other. It takes the unexported fields of a struct like the exported
-// ones, by their names, so that one which somebody adds can't be forgotten. It knows booleans, numbers, strings, times, open
-// files, and pointers, slices, arrays, maps and structs of what it knows; a value of any other type is an error. JSON itself
-// passes as it is. Tags of fields:
+// Codec writes and reads the state that images hand over. It takes the unexported fields of a struct like the exported ones, by
+// their names, so a new field can't be forgotten. It knows booleans, numbers, strings, times and open files. It also knows
+// pointers, slices, arrays, maps and structs of these; a value of any other type is an error. JSON itself passes as it is. Tags
+// of fields:
 //
 //	`reexec:"-"`      is not handed over, and keeps its value when it is taken over
 //	`reexec:"Name"`   has this name instead of the field's
 //	`reexec:",json"`  is what encoding/json makes of it
 //
-// The fields of an embedded struct count as those of the struct around it, unless it has a name by a tag.
+// The fields of an embedded struct count as fields of the outer struct, unless a tag names it.
 //
 // An open file is the number of its descriptor, which is the same in the next generation. One number is one file there,
 // wherever it is mentioned.
@@ -60,7 +60,7 @@ type field struct {
 	v    reflect.Value
 }
 
-// fields lists those of a struct that are handed over.
+// fields lists the fields of a struct that are handed over.
 func fields(v reflect.Value) (list []field) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -173,7 +173,7 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// number returns that of an open file's descriptor, which is left as it is, and -1 for no file or a closed one.
+// number returns the number of an open file's descriptor without a change to the file, and -1 for no file or a closed one.
 func (c *Codec) number(f *os.File) int {
 	fd := -1
 	if raw, err := f.SyscallConn(); err == nil { // of a nil file it is an error
@@ -245,7 +245,7 @@ func (c *Codec) moment(t time.Time) any {
 	return m
 }
 
-// Decode puts the JSON into what v points to. What the JSON does not have keeps its value.
+// Decode puts the JSON into what v points to. A field that the JSON lacks keeps its value.
 func (c *Codec) Decode(data json.RawMessage, v any) error {
 	at := reflect.ValueOf(v)
 	if at.Kind() != reflect.Pointer || at.IsNil() {

@@ -38,14 +38,14 @@ type Program struct {
 	// the kernel, but for HUP, INT, QUIT and TERM: the Go runtime unblocks these before anybody can listen (runtime,
 	// blockableSig), so they are ignored until it handles them, about a millisecond.
 	Signals []syscall.Signal
-	// Late returns those of them that have been delivered and were not acted upon. It is called as late as can be; the new
-	// program gets them from Take.
+	// Late returns the signals that have been delivered and were not acted upon. It is called as late as possible; the new program
+	// gets them from Take.
 	Late func() []syscall.Signal
 	// Knows says that the program lets the other processes go on when it was told that they are stopped, see [Halted].
 	Knows bool
 }
 
-// Become becomes the program. It returns only when that failed; nothing has changed then but what Late took. No other goroutine
+// Become becomes the program. It returns only when that failed; then only the signals that Late took are gone. No other goroutine
 // may start a process meanwhile: it would inherit what is kept.
 func (p *Program) Become() error {
 	runtime.LockOSThread()
@@ -137,7 +137,7 @@ func (p *Program) memory() (*os.File, error) {
 	return memory, nil
 }
 
-// seal writes the end of the envelope and makes it immutable.
+// seal writes the end of the memory file and makes the file immutable.
 func (p *Program) seal(memory *os.File, deaf int64) error {
 	numbers := []int{}
 	for _, s := range p.Late() {
@@ -196,7 +196,7 @@ func Take() (out *Taken, err error) {
 	}
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 || !isMemory(fd) {
-		return nil, ErrNone // somebody else's idea, or that of an init around this one
+		return nil, ErrNone // set by another program, or by an init around this one
 	}
 	out = &Taken{Halted: halted}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")
@@ -223,7 +223,7 @@ func Take() (out *Taken, err error) {
 	return out, nil
 }
 
-// isMemory reports whether a descriptor is a memory file that nobody can change any more.
+// isMemory reports whether a descriptor is a memory file that can't be changed any more.
 func isMemory(fd int) bool {
 	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	if err == nil && !strings.HasPrefix(name, "/memfd:hinit-handover") {

@@ -40,8 +40,8 @@ type state struct {
 	Pipe       int
 }
 
-// image is one life of the replaced process. Each generation writes into a pipe that the first one made, sends itself
-// signals in the instant in which nobody listens, and becomes the next; the third reads the pipe.
+// image is one program of the replaced process. Each writes into a pipe that the first one made, sends itself signals while they
+// have no handler, and becomes the next. The third reads the pipe.
 func image() error {
 	usr1, term := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(usr1, syscall.SIGUSR1)

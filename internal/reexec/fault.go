@@ -41,7 +41,7 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	g.house.End(ExitFault, "hinit has a fault")
 }
 
-// SupervisorPanicked is told of a panic of the supervisor, in its goroutine. When it returns, nobody supervises any more.
+// SupervisorPanicked is told of a panic of the supervisor, in its goroutine. When it returns, no loop supervises any more.
 func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	const doing = "supervising"
 	g.broken.Store(true)
@@ -92,7 +92,7 @@ func (g *Generation) report(doing string, value any, stack []byte) {
 		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.house.LastEvents())
 	written := make(chan struct{}, 2)
 	go func() { // no panic of these two is of use to anybody
-		_, _ = os.Stderr.Write(b.Bytes()) // there is nobody else to tell
+		_, _ = os.Stderr.Write(b.Bytes()) // there is no other place to report to
 		written <- struct{}{}
 	}()
 	go func() {

@@ -25,7 +25,7 @@ const Self = "/proc/self/exe"
 
 // House is what a generation holds and hands over: the container.
 type House interface {
-	// Claim makes sure that nobody changes what a successor has to know, until release. The error says why not now.
+	// Claim keeps the state that a successor needs unchanged, until release. The error says why it is not possible now.
 	Claim() (release func(), err error)
 	// Rest brings to an end what can't be handed over halfway; wake, never nil, lets it go on. After a fault it does what it
 	// can, and there is no error.
@@ -96,7 +96,7 @@ func Understand(taken *Taken, state any, past *Past) error {
 	if past.Format != Format {
 		return fmt.Errorf("it speaks format %d of the handover and this one %d", past.Format, Format)
 	}
-	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // else it would be that of the link it was executed by
+	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // else it would be the name of the link it was executed by
 	return nil
 }
 

@@ -40,7 +40,7 @@ var programs = map[string][]string{
 	"example-agent":        {stripped, "hinit/examples/agent"},
 }
 
-// shared is that directory, "" for none. What tests start must not find the variable: hinit warns of one that it doesn't know.
+// shared is that directory, "" for none. Processes of tests must not find the variable: hinit warns of an unknown one.
 var shared = func() string {
 	dir := os.Getenv(BuiltVar)
 	_ = os.Unsetenv(BuiltVar)
@@ -89,8 +89,8 @@ func keptDir() (string, error) {
 	}
 }
 
-// place makes a program in a directory that others use too, unless it is there and finished says that it stays as it is, and puts a
-// copy at to. Others that want it meanwhile wait.
+// place makes a program in a directory that others use too, and puts a copy at to. It keeps an existing program if finished says
+// so. Others that want it meanwhile wait.
 func place(to, from, name string, finished bool) error {
 	made := filepath.Join(from, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.MkdirAll(filepath.Dir(made), 0o755)); err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What one test binary has built the others of the run take.
+// All test binaries of a run share one build of a program.
 func TestBuiltOnceForAll(t *testing.T) {
 	dir, before := t.TempDir(), shared
 	defer func() { shared = before }()

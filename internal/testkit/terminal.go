@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenTerminal makes a pseudo-terminal. What is written to near is typed there, and what appears on it is read from near, which ends
-// with an error (EIO) when far is not open any more; far is for the program. The caller closes both.
+// OpenTerminal makes a pseudo-terminal. Bytes written to near are typed there, and near reads the output; far is for the program.
+// Reading ends with an error (EIO) when far is not open any more. The caller closes both.
 func OpenTerminal(rows, columns uint16) (near, far *os.File, err error) {
 	near, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package testkit holds the helpers that tests of many rooms share: wait for a condition, skip or fail without root, run many tests
-// that mostly wait at the same time. Only tests import it. It owns no goroutine.
+// Package testkit holds helpers that tests of many rooms share. They wait for a condition, skip or fail without root, and run
+// many waiting tests at the same time. Only tests import it. It owns no goroutine.
 package testkit
 
 import (
@@ -46,9 +46,8 @@ func NeedRoot(t testing.TB) {
 	}
 }
 
-// Alone takes away what whoever started the tests has lent them, and tests that start processes or make files would lend on: the umask,
-// with which the test binary was made too, and descriptors such as the ones of make -j. With -short the tests' files are in memory, if
-// there is room and TMPDIR isn't set. TestMain calls it.
+// Alone removes inherited settings that tests would pass on to processes and files: the umask, and descriptors such as the ones
+// of make -j. With -short the tests' files are in memory, if there is room and TMPDIR isn't set. TestMain calls it.
 func Alone() {
 	flag.Parse()
 	if dir := InMemory(); dir != "" && os.Getenv("TMPDIR") == "" {
@@ -59,8 +58,9 @@ func Alone() {
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) // since Linux 5.11
 }
 
-// InMemory is a directory for short-lived files in memory, with -short only: thousands of files on a disk take seconds of the kernel's
-// time, and the long forms are for the file systems that users have. It is empty where there is none with room and programs.
+// InMemory is a directory for short-lived files in memory, with -short only. Thousands of files on a disk take seconds of the
+// kernel's time, and the long forms are for users' file systems. It is empty if there is no such directory with room for
+// programs.
 func InMemory() string {
 	const dir, room = "/dev/shm", 1 << 30
 	var at unix.Statfs_t
@@ -71,8 +71,8 @@ func InMemory() string {
 	return dir
 }
 
-// AtOnce lets n parallel tests of this binary run at a time, unless the command line says how many: tests that mostly wait need no
-// processor of their own. TestMain calls it.
+// AtOnce lets n parallel tests of this binary run at a time, unless the command line sets the number. Tests that mostly wait need
+// no processor of their own. TestMain calls it.
 func AtOnce(n int) {
 	flag.Parse()
 	given := false

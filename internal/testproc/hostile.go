@@ -79,8 +79,8 @@ func comet() int {
 	return 0
 }
 
-// fly runs in a copy of a process that has many threads, of which this is the only one there: nothing of the Go runtime may be
-// used but calls of the kernel.
+// fly runs in a copy of a process with many threads, and the copy has only this one. So it may use system calls only, and no
+// other part of the Go runtime.
 //
 //go:nosplit
 //go:norace

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	mostEvents = 4096                  // that are remembered for the timeline
+	mostEvents = 4096                  // events that the timeline keeps
 	mostRows   = 5000                  // services that the page shows
 	retry      = time.Second           // between attempts to reach hinit
 	silence    = 6 * time.Second       // of a status that is followed, after which it is asked for again
@@ -248,7 +248,7 @@ func (h *hub) askFor(ctx context.Context, names <-chan string) {
 	}
 }
 
-// current returns the newest status, and asks for it when nobody follows it.
+// current returns the newest status, and asks for it when no reader follows it.
 func (h *hub) current(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()

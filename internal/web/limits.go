@@ -20,8 +20,8 @@ func remote(r *http.Request) string {
 	return remoteOf(r.RemoteAddr)
 }
 
-// remoteOf is the key of an address. This machine is one reader, although it has many loopback addresses, and so is a network of IPv6
-// that one customer gets (/64).
+// remoteOf is the key of an address. This machine is one reader, although it has many loopback addresses, and so is an IPv6
+// network of a single customer (/64).
 func remoteOf(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
@@ -69,7 +69,7 @@ func (l *limiter) allow(key string) bool {
 	return b.Allow()
 }
 
-// places bounds what is open at a time: by all together, and by each key to the half of that. The owner has places of its own.
+// places bounds the open connections: all together, and each key to the half of that. The owner has places of its own.
 type places struct {
 	most int
 

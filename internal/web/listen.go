@@ -47,7 +47,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 			_ = os.Remove(path)
 		}
 	}
-	old := syscall.Umask(0o177) // nobody may connect before a chmod
+	old := syscall.Umask(0o177) // no user may connect before a chmod
 	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	syscall.Umask(old)
 	if err != nil {

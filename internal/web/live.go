@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// stream makes a response a stream of events, and returns what writes one. Whoever takes nothing is cut off.
+// stream makes a response a stream of events, and returns the function that writes one. A client that takes nothing is cut off.
 func (s *Server) stream(w http.ResponseWriter) func(event string, data []byte) error {
 	c := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")

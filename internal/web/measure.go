@@ -15,7 +15,7 @@ import (
 const (
 	measureEvery  = 3 * time.Second
 	measureOld    = 2 * pointEvery // after which an average over the time since the last measurement says nothing of now
-	mostProcesses = 50             // of a service that a page shows
+	mostProcesses = 50             // processes of a service that a page shows
 )
 
 // meter measures what services use when a page is read, not too often, and remembers the last hour.
@@ -73,7 +73,7 @@ func (m *meter) measure(st *client.Status) measured {
 	return m.known
 }
 
-// remember adds the newest measurement to the past of each service. What is gone has none any more.
+// remember adds the newest measurement to the past of each service. A service that is gone loses its past.
 func (m *meter) remember(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery

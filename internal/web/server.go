@@ -136,7 +136,7 @@ func (s *Server) Run(ctx context.Context) {
 	s.hub.run(ctx)
 }
 
-// policy is what a browser may do with a page: nothing but what comes from here.
+// policy is the content security policy: a browser loads only resources of this server.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP implements http.Handler.

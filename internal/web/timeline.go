@@ -146,7 +146,7 @@ func class(state string) string {
 	return lookOf(&s).Class
 }
 
-// timeline makes the bars of services, and their outages, newest first. What was before the first event that is known is left open.
+// timeline makes the bars of services, and their outages, newest first. The time before the first known event is left open.
 func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []bar, outages []outage) {
 	of := make(map[string][]client.Event)
 	for _, e := range events {
@@ -168,7 +168,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			x := int(begin.Sub(from) * barWidth / to.Sub(from))
 			end := int(until.Sub(from) * barWidth / to.Sub(from))
 			if n := len(b.Segments); n > 0 && b.Segments[n-1].Class == class(state) && b.Segments[n-1].X+b.Segments[n-1].Width >= x {
-				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // what is thinner than a line is one
+				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // a bar that is thinner than a line is drawn as a line
 				return
 			}
 			b.Segments = append(b.Segments, segment{x, max(end-x, 1), class(state), plain(state)})

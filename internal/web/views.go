@@ -15,7 +15,7 @@ import (
 	"hinit/internal/usage"
 )
 
-// look is how a service looks: a class of the style sheet and a sign, so that nobody needs colours.
+// look is how a service looks: a class of the style sheet and a sign, so that a reader needs no colours.
 type look struct{ Class, Sign, Word string }
 
 // looks are the looks of the grades.

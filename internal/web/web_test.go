@@ -454,7 +454,7 @@ func TestAThousandSlowReaders(t *testing.T) {
 		}
 	}
 	testkit.Until(t, "a thousand read", func() bool { return s.streams.open() == 1000 })
-	for i := range 20 { // a megabyte for each of them, which nobody takes
+	for i := range 20 { // a megabyte for each of them, which no reader takes
 		f.set(func() {
 			f.services = nil
 			for k := range 300 {

@@ -174,7 +174,7 @@ type bundled struct {
 	content     []byte
 }
 
-// collect fills all parts, some at a time. What is not there in time is left as far as it has come.
+// collect fills all parts, some at a time. A part that is late stays incomplete.
 func (b *bundle) collect(parts []part) []bundled {
 	texts := make([]*capture, len(parts))
 	limit := make(chan struct{}, bundleParts)

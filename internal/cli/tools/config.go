@@ -79,7 +79,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	return t.Failed(c.Doing(), tw.Flush())
 }
 
-// valueWidth is how wide the values of a configuration may make their column.
+// valueWidth is the largest width of the column of values.
 const valueWidth = 48
 
 // configReport lists the faults of a configuration.
@@ -170,8 +170,8 @@ func missing(cfg *config.Config, plain bool) (warnings []string) {
 	return warnings
 }
 
-// effective returns the configuration of the running init, or where none is reachable the one of the file and the environment here.
-// Who may not ask the init gets no other answer instead.
+// effective returns the configuration of the running init. If none is reachable, it returns the one of the file and the
+// environment here. A caller that may not ask the init gets an error.
 func effective(t *cli.Terminal) (entries []client.ConfigEntry, here bool, err error) {
 	entries, err = cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
 	if !errors.Is(err, client.ErrUnreachable) {

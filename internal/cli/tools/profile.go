@@ -282,8 +282,8 @@ func (m *manager) change(command []string, vars map[string]string, itself func()
 	return m.Failed(m.doing, m.cl.Rescan(ctx))
 }
 
-// byAgent runs the agent's own command as the agent's user. done is false when there is none. What the command writes is
-// shown only when it fails.
+// byAgent runs the agent's own command as the agent's user. done is false when there is none. Its output is shown only when it
+// fails.
 func (m *manager) byAgent(command []string, vars map[string]string) (done bool, err error) {
 	argv := m.cfg.Expand(command, vars)
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {

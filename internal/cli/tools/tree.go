@@ -249,7 +249,7 @@ type process struct {
 	mark    proc.Mark
 }
 
-// processes reads the process table. What ends meanwhile is left out.
+// processes reads the process table. A process that ends meanwhile is left out.
 func processes() map[int]process {
 	all := make(map[int]process)
 	dirs, _ := filepath.Glob("/proc/[0-9]*")

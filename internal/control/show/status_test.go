@@ -52,7 +52,7 @@ gateway-ü      down   0s     -    0         -       code 1 (crash), 0s ago  why
 	}
 }
 
-// What a service says, and what is settled for it, is shown where it was named.
+// The words of a service and its settings are shown if it was named.
 func TestStatusOfANamedServiceSaysMore(t *testing.T) {
 	st := client.Status{Services: []client.Service{{
 		Name: "api", State: "up", Ready: true, StatusText: "3 \u202e of 4",

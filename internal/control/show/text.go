@@ -150,7 +150,7 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// cut shortens an escaped text to most columns, with an ellipsis.
+// cut shortens an escaped text to most columns, with an ellipsis at the end.
 func cut(text string, most int) string {
 	if len(text) <= most || columns(text) <= most {
 		return text

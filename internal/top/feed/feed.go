@@ -1,5 +1,5 @@
-// Package feed is everything hinit top learns from outside: the status and the events of hinit as streams, the logs on the volume, and
-// what /proc says of the services' processes. It asks PID 1 for names and process numbers only, once, and is told what changes.
+// Package feed reads the sources of hinit top: the status and the events of hinit as streams, the logs on the volume, and /proc
+// for the services' processes. It asks PID 1 for names and process numbers only, once, and then follows the changes.
 //
 // Its functions block until their context ends, and report to functions in the caller's goroutine; the package starts goroutines in
 // Log only. Nothing here is escaped. A [Feed] may be used by several goroutines.

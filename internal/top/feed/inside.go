@@ -14,7 +14,7 @@ import (
 	"hinit/internal/usage"
 )
 
-// What is shown of a service at most.
+// Limits for the details of a service.
 const (
 	mostProcesses = 64
 	mostText      = 4 << 10

@@ -23,7 +23,7 @@ const (
 )
 
 // Log follows a log file, over rotations, until ctx ends. lines gets nil first, and then what was written, at most five times a
-// second; of a flood the end. A volume that hangs holds up nobody but the goroutine that reads.
+// second; of a flood the end. A volume that hangs delays only the goroutine that reads.
 func (f *Feed) Log(ctx context.Context, current string, lines func([]model.LogLine)) {
 	st := f.status.Load()
 	as, err := boot.LogReader(st != nil && st.Init.Plain != "", f.env)

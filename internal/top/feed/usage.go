@@ -26,8 +26,8 @@ func (f *Feed) proc() string {
 	return ""
 }
 
-// Usage measures what the services use, again and again: once a second where that costs little, else so much less often that it takes
-// a hundredth of a processor. used gets nil where it can't be measured.
+// Usage measures the use of the services repeatedly: once a second, or less often, so that it takes at most a hundredth of a
+// processor. used gets nil where it can't be measured.
 func (f *Feed) Usage(ctx context.Context, used func(map[string]usage.Usage)) {
 	runtime.LockOSThread() // whose time is measured
 	defer runtime.UnlockOSThread()

@@ -2,8 +2,8 @@
 // pressed, and returns frames and orders.
 //
 // It promises that the same inputs make the same frames: it reads no clock, no file and no socket, and the time comes with the
-// inputs. Whatever a service, a profile or a log chose is escaped before it is in a frame. One goroutine may use a Model; the
-// package starts none.
+// inputs. Text of a service, a profile or a log is escaped before it is in a frame. One goroutine may use a Model; the package
+// starts none.
 package model
 
 import (

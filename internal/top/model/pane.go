@@ -11,7 +11,7 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// What a pane keeps.
+// Limits for the lines of a pane.
 const (
 	keptLines  = 2000
 	keptEvents = 500

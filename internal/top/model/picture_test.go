@@ -33,7 +33,7 @@ const (
 	fontSize   = 13
 )
 
-// picture draws a frame as one, for a dark or a light page. Each line is one text element, whose text is that of the line.
+// picture draws a frame as one, for a dark or a light page. Each line is one text element with the line's text.
 func picture(f frame.Frame, dark bool, about string) string {
 	p := palettes[dark]
 	width, height := 2*margin+int(float64(f.Width)*cellWidth+1), 2*margin+min(len(f.Lines), f.Height)*lineHeight
