@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/api/types/filters"
@@ -372,25 +374,40 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	if err != nil {
 		return nil, engineError(what, err)
 	}
-	return &dockerExec{in: stream.Conn, closeWrite: stream.CloseWrite, out: stream.Reader, end: stream.Close}, nil
+	return &dockerExec{HijackedResponse: stream}, nil
 }
 
-// dockerExec is a command that the engine runs.
+// dockerExec is a command that the engine runs. Each part of its output comes behind a header: a stream's number, and at the end the size.
 type dockerExec struct {
-	in         io.Writer
-	out        io.Reader
-	closeWrite func() error
-	end        func()
-	once       sync.Once
+	types.HijackedResponse
+	once sync.Once
+	left int    // bytes of a part of the standard output that were not read
+	said []byte // the begin of it: an engine puts what was wrong there
+	errs tail
 }
 
-func (a *dockerExec) Write(p []byte) (int, error) { return a.in.Write(p) }
-func (a *dockerExec) CloseWrite() error           { return a.closeWrite() }
-func (a *dockerExec) Close() error                { a.once.Do(a.end); return nil }
+func (a *dockerExec) Write(p []byte) (int, error) { return a.Conn.Write(p) }
+func (a *dockerExec) Close() error { a.once.Do(a.HijackedResponse.Close); return nil }
 
-func (a *dockerExec) Copy(stdout, stderr io.Writer) error {
-	_, err := stdcopy.StdCopy(stdout, stderr, a.out)
-	return err
+func (a *dockerExec) Said() string { return strings.TrimSpace(a.errs.String() + " " + string(a.said)) }
+
+func (a *dockerExec) Read(p []byte) (int, error) {
+	for a.left == 0 {
+		var header [8]byte
+		if _, err := io.ReadFull(a.Reader, header[:]); err != nil {
+			return 0, err
+		}
+		size := binary.BigEndian.Uint32(header[4:])
+		if stdcopy.StdType(header[0]) == stdcopy.Stdout {
+			a.left = int(size)
+		} else if _, err := io.CopyN(&a.errs, a.Reader, int64(size)); err != nil {
+			return 0, err
+		}
+	}
+	n, err := a.Reader.Read(p[:min(len(p), a.left)])
+	a.left -= n
+	a.said = append(a.said, p[:min(n, max(0, 300-len(a.said)))]...)
+	return n, err
 }
 
 func (d *docker) CopyIn(ctx context.Context, id, dir string, tar io.Reader) error {

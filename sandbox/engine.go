@@ -61,12 +61,13 @@ type Watcher interface {
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
-// An Attachment is a command that the engine runs, with its streams. Close gives up the streams; it does not end the command.
+// An Attachment is a command that the engine runs, as a connection: with its standard input and output. Close gives it up; it does not end the
+// command.
 type Attachment interface {
-	io.WriteCloser // its standard input; Close closes everything
+	io.ReadWriteCloser
 	CloseWrite() error
-	// Copy copies the output until it ends.
-	Copy(stdout, stderr io.Writer) error
+	// Said is what the command or the engine has said of what was wrong, once Read has failed.
+	Said() string
 }
 
 // Info describes an engine.

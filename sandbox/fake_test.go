@@ -238,7 +238,9 @@ func (f *fake) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, 
 		return nil, fmt.Errorf("cannot run a command in %s: %w: it is not running", id, ErrRefused)
 	}
 	near, far := net.Pipe()
-	return &fakeExec{near, far, f, c}, nil
+	e := &fakeExec{near, far, f, c}
+	go e.serve()
+	return e, nil
 }
 
 func (f *fake) CopyIn(ctx context.Context, id, dir string, _ io.Reader) error {
@@ -262,11 +264,7 @@ type fakeExec struct {
 
 func (e *fakeExec) CloseWrite() error { return nil }
 
-func (e *fakeExec) Copy(stdout, _ io.Writer) error {
-	go e.serve()
-	_, err := io.Copy(stdout, e.Conn)
-	return err
-}
+func (e *fakeExec) Said() string { return "" }
 
 func (e *fakeExec) serve() {
 	defer e.far.Close()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -348,11 +347,10 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 
 // attach runs the program inside as a relay and says hello through it.
 func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, error) {
-	a, err := m.engine.Exec(ctx, id, ExecSpec{Argv: []string{path, "attach", id}, Stdin: true})
+	conn, err := m.engine.Exec(ctx, id, ExecSpec{Argv: []string{path, "attach", id}, Stdin: true})
 	if err != nil {
 		return nil, err
 	}
-	conn := Connect(a)
 	type answer struct {
 		c   *mux.Client
 		err error
@@ -389,40 +387,6 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 		conn.Close()
 		return nil, context.Cause(ctx)
 	}
-}
-
-// Conn is a command that the engine runs as a connection, with its standard input and output.
-type Conn struct {
-	Attachment
-	r    *io.PipeReader
-	said []byte // the begin of its output: an engine puts what was wrong there
-	errs tail
-}
-
-// Connect begins to read what a command says. The connection owns a goroutine until it is closed, or the command has ended.
-func Connect(a Attachment) *Conn {
-	r, w := io.Pipe()
-	c := &Conn{Attachment: a, r: r}
-	guard.Go("reading from an exec", func() { _ = w.CloseWithError(a.Copy(w, &c.errs)) })
-	return c
-}
-
-// Said is what the command has said of itself, once its output has ended.
-func (c *Conn) Said() string { return strings.TrimSpace(c.errs.String() + " " + string(c.said)) }
-
-// Read implements io.Reader.
-func (c *Conn) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	if room := 300 - len(c.said); room > 0 {
-		c.said = append(c.said, p[:min(n, room)]...)
-	}
-	return n, err
-}
-
-// Close gives up both directions.
-func (c *Conn) Close() error {
-	_ = c.r.Close()
-	return c.Attachment.Close()
 }
 
 // tail keeps the end of what is written to it.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/sandbox/mux"
@@ -37,6 +39,9 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 		}
 	}
 	defer conn.Close()
+	if pipe, ok := out.(*os.File); ok {
+		_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood; refused to users who have many
+	}
 	ended := make(chan error, 2)
 	guard.Go("copying to the program that serves", func() {
 		_, err := io.Copy(conn, in)

@@ -122,7 +122,7 @@ const gateTime = 20 * time.Second
 
 // question is what the program of a container's gate is asked, and says.
 type question struct {
-	*sandbox.Conn
+	sandbox.Attachment
 	lines *bufio.Reader
 	end   func()
 }
@@ -139,7 +139,7 @@ func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string)
 		cancel()
 		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
 	}
-	q := &question{Conn: sandbox.Connect(exec), end: cancel}
+	q := &question{Attachment: exec, end: cancel}
 	q.lines = bufio.NewReader(q)
 	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reading and writing
 	guard.Go("watching a container at its gate", func() {

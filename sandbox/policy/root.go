@@ -2,7 +2,6 @@ package policy
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -205,11 +204,10 @@ func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
 		}
 		packed <- err
 	}()
-	var said, stderr bytes.Buffer
-	err = unpack.Copy(&said, &stderr)
+	said, err := io.ReadAll(unpack)
 	_ = unpack.Close() // ends the packing
-	if packErr := <-packed; said.String() != "unpacked\n" {
-		return fmt.Errorf("cannot copy into the container %.12s: %w %s", c.ID, errors.Join(packErr, err), strings.TrimSpace(stderr.String()))
+	if packErr := <-packed; string(said) != "unpacked\n" {
+		return fmt.Errorf("cannot copy into the container %.12s: %w %s", c.ID, errors.Join(packErr, err), unpack.Said())
 	}
 	return nil
 }

@@ -183,7 +183,8 @@ func (b *bench) all() error {
 			return err
 		}
 		defer a.Close()
-		return a.Copy(io.Discard, io.Discard) // one call less than a client that asks how it ended
+		_, err = io.Copy(io.Discard, a)
+		return err // one call less than a client that asks how it ended
 	}
 	few := max(3, b.runs/5)
 	for _, x := range []struct {
