@@ -185,6 +185,9 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 			m.opts.warn("the program inside can't be copied before the start: " + err.Error()) // it is tried again when it is needed
 		}
 	}
+	if err == nil && own {
+		err = m.store.made(spec.Name, id)
+	}
 	crash("created")
 	if err == nil && caller.Err() != nil {
 		err = context.Cause(caller)
@@ -236,7 +239,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	dir, err := m.store.makeRun(spec.Name)
+	dir, err := m.store.makeRun(spec.Name, spec.Labels)
 	if err != nil {
 		return false, err
 	}

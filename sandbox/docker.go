@@ -387,7 +387,7 @@ type dockerExec struct {
 }
 
 func (a *dockerExec) Write(p []byte) (int, error) { return a.Conn.Write(p) }
-func (a *dockerExec) Close() error { a.once.Do(a.HijackedResponse.Close); return nil }
+func (a *dockerExec) Close() error                { a.once.Do(a.HijackedResponse.Close); return nil }
 
 func (a *dockerExec) Said() string { return strings.TrimSpace(a.errs.String() + " " + string(a.said)) }
 

@@ -321,7 +321,7 @@ func TestReaper(t *testing.T) {
 		f := newFake()
 		m := fakeManager(t, f, nil)
 		for _, name := range []string{"agents", "other", "gone"} {
-			if _, err := m.store.makeRun(name); err != nil {
+			if _, err := m.store.makeRun(name, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

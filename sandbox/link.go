@@ -124,8 +124,8 @@ var errEnding = errors.New("the container is just ending")
 
 func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	id, name := s.container()
-	if c := s.m.dialDirect(id, name, signTime); c != nil { // what answers runs, and the engine need not be asked
-		return &link{mode: ExecDirect, id: id, c: c}, nil
+	if l := s.m.dialDirect(id, name, signTime); l != nil { // what answers runs, and the engine need not be asked
+		return l, nil
 	}
 	c, err := s.m.engine.Inspect(ctx, id)
 	if err != nil && !errors.Is(err, ErrGone) {
@@ -161,13 +161,13 @@ func (s *Sandbox) revive(ctx context.Context, c Container) (Container, error) {
 }
 
 // dialDirect connects to the program inside by the socket on the volume, nil when nobody answers there.
-func (m *Manager) dialDirect(id, name string, limit time.Duration) *mux.Client {
+func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	conn := m.dialSocket(name)
 	if conn == nil {
 		return nil
 	}
 	_ = conn.SetDeadline(time.Now().Add(limit))
-	c, err := mux.NewClient(conn, m.store.token(name))
+	c, err := mux.NewClient(conn, m.store.known(name).Token)
 	if err != nil {
 		conn.Close()
 		return nil
@@ -177,7 +177,7 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *mux.Client {
 		_ = c.Close()
 		return nil
 	}
-	return c
+	return &link{mode: ExecDirect, id: id, c: c}
 }
 
 // helloTime is how long the program inside may take to answer.
@@ -257,11 +257,11 @@ const listenTime = 5 * time.Second
 
 // direct starts the program inside from its mount and connects to its socket.
 func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
-	if client := m.dialDirect(c.ID, c.Name, helloTime); client != nil {
-		return &link{mode: ExecDirect, id: c.ID, c: client}, nil
+	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
+		return l, nil
 	}
 	_, err := m.engine.Exec(ctx, c.ID, ExecSpec{
-		Argv: []string{mux.ToolsDir + "/" + helperName, "serve", c.ID}, Env: []string{mux.TokenVar + "=" + m.store.token(c.Name)}, Detach: true,
+		Argv: []string{mux.ToolsDir + "/" + helperName, "serve", c.ID}, Env: []string{mux.TokenVar + "=" + m.store.known(c.Name).Token}, Detach: true,
 	})
 	if err != nil {
 		return nil, err
@@ -275,8 +275,8 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 				return nil, fmt.Errorf("%s: %w", describeState(now), ErrGone)
 			}
 		}
-		if client := m.dialDirect(c.ID, c.Name, helloTime); client != nil {
-			return &link{mode: ExecDirect, id: c.ID, c: client}, nil
+		if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
+			return l, nil
 		}
 		if time.Now().After(limit) {
 			return nil, errors.New("the socket that the container shares with this machine can't be reached")

@@ -136,16 +136,24 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	if s != nil {
 		return s, nil
 	}
-	c, err := m.engine.Inspect(ctx, ref)
-	if err == nil && c.State != Running {
-		err = &StateError{c}
+	var l *link
+	c, found := m.store.find(ref)
+	if found {
+		l = m.dialDirect(c.ID, c.Name, signTime) // what answers runs
 	}
-	if err != nil {
-		return nil, err
+	if l == nil {
+		var err error
+		if c, err = m.engine.Inspect(ctx, ref); err == nil && c.State != Running {
+			err = &StateError{c}
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
+		l.close()
 		return nil, ErrClosed
 	}
 	if len(m.adopted) >= adoptedMost {
@@ -158,8 +166,10 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	}
 	if s = m.adopted[c.ID]; s == nil {
 		s = m.handle(Key{c.Labels[LabelTask], c.Labels[LabelProfile]}, c.Labels)
-		s.id, s.name, s.adopted = c.ID, c.Name, true
+		s.id, s.name, s.adopted, s.link = c.ID, c.Name, true, l
 		m.adopted[c.ID] = s
+	} else {
+		l.close()
 	}
 	m.adopted[ref] = s
 	return s, nil

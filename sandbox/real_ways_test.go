@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -142,6 +143,36 @@ func TestRealAnotherHome(t *testing.T) {
 	}
 	if d, err := s.Describe(ctx); err != nil || d.Exec != ExecAttached {
 		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// A command without the service waited twice for the engine, which is slow when it has much to do. What answers in the container runs.
+func TestRealAdoptWithoutTheEngine(t *testing.T) {
+	m, made := real(t, nil)
+	want(t, made, "echo it listens", "it listens")
+	e, err := Docker("unix://" + t.TempDir() + "/no.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := NewManager(e, m.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	s, err := other.Adopt(t.Context(), made.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := s.Exec(t.Context(), Request{Argv: []string{"sh", "-c", "exit 7"}}); err != nil || res.Code != 7 {
+		t.Error(res, err)
+	}
+	if got := s.Labels(); !maps.Equal(got, made.Labels()) {
+		t.Errorf("its labels are %v", got)
+	}
+	other.Forget(made.ID())
+	dockerCmd(t, "stop", "-t", "0", made.ID())
+	if _, err := other.Adopt(t.Context(), made.ID()); !errors.Is(err, ErrNoEngine) {
+		t.Errorf("one that does not run: %v", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,7 +31,7 @@ type store struct {
 const (
 	locksDir  = "locks"  // directories that are locked while the container of a key is found, made or removed; some keys share one
 	runDir    = "run"    // one directory a container, mounted into it: the socket of the program inside
-	tokensDir = "tokens" // one file a container: what lets a client in there
+	tokensDir = "tokens" // one file a container: see known
 	toolsDir  = "tools"  // one directory for each version of the program inside
 )
 
@@ -115,9 +116,20 @@ func (v *store) sub(name string) (*fsutil.Dir, error) {
 	return v.dir.Sub(name)
 }
 
+// known is what is kept of a container: while the program inside listens, the engine need not be asked which container has an id.
+type known struct {
+	Token  string            `json:"token"` // lets a client in there
+	ID     string            `json:"id,omitempty"`
+	Labels map[string]string `json:"labels"`
+}
+
 // makeRun makes the directory of a container that is to be made, and its token.
-func (v *store) makeRun(name string) (dir string, err error) {
-	if err := v.dir.Create(filepath.Join(tokensDir, name), []byte(randomHex(16)), 0o600); err != nil {
+func (v *store) makeRun(name string, labels map[string]string) (dir string, err error) {
+	data, err := json.Marshal(known{Token: randomHex(16), Labels: labels})
+	if err == nil {
+		err = v.dir.Create(filepath.Join(tokensDir, name), data, 0o600)
+	}
+	if err != nil {
 		return "", err
 	}
 	rel := filepath.Join(runDir, name)
@@ -131,9 +143,35 @@ func (v *store) makeRun(name string) (dir string, err error) {
 	return filepath.Join(v.path, rel), nil
 }
 
-func (v *store) token(name string) string {
-	data, _ := v.dir.ReadFile(filepath.Join(tokensDir, name), 100)
-	return string(data)
+// made notes the id of a container.
+func (v *store) made(name, id string) error {
+	k := v.known(name)
+	k.ID = id
+	data, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	return v.dir.Replace(filepath.Join(tokensDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
+}
+
+// known returns what is kept of a container by its name. An earlier version kept the token alone.
+func (v *store) known(name string) (k known) {
+	data, _ := v.dir.ReadFile(filepath.Join(tokensDir, name), 64<<10)
+	if json.Unmarshal(data, &k) != nil {
+		k.Token = string(data)
+	}
+	return k
+}
+
+// find looks for a container by its whole id.
+func (v *store) find(id string) (c Container, found bool) {
+	entries, _ := v.dir.ReadDir(tokensDir)
+	for _, e := range entries {
+		if k := v.known(e.Name()); k.ID == id && id != "" {
+			return Container{ID: id, Name: e.Name(), Labels: k.Labels}, true
+		}
+	}
+	return Container{}, false
 }
 
 // forget drops what is kept of a container that is gone.
