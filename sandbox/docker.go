@@ -22,6 +22,7 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 	"github.com/docker/go-connections/nat"
+	"github.com/docker/go-units"
 
 	"hinit/internal/pause"
 )
@@ -172,20 +173,6 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	}
 }
 
-// stateOf is a state in Docker's words: podman has some of its own.
-func stateOf(text string) State {
-	switch state := State(strings.ToLower(text)); state {
-	case "configured", "initialized":
-		return Created
-	case "stopping": // it runs until its first process has ended
-		return Running
-	case "stopped":
-		return Exited
-	default:
-		return state
-	}
-}
-
 func mountsOf(points []container.MountPoint) []Mount {
 	var out []Mount
 	for _, m := range points {
@@ -269,16 +256,11 @@ func hostConfig(spec Spec) (*container.HostConfig, error) {
 		h.Init = &spec.Init
 	}
 	for name, limit := range spec.Ulimits {
-		soft, hard, both := strings.Cut(limit, ":")
-		if !both {
-			hard = soft
-		}
-		s, err := strconv.ParseInt(soft, 10, 64)
-		n, err2 := strconv.ParseInt(hard, 10, 64)
-		if err := errors.Join(err, err2); err != nil {
+		u, err := units.ParseUlimit(name + "=" + limit)
+		if err != nil {
 			return nil, fmt.Errorf("cannot set the limit %s to %q: %w", name, limit, err)
 		}
-		h.Ulimits = append(h.Ulimits, &container.Ulimit{Name: name, Soft: s, Hard: n})
+		h.Ulimits = append(h.Ulimits, u)
 	}
 	for _, device := range spec.Devices {
 		parts := strings.Split(device, ":")

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -99,6 +100,20 @@ const (
 	Dead       State = "dead"
 	Gone       State = "gone"
 )
+
+// stateOf is a state in Docker's words: podman has some of its own.
+func stateOf(text string) State {
+	switch state := State(strings.ToLower(text)); state {
+	case "configured", "initialized":
+		return Created
+	case "stopping": // it runs until its first process has ended
+		return Running
+	case "stopped":
+		return Exited
+	default:
+		return state
+	}
+}
 
 // Container is what matters of a container. List leaves out what only Inspect tells: see each field.
 type Container struct {

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/docker/go-units"
+
 	"hinit/sandbox/dockerflags"
 )
 
@@ -176,17 +178,11 @@ func plainNumber(err error) error {
 // size reads bytes as docker does: 512m, 1g, 10485760b.
 func size(field func(*Spec) *int64) func(*Spec, string) error {
 	return func(s *Spec, v string) error {
-		number, unit := strings.TrimSuffix(strings.ToLower(v), "b"), 0
-		if i := len(number) - 1; i >= 0 {
-			if unit = strings.IndexByte("kmgtp", number[i]) + 1; unit > 0 {
-				number = number[:i]
-			}
-		}
-		n, err := strconv.ParseFloat(number, 64)
-		if err != nil || !(n >= 0 && n < 1<<40) {
+		n, err := units.RAMInBytes(v)
+		if err != nil || n < 0 {
 			return errors.New("it must be a size such as 512m")
 		}
-		*field(s) = int64(n * float64(int64(1)<<(10*unit)))
+		*field(s) = n
 		return nil
 	}
 }

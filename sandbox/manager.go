@@ -24,7 +24,7 @@ type Manager struct {
 	why    string // there is no helper
 
 	mu       sync.Mutex
-	open     map[Key]*opened
+	open     map[Key]*Sandbox
 	adopted  map[string]*Sandbox // by the container's id, and by what callers call it
 	swept    bool
 	noMounts bool // the engine can't see the volume's paths
@@ -32,12 +32,6 @@ type Manager struct {
 
 	probing sync.Mutex
 	disk    *bool // the engine can limit disks; nil while nobody asked
-}
-
-// opened is the sandbox of a key. Of several callers that open it one finds or makes it.
-type opened struct {
-	turn chan struct{} // held by that one
-	s    *Sandbox      // nil before
 }
 
 // NewManager returns a manager. It makes the volume's state directory; it does not ask the engine anything yet. The manager closes the engine.
@@ -48,7 +42,7 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 		return nil, &OptionError{Name: "TERMINAL_SANDBOX_DIR", Value: opts.Dir, Want: "an absolute path"}
 	}
 	m := &Manager{
-		engine: engine, opts: opts, open: make(map[Key]*opened), adopted: make(map[string]*Sandbox), noMounts: opts.Apart,
+		engine: engine, opts: opts, open: make(map[Key]*Sandbox), adopted: make(map[string]*Sandbox), noMounts: opts.Apart,
 	}
 	path, err := FindHelper(opts.Helper)
 	switch bad := (*OptionError)(nil); {
@@ -76,42 +70,38 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.fill(key)
 	m.sweepOnce(ctx, key.Profile)
 	m.mu.Lock()
-	o := m.open[key]
-	if o == nil {
-		o = &opened{turn: make(chan struct{}, 1)}
-		m.open[key] = o
+	s := m.open[key]
+	if s == nil {
+		s = m.handle(key, Labels(key))
+		s.closed = m.closed
+		m.open[key] = s
 	}
-	closed := m.closed
 	m.mu.Unlock()
-	if closed {
-		return nil, ErrClosed
-	}
 	select {
-	case o.turn <- struct{}{}:
-		defer func() { <-o.turn }()
+	case s.turn <- struct{}{}: // of several callers one finds or makes it
+		defer func() { <-s.turn }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if o.s != nil {
-		return o.s, nil
+	var err error
+	if _, err = s.current(); err == nil && s.ID() == "" {
+		var unlock func()
+		if unlock, err = m.Lock(ctx, s.labels); err == nil {
+			crash("locked")
+			err = s.acquire(ctx)
+			unlock()
+		}
 	}
-	s := m.handle(key, Labels(key))
-	unlock, err := m.Lock(ctx, s.labels)
 	if err == nil {
-		crash("locked")
-		err = s.acquire(ctx)
-		unlock()
+		_, err = s.current() // it may have been closed meanwhile
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err == nil && m.closed {
-		err = ErrClosed
-	}
 	if err != nil {
 		delete(m.open, key)
 		return nil, err
 	}
-	o.s, m.open[key] = s, o
+	m.open[key] = s
 	return s, nil
 }
 
@@ -256,10 +246,8 @@ func (m *Manager) used() map[*Sandbox]bool {
 	for _, s := range m.adopted {
 		all[s] = true
 	}
-	for _, o := range m.open {
-		if o.s != nil {
-			all[o.s] = true
-		}
+	for _, s := range m.open {
+		all[s] = true
 	}
 	return all
 }

@@ -154,12 +154,10 @@ func (v *store) made(name, id string) error {
 	return v.dir.Replace(filepath.Join(tokensDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// known returns what is kept of a container by its name. An earlier version kept the token alone.
+// known returns what is kept of a container by its name.
 func (v *store) known(name string) (k known) {
 	data, _ := v.dir.ReadFile(filepath.Join(tokensDir, name), 64<<10)
-	if json.Unmarshal(data, &k) != nil {
-		k.Token = string(data)
-	}
+	_ = json.Unmarshal(data, &k) // nothing is known of another one
 	return k
 }
 

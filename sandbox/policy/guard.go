@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"hinit/internal/fsutil"
@@ -40,15 +39,12 @@ type Guarded struct {
 	owner  Owner
 	places Places
 	gate   *Gate
-
-	mu    sync.Mutex
-	known map[string]bool // ids of containers that are the owner's: labels never change
 }
 
 // Guard returns an engine that does for the owner what the policy allows, and nothing to a container that isn't the owner's: for those it
 // says what it says for one that does not exist. Closing it does not close the engine.
 func Guard(engine sandbox.Engine, policy Policy, owner Owner, places Places, gate *Gate) *Guarded {
-	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate, known: map[string]bool{}}
+	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate}
 }
 
 // Close implements sandbox.Engine.
@@ -159,25 +155,13 @@ func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, er
 	return c, nil
 }
 
-// own returns the full id of a container of the owner's.
-func (g *Guarded) own(ctx context.Context, id string) (string, error) {
-	g.mu.Lock()
-	known := g.known[id]
-	g.mu.Unlock()
-	if known {
-		return id, nil
-	}
+// on does something to a container of the owner's, by its full id.
+func (g *Guarded) on(ctx context.Context, id string, do func(id string) error) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
-		return "", err
+		return err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.known) > 4096 { // of many lives
-		clear(g.known)
-	}
-	g.known[c.ID] = true
-	return c.ID, nil
+	return do(c.ID)
 }
 
 // Create implements sandbox.Engine.
@@ -330,15 +314,6 @@ func (g *Guarded) enter(ctx context.Context, id string) error {
 	return nil
 }
 
-// on does something to a container of the owner's.
-func (g *Guarded) on(ctx context.Context, id string, do func(id string) error) error {
-	id, err := g.own(ctx, id)
-	if err != nil {
-		return err
-	}
-	return do(id)
-}
-
 // Unpause implements sandbox.Engine.
 func (g *Guarded) Unpause(ctx context.Context, id string) error {
 	return g.on(ctx, id, func(id string) error { return g.Engine.Unpause(ctx, id) })
@@ -351,31 +326,28 @@ func (g *Guarded) Stop(ctx context.Context, id string, grace time.Duration) erro
 
 // Remove implements sandbox.Engine.
 func (g *Guarded) Remove(ctx context.Context, id string) error {
-	id, err := g.own(ctx, id)
+	err := g.on(ctx, id, func(id string) error { return g.Engine.Remove(ctx, id) })
 	if errors.Is(err, sandbox.ErrGone) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return g.Engine.Remove(ctx, id)
+	return err
 }
 
 // Exec implements sandbox.Engine.
 func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
-	id, err := g.own(ctx, id)
+	c, err := g.Inspect(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	release, err := g.gate.hold(ctx, id) // to the end: no start may come between
+	release, err := g.gate.hold(ctx, c.ID) // to the end: no start may come between
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if err := g.enter(ctx, id); err != nil {
+	if err := g.enter(ctx, c.ID); err != nil {
 		return nil, err
 	}
-	return g.Engine.Exec(ctx, id, spec)
+	return g.Engine.Exec(ctx, c.ID, spec)
 }
 
 // CopyIn implements sandbox.Engine. An engine mounts all of a container again, by name, to copy into it, and whoever has a mount can lead
