@@ -72,6 +72,9 @@ func engineError(what string, err error) error {
 	return fmt.Errorf("cannot %s: %w: %w", what, kind, err)
 }
 
+// bytesOf reads a size as docker does.
+func bytesOf(text string) (int64, error) { return units.RAMInBytes(text) }
+
 func (d *docker) Close() error { return d.c.Close() }
 
 func (d *docker) Info(ctx context.Context) (Info, error) {

@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/docker/go-units"
-
 	"hinit/sandbox/dockerflags"
 )
 
@@ -178,7 +176,7 @@ func plainNumber(err error) error {
 // size reads bytes as docker does: 512m, 1g, 10485760b.
 func size(field func(*Spec) *int64) func(*Spec, string) error {
 	return func(s *Spec, v string) error {
-		n, err := units.RAMInBytes(v)
+		n, err := bytesOf(v)
 		if err != nil || n < 0 {
 			return errors.New("it must be a size such as 512m")
 		}
