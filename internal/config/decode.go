@@ -212,7 +212,7 @@ func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) 
 	at := f.at(root)
 	was := copyOf(at)
 	before := len(d.problems.list)
-	d.value(e.value, key, at, f)
+	d.value(e.value, key, at, strings.ReplaceAll(cmp.Or(f.is.name, "text"), "`", ""))
 	if len(d.problems.list) > before {
 		return
 	}
@@ -252,16 +252,6 @@ func copyOf(at any) any {
 		return maps.Clone(*at)
 	}
 	return reflect.ValueOf(at).Elem().Interface()
-}
-
-// describer is what value needs of a field, whatever its root.
-type describer interface{ expects() string }
-
-func (f *field[T]) expects() string {
-	if f.is.name != "" {
-		return strings.ReplaceAll(f.is.name, "`", "")
-	}
-	return f.typeName(new(T))
 }
 
 // checkHoles checks the placeholders of every text at a schema pointer.

@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// value decodes n into the value at a schema pointer.
-func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
+// value decodes n into the value at a schema pointer. text says what a text is expected to be.
+func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
 		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
 	}
@@ -20,7 +20,7 @@ func (d *decoder) value(n *yaml.Node, key string, at any, f describer) {
 	scalar := n.Kind == yaml.ScalarNode
 	switch at := at.(type) {
 	case *string:
-		if text, ok := d.text(n, key, f.expects()); ok {
+		if text, ok := d.text(n, key, text); ok {
 			*at = text
 		}
 	case *bool:

@@ -10,8 +10,9 @@ var Schema string
 
 // Key is one key of a table of the reference.
 type Key struct {
-	Path, Type, Env, Inherits, Alias string
+	Path, Env, Inherits, Alias string
 
+	Type        string   // of the value in words, empty where its Go type says it
 	Holes       []string // placeholders that its text may use
 	Root, Short bool     // only root may set it; a text in the place of the mapping that the key is in is its value
 	Value       any      // pointer to its default
@@ -37,7 +38,7 @@ func Keys() map[string][]Key {
 
 func keysOf[T any](fields []field[T], root *T) (keys []Key) {
 	for _, f := range fields {
-		keys = append(keys, Key{f.path, f.typeName(root), f.env, f.inherits, f.alias, f.holes, f.root, f.short, f.at(root)})
+		keys = append(keys, Key{f.path, f.env, f.inherits, f.alias, f.is.name, f.holes, f.root, f.short, f.at(root)})
 	}
 	return keys
 }

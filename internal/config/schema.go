@@ -160,43 +160,6 @@ func hookFields() []field[Hook] {
 	}
 }
 
-// typeName says in words what the field takes.
-func (f *field[T]) typeName(root *T) string {
-	if f.is.name != "" {
-		return f.is.name
-	}
-	switch f.at(root).(type) {
-	case *bool:
-		return "true or false"
-	case *Switch:
-		return "true, false or `auto`"
-	case *int:
-		return "whole number"
-	case *float64:
-		return "number"
-	case *time.Duration:
-		return "duration"
-	case *[]string:
-		return "list of words"
-	case *[]int:
-		return "list of numbers"
-	case *Bytes:
-		return "size"
-	case *Paths:
-		return "path or list of paths"
-	case *map[string]string:
-		return "mapping of names to text"
-	case *[]Hook:
-		return "list of hooks"
-	case *[]Need:
-		return "list of names"
-	case *[]Check:
-		return "list of checks"
-	default:
-		return "text"
-	}
-}
-
 // signals are the stop signals that can be named, in the order the reference lists them.
 var signals = []struct {
 	name string

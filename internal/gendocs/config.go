@@ -53,11 +53,11 @@ func configPage() string {
 			b.WriteString("| Key | Type | Default | Environment | Meaning |\n|---|---|---|---|---|\n")
 			for _, k := range keys[base] {
 				doc := mean.of(base + k.Path)
-				if first, ok := said[k.Type+doc]; ok {
+				if first, ok := said[typeWords(k)+doc]; ok {
 					b.WriteString(sameRow(base, k, first))
 					continue
 				}
-				said[k.Type+doc] = base + k.Path
+				said[typeWords(k)+doc] = base + k.Path
 				b.WriteString(row(base, k, doc))
 			}
 		case "@hooks":
@@ -70,7 +70,7 @@ func configPage() string {
 }
 
 func row(base string, k config.Key, doc string) string {
-	typ, env := k.Type, ""
+	typ, env := typeWords(k), ""
 	for i, hole := range k.Holes {
 		if i == 0 {
 			typ += " with"
@@ -230,7 +230,7 @@ func mapping(base string, keys []config.Key, mean meanings) object {
 		case *int, *float64:
 			bound(node, base+k.Path)
 		case *syscall.Signal:
-			node = object{"type": "string", "pattern": anyCase("SIG", wordsIn(k.Type))}
+			node = object{"type": "string", "pattern": anyCase("SIG", wordsIn(typeWords(k)))}
 		case *map[string]config.ResourceLimit:
 			node = limitsSchema(wordsIn(strings.Split(mean.of("limits"), ".")[0]))
 		}
@@ -325,4 +325,41 @@ func plainText(doc string) string {
 		doc = before + after
 	}
 	return strings.NewReplacer("`", "", "[", "").Replace(doc)
+}
+
+// typeWords says in words what a key takes.
+func typeWords(k config.Key) string {
+	if k.Type != "" {
+		return k.Type
+	}
+	switch k.Value.(type) {
+	case *bool:
+		return "true or false"
+	case *config.Switch:
+		return "true, false or `auto`"
+	case *int:
+		return "whole number"
+	case *float64:
+		return "number"
+	case *time.Duration:
+		return "duration"
+	case *[]string:
+		return "list of words"
+	case *[]int:
+		return "list of numbers"
+	case *config.Bytes:
+		return "size"
+	case *config.Paths:
+		return "path or list of paths"
+	case *map[string]string:
+		return "mapping of names to text"
+	case *[]config.Hook:
+		return "list of hooks"
+	case *[]config.Need:
+		return "list of names"
+	case *[]config.Check:
+		return "list of checks"
+	default:
+		return "text"
+	}
 }

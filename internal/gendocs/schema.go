@@ -13,7 +13,7 @@ import (
 
 // choicesOf returns the words that a key may have, nil for a key that takes others.
 func choicesOf(k config.Key) []string {
-	if choices, ok := strings.CutPrefix(k.Type, "`"); ok {
+	if choices, ok := strings.CutPrefix(typeWords(k), "`"); ok {
 		return strings.Split(strings.TrimSuffix(choices, "`"), "`, `")
 	}
 	return nil
