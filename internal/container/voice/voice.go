@@ -7,8 +7,17 @@ package voice
 import (
 	"fmt"
 	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
 	"hinit/internal/control/show"
+	"hinit/internal/guard"
+	"hinit/internal/redact"
 )
 
 // Voice speaks. Its methods may be called from any goroutine.
@@ -53,3 +62,86 @@ func (v *Voice) Warn(format string, args ...any) {
 
 // Remember adds to what status shows as warnings. It returns false for one that is there already.
 func (v *Voice) Remember(warning string) bool { return v.remember(show.Line(warning)) }
+
+const (
+	// terminationLog is the file that Kubernetes shows as the message of a container that has ended. It exists only there.
+	terminationLog = "/dev/termination-log"
+	// mostWords is how many bytes of it Kubernetes keeps, and mostLast how many lines hinit writes.
+	mostWords, mostLast = 4096, 16
+	// rewriteEvery is how old the file may be.
+	rewriteEvery = time.Second
+	// killed is the first line until the container ends by itself.
+	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
+)
+
+// LastWords keeps the termination message of a container up to date, so that it tells what came before a SIGKILL too. Its methods may
+// be called from any goroutine. It owns a goroutine from the first word on, where there is such a file.
+type LastWords struct {
+	path string
+	bell chan struct{} // capacity 1: there is something to write
+
+	mu    sync.Mutex
+	lines []string
+	start sync.Once
+
+	file  sync.Mutex // held while the file is written
+	ended bool
+}
+
+// NewLastWords returns the last words of this container.
+func NewLastWords() *LastWords { return &LastWords{path: terminationLog, bell: make(chan struct{}, 1)} }
+
+// Add notes a line. It doesn't wait for the file.
+func (w *LastWords) Add(line string) {
+	w.mu.Lock()
+	w.lines = append(w.lines, show.Line(line))
+	w.lines = w.lines[max(0, len(w.lines)-mostLast):]
+	w.mu.Unlock()
+	select {
+	case w.bell <- struct{}{}:
+	default:
+	}
+	w.start.Do(func() { guard.Go("writing the termination message", w.follow) })
+}
+
+func (w *LastWords) follow() {
+	for range w.bell {
+		if w.write(killed, false) != nil {
+			return // there is no such file, or it is written for the last time
+		}
+		<-time.After(rewriteEvery)
+	}
+}
+
+// End writes how the container has ended, and nothing is written after it.
+func (w *LastWords) End(code int) {
+	_ = w.write(fmt.Sprintf("exit code %d, after:", code), true) // there may be no such file
+}
+
+func (w *LastWords) write(first string, last bool) error {
+	w.mu.Lock()
+	text := strings.Join(w.lines, "\n")
+	w.mu.Unlock()
+	text = string(new(redact.Masker).Hide([]byte(text+"\n"), nil))
+	if room := mostWords - len(first) - 1; len(text) > room {
+		text = text[len(text)-room:]
+	}
+	w.file.Lock()
+	defer w.file.Unlock()
+	if w.ended {
+		return os.ErrClosed
+	}
+	w.ended = last
+	return blocking.Do(blocking.Foreign, func() error {
+		f, err := os.OpenFile(w.path, os.O_WRONLY|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+			return os.ErrInvalid
+		}
+		_, err = f.WriteString(first + "\n" + text)
+		return err
+	})
+}
