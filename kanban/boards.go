@@ -273,8 +273,8 @@ func (p ProfileDirs) List() []string {
 	return names
 }
 
-// Toolsets are what the configuration of a profile turns on for its command line: platform_toolsets.cli, with the board's own toolset and
-// its MCP servers, without agent.disabled_toolsets. Nil: it doesn't say, and the worker finds the agent's defaults.
+// Toolsets are the toolsets that a profile's configuration turns on for its command line. That is platform_toolsets.cli with the
+// board's own toolset and its MCP servers, without agent.disabled_toolsets. Nil: it names none, and the worker uses the agent's defaults.
 func (p ProfileDirs) Toolsets(name string) []string {
 	var file struct {
 		Platform struct {

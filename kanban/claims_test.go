@@ -341,8 +341,8 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-// TestNoRunEndsBeforeItBegan ends runs in every way with a time from before their start: that of a process which has waited for the
-// lock while another one began the run, or of a clock that has stepped back.
+// TestNoRunEndsBeforeItBegan ends runs in every way with a time from before their start. A process had the time before it waited
+// for the lock while another one began the run, or the clock stepped back.
 func TestNoRunEndsBeforeItBegan(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(b *board, id string, early time.Time) error{

@@ -149,8 +149,8 @@ func (r *configReader) truth(key string, otherwise bool) bool {
 	}
 }
 
-// Int makes an integer of a value of a configuration as Python's int() does: of text with an integer in it, of a fraction by cutting
-// it off, of true as 1.
+// Int makes an integer of a value of a configuration as Python's int() does. It takes text with an integer in it, cuts a fraction
+// off, and takes true as 1.
 func Int(v any) (int, bool) {
 	switch v := v.(type) {
 	case int:

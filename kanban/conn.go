@@ -71,7 +71,7 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// tx is a write transaction. Its time is that of every row it writes.
+// tx is a write transaction. Every row it writes has its time.
 type tx struct {
 	*sql.Conn
 	ctx   context.Context //nolint:containedctx // it lives as long as the call

@@ -17,8 +17,9 @@ type crash struct {
 	alone   bool // says nothing of others that ended alike
 }
 
-// lastWord is how long a task waits after its worker has ended in a way that a request to end explains, too. Whoever asked for the end says
-// on the board why. A program that reclaims a task looks every half second whether the worker is gone, and writes then.
+// lastWord is how long a task waits after its worker has ended in a way that a request to end would explain too. The program that
+// asked for the end writes the reason on the board. A program that reclaims a task looks every half second whether the worker is
+// gone, and writes then.
 const lastWord = 5
 
 // wordless says whether the end of a worker may be somebody's wish: it left as the agent's worker does on SIGTERM, or by that signal.
@@ -35,14 +36,15 @@ func (w *watched) judged() int64 {
 	return w.exit.At.Unix() + lastWord
 }
 
-// detectCrashed finds workers that are gone. An end that the runner saw is judged at once, unless it may be somebody's wish; one that only
-// the pid tells of is given the grace first, for a worker that has just been started may not be visible yet.
+// detectCrashed finds workers that are gone. An end that the runner saw is judged at once, unless another program may have asked
+// for it. An end that only the pid shows gets the grace first, because a worker that has just been started may not be visible
+// yet.
 func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []*crash
 	for _, w := range p.watched {
 		known := w.sight != Unknown || w.gone
-		young := p.now >= w.since && p.now-w.since < grace // a clock that went back makes nobody young
+		young := p.now >= w.since && p.now-w.since < grace // a clock that went back makes no worker young
 		if w.settled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.dead(w) {
 			continue
 		}

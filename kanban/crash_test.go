@@ -25,7 +25,7 @@ func TestLiveness(t *testing.T) {
 	if start := k.Start(pid); start == 0 || start < k.Start(os.Getpid()) {
 		t.Errorf("start %d", start)
 	}
-	end := k.End(t.Context(), pid, TerminateGrace) // nobody reaps it: it is a zombie now
+	end := k.End(t.Context(), pid, TerminateGrace) // it is not reaped: it is a zombie now
 	if !end.Attempted || !end.Terminated || end.Killed {
 		t.Errorf("%+v", end)
 	}

@@ -35,7 +35,7 @@ type NewTask struct {
 	DueAt                            int64
 }
 
-// Create makes a task and returns its id: that of the newest one with the same idempotency key, where there is one.
+// Create makes a task and returns its id. If tasks have the same idempotency key, it returns the newest one's id instead.
 func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, error) {
 	if err := s.tidy(&n); err != nil {
 		return "", err

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Next is when a pass has something to do that neither a change of the board nor the end of a worker announces: a claim, a grace,
-// a runtime or a cooldown runs out. Zero: never.
+// Next is when a pass has work that no change of the board and no end of a worker announces. That is when a claim, a grace, a
+// runtime or a cooldown runs out. Zero: never.
 func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error) {
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
 	if err := p.look(); err != nil {

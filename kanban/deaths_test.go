@@ -59,8 +59,8 @@ func (r *oneLife) Look(ctx context.Context, refs []Ref) ([]Sighting, error) {
 	return list, err
 }
 
-// TestDispatcherDies lets a dispatcher die at every point of a pass that starts, settles and promotes, and its successor go on: every
-// task is done in the end, none has two workers at a time, nothing counts as a failure.
+// TestDispatcherDies lets a dispatcher die at every point of a pass that starts, settles and promotes, and its successor go on.
+// Every task is done in the end, none has two workers at a time, and no failure counts.
 func TestDispatcherDies(t *testing.T) {
 	t.Parallel()
 	points, deaths := liveAndDie(t, 0)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Dispatcher makes passes over one board. One goroutine uses it at a time; several dispatchers of one board, in one process or
-// in many, keep out of each other's way by the board's tick lock.
+// Dispatcher makes passes over one board. One goroutine uses it at a time. Several dispatchers of one board, in one process or in
+// many, exclude each other by the board's tick lock.
 type Dispatcher struct {
 	Store    *Store
 	Config   Config
@@ -130,8 +130,8 @@ type row struct {
 	again        bool // it was started before
 }
 
-// lanes is what the two loops over rows share.
-type lanes struct {
+// rowLoops is the shared state of the two loops over rows.
+type rowLoops struct {
 	*pass
 	free     int            // how many more may be started; negative: no cap
 	profile  int            // how many each profile may run; 0: no cap
@@ -141,7 +141,7 @@ type lanes struct {
 }
 
 func (p *pass) dispatch(opt TickOptions) error {
-	l := &lanes{pass: p, free: -1, running: make(map[string]int), exists: make(map[string]bool)}
+	l := &rowLoops{pass: p, free: -1, running: make(map[string]int), exists: make(map[string]bool)}
 	who, err := p.Store.atWork(p.ctx)
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 }
 
 // each runs a loop over the rows in one status until the cap is reached.
-func (l *lanes) each(status Status, do func(row) error) error {
+func (l *rowLoops) each(status Status, do func(row) error) error {
 	rows, err := l.Store.waiting(l.ctx, status)
 	if err != nil {
 		return fmt.Errorf("cannot read %s tasks: %w", status, err)
@@ -204,7 +204,7 @@ func (l *lanes) each(status Status, do func(row) error) error {
 }
 
 // isProfile says whether a profile exists, asked once a pass.
-func (l *lanes) isProfile(who string, ifUnknown bool) bool {
+func (l *rowLoops) isProfile(who string, ifUnknown bool) bool {
 	known, asked := l.exists[who]
 	if asked {
 		return known
@@ -218,7 +218,7 @@ func (l *lanes) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-func (l *lanes) ready(r row) error {
+func (l *rowLoops) ready(r row) error {
 	if r.assignee == "" {
 		if r.assignee = l.fallback; r.assignee == "" || !l.assignDefault(r) {
 			l.res.SkippedUnassigned = append(l.res.SkippedUnassigned, r.id)
@@ -237,9 +237,9 @@ func (l *lanes) ready(r row) error {
 	return l.start(r, false)
 }
 
-// review is the loop over tasks in review: no default assignee, no cap per profile, and of the respawn guard only the cooldown,
-// without which a worker that hits a quota wall would be started again at once.
-func (l *lanes) review(r row) error {
+// review is the loop over tasks in review. It has no default assignee and no cap per profile. Of the respawn guard it has only
+// the cooldown, without which a worker that hits a quota wall would be started again at once.
+func (l *rowLoops) review(r row) error {
 	switch {
 	case r.assignee == "":
 		l.res.SkippedUnassigned = append(l.res.SkippedUnassigned, r.id)
@@ -252,7 +252,7 @@ func (l *lanes) review(r row) error {
 }
 
 // assignDefault gives a task without an assignee to the default one.
-func (l *lanes) assignDefault(r row) bool {
+func (l *rowLoops) assignDefault(r row) bool {
 	if l.dry {
 		return true
 	}
@@ -272,7 +272,7 @@ func (l *lanes) assignDefault(r row) bool {
 }
 
 // start claims a task and starts its worker.
-func (l *lanes) start(r row, review bool) error {
+func (l *rowLoops) start(r row, review bool) error {
 	reason, err := l.guard(r.id, review)
 	if err != nil {
 		return err
@@ -288,7 +288,7 @@ func (l *lanes) start(r row, review bool) error {
 	if r.again && !l.clear(r.id) {
 		return nil
 	}
-	l.remember(entry{Lock: l.Store.Claimer()})                                                 // before the first claim, so that one whose dispatcher died is known for what it is
+	l.remember(entry{Lock: l.Store.Claimer()})                                                 // before the first claim, so that the claim of a dead dispatcher is recognised
 	claim := claimOptions{from: Ready, profile: r.assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its cap
 	if review {
 		claim.from = Review
@@ -309,7 +309,7 @@ func (l *lanes) start(r row, review bool) error {
 	return nil
 }
 
-func (l *lanes) took(r row) {
+func (l *rowLoops) took(r row) {
 	l.running[r.assignee]++
 	if l.free > 0 {
 		l.free--

@@ -146,7 +146,7 @@ func TestDispatcher(t *testing.T) {
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 		b.pass(10 * time.Minute)
 		b.tick()
-		b.wantStatus(id, Running) // nothing but its time watches over it
+		b.wantStatus(id, Running) // only its time limit ends it
 		b.pass(10 * time.Minute)
 		if r := b.tick(); r.Reclaimed != 1 {
 			t.Errorf("%+v", r)
@@ -388,7 +388,8 @@ func TestManyLanes(t *testing.T) {
 	b.sound()
 }
 
-// Who may write the directory can remove the file whose lock the service holds; another dispatcher locked the new one, and both made passes.
+// A user that may write the directory can remove the file whose lock the service holds. Another dispatcher locked the new file,
+// and both made passes.
 func TestARemovedLockIsNoLock(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)

@@ -2,15 +2,16 @@
 // ready.
 //
 // The board is one SQLite file that other programs write at the same time, a Python dispatcher among them. So the package
-// promises: every change is one immediate transaction with the compare-and-swap conditions that the others use; a file
-// written here opens there and the other way round; whoever loses a race changes nothing.
+// promises: every change is one immediate transaction with the compare-and-swap conditions that the others use. A file written
+// here opens there and the other way round. The loser of a race changes nothing.
 //
 // A [Store] is one open board, a [Dispatcher] makes passes over it, and a [Runner] starts the workers and knows how each one
 // ended. Nothing in here reads the clock to decide: the time is an argument.
 //
-// A pass: dispatch.go is its order, running.go looks at the running tasks and their workers, reclaim.go, crash.go and failure.go
-// take tasks back, promote.go makes tasks ready, spawn.go starts workers, and ledger.go remembers them. deadline.go says when the
-// next pass is due. The other files are what people and workers do with the board, one file for each kind of change, and SQLite.
+// A pass has its order in dispatch.go. File running.go looks at the running tasks and their workers. Files reclaim.go, crash.go
+// and failure.go take tasks back, promote.go makes tasks ready, spawn.go starts workers, and ledger.go remembers them.
+// deadline.go says when the next pass is due. The other files are what people and workers do with the board, one file for each
+// kind of change, and SQLite.
 //
 // The package owns no goroutine that outlives a call. It starts processes only through the [Runner] and the git hook it is given.
 package kanban

@@ -120,7 +120,7 @@ type Edit struct {
 	Priority                  *int64
 }
 
-// Edit changes a task that isn't being worked on or is: what it says binds nobody. False: no such task.
+// Edit changes the texts of a task, whether or not a worker works on it. False: no such task.
 func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (done bool, err error) {
 	var sets, fields []string
 	var args []any
@@ -257,8 +257,8 @@ func removeInside(managed, path string) {
 	_ = root.RemoveAll(rel)
 }
 
-// cleanFamily removes the scratch workspaces that nobody needs any more once a task is finished: its own, and those of its parents.
-// A workspace stays while a child of its task has work to do, for the child may read it.
+// cleanFamily removes the unused scratch workspaces once a task is finished: its own, and its parents'. A workspace stays while a
+// child of its task has work to do, for the child may read it.
 func (s *Store) cleanFamily(ctx context.Context, id string) {
 	paths, err := column1[string](ctx, s.db, `SELECT workspace_path FROM tasks
 		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))

@@ -18,7 +18,7 @@ func (e *ValueError) Error() string { return e.Text }
 
 func refuse(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
 
-// HostError says that what starts workers can't do so now, whatever the task. The claim is given back, and counts no failure. Unsure: the
+// HostError says that no worker can be started now, for any task. The claim is released, and counts no failure. Unsure: the
 // worker may start all the same, so the claim stays until that is known.
 type HostError struct {
 	Err    error

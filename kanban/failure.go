@@ -39,9 +39,9 @@ func (f fault) blocks(task Task) bool {
 
 // fail counts a failure of a task that has been released already, and blocks it.
 //
-// A block by the limit isn't sticky: it goes on when the limit is raised. One by a lower limit of its own would be undone by the next
-// promotion pass, here or in another program, because the counter is below the ordinary limit. So it leaves a `blocked` event, which
-// makes it sticky for all.
+// A block by the limit isn't sticky: it goes on when the limit is raised. A block by a lower limit would be undone by the next
+// promotion pass, here or in another program: the counter is below the ordinary limit. So it leaves a `blocked` event, which
+// makes the block sticky for all programs.
 func (t *tx) fail(task Task, why string, f fault, blocks bool) error {
 	text := clip(why, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1

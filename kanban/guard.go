@@ -25,8 +25,8 @@ const (
 	guardBackoff  = "backoff" // of this dispatcher only, and without an event
 )
 
-// rateLimitedText marks a task whose worker hit a quota wall. It is no failure, and the cooldown is what it waits for: if a later
-// attempt ended without an error of its own, the words in here must not hold the task back for ever.
+// rateLimitedText marks a task whose worker hit a quota wall. It is no failure, and the task waits for the cooldown only. If a
+// later attempt ended without an error of its own, this text must not hold the task back for ever.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
 // attempt is how an attempt has ended, and how long it holds back the next one.
@@ -55,7 +55,7 @@ func (p *pass) until(e attempt) int64 {
 		fmt.Fprint(h, e.task, e.run)
 		wait += wait * int64(h.Sum32()%100) / 500
 	}
-	if e.at > p.now+clockSlack { // the clock has gone back since; nobody knows how long ago that was
+	if e.at > p.now+clockSlack { // the clock has gone back since; the age is unknown
 		return p.now
 	}
 	return e.at + wait
@@ -98,8 +98,7 @@ func (p *pass) guard(task string, review bool) (string, error) {
 	return "", err
 }
 
-// guarded notes that a task is held back, once for as long as nothing else happens to it: an event for each pass would bury its
-// history.
+// guarded notes that a task is held back, once until its next event. A note for each pass would fill the task's history.
 func (p *pass) guarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dry || reason == guardBackoff {

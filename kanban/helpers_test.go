@@ -80,7 +80,7 @@ func must(t *testing.T, err error) {
 
 func (b *board) pass(d time.Duration) { b.now = b.now.Add(d) }
 
-// create makes a task and lets a second pass, so that the order of tasks is that of their making.
+// create makes a task and lets a second pass, so that tasks are ordered by their creation.
 func (b *board) create(n NewTask) string {
 	b.t.Helper()
 	if n.Title == "" {
@@ -171,7 +171,7 @@ func (b *board) events(id string) []Event {
 	return list
 }
 
-// payload is that of the last event of a kind; it fails where there is none.
+// payload returns the payload of the last event of a kind; it fails without one.
 func (b *board) payload(id, kind string) map[string]any {
 	b.t.Helper()
 	list := b.events(id)
@@ -279,7 +279,7 @@ type fakeRunner struct {
 	knows   bool // it knows the workers that it starts
 	onStart func(Job) error
 	onLook  func()
-	deaf    bool // End kills nobody
+	deaf    bool // End kills no worker
 	left    map[string][]int
 }
 
@@ -306,7 +306,7 @@ func (r *fakeRunner) Start(_ context.Context, job Job) (Worker, error) {
 	return w, nil
 }
 
-// pid is that of the last worker of a task.
+// pid is the process id of the last worker of a task.
 func (r *fakeRunner) pid(task string) (pid int) {
 	r.Lock()
 	defer r.Unlock()

@@ -58,8 +58,8 @@ type ending struct {
 // as is an ending whose status and outcome are the same word.
 func as(outcome, err string) ending { return ending{status: outcome, outcome: outcome, err: err} }
 
-// closeRun closes a run that is open. The pointer at it goes with the change of its task. No run ends before it began: the time of this
-// transaction was read before the wait for the lock, in which another process may have begun the run, and clocks step.
+// closeRun closes a run that is open. The pointer at it goes with the change of its task. No run ends before it began. The time
+// of this transaction was read before the wait for the lock, in which another process may have begun the run; and clocks step.
 func (t *tx) closeRun(run int64, e ending) error {
 	if run == 0 {
 		return nil
@@ -71,7 +71,7 @@ func (t *tx) closeRun(run int64, e ending) error {
 	return err
 }
 
-// emptyRun notes a hand-over of a task that nobody had claimed, as a run without length.
+// emptyRun notes a hand-over of an unclaimed task, as a run without length.
 func (t *tx) emptyRun(task Task, e ending) (int64, error) {
 	return t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, started_at, ended_at, outcome, summary, error, metadata)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,

@@ -29,8 +29,8 @@ type entry struct {
 	Worker
 }
 
-// ledger is the file of entries, one JSON object a line, the last one of a run counts. Whoever holds the tick lock writes it. It
-// needs no sync: what it is for is the death of a dispatcher, and after that of the machine no worker is left.
+// ledger is the file of entries, one JSON object a line; the last entry of a run counts. The holder of the tick lock writes it.
+// It needs no sync: it serves after the death of a dispatcher, and after a crash of the machine no worker is left.
 type ledger struct {
 	path  string
 	runs  map[int64]entry

@@ -13,8 +13,8 @@ type Lock struct{ file *os.File }
 
 // TryLock takes the lock of a file without waiting. False: somebody else holds it. An error means that there can't be a lock.
 //
-// It takes both kinds of lock that the kernel has, flock and the record lock of the whole file: they don't see each other, and
-// the other writers of the board may use either.
+// It takes both kinds of lock that the kernel has, flock and the record lock of the whole file. They don't exclude each other,
+// and the other writers of the board may use either.
 func TryLock(path string) (l *Lock, held bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, false, err

@@ -64,7 +64,7 @@ func (sh shape) lacking(t table) (cols []column) {
 	return cols
 }
 
-// complete says whether the structure is that of a fresh file; old whether rows must change for it to become so.
+// complete says whether the structure equals a fresh file's; old says whether rows must change for that.
 func (sh shape) complete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {
@@ -187,7 +187,7 @@ func (t *tx) rebuild(sh shape) error {
 	return nil
 }
 
-// pointAtRuns joins tasks to their open runs again after the runs got new ids, and closes the runs that nobody works on.
+// pointAtRuns joins tasks to their open runs again after the runs got new ids, and closes the runs without a worker.
 func (t *tx) pointAtRuns() error {
 	for _, stmt := range []string{
 		"UPDATE task_events SET run_id = NULL",

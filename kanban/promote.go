@@ -8,8 +8,8 @@ import (
 
 // promotable is a condition on tasks: the promotion pass would make it ready. Its parameter is the failure limit.
 //
-// A block is sticky if `blocked` is the latest of `blocked` and `unblocked` in the history. What the failure limit blocks isn't,
-// so that it goes on when the limit is raised.
+// A block is sticky if `blocked` is the latest of `blocked` and `unblocked` in the history. A block by the failure limit isn't,
+// so that the task goes on when the limit is raised.
 const promotable = `(status = 'todo' OR status = 'blocked'
 		AND consecutive_failures < COALESCE(max_retries, ?)
 		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
@@ -29,7 +29,7 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 	return promoted, err
 }
 
-// promote makes those of the tasks ready that still can be.
+// promote makes the tasks ready whose conditions still hold.
 func (t *tx) promote(ids []string, failureLimit int) (promoted int, err error) {
 	for _, id := range ids {
 		n, err := t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit)

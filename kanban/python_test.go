@@ -60,7 +60,7 @@ func TestPythonSharesTheFile(t *testing.T) {
 	}
 }
 
-// Whatever lock Python takes, flock or lockf, a dispatcher here sees it, and the other way round.
+// A dispatcher here sees either lock of Python, flock or lockf, and the other way round.
 func TestPythonSharesTheLocks(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"flock", "lockf"} {
@@ -115,7 +115,7 @@ func TestPythonWritesTheSameJSON(t *testing.T) {
 	}
 }
 
-// what of a file's structure matters: types and indexes, whatever the order in which they came.
+// structure returns the relevant structure of a file: types and indexes, without their order.
 func structure(t *testing.T, path string) map[string]any {
 	t.Helper()
 	var m map[string]any

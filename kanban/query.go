@@ -40,8 +40,8 @@ func column1[T any](ctx context.Context, q querier, query string, args ...any) (
 	return list, err
 }
 
-// load reads rows of a table. The fields of T are its columns in order; null is the zero value where the field is no pointer. A value of
-// another type than the column's, which SQLite lets any writer store, is read as SQLite converts it: it stops nobody.
+// load reads rows of a table. The fields of T are its columns in order; null is the zero value where the field is no pointer. A
+// value of another type than the column's, which SQLite lets any writer store, is read as SQLite converts it, without an error.
 func load[T any](ctx context.Context, q querier, t table, rest string, args ...any) (list []T, err error) {
 	names := make([]string, len(t.columns))
 	for i, c := range t.columns {

@@ -64,7 +64,7 @@ func (p *pass) heartbeatStale(w *watched) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
 
-// releaseStaleClaims extends the claims of workers that are alive and takes those of the others whose time is over.
+// releaseStaleClaims extends the claims of workers that are alive, and releases expired claims of the others.
 func (p *pass) releaseStaleClaims() error {
 	var over []*watched
 	for _, w := range p.watched {

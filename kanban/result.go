@@ -1,6 +1,6 @@
 package kanban
 
-// Result is what one pass did. The JSON names are those of the contract.
+// Result lists the changes of one pass. The JSON names are the contract's.
 type Result struct {
 	Reclaimed           int         `json:"reclaimed"`                  // claims released because their time was over
 	Crashed             []string    `json:"crashed"`                    // workers that are gone
@@ -9,7 +9,7 @@ type Result struct {
 	AutoBlocked         []string    `json:"auto_blocked"`               // reached the failure limit
 	Promoted            int         `json:"promoted"`                   // todo and blocked tasks that became ready
 	Spawned             []Spawned   `json:"spawned"`                    // in a dry run: would be
-	SkippedUnassigned   []string    `json:"skipped_unassigned"`         // nobody to run it: an operator must act
+	SkippedUnassigned   []string    `json:"skipped_unassigned"`         // no profile runs it: an operator must act
 	SkippedNonspawnable []string    `json:"skipped_nonspawnable"`       // the assignee isn't a profile: a person, a terminal
 	SkippedCapped       []Capped    `json:"skipped_per_profile_capped"` // the profile is busy
 	AutoAssigned        []string    `json:"auto_assigned_default"`      // the default assignee was applied, or would be

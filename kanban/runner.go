@@ -8,8 +8,8 @@ import (
 // Runner starts workers, knows how each one ended, and ends them with everything they left behind. Its methods are called
 // from one goroutine of the dispatcher at a time.
 //
-// A runner speaks of what it knows only. A worker that somebody else started, or that it has no memory of, is [Unknown] to it;
-// the dispatcher then judges by pid, as the other writers of the board do.
+// A runner reports only what it knows. A worker that another program started, or that it does not remember, is [Unknown] to it.
+// The dispatcher then judges by pid, as the other writers of the board do.
 type Runner interface {
 	// Start starts the worker of a run and returns as soon as it is executed. An error means that no process is left of it.
 	// A second call for the same run must not start a second worker.
@@ -27,8 +27,8 @@ type Runner interface {
 	// inherit. Of the ref, DB and Task count. False: that can't be found out now.
 	Left(ref Ref) (pids []int, ok bool)
 
-	// Forget tells that these runs are over on the board. The runner may drop what it remembers of them as soon as their workers
-	// have ended; a worker may need a moment to leave after it has finished its task.
+	// Forget tells that these runs are over on the board. The runner may drop its memory of them as soon as their workers have
+	// ended. A worker may need a moment to end after it has finished its task.
 	Forget(ctx context.Context, refs []Ref) error
 }
 
@@ -61,7 +61,7 @@ type Worker struct {
 // Sight is what a runner knows of a worker.
 type Sight int
 
-// What a runner can know.
+// The answers of a runner.
 const (
 	Unknown Sight = iota // not started by this runner, or forgotten
 	Alive
@@ -78,7 +78,7 @@ type Sighting struct {
 
 // Exit is how a worker ended.
 type Exit struct {
-	Known      bool // false: it is gone and nobody saw how
+	Known      bool // false: it is gone and its end is unknown
 	Code       int  // meaningful when Signal is 0
 	Signal     int
 	OOM        bool // the kernel killed it for want of memory

@@ -21,7 +21,7 @@ type watched struct {
 	sight   Sight
 	exit    Exit
 	gone    bool // its container or machine is gone, and the worker with it
-	other   bool // its pid is that of another process by now
+	other   bool // its pid belongs to another process by now
 	settled bool // a step of this pass has dealt with it
 }
 
@@ -59,7 +59,7 @@ func (p *pass) dead(w *watched) bool {
 	}
 }
 
-// replaced says whether the pid belongs to another process by now. What it started with is known from the ledger, or from the
+// replaced says whether the pid belongs to another process by now. The original start time comes from the ledger, or from the
 // first time that the pid was seen for this run.
 func (p *pass) replaced(w *watched) bool {
 	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program would end itself
@@ -320,8 +320,8 @@ func (p *pass) remember(e entry) {
 	}
 }
 
-// isGone says whether what the ledger tells of is gone for certain: another boot or another container made the entry, and that was of this
-// host, or had the volume as this one has it now, which one container at a time has.
+// isGone says whether the worker of a ledger entry is gone for certain. That is so if another boot or container of this host made
+// the entry. It is so too if that container had the volume that this one has now, because one container at a time has it.
 func (p *pass) isGone(e entry) bool {
 	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
@@ -351,8 +351,8 @@ func (d *Dispatcher) ref(t Task) Ref {
 	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
-// note takes what the runner says. That no worker exists is believed only of runs that a dispatcher began, for a claim without a worker
-// is somebody's at a terminal, and only when no request to start one is under way.
+// note takes the answer of the runner. "No worker exists" counts only for runs that a dispatcher began: a claim without a worker
+// belongs to a person at a terminal. It counts only while no request to start a worker is under way.
 func (p *pass) note(w *watched, s Sighting) {
 	if s.Sight == NeverStarted && (!w.ours || p.now < p.doubts[w.CurrentRunID]) {
 		return

@@ -24,8 +24,8 @@ func (e *TornError) Error() string {
 // file longer, and the log may begin anew between two looks.
 const tornWait = 2 * time.Second
 
-// checkLength compares the header's page count with the size of the file. Pages that the file lacks and the log has are no loss: a
-// process that dies in a checkpoint, or finds the disk full, leaves them there, and the next checkpoint writes them.
+// checkLength compares the header's page count with the size of the file. Pages that the file lacks and the log has are no loss.
+// A process that dies in a checkpoint, or finds the disk full, leaves them there, and the next checkpoint writes them.
 func (s *Store) checkLength(ctx context.Context) error {
 	err := s.torn()
 	if err == nil {
@@ -74,8 +74,8 @@ func (s *Store) torn() error {
 	return &TornError{s.raw.Name(), pages, st.Size()}
 }
 
-// inLog says whether a write-ahead log has every page from first to last. The format is SQLite's: a header of 32 bytes, then frames of
-// a header of 24 bytes and a page; only frames with the salt of the header count.
+// inLog says whether a write-ahead log has every page from first to last. The format is SQLite's: a header of 32 bytes, then
+// frames of a header of 24 bytes and a page. Only frames with the salt of the header count.
 func inLog(path string, size, first, last int64) bool {
 	f, err := openRegular(path)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"reflect"
 )
 
-// What is null in the file is null in JSON: readers in other languages ask for that.
+// A null in the file is null in JSON: readers in other languages need that.
 
 // MarshalJSON implements [json.Marshaler].
 func (t Task) MarshalJSON() ([]byte, error) { return wire(tasksTable, t), nil }

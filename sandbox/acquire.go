@@ -136,8 +136,9 @@ func (m *Manager) wakeOnce(ctx context.Context, c Container) error {
 	return fmt.Errorf("it is %s: %w", c.State, ErrGone)
 }
 
-// create makes a container, starts it and has the program inside begin. A failure leaves none behind. Who gives up meanwhile waits
-// a little for the engine's answer: an engine goes on with what nobody waits for, and the container would be there after it was removed.
+// create makes a container, starts it, and waits until the program inside has begun. A failure leaves no container behind. A
+// caller that gives up still waits a little for the engine's answer. The engine goes on with the request, and the container would
+// appear after its removal.
 func (m *Manager) create(caller context.Context, spec *Spec) (id string, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
 	defer cancel()
@@ -249,7 +250,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	return true, nil
 }
 
-// state asks the engine what a container is in. What the engine doesn't answer has no State.
+// state asks the engine for the state of a container. Without an answer there is no State.
 func (m *Manager) state(ctx context.Context, id string) Container {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
 	defer cancel()

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// What HINIT_SANDBOX_ALLOW may permit where there is no service.
+// The words of HINIT_SANDBOX_ALLOW, which counts without the service only.
 const (
 	AllowPrivileged = "privileged" // --privileged, devices, capabilities and security options beyond a sandbox's own
 	AllowHost       = "host"       // namespaces of the host or of another container, and its cgroups

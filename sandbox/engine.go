@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Engine is what sandboxes need of a container engine. Everything may be called from several goroutines and ends when its
-// context does. Errors say what was asked of what; what the engine says of a container or image that isn't there wraps [ErrGone]
-// or [ErrNoImage], and an engine that doesn't answer wraps [ErrNoEngine].
+// Engine has the calls that sandboxes need of a container engine. Every method may be called from several goroutines and ends
+// when its context does. Errors name the request and its object. A missing container or image wraps [ErrGone] or [ErrNoImage],
+// and an engine that doesn't answer wraps [ErrNoEngine].
 type Engine interface {
 	// Info asks the engine what it is.
 	Info(ctx context.Context) (Info, error)
@@ -20,7 +20,7 @@ type Engine interface {
 	// List returns the containers that carry all the labels, in any state. A label of the value "" need only be there.
 	List(ctx context.Context, labels map[string]string) ([]Container, error)
 	Inspect(ctx context.Context, id string) (Container, error)
-	// Create makes a container and does not start it. What failed left none behind, unless the engine stopped answering.
+	// Create makes a container and does not start it. A failure leaves none behind, unless the engine stopped answering.
 	Create(ctx context.Context, spec Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
 	Unpause(ctx context.Context, id string) error
@@ -57,8 +57,9 @@ type Volume struct {
 
 // A Watcher is an engine that tells of changes.
 type Watcher interface {
-	// Watch calls changed whenever a container that carries all the labels is made, ends or is removed, from a second before it began
-	// on, until the context ends or the engine doesn't tell any more; the error says why. began is called when it tells.
+	// Watch calls changed whenever a container with all the labels is made, ends or is removed. It starts with the events of the
+	// last second, and goes on until the context ends or the engine sends no more; the error says why. began is called when the
+	// events begin.
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
@@ -192,5 +193,5 @@ type ExecSpec struct {
 	Detach bool
 }
 
-// Size is that of a terminal.
+// Size is the size of a terminal.
 type Size struct{ Columns, Rows uint16 }

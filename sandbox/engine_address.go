@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// address is where an engine is.
+// address is the address of an engine, and where it came from.
 type address struct {
 	host string
 	tls  string // directory of its certificates, "" for none
 }
 
-// sockets are where engines listen that nobody has named.
+// sockets are the default sockets of engines.
 func sockets() []string {
 	list := []string{"/var/run/docker.sock", "/run/docker.sock"}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
@@ -121,7 +121,7 @@ func contextAddress(name string) (address, error) {
 	return at, nil
 }
 
-// isRefused reports whether nobody listens.
+// isRefused reports whether the socket has no listener.
 func isRefused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// What errors of this package wrap.
+// Errors for errors.Is.
 var (
 	// ErrGone: the engine has no such container.
 	ErrGone = errors.New("no such container")
@@ -39,7 +39,7 @@ func (e *OptionError) Error() string {
 	return fmt.Sprintf("cannot use %s=%q: it must be %s", e.Name, e.Value, e.Want)
 }
 
-// LostError says that a command began, or may have begun, and that nobody knows how it ended. It was not run again.
+// LostError says that a command began, or may have begun, and that its end is unknown. It was not run again.
 type LostError struct {
 	Began     bool      // it did begin; else it may have
 	Why       string    // what the connection said

@@ -23,8 +23,8 @@ const (
 	silence    = 3 * time.Second
 	// hopeless is how long it may be silent in a container that runs: a busy machine is no reason to lose a command.
 	hopeless = 30 * time.Second
-	// overtime is how much longer than its limit a command may take before its connection is given up: its tree is to be ended
-	// by the program inside meanwhile.
+	// overtime is how much longer than its limit a command may take before its connection is given up. Meanwhile the program
+	// inside ends its tree.
 	overtime = 8 * time.Second
 )
 
@@ -34,9 +34,9 @@ const (
 	CodeInterrupted = 130
 )
 
-// Exec runs a command and returns how it ended. Whatever exit code it had is no error. When ctx ends, the command's whole tree is
-// ended, and the Result says Interrupted. A Command begins in the tracked directory, with the variables that earlier ones
-// exported; both are as the command left them for the next one. One that is killed or leaves by exit changes neither.
+// Exec runs a command and returns how it ended. No exit code is an error. When ctx ends, the command's whole tree is ended, and
+// the Result says Interrupted. A Command begins in the tracked directory, with the variables that earlier ones exported; both are
+// as the command left them for the next one. One that is killed or leaves by exit changes neither.
 //
 // The error is a *LostError when the end of the command is not known, and wraps [ErrGone], [ErrNoEngine] or [ErrClosed] where it did
 // not begin.
@@ -391,7 +391,7 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 		t := &attempt{s: s, l: l, open: open, req: Request{Stdin: in, Stdout: out, Timeout: -1, Grace: time.Millisecond}, start: time.Now()}
 		end, err := t.run(ctx)
 		switch {
-		case errors.Is(err, mux.ErrNotSent) && try == 0: // the connection ended while nobody looked
+		case errors.Is(err, mux.ErrNotSent) && try == 0: // the connection ended while it was idle
 			s.drop(l)
 		case err != nil && open.Op == mux.OpStart && !l.alive():
 			return end, s.lost(ctx, t, err)
@@ -401,8 +401,8 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 	}
 }
 
-// JobOutput copies what a background command has written from an offset on, and with follow what it writes until it ends.
-// It returns the command as it is then. What is not kept any more is left out: Job.Dropped is where the kept part begins.
+// JobOutput copies the output of a background command from an offset on. With follow it goes on until the command ends. It
+// returns the command's state then. Dropped output is left out: Job.Dropped is where the kept part begins.
 func (s *Sandbox) JobOutput(ctx context.Context, id string, offset int64, follow bool, w io.Writer) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Offset: offset, Follow: follow}, nil, w)
 	if err != nil || len(end.Jobs) == 0 {

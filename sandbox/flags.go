@@ -185,7 +185,7 @@ func size(field func(*Spec) *int64) func(*Spec, string) error {
 	}
 }
 
-// mountOptions are those of the operator's volumes. An agent's has none: with rshared a mount inside would show outside.
+// mountOptions are the options of the operator's volumes. An agent's has none: with rshared a mount inside would show outside.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
 // parseVolume reads what -v takes: [source:]target[:option,...], the source a path or the name of a volume. A "~/" is this user's home. Options

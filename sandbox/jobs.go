@@ -63,7 +63,7 @@ func (s *Sandbox) PutTree(ctx context.Context, dir string, tar io.Reader) error 
 	return err
 }
 
-// GetTree packs a path into a tar archive. Whoever unpacks it must not trust the names and links in it.
+// GetTree packs a path into a tar archive. Do not trust the names and links in it.
 func (s *Sandbox) GetTree(ctx context.Context, path string, tar io.Writer) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpGetTree, Path: path}, nil, tar)
 	return err

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The labels of a sandbox's container. The first three are the agent's own; nothing but the exact values makes a container a sandbox.
+// The labels of a sandbox's container. The first three are the agent's own; only the exact values make a container a sandbox.
 const (
 	LabelAgent   = "hermes-agent"   // "1"
 	LabelTask    = "hermes-task-id" // sanitised

@@ -197,7 +197,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// TestAContainerInUse is told from one that nobody uses.
+// TestAContainerInUse is told from an unused one.
 func TestAContainerInUse(t *testing.T) {
 	f := newFake()
 	used := map[string]int{}

@@ -44,9 +44,9 @@ func (l *link) close() {
 // signTime is how long the program inside may take to give a sign before the engine is asked what its container is in.
 const signTime = 250 * time.Millisecond
 
-// ready returns a link that works, before each command: one whose other side gives a sign; else the engine says what the container is in. One
-// that runs is connected to; one that is paused is an error, and so is an adopted one that does not run; another one is started again, or
-// made again. Of any number of callers one does it, and the others wait for that.
+// ready returns a link that works, before each command. A link whose other side answers is used; else the engine reports the
+// state of the container. A running container is connected to. A paused one is an error, and so is an adopted one that does not
+// run. Any other is started again, or made again. One caller does that, and the others wait for it.
 func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	l, err := s.current()
 	if err != nil {
@@ -160,7 +160,7 @@ func (s *Sandbox) revive(ctx context.Context, c Container) (Container, error) {
 	return s.m.engine.Inspect(ctx, s.ID())
 }
 
-// dialDirect connects to the program inside by the socket on the volume, nil when nobody answers there.
+// dialDirect connects to the program inside by the socket on the volume, nil when there is no answer.
 func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	conn := m.dialSocket(name)
 	if conn == nil {
@@ -183,8 +183,8 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 // helloTime is how long the program inside may take to answer.
 const helloTime = 2 * time.Second
 
-// dialSocket connects to the socket of a container. What lies there is the container's to change, so nothing but a socket is used, and
-// no link is followed.
+// dialSocket connects to the socket of a container. The container can change that name, so only a socket is used, and no link is
+// followed.
 func (m *Manager) dialSocket(name string) net.Conn {
 	if name == "" || strings.Contains(name, "/") {
 		return nil
@@ -321,8 +321,9 @@ func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error
 	return m.attach(ctx, c.ID, path)
 }
 
-// isMissing reports whether a runtime has said that there is no such program. After any other error the container may be just ending, and an
-// engine that copies into it then mounts what it has mounted: what removes the container would remove the files there too.
+// isMissing reports whether a runtime has said that there is no such program. After any other error the container may be just
+// ending. An engine that copies into it then mounts its mounts again, and the removal of the container would remove the files
+// there too.
 func isMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
@@ -331,8 +332,8 @@ func isMissing(err error) bool {
 // copiedName begins the name of the program inside where it was copied to, in the root directory.
 const copiedName = ".hinit-sandbox-"
 
-// copyHelper copies the program inside into a container, best before its first start: an engine that copies mounts all of the container again,
-// and that these mounts go away shows in a container that runs.
+// copyHelper copies the program inside into a container, best before its first start. To copy, an engine mounts all of the
+// container's mounts again, and a running container notices when they go away.
 func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err error) {
 	program, hash, err := m.helper.read()
 	if err != nil {

@@ -31,7 +31,7 @@ type Manager struct {
 	closed   bool
 
 	probing sync.Mutex
-	disk    *bool // the engine can limit disks; nil while nobody asked
+	disk    *bool // the engine can limit disks; nil until the first question
 }
 
 // NewManager returns a manager. It makes the volume's state directory; it does not ask the engine anything yet. The manager closes the engine.

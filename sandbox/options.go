@@ -9,7 +9,7 @@ type Options struct {
 	Image      string
 	ForwardEnv []string          // names whose values come from this process, or from Dotenv where it has none
 	Env        map[string]string // literal, on the container; everybody who may inspect it sees them
-	Pass       []string          // further names, of which those of providers' credentials are left out
+	Pass       []string          // further names; names of providers' credentials are left out
 	Volumes    []string          // host:container[:ro]
 	ExtraArgs  []string          // flags of docker run, after all others
 
@@ -43,7 +43,7 @@ type Options struct {
 	Root   string // what root inside is, in words; shown by Describe
 	NoRoot string // a line that is told once, after a command that failed as if it needed root; "" is none
 
-	// Used is told when a command begins (+1) and ends (-1) in the container of an id. It must not block; nil is nobody.
+	// Used is told when a command begins (+1) and ends (-1) in the container of an id. It must not block; nil is none.
 	Used func(id string, n int)
 
 	Getenv func(string) (string, bool) // for forwarded names; nil is os.LookupEnv

@@ -19,8 +19,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// FromEnv reads the options from the variables of the contract (TERMINAL_DOCKER_IMAGE and so on), on top of the defaults. What is
-// wrong is an *OptionError that names the variable, several are joined; what is only odd is dropped, and told by the warnings.
+// FromEnv reads the options from the variables of the contract (TERMINAL_DOCKER_IMAGE and so on), on top of the defaults. A wrong
+// value is an *OptionError that names the variable; several are joined. A merely odd value is dropped, with a warning.
 func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []string, err error) {
 	opts = DefaultOptions()
 	e := env{lookup: lookup}

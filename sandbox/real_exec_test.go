@@ -245,7 +245,8 @@ func stillRuns(t *testing.T, id, what string) error {
 	return nil
 }
 
-// TestRealLeftBehind: children that a command leaves behind go on, also when they write to its output all the time, and hold nobody up.
+// TestRealLeftBehind: children that a command leaves behind go on, also when they write to its output all the time, and delay no
+// caller.
 func TestRealLeftBehind(t *testing.T) {
 	_, s := real(t, nil)
 	if out, res := output(t, s, "(while :; do echo tick; sleep 0.02; echo x >> /tmp/ticks; done) & echo started"); res.Code != 0 || !strings.HasPrefix(out, "started") && !strings.Contains(out, "tick") {

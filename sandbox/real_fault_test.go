@@ -291,8 +291,8 @@ func TestRealTwoProcessesMakeOne(t *testing.T) {
 	}
 }
 
-// TestRealCrashes kills a client at each point at which it has something to leave behind. What is left is found by the next sweep or
-// used by the next client.
+// TestRealCrashes kills a client at each point at which it leaves something behind. The next sweep finds the leftovers, or the
+// next client uses them.
 func TestRealCrashes(t *testing.T) {
 	for _, point := range []string{"locked", "create", "created", "started", "attach", "helper"} {
 		t.Run(point, func(t *testing.T) {

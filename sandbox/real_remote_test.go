@@ -90,7 +90,7 @@ func TestRealRemote(t *testing.T) {
 	engineEnd(t, m, s)
 }
 
-// TestRealAnotherEngine tries the engine at the address in HINIT_SANDBOX_TEST_ENGINE, such as that of podman system service, and with
+// TestRealAnotherEngine tries the engine at the address in HINIT_SANDBOX_TEST_ENGINE, such as podman system service's, and with
 // HINIT_SANDBOX_TEST_RUNTIME in another runtime, such as runsc.
 func TestRealAnotherEngine(t *testing.T) {
 	host, runtime := os.Getenv("HINIT_SANDBOX_TEST_ENGINE"), os.Getenv("HINIT_SANDBOX_TEST_RUNTIME")
@@ -106,7 +106,7 @@ func TestRealAnotherEngine(t *testing.T) {
 	}
 	o := realOptions(t)
 	o.MemoryMB, o.CPUs, o.Docker, o.Runtime = 0, 0, host, runtime
-	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // those of podman may be more than root has here
+	o.ExtraArgs = append(o.ExtraArgs, "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024") // podman's own may be more than root has here
 	engine, err := Docker(o.Docker)
 	if err != nil {
 		t.Fatal(err)

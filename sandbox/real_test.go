@@ -15,7 +15,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// The tests in files named real_* drive the engine of this machine. What they make carries this prefix in the profile's label.
+// The tests in files named real_* drive the engine of this machine. Their containers have this prefix in the profile's label.
 var testRun = "hinit-sandbox-test-" + randomHex(4)
 
 var testTag = testRun + ":image"

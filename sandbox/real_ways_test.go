@@ -246,7 +246,7 @@ func newEngine(t *testing.T, hide ...string) *secondEngine {
 	t.Cleanup(func() {
 		e.end(os.Interrupt)
 		e.log.Close()
-		e.bury()
+		e.cleanUp()
 	})
 	e.start()
 	return e
@@ -294,13 +294,13 @@ func (e *secondEngine) end(signal os.Signal) {
 		_ = e.cmd.Process.Signal(signal)
 		_ = e.cmd.Wait()
 		e.cmd = nil
-		// Its containerd dies with it, and stays a zombie where process 1 buries nobody; the next would take it for alive.
+		// Its containerd dies with it, and stays a zombie if process 1 reaps no orphans; the next would take it for alive.
 		_ = os.Remove(e.dir + "/exec/containerd/containerd.pid")
 	}
 }
 
-// bury removes what a killed engine has left: processes whose command line or control group has the engine's directory in it.
-func (e *secondEngine) bury() {
+// cleanUp removes what a killed engine has left: processes whose command line or control group has the engine's directory in it.
+func (e *secondEngine) cleanUp() {
 	pids, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range pids {
 		line, _ := os.ReadFile(dir + "/cmdline")

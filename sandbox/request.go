@@ -38,7 +38,7 @@ type Request struct {
 	Retry   Retry
 }
 
-// Streams are those of a command line.
+// Streams are the streams of a command line.
 type Streams struct {
 	In       io.Reader // nil is none
 	Out, Err io.Writer

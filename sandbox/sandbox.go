@@ -72,7 +72,7 @@ func (s *Sandbox) enter() (exit func(), err error) {
 	}, nil
 }
 
-// leave keeps commands from beginning. The connection ends with the last one, or with now at once: then all of them end.
+// leave refuses new commands. The connection ends with the last command; with now it ends at once, and all commands end.
 func (s *Sandbox) leave(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 	return e
 }
 
-// endLeft connects again, and ends what is left of a command whose program inside has died: nobody else will.
+// endLeft connects again, and ends the leftovers of a command whose program inside has died: no other process does.
 func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) error {
 	l, err := s.ready(ctx)
 	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // else its processes are gone, and their numbers are others'
@@ -154,8 +154,8 @@ func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) error {
 // removeTime is how long a container that has ended is looked at again: it may just be being removed.
 const removeTime = 400 * time.Millisecond
 
-// settled asks the engine what a container is in whose program inside has ended. That one runs it is believed only when the program
-// can be started in it again: the engine takes its time to notice an end.
+// settled asks the engine for the state of a container whose program inside has ended. The state "running" counts only if the
+// program can be started in it again: the engine takes its time to notice an end.
 func (s *Sandbox) settled(ctx context.Context, l *link) Container {
 	limit := time.Now().Add(settleTime)
 	var ended time.Time

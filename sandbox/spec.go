@@ -153,9 +153,9 @@ func taskDir(dir string, key Key) string {
 	return filepath.Join(dir, "docker", Sanitise(cmp.Or(key.Task, "default")))
 }
 
-// credentialMounts are the files of a profile, by their path in it, that commands may read. What is missing or a directory is left
-// out with a warning: mounting it would keep the container from starting, or put a directory where a file belongs. So is a link that
-// leads out of the profile.
+// credentialMounts are the files of a profile, by their path in it, that commands may read. A missing file or a directory is left
+// out with a warning: mounting it would keep the container from starting, or put a directory where a file belongs. So is a link
+// that leads out of the profile.
 func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	if len(files) == 0 {
 		return nil
@@ -205,8 +205,8 @@ func newName() string {
 	return "hermes-" + hex.EncodeToString(b)
 }
 
-// forwarded returns the values of the names that are forwarded: this process's, or the profile's where this one has none. What is
-// empty everywhere is not there at all.
+// forwarded returns the values of the names that are forwarded: this process's, or the profile's where this one has none. A
+// variable that is empty everywhere is left out.
 func forwarded(o Options) map[string]string {
 	getenv := o.Getenv
 	if getenv == nil {

@@ -24,7 +24,7 @@ import (
 type store struct {
 	path string
 	dir  *fsutil.Dir
-	id   string // tells the containers of this volume from those of others
+	id   string // tells the containers of this volume from other volumes' containers
 }
 
 // The directories of a volume.
@@ -136,7 +136,7 @@ func (v *store) makeRun(name string, labels map[string]string) (dir string, err 
 	if err := v.dir.Mkdir(rel, 0o700); err != nil {
 		return "", err
 	}
-	// Whoever the container's user is makes the socket there. Nobody else gets to the directory: the one above is private.
+	// The container's user makes the socket there. No other user gets to the directory: the one above is private.
 	if _, err := v.dir.Chmod(rel, 0o777); err != nil {
 		return "", err
 	}

@@ -26,8 +26,8 @@ type Reaped struct {
 	Error     string        `json:"error,omitempty"` // it could not be removed
 }
 
-// ours says whether a container is a sandbox of this volume: by its label, or, where the agent has made it by itself, by the labels of this
-// profile and a task.
+// ours says whether a container is a sandbox of this volume. The label says so, or, if the agent has made it by itself, the
+// labels of this profile and a task.
 func (m *Manager) ours(c Container, profile string) bool {
 	if volume, has := c.Labels[LabelVolume]; has {
 		return volume == m.store.id
@@ -77,9 +77,9 @@ func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 // sweepAgain is when a sweep looks again at what it could not judge or remove.
 const sweepAgain = time.Minute
 
-// Sweep removes the containers of this volume that nobody will use again: ended, created or dead ones, which are older than the
-// age. It never touches what carries another volume's label. Of what carries none it takes only ended ones: they may be of another
-// user's agent. next is when the next of the containers that are there comes of age; zero: none does as long as none of them changes.
+// Sweep removes the unused containers of this volume: ended, created or dead ones that are older than the age. It never touches a
+// container with another volume's label. Of containers without a label it removes only ended ones: they may belong to another
+// user's agent. next is when the next container reaches the age; zero: none does as long as none changes.
 func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
@@ -121,8 +121,8 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 	return out, next, nil
 }
 
-// reap removes one container if nobody will use it again, and says so; nil if it stays, and then when it is to be looked at again.
-// Everything is looked at anew by the lock of its key, so that nobody begins to use it meanwhile.
+// reap removes one container if it is unused, and says so; nil if it stays, with the time of its next check. It checks everything
+// anew under the lock of its key, so that no command begins in it meanwhile.
 func (m *Manager) reap(ctx context.Context, c Container, what Reap) (*Reaped, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
 	if c.State != Exited && (!own && !what.Now || c.State != Created && c.State != Dead) {
@@ -159,7 +159,7 @@ func (m *Manager) reap(ctx context.Context, c Container, what Reap) (*Reaped, ti
 		}
 	}
 	if since.IsZero() {
-		return nil, time.Time{} // nobody can say how old it is
+		return nil, time.Time{} // its age is unknown
 	}
 	if r.Age = time.Since(since); r.Age < what.MaxAge {
 		return nil, since.Add(what.MaxAge)

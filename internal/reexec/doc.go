@@ -1,11 +1,11 @@
 // Package reexec replaces the program of this process by another. The process id, children, pipes, sockets, delays and the
 // signals that come meanwhile are kept. Each program is a [Generation].
 //
-// The state that is handed over is each room's Handover, a plain struct. A room returns it from HandOver and becomes a successor
-// by TakeOver. A field that must stay behind has the tag `reexec:"-"`; an open file is a field of type *os.File. All of it
-// travels as JSON ([Codec]) in a sealed memory file (memfd_create(2)). The next image finds the file by an environment variable
-// ([Var]) that no child gets to see. Unknown keys are ignored and missing keys are zero, so an older and a newer hinit understand
-// each other. Times keep their place on the monotonic clock.
+// The state is each room's Handover, a plain struct. A room returns it from HandOver and becomes a successor by TakeOver. A field
+// that must stay behind has the tag `reexec:"-"`. An open file is a field of type *os.File. All of it travels as JSON ([Codec])
+// in a sealed memory file (memfd_create(2)). The next image finds the file by an environment variable ([Var]) that no child gets
+// to see. Unknown keys are ignored and missing keys are zero, so an older and a newer hinit understand each other. Times keep
+// their place on the monotonic clock.
 //
 // By whom, and in which order: an operator asks ([Generation.Ask]), or a goroutine panics ([Generation.Panicked]). The [House]
 // comes to rest, its supervisor yields, the logs stop between two reads, all is written down, signals wait in the kernel, and

@@ -141,7 +141,7 @@ var agentRows = []struct {
 	{words: "", says: "Exit codes"},
 }
 
-// What people and scripts type for the agent's own command does the same here, with the same exit codes and the same names in JSON.
+// The command lines of the agent's own command do the same here, with the same exit codes and the same names in JSON.
 func TestTheAgentsCommandLine(t *testing.T) {
 	s := newShell(t)
 	s.env["HERMES_PROFILE"] = "coder"

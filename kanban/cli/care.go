@@ -92,7 +92,7 @@ func doctor(c *call) action {
 	}
 }
 
-// examine looks at an open board.
+// examine checks an open board for faults.
 func (x *examination) examine(ctx context.Context, s *kanban.Store) error {
 	cfg, warnings, err := kanban.ReadConfig(x.configPath())
 	if err != nil {
@@ -301,14 +301,14 @@ func lockHolders(path string) (pids []int, known bool) {
 		if len(fields) < 6 || fields[1] == "->" || !strings.HasSuffix(fields[5], suffix) {
 			continue
 		}
-		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && !slices.Contains(pids, pid) { // a record lock of an open file names nobody
+		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && !slices.Contains(pids, pid) { // a record lock of an open file names no process
 			pids = append(pids, pid)
 		}
 	}
 	return pids, lines.Err() == nil
 }
 
-// warnIdle says that nobody will start a task that is ready. It is silent where that can't be known.
+// warnIdle warns that no dispatcher will start a ready task. It is silent if that can't be known.
 func (c *call) warnIdle() {
 	paths, err := c.paths()
 	if err != nil {

@@ -250,7 +250,8 @@ func (c *call) each(ids []string, done string, do func(id string) (bool, error))
 // prose is text that may have several lines.
 type prose string
 
-// print writes for people. What a task says is whatever an agent wrote, so each text but prose is one line, and a terminal obeys none.
+// print writes for people. An agent wrote the texts of a task. So each text but prose becomes one line, and escape sequences are
+// made visible.
 func (c *call) print(format string, args ...any) {
 	for i, arg := range args {
 		if text, is := arg.(prose); is {

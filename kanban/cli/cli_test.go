@@ -364,7 +364,7 @@ func TestQuotedAsPythonDoes(t *testing.T) {
 	}
 }
 
-// TestAllBoardsAtOnce: what the status page asks for. A board that nobody has made is not made by looking.
+// TestAllBoardsAtOnce: the request of the status page. A query does not make a missing board.
 func TestAllBoardsAtOnce(t *testing.T) {
 	s := newShell(t)
 	if out := s.do("stats", "--all"); strings.TrimSpace(out) != "[]" {

@@ -329,7 +329,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		troubled = trouble
 		ctx, cancel := context.WithTimeout(context.Background(), sayTime)
 		defer cancel()
-		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // not the service of PID 1: nobody shows it
+		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // not the service of PID 1: it is shown nowhere
 	}
 	if h.pid1 != nil {
 		s.Stopping = func() bool {

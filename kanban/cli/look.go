@@ -26,7 +26,7 @@ func lookVerbs() []verb {
 	}
 }
 
-// follow prints events, those of one task or of all, and goes on until it is interrupted.
+// follow prints events, of one task or of all, and goes on until it is interrupted.
 func follow(c *call) action {
 	c.asJSON()
 	last := c.Flags.Int("n", 20, "begin with the last `N`")
@@ -130,7 +130,7 @@ func stats(c *call) action {
 				row(status+" (unknown)", st.ByStatus[status])
 			}
 		}
-		_ = end() // nothing is left to be done when nobody reads
+		_ = end() // without a reader there is nothing left to do
 		for _, who := range slices.Sorted(maps.Keys(st.ByAssignee)) {
 			var parts []string
 			for _, status := range kanban.Statuses {

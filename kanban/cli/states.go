@@ -38,7 +38,7 @@ func workVerbs() []verb {
 	}
 }
 
-// reasons defines --reason, which may be words after the task as well.
+// reasons defines --reason; the reason may also follow the task as plain words.
 func (c *call) reasons() func(words []string) string {
 	said := c.Flags.String("reason", "", "`TEXT`")
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
@@ -97,7 +97,7 @@ func (c *call) noted(ctx context.Context, s *kanban.Store, id, kind, reason stri
 	if reason == "" {
 		return nil
 	}
-	_, err := s.AddComment(ctx, c.Now(), id, c.who(""), kind+": "+reason)
+	_, err := s.AddComment(ctx, c.Now(), id, c.author(""), kind+": "+reason)
 	return err
 }
 
@@ -149,7 +149,7 @@ func promote(c *call) action {
 	reason, ids := c.reasons(), c.more()
 	c.asJSON()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		p.Actor, p.Reason = c.who(""), reason(words[1:])
+		p.Actor, p.Reason = c.author(""), reason(words[1:])
 		did, said := "Promoted", []promotion{}
 		if p.DryRun {
 			did = "Would promote"
@@ -264,7 +264,7 @@ func (c *call) showRuns(list []kanban.Run) {
 		}
 		row(r.ID, r.Profile, pid, at(r.StartedAt), took, outcome, why)
 	}
-	_ = end() // nothing is left to be done when nobody reads
+	_ = end() // without a reader there is nothing left to do
 }
 
 func workerLog(c *call) action {

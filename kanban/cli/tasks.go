@@ -104,7 +104,7 @@ func listTasks(c *call) action {
 	c.asJSON()
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		if *mine && f.Assignee == "" {
-			f.Assignee = c.who("")
+			f.Assignee = c.author("")
 		}
 		if f.Status != "" && !slices.Contains(kanban.Statuses, f.Status) {
 			return misused("there is no such status as %q; there are: %q", f.Status, kanban.Statuses)
@@ -270,8 +270,8 @@ func edit(c *call) action {
 	}
 }
 
-// who is the author of something.
-func (c *call) who(named string) string {
+// author returns the author of a comment or task.
+func (c *call) author(named string) string {
 	if named != "" {
 		return named
 	}
@@ -289,7 +289,7 @@ func comment(c *call) action {
 		if runes := []rune(text); *most > 0 && len(runes) > *most {
 			text = string(runes[:*most])
 		}
-		_, err := s.AddComment(ctx, c.Now(), words[0], c.who(*author), text)
+		_, err := s.AddComment(ctx, c.Now(), words[0], c.author(*author), text)
 		return c.did(true, err, "Commented on %s", words[0])
 	}
 }
@@ -308,7 +308,7 @@ func archive(c *call) action {
 	}
 }
 
-// profile is whom a task is given to: nobody for none.
+// profile is the assignee of a task; it may be none.
 func profile(word string) string {
 	if slices.Contains([]string{"none", "-", "null"}, strings.ToLower(word)) {
 		return ""

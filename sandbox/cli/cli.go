@@ -17,7 +17,7 @@ import (
 	"hinit/sandbox"
 )
 
-// Lost is the exit code where the end of a command is not known: that of one that was killed.
+// Lost is the exit code of a command whose end is not known: the code of a killed command.
 const Lost = 137
 
 // Host is where verbs run.

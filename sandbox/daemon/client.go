@@ -23,8 +23,8 @@ var ErrNone = errors.New("there is no service of sandboxes")
 // ErrLost is wrapped by the error of [Conn.Run] when the service has gone while the command ran.
 var ErrLost = errors.New("the service of sandboxes went away while the command ran")
 
-// dialTime is how long a service that has been there may be away: as long as it takes hinit to start it again, and less than the agent's
-// patience with docker version.
+// dialTime is how long a service may be away: long enough for hinit to start it again, and less than the agent's patience with
+// docker version.
 const (
 	dialTime  = 4 * time.Second
 	dialPause = 50 * time.Millisecond
@@ -117,7 +117,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 	}
 }
 
-// output is an output of the caller's. What can't be written ends the command.
+// output is an output of the caller's. A failed write ends the command.
 type output struct {
 	to   io.Writer
 	fail func(error)

@@ -6,5 +6,5 @@
 //
 // [Dial] and [Conn.Run] are the other side. Nothing that has to survive is in the server: containers are found by their labels.
 //
-// A Server owns one goroutine for each connection and two while its command runs. A Conn owns those of one Run.
+// A Server owns one goroutine for each connection and two while its command runs. A Conn owns the goroutines of one Run.
 package daemon

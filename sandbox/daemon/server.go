@@ -25,7 +25,7 @@ type Peer struct {
 
 // Request is one command line.
 type Request struct {
-	Docker bool              `json:"docker,omitempty"` // the docker command's, else that of hinit sandbox
+	Docker bool              `json:"docker,omitempty"` // the docker command's, else hinit sandbox's
 	Args   []string          `json:"args"`
 	Home   string            `json:"home,omitempty"`  // HERMES_HOME of the caller: which profile it says it is
 	Env    map[string]string `json:"env,omitempty"`   // of the variables that the command line names
@@ -34,7 +34,7 @@ type Request struct {
 	Size   sandbox.Size      `json:"size,omitzero"`
 }
 
-// Streams are those of a request, on either side.
+// Streams are the streams of a request, on either side.
 type Streams = sandbox.Streams
 
 // Handler answers a request and returns the exit code of its command. The context ends when the caller has gone.
@@ -55,7 +55,7 @@ type Server struct {
 	long    map[uint32]int // bytes of long requests
 }
 
-// What a request may have without being counted, and how many bytes the longer ones of one user may have together.
+// The size up to which a request is not counted, and the bytes of one user's longer requests together.
 const (
 	shortRequest = 16 << 10
 	longRequests = 16 << 20
@@ -77,7 +77,7 @@ func (s *Server) keep(uid uint32, n int) bool {
 	return true
 }
 
-// What a connection gets that is not served.
+// The answers to connections that are not served.
 const (
 	codeNotAllowed = 5
 	codeBusy       = 1
@@ -86,7 +86,7 @@ const (
 // requestTime is how long a connection may take to say what it wants.
 const requestTime = 5 * time.Second
 
-// Serve answers until the context ends. Then it lets go of every caller and returns when all are gone.
+// Serve answers until the context ends. Then it closes every connection and returns when all are gone.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // ends Accept
 	defer stop()

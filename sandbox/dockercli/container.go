@@ -10,9 +10,8 @@ import (
 	"hinit/sandbox"
 )
 
-// run is docker run -d and docker create. A caller that has looked for its container with docker ps and found none gets the one that
-// somebody else has made since, if there is one: it would have found that had it looked now. A caller that did not look wants a
-// container of its own.
+// run is docker run -d and docker create. A caller that has found no container with docker ps gets the one that another caller
+// has made since, if there is one. A caller that did not look wants a container of its own.
 func (p *Personality) run(ctx context.Context, c *Run, from Caller) int {
 	spec := c.Spec
 	for _, name := range c.Names {

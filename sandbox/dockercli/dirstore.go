@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Store keeps what the personality remembers between two calls of one process: what it saw in docker ps, and how a command ended whose
-// output looks as if the container were gone. It is files of this user, in a directory that nobody else can write.
+// Store keeps the memory of the personality between two calls of one process. That is the output of docker ps, and the ends of
+// commands whose output looks like a lost container. Its files belong to this user, in a directory that only this user can write.
 type Store struct {
 	dir string
 	put atomic.Int64 // how many bytes, since the last sweep
 	n   atomic.Int64 // names a file that is being written
 }
 
-// What a Store keeps at most, in values and in bytes, and how many bytes more until it looks: an agent could fill the memory otherwise.
+// Limits of a Store, in values and in bytes, and how many bytes more until it checks them: an agent could fill the memory
+// otherwise.
 const (
 	storeMost  = 2048
 	storeBytes = 32 << 20
@@ -58,8 +59,8 @@ func (s *Store) Get(key string) (value []byte, ok bool) {
 	return value, err == nil
 }
 
-// Put keeps a value for a few minutes; nil forgets it. The file is replaced whole. What can't be kept is forgotten: then the docker command's
-// own behaviour is what is left.
+// Put keeps a value for a few minutes; nil forgets it. The file is replaced whole. A value that can't be kept is forgotten, and
+// the docker command's own behaviour applies.
 func (s *Store) Put(key string, value []byte) {
 	file := s.file(key)
 	if value == nil {

@@ -17,8 +17,8 @@ import (
 // goneTexts are what the agent takes for a lost container, wherever in the output of a command that has failed (contract, section 14).
 var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"), []byte("is not running")}
 
-// exec runs a command. A command that the agent repeats because its output looked as if the container were gone is not run again: the
-// agent gets the answer that the command has given.
+// exec runs a command. A command that the agent repeats because its output looked like a lost container is not run again. The
+// agent gets the first answer.
 func (p *Personality) exec(ctx context.Context, c *Exec, from Caller) int {
 	box, err := p.Manager.Adopt(ctx, c.Container)
 	if err != nil {
@@ -73,7 +73,7 @@ func stateError(c sandbox.Container, ref string) error {
 	}
 }
 
-// notBegun prints why a command was not run. What the engine says of the container now counts more than what was in the way.
+// notBegun prints why a command was not run. The engine's present state of the container counts more than the first error.
 func (p *Personality) notBegun(ctx context.Context, ref string, why error, from Caller) int {
 	p.Manager.Forget(ref)
 	if container, err := p.Engine.Inspect(ctx, ref); err != nil {

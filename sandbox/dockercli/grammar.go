@@ -79,9 +79,9 @@ func split(args []string) (*line, error) {
 	return &line{all[at], flags, words}, nil
 }
 
-// Parse reads the arguments of the docker command, without its own name. The error is an [OtherError] for what the personality does not
-// answer, a [RefusedError] for what no sandbox gets unless allow has the word for it, and a [UsageError] for what the docker command
-// refuses too.
+// Parse reads the arguments of the docker command, without its own name. The error is an [OtherError] for a call that the
+// personality does not answer. It is a [RefusedError] for a flag that no sandbox gets unless allow has the word for it. It is a
+// [UsageError] for a call that the docker command refuses too.
 func Parse(args, allow []string) (Call, error) {
 	l, err := split(args)
 	if err != nil {
@@ -108,7 +108,7 @@ func Parse(args, allow []string) (Call, error) {
 	return l.command.read(l)
 }
 
-// last is the value of a flag, that of the last where it was given several times.
+// last is the value of a flag, the last one if it was given several times.
 func (l *line) last(name string) (value string) {
 	for _, f := range l.flags {
 		if f.Name == name {

@@ -126,7 +126,7 @@ func (p *Personality) imageInspect(ctx context.Context, c *ImageInspect, from Ca
 	return 0
 }
 
-// list is docker ps. What it shows is remembered for the run that may follow it.
+// list is docker ps. Its output is remembered for the run that may follow it.
 func (p *Personality) list(ctx context.Context, c *PS, from Caller) int {
 	found, err := p.Engine.List(ctx, c.Labels)
 	if err != nil {

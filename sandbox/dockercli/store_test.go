@@ -108,7 +108,7 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-// TestAfterEnd: the end of a process is told once, that of one that has ended never.
+// TestAfterEnd: the end of a process is told once, and never for a process that had ended before.
 func TestAfterEnd(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {

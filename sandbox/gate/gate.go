@@ -1,10 +1,10 @@
 // Package gate keeps a container from running anything until somebody outside has seen what is mounted in it.
 //
-// An engine follows the path of a mount at every start, by name, and whoever can rename a directory on that path can lead it elsewhere
-// between a check and the start. So the container's first process is [Wait], in a static program on a volume that nothing inside can
-// write. It waits. [Check], in the same container, prints which files the mounts are, by device and number, and reads the verdict; at
-// "go" the first process becomes the command that it was started with. Nothing of the image, of the environment or of a mount has run
-// until then.
+// An engine follows the path of a mount at every start, by name. A user that can rename a directory on that path can lead the
+// mount elsewhere between a check and the start. So the container's first process is [Wait], in a static program on a volume that
+// no process inside can write. [Check], in the same container, prints the device and inode of each mount, and reads the verdict.
+// At "go" the first process becomes the command that it was started with. Until then no program of the image or of a mount has
+// run, and no variable had an effect.
 //
 // The package owns one goroutine, which passes on signals, while it is an init.
 package gate
@@ -23,14 +23,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is what the directory of the program begins with, inside a container, and Name the program's name in it. The directory's name goes on
-// with something that nobody can guess: a link in a mount could lead another mount over it.
+// Dir is the prefix of the program's directory inside a container, and Name the program's name in it. A random suffix follows: a
+// link in a mount could lead another mount over a known name.
 const (
 	Dir  = "/.hinit-"
 	Name = "gate"
 )
 
-// address is in the abstract namespace, of which a container has its own. Whoever can reach it is inside already.
+// address is in the abstract namespace, of which a container has its own. Only processes inside can reach it.
 const address = "@hinit-gate"
 
 // Go is the verdict that lets the command run. Opened and Waiting are what the program says of the gate.
@@ -49,8 +49,8 @@ func Wait(argv []string) error {
 	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// Init waits for the verdict, starts the command and is its init: it passes signals on, reaps what is left to it, and returns the exit code of
-// the command.
+// Init waits for the verdict, starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code
+// of the command.
 func Init(argv []string) (code int, err error) {
 	path, err := wait(argv)
 	if err != nil {
@@ -136,8 +136,9 @@ func opened() error {
 	}
 }
 
-// State says whether the first process still waits for the verdict: [Waiting] or [Opened]. What became the command has another command line,
-// and an init listens at a second address. Only what runs inside could say otherwise, and nothing does before the verdict.
+// State says whether the first process still waits for the verdict: [Waiting] or [Opened]. A process that became the command has
+// another command line, and an init listens at a second address. Only a process inside could forge that, and none runs before the
+// verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	words := strings.Split(string(line), "\x00")

@@ -14,8 +14,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// The output of a command that has ended is read on while something it left behind holds it: until that is silent for linger, and no
-// longer than lingerMost. What comes later is dropped; the writer never notices.
+// After the end of a command its output is read on while a leftover process holds it. Reading ends when the output is silent for
+// linger, and after lingerMost at the latest. Later output is dropped; the writer never notices.
 const (
 	linger     = 100 * time.Millisecond
 	lingerMost = 2 * time.Second // contract sandbox.md §13.3
@@ -181,8 +181,8 @@ func (s *streams) copy(ch *channel) {
 	}
 }
 
-// forward sends what the command writes until all that could have written it has ended, or what is left behind is silent or has had
-// its time. What was in the pipe when the command ended is sent in any case.
+// forward sends the command's output until all its writers have ended, or the leftovers are silent or have had their time. Output
+// that was in the pipe when the command ended is sent in any case.
 func (o out) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
 	var until time.Time // of what is left behind

@@ -196,7 +196,7 @@ type ring struct {
 	cond   sync.Cond
 	data   []byte
 	start  int64 // offset of data
-	closed bool  // nothing will be written any more, or nobody waits for it
+	closed bool  // no more output comes, or no reader waits for it
 }
 
 func newRing() *ring {

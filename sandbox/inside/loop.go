@@ -25,7 +25,7 @@ type loop struct {
 // run is a process that was started, with its tree.
 type run struct {
 	id       uint64
-	main     bool // the main process is not buried
+	main     bool // the main process is not reaped
 	exit     proc.Exit
 	deadline time.Time // zero for none
 	grace    time.Duration
@@ -133,7 +133,7 @@ func (l *loop) endNow(r *run, grace time.Duration, why *bool) {
 	if r.ending.IsZero() {
 		r.ending = due
 		l.table.SignalTree(r.id, int(unix.SIGTERM))
-		l.table.SignalTree(r.id, int(unix.SIGCONT)) // what is stopped can't end
+		l.table.SignalTree(r.id, int(unix.SIGCONT)) // a stopped process can't end
 	} else if due.Before(r.ending) {
 		r.ending = due
 	}

@@ -63,7 +63,7 @@ func Serve(id string) error {
 	}
 }
 
-// own makes a directory that belongs to this user and to nobody else, or takes the one that is there.
+// own makes a directory that belongs to this user alone, or takes the existing one.
 func own(dir string) error {
 	err := unix.Mkdir(dir, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {

@@ -137,8 +137,8 @@ func (w *Writer) WriteJSON(kind Kind, channel uint32, message any) error {
 	return w.Write(kind, channel, data)
 }
 
-// How long a message may be: a request, since the kernel takes no longer command line; the end of a channel; and all that are not whole
-// yet of one connection.
+// Limits of messages: a request (the kernel takes no longer command line), the end of a channel, and all incomplete messages of
+// one connection.
 const (
 	maxOpen   = 4 << 20
 	maxEnd    = 256 << 10
@@ -210,7 +210,7 @@ func ParseRoom(data []byte) (stream Kind, n int, err error) {
 	return Kind(data[0]), int(size), nil
 }
 
-// Size encodes that of a terminal.
+// Size encodes the size of a terminal.
 func Size(columns, rows uint16) []byte {
 	return Number(uint32(columns)<<16 | uint32(rows))
 }

@@ -62,7 +62,7 @@ type Open struct {
 	Offset  int64  `json:"offset,omitempty"`
 	Follow  bool   `json:"follow,omitempty"`
 	Path    string `json:"path,omitempty"`
-	PID     int    `json:"pid,omitempty"` // of the command to bury
+	PID     int    `json:"pid,omitempty"` // of the command to reap
 }
 
 // Fault is why an operation failed.

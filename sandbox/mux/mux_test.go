@@ -74,7 +74,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestSlowReaderHoldsUpItselfOnly: a channel whose output nobody takes does not keep another from being served.
+// TestSlowReaderHoldsUpItselfOnly: a channel whose output is not read does not keep another from being served.
 func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 	c, p := connect(t)
 	slow, quick := open(t, c, p), open(t, c, p)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// EnvPrefix is put before the names of a command's own variables. The shell gives them their names after it has restored those of
-// the session, which would win otherwise; a value never stands in a command line.
+// EnvPrefix is put before the names of a command's own variables. The shell renames them after it has restored the session's
+// variables, which would win otherwise. A value never stands in a command line.
 const EnvPrefix = "hinit_env_"
 
 // Script is what a shell is given to run a command in a session.
@@ -56,8 +56,8 @@ func (s Script) Text() string {
 	return b.String()
 }
 
-// Snapshot returns the script that a login shell is given to begin a session: it writes what the shell has set up to base, and the
-// directory in which the session begins to where. Login scripts may have gone elsewhere.
+// Snapshot returns the script with which a login shell begins a session. It writes the shell's variables and functions to base,
+// and the first directory of the session to where. Login scripts may have gone elsewhere.
 func Snapshot(bash bool, dir, base, where string) string {
 	var b strings.Builder
 	b.WriteString("umask 077; unset HINIT_RUN\n{ export -p\n")

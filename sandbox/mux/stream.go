@@ -33,7 +33,7 @@ func newStream(w *Writer, channel uint32) *Stream {
 // Begun is closed when the command has begun, Done when its end is known or the connection is lost.
 func (s *Stream) Begun() <-chan struct{} { return s.begun }
 
-// Done is closed when the end is known or the connection is lost. What is in the inboxes is still there.
+// Done is closed when the end is known or the connection is lost. The inboxes keep their content.
 func (s *Stream) Done() <-chan struct{} { return s.done }
 
 // PID returns the process id inside, after Begun.
@@ -54,7 +54,7 @@ func (s *Stream) SendInput(r io.Reader) error {
 		for sent := 0; sent < n; {
 			room := s.Room.Take(n - sent)
 			if room == 0 {
-				return nil // nobody reads it any more
+				return nil // it has no reader any more
 			}
 			if err := s.Send(KindInput, buf[sent:sent+room]); err != nil {
 				return err

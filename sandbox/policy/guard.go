@@ -24,8 +24,8 @@ type Owner struct {
 	Volume  string // the value of the volume's label: two installations have the same users and profiles
 	// All is an operator: every container that the service made is its own.
 	All bool
-	// State is where the service keeps what it knows of the owner, and Dir what the owner has for the directories of its sandboxes: a mount
-	// of something below the first is one of the same name below the second.
+	// State is the service's directory for the owner, and Dir the owner's directory for its sandboxes. A mount of a path below the
+	// first becomes a mount of the same name below the second.
 	State, Dir string
 	// Actor does on the file system what is done for the owner, such as making a directory to mount. Containers run as it where they can't
 	// have a root of their own; nil is none.
@@ -41,8 +41,8 @@ type Guarded struct {
 	gate   *Gate
 }
 
-// Guard returns an engine that does for the owner what the policy allows, and nothing to a container that isn't the owner's: for those it
-// says what it says for one that does not exist. Closing it does not close the engine.
+// Guard returns an engine that does for the owner what the policy allows. A container that isn't the owner's is answered as one
+// that does not exist. Closing it does not close the engine.
 func Guard(engine sandbox.Engine, policy Policy, owner Owner, places Places, gate *Gate) *Guarded {
 	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate}
 }
@@ -119,7 +119,7 @@ func (g *Guarded) owns(c sandbox.Container) bool {
 	return c.ID != g.places.self && !replaced(c) && (g.owner.All || g.owner.has(c.Labels[sandbox.LabelProfile]))
 }
 
-// has says whether a profile is the owner's. The agent calls that of the volume itself by either of two names, depending on its version.
+// has says whether a profile is the owner's. The agent's versions have two names for the volume's own profile.
 func (o Owner) has(profile string) bool {
 	return profile == o.Profile || o.Profile == "default" && profile == "custom"
 }
@@ -235,8 +235,8 @@ func (g *Guarded) room(ctx context.Context) error {
 	return err
 }
 
-// Start implements sandbox.Engine. A container with mounts of the owner's directories is not let through its gate, and is killed, when
-// what is mounted is not what the guard finds at the same path without following a link.
+// Start implements sandbox.Engine. If a container mounts directories of the owner's, the guard compares the mounts with the files
+// at the same paths, and follows no link. A container with a difference is killed before it passes its gate.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -350,8 +350,8 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	return g.Engine.Exec(ctx, c.ID, spec)
 }
 
-// CopyIn implements sandbox.Engine. An engine mounts all of a container again, by name, to copy into it, and whoever has a mount can lead
-// another one anywhere on the host.
+// CopyIn implements sandbox.Engine. To copy into a container, an engine mounts all of its mounts again, by name. The owner of a
+// mount can then lead another one anywhere on the host.
 func (g *Guarded) CopyIn(context.Context, string, string, io.Reader) error { return sandbox.ErrRefused }
 
 // CopyOut implements sandbox.Engine, for the same reason.

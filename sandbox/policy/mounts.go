@@ -164,8 +164,8 @@ func (q *question) hear(want string) (string, error) {
 	return line, err
 }
 
-// pass has a container that waits at its gate say which files its mounts are, gives it its copies, and opens the gate when the mounts are what
-// is at the same paths here, found without following a link.
+// pass asks a container that waits at its gate for the files of its mounts, and gives it its copies. It opens the gate if the
+// same files are at the same paths here, found without following a link.
 func (g *Guarded) pass(ctx context.Context, c sandbox.Container) error {
 	if gateOf(c) == "" {
 		return nil
@@ -257,7 +257,7 @@ func (g *Gate) Root() Root {
 	return g.root
 }
 
-// hold locks a container: nothing is run in it while it passes its gate. Where the engine hangs over it nobody waits for long.
+// hold locks a container: no command runs in it while it passes its gate. The wait is short even if the engine hangs.
 func (g *Gate) hold(ctx context.Context, id string) (release func(), err error) {
 	g.mu.Lock()
 	h := g.held[id]
@@ -397,8 +397,8 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (s
 	return volume, nil
 }
 
-// holds says whether the program is on the volume already. Another service of this engine may have put it there, and the engine replaces a
-// file by removing it first: a container that starts at this moment would not find its program.
+// holds says whether the program is on the volume already. Another service of this engine may have put it there. The engine
+// replaces a file by removing it first, and a container that starts at this moment would not find its program.
 func holds(ctx context.Context, engine sandbox.Engine, id string, program []byte) bool {
 	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
 	if err != nil {

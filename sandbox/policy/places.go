@@ -11,8 +11,8 @@ import (
 	"hinit/sandbox"
 )
 
-// Places translates between the paths of this process and those of the engine. They differ when this process is in a container itself,
-// with the engine's socket mounted: the engine takes the source of a mount for a path of its own machine.
+// Places translates between the paths of this process and the engine's. They differ when this process is in a container itself,
+// with the engine's socket mounted. The engine takes the source of a mount for a path of its own machine.
 type Places struct {
 	self   string // id of this process's container, "" when it is in none
 	mounts []sandbox.Mount
@@ -72,8 +72,8 @@ func (p Places) Outside(inside string) (outside string, ok bool) {
 	return "", false
 }
 
-// Within says whether the engine lets this process only read what is at a path, and whether something else is mounted below the path: that
-// would not be in a mount of it, and what it hides would.
+// Within says whether this process may only read the path, and whether another mount is below the path. A mount of the path would
+// lack the other mount and show what it hides.
 func (p Places) Within(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {
@@ -107,8 +107,8 @@ func cutDir(path, dir string) (rest string, ok bool) {
 	return strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Translated is an engine for a process that may be in a container itself: it gives the source of each bind the engine's own name. What the
-// engine does not have stays as it is.
+// Translated is an engine for a process that may be in a container itself: it gives the source of each bind the engine's own
+// name. A path that the engine does not have stays as it is.
 type Translated struct{ sandbox.Engine }
 
 // Create implements sandbox.Engine.

@@ -1,7 +1,7 @@
 // Package policy decides what a caller's sandboxes may be made of, and keeps it to its own.
 //
-// [Guard] is an engine for one caller: it creates only what the [Policy] allows, follows no link out of the allowed roots, and knows no
-// container but those that carry the caller's labels. Everything above it works on it as on the engine itself, so no check can be
+// [Guard] is an engine for one caller. It creates only what the [Policy] allows, follows no link out of the allowed roots, and
+// knows only containers with the caller's labels. Everything above it works on it as on the engine itself, so no check can be
 // forgotten there.
 //
 // The package owns no goroutine.
@@ -132,7 +132,7 @@ func (p Policy) harden(s *sandbox.Spec) {
 // leastCPUs is the least that an engine can limit a container to. Less is no limit to it.
 const leastCPUs = 0.01
 
-// ulimits are the limits that a caller may set: the others raise a process above those of the host.
+// ulimits are the limits that a caller may set: the others raise a process above the host's.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
 // isID matches a name that an engine takes for the begin of an id.

@@ -17,7 +17,7 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// engine is one that only remembers. What a test does not expect is not there, and panics.
+// engine only records its calls. A method that a test does not expect is missing, and panics.
 type engine struct {
 	sandbox.Engine
 	containers map[string]sandbox.Container
@@ -420,8 +420,8 @@ func TestWhatIsMadeAgain(t *testing.T) {
 	}
 }
 
-// TestTheAgentBecomesRootOfTheHost is what made the agent's user root of the host: root inside with a directory of the agent's, and a group of
-// the host. Whatever a caller asks for, one of three things is true of the container.
+// TestTheAgentBecomesRootOfTheHost has the requests that made the agent's user root of the host: root inside with a directory of
+// the agent's, and a group of the host. For every request one of three things is true of the container.
 func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(root, "file"), nil, 0o600), os.Mkdir(filepath.Join(root, "skills"), 0o700)); err != nil {
@@ -465,7 +465,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 }
 
-// TestWhichRoot: an engine that maps users keeps root inside apart from the machine's root, and not from that of another container.
+// TestWhichRoot: an engine that maps users keeps root inside apart from the machine's root, and not from another container's.
 func TestWhichRoot(t *testing.T) {
 	dir := t.TempDir()
 	for text, want := range map[string]bool{"         0          0 4294967295\n": true, "0 100000 65536\n": false, "0 1000 1\n1 100000 65536\n": false, "": false} {

@@ -57,8 +57,8 @@ func (r Root) String() string {
 // RootWays names the ways to have root inside.
 const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
-// RootOf asks the engine what root inside is. An engine that maps users isolates root only from a process whose own users are not mapped: to
-// another container of the same engine, root inside is the same user as its own root.
+// RootOf asks the engine what root inside is. An engine that maps users isolates root only from a process whose own users are not
+// mapped. To another container of the same engine, root inside is the same user as its own root.
 func (p Policy) RootOf(info sandbox.Info) Root {
 	switch {
 	case p.Private:
@@ -75,7 +75,7 @@ func allUsers(uidMap string) bool {
 	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
 
-// asCaller makes everything in a container run as its owner.
+// asCaller changes a spec so that all commands of the container run as its owner.
 func (g *Guarded) asCaller(spec *sandbox.Spec) {
 	id := g.owner.identity()
 	spec.User, spec.CapAdd, spec.CapDrop, spec.Groups = fmt.Sprintf("%d:%d", id.UID, id.GID), nil, []string{"ALL"}, nil
@@ -97,8 +97,8 @@ func (o Owner) identity() fsutil.Identity {
 	return fsutil.Identity{UID: 65534, GID: 65534}
 }
 
-// private takes every directory of the owner's out of a container: volumes stand in the place of those that can be written, and the others
-// are copied in at each start.
+// private removes every directory of the owner's from a container. Volumes replace the writable ones, and the others are copied
+// in at each start.
 func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 	copies := map[string]string{}
 	var mounts []sandbox.Mount
@@ -172,8 +172,9 @@ const copyMost = 1 << 30
 // copyTime is how long copying into a container may take.
 const copyTime = 2 * time.Minute
 
-// copyIn copies into a container that waits at its gate what its owner mounts read-only. The program inside unpacks it: the engine would mount
-// the container's volumes a second time, by names that another container of the owner's can change, and does not see what is a tmpfs.
+// copyIn copies the owner's read-only mounts into a container that waits at its gate. The program inside unpacks them. The engine
+// would mount the container's volumes a second time, by names that another container of the owner's can change, and would write
+// below a tmpfs.
 func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
@@ -280,7 +281,7 @@ func remakes(c sandbox.Container) bool {
 // wasMost is how many earlier ids a container keeps.
 const wasMost = 16
 
-// remake makes a container again, with another name of its gate, and removes the old one. Whoever knows the old id finds the new container.
+// remake makes a container again, with another name of its gate, and removes the old one. The old id leads to the new container.
 func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, err error) {
 	var spec sandbox.Spec
 	if err := json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {

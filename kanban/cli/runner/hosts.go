@@ -19,7 +19,7 @@ import (
 // Template is the command of hinit.yaml that works on a task.
 const Template = config.KanbanWorker
 
-// ByPID1 returns a runner whose workers are started by the PID 1 that a client talks to. The error is that of the client.
+// ByPID1 returns a runner whose workers are started by the PID 1 that a client talks to. It returns the client's error.
 func ByPID1(ctx context.Context, c *client.Client) (*Runner, error) { return newRunner(ctx, pid1{c}) }
 
 // pid1 is the host of a container.

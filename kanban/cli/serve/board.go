@@ -37,15 +37,16 @@ const (
 	// failedRetry is the wait after a pass that failed. It doubles up to failedLimit.
 	failedRetry = time.Second
 	failedLimit = 30 * time.Second
-	// passLimit is how long a pass may take. What it hasn't done by then the next one does.
+	// passLimit is how long a pass may take. The next pass does the rest.
 	passLimit = 5 * time.Minute
-	// askEvery is the time between two tries to get the lock of a board; a pass of a gateway or of a command takes less than patientTimes of it.
+	// askEvery is the time between two tries to get the lock of a board. A pass of a gateway or of a command takes less than
+	// patientTimes of it.
 	askEvery     = 250 * time.Millisecond
 	patientTimes = 4
 	// lastLook is the time between two looks at workers that end with their container, and lastLimit for how long there are such.
 	lastLook  = 100 * time.Millisecond
 	lastLimit = time.Minute
-	// restAfter bounds the rest between two passes that nothing but changes of the file ask for.
+	// restAfter bounds the rest between two passes that only changes of the file ask for.
 	restAfter = 20 * time.Millisecond
 	// stuckRounds intervals without a start, though there is work, are worth a warning, at most every stuckEvery.
 	stuckRounds = 6
@@ -197,7 +198,7 @@ func (b *board) passes(ctx context.Context) {
 		}
 		if changed {
 			if v, err := b.d.Store.DataVersion(ctx); err == nil && v == b.version {
-				continue // nobody else has written; the timer goes on
+				continue // no other program has written; the timer goes on
 			}
 			if !b.rest(ctx) {
 				return

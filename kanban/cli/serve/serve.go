@@ -22,7 +22,7 @@ type Server struct {
 	// Board makes the dispatcher of a board; the Server closes its store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}            // receives when a worker has ended
-	Say   func(text, trouble string) // how the boards stand, and what of it somebody has to look after, "" for nothing; nil: nobody is told
+	Say   func(text, trouble string) // the state of the boards, and the trouble that needs a person, "" for none; nil: not reported
 	Ready func()                     // called once, when the lock of each board is held or another dispatcher has it; nil for nothing
 	// Stopping says whether the container stops, and the workers with it; nil where that is never so.
 	Stopping func() bool

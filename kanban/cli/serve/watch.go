@@ -25,7 +25,7 @@ const pollEvery = 2 * time.Second
 type Changes struct {
 	C <-chan struct{} // receives after one change or more, and a few times for nothing
 
-	watcher *fsnotify.Watcher // nil where nobody tells
+	watcher *fsnotify.Watcher // nil without notifications
 	stop    chan struct{}
 	once    sync.Once
 	over    chan struct{}

@@ -26,7 +26,7 @@ func Components() map[string]string {
 	return map[string]string{"web": "web.enabled", "metrics": "metrics.enabled", "standby": "standby.enabled"}
 }
 
-// order is that of the files in the base: what others need comes first.
+// order is the order of the files in the base: files that others need come first.
 var order = []string{"account.yaml", "volume.yaml", "service.yaml", "network.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
 
 // Manifest is one object.
@@ -102,7 +102,7 @@ func patch(file string, from, to []byte) ([]byte, error) {
 	return yaml.Marshal(change)
 }
 
-// withoutOrder removes the directives about the order of lists, which is that of the patches.
+// withoutOrder removes the directives about the order of lists, which is the order of the patches.
 func withoutOrder(v any) {
 	switch v := v.(type) {
 	case map[string]any:
