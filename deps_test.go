@@ -203,6 +203,7 @@ var binaries = map[string]map[string]string{
 		"hinit/internal/metrics":   "metrics have a program of their own; PID 1 must not grow with them",
 		"hinit/internal/top":       "the screen is a client of PID 1, with a program of its own",
 		"hinit/internal/cli/tools": "the commands that people use at a keyboard have a program of their own",
+		"hinit/logrotate/reader":   "clients read the logs; PID 1 writes them",
 		"hinit/internal/s6/applet": "the tools of s6 ask PID 1 and are no part of it",
 		"charm.land":               "the screen is a client of PID 1, with a program of its own",
 		"testing":                  "tests are not shipped",

@@ -54,7 +54,6 @@ var outOfTurn = map[string]string{
 	"logrotate/log.go":                      "the supervisor's loop, of a pipe",
 	"logrotate/open.go":                     logFiles,
 	"logrotate/read_pace.go":                "control takes the turn, of a pipe",
-	"logrotate/watch.go":                    commands,
 	"logrotate/writer.go":                   logFiles,
 	"profiles/asked.go":                     "once, of /proc",
 	"profiles/inotify.go":                   "the watcher's goroutine, one at a time: a thread of the reserve",
@@ -62,7 +61,6 @@ var outOfTurn = map[string]string{
 }
 
 const (
-	commands = "the command line"
 	phases   = "runPhase takes the turn for every step of the boot"
 	logFiles = "file.turn takes the turn, for one pump of a file at a time"
 )
@@ -98,6 +96,7 @@ var notPID1 = map[string]string{
 	"cmd/hinit-tools":          "a program of its own",
 	"cmd/hinit-kanban":         "a program of its own",
 	"internal/cmdline":         "the command line",
+	"logrotate/reader":         "clients, which PID 1 does not link",
 	"internal/agentcli":        "the command line",
 	"internal/s6/applet":       "the command line",
 	"internal/control/show":    "the command line",

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // writerVar makes this test binary a gateway that writes numbered lines. Its value is the gateway, the run, and the ledger.
@@ -181,7 +182,7 @@ func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 		return
 	}
 	files := make([]*os.File, 0, len(paths)+1)
-	for _, path := range append(paths, filepath.Join(to, Current)) {
+	for _, path := range append(paths, filepath.Join(to, archive.Current)) {
 		f, err := os.Open(path)
 		if err == nil {
 			files = append(files, f)
@@ -194,7 +195,7 @@ func (g *gateway) takeAway(t *testing.T, to string, remove bool) {
 		}
 	}
 	testkit.Until(t, "a new directory", func() bool {
-		st, err := os.Stat(filepath.Join(g.dir, Current))
+		st, err := os.Stat(filepath.Join(g.dir, archive.Current))
 		return err == nil && st.Size() > 0
 	})
 	var lines []string
@@ -283,7 +284,7 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 	var all sync.WaitGroup
 	for i := range gateways {
 		name := "g" + strconv.Itoa(i)
-		path := filepath.Join(dir, name, Current)
+		path := filepath.Join(dir, name, archive.Current)
 		g := &gateway{name: name, dir: filepath.Dir(path), ledgers: t.TempDir(), log: s.Open(name, "", path)}
 		g.log.Limit(limits)
 		gateways[i] = g

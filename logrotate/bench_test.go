@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"hinit/logrotate/archive"
 )
 
 // BenchmarkPump moves 100-byte lines from a pipe into a rotated file with timestamps and a console that somebody reads.
@@ -41,7 +42,7 @@ func benchmarkPump(b *testing.B, console, file bool) {
 	}
 	path := ""
 	if file {
-		path = filepath.Join(b.TempDir(), Current)
+		path = filepath.Join(b.TempDir(), archive.Current)
 	}
 	s := New(o)
 	l := s.Open("gateway-coder", "coder", path)
@@ -92,7 +93,7 @@ func writeLines(order string) int {
 // BenchmarkSmallWrites moves what another process writes line by line into a file. The CPU time belongs to the pump's process.
 func BenchmarkSmallWrites(b *testing.B) {
 	s := New(Options{})
-	stdout, stderr, err := s.Open("gateway-coder", "coder", filepath.Join(b.TempDir(), Current)).Pipes()
+	stdout, stderr, err := s.Open("gateway-coder", "coder", filepath.Join(b.TempDir(), archive.Current)).Pipes()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -127,7 +128,7 @@ func BenchmarkWriter(b *testing.B) {
 	openFile := func(b *testing.B) (fd int, dir string) {
 		b.Helper()
 		dir = b.TempDir()
-		fd, err := unix.Open(filepath.Join(dir, Current), unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+		fd, err := unix.Open(filepath.Join(dir, archive.Current), unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
 		if err != nil {
 			b.Fatal(err)
 		}

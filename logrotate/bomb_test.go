@@ -14,6 +14,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/logrotate/archive"
+	"hinit/logrotate/reader"
 )
 
 // packedArchive makes a compressed archive of so many times text.
@@ -37,9 +38,9 @@ func packedArchive(t *testing.T, dir string, at time.Time, text string, times in
 }
 
 // readAll returns what Read gives, and the longest of the lines.
-func readAll(t *testing.T, o ReadOptions) (lines []string, err error) {
+func readAll(t *testing.T, o reader.Options) (lines []string, err error) {
 	t.Helper()
-	err = Read(t.Context(), fsutil.Self(), o, func(line []byte) error {
+	err = reader.Read(t.Context(), fsutil.Self(), o, func(line []byte) error {
 		lines = append(lines, string(line))
 		return nil
 	})
@@ -48,13 +49,13 @@ func readAll(t *testing.T, o ReadOptions) (lines []string, err error) {
 
 func TestAnArchiveThatIsABombHidesNoOtherLine(t *testing.T) {
 	dir, first := past(t)
-	all, err := readAll(t, ReadOptions{Dir: dir, N: -1, Previous: true})
+	all, err := readAll(t, reader.Options{Dir: dir, N: -1, Previous: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	end := first.Add(time.Hour)
 	name := packedArchive(t, dir, end, "bomb\n", 100_000)
-	o := ReadOptions{Dir: dir, N: len(all), MaxArchive: 1000}
+	o := reader.Options{Dir: dir, N: len(all), MaxArchive: 1000}
 	lines, err := readAll(t, o)
 	if err == nil || !strings.Contains(err.Error(), name) {
 		t.Errorf("nothing is said: %v", err)
@@ -88,7 +89,7 @@ func TestTheLastLinesOfAnArchiveOfEmptyLinesNeedNoMemory(t *testing.T) {
 	before := allocated()
 	n := 0
 	stop := errors.New("enough")
-	err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: 7 << 20}, func([]byte) error {
+	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: 7 << 20}, func([]byte) error {
 		if n++; n == 1 {
 			return nil
 		}
@@ -101,14 +102,14 @@ func TestTheLastLinesOfAnArchiveOfEmptyLinesNeedNoMemory(t *testing.T) {
 	if grown > 4<<20 {
 		t.Errorf("%d bytes were allocated for 7 million empty lines", grown)
 	}
-	if lines, err := readAll(t, ReadOptions{Dir: dir, N: 3}); err != nil || len(lines) != 3 {
+	if lines, err := readAll(t, reader.Options{Dir: dir, N: 3}); err != nil || len(lines) != 3 {
 		t.Errorf("%d lines, %v", len(lines), err)
 	}
 }
 
 func TestALineWithoutEndComesInPieces(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, Current)
+	path := filepath.Join(dir, archive.Current)
 	if err := os.WriteFile(path, []byte("first\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -116,24 +117,24 @@ func TestALineWithoutEndComesInPieces(t *testing.T) {
 	if err := os.Truncate(path, size); err != nil { // the rest is NUL bytes
 		t.Fatal(err)
 	}
-	o := ReadOptions{Dir: dir, N: -1, MaxLine: 1 << 20}
+	o := reader.Options{Dir: dir, N: -1, MaxLine: 1 << 20}
 	longest, total := 0, 0
 	count := func(line []byte) error {
 		longest, total = max(longest, len(line)), total+len(line)
 		return nil
 	}
-	if err := Read(t.Context(), fsutil.Self(), o, count); err != nil {
+	if err := reader.Read(t.Context(), fsutil.Self(), o, count); err != nil {
 		t.Fatal(err)
 	}
 	if longest > 2<<20 || total != size-1 {
 		t.Errorf("%d bytes, the longest line has %d", total, longest)
 	}
 	o.N, total = 3, 0
-	if err := Read(t.Context(), fsutil.Self(), o, count); err != nil || total > 5<<20 || total == 0 {
+	if err := reader.Read(t.Context(), fsutil.Self(), o, count); err != nil || total > 5<<20 || total == 0 {
 		t.Errorf("of the last 3 lines %d bytes, %v", total, err)
 	}
 	o.N, total = math.MaxInt, 0
-	if err := Read(t.Context(), fsutil.Self(), o, count); err != nil || total != size-1 {
+	if err := reader.Read(t.Context(), fsutil.Self(), o, count); err != nil || total != size-1 {
 		t.Errorf("of all lines %d bytes, %v", total, err)
 	}
 }

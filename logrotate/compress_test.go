@@ -17,6 +17,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 	"hinit/logrotate/archive"
+	"hinit/logrotate/reader"
 )
 
 // allPacked reports whether every archive in dir is compressed and nothing half done is there.
@@ -28,7 +29,7 @@ func allPacked(t *testing.T, dir string) bool {
 	}
 	archives := 0
 	for _, name := range names {
-		if name == Current {
+		if name == archive.Current {
 			continue
 		}
 		if !strings.HasSuffix(name, archive.Packed) {
@@ -53,7 +54,7 @@ func TestArchivesAreCompressed(t *testing.T) {
 	actor, base := agent(t)
 	dir := filepath.Join(base, "coder")
 	s := newSet(Options{MaxSize: 10_000, Archives: 1000, Actor: actor})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	l.Limit(Limits{Compress: true})
 	lines := fill(1000)
 	say(t, l, lines...)
@@ -91,7 +92,7 @@ func TestAHugeFileThatSomebodyCallsAnArchiveHoldsNoCompressionUp(t *testing.T) {
 	dir := filepath.Join(base, "coder")
 	s := newSet(Options{MaxSize: 10_000, Archives: 1000, Actor: actor})
 	defer closeSet(t, s)
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	huge := filepath.Join(dir, archive.Name(time.Now().Add(-time.Hour)))
 	if err := actor.Do(func() error {
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -185,7 +186,7 @@ func TestCompressingGoesOnAfterACrash(t *testing.T) {
 		t.Fatalf("%d lines are there", len(before))
 	}
 	s := newSet(Options{})
-	l := s.Open("gateway-coder", "coder", at(Current))
+	l := s.Open("gateway-coder", "coder", at(archive.Current))
 	l.Limit(Limits{Compress: true})
 	say(t, l, "next")
 	testkit.Until(t, "all archives are compressed", func() bool { return allPacked(t, dir) })
@@ -215,7 +216,7 @@ func TestCompressingFollowsNoLink(t *testing.T) {
 	}
 	var w warnings
 	s := newSet(Options{Warn: w.add})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	l.Limit(Limits{Compress: true})
 	say(t, l, "two")
 	testkit.Until(t, "the link is refused", func() bool { return len(w.all()) > 0 })
@@ -241,14 +242,14 @@ func TestReadCompressedHistory(t *testing.T) {
 	t.Parallel()
 	dir, first := past(t)
 	plain := map[string]string{}
-	options := []ReadOptions{{N: -1}, {N: -1, Previous: true}, {N: -1, Since: first.Add(7 * time.Minute)}, {N: 3, Since: first}}
+	options := []reader.Options{{N: -1}, {N: -1, Previous: true}, {N: -1, Since: first.Add(7 * time.Minute)}, {N: 3, Since: first}}
 	for n := range 23 {
-		options = append(options, ReadOptions{N: n})
+		options = append(options, reader.Options{N: n})
 	}
-	read := func(o ReadOptions) string {
+	read := func(o reader.Options) string {
 		var b strings.Builder
 		o.Dir = dir
-		if err := Read(t.Context(), fsutil.Self(), o, func(line []byte) error { b.Write(line); b.WriteByte('\n'); return nil }); err != nil {
+		if err := reader.Read(t.Context(), fsutil.Self(), o, func(line []byte) error { b.Write(line); b.WriteByte('\n'); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		return b.String()
@@ -285,7 +286,7 @@ func TestReadCompressedHistory(t *testing.T) {
 	if err := os.WriteFile(path, text[:len(text)-6], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err = Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: 20}, func([]byte) error { return nil })
+	err = reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: 20}, func([]byte) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), names[1]) {
 		t.Errorf("got %v", err)
 	}
@@ -303,7 +304,7 @@ func TestASlowFollowerKnowsACompressedArchive(t *testing.T) {
 	var got []string
 	var n atomic.Int64
 	go func() {
-		ended <- Read(ctx, fsutil.Self(), ReadOptions{Dir: dir, N: -1, Follow: true}, func(line []byte) error {
+		ended <- reader.Read(ctx, fsutil.Self(), reader.Options{Dir: dir, N: -1, Follow: true}, func(line []byte) error {
 			got = append(got, string(line[stampLen:]))
 			if n.Add(1) == 10 {
 				<-hold
@@ -336,7 +337,7 @@ func TestCloseDoesNotWaitForCompression(t *testing.T) {
 		}
 	}
 	s := newSet(Options{Archives: 100})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	l.Limit(Limits{Compress: true})
 	testkit.Until(t, "it has begun", func() bool {
 		left, err := namesIn(dir)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 func TestBlockedConsoleDelaysNothing(t *testing.T) {
@@ -27,8 +28,8 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			}
 			warn := &warnings{}
 			s := newSet(Options{Stdout: w, Console: mode, Archives: 1000, Warn: warn.add})
-			flooder := s.Open("gateway-coder", "coder", filepath.Join(dir, "coder", Current))
-			modest := s.Open("gateway-writer", "writer", filepath.Join(dir, "writer", Current))
+			flooder := s.Open("gateway-coder", "coder", filepath.Join(dir, "coder", archive.Current))
+			modest := s.Open("gateway-writer", "writer", filepath.Join(dir, "writer", archive.Current))
 			stdout1, stderr1 := pipes(t, flooder)
 			stdout2, stderr2 := pipes(t, modest)
 
@@ -96,7 +97,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			if want := lines - int(dropped); len(flood) != want {
 				t.Errorf("the console has %d lines, want %d", len(flood), want)
 			}
-			notice := fmt.Sprintf("[hinit] %d lines of gateway-coder not shown here; all are in %s", dropped, filepath.Join(dir, "coder", Current))
+			notice := fmt.Sprintf("[hinit] %d lines of gateway-coder not shown here; all are in %s", dropped, filepath.Join(dir, "coder", archive.Current))
 			switch mode {
 			case Prefixed:
 				wantLines(t, others, "writer | a modest line", "hinit | the init's own line", notice, "afterwards")
@@ -155,7 +156,7 @@ func TestConsoleThatIsGone(t *testing.T) {
 	r.Close()
 	warn := &warnings{}
 	s := newSet(Options{Stdout: w, Warn: warn.add})
-	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
+	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	var want []string
 	for i := range 100 {
 		want = append(want, fmt.Sprint("line ", i))
@@ -211,7 +212,7 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	warn := &warnings{}
 	s := newSet(Options{Stdout: full, Warn: warn.add})
-	l := s.Open("x", "x", filepath.Join(dir, Current))
+	l := s.Open("x", "x", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	for i := range 10 {
 		put(t, stdout, "line\n")
@@ -233,7 +234,7 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSet(Options{Stdout: w})
-	l := s.Open("x", "x", filepath.Join(dir, Current))
+	l := s.Open("x", "x", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	for range 2000 {
 		put(t, stdout, strings.Repeat("c", 99)+"\n")

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // floodOf makes n lines of size bytes that say whose they are and which.
@@ -107,10 +108,10 @@ func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
 				reader.Go(func() { read(r, &got) })
 
 				want := map[string]int{"flooder": flood / 100}
-				logs := map[string]*Log{"flooder": s.Open("flooder", "", filepath.Join(dir, "flooder", Current))}
+				logs := map[string]*Log{"flooder": s.Open("flooder", "", filepath.Join(dir, "flooder", archive.Current))}
 				for i := range 19 {
 					name := fmt.Sprint("quiet", i)
-					logs[name], want[name] = s.Open(name, "", filepath.Join(dir, name, Current)), 50
+					logs[name], want[name] = s.Open(name, "", filepath.Join(dir, name, archive.Current)), 50
 				}
 				for name, l := range logs {
 					stdout, stderr := pipes(t, l)
@@ -142,7 +143,7 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	}
 	defer r.Close()
 	s := newSet(Options{Stdout: w, Archives: 1000, ConsoleStall: stall})
-	l := s.Open("flooder", "", filepath.Join(dir, Current))
+	l := s.Open("flooder", "", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	const lines = 120_000 // 12 MB are 200 batches: with a wait for each of them the test would not end
 	began := time.Now()
@@ -159,7 +160,7 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	w.Close()
 	reader.Wait()
 	dropped := l.Stats().ConsoleDropped
-	notice := fmt.Sprintf("[hinit] %d lines of flooder not shown here; all are in %s\n", dropped, filepath.Join(dir, Current))
+	notice := fmt.Sprintf("[hinit] %d lines of flooder not shown here; all are in %s\n", dropped, filepath.Join(dir, archive.Current))
 	if dropped == 0 || strings.Count(got.String(), "[hinit]") != 1 || !strings.HasSuffix(got.String(), notice) {
 		t.Errorf("%d lines are missing, and the console ends with %q", dropped, got.String()[max(0, got.Len()-150):])
 	}

@@ -53,7 +53,5 @@
 // # Goroutines
 //
 // A run has two (one a pipe, no buffer while it waits), a console stream one, a file one inside lumberjack. Short ones retry a
-// faulted file, close a file, compress archives, and answer [Log.Tail]. [Set.Close] ends all but lumberjack's. In a process that
-// follows logs ([Read]) there are two more, which share one instance of inotify among all followers and end with the last of
-// them.
+// faulted file, close a file, compress archives, and answer [Log.Tail]. [Set.Close] ends all but lumberjack's.
 package logrotate

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // A profile was removed while its log could not be written. The last try at the file came after that, made the log's directory again and wrote with
 // a writer that another profile's log had by then.
 func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "logs", Current)
+	path := filepath.Join(dir, "logs", archive.Current)
 	if err := os.WriteFile(filepath.Dir(path), nil, 0o644); err != nil { // in the way
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // rulesFile is where the rules of internal/fault are, which looks for its name once.
@@ -80,7 +81,7 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
-	path := filepath.Join(t.TempDir(), Current)
+	path := filepath.Join(t.TempDir(), archive.Current)
 	var warned warnings
 	s := newSet(Options{Warn: warned.add})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
@@ -109,7 +110,7 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
-	path := filepath.Join(t.TempDir(), Current)
+	path := filepath.Join(t.TempDir(), archive.Current)
 	s := newSet(Options{})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()
@@ -133,7 +134,7 @@ func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 func TestEndWithHalfALine(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
-	path := filepath.Join(t.TempDir(), Current)
+	path := filepath.Join(t.TempDir(), archive.Current)
 	s := newSet(Options{})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()

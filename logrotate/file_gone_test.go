@@ -12,20 +12,23 @@ import (
 	"time"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 func TestRemoved(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	for name, remove := range map[string]func(dir string) error{
-		"file":             func(dir string) error { return os.Remove(filepath.Join(dir, Current)) },
-		"directory":        os.RemoveAll,
-		"parent":           func(dir string) error { return os.RemoveAll(filepath.Dir(dir)) },
-		"moved file":       func(dir string) error { return os.Rename(filepath.Join(dir, Current), filepath.Join(dir, "aside")) },
+		"file":      func(dir string) error { return os.Remove(filepath.Join(dir, archive.Current)) },
+		"directory": os.RemoveAll,
+		"parent":    func(dir string) error { return os.RemoveAll(filepath.Dir(dir)) },
+		"moved file": func(dir string) error {
+			return os.Rename(filepath.Join(dir, archive.Current), filepath.Join(dir, "aside"))
+		},
 		"moved directory":  func(dir string) error { return os.Rename(dir, dir+"-aside") },
 		"moved parent":     func(dir string) error { return os.Rename(filepath.Dir(dir), filepath.Dir(dir)+"-aside") },
-		"replaced by file": func(dir string) error { return replaceBy(filepath.Join(dir, Current), "") },
-		"truncated":        func(dir string) error { return os.Truncate(filepath.Join(dir, Current), 0) },
+		"replaced by file": func(dir string) error { return replaceBy(filepath.Join(dir, archive.Current), "") },
+		"truncated":        func(dir string) error { return os.Truncate(filepath.Join(dir, archive.Current), 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -44,14 +47,14 @@ func TestRemoved(t *testing.T) {
 				testkit.Until(t, "the file is made again", func() bool {
 					n++
 					v.say(fmt.Sprintf("line %d", n))
-					data, _ := os.ReadFile(filepath.Join(dir, Current))
+					data, _ := os.ReadFile(filepath.Join(dir, archive.Current))
 					return len(data) > 0
 				})
 			}
 			v.say("after")
 			v.inFile("after")
 			v.end()
-			for _, line := range fileLines(t, filepath.Join(dir, Current)) {
+			for _, line := range fileLines(t, filepath.Join(dir, archive.Current)) {
 				if line == "before" {
 					t.Error("what was removed is back")
 				}
@@ -59,10 +62,10 @@ func TestRemoved(t *testing.T) {
 			v.warn.want(t)
 			if strings.HasPrefix(name, "moved") {
 				aside := map[string]string{
-					"moved file": filepath.Join(dir, "aside"), "moved directory": filepath.Join(dir+"-aside", Current),
-					"moved parent": filepath.Join(base, name, "logs-aside", "coder", Current),
+					"moved file": filepath.Join(dir, "aside"), "moved directory": filepath.Join(dir+"-aside", archive.Current),
+					"moved parent": filepath.Join(base, name, "logs-aside", "coder", archive.Current),
 				}[name]
-				wantLines(t, append(fileLines(t, aside), fileLines(t, filepath.Join(dir, Current))...), v.written...)
+				wantLines(t, append(fileLines(t, aside), fileLines(t, filepath.Join(dir, archive.Current))...), v.written...)
 			}
 		})
 	}
@@ -81,7 +84,7 @@ func replaceBy(path, text string) error {
 func TestUnlinkedWhileWriting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	path := filepath.Join(dir, Current)
+	path := filepath.Join(dir, archive.Current)
 	s := newSet(Options{MaxSize: 1 << 30})
 	stdout, stderr := pipes(t, s.Open("x", "x", path))
 	stderr.Close()
@@ -140,7 +143,7 @@ func TestLinkSwappedIn(t *testing.T) {
 	v := newService(t, dir, Options{MaxSize: 300})
 	v.say("before")
 	v.inFile("before")
-	path := filepath.Join(dir, Current)
+	path := filepath.Join(dir, archive.Current)
 	if err := os.Symlink(victim, path+".new"); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // service is a Log with its pipes open and a console that is read.
@@ -33,7 +34,7 @@ func newService(t *testing.T, dir string, o Options) *service {
 	v := &service{t: t, out: newSink(t), warn: &warnings{}, dir: dir}
 	o.Stdout, o.Warn = v.out.file, v.warn.add
 	v.set = newSet(o)
-	v.log = v.set.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	v.log = v.set.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	v.stdout, v.stderr = pipes(t, v.log)
 	return v
 }
@@ -57,7 +58,7 @@ func (v *service) onConsole(line string) {
 func (v *service) inFile(line string) {
 	v.t.Helper()
 	testkit.Until(v.t, fmt.Sprintf("%.50q in the file", line), func() bool {
-		data, _ := os.ReadFile(filepath.Join(v.dir, Current))
+		data, _ := os.ReadFile(filepath.Join(v.dir, archive.Current))
 		return strings.HasSuffix(string(data), "  "+line+"\n")
 	})
 }
@@ -71,7 +72,7 @@ func (v *service) end() {
 // TestWhoComesNextSeesWhetherAFileIsFinished: s6-log sets a file aside that its mode does not call finished (contract of s6, section 7).
 func TestWhoComesNextSeesWhetherAFileIsFinished(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, Current)
+	path := filepath.Join(dir, archive.Current)
 	if err := os.WriteFile(path, []byte("2026-11-22 00:00:00.000000000  of s6\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -164,13 +165,13 @@ func TestExistingFileIsContinued(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	old := "2026-11-21 00:08:34.292924624  "
-	if err := os.WriteFile(filepath.Join(dir, Current), []byte(old+"whole\n"+old+"torn by a crash"), 0o744); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, archive.Current), []byte(old+"whole\n"+old+"torn by a crash"), 0o744); err != nil {
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{})
 	v.say("new")
 	v.end()
-	wantLines(t, fileLines(t, filepath.Join(dir, Current)), "whole", "torn by a crash", "new")
+	wantLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "whole", "torn by a crash", "new")
 }
 
 func TestFullDisk(t *testing.T) {
@@ -197,7 +198,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("stats: %+v", st)
 	}
 	// The disk is full to the last whole line: nothing is torn.
-	fileLines(t, filepath.Join(dir, Current))
+	fileLines(t, filepath.Join(dir, archive.Current))
 	if err := os.Truncate(ballast, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -271,8 +272,8 @@ func TestUnwritable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ make, undo func(dir string) error }{
 		"read-only file": {
-			func(dir string) error { return os.WriteFile(filepath.Join(dir, Current), nil, 0o444) },
-			func(dir string) error { return os.Chmod(filepath.Join(dir, Current), 0o666) },
+			func(dir string) error { return os.WriteFile(filepath.Join(dir, archive.Current), nil, 0o444) },
+			func(dir string) error { return os.Chmod(filepath.Join(dir, archive.Current), 0o666) },
 		},
 		"read-only directory": {
 			func(dir string) error { return os.Chmod(dir, 0o555) },
@@ -283,19 +284,21 @@ func TestUnwritable(t *testing.T) {
 			func(dir string) error { return os.Chmod(filepath.Join(dir, "sub"), 0o777) },
 		},
 		"directory": {
-			func(dir string) error { return os.Mkdir(filepath.Join(dir, Current), 0o755) },
-			func(dir string) error { return os.Remove(filepath.Join(dir, Current)) },
+			func(dir string) error { return os.Mkdir(filepath.Join(dir, archive.Current), 0o755) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, archive.Current)) },
 		},
 		"fifo": {
 			func(dir string) error {
-				path := filepath.Join(dir, Current)
+				path := filepath.Join(dir, archive.Current)
 				return errors.Join(unix.Mkfifo(path, 0o600), os.Chmod(path, 0o666))
 			},
-			func(dir string) error { return os.Remove(filepath.Join(dir, Current)) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, archive.Current)) },
 		},
 		"link": {
-			func(dir string) error { return os.Symlink(filepath.Join(dir, "victim"), filepath.Join(dir, Current)) },
-			func(dir string) error { return os.Remove(filepath.Join(dir, Current)) },
+			func(dir string) error {
+				return os.Symlink(filepath.Join(dir, "victim"), filepath.Join(dir, archive.Current))
+			},
+			func(dir string) error { return os.Remove(filepath.Join(dir, archive.Current)) },
 		},
 		"linked directory": {
 			func(dir string) error { return os.Symlink("../"+filepath.Base(dir), filepath.Join(dir, "sub")) },
@@ -370,7 +373,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 		switch {
 		case info.IsDir():
 			want = os.ModeDir | 0o755
-		case info.Name() == Current:
+		case info.Name() == archive.Current:
 			want = 0o744 // it is finished
 		}
 		if sys := info.Sys().(*syscall.Stat_t); sys.Uid != agentID || sys.Gid != agentID || info.Mode() != want {
@@ -387,7 +390,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 func TestCloseSaysWhatIsNotWritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, Current), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, archive.Current), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{})
@@ -405,7 +408,7 @@ func TestCloseSaysWhatIsNotWritten(t *testing.T) {
 func TestLumberjackFence(t *testing.T) {
 	t.Parallel()
 	actor, dir := agent(t)
-	path := filepath.Join(dir, Current)
+	path := filepath.Join(dir, archive.Current)
 	err := actor.Do(func() error {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 		if err != nil {

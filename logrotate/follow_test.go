@@ -13,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
-
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 	"hinit/logrotate/archive"
+	"hinit/logrotate/reader"
 )
 
 // lineAt is a line of the file of that time.
@@ -39,7 +38,7 @@ func past(t *testing.T) (dir string, first time.Time) {
 		}
 		name := archive.Name(first.Add(time.Duration(i*5+4)*time.Minute + time.Second))
 		if i == 3 {
-			name = Current
+			name = archive.Current
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
@@ -52,33 +51,33 @@ func TestReadHistory(t *testing.T) {
 	dir, first := past(t)
 	minute := func(n int) time.Time { return first.Add(time.Duration(n) * time.Minute) }
 	for _, c := range []struct {
-		o    ReadOptions
+		o    reader.Options
 		from int // of 20 lines
 	}{
-		{ReadOptions{N: -1}, 15},
-		{ReadOptions{N: -1, Previous: true}, 0},
-		{ReadOptions{N: 0}, 20},
-		{ReadOptions{N: 1}, 19},
-		{ReadOptions{N: 5}, 15},
-		{ReadOptions{N: 6}, 14},
-		{ReadOptions{N: 15, Previous: true}, 5},
-		{ReadOptions{N: 19}, 1},
-		{ReadOptions{N: 20}, 0},
-		{ReadOptions{N: 99}, 0},
-		{ReadOptions{N: -1, Since: minute(17)}, 17},
-		{ReadOptions{N: -1, Since: minute(3)}, 3},
-		{ReadOptions{N: -1, Since: minute(4).Add(500 * time.Millisecond)}, 5},
-		{ReadOptions{N: -1, Since: minute(-9)}, 0},
-		{ReadOptions{N: 4, Since: minute(9)}, 16},
-		{ReadOptions{N: 12, Since: minute(9)}, 9},
-		{ReadOptions{N: -1, Since: time.Now()}, 20},
+		{reader.Options{N: -1}, 15},
+		{reader.Options{N: -1, Previous: true}, 0},
+		{reader.Options{N: 0}, 20},
+		{reader.Options{N: 1}, 19},
+		{reader.Options{N: 5}, 15},
+		{reader.Options{N: 6}, 14},
+		{reader.Options{N: 15, Previous: true}, 5},
+		{reader.Options{N: 19}, 1},
+		{reader.Options{N: 20}, 0},
+		{reader.Options{N: 99}, 0},
+		{reader.Options{N: -1, Since: minute(17)}, 17},
+		{reader.Options{N: -1, Since: minute(3)}, 3},
+		{reader.Options{N: -1, Since: minute(4).Add(500 * time.Millisecond)}, 5},
+		{reader.Options{N: -1, Since: minute(-9)}, 0},
+		{reader.Options{N: 4, Since: minute(9)}, 16},
+		{reader.Options{N: 12, Since: minute(9)}, 9},
+		{reader.Options{N: -1, Since: time.Now()}, 20},
 	} {
 		c.o.Dir = dir
 		var got, want []string
 		for i := c.from; i < 20; i++ {
 			want = append(want, lineAt(minute(i), strconv.Itoa(i)))
 		}
-		if err := Read(t.Context(), fsutil.Self(), c.o, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
+		if err := reader.Read(t.Context(), fsutil.Self(), c.o, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%+v", c.o)
@@ -93,12 +92,12 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 		all = append(all, lineAt(time.Now(), fmt.Sprint(i, strings.Repeat("l", i%300))))
 	}
 	all = append(all, "no end")
-	if err := os.WriteFile(filepath.Join(dir, Current), []byte(strings.Join(all, "\n")), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, archive.Current), []byte(strings.Join(all, "\n")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range []int{1, 2, 1000, 5000, 5001, 5002} {
 		var got []string
-		if err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
+		if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		wantLines(t, got, all[max(0, len(all)-n):]...)
@@ -106,25 +105,25 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 }
 
 func TestReadErrors(t *testing.T) {
-	err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: filepath.Join(t.TempDir(), "none"), N: -1}, nil)
+	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: filepath.Join(t.TempDir(), "none"), N: -1}, nil)
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing directory: %v", err)
 	}
-	if err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: t.TempDir(), N: -1}, nil); err != nil {
+	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: t.TempDir(), N: -1}, nil); err != nil {
 		t.Errorf("empty directory: %v", err)
 	}
 	dir, _ := past(t)
 	stop := errors.New("enough")
-	if err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
+	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("emit's error: %v", err)
 	}
-	if err := os.Remove(filepath.Join(dir, Current)); err != nil {
+	if err := os.Remove(filepath.Join(dir, archive.Current)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(dir, Current)); err != nil {
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, archive.Current)); err != nil {
 		t.Fatal(err)
 	}
-	if err := Read(t.Context(), fsutil.Self(), ReadOptions{Dir: dir, N: -1}, func([]byte) error { return nil }); err == nil {
+	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, N: -1}, func([]byte) error { return nil }); err == nil {
 		t.Error("a link is followed")
 	}
 }
@@ -138,12 +137,12 @@ type follower struct {
 	err    chan error
 }
 
-func follow(t testing.TB, o ReadOptions) *follower {
+func follow(t testing.TB, o reader.Options) *follower {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &follower{t: t, cancel: cancel, err: make(chan error, 1)}
 	o.Follow = true
 	go func() {
-		f.err <- Read(ctx, fsutil.Self(), o, func(line []byte) error {
+		f.err <- reader.Read(ctx, fsutil.Self(), o, func(line []byte) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.got = append(f.got, string(line))
@@ -180,15 +179,15 @@ func (f *follower) untilLine(text string) {
 // TestFollowUnderLoad has several followers on a file that is rotated every few lines.
 func TestFollowUnderLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "coder")
-	early := follow(t, ReadOptions{Dir: dir, N: -1, Previous: true}) // the directory comes later
+	early := follow(t, reader.Options{Dir: dir, N: -1, Previous: true}) // the directory comes later
 	s := newSet(Options{MaxSize: 20_000, Archives: 10_000})
-	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
+	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
 	const lines = 20_000
 	var late []*follower
 	for i := range lines {
 		if i == lines/4 || i == lines/2 {
-			late = append(late, follow(t, ReadOptions{Dir: dir, N: -1, Previous: true}), follow(t, ReadOptions{Dir: dir, N: 700}))
+			late = append(late, follow(t, reader.Options{Dir: dir, N: -1, Previous: true}), follow(t, reader.Options{Dir: dir, N: 700}))
 		}
 		put(t, stdout, fmt.Sprintf("%d %s\n", i, strings.Repeat("f", i%100)))
 	}
@@ -222,7 +221,7 @@ func TestFollowUnderLoad(t *testing.T) {
 
 func TestFollow(t *testing.T) {
 	dir, _ := past(t)
-	path := filepath.Join(dir, Current)
+	path := filepath.Join(dir, archive.Current)
 	add := func(text string) {
 		t.Helper()
 		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -232,7 +231,7 @@ func TestFollow(t *testing.T) {
 		put(t, f, text)
 		f.Close()
 	}
-	f := follow(t, ReadOptions{Dir: dir, N: 1})
+	f := follow(t, reader.Options{Dir: dir, N: 1})
 	f.untilLine("  19")
 
 	add("half")
@@ -282,25 +281,6 @@ func TestFollow(t *testing.T) {
 	wantLines(t, got[1:], "half a line", "torn line", "s", "new file", "cut", "first", "second", "new directory")
 }
 
-// TestWatchWithoutInotify is the fallback for file systems and kernels where nothing is reported.
-func TestWatchWithoutInotify(t *testing.T) {
-	t.Parallel() // it waits
-	none := hub{open: func() (*fsnotify.Watcher, error) { return nil, errors.New("too many instances") }}
-	w := newWatch(t.TempDir(), &none, pollEvery)
-	defer w.close()
-	begin := time.Now()
-	bounded, end := context.WithTimeout(t.Context(), testkit.Patience)
-	defer end()
-	if err := w.wait(bounded); err != nil || time.Since(begin) < pollEvery/2 {
-		t.Errorf("waited %v, %v", time.Since(begin), err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := w.wait(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-}
-
 // inotifyInstances is how many this process has.
 func inotifyInstances(t *testing.T) (n int) {
 	t.Helper()
@@ -339,13 +319,13 @@ func TestFollowManyLogsWithOneInstanceOfInotify(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		paths[i] = filepath.Join(dir, Current)
+		paths[i] = filepath.Join(dir, archive.Current)
 	}
 	say("first")
 	for i := range followers {
-		followers[i] = follow(t, ReadOptions{Dir: filepath.Dir(paths[i]), N: -1})
+		followers[i] = follow(t, reader.Options{Dir: filepath.Dir(paths[i]), N: -1})
 	}
-	twice := follow(t, ReadOptions{Dir: filepath.Dir(paths[0]), N: -1})
+	twice := follow(t, reader.Options{Dir: filepath.Dir(paths[0]), N: -1})
 	for i, f := range followers {
 		f.untilLine(fmt.Sprintf("first of %d", i))
 	}
@@ -366,62 +346,4 @@ func TestFollowManyLogsWithOneInstanceOfInotify(t *testing.T) {
 	if n := inotifyInstances(t); n != 0 {
 		t.Errorf("%d instances of inotify are left", n)
 	}
-}
-
-// TestWatchesAreWoken looks at watches that would sleep for an hour.
-func TestWatchesAreWoken(t *testing.T) {
-	h := hub{open: fsnotify.NewWatcher}
-	root := t.TempDir()
-	dirs := make([]string, 3)
-	all := make([]*watch, 0, 2*len(dirs))
-	for i := range dirs {
-		dirs[i] = filepath.Join(root, strconv.Itoa(i))
-		if err := os.Mkdir(dirs[i], 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			w := newWatch(dirs[i], &h, time.Hour)
-			defer w.close()
-			all = append(all, w)
-		}
-	}
-	woken := func(w *watch, what string) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
-		defer cancel()
-		if err := w.wait(ctx); err != nil {
-			t.Fatalf("%s: the watch of %s is not woken: %v", what, w.dir, err)
-		}
-	}
-	for i := range dirs {
-		woken(all[2*i], "a directory that is watched from now on")
-	}
-	for i, dir := range dirs {
-		if err := os.WriteFile(filepath.Join(dir, Current), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		woken(all[2*i], "a file")
-		woken(all[2*i+1], "a file")
-	}
-	// One directory goes and another one gets its name, and perhaps its inode number. No test waits while it is missing.
-	if err := errors.Join(os.RemoveAll(dirs[0]), os.Mkdir(dirs[0], 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Until(t, "the new directory is watched", func() bool {
-		woken(all[0], "a directory that goes")
-		if err := os.WriteFile(filepath.Join(dirs[0], Current), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		st, err := os.Stat(dirs[0])
-		return err == nil && h.dirs[dirs[0]].as != nil && os.SameFile(st, h.dirs[dirs[0]].as)
-	})
-	woken(all[1], "a directory that came")
-	// An overflow wakes all.
-	for len(all[3].woken) > 0 {
-		<-all[3].woken
-	}
-	h.missed()
-	woken(all[3], "an overflow")
 }

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"hinit/logrotate/archive"
 )
 
 // FuzzPump writes any bytes in any pieces into the pipes of a service. The file must have every line once, whole and in order,
@@ -19,7 +21,7 @@ func FuzzPump(f *testing.F) {
 		}
 		dir := t.TempDir()
 		s := newSet(Options{MaxLine: 64 + int(most)%1000, MaxSize: 4 << 10, Archives: 1000, Console: Off})
-		stdout, stderr := pipes(t, s.Open("svc", "p", filepath.Join(dir, Current)))
+		stdout, stderr := pipes(t, s.Open("svc", "p", filepath.Join(dir, archive.Current)))
 		rest := string(data)
 		for i := 0; len(rest) > 0; i++ {
 			n := len(rest)

@@ -15,6 +15,7 @@ import (
 
 	"hinit/internal/reexec"
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // replace makes the successor of a set, as the next generation would: with copies of the descriptors, because
@@ -100,7 +101,7 @@ func TestLinesGoOnInAnotherImage(t *testing.T) {
 	out := newSink(t)
 	o := Options{Stdout: out.file, tailPatience: testkit.Patience}
 	s := newSet(o)
-	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, Current)))
+	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, archive.Current)))
 	defer closeAll(stdout, stderr)
 	put(t, stdout, "one\ntw")
 	testkit.Until(t, "the beginning of the line is read", func() bool { return strings.Contains(out.soFar(), "one") })
@@ -132,7 +133,7 @@ func TestLinesGoOnInAnotherImage(t *testing.T) {
 func TestFrozenLogsGoOnWhenNothingComesOfIt(t *testing.T) {
 	dir := t.TempDir()
 	s := newSet(Options{})
-	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, Current)))
+	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, archive.Current)))
 	for i := range 50 {
 		put(t, stdout, fmt.Sprintf("line %d\nhalf", i))
 		freeze(t, s)
@@ -155,7 +156,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 	s := newSet(o)
 	var writers sync.WaitGroup
 	for i := range services {
-		stdout, stderr := pipes(t, s.Open(fmt.Sprintf("svc%d", i), "", filepath.Join(dir, fmt.Sprint(i), Current)))
+		stdout, stderr := pipes(t, s.Open(fmt.Sprintf("svc%d", i), "", filepath.Join(dir, fmt.Sprint(i), archive.Current)))
 		writers.Go(func() {
 			defer closeAll(stdout, stderr)
 			for n := range count {
@@ -190,7 +191,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 
 func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "sub", Current)
+	path := filepath.Join(dir, "sub", archive.Current)
 	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil { // in the way of the directory
 		t.Fatal(err)
 	}
@@ -225,7 +226,7 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSet(Options{Stdout: stuck})
-	l := s.Open("svc", "", filepath.Join(dir, Current))
+	l := s.Open("svc", "", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
 	const count = 4000
@@ -253,7 +254,7 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 
 func TestAHungDiskIsNamed(t *testing.T) {
 	s := newSet(Options{})
-	l := s.Open("svc", "", filepath.Join(t.TempDir(), Current))
+	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
 	stdout, stderr := pipes(t, l)
 	l.file.mu.Lock() // as a write that does not come back
 	put(t, stdout, "x\n")

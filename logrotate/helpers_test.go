@@ -87,7 +87,7 @@ func stored(t testing.TB, dir string) []string {
 		t.Fatal(err)
 	}
 	var all []string
-	for _, path := range append(paths, filepath.Join(dir, Current)) {
+	for _, path := range append(paths, filepath.Join(dir, archive.Current)) {
 		all = append(all, fileLines(t, path)...)
 	}
 	return all

@@ -12,6 +12,8 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
+	"hinit/logrotate/reader"
 )
 
 // TestFiftyLogsAreFollowedAtOnce follows fifty logs that are rotated and compressed meanwhile.
@@ -31,8 +33,8 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	fds, heap := descriptors(t), heapSize()
 	for i := range logs {
 		all.Go(func() {
-			o := ReadOptions{Dir: filepath.Join(base, fmt.Sprint(i)), N: -1, Previous: true, Follow: true}
-			errs[i] = Read(ctx, fsutil.Self(), o, func(line []byte) error {
+			o := reader.Options{Dir: filepath.Join(base, fmt.Sprint(i)), N: -1, Previous: true, Follow: true}
+			errs[i] = reader.Read(ctx, fsutil.Self(), o, func(line []byte) error {
 				got[i] = append(got[i], string(line[stampLen:]))
 				n.Add(1)
 				return nil
@@ -41,7 +43,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	}
 	var writers sync.WaitGroup
 	for i := range logs {
-		l := s.Open(fmt.Sprint("log", i), "", filepath.Join(base, fmt.Sprint(i), Current))
+		l := s.Open(fmt.Sprint("log", i), "", filepath.Join(base, fmt.Sprint(i), archive.Current))
 		l.Limit(Limits{Compress: i%2 == 0})
 		stdout, stderr := pipes(t, l)
 		writers.Go(func() {

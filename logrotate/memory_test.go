@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 func TestNoAllocationPerLine(t *testing.T) {
@@ -25,7 +26,7 @@ func TestNoAllocationPerLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := New(Options{Stdout: w, Console: mode, MaxSize: 1 << 30})
-		stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(t.TempDir(), Current)))
+		stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(t.TempDir(), archive.Current)))
 		const lines = 600
 		block := bytes.Repeat([]byte(strings.Repeat("x", 99)+"\n"), lines)
 		buf := make([]byte, 256<<10)
@@ -67,7 +68,7 @@ func TestSilentServicesHaveNoBuffers(t *testing.T) {
 	var ends []*os.File
 	var logs []*Log
 	for i := range services {
-		l := s.Open(fmt.Sprintf("s%d", i), "", filepath.Join(dir, fmt.Sprint(i), Current))
+		l := s.Open(fmt.Sprintf("s%d", i), "", filepath.Join(dir, fmt.Sprint(i), archive.Current))
 		stdout, stderr := pipes(t, l)
 		put(t, stdout, "hello\n")
 		ends = append(ends, stdout, stderr)
@@ -96,7 +97,7 @@ func BenchmarkOneLine(b *testing.B) {
 	}
 	defer r.Close()
 	s := newSet(Options{Stdout: w})
-	stdout, stderr, err := s.Open("x", "x", filepath.Join(b.TempDir(), Current)).Pipes()
+	stdout, stderr, err := s.Open("x", "x", filepath.Join(b.TempDir(), archive.Current)).Pipes()
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -10,9 +10,6 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Current is the base name of the file that is being written.
-const Current = "current"
-
 // ConsoleMode says how a service's lines look on the container's stdout and stderr.
 type ConsoleMode int
 

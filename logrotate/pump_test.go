@@ -18,13 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 func TestBothSinks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "gateways", "coder")
 	out, errs := newSink(t), newSink(t)
 	s := newSet(Options{Stdout: out.file, Stderr: errs.file})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	if s.Open("gateway-coder", "x", "y") != l {
 		t.Error("Open of the same name made another log")
 	}
@@ -40,14 +41,14 @@ func TestBothSinks(t *testing.T) {
 	closeSet(t, s)
 
 	want := []string{"⚕ Hermes Gateway Starting", "", "with\rCR and \x00\xff", "no end", "from stderr"}
-	wantLines(t, fileLines(t, filepath.Join(dir, Current)), want...)
+	wantLines(t, fileLines(t, filepath.Join(dir, archive.Current)), want...)
 	if got, want := out.text(), strings.Join(want[:4], "\n")+"\n"; got != want {
 		t.Errorf("stdout: got %q, want %q", got, want)
 	}
 	if got := errs.text(); got != "from stderr\n" {
 		t.Errorf("stderr: got %q", got)
 	}
-	st, err := os.Stat(filepath.Join(dir, Current))
+	st, err := os.Stat(filepath.Join(dir, archive.Current))
 	if err != nil || st.Mode() != 0o744 { // whoever wrote it has finished
 		t.Errorf("mode of current: %v, %v", st.Mode(), err)
 	}
@@ -149,7 +150,7 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 	var outTags, errTags []string
 	for g := range gateways {
 		name := fmt.Sprintf("g%d", g)
-		l := s.Open("gateway-"+name, name, filepath.Join(dir, name, Current))
+		l := s.Open("gateway-"+name, name, filepath.Join(dir, name, archive.Current))
 		logs = append(logs, l)
 		stdout, stderr := pipes(t, l)
 		for i, w := range []*os.File{stdout, stderr} {
@@ -184,7 +185,7 @@ func TestOverlappingRuns(t *testing.T) {
 	const lines = 3000
 	dir := t.TempDir()
 	s := newSet(Options{MaxSize: 50_000, Archives: 1000})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	var wg sync.WaitGroup
 	var tags []string
 	for run := range 4 {
@@ -207,7 +208,7 @@ func TestLongLineIsSplitInBothSinks(t *testing.T) {
 	dir := t.TempDir()
 	out := newSink(t)
 	s := newSet(Options{Stdout: out.file})
-	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, Current)))
+	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
 	stderr.Close()
 	long := strings.Repeat("⚕é", 60_000) // 300,000 bytes
 	put(t, stdout, "before\n"+long+"\nafter\n"+long)
@@ -218,7 +219,7 @@ func TestLongLineIsSplitInBothSinks(t *testing.T) {
 	if got := string(join([]byte(text))); got != want {
 		t.Errorf("console: got %d bytes, want %d", len(got), len(want))
 	}
-	got := fileLines(t, filepath.Join(dir, Current))
+	got := fileLines(t, filepath.Join(dir, archive.Current))
 	wantLines(t, got, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
 	for _, line := range got {
 		if len(line) > 64<<10+len(SplitEnd)+len(SplitBegin) {
@@ -273,7 +274,7 @@ func TestTail(t *testing.T) {
 
 func TestTailWhileAGrandchildFloods(t *testing.T) {
 	s := newSet(Options{Tail: 3})
-	l := s.Open("x", "x", filepath.Join(t.TempDir(), Current))
+	l := s.Open("x", "x", filepath.Join(t.TempDir(), archive.Current))
 	stdout, stderr := pipes(t, l)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -311,7 +312,7 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 func TestDropAndOpenAgain(t *testing.T) {
 	dir := t.TempDir()
 	s := newSet(Options{MaxSize: 1000, Archives: 100})
-	path := filepath.Join(dir, Current)
+	path := filepath.Join(dir, archive.Current)
 	first := s.Open("x", "x", path)
 	out1, err1 := pipes(t, first)
 	put(t, out1, "one\n")
@@ -358,7 +359,7 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	dir := t.TempDir()
 	out := newSink(t)
 	s := newSet(Options{Stdout: out.file, closeReserve: testkit.Patience - 3*time.Second}) // as much as a slow machine may need for the rest
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	stdout, stderr := pipes(t, l)
 	defer closeAll(stdout, stderr)
 	put(t, stdout, "whole\nhalf")
@@ -371,7 +372,7 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("Close took all the time there was")
 	}
-	wantLines(t, fileLines(t, filepath.Join(dir, Current)), "whole", "half")
+	wantLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "whole", "half")
 	if got := out.text(); got != "whole\nhalf\n" {
 		t.Errorf("console: %q", got)
 	}

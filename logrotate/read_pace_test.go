@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // smallWrites writes numbered lines, one a write, until the pump has taken its pipe from the poller. It returns their number.
@@ -30,7 +31,7 @@ func smallWrites(t *testing.T, w *os.File, first int) int {
 
 func TestFloodBeginsAndEnds(t *testing.T) {
 	actor, dir := agent(t)
-	path := filepath.Join(dir, "log", Current)
+	path := filepath.Join(dir, "log", archive.Current)
 	s := newSet(Options{Actor: actor, MaxSize: 1 << 30, floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
 	l := s.Open("gateway-coder", "coder", path)
 	stdout, stderr := pipes(t, l)

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/logrotate/archive"
+	"hinit/logrotate/gzipped"
 )
 
 // Limits bound one log. The zero value of a field means the value of the [Set]: MaxSize and Archives as in [Options], the others
@@ -71,8 +72,8 @@ func (f *file) Packing() (dir string, most int64) {
 	if !limits.Compress {
 		return "", 0
 	}
-	// A larger archive is not hinit's, or could not be read when compressed (see ReadOptions), and all others would wait for it.
-	return f.archives.Dir, max(2*limits.MaxSize, defaultMaxArchive)
+	// A larger archive is not hinit's, or could not be read when compressed (see package reader), and all others would wait for it.
+	return f.archives.Dir, max(2*limits.MaxSize, gzipped.Most)
 }
 
 // Packed implements [gzipped.Log].

@@ -18,7 +18,7 @@ func fixture(t *testing.T, o Options, limits Limits) (s *Set, l *Log, dir string
 	t.Helper()
 	dir = t.TempDir()
 	s = newSet(o)
-	l = s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l = s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	l.Limit(limits)
 	return s, l, dir
 }
@@ -62,7 +62,7 @@ func TestOldArchivesGo(t *testing.T) {
 		}
 	}
 	s := newSet(Options{})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	l.Limit(Limits{MaxAge: 2 * time.Hour})
 	say(t, l, "one")
 	closeSet(t, s)
@@ -79,7 +79,7 @@ func TestSpareSpace(t *testing.T) {
 	s, l, dir := fixture(t, Options{Warn: w.add}, Limits{MinFree: 1 << 60})
 	say(t, l, "one", "two")
 	testkit.Until(t, "the fault is told", func() bool { return strings.Contains(l.Stats().LastError, "are to stay free") })
-	if st, err := os.Stat(filepath.Join(dir, Current)); err == nil && st.Size() > 0 {
+	if st, err := os.Stat(filepath.Join(dir, archive.Current)); err == nil && st.Size() > 0 {
 		t.Errorf("%d bytes are written", st.Size())
 	}
 	l.Limit(Limits{MinFree: 1})
@@ -160,7 +160,7 @@ func TestSpareSpaceIsMadeOfArchives(t *testing.T) {
 	}
 	var w warnings
 	s := newSet(Options{Warn: w.add})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
 	l.Limit(Limits{MinFree: 4 << 20})
 	say(t, l, "one")
 	closeSet(t, s)
@@ -169,7 +169,7 @@ func TestSpareSpaceIsMadeOfArchives(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantLines(t, left, names[2:]...) // the newest: 4 of 8 MB
-	wantLines(t, fileLines(t, filepath.Join(dir, Current)), "one")
+	wantLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "one")
 	w.want(t)
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
 )
 
 // TestGatewaysWithoutALogDirectoryCannotEndTheContainer has 200 services whose log directory is gone and whose last line never
@@ -30,7 +31,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	endless := bytes.Repeat([]byte("x"), 60_000)
 	var ends []*os.File
 	for i := range services {
-		stdout, stderr := pipes(t, s.Open(fmt.Sprint("s", i), "", filepath.Join(gone, fmt.Sprint(i), Current)))
+		stdout, stderr := pipes(t, s.Open(fmt.Sprint("s", i), "", filepath.Join(gone, fmt.Sprint(i), archive.Current)))
 		for _, w := range []*os.File{stdout, stderr} {
 			put(t, w, string(whole))
 			put(t, w, string(endless))

@@ -104,7 +104,7 @@ func Verbs(be Init) []Verb {
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
 		runOnceVerb(), tool("profile", "make, remove, rename and list profiles"),
-		tool("topology", "tell or change how many gateways serve the profiles"), logsVerb(),
+		tool("topology", "tell or change how many gateways serve the profiles"), tool("logs", "print what a gateway or service wrote"),
 		tool("events", "print what has happened: starts, exits with their causes, stops"), notifyVerb(), waitVerb(), reloadVerb(), reexecVerb(),
 		tool("config", "print the effective configuration and where each value came from"),
 		tool("doctor", "check what commonly goes wrong, and say what to do about it"),

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"strings"
 	"sync"
@@ -264,4 +265,11 @@ func runOnce(t *Terminal, c *Call) int {
 		return cmdline.Done
 	}
 	return t.Fail(cmdline.Failed, "cannot %s: %s", doing, show.Ended(s))
+}
+
+// FlagGiven reports whether a flag was given.
+func FlagGiven(c *Call, name string) bool {
+	given := false
+	c.Flags.Visit(func(f *flag.Flag) { given = given || f.Name == name })
+	return given
 }

@@ -19,7 +19,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/pause"
 	"hinit/internal/redact"
-	"hinit/logrotate"
+	"hinit/logrotate/reader"
 )
 
 // Hinit is the hinit whose logs are sent, as a [client.Client] is.
@@ -181,7 +181,7 @@ func (f *Forwarder) look(ctx context.Context) error {
 		service, profile := filepath.Base(dir), ""
 		if s := there[dir]; s != nil {
 			service, profile = s.Name, s.Profile
-		} else if !logrotate.Exists(as, dir) {
+		} else if !reader.Exists(as, dir) {
 			t.end()
 			delete(f.tails, dir)
 			f.dirty = true

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/loglevel"
 	"hinit/internal/pause"
 	"hinit/internal/redact"
-	"hinit/logrotate"
+	"hinit/logrotate/reader"
 )
 
 // position is how far a log has been sent: to the line with this time, and so many lines from the first one of this time on. Lines
@@ -41,8 +41,8 @@ func (f *Forwarder) follow(ctx context.Context, t *tail, as *fsutil.Actor, from 
 	told := ""
 	for ctx.Err() == nil {
 		r := &reading{Forwarder: f, tail: t, from: from, here: from}
-		o := logrotate.ReadOptions{Dir: t.dir, N: -1, Since: from.At, Previous: true, Follow: true, Missing: func(why string) error { return r.missing(ctx, why) }}
-		err := logrotate.Read(ctx, as, o, func(line []byte) error { return r.line(ctx, line) })
+		o := reader.Options{Dir: t.dir, N: -1, Since: from.At, Previous: true, Follow: true, Missing: func(why string) error { return r.missing(ctx, why) }}
+		err := reader.Read(ctx, as, o, func(line []byte) error { return r.line(ctx, line) })
 		if err != nil && ctx.Err() == nil && told != err.Error() {
 			told = err.Error()
 			f.Log.Error("cannot read a log", "service", t.service, "error", err)
@@ -93,7 +93,7 @@ func (r *reading) line(ctx context.Context, text []byte) error {
 	if r.Mask {
 		text = bytes.TrimSuffix(r.mask.Hide(append(bytes.Clone(text), '\n'), nil), []byte{'\n'})
 	}
-	at, message, dated := logrotate.Split(text)
+	at, message, dated := reader.Split(text)
 	level := r.level.Of(message)
 	if !r.begun && !r.from.At.IsZero() { // the first line from the time of the position on
 		if at.Equal(r.from.At) {

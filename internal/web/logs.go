@@ -18,7 +18,7 @@ import (
 	"hinit/client"
 	"hinit/internal/loglevel"
 	"hinit/internal/redact"
-	"hinit/logrotate"
+	"hinit/logrotate/reader"
 )
 
 const (
@@ -52,7 +52,7 @@ var sinces = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h
 
 // search is what a request looks for in a log.
 type search struct {
-	logrotate.ReadOptions
+	reader.Options
 	text  []byte
 	least loglevel.Level
 	lines loglevel.Tracker
@@ -88,7 +88,7 @@ func (s *search) wanted(line []byte) (out logLine, is bool) {
 		line = line[:16<<10]
 	}
 	line = bytes.TrimSuffix(s.mask.Hide(append(bytes.Clone(line), '\n'), nil), []byte{'\n'})
-	written, text, _ := logrotate.Split(line)
+	written, text, _ := reader.Split(line)
 	level := s.lines.Of(text)
 	if level < s.least || !bytes.Contains(bytes.ToLower(line), s.text) {
 		return out, false
@@ -168,7 +168,7 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limi
 	if err != nil {
 		return err
 	}
-	err = logrotate.Read(ctx, as, what.ReadOptions, func(line []byte) error {
+	err = reader.Read(ctx, as, what.Options, func(line []byte) error {
 		if out, is := what.wanted(line); is {
 			return emit(out)
 		}
@@ -249,7 +249,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		_ = logrotate.Read(ctx, as, what.ReadOptions, func(line []byte) error {
+		_ = reader.Read(ctx, as, what.Options, func(line []byte) error {
 			out, is := what.wanted(line)
 			if !is {
 				return nil

@@ -1,4 +1,5 @@
-// Package archive knows the rotated files of a log: their names, which of them are in a directory, and how their number is bounded.
+// Package archive knows the files of a log: their names, how a line begins, which rotated files are in a directory, and how their number is
+// bounded. Package logrotate writes these files, and package reader reads them.
 //
 // An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it. The suffix is ".u" when
 // s6-log left it unfinished, and ".gz" follows when it is compressed. An archive in both forms is being compressed, and counts
@@ -13,6 +14,15 @@ import (
 	"time"
 
 	"hinit/internal/s6/formats"
+)
+
+const (
+	// Current is the base name of the file that is being written.
+	Current = "current"
+	// StampLayout is the time at the beginning of a line, local time. Two spaces follow.
+	StampLayout = time.DateTime + ".000000000"
+	// StampLen is the length of everything before the line itself.
+	StampLen = len(StampLayout) + 2
 )
 
 const (

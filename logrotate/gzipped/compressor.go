@@ -1,4 +1,4 @@
-// Package gzipped compresses the archives of logs, and reads compressed ones.
+// Package gzipped compresses the archives of logs. Package reader reads them.
 //
 // Archives become gzip files one after the other, a while after their rotation, and never faster than with a quarter of a core.
 // An archive is there, under one name or both, at every moment, also after a crash.
@@ -16,6 +16,9 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
+
+// Most is how many bytes of an archive a reader takes by itself, decompressed.
+const Most = 256 << 20
 
 // Log is a log whose archives may be compressed.
 type Log interface {

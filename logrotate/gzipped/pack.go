@@ -143,7 +143,7 @@ func (p *packer) copy(in, out *os.File, st os.FileInfo) error {
 		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)
 	}
 	p.gzip.Reset(out)
-	p.gzip.Extra, p.gzip.ModTime = origin(st), st.ModTime()
+	p.gzip.Extra, p.gzip.ModTime = Origin(st), st.ModTime()
 	for {
 		begin := time.Now()
 		err := turn(func() error { return p.chunk(in, out) })
@@ -190,7 +190,8 @@ func system(st os.FileInfo) *syscall.Stat_t { return st.Sys().(*syscall.Stat_t) 
 // follower that has that file open then doesn't read the archive again.
 var originMark = []byte{'h', 'i', 16, 0}
 
-func origin(st os.FileInfo) []byte {
+// Origin returns that field for an archive that is made of a file.
+func Origin(st os.FileInfo) []byte {
 	sys := system(st)
 	b := binary.LittleEndian.AppendUint64(slices.Clip(originMark), sys.Dev)
 	return binary.LittleEndian.AppendUint64(b, sys.Ino)

@@ -137,7 +137,7 @@ func (b *bundle) command(name, about string, args ...string) part {
 
 // logs is a part for each log.
 func (b *bundle) logs(lines int) (parts []part) {
-	names, err := within(b.end, b.AllLogs)
+	names, err := within(b.end, func() ([]string, error) { return allLogs(b.Terminal) })
 	if err != nil {
 		return []part{{"logs.txt", "why there are none", func(io.Writer) error { return err }}}
 	}

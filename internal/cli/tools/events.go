@@ -27,7 +27,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	follow := c.Flags.Bool("f", false, "follow: go on printing")
 	asJSON := c.Flags.Bool("json", false, "print one JSON object a line")
 	n := c.Flags.Int("n", 50, "the last `N` events, -1 for all that are kept")
-	since := cli.SinceFlag(c)
+	since := sinceFlag(c)
 	names, code, ok := c.Parse(t, 0, -1)
 	if !ok {
 		return code

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/guard"
 	"hinit/internal/top/model"
-	"hinit/logrotate"
+	"hinit/logrotate/reader"
 )
 
 const (
@@ -35,9 +35,9 @@ func (f *Feed) Log(ctx context.Context, current string, lines func([]model.LogLi
 	var fresh []model.LogLine
 	ended := make(chan error, 1)
 	guard.Go("reading a log", func() {
-		o := logrotate.ReadOptions{Dir: filepath.Dir(current), N: logHistory, Follow: true}
-		ended <- logrotate.Read(ctx, as, o, func(line []byte) error {
-			at, text, _ := logrotate.Split(line)
+		o := reader.Options{Dir: filepath.Dir(current), N: logHistory, Follow: true}
+		ended <- reader.Read(ctx, as, o, func(line []byte) error {
+			at, text, _ := reader.Split(line)
 			mu.Lock()
 			defer mu.Unlock()
 			if len(fresh) == 2*logBatch {

@@ -1,4 +1,4 @@
-package gzipped
+package reader
 
 import (
 	"bytes"
@@ -7,36 +7,38 @@ import (
 	"errors"
 	"io"
 	"os"
+
+	"hinit/logrotate/gzipped"
 )
 
 // errTooLarge is about a compressed archive that hinit can't have written.
 var errTooLarge = errors.New("decompressed it is larger than a log of hinit; remove it")
 
-// errFound ends a Reader before the end.
+// errFound ends an unpacker before the end.
 var errFound = errors.New("found")
 
-// Reader reads compressed archives.
-type Reader struct {
-	Most int64  // so many bytes of an archive are read, decompressed; one that has more is an error
-	Buf  []byte // for its pieces
+// unpacker reads compressed archives.
+type unpacker struct {
+	most int64  // so many bytes of an archive are read, decompressed; one that has more is an error
+	buf  []byte // for its pieces
 }
 
-// Each calls take with what is in the compressed archive f behind the first skip bytes, piece by piece. Between two pieces it ends
+// each calls take with what is in the compressed archive f behind the first skip bytes, piece by piece. Between two pieces it ends
 // with ctx.
-func (r *Reader) Each(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
+func (r *unpacker) each(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
-	for left := r.Most; err == nil; {
+	for left := r.most; err == nil; {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		var n int
-		n, err = z.Read(r.Buf)
+		n, err = z.Read(r.buf)
 		if left -= int64(n); left < 0 {
 			return errTooLarge
 		}
 		pass := min(skip, int64(n))
 		skip -= pass
-		if taken := take(r.Buf[pass:n]); taken != nil {
+		if taken := take(r.buf[pass:n]); taken != nil {
 			return taken
 		}
 	}
@@ -46,11 +48,11 @@ func (r *Reader) Each(ctx context.Context, f *os.File, skip int64, take func(b [
 	return err
 }
 
-// Last returns the offset at which the last n lines of the compressed archive f begin, and how many of the n are missing. It reads
+// last returns the offset at which the last n lines of the compressed archive f begin, and how many of the n are missing. It reads
 // the archive twice: a list of where its lines begin would have no bounds.
-func (r *Reader) Last(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
+func (r *unpacker) last(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	lines, within := 0, false
-	err = r.Each(ctx, f, 0, func(b []byte) error {
+	err = r.each(ctx, f, 0, func(b []byte) error {
 		lines += bytes.Count(b, []byte{'\n'})
 		if len(b) > 0 {
 			within = b[len(b)-1] != '\n'
@@ -67,7 +69,7 @@ func (r *Reader) Last(ctx context.Context, f *os.File, n int) (offset int64, mis
 		return 0, 0, err
 	}
 	skip := lines - n
-	err = r.Each(ctx, f, 0, func(b []byte) error {
+	err = r.each(ctx, f, 0, func(b []byte) error {
 		for skip > 0 {
 			i := bytes.IndexByte(b, '\n')
 			if i < 0 {
@@ -86,8 +88,8 @@ func (r *Reader) Last(ctx context.Context, f *os.File, n int) (offset int64, mis
 	return offset, 0, err
 }
 
-// MadeOf reports whether the compressed archive f was made of a file.
-func MadeOf(f *os.File, file os.FileInfo) bool {
+// madeOf reports whether the compressed archive f was made of a file.
+func madeOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
-	return err == nil && bytes.Equal(z.Extra, origin(file))
+	return err == nil && bytes.Equal(z.Extra, gzipped.Origin(file))
 }

@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"context"
@@ -10,12 +10,13 @@ import (
 	"testing"
 
 	"hinit/internal/fsutil"
-	"hinit/logrotate"
+	"hinit/logrotate/archive"
+	"hinit/logrotate/reader"
 )
 
 func TestGrepFollowsWithoutAGapBehindTheLastMatches(t *testing.T) {
 	dir := t.TempDir()
-	file, err := os.Create(filepath.Join(dir, logrotate.Current))
+	file, err := os.Create(filepath.Join(dir, archive.Current))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,8 +32,8 @@ func TestGrepFollowsWithoutAGapBehindTheLastMatches(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []string
-	err = readMatching(ctx, fsutil.Self(), logrotate.ReadOptions{Dir: dir, N: -1, Follow: true}, regexp.MustCompile("^error").Match, 2, func(line []byte) error {
-		_, text, _ := logrotate.Split(line)
+	err = readMatching(ctx, fsutil.Self(), reader.Options{Dir: dir, N: -1, Follow: true}, regexp.MustCompile("^error").Match, 2, func(line []byte) error {
+		_, text, _ := reader.Split(line)
 		got = append(got, string(text))
 		switch string(text) {
 		case "error three": // the last of the history

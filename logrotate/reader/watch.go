@@ -1,4 +1,4 @@
-package logrotate
+package reader
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package logrotate
+package reader
 
 import (
 	"bytes"
@@ -12,7 +12,6 @@ import (
 	"slices"
 
 	"hinit/logrotate/archive"
-	"hinit/logrotate/gzipped"
 )
 
 // history gives the lines that exist, and leaves r at the end of the current file.
@@ -28,7 +27,7 @@ func (r *reader) history(ctx context.Context) error {
 		r.known = archives[len(archives)-1]
 	}
 	if !r.o.Since.IsZero() {
-		r.since = r.o.Since.Local().AppendFormat(nil, stampLayout)
+		r.since = r.o.Since.Local().AppendFormat(nil, archive.StampLayout)
 	}
 	first, skip, err := r.start(ctx, archives)
 	if err != nil {
@@ -112,7 +111,7 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 		if err == nil {
 			before := need
 			if packed {
-				skip, need, err = r.packed.Last(ctx, f, need)
+				skip, need, err = r.packed.last(ctx, f, need)
 			} else {
 				skip, need, err = r.lastOf(ctx, f, need)
 			}
@@ -186,7 +185,7 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 // find opens the current file as r.file and returns the archives before it. It doesn't close the file that was there. An archive
 // that isn't in the list was made after the file was opened, so following leads there.
 func (r *reader) find() ([]string, error) {
-	f, err := r.dir.Open(Current)
+	f, err := r.dir.Open(archive.Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -227,7 +226,7 @@ func (r *reader) is(name string, file os.FileInfo) bool {
 	}
 	defer f.Close()
 	if packed {
-		return gzipped.MadeOf(f, file)
+		return madeOf(f, file)
 	}
 	own, err := f.Stat()
 	return err == nil && os.SameFile(own, file)

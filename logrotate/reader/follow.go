@@ -1,4 +1,9 @@
-package logrotate
+// Package reader reads the logs that package logrotate writes: history, from archives too, and what is written from then on. It is for clients;
+// PID 1 does not link it.
+//
+// While [Read] follows there are two goroutines for all followers of the process. They share one instance of inotify and end with the last
+// follower.
+package reader
 
 import (
 	"bytes"
@@ -16,9 +21,9 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// ReadOptions say which lines [Read] gives.
-type ReadOptions struct {
-	// Dir is the directory of [Current] and its archives. Neither it nor what is in it may be a link.
+// Options say which lines [Read] gives.
+type Options struct {
+	// Dir is the directory of [archive.Current] and its archives. Neither it nor what is in it may be a link.
 	Dir string
 	// N is the number of last lines of the history to give, from the archives too; -1 gives all.
 	N int
@@ -40,8 +45,8 @@ type ReadOptions struct {
 }
 
 const (
-	defaultMaxLine    = 1 << 20
-	defaultMaxArchive = 256 << 20
+	defaultMaxLine = 1 << 20
+	readSize       = 64 << 10 // how much is read at once
 )
 
 // Read calls emit with the history that o asks for, oldest line first. With Follow it then emits every line that is written
@@ -57,16 +62,16 @@ const (
 // whole. Read blocks. It opens everything with the permissions of as, which the caller must name. Root shows the files of a log
 // directory with the agent's permissions, because the agent can put links there. No link beneath the parent of Dir is followed:
 // the error wraps [fsutil.ErrSymlink]. Any number may run at once, in any process.
-func Read(ctx context.Context, as *fsutil.Actor, o ReadOptions, emit func(line []byte) error) error {
+func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byte) error) error {
 	if o.MaxLine == 0 {
 		o.MaxLine = defaultMaxLine
 	}
 	if o.MaxArchive == 0 {
-		o.MaxArchive = defaultMaxArchive
+		o.MaxArchive = gzipped.Most
 	}
 	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: as}
-	r.packed = gzipped.Reader{Most: o.MaxArchive, Buf: r.buf}
+	r.packed = unpacker{most: o.MaxArchive, buf: r.buf}
 	defer func() { r.file.Close() }() // where there is one
 	err := r.run(ctx)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
@@ -86,18 +91,13 @@ func Exists(as *fsutil.Actor, dir string) bool {
 	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.Has(name) }) == nil
 }
 
-// Names returns the names of the directories in dir, which holds the logs of all services, in no order.
-func Names(as *fsutil.Actor, dir string) ([]string, error) {
-	return archive.Dir{Path: dir, Actor: as}.Directories()
-}
-
 type reader struct {
-	o       ReadOptions
+	o       Options
 	emit    func(line []byte) error
 	emitErr error
 	buf     []byte
 	dir     archive.Dir
-	packed  gzipped.Reader
+	packed  unpacker
 
 	file  *os.File // the file that is followed, nil when there is none
 	at    int64    // offset behind the last line that was given
@@ -164,7 +164,7 @@ func (r *reader) moved() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	f, err := r.dir.Open(Current)
+	f, err := r.dir.Open(archive.Current)
 	if err != nil {
 		// Between two files of a rotation, or removed: somebody may still be writing to the one we have.
 		return false, nil
@@ -252,7 +252,7 @@ func (r *reader) archived(ctx context.Context, f *os.File, packed bool, skip int
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
 	r.carry = r.carry[:0]
 	if packed {
-		err = r.packed.Each(ctx, f, skip, r.take)
+		err = r.packed.each(ctx, f, skip, r.take)
 	} else {
 		r.file, r.at = f, skip
 		err = r.drain(ctx)
@@ -340,11 +340,24 @@ func (r *reader) rest() error {
 func (r *reader) give(line []byte) error {
 	if r.since != nil {
 		// Timestamps are in local time, so their text sorts as they do.
-		if len(line) < stampLen || bytes.Compare(line[:len(r.since)], r.since) < 0 {
+		if len(line) < archive.StampLen || bytes.Compare(line[:len(r.since)], r.since) < 0 {
 			return nil
 		}
 		r.since = nil
 	}
 	r.emitErr = r.emit(line)
 	return r.emitErr
+}
+
+// Split takes a line of a log file apart, as [Read] gives it: when it was read from the service, and what the service wrote.
+// The time has no zone in the file, and is taken as local. A line that doesn't begin with a time is all message.
+func Split(line []byte) (written time.Time, message []byte, ok bool) {
+	if len(line) < archive.StampLen || line[archive.StampLen-2] != ' ' || line[archive.StampLen-1] != ' ' {
+		return time.Time{}, line, false
+	}
+	written, err := time.ParseInLocation(archive.StampLayout, string(line[:archive.StampLen-2]), time.Local)
+	if err != nil {
+		return time.Time{}, line, false
+	}
+	return written, line[archive.StampLen:], true
 }

@@ -1,21 +1,23 @@
-package cli
+package tools
 
 import (
 	"bytes"
 	"context"
 	"errors"
+	"regexp"
 	"strings"
 	"time"
 
+	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/internal/loglevel"
-	"hinit/logrotate"
+	"hinit/logrotate/reader"
 )
 
-// readMatching is [logrotate.Read] for the lines whose text matches: the last ones of the history, -1 for all, and then, where
+// readMatching is [reader.Read] for the lines whose text matches: the last ones of the history, -1 for all, and then, where
 // opt follows, those that come.
-func readMatching(ctx context.Context, as *fsutil.Actor, opt logrotate.ReadOptions, match func(text []byte) bool, last int,
+func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, last int,
 	emit func([]byte) error,
 ) error {
 	var kept [][]byte
@@ -31,8 +33,8 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt logrotate.ReadOptio
 		return nil
 	}
 	opt.Caught = show
-	err := logrotate.Read(ctx, as, opt, func(line []byte) error {
-		_, text, _ := logrotate.Split(line)
+	err := reader.Read(ctx, as, opt, func(line []byte) error {
+		_, text, _ := reader.Split(line)
 		switch {
 		case !match(text):
 			return nil
@@ -67,38 +69,30 @@ func (l *level) Set(text string) error {
 	return errors.New("expected " + strings.Join(l.Choices(), ", ") + cmdline.DidYouMean(text, l.Choices()))
 }
 
-// atLeast matches the lines of a log that are as serious as least.
-func atLeast(least level) func(text []byte) bool {
+// both matches the lines of a log that are as serious as least and match a pattern.
+func both(least level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
-	return func(text []byte) bool { return log.Of(text) >= least.Level }
-}
-
-// allOf matches what all do. Each is asked about each line.
-func allOf(match ...func([]byte) bool) func([]byte) bool {
 	return func(text []byte) bool {
-		yes := true
-		for _, m := range match {
-			yes = m(text) && yes
-		}
-		return yes
+		level := log.Of(text) // it has to see every line
+		return level >= least.Level && pattern.Match(text)
 	}
 }
 
-// Moment is a flag for a time: how long ago, or when.
-type Moment struct{ time.Time }
+// moment is a flag for a time: how long ago, or when.
+type moment struct{ time.Time }
 
-// SinceFlag defines the flag --since.
-func SinceFlag(c *Call) *Moment {
-	m := &Moment{}
+// sinceFlag defines the flag --since.
+func sinceFlag(c *cli.Call) *moment {
+	m := &moment{}
 	c.Flags.Var(m, "since", "only what happened since then: `D|TIME`, such as 10m, 15:04 or 2006-01-02T15:04:05")
 	return m
 }
 
 // String implements flag.Value.
-func (m *Moment) String() string { return "" }
+func (m *moment) String() string { return "" }
 
 // Set implements flag.Value.
-func (m *Moment) Set(text string) error {
+func (m *moment) Set(text string) error {
 	if ago, err := time.ParseDuration(text); err == nil {
 		if ago <= 0 {
 			return errors.New("it must be positive, such as 10m")

@@ -1,11 +1,10 @@
-package cli
+package tools
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -18,17 +17,18 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
-	"hinit/logrotate"
+	"hinit/logrotate/archive"
+	"hinit/logrotate/reader"
 	"hinit/profiles"
 )
 
-func logsVerb() Verb {
-	return Verb{
+func logsVerb() cli.Verb {
+	return cli.Verb{
 		Name: "logs", Doing: "show the logs", Args: "NAME... | --all [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
-		Summary: "print what a gateway or service wrote",
 		Help: `The lines come from the files on the volume, so this works while hinit does not run.
 Several names are shown together in the order of time, each line after its name; with -f what is written from then on comes
 as it is written. With --grep and --level -n counts the lines that match (Go's regular expressions; (?i) for any case).
@@ -43,10 +43,10 @@ and everything else that a terminal would obey is shown as \x1b and the like; in
 // defaultLines is how many lines logs shows when it is not told.
 const defaultLines = 100
 
-func logs(t *Terminal, c *Call) int {
+func logs(t *cli.Terminal, c *cli.Call) int {
 	follow := c.Flags.Bool("f", false, "follow: go on printing, across rotations")
 	n := c.Flags.Int("n", defaultLines, "the last `N` lines, -1 for all; with --since all since then")
-	since := SinceFlag(c)
+	since := sinceFlag(c)
 	all := c.Flags.Bool("all", false, "of everything that has a log file")
 	previous := c.Flags.Bool("previous", false, "the archives too")
 	grep := c.Flags.String("grep", "", "only lines whose text matches `RE`")
@@ -62,7 +62,7 @@ func logs(t *Terminal, c *Call) int {
 	}
 	if *all {
 		var err error
-		if names, err = t.AllLogs(); err != nil {
+		if names, err = allLogs(t); err != nil {
 			return t.Failed("show the logs", err)
 		}
 	}
@@ -70,16 +70,16 @@ func logs(t *Terminal, c *Call) int {
 	if err != nil {
 		return t.Fail(cmdline.WrongUsage, "cannot show the logs: %v; quote the expression for the shell", err)
 	}
-	opt := logrotate.ReadOptions{N: *n, Follow: *follow, Previous: *previous}
-	opt.MaxLine, opt.MaxArchive = t.largest()
+	opt := reader.Options{N: *n, Follow: *follow, Previous: *previous}
+	opt.MaxLine, opt.MaxArchive = largest(t)
 	if !since.IsZero() {
 		opt.Since = since.Time
-		if !FlagGiven(c, "n") {
+		if !cli.FlagGiven(c, "n") {
 			opt.N = -1
 		}
 		opt.Previous = true // what was written then may have been rotated away since
 	}
-	if *previous && !FlagGiven(c, "n") {
+	if *previous && !cli.FlagGiven(c, "n") {
 		opt.N = -1
 	}
 	last := -1 // of the lines that match
@@ -89,7 +89,7 @@ func logs(t *Terminal, c *Call) int {
 	}
 	sources := make([]logSource, len(names))
 	for i, name := range names {
-		if sources[i], err = t.logOf(name); err != nil {
+		if sources[i], err = logOf(t, name); err != nil {
 			return t.Failed(fmt.Sprintf("show logs of %q", name), err)
 		}
 	}
@@ -113,9 +113,9 @@ func logs(t *Terminal, c *Call) int {
 		readers[i] = logReading{
 			read: func(ctx context.Context, fn func([]byte) error) {
 				if !narrow {
-					results[i] = logrotate.Read(ctx, as, opt, fn)
+					results[i] = reader.Read(ctx, as, opt, fn)
 				} else {
-					results[i] = readMatching(ctx, as, opt, allOf(atLeast(least), pattern.Match), last, fn)
+					results[i] = readMatching(ctx, as, opt, both(least, pattern), last, fn)
 				}
 			},
 			show: func(line []byte) error {
@@ -180,7 +180,7 @@ func inOrder(ctx context.Context, readers []logReading) error {
 			defer close(lines[i])
 			var at time.Time
 			r.read(ctx, func(line []byte) error {
-				if written, _, ok := logrotate.Split(line); ok {
+				if written, _, ok := reader.Split(line); ok {
 					at = written
 				}
 				select {
@@ -219,13 +219,13 @@ func inOrder(ctx context.Context, readers []logReading) error {
 	}
 }
 
-// AllLogs are the names of everything that has a log file: of the running init, or else the directories of the logs.
-func (t *Terminal) AllLogs() (names []string, err error) {
-	st, err := t.Status(ShortWait)
+// allLogs are the names of everything that has a log file: of the running init, or else the directories of the logs.
+func allLogs(t *cli.Terminal) (names []string, err error) {
+	st, err := t.Status(cli.ShortWait)
 	if err == nil {
 		as, err := boot.LogReader(st.Init.Plain != "", t.Env)
 		for _, s := range st.Services {
-			if s.Log != "" && logrotate.Exists(as, filepath.Dir(s.Log)) {
+			if s.Log != "" && reader.Exists(as, filepath.Dir(s.Log)) {
 				names = append(names, s.Name)
 			}
 		}
@@ -239,14 +239,14 @@ func (t *Terminal) AllLogs() (names []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err = logrotate.Names(as, cfg.Logs.Dir)
+	names, err = archive.Dir{Path: cfg.Logs.Dir, Actor: as}.Directories()
 	slices.Sort(names)
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
 // largest returns the longest line and the largest archive that the configured hinit writes. They are at least Read's own
 // defaults, because the configuration may have been another one before.
-func (t *Terminal) largest() (line int, archive int64) {
+func largest(t *cli.Terminal) (line int, archive int64) {
 	cfg, err := t.Config()
 	if err != nil {
 		return 0, 0
@@ -287,17 +287,10 @@ type logLine struct {
 // jsonLine shows a line as an object. Bytes that are not UTF-8 become U+FFFD.
 func jsonLine(name string) func(line []byte) ([]byte, error) {
 	return func(line []byte) ([]byte, error) {
-		written, message, _ := logrotate.Split(line)
+		written, message, _ := reader.Split(line)
 		text, err := json.Marshal(logLine{written, name, string(message)})
 		return show.JSON(text), err
 	}
-}
-
-// FlagGiven reports whether a flag was given.
-func FlagGiven(c *Call, name string) bool {
-	given := false
-	c.Flags.Visit(func(f *flag.Flag) { given = given || f.Name == name })
-	return given
 }
 
 // logSource is the directory of a log with the identity that reads it.
@@ -307,23 +300,23 @@ type logSource struct {
 }
 
 // logOf finds the log of a service. The running init knows its directory best; without an init the configuration says it.
-func (t *Terminal) logOf(name string) (logSource, error) {
-	st, err := t.Status(ShortWait, name)
+func logOf(t *cli.Terminal, name string) (logSource, error) {
+	st, err := t.Status(cli.ShortWait, name)
 	if err == nil && len(st.Services) > 0 {
 		if st.Services[0].Log == "" {
-			return logSource{}, t.noLogFile(name, st.Services[0].Name)
+			return logSource{}, noLogFile(t, name, st.Services[0].Name)
 		}
 		as, err := boot.LogReader(st.Init.Plain != "", t.Env)
 		return logSource{filepath.Dir(st.Services[0].Log), as}, err
 	}
-	if source, there := t.offlineLog(name); there { // also of a profile that was deleted
+	if source, there := offlineLog(t, name); there { // also of a profile that was deleted
 		return source, nil
 	}
 	return logSource{}, err
 }
 
 // noLogFile says why a service has no log file, and how to give it one where hinit.yaml can.
-func (t *Terminal) noLogFile(name, service string) error {
+func noLogFile(t *cli.Terminal, name, service string) error {
 	const why = "cannot show logs of %q: it has no file of its own; its output is in the container's log (docker logs)"
 	cfg, err := t.Config()
 	if err != nil || cfg.Services[service].Name == "" {
@@ -333,7 +326,7 @@ func (t *Terminal) noLogFile(name, service string) error {
 }
 
 // offlineLog finds a log by the configuration.
-func (t *Terminal) offlineLog(name string) (source logSource, there bool) {
+func offlineLog(t *cli.Terminal, name string) (source logSource, there bool) {
 	if profile, ok := profiles.SlotProfile(name); ok {
 		name = profile
 	}
@@ -345,5 +338,5 @@ func (t *Terminal) offlineLog(name string) (source logSource, there bool) {
 	if source.as, err = boot.LogReader(false, t.Env); err != nil {
 		return source, false
 	}
-	return source, logrotate.Exists(source.as, source.dir)
+	return source, reader.Exists(source.as, source.dir)
 }

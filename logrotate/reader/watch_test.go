@@ -1,0 +1,96 @@
+package reader
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"go.uber.org/goleak"
+
+	"hinit/internal/testkit"
+	"hinit/logrotate/archive"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestWatchWithoutInotify is the fallback for file systems and kernels where nothing is reported.
+func TestWatchWithoutInotify(t *testing.T) {
+	t.Parallel() // it waits
+	none := hub{open: func() (*fsnotify.Watcher, error) { return nil, errors.New("too many instances") }}
+	w := newWatch(t.TempDir(), &none, pollEvery)
+	defer w.close()
+	begin := time.Now()
+	bounded, end := context.WithTimeout(t.Context(), testkit.Patience)
+	defer end()
+	if err := w.wait(bounded); err != nil || time.Since(begin) < pollEvery/2 {
+		t.Errorf("waited %v, %v", time.Since(begin), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestWatchesAreWoken looks at watches that would sleep for an hour.
+func TestWatchesAreWoken(t *testing.T) {
+	h := hub{open: fsnotify.NewWatcher}
+	root := t.TempDir()
+	dirs := make([]string, 3)
+	all := make([]*watch, 0, 2*len(dirs))
+	for i := range dirs {
+		dirs[i] = filepath.Join(root, strconv.Itoa(i))
+		if err := os.Mkdir(dirs[i], 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			w := newWatch(dirs[i], &h, time.Hour)
+			defer w.close()
+			all = append(all, w)
+		}
+	}
+	woken := func(w *watch, what string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+		defer cancel()
+		if err := w.wait(ctx); err != nil {
+			t.Fatalf("%s: the watch of %s is not woken: %v", what, w.dir, err)
+		}
+	}
+	for i := range dirs {
+		woken(all[2*i], "a directory that is watched from now on")
+	}
+	for i, dir := range dirs {
+		if err := os.WriteFile(filepath.Join(dir, archive.Current), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		woken(all[2*i], "a file")
+		woken(all[2*i+1], "a file")
+	}
+	// One directory goes and another one gets its name, and perhaps its inode number. Nobody waits while it is missing.
+	if err := errors.Join(os.RemoveAll(dirs[0]), os.Mkdir(dirs[0], 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "the new directory is watched", func() bool {
+		woken(all[0], "a directory that goes")
+		if err := os.WriteFile(filepath.Join(dirs[0], archive.Current), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		st, err := os.Stat(dirs[0])
+		return err == nil && h.dirs[dirs[0]].as != nil && os.SameFile(st, h.dirs[dirs[0]].as)
+	})
+	woken(all[1], "a directory that came")
+	// An overflow wakes all.
+	for len(all[3].woken) > 0 {
+		<-all[3].woken
+	}
+	h.missed()
+	woken(all[3], "an overflow")
+}
