@@ -35,7 +35,7 @@ var forms = []printed{
 	{"profile delete", "", "tools.profileRow"},
 	{"profile rename", "", "tools.profileRow"},
 	{"profile show", "", "tools.profileRow"},
-	{"logs", "lines", "cli.logLine"},
+	{"logs", "lines", "tools.logLine"},
 	{"events", "lines", "client.Event"},
 	{"wait", "", "cli.waitReport"},
 	{"reload", "", "client.ReloadReply"},
