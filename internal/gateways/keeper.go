@@ -222,6 +222,9 @@ func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) 
 		if err := k.Refuse(service); err != nil {
 			return err
 		}
+		if err := k.awaitFormer(ctx, s.Profile); err != nil {
+			return err
+		}
 	}
 	var patience time.Duration
 	if end, limited := ctx.Deadline(); limited {

@@ -3,6 +3,8 @@ package gateways
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"time"
 
 	"hinit/client"
@@ -71,11 +73,12 @@ func (k *Keeper) disappeared(ctx context.Context, profile string) {
 	}
 }
 
-// A departed profile was wanted up when it disappeared. If it was renamed, its home is the same directory; a copy is another one.
-// So no two gateways run with one set of credentials.
+// A departed profile is gone. If it was renamed, its home is the same directory; a copy is another one. So no two gateways run with one set of
+// credentials.
 type departed struct {
 	profile string
 	at      time.Time
+	up      bool // its gateway was wanted up, and has not gone on by another name
 }
 
 const (
@@ -86,27 +89,27 @@ const (
 	removalTime = 3 * time.Second
 )
 
-// renamedTo notes that a profile is gone, and whether its gateway was wanted up. It returns the new name of the profile, if that is
-// known already.
+// renamedTo notes that a profile is gone, and whether its gateway was wanted up. It returns the new name of the profile, if that is known
+// already.
 func (k *Keeper) renamedTo(profile string, up bool) string {
+	snap := k.Registry.Snapshot()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for old, d := range k.left {
-		if time.Since(d.at) > renameTime {
-			delete(k.left, old)
-		}
-	}
+	maps.DeleteFunc(k.left, func(_ profiles.HomeID, d departed) bool {
+		return time.Since(d.at) > renameTime && !lives(snap, profiles.SlotName(d.profile))
+	})
 	g := k.gateways[profile]
-	if g == nil || g.home == (profiles.HomeID{}) || !up {
+	if g == nil || g.home == (profiles.HomeID{}) {
 		return ""
 	}
+	to := ""
 	for name, other := range k.gateways {
-		if name != profile && other.home == g.home {
-			return name
+		if up && name != profile && other.home == g.home {
+			to = name
 		}
 	}
-	k.left[g.home] = departed{profile, time.Now()}
-	return ""
+	k.left[g.home] = departed{profile, time.Now(), up && to == ""}
+	return to
 }
 
 // renamedFrom returns by which name a profile that has appeared was wanted up before, "" for none.
@@ -115,8 +118,12 @@ func (k *Keeper) renamedFrom(profile string) string {
 	defer k.mu.Unlock()
 	home := k.get(profile).home
 	d, known := k.left[home]
-	delete(k.left, home)
-	if !known || time.Since(d.at) > renameTime || d.profile == profile {
+	if !known || d.profile == profile {
+		delete(k.left, home)
+		return ""
+	}
+	k.left[home] = departed{d.profile, d.at, false}
+	if !d.up || time.Since(d.at) > renameTime {
 		return ""
 	}
 	return d.profile
@@ -136,27 +143,62 @@ func endedForRemoval(s *supervisor.Service, now time.Time) bool {
 	}
 }
 
-// startRenamed starts the gateway of a profile that ran under another name, once nothing of the old one runs: they have one home.
+// startRenamed starts the gateway of a profile that ran under another name.
 func (k *Keeper) startRenamed(ctx context.Context, old, profile string) {
 	service := profiles.SlotName(profile)
 	k.say("profile %s is %s now, and its gateway goes on as %s", old, profile, service)
 	guard.Go("starting a renamed profile", func() {
-		for {
-			news, snap := k.Registry.News(), k.Registry.Snapshot()
-			if snap.Stopping || snap.Find(service) == nil {
-				return
-			}
-			if was := snap.Find(profiles.SlotName(old)); was == nil || was.State == supervisor.Down {
-				break
-			}
-			select {
-			case <-news:
-			case <-ctx.Done():
-				return
-			}
-		}
-		if err := k.Command(ctx, client.VerbStart, service); err != nil && ctx.Err() == nil {
+		switch err := k.Command(ctx, client.VerbStart, service); {
+		case err == nil, ctx.Err() != nil, errors.Is(err, supervisor.ErrStopping), k.Registry.Snapshot().Find(service) == nil:
+		default:
 			k.say("%s: cannot start it again after its profile was renamed: %v", service, err)
 		}
 	})
+}
+
+// lives reports whether a service is not down.
+func lives(snap *supervisor.Snapshot, service string) bool {
+	s := snap.Find(service)
+	return s != nil && s.State != supervisor.Down
+}
+
+// awaitFormer waits until no gateway of another name has the home of this profile: after "mv coder writer" the one of coder still stops. It
+// may wait for the disk.
+func (k *Keeper) awaitFormer(ctx context.Context, profile string) error {
+	for {
+		news, snap := k.Registry.News(), k.Registry.Snapshot()
+		former := k.former(profile)
+		if !lives(snap, former) || snap.Stopping {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return fmt.Errorf("%s has the same home and has not ended yet; try again when it is down", former)
+		}
+	}
+}
+
+// former returns the gateway that another name of a profile's home had, "" for none.
+func (k *Keeper) former(profile string) (service string) {
+	k.mu.Lock()
+	g, other := k.gateways[profile], ""
+	if g != nil && g.home != (profiles.HomeID{}) {
+		if d, known := k.left[g.home]; known && d.profile != profile {
+			service = profiles.SlotName(d.profile)
+		}
+		for name, o := range k.gateways {
+			if name != profile && o.home == g.home {
+				other = name
+			}
+		}
+	}
+	k.mu.Unlock()
+	if other == "" {
+		return service
+	}
+	if there, err := k.Store.Exists(other); err != nil || there { // another directory has that name by now
+		return service
+	}
+	return profiles.SlotName(other) // the watcher has not missed it yet
 }
