@@ -158,7 +158,7 @@ func (k *Keeper) readiness(profile string, state profiles.State, s *supervisor.S
 	case !state.Exists:
 		return false, "there is no " + profiles.StateFile + " yet" + hint
 	case !ofRun && !state.HasGateway: // only hinit has written it
-		return false, profiles.StateFile + " says nothing of this run yet" + hintReady
+		return false, profiles.StateFile + " says nothing of this run yet" + hint
 	case !ofRun:
 		return false, profiles.StateFile + " says nothing of this run yet"
 	}

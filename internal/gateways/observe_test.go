@@ -195,3 +195,17 @@ func TestACleanExitMayBeATakeover(t *testing.T) {
 	k.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))
 	h.until("it is started again", h.got("Inputs{Name:gateway-coder}"))
 }
+
+// A tenth of a second after its first start a gateway was called one of an agent that may never write its state file.
+func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
+	h, k := newHost(t, "young", "slow")
+	h.start(k)
+	for profile, since := range map[string]time.Time{"young": time.Now(), "slow": time.Now().Add(-30 * time.Second)} {
+		h.state(profile, map[string]any{"desired_state": profiles.Running})
+		h.service(profile, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1, Since: since})
+		k.Observe(changed(profile, supervisor.Starting, supervisor.Up, ""))
+	}
+	const said = "Ready{Name:gateway-%s Run:1 Ready:false Said:gateway_state.json says nothing of this run yet%s}"
+	h.until("the young one is told nothing of it", h.got(fmt.Sprintf(said, "young", "")))
+	h.until("the slow one is", h.got(fmt.Sprintf(said, "slow", "; for an agent that never writes it there, set agent.ready to up in hinit.yaml")))
+}
