@@ -36,6 +36,7 @@ type Keeper struct {
 	inherited []orders.Unfinished // orders of the program before this one
 	told      bool                // by the program before this one, who serves the profiles
 	serving   atomic.Pointer[serving]
+	changing  chan struct{} // full while the topology is changed
 
 	mu       sync.Mutex
 	gateways map[string]*gateway // by profile
@@ -71,7 +72,7 @@ type Options struct {
 func New(o Options) *Keeper {
 	k := &Keeper{
 		Options: o, jobs: make(chan func(), jobsKept),
-		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed),
+		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed), changing: make(chan struct{}, 1),
 	}
 	k.orders = orders.New(carrier{k})
 	k.serving.Store(new(serving))

@@ -142,12 +142,17 @@ func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
 	names := k.served(t)
 	for _, name := range names {
 		k.say("%s: it ends, because the gateway of profile %s serves its profile", name, profiles.Default)
+	}
+	return k.end(ctx, names...)
+}
+
+// end ends gateways, and returns when all their processes have ended, or somebody wants them again.
+func (k *Keeper) end(ctx context.Context, names ...string) error {
+	for _, name := range names {
 		if err := k.Registry.Do(ctx, supervisor.Stop{Name: name}); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, retireTime)
-	defer cancel()
 	return k.await(ctx, func(snap *supervisor.Snapshot) string {
 		for _, name := range names {
 			if s := snap.Find(name); s != nil && s.State != supervisor.Down && s.Want == supervisor.WantDown {
@@ -160,6 +165,8 @@ func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
 
 // await waits until what says that nothing is missing, "".
 func (k *Keeper) await(ctx context.Context, what func(*supervisor.Snapshot) string) error {
+	ctx, cancel := context.WithTimeout(ctx, retireTime)
+	defer cancel()
 	for {
 		news := k.Registry.News()
 		missing := what(k.Registry.Snapshot())
@@ -188,17 +195,15 @@ func (k *Keeper) noteTopology(ctx context.Context) {
 	if t.Multiplexed && !was.Multiplexed {
 		k.say("gateways that are down are " + servedByDefault)
 	}
-	if len(k.served(t)) > 0 { // the default one was started without a command, as after a crash
+	if len(k.served(t)) > 0 {
 		guard.Go("ending gateways whose profiles are served", func() {
-			if err := k.retire(ctx, t); err != nil {
+			if err := k.makeWay(ctx, t); err != nil {
 				k.say("%v", err)
 			}
 		})
 	}
 	if was.Multiplexed && !t.Multiplexed {
-		for _, name := range k.unserved(t) {
-			_ = k.Registry.Do(ctx, supervisor.Start{Name: name}) // it may have been removed
-		}
+		k.startUnserved(ctx, t)
 	}
 	if t.Multiplexed != was.Multiplexed {
 		for _, p := range k.Registry.Present() {
@@ -209,6 +214,30 @@ func (k *Keeper) noteTopology(ctx context.Context) {
 				k.enqueue(profiles.SlotName(p.Name), func() { k.followState(p.Name) }) // its down file
 			}
 		}
+	}
+}
+
+// makeWay is for a default gateway that was started without a command, as after a crash, and serves profiles of other gateways now. It ends
+// that one first, in the middle of its imports, then the others, and then starts it again.
+func (k *Keeper) makeWay(ctx context.Context, t profiles.Topology) error {
+	name := profiles.SlotName(profiles.Default)
+	k.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
+	if err := k.end(ctx, name); err != nil {
+		return err
+	}
+	if err := k.retire(ctx, t); err != nil {
+		return err
+	}
+	if want, asked := k.Intents.Want(profiles.Default); asked && want != profiles.Running {
+		return nil // somebody has stopped it meanwhile
+	}
+	return k.Registry.Do(ctx, supervisor.Start{Name: name})
+}
+
+// startUnserved starts the gateways of profiles that nothing serves and somebody wants.
+func (k *Keeper) startUnserved(ctx context.Context, t profiles.Topology) {
+	for _, name := range k.unserved(t) {
+		_ = k.Registry.Do(ctx, supervisor.Start{Name: name}) // it may have been removed
 	}
 }
 
@@ -230,13 +259,20 @@ func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
 	k.serving.Store(&now)
 }
 
-// Topology changes how many gateways serve the profiles, or with dry says what that would do. No profile is served by two meanwhile.
+// Topology changes how many gateways serve the profiles, or with dry says what that would do. No profile is served by two meanwhile. A change that
+// has begun is carried out, also when who asked for it is gone.
 func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !k.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")
 	}
 	if err := k.MayServe(); err != nil {
 		return out, err
+	}
+	select {
+	case k.changing <- struct{}{}:
+		defer func() { <-k.changing }()
+	case <-ctx.Done():
+		return out, fmt.Errorf("cannot change who serves the profiles: another change is not done: %w", context.Cause(ctx))
 	}
 	t, err := k.Store.Topology(os.Getenv, mode)
 	if err != nil {
@@ -257,14 +293,15 @@ func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out clien
 	if restart {
 		out.Steps = append(out.Steps, "restart "+d.Name)
 	}
-	for _, name := range k.unserved(t) {
-		if k.serving.Load().Multiplexed && !t.Multiplexed {
+	if !t.Multiplexed {
+		for _, name := range k.unserved(t) {
 			out.Steps = append(out.Steps, "start "+name)
 		}
 	}
 	if dry {
 		return out, nil
 	}
+	ctx = context.WithoutCancel(ctx)
 	if err := k.Store.SetTopology(mode); err != nil {
 		return out, fmt.Errorf("cannot record the topology: %w", err)
 	}
@@ -289,6 +326,9 @@ func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out clien
 		}
 	}
 	k.noteTopology(ctx)
+	if !t.Multiplexed {
+		k.startUnserved(ctx, t)
+	}
 	return out, nil
 }
 

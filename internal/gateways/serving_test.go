@@ -1,7 +1,9 @@
 package gateways_test
 
 import (
+	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,4 +201,63 @@ func TestAnImageThatToldNoTopologyEndsNothing(t *testing.T) {
 		t.Errorf("the supervisor got %q", stopped)
 	}
 	h.servedBy(next, "a", client.ServedTwice)
+}
+
+// TestADefaultOneThatCrashedIntoServingAllWaits: multiplex_profiles was written, the default gateway crashed, and the next one served all
+// profiles beside their own gateways until those had drained.
+func TestADefaultOneThatCrashedIntoServingAllWaits(t *testing.T) {
+	h, k := newHost(t, "a")
+	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
+	h.service(profiles.Default, up)
+	h.service("a", up)
+	h.start(k)
+	h.write(profiles.Default, "config.yaml", "multiplex_profiles: true\n")
+	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	ends := func(profile string, others ...string) {
+		t.Helper()
+		h.service(profile, supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: os.Getpid(), Run: 1})
+		h.until(profile+" is ended", h.got("Stop{Name:gateway-"+profile+"}"))
+		for _, event := range others {
+			if h.got(event)() {
+				t.Errorf("%s, and %s has not ended", event, profile)
+			}
+		}
+		h.service(profile, supervisor.Service{State: supervisor.Down})
+	}
+	ends(profiles.Default, "Stop{Name:gateway-a}", "Start{Name:gateway-default}")
+	ends("a", "Start{Name:gateway-default}")
+	h.until("the default one is started", h.got("Start{Name:gateway-default}"))
+}
+
+// TestATopologyIsChangedToTheEnd: hinit topology was killed when the named gateways had ended, and nothing served their profiles.
+func TestATopologyIsChangedToTheEnd(t *testing.T) {
+	h, k := newHost(t, "a")
+	h.state("a", map[string]any{"desired_state": "running"})
+	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
+	h.service(profiles.Default, up)
+	h.service("a", up)
+	h.start(k)
+	k.Observe(changed("a", supervisor.Starting, supervisor.Up, ""))
+	h.until("it is known that a is wanted", func() bool { return k.HandOver().Wanted["a"] })
+	ctx, gone := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := k.Topology(ctx, profiles.Multiplex, false)
+		done <- err
+	}()
+	h.until("a is ended", h.got("Stop{Name:gateway-a}"))
+	gone()
+	h.service("a", supervisor.Service{State: supervisor.Down})
+	h.until("the default one is restarted", h.got("Restart{Name:gateway-default}"))
+	up.Run = 2
+	h.service(profiles.Default, up)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+
+	// The way back starts what is wanted, also where the change has failed.
+	out, err := k.Topology(t.Context(), profiles.PerProfile, true)
+	if err != nil || !slices.Contains(out.Steps, "start gateway-a") {
+		t.Errorf("%+v: %v", out, err)
+	}
 }
