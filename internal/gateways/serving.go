@@ -249,9 +249,17 @@ func (k *Keeper) defaultRun() uint64 {
 	return 0
 }
 
-// noteServed takes what the state file of the default profile's running gateway says of the profiles that it serves.
+// noteServed takes what the state file of the default profile's running gateway says of the profiles that it serves. Where that is more than
+// was expected, the configuration has changed during its imports, and is looked at again.
 func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
+	was := k.serving.Load()
+	more := func(o *supervisor.Service) bool {
+		return o.Kind == supervisor.KindGateway && o.Profile != profiles.Default && o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
+	}
+	if said && !(was.said && was.run == s.Run) && slices.ContainsFunc(k.Registry.Snapshot().Services, more) {
+		k.noteTopology(context.Background()) // it ends with the loop
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := *k.serving.Load()

@@ -229,6 +229,25 @@ func TestADefaultOneThatCrashedIntoServingAllWaits(t *testing.T) {
 	h.until("the default one is started", h.got("Start{Name:gateway-default}"))
 }
 
+// TestAnEditDuringTheImportsIsSeen: multiplex_profiles was written when the default gateway had begun and had not read it yet. It served the
+// profiles beside their own gateways until somebody restarted it.
+func TestAnEditDuringTheImportsIsSeen(t *testing.T) {
+	h, k := newHost(t, "a")
+	up := supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1}
+	h.service(profiles.Default, up)
+	h.service("a", up)
+	h.start(k)
+	k.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
+	h.until("its run is noted", func() bool { return k.HandOver().TopologyRun == 1 })
+	h.write(profiles.Default, "config.yaml", "multiplex_profiles: true\n")
+	started, err := profiles.StartTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.state(profiles.Default, map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": started, "served_profiles": []string{"a"}})
+	h.until("the default one makes way", h.got("Stop{Name:gateway-default}"))
+}
+
 // TestATopologyIsChangedToTheEnd: hinit topology was killed when the named gateways had ended, and nothing served their profiles.
 func TestATopologyIsChangedToTheEnd(t *testing.T) {
 	h, k := newHost(t, "a")
