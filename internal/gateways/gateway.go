@@ -109,8 +109,8 @@ func (k *Keeper) TakeOver(s Handover) {
 	for profile, wanted := range s.Wanted {
 		k.get(profile).wanted = wanted
 	}
-	if k.told = s.Topology != nil; k.told {
+	if s.Topology != nil {
 		k.serving.Store(&serving{Topology: *s.Topology, noted: s.TopologyRun})
 	}
-	k.inherited = s.Orders
+	k.inherited = s
 }

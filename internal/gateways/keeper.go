@@ -33,8 +33,7 @@ type Keeper struct {
 
 	jobs      chan func() // carried out one after the other; they wait for the disk
 	orders    *orders.Queues
-	inherited []orders.Unfinished // orders of the program before this one
-	told      bool                // by the program before this one, who serves the profiles
+	inherited Handover // of the program before this one
 	serving   atomic.Pointer[serving]
 	changing  chan struct{} // full while the topology is changed
 
@@ -107,13 +106,13 @@ func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 func (k *Keeper) GoOn(ctx context.Context) {
 	k.Start(ctx, k.Registry.Present())
 	// The files may have changed since the default profile's gateway was started, and count from its next start on.
-	if !k.told {
+	if k.inherited.Topology == nil {
 		if t, err := k.Store.Topology(os.Getenv, ""); err == nil {
 			k.serving.Store(&serving{Topology: t, noted: k.defaultRun()})
 		}
 	}
 	k.Catchup()
-	for _, o := range k.inherited {
+	for _, o := range k.inherited.Orders {
 		k.orders.Submit(o.Verb, o.Service, o.Profile, 0, o.By)
 	}
 }
