@@ -22,6 +22,7 @@ const (
 var manyFields = map[string]string{
 	"client.Init":                         "a document of the API: its keys are read by people and programs",
 	"client.Service":                      "a document of the API",
+	"supervisor.Policy":                   "the settings of a service, one a rule of the machine; their names are in the handover",
 	"supervisor.Service":                  "what readers get of a service, flat because the API's document is",
 	"kanban.Task":                         "the columns of a table that others define",
 	"internal/s6/scandir.Scanner":         "what others reach it by, and all that its goroutine alone knows",
@@ -36,8 +37,8 @@ var manyFields = map[string]string{
 var grown = map[string]int{
 	"internal/boot.preparer":       23,
 	"internal/boot.repair":         28,
-	"internal/config.Agent":        23,
-	"internal/config.Service":      26,
+	"internal/config.Agent":        21,
+	"internal/config.Service":      24,
 	"internal/container.container": 31,
 	"internal/container.handover":  38,
 	"internal/control.Core":        23,
@@ -53,7 +54,6 @@ var grown = map[string]int{
 	"profiles.Watcher":             31,
 	"supervisor.Loop":              22,
 	"supervisor.Machine":           21,
-	"supervisor.Policy":            30,
 	"supervisor.service":           50,
 	"supervisor.unit":              23,
 }

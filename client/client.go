@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -143,6 +144,13 @@ func (c *Client) Order(ctx context.Context, verb Verb, name string, wait Wait) (
 	q.body = Command{Wait: &wait.Wait, TimeoutMS: int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond), Force: wait.Force}
 	var s Service
 	return s, c.askService(ctx, q, name, "/"+string(verb), &s)
+}
+
+// Signal sends a signal to the main process of a service. It is an error when none runs.
+func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal) (Service, error) {
+	var s Service
+	q := question{doing: fmt.Sprintf("signal %q", name), method: http.MethodPost, limit: answerTime, body: SignalRequest{int(signal)}}
+	return s, c.askService(ctx, q, name, "/signal", &s)
 }
 
 // EventOptions choose events. The zero value is the whole history.

@@ -162,6 +162,7 @@ const (
 type Service struct {
 	Name                string     `json:"name"`                  // gateway-coder, dashboard
 	Profile             string     `json:"profile"`               // "" when it belongs to no profile
+	Group               string     `json:"group,omitempty"`       // of the configuration: its name in commands is @GROUP
 	Kind                string     `json:"kind"`                  // gateway, service, or cmd for the container's CMD
 	State               string     `json:"state"`                 // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
 	Want                string     `json:"want"`                  // "up" or "down", what was asked for

@@ -47,6 +47,11 @@ type Command struct {
 	Force     bool  `json:"force,omitempty"`      // run a gateway although the one of the default profile serves its profile
 }
 
+// SignalRequest is the body of a request for a signal.
+type SignalRequest struct {
+	Signal int `json:"signal"` // its number
+}
+
 // Topologies are the modes of [Topology].
 var Topologies = []string{"per-profile", "multiplexed", "auto"}
 

@@ -34,7 +34,7 @@ func FuzzStep(f *testing.F) {
 // as an s6 service directory defines it.
 var fuzzPolicies = map[string]Policy{
 	"a": policy,
-	"b": func() Policy { p := finishing; p.Turns = true; return p }(),
+	"b": func() Policy { p := finishing; p.Turns, p.StopCommand = true, []string{"ask"}; return p }(),
 	"c": func() Policy {
 		p := finishing
 		p.Backoff.Max, p.Spare, p.KillNever, p.Kill = time.Second, true, true, ScopeMain
@@ -59,7 +59,8 @@ type world struct {
 	now      time.Time
 	pids     int
 	procs    map[string]*process
-	operator bool // the event of this step is an operator's signal
+	stops    map[string]bool // services whose stop command was started
+	operator bool            // the event of this step is an operator's signal
 	finished bool
 	ending   bool
 	hasty    bool
@@ -68,7 +69,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, m: Machine{Budget: 8 * time.Second, Parallel: 1}, now: time.Unix(1000, 0), pids: 100,
-		procs: map[string]*process{},
+		procs: map[string]*process{}, stops: map[string]bool{},
 	}
 }
 
@@ -161,6 +162,9 @@ func (w *world) act(b int) {
 			w.step(Gone{name, s.id}) // its main process lives, or its finish command has begun, or it is long over
 		}
 	case 23:
+		if w.stops[name] {
+			w.step(Commanded{name, ""})
+		}
 		w.step(Exited{Name: name, PID: 1, Code: 1}) // of no process
 	case 24:
 		w.step(Due{name, w.now.Add(time.Hour), b/kinds > 2})
@@ -202,6 +206,8 @@ func (w *world) step(e Event) {
 				w.t.Fatalf("%s: run %d finishes run %d", a.Name, a.Run, a.Exit.Run)
 			}
 			w.spawn(a.Name, a.Run, true)
+		case SpawnStop:
+			w.stops[a.Name] = true
 		case Signal:
 			if a.Scope != ScopeTree {
 				w.signal(a.Name, a.Run, a.Signal, a.Wake)

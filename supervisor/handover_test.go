@@ -128,7 +128,7 @@ func everyEvent(m *Machine) []Event {
 	for _, s := range m.order {
 		n := s.name
 		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
-			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.id}, Reborn{n, s.id, 3}, Explained{n, s.id, CauseReplaced},
+			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.id}, Commanded{n, "x"}, Reborn{n, s.id, 3}, Explained{n, s.id, CauseReplaced},
 			Tailed{n, s.id, []string{"x"}}, Ready{n, s.id, !s.ready, ""}, Inputs{n}, Due{n, time.Unix(1, 0), true}, Told{n, s.id, true, true, "x", true, time.Minute}, Forward{n, 1}, Spawned{n, 7},
 			SpawnFailed{Name: n}, Remark{Service: n, Text: "x"})
 	}
@@ -143,7 +143,7 @@ func TestNothingIsChangedInPlace(t *testing.T) {
 		"tally.exits":     "never changed, only replaced",
 		"tally.restarted": "never changed, only replaced",
 		"policy":          "only replaced",
-		"policy.ParkOn":   "never changed", "policy.ImmediateOn": "never changed",
+		"policy.ParkOn":   "never changed", "policy.ImmediateOn": "never changed", "policy.Successes": "never changed", "policy.StopCommand": "never changed",
 		"policy.Finishes.PermanentFinish": "never changed", "policy.Order.Needs": "never changed", "policy.Order.RestartOn": "never changed",
 		"order.gates": "only appended to, and replaced", "order.respawns": "only replaced", "order.lacks": "never changed, only replaced",
 		"mainCode":       "never changed, only replaced",

@@ -383,6 +383,8 @@ func (l *Loop) step(e Event) {
 			follow = append(follow, l.spawn(a))
 		case SpawnFinish:
 			follow = append(follow, l.spawnFinish(a))
+		case SpawnStop:
+			follow = append(follow, l.spawnStop(a)...)
 		case Signal:
 			follow = append(follow, l.send(a)...)
 		case SignalRest:

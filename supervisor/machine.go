@@ -264,6 +264,8 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		m.spawnFailed(now, s, e)
 	case Exited:
 		m.exited(now, s, e)
+	case Commanded:
+		m.commanded(now, s, e)
 	case Gone:
 		m.gone(now, s, e)
 	case Reborn:

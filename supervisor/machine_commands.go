@@ -158,10 +158,26 @@ func (m *Machine) end(now time.Time, s *service, reason string) {
 	m.wake(s)
 }
 
-// wake sends the stop signal so that a stopped process takes it too.
+// wake runs the stop command, if there is one, or sends the stop signal so that a stopped process takes it too.
 func (m *Machine) wake(s *service) {
 	s.paused = false
+	if len(s.policy.StopCommand) > 0 {
+		m.runs++
+		m.do(Signal{s.name, s.id, sigCont, ScopeMain, false})
+		m.do(SpawnStop{s.name, m.runs})
+		return
+	}
 	m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
+}
+
+// commanded sends the stop signal after the stop command, which has told the process to end by its own means.
+func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
+	if e.Fault != "" {
+		m.do(Note{Record{At: now, Service: s.name, Reason: "its stop command " + e.Fault}})
+	}
+	if s.state == Stopping && s.runs() {
+		m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
+	}
 }
 
 // within returns the deadline after some time, or none at all, within the budget of a shutdown.

@@ -90,6 +90,11 @@ type (
 		CPU      time.Duration
 		MaxRSS   int64
 	}
+	// Commanded says that the stop command of the running service has ended, or could not be started.
+	Commanded struct {
+		Name  string
+		Fault string // "" when it went well
+	}
 	// Gone says that no process of the service's last run is alive any more.
 	Gone struct {
 		Name string
@@ -178,6 +183,7 @@ func (e SignalMain) about() string  { return e.Name }
 func (e Spawned) about() string     { return e.Name }
 func (e SpawnFailed) about() string { return e.Name }
 func (e Exited) about() string      { return e.Name }
+func (e Commanded) about() string   { return e.Name }
 func (e Gone) about() string        { return e.Name }
 func (e Reborn) about() string      { return e.Name }
 func (e Explained) about() string   { return e.Name }
@@ -213,6 +219,12 @@ type (
 		Run  uint64
 		Exit Exit // of the run that it finishes
 	}
+	// SpawnStop starts the stop command of a service, as a run of its own, unless it runs already. Commanded says when it is over.
+	// The command is killed when the main process has ended.
+	SpawnStop struct {
+		Name string
+		Run  uint64
+	}
 	// Signal goes to processes of a run.
 	Signal struct {
 		Name   string
@@ -236,6 +248,7 @@ type (
 
 func (Spawn) action()       {}
 func (SpawnFinish) action() {}
+func (SpawnStop) action()   {}
 func (Signal) action()      {}
 func (SignalRest) action()  {}
 func (Changed) action()     {}

@@ -86,7 +86,7 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 	if s.policy.Task {
 		s.want = WantDown
 	}
-	s.done = s.asked == "" && e.Code == 0 && e.Signal == 0
+	s.done = s.asked == "" && s.policy.success(e.Code) && e.Signal == 0
 	s.next = s.limited(now, m.afterExit(now, s, exit))
 	s.pid, s.paused, s.turned, s.ready, s.readySince = 0, false, now, false, time.Time{}
 	m.recordExit(now, s, exit)

@@ -219,7 +219,7 @@ func (m *Machine) follow(now time.Time, t *service) {
 
 // final says what follows an end after which the policy starts nothing again; ok is false where it does.
 func (s *service) final(exit *Exit, reason string) (next settle, ok bool) {
-	clean := exit.Code == 0 && exit.Signal == 0 && exit.Cause != CauseHealth
+	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
 	switch s.policy.After {
 	case RestartAlways:
 		return settle{}, false

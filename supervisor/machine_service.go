@@ -124,7 +124,7 @@ func (s *service) classify(e Exited) Cause {
 		return CauseSignal
 	case e.Code != 0 && slices.Contains(s.policy.ParkOn, e.Code):
 		return CauseConfig
-	case e.Code == 0, slices.Contains(s.policy.ImmediateOn, e.Code):
+	case s.policy.success(e.Code), slices.Contains(s.policy.ImmediateOn, e.Code):
 		return CauseClean
 	}
 	return CauseCrash

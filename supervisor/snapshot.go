@@ -25,6 +25,7 @@ func (s *Snapshot) Find(name string) *Service {
 type Service struct {
 	Name    string
 	Profile string // "" when it belongs to no profile
+	Group   string // see [Unit]
 	Kind    Kind
 	Yields  bool     // see [Unit]
 	Log     string   // path of its current log file, "" when it has none
@@ -70,7 +71,7 @@ type CauseCount struct {
 
 func (s *service) snapshot(u *unit) *Service {
 	v := &Service{
-		Name: s.name, Profile: u.Profile, Kind: u.Kind, Yields: u.Yields, Log: u.Log, Command: u.Spec.Argv,
+		Name: s.name, Profile: u.Profile, Group: u.Group, Kind: u.Kind, Yields: u.Yields, Log: u.Log, Command: u.Spec.Argv,
 		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
 		Turned: s.turned, Run: s.id, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces || s.checked, Said: s.said, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
 		Paused: s.paused, Started: s.started, Permanent: s.permanent || s.state == Parked || s.state == Failed,

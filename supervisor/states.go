@@ -94,8 +94,10 @@ type Policy struct {
 	ParkOn      []int         // exit codes after which it is parked
 	Refusal     string        // it is parked when it has failed and one of its last lines begins so; "" is no such rule
 	ImmediateOn []int         // exit codes after which it starts at once, not counted as a failure
+	Successes   []int         // exit codes besides 0 that mean success
 	StopSignal  int           // signal that asks it to end
 	Grace       time.Duration // from the stop signal to SIGKILL
+	StopCommand []string      // runs first when the service is asked to end; the stop signal follows its end. Empty for none
 	Announces   bool          // it counts as ready only when a Ready event says so; otherwise it is ready while up
 	Task        bool          // runs once and then stays down
 	Spare       bool          // what it leaves behind goes on
@@ -111,6 +113,9 @@ type Policy struct {
 	Kill         Scope         // whom SIGKILL goes to when Grace or FinishTimeout is over; at the end of the container always the tree
 	Finishes
 }
+
+// success reports whether an exit code means that the run has done its work.
+func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.Successes, code) }
 
 // Finishes is the part of a [Policy] about the finish command of an s6 service directory.
 type Finishes struct {

@@ -18,13 +18,14 @@ type Unit struct {
 	Spec    proc.Spec // ID, Name and Files are filled in at each start
 	Log     string
 	Needs   []string
+	Group   string // by which operators name it with others; "" for none
 
 	// Stdio, when it is not nil, is what the process gets as its descriptors 0, 1, 2, ...; nothing of it goes to the log.
 	Stdio []*os.File `reexec:"-"`
-	// Stdin, Stdout and Stderr take the place of /dev/null and of the LogSink's pipes where they are not nil. Their creator closes
-	// them once the service is dropped. At the end of the container the loop closes Stdout of a service that is down, so the
-	// reader of the pipe comes to its end.
-	Stdin, Stdout, Stderr *os.File `reexec:"-"`
+	// Std takes the place of /dev/null (descriptor 0) and of the LogSink's pipes (1 and 2) where it is not nil. Whoever made the files
+	// closes them once the service is dropped. At the end of the container the loop closes descriptor 1 of a service that is down, so
+	// the reader of the pipe comes to its end.
+	Std [3]*os.File `reexec:"-"`
 
 	// NotifyFD, when it is not 0, is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD. It
 	// needs Policy.Announces.
@@ -52,6 +53,7 @@ type unit struct {
 	Stdio bool        // it has no log: what Files does not have is /dev/null
 	Files [3]*os.File // descriptors 0, 1 and 2, where they are not /dev/null and the pipes of its log
 
+	stop   uint64   // run of the stop command, 0 while none runs
 	finish uint64   `reexec:"-"` // run of the finish command last started
 	view   *Service `reexec:"-"`
 	place  int      `reexec:"-"` // of the view in the snapshot
@@ -68,7 +70,7 @@ func (u *unit) define(next Unit) {
 	if !next.Spec.Same(ran) {
 		u.Ran = &ran
 	}
-	u.Stdio, u.Files = next.Stdio != nil, [3]*os.File{next.Stdin, next.Stdout, next.Stderr}
+	u.Stdio, u.Files = next.Stdio != nil, next.Std
 	if u.Stdio {
 		copy(u.Files[:], next.Stdio)
 	}

@@ -87,8 +87,11 @@ type Verb struct {
 	Name, Args, Summary, Help string
 	Doing                     string // completes "cannot …"; the name where it is empty
 	Run                       func(*Terminal, *Call) int
-	Outside                   bool // it is a program of its own
-	TakesVerbs                bool // its words are verbs
+	Outside                   bool                              // it is a program of its own
+	TakesVerbs                bool                              // its words are verbs
+	Services                  bool                              // its words are services: names, patterns and groups
+	Last                      int                               // so many words at the end are no services
+	Offline                   func(*Terminal) ([]string, error) // the names of services without a running init; nil: it needs one
 }
 
 // Is reports whether two entries are the same command.
@@ -103,9 +106,10 @@ func Verbs(be Init) []Verb {
 		lifecycleVerb("start", "want it up, and wait until it is"),
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
-		runOnceVerb(), tool("profile", "make, remove, rename and list profiles"),
+		tool("signal", "send a signal to the main process of a service"), runOnceVerb(), tool("profile", "make, remove, rename and list profiles"),
 		tool("topology", "tell or change how many gateways serve the profiles"), tool("logs", "print what a gateway or service wrote"),
-		tool("events", "print what has happened: starts, exits with their causes, stops"), notifyVerb(), waitVerb(), reloadVerb(), reexecVerb(),
+		tool("events", "print what has happened: starts, exits with their causes, stops"), notifyVerb(), waitVerb(),
+		tool("reload", "read hinit.yaml again and apply it, or have the named services read their own configuration"), reexecVerb(),
 		tool("config", "print the effective configuration and where each value came from"),
 		tool("doctor", "check what commonly goes wrong, and say what to do about it"),
 		healthcheckVerb(), versionVerb(),
@@ -139,6 +143,9 @@ func NewCall(v Verb, words []string) *Call {
 // Parse reads the flags that the verb has defined on c.Flags and returns the other words. When it returns false the verb
 // ends with the code: help was asked for, or the words are wrong.
 func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
+	if c.Verb.Services {
+		return c.parseServices(t, atLeast, atMost)
+	}
 	return c.Described().Parse(c.Flags, c.Raw, atLeast, atMost, t.Out, t.Err)
 }
 
@@ -162,8 +169,11 @@ func (t *Terminal) Run(args []string, verbs []Verb) int {
 	}
 	switch args[0] {
 	case "help", "-h", "--help", "-help":
-		help(t.Out, verbs)
-		return cmdline.Done
+		if len(args) == 1 || args[0] != "help" {
+			help(t.Out, verbs)
+			return cmdline.Done
+		}
+		args = append(args[1:], "--help")
 	case "--version":
 		args = []string{"version"}
 	}
@@ -188,8 +198,9 @@ func help(w io.Writer, verbs []Verb) {
 		fmt.Fprintf(w, "  hinit %-12s %s\n", v.Name, v.Summary)
 	}
 	fmt.Fprint(w, `
-NAME is a profile (coder), a service (dashboard) or a slot (gateway-coder).
-hinit COMMAND --help tells more. Called as init or tini, hinit is the init.
+NAME is a profile (coder), a service (dashboard), a slot (gateway-coder), a pattern
+in quotes ('p4*') or a group (@payments); --state STATE takes all in a state.
+hinit help COMMAND tells more. Called as init or tini, hinit is the init.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 4 hinit not reachable, 5 not allowed, 6 no such profile or service.
 `)

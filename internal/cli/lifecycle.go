@@ -16,7 +16,7 @@ import (
 
 func lifecycleVerb(name, summary string) Verb {
 	return Verb{
-		Name: name, Doing: name + " a service", Args: lifecycleArgs(name), Summary: summary,
+		Name: name, Doing: name + " a service", Args: lifecycleArgs(name), Summary: summary, Services: true,
 		Help: "Exit code 0 means that it is so: it has said that it is ready, or nothing of it is alive (with --no-wait: that it was asked for).\n" +
 			"What can't say that it is ready has to be up for a second (agent.settle in hinit.yaml). While the container boots the command waits, within its timeout, until the boot knows what there is.",
 		Run: lifecycle,
@@ -24,7 +24,7 @@ func lifecycleVerb(name, summary string) Verb {
 }
 
 func lifecycleArgs(name string) string {
-	choice := "NAME... | --all"
+	choice := "NAME... | --all | --state STATE"
 	if name == "restart" {
 		choice += " | --changed"
 	}
@@ -86,23 +86,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	if *timeout > 0 {
 		wait.Timeout = max(*timeout-time.Since(begin), time.Millisecond)
 	}
-	results := make([]error, len(names))
-	states := make([]client.Service, len(names))
-	limit := make(chan struct{}, 100) // hinit takes 128 connections of a user
-	var wg sync.WaitGroup
-	for i, name := range names {
-		wg.Go(func() {
-			limit <- struct{}{}
-			defer func() { <-limit }()
-			states[i], results[i] = cl.Order(ctx, client.Verb(c.Verb.Name), name, wait)
-		})
-	}
-	stopped := func() {}
-	if !*noWait {
-		stopped = t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting"}[c.Verb.Name], begin)
-	}
-	wg.Wait()
-	stopped()
+	states, results := t.order(ctx, cl, c.Verb.Name, names, wait, begin)
 	worst := cmdline.Done
 	for i, err := range results {
 		if err != nil {
@@ -121,6 +105,28 @@ func lifecycle(t *Terminal, c *Call) int {
 		}
 	}
 	return worst
+}
+
+// order gives an order to several services at the same time, and returns the state of each after it, or why it has none.
+func (t *Terminal) order(ctx context.Context, cl *client.Client, verb string, names []string, wait client.Wait, begin time.Time,
+) (states []client.Service, results []error) {
+	states, results = make([]client.Service, len(names)), make([]error, len(names))
+	limit := make(chan struct{}, 100) // hinit takes 128 connections of a user
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			limit <- struct{}{}
+			defer func() { <-limit }()
+			states[i], results[i] = cl.Order(ctx, client.Verb(verb), name, wait)
+		})
+	}
+	stopped := func() {}
+	if wait.Wait {
+		stopped = t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting", "run-once": "running"}[verb], begin)
+	}
+	wg.Wait()
+	stopped()
+	return states, results
 }
 
 // drifted are the services that run as an older configuration says.
@@ -212,10 +218,10 @@ func enabledServices(ctx context.Context, cl *client.Client) (map[string]bool, e
 
 func runOnceVerb() Verb {
 	return Verb{
-		Name: "run-once", Doing: "run a task once", Args: "NAME [--no-wait] [--timeout 1h] [--json]", Summary: "run a task now, and wait until it has ended",
+		Name: "run-once", Doing: "run a task once", Args: "NAME... | --state STATE [--no-wait] [--timeout 1h] [--json]", Summary: "run a task now, and wait until it has ended",
 		Help: "A task is a service of hinit.yaml with once or schedule. A run that is under way will do. The end of its output is printed.\n" +
 			"The exit code is 1 when the run failed.",
-		Run: runOnce,
+		Services: true, Run: runOnce,
 	}
 }
 
@@ -223,48 +229,47 @@ func runOnce(t *Terminal, c *Call) int {
 	noWait := c.Flags.Bool("no-wait", false, "do not wait for the end")
 	asJSON := c.Flags.Bool("json", false, "print JSON, the service as status has it")
 	timeout := c.Flags.Duration("timeout", time.Hour, "how long to wait for the end, as `D`; an hour at most")
-	names, code, ok := c.Parse(t, 1, 1)
+	names, code, ok := c.Parse(t, 1, -1)
 	switch {
 	case !ok:
 		return code
 	case *timeout <= 0 || *timeout > time.Hour:
 		return t.Fail(cmdline.WrongUsage, "cannot run a task once: --timeout goes up to 1h")
 	}
-	doing := fmt.Sprintf("run %q once", names[0])
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	begin := time.Now()
 	cl, err := t.dialSoon(ctx, min(*timeout, bootPatience))
 	if err != nil {
-		return t.Failed(doing, err)
+		return t.Failed(fmt.Sprintf("run %q once", names[0]), err)
 	}
-	stopped := t.progress("running", begin)
-	s, err := cl.RunOnce(ctx, names[0], client.Wait{Wait: !*noWait, Timeout: max(*timeout-time.Since(begin), time.Millisecond)})
-	stopped()
-	if err != nil {
-		return t.Failed(doing, err)
-	}
-	if *asJSON {
-		if err := JSONLineTo(t.Out, s); err != nil {
-			return t.Failed(doing, err)
+	states, results := t.order(ctx, cl, c.Verb.Name, names, client.Wait{Wait: !*noWait, Timeout: max(*timeout-time.Since(begin), time.Millisecond)}, begin)
+	worst := cmdline.Done
+	for i, s := range states {
+		doing := fmt.Sprintf("run %q once", names[i])
+		switch {
+		case results[i] != nil:
+			worst = max(worst, t.Failed(doing, results[i]))
+			continue
+		case *asJSON:
+			if err := JSONLineTo(t.Out, s); err != nil {
+				return t.Failed(doing, err)
+			}
+		case *noWait:
+			fmt.Fprintln(t.Out, show.Accepted(s))
+		case s.LastExit != nil:
+			for _, line := range s.LastExit.Tail {
+				fmt.Fprintln(t.Out, show.Line(line))
+			}
+			if s.Done {
+				fmt.Fprintln(t.Out, show.Ended(s))
+			}
+		}
+		if !*noWait && !s.Done {
+			worst = max(worst, t.Fail(cmdline.Failed, "cannot %s: %s", doing, show.Ended(s)))
 		}
 	}
-	switch {
-	case *noWait && !*asJSON:
-		fmt.Fprintln(t.Out, show.Accepted(s))
-	case *noWait:
-	case !*asJSON && s.LastExit != nil:
-		for _, line := range s.LastExit.Tail {
-			fmt.Fprintln(t.Out, show.Line(line))
-		}
-		if s.Done {
-			fmt.Fprintln(t.Out, show.Ended(s))
-		}
-	}
-	if *noWait || s.Done {
-		return cmdline.Done
-	}
-	return t.Fail(cmdline.Failed, "cannot %s: %s", doing, show.Ended(s))
+	return worst
 }
 
 // FlagGiven reports whether a flag was given.

@@ -17,7 +17,7 @@ import (
 
 func statusVerb() Verb {
 	return Verb{
-		Name: "status", Doing: "show the status", Args: "[NAME...] [--json] [--watch] [-v]",
+		Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
 		Summary: "tell what runs, since when, and why something does not",
 		Help: "With names, the exit code is 3 when one of them is not up. On a terminal the table is as wide as that, and states have\n" +
 			"colours unless NO_COLOR is set.",

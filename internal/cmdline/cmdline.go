@@ -3,6 +3,7 @@
 package cmdline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -10,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -112,17 +114,17 @@ func (l *List) Set(text string) error {
 // Parse reads flags, which may stand anywhere before a lone "--", and returns the other words. atMost -1 allows any number of them.
 // ok is false when the command ends here with code: Parse has then printed help to out, or what is wrong to errs.
 func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out, errs io.Writer) (words []string, code int, ok bool) {
-	doing := v.Doing
-	if doing == "" {
-		doing = "run " + v.Command()
-	}
 	for len(args) > 0 {
 		if err := flags.Parse(args); err != nil {
 			if errors.Is(err, flag.ErrHelp) {
 				v.Usage(flags, out)
 				return nil, Done, false
 			}
-			fmt.Fprintf(errs, "cannot %s: %v%s; see: %s --help\n", doing, err, flagMeant(flags, err), v.Command())
+			if letter, value, is := joined(flags, err); is {
+				args = append([]string{letter, value}, flags.Args()...)
+				continue
+			}
+			fmt.Fprintf(errs, "cannot %s: %v%s; see: %s --help\n", v.doing(), err, flagMeant(flags, err), v.Command())
 			return nil, WrongUsage, false
 		}
 		left := flags.Args()
@@ -135,12 +137,22 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 		}
 		words, args = append(words, left[0]), left[1:]
 	}
-	if len(words) < atLeast || atMost >= 0 && len(words) > atMost {
-		fmt.Fprintf(errs, "cannot %s: expected: %s\n", doing, strings.TrimSpace(v.Command()+" "+v.Args))
+	if !v.Counted(words, atLeast, atMost, errs) {
 		return nil, WrongUsage, false
 	}
-	return words, 0, true
+	return words, Done, true
 }
+
+// Counted reports whether there are as many words as a verb takes, and prints what it takes where not.
+func (v Verb) Counted(words []string, atLeast, atMost int, errs io.Writer) bool {
+	if len(words) >= atLeast && (atMost < 0 || len(words) <= atMost) {
+		return true
+	}
+	fmt.Fprintf(errs, "cannot %s: expected: %s\n", v.doing(), strings.TrimSpace(v.Command()+" "+v.Args))
+	return false
+}
+
+func (v Verb) doing() string { return cmp.Or(v.Doing, "run "+v.Command()) }
 
 // Usage prints the help of a verb.
 func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
@@ -184,6 +196,16 @@ func DidYouMean(word string, known []string) string {
 		return fmt.Sprintf("; did you mean %q?", near)
 	}
 	return ""
+}
+
+// joined takes a flag of one letter and its number apart, such as -n1, which package flag does not know.
+func joined(flags *flag.FlagSet, err error) (letter, value string, is bool) {
+	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
+	if !unknown || len(word) < 2 || flags.Lookup(word[:1]) == nil {
+		return "", "", false
+	}
+	_, err = strconv.Atoi(word[1:])
+	return "-" + word[:1], word[1:], err == nil
 }
 
 // flagMeant is DidYouMean for a flag that package flag does not know.

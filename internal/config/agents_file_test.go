@@ -79,7 +79,7 @@ func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
 func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 	harmless := strings.Fields(`agent.checks services.checks agent.cwd agent.env agent.gateway agent.gateway_default agent.profile_create agent.profile_delete
 		agent.profile_rename agent.ready agent.settle logs.console logs.mask profiles.marker shutdown.budget start.parallel
-		services.command services.cwd services.enabled services.enabled_by services.env services.immediate_on services.log services.park_on
+		services.command services.cwd services.enabled services.enabled_by services.env services.immediate_on services.log services.park_on services.success_codes
 		services.needs services.notify.fd services.notify.protocol services.notify.timeout services.watchdog services.once services.restart_on services.schedule.cron services.schedule.jitter services.schedule.missed services.schedule.timezone
 		profiles.env profiles.needs profiles.restart_on
 		agent.deaf.action agent.deaf.after agent.deaf.period profiles.deaf profiles.checks
@@ -91,12 +91,12 @@ func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 	}
 	for _, policy := range []string{"", "services.", "profiles."} {
 		for name := range strings.FieldsSeq(`restart.crash_loop_count restart.max_restarts restart.max_restarts_window restart.policy restart.crash_loop_window restart.factor restart.immediate_on restart.initial
-			restart.jitter restart.max restart.park_on restart.reset_after stop.grace stop.signal`) {
+			restart.jitter restart.max restart.park_on restart.reset_after restart.success_codes stop.grace stop.signal`) {
 			harmless = append(harmless, policy+name)
 		}
 	}
 	for _, of := range []string{"agent.", "services.", "profiles."} { // the file is read as the user it runs as, and root believes only its own
-		for name := range strings.FieldsSeq("env_file memory.warn memory.restart") {
+		for name := range strings.FieldsSeq("env_file memory.warn memory.restart group reload_signal stop_command") {
 			harmless = append(harmless, of+name)
 		}
 	}

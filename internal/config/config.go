@@ -92,6 +92,7 @@ type Restart struct {
 	ResetAfter      time.Duration // time up after which a life was healthy: one restart at once, then from Initial
 	ParkOn          []int         // exit codes that park instead of restarting
 	ImmediateOn     []int         // exit codes that restart at once and count as no failure
+	SuccessCodes    []int         // exit codes besides 0 that mean success
 	CrashLoopCount  int           // so many exits within CrashLoopWindow are shown as a crash loop
 	CrashLoopWindow time.Duration
 

@@ -199,6 +199,10 @@ services:
     cwd: "{home}/web"
     env: {B: "{agent}"}
     immediate_on: [9]
+    success_codes: [3]
+    group: fronts
+    reload_signal: hup
+    stop_command: [httpd, stop, "{home}"]
     restart: {initial: 3s, factor: 1, max: 3s, jitter: 0.5, reset_after: 2s, park_on: [0, 255], crash_loop_count: 9, crash_loop_window: 1s}
     stop: {signal: KILL, grace: 1s}
     limits: {nofile: 1024, core: 0, memlock: unlimited}
@@ -222,7 +226,7 @@ runs:
 		Profiles: Profiles{Marker: "PROFILE", Max: 50, Own: map[string]Profile{}},
 		Restart: Restart{
 			Initial: 2 * time.Second, Factor: 3, Max: 2 * time.Minute, Jitter: 0, ResetAfter: time.Hour,
-			ParkOn: []int{}, ImmediateOn: []int{1, 2}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
+			ParkOn: []int{}, ImmediateOn: []int{1, 2}, SuccessCodes: []int{}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 		},
 		Stop:     Stop{Signal: syscall.SIGINT, Grace: 1500 * time.Millisecond},
 		Start:    Start{Parallel: ParallelAuto},
@@ -247,10 +251,13 @@ runs:
 			Cwd: "/data/web", Env: map[string]string{"B": "/usr/bin/agent", "HOME": "/data"},
 			Restart: Restart{
 				Initial: 3 * time.Second, Factor: 1, Max: 3 * time.Second, Jitter: 0.5, ResetAfter: 2 * time.Second,
-				ParkOn: []int{0, 255}, ImmediateOn: []int{9}, CrashLoopCount: 9, CrashLoopWindow: time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
+				ParkOn: []int{0, 255}, ImmediateOn: []int{9}, SuccessCodes: []int{3}, CrashLoopCount: 9, CrashLoopWindow: time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 			},
-			Stop:  Stop{Signal: syscall.SIGKILL, Grace: time.Second},
-			Setup: Setup{NoNewPrivs: Auto, Limits: map[string]ResourceLimit{"nofile": {1024, 1024}, "core": {}, "memlock": {Unlimited, Unlimited}}},
+			Stop: Stop{Signal: syscall.SIGKILL, Grace: time.Second},
+			Setup: Setup{
+				NoNewPrivs: Auto, Limits: map[string]ResourceLimit{"nofile": {1024, 1024}, "core": {}, "memlock": {Unlimited, Unlimited}},
+				Operation: Operation{"fronts", "hup", []string{"httpd", "stop", "/data"}},
+			},
 			Logs:  LogLimits{MaxSizeMB: 2, Archives: 3, MaxAge: time.Hour, QuotaMB: 6, Compress: "none"},
 			Needs: []Need{}, RestartOn: []string{}, Task: Task{Schedule: Schedule{Missed: MissedSkip}},
 		},
@@ -273,7 +280,7 @@ runs:
 	for key, line := range map[string]int{
 		"home": 1, "agent.user": 3, "agent.env.A": 8, "agent.profile_create": 10, "restart.initial": 15,
 		"restart.crash_loop_count": 16, "stop.grace": 17, "control.others": 21, "services.web.command": 24,
-		"services.web.restart.immediate_on": 30, "services.web.limits.core": 33, "services.dashboard.env.X": 36,
+		"services.web.restart.immediate_on": 30, "services.web.restart.success_codes": 31, "services.web.limits.core": 37, "services.dashboard.env.X": 40,
 		"services.dashboard.restart.max": 15, // inherited from where the restart policy was set
 		"services.dashboard.stop.signal": 17,
 		"logs.profiles.coder.archives":   19, "logs.profiles.default.archives": 19,

@@ -32,7 +32,7 @@ func defaults() *Config {
 		Profiles: Profiles{Marker: "SOUL.md", Max: 2000, Own: map[string]Profile{}},
 		Restart: Restart{
 			Initial: time.Second, Factor: 2, Max: time.Minute, Jitter: 0.1, ResetAfter: time.Minute,
-			ParkOn: []int{78}, ImmediateOn: []int{75},
+			ParkOn: []int{78}, ImmediateOn: []int{75}, SuccessCodes: []int{},
 			CrashLoopCount: 5, CrashLoopWindow: time.Minute,
 			Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 		},
@@ -97,7 +97,7 @@ func newService(c *Config, name string) Service {
 		Task: Task{Schedule: Schedule{Missed: MissedSkip}},
 	}
 	s.Restart.ParkOn = slices.Clone(c.Restart.ParkOn)
-	s.Restart.ImmediateOn = slices.Clone(c.Restart.ImmediateOn)
+	s.Restart.ImmediateOn, s.Restart.SuccessCodes = slices.Clone(c.Restart.ImmediateOn), slices.Clone(c.Restart.SuccessCodes)
 	return s
 }
 

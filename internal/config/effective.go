@@ -144,6 +144,7 @@ func (c *Config) originOf(l leaf) origin {
 // inForce are the keys of a service that [Config.InForce] lists, and what is below them.
 var inForce = []string{
 	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
+	"group", "reload_signal", "stop_command",
 }
 
 // InForceService lists what is settled for a service about its user, its limits, its end and its order, as far as that differs from the built-in

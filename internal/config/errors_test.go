@@ -39,7 +39,7 @@ func TestErrors(t *testing.T) {
 		},
 		{
 			"scalar for mapping", "restart: 5", nil, "hinit.yaml:1: cannot read restart: expected a mapping with keys crash_loop_count, " +
-				"crash_loop_window, factor, immediate_on, initial, jitter, max, max_restarts, max_restarts_window, park_on, policy, reset_after, got the number 5",
+				"crash_loop_window, factor, immediate_on, initial, jitter, max, max_restarts, max_restarts_window, park_on, policy, reset_after, success_codes, got the number 5",
 		},
 		{
 			"list for file", "- a", nil, "hinit.yaml:1: cannot read the file: expected a mapping with keys agent, boot, control, " +

@@ -137,6 +137,7 @@ func profileFields() []field[Profile] {
 func newProfile(c *Config) Profile {
 	p := Profile{Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited(), Deaf: c.Agent.Deaf.Action}
 	p.Restart.ParkOn, p.Restart.ImmediateOn = slices.Clone(c.Restart.ParkOn), slices.Clone(c.Restart.ImmediateOn)
+	p.Restart.SuccessCodes = slices.Clone(c.Restart.SuccessCodes)
 	return p
 }
 

@@ -129,6 +129,7 @@ func serviceFields() []field[Service] {
 		onField("", func(s *Service) *Actions { return &s.On }),
 		{path: "park_on", alias: "restart.park_on", is: exitCodes, at: func(s *Service) any { return &s.Restart.ParkOn }},
 		{path: "immediate_on", alias: "restart.immediate_on", is: exitCodes, at: func(s *Service) any { return &s.Restart.ImmediateOn }},
+		{path: "success_codes", alias: "restart.success_codes", is: exitCodes, at: func(s *Service) any { return &s.Restart.SuccessCodes }},
 	}
 	fields = append(fields, needsFields(func(s *Service) *[]Need { return &s.Needs }, func(s *Service) *[]string { return &s.RestartOn })...)
 	fields = append(fields, taskFields()...)
@@ -224,16 +225,19 @@ func restartFields[T any](prefix, inherited string, of func(*T) *Restart) []fiel
 		{path: "reset_after", is: positive, at: func(t *T) any { return &of(t).ResetAfter }},
 		{path: "park_on", is: exitCodes, at: func(t *T) any { return &of(t).ParkOn }},
 		{path: "immediate_on", is: exitCodes, at: func(t *T) any { return &of(t).ImmediateOn }},
+		{path: "success_codes", is: exitCodes, at: func(t *T) any { return &of(t).SuccessCodes }},
 		{path: "crash_loop_count", is: between(2, 1000), at: func(t *T) any { return &of(t).CrashLoopCount }},
 		{path: "crash_loop_window", is: positive, at: func(t *T) any { return &of(t).CrashLoopWindow }},
 	}
 	return below(prefix, inherited, fields)
 }
 
+func signalWords() string { return "signal: `" + strings.Join(signalNames(), "`, `") + "`" }
+
 // stopFields is to [Stop] what restartFields is to [Restart].
 func stopFields[T any](prefix, inherited string, of func(*T) *Stop) []field[T] {
 	fields := []field[T]{
-		{path: "signal", is: kind{name: "signal: `" + strings.Join(signalNames(), "`, `") + "`"}, at: func(t *T) any { return &of(t).Signal }},
+		{path: "signal", is: kind{name: signalWords()}, at: func(t *T) any { return &of(t).Signal }},
 		{path: "grace", is: positive, at: func(t *T) any { return &of(t).Grace }},
 	}
 	return below(prefix, inherited, fields)

@@ -189,7 +189,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		l.refuseAgentHole(s, prefix)
 	}
 	l.finishChecks(s, prefix)
-	s.Command = c.Expand(s.Command, nil)
+	s.Command, s.Operation.StopCommand = c.Expand(s.Command, nil), c.Expand(s.Operation.StopCommand, nil)
 	if s.EnvFile != nil {
 		s.EnvFile = c.Expand(s.EnvFile, nil)
 	}

@@ -11,17 +11,31 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Setup is what a process sets about itself before it becomes its command, and what is allowed to it. The zero value sets nothing.
+// Setup is what a process sets about itself before it becomes its command, what is allowed to it, and how operators reach it. The zero value
+// sets nothing.
 type Setup struct {
-	EnvFile     Paths // files of variables; a missing one is no error where the path follows a "-"
-	Nice        int   // added to hinit's
+	EnvFile    Paths // files of variables; a missing one is no error where the path follows a "-"
+	Priority   Priority
+	Umask      string                   // octal, "": as hinit
+	NoNewPrivs Switch                   // see [Config.NoNewPrivs]
+	Limits     map[string]ResourceLimit // by name ("nofile")
+	Memory     Memory
+	Operation  Operation
+}
+
+// Priority is how much of the machine a service gets beside others.
+type Priority struct {
+	Nice        int // added to hinit's
 	IONice      IONice
-	OOMScore    int                      // how much higher its oom_score_adj is than hinit's, 0: by the kind of service
-	CPUAffinity string                   // list of processors such as 0-3,6, "": as hinit
-	Umask       string                   // octal, "": as hinit
-	NoNewPrivs  Switch                   // see [Config.NoNewPrivs]
-	Limits      map[string]ResourceLimit // by name ("nofile")
-	Memory      Memory
+	OOMScore    int    // how much higher its oom_score_adj is than hinit's, 0: by the kind of service
+	CPUAffinity string // list of processors such as 0-3,6, "": as hinit
+}
+
+// Operation is how operators reach a service.
+type Operation struct {
+	Group        string   // by which people name several services at once, as @GROUP; "" for none
+	ReloadSignal string   // the signal that makes it read its configuration again, such as HUP; "": there is none
+	StopCommand  []string // asks it to end, before the stop signal; empty: there is none
 }
 
 // IONice is the priority for the disk.
@@ -97,31 +111,52 @@ func (b Bytes) text() string {
 
 // inherited is a Setup of its own that begins as s.
 func (s Setup) inherited() Setup {
-	s.Limits, s.EnvFile = maps.Clone(s.Limits), slices.Clone(s.EnvFile)
+	s.Limits, s.EnvFile, s.Operation.StopCommand = maps.Clone(s.Limits), slices.Clone(s.EnvFile), slices.Clone(s.Operation.StopCommand)
 	return s
 }
 
-func newSetup() Setup { return Setup{NoNewPrivs: Auto, Limits: map[string]ResourceLimit{}} }
+func newSetup() Setup {
+	return Setup{NoNewPrivs: Auto, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
+}
 
 // setupFields is the schema of a Setup at prefix; inherited is the prefix of the keys it follows, "" for none. holes are the placeholders of the paths.
 func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *Setup) []field[T] {
 	return below(prefix, inherited, []field[T]{
 		{path: "env_file", holes: holes, is: kind{check: checkEnvFiles}, at: func(t *T) any { return &of(t).EnvFile }},
-		{root: true, path: "nice", is: between(-20, 19), at: func(t *T) any { return &of(t).Nice }},
+		{root: true, path: "nice", is: between(-20, 19), at: func(t *T) any { return &of(t).Priority.Nice }},
 		{
 			root: true, path: "ionice.class", is: optional(oneOf(IOBestEffort, IOIdle, IORealtime)),
-			at: func(t *T) any { return &of(t).IONice.Class },
+			at: func(t *T) any { return &of(t).Priority.IONice.Class },
 		},
-		{root: true, path: "ionice.level", is: between(0, 7), at: func(t *T) any { return &of(t).IONice.Level }},
-		{root: true, path: "oom_score", is: between(0, 1000), at: func(t *T) any { return &of(t).OOMScore }},
-		{root: true, path: "cpu_affinity", is: optional(kind{"list of processors", checkCPUs}), at: func(t *T) any { return &of(t).CPUAffinity }},
+		{root: true, path: "ionice.level", is: between(0, 7), at: func(t *T) any { return &of(t).Priority.IONice.Level }},
+		{root: true, path: "oom_score", is: between(0, 1000), at: func(t *T) any { return &of(t).Priority.OOMScore }},
+		{root: true, path: "cpu_affinity", is: optional(kind{"list of processors", checkCPUs}), at: func(t *T) any { return &of(t).Priority.CPUAffinity }},
 		{root: true, path: "umask", is: optional(kind{"octal number", checkUmask}), at: func(t *T) any { return &of(t).Umask }},
 		{root: true, path: "no_new_privs", at: func(t *T) any { return &of(t).NoNewPrivs }},
 		{root: true, path: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
 		{root: true, path: "rlimits", alias: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
 		{path: "memory.warn", at: func(t *T) any { return &of(t).Memory.Warn }},
 		{path: "memory.restart", at: func(t *T) any { return &of(t).Memory.Restart }},
+		{path: "group", is: optional(kind{"name of a group", checkGroup}), at: func(t *T) any { return &of(t).Operation.Group }},
+		{path: "reload_signal", is: optional(kind{signalWords(), checkSignal}), at: func(t *T) any { return &of(t).Operation.ReloadSignal }},
+		{path: "stop_command", holes: holes, is: optionalCommand, at: func(t *T) any { return &of(t).Operation.StopCommand }},
 	})
+}
+
+// checkGroup wants a name as services have.
+func checkGroup(at any) string {
+	if !serviceName(*at.(*string)) {
+		return nameRule
+	}
+	return ""
+}
+
+func checkSignal(at any) string {
+	name := *at.(*string)
+	if _, known := parseSignal(name); !known {
+		return fmt.Sprintf("%q is none of %s", name, strings.Join(signalNames(), ", "))
+	}
+	return ""
 }
 
 // checkEnvFiles wants absolute paths, after a "-" or not.
@@ -170,9 +205,9 @@ func checkUmask(at any) string {
 // checkSetup says what is wrong with values that are in order one by one: the key and the reason, "" for nothing.
 func checkSetup(s *Setup) (key, reason string) {
 	switch m := s.Memory; {
-	case s.IONice.Class == "" && s.IONice.Level != 0:
+	case s.Priority.IONice.Class == "" && s.Priority.IONice.Level != 0:
 		return "ionice.level", "it has no class; add ionice.class, one of " + strings.Join([]string{IOBestEffort, IOIdle, IORealtime}, ", ")
-	case s.IONice.Class == IOIdle && s.IONice.Level != 0:
+	case s.Priority.IONice.Class == IOIdle && s.Priority.IONice.Level != 0:
 		return "ionice.level", "the class idle has no levels; remove it, or set ionice.class to best-effort"
 	case m.Warn > 0 && m.Restart > 0 && m.Warn >= m.Restart:
 		return "memory.warn", fmt.Sprintf("%s is not below memory.restart (%s)", m.Warn.text(), m.Restart.text())

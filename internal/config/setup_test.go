@@ -25,16 +25,20 @@ services:
     rlimits: {nofile: "1024:4096", core: 0, as: "1G:unlimited"}
     limits: {nproc: 64}
     memory: {restart: 1073741824}
+    group: payments
+    reload_signal: HUP
+    stop_command: [webctl, "{home}"]
 `, nil)
 	agent := newSetup()
-	agent.EnvFile, agent.Nice, agent.Memory = Paths{"{profile_home}/gateway.env"}, 5, Memory{512 << 20, 1 << 30}
+	agent.EnvFile, agent.Priority.Nice, agent.Memory = Paths{"{profile_home}/gateway.env"}, 5, Memory{512 << 20, 1 << 30}
 	if got := c.Agent.Setup; !reflect.DeepEqual(got, agent) {
 		t.Errorf("gateways have %+v", got)
 	}
 	want := Setup{
-		EnvFile: Paths{"/opt/data/web.env", "-/etc/web.env"}, Nice: -5, IONice: IONice{IOBestEffort, 3}, OOMScore: 300, CPUAffinity: "0-3,6",
+		EnvFile: Paths{"/opt/data/web.env", "-/etc/web.env"}, Priority: Priority{-5, IONice{IOBestEffort, 3}, 300, "0-3,6"},
 		Umask: "027", NoNewPrivs: On, Memory: Memory{Restart: 1 << 30},
-		Limits: map[string]ResourceLimit{"nofile": {1024, 4096}, "core": {}, "as": {1 << 30, Unlimited}, "nproc": {64, 64}},
+		Operation: Operation{"payments", "HUP", []string{"webctl", "/opt/data"}},
+		Limits:    map[string]ResourceLimit{"nofile": {1024, 4096}, "core": {}, "as": {1 << 30, Unlimited}, "nproc": {64, 64}},
 	}
 	if got := c.Services["web"].Setup; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)

@@ -192,3 +192,32 @@ func decode(body []byte, into any) error {
 	}
 	return nil
 }
+
+// postSignal sends a signal to the main process of a service.
+func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) {
+	if ask.Signal < 1 || ask.Signal > mostSignal {
+		return reply{}, refuse(client.KindBadRequest, "signal is %d; it goes from 1 to %d", ask.Signal, mostSignal)
+	}
+	v, err := s.lookup(r.Context(), r, lookLimit)
+	switch {
+	case err != nil:
+		return reply{}, err
+	case v.PID == 0:
+		return reply{}, refuse(client.KindFailed, "%s has no process: it is %s", v.Name, stateText(v))
+	}
+	err = s.core.Do(r.Context(), supervisor.SignalMain{Name: v.Name, Signal: ask.Signal})
+	if err == nil {
+		err = s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: "was sent " + show.Signal(ask.Signal)})
+	}
+	if err != nil {
+		return reply{}, explain(r.Context(), err)
+	}
+	after := s.core.Snapshot().Find(v.Name)
+	if after == nil {
+		after = removed(v)
+	}
+	return s.outcome(r, http.StatusOK, after, show.Outcome)
+}
+
+// mostSignal is the highest number of a signal on Linux.
+const mostSignal = 64

@@ -245,7 +245,7 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	st := look(v.PID)
 	out := client.Service{
-		Name: v.Name, Profile: v.Profile, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
+		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
 		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: list(v.Command),
 		Needs: list(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.Drifted, Exits: counts(v.Exits), Restarted: counts(v.Restarted),

@@ -14,7 +14,7 @@ import (
 
 func explainVerb() cli.Verb {
 	return cli.Verb{
-		Name: "explain", Doing: "explain a service", Args: "NAME [--json]",
+		Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
 		Help: "The exit code is 3 when it is not up.",
 		Run:  explain,
 	}
@@ -41,20 +41,20 @@ type advice struct {
 
 func explain(t *cli.Terminal, c *cli.Call) int {
 	asJSON := c.Flags.Bool("json", false, "print JSON")
-	names, code, ok := c.Parse(t, 1, 1)
+	names, code, ok := c.Parse(t, 1, -1)
 	if !ok {
 		return code
 	}
-	doing := fmt.Sprintf("explain %q", names[0])
-	order := "" // the last one
+	doing := fmt.Sprintf("explain %q", strings.Join(names, " "))
+	orders := make(map[string]string) // the last one of each
 	st, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Status, error) {
 		st, err := cl.Status(ctx, names...)
 		if err != nil {
 			return st, err
 		}
 		return st, cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
-			if e.By != nil && e.Service == st.Services[0].Name {
-				order = fmt.Sprintf("the last order, %s ago: %s, by %s", show.Duration(time.Since(e.At)), e.Reason, show.By(e.By))
+			if e.By != nil {
+				orders[e.Service] = fmt.Sprintf("the last order, %s ago: %s, by %s", show.Duration(time.Since(e.At)), e.Reason, show.By(e.By))
 			}
 			return nil
 		})
@@ -63,12 +63,15 @@ func explain(t *cli.Terminal, c *cli.Call) int {
 		return t.Failed(doing, err)
 	}
 	code = cmdline.Done
-	for _, s := range st.Services {
+	for i, s := range st.Services {
+		if i > 0 && !*asJSON {
+			fmt.Fprintln(t.Out)
+		}
 		if s.State != client.StateUp {
 			code = cmdline.NotUp
 		}
 		e := explained(s, time.Now())
-		if order != "" {
+		if order := orders[s.Name]; order != "" {
 			e.Why = append(e.Why, order)
 		}
 		if *asJSON {

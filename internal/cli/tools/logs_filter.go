@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -84,7 +85,7 @@ type moment struct{ time.Time }
 // sinceFlag defines the flag --since.
 func sinceFlag(c *cli.Call) *moment {
 	m := &moment{}
-	c.Flags.Var(m, "since", "only what happened since then: `D|TIME`, such as 10m, 15:04 or 2006-01-02T15:04:05")
+	c.Flags.Var(m, "since", "only what happened since then: `D|TIME`, such as 10m, 1d, 15:04 or 2006-01-02T15:04:05")
 	return m
 }
 
@@ -93,7 +94,7 @@ func (m *moment) String() string { return "" }
 
 // Set implements flag.Value.
 func (m *moment) Set(text string) error {
-	if ago, err := time.ParseDuration(text); err == nil {
+	if ago, err := parseAgo(text); err == nil {
 		if ago <= 0 {
 			return errors.New("it must be positive, such as 10m")
 		}
@@ -113,5 +114,15 @@ func (m *moment) Set(text string) error {
 			return nil
 		}
 	}
-	return errors.New("it is neither a duration such as 10m nor a time such as 15:04 or 2006-01-02T15:04:05")
+	return errors.New("it is neither a duration such as 10m or 1d nor a time such as 15:04 or 2006-01-02T15:04:05")
+}
+
+// parseAgo reads a duration, which may be in days (1d) or weeks (2w) too.
+func parseAgo(text string) (time.Duration, error) {
+	for suffix, unit := range map[string]time.Duration{"d": 24 * time.Hour, "w": 7 * 24 * time.Hour} {
+		if n, err := strconv.ParseUint(strings.TrimSuffix(text, suffix), 10, 16); err == nil && strings.HasSuffix(text, suffix) {
+			return time.Duration(n) * unit, nil
+		}
+	}
+	return time.ParseDuration(text)
 }

@@ -56,7 +56,7 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 // checkUnit is a look as the supervisor runs it. It waits for no boot: what it looks at runs already.
 func checkUnit(name string, spec proc.Spec, output *os.File) supervisor.Unit {
 	return supervisor.Unit{
-		Name: name, Kind: supervisor.KindCheck, Spec: spec, Stdout: output, Stderr: output,
+		Name: name, Kind: supervisor.KindCheck, Spec: spec, Std: [3]*os.File{1: output, 2: output},
 		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
 	}
 }

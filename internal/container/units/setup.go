@@ -25,7 +25,7 @@ var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBest
 // the agent's only where the process runs as the agent. A sealed process gains nothing from set-user-id programs.
 func setupOf(s *config.Setup, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
-		Nice: s.Nice, IOClass: ioClasses[s.IONice.Class], IOLevel: s.IONice.Level, CPUs: s.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
+		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
 	}
 	if len(files) > 0 {
 		setup.EnvFiles, setup.Keep, setup.OwnFiles = slices.Clone(files), slices.Sorted(maps.Keys(own)), !agents

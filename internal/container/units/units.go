@@ -133,6 +133,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 	own, set := cfg.ProfileOf(p.Name), m.gatewayVars(cfg, p)
 	policy := policyOf(own.Restart, own.Stop)
+	policy.StopCommand = cfg.Expand(own.Operation.StopCommand, vars)
 	policy.Needs, policy.RestartOn = needsOf(own.Needs), own.RestartOn
 	if board := config.KanbanName; cfg.Services[board].Enabled && !slices.ContainsFunc(policy.Needs, func(n supervisor.Need) bool { return n.Name == board }) {
 		// It takes the board's lock before a gateway can.
@@ -141,10 +142,10 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	policy.Announces, policy.Turns = cfg.Agent.Ready == config.ReadyState, true
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	return supervisor.Unit{
-		Name: profiles.SlotName(p.Name), Profile: p.Name, Kind: supervisor.KindGateway, Policy: policy,
+		Name: profiles.SlotName(p.Name), Profile: p.Name, Group: own.Operation.Group, Kind: supervisor.KindGateway, Policy: policy,
 		Spec: proc.Spec{
 			Argv: cfg.Expand(command, vars), Env: m.shared(proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set)),
-			Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.OOMScore,
+			Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.Priority.OOMScore,
 			Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 		},
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
@@ -207,6 +208,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 		env = proc.SetEnv(m.Env(), m.withHome(s.Env))
 	}
 	policy := policyOf(s.Restart, s.Stop)
+	policy.StopCommand = s.Operation.StopCommand
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
 	policy.OneShot, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
 	policy.Announces = s.Notify.Set()
@@ -215,9 +217,9 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	}
 	agents := !m.plain && m.agent.Is(cred)
 	u := supervisor.Unit{
-		Name: s.Name, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
+		Name: s.Name, Group: s.Operation.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
-			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.OOMScore,
+			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.Priority.OOMScore,
 			Setup: setupOf(&s.Setup, s.EnvFile, s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
@@ -379,7 +381,7 @@ func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 	return supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: r.Initial, Max: r.Max, Factor: r.Factor, Jitter: r.Jitter},
 		ResetAfter: r.ResetAfter, LoopCount: r.CrashLoopCount, LoopWindow: r.CrashLoopWindow,
-		ParkOn: r.ParkOn, ImmediateOn: r.ImmediateOn,
+		ParkOn: r.ParkOn, ImmediateOn: r.ImmediateOn, Successes: r.SuccessCodes,
 		StopSignal: int(s.Signal), Grace: s.Grace,
 		Order: supervisor.Order{After: afterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
 	}

@@ -187,9 +187,9 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	u := s.unit(name, p)
 	switch {
 	case p == s.Logs:
-		u.Stdin, u.Policy.Drains = s.Read, true
+		u.Std[0], u.Policy.Drains = s.Read, true
 	case def.Logger && s.Logs != nil:
-		u.Stdout = s.Write
+		u.Std[1] = s.Write
 	}
 	want := supervisor.WantUp
 	if def.Down {

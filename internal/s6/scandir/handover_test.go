@@ -132,15 +132,15 @@ func TestASuccessorHasThePipeBetweenAServiceAndItsLogger(t *testing.T) {
 	s, stop := first(t, h, g)
 	lay(t, g, "logged", loggedFiles)
 	must(t, s.Scan(t.Context()))
-	_, err := h.unit("logged").Stdout.WriteString("before\n")
+	_, err := h.unit("logged").Std[1].WriteString("before\n")
 	must(t, err)
 
 	next := successor(t, h, g, s, stop)
 	must(t, next.Prune(t.Context()))
-	_, err = h.unit("logged").Stdout.WriteString("after\n")
+	_, err = h.unit("logged").Std[1].WriteString("after\n")
 	must(t, err)
 	text := make([]byte, len("before\nafter\n"))
-	if _, err := io.ReadFull(h.unit("logged/log").Stdin, text); err != nil || string(text) != "before\nafter\n" {
+	if _, err := io.ReadFull(h.unit("logged/log").Std[0], text); err != nil || string(text) != "before\nafter\n" {
 		t.Errorf("%q, %v", text, err)
 	}
 }
