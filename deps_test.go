@@ -54,10 +54,10 @@ var floors = map[string]int{
 	"hinit/internal/container/health":      5,
 	"hinit/internal/container/logs":        5,
 	"hinit/internal/container/report":      5,
-	"hinit/internal/container/tenure":      5,
+	"hinit/internal/container/leaseholder": 5,
 	"hinit/internal/container/timetable":   4,
 	"hinit/internal/container/units":       4,
-	"hinit/internal/container/voice":       2,
+	"hinit/internal/container/initlog":     2,
 	"hinit/internal/container/volumecheck": 4,
 
 	"hinit/sandbox":        4, // outside PID 1

@@ -147,16 +147,30 @@ var inForce = []string{
 	"group", "reload_signal", "stop_command",
 }
 
-// InForceService lists what is settled for a service about its user, its limits, its end and its order, as far as that differs from the built-in
-// defaults. The keys are those below services.NAME. There is none for a service that the configuration does not have.
-func (c *Config) InForceService(name string) []Entry {
-	s, ok := c.Services[name]
+// InForce lists what is settled for a service, or for the gateway of a profile, about its user, its limits, its end and its order, as far as that
+// differs from the built-in defaults. The keys are those below services.NAME or profiles.NAME. A service that the configuration does not have
+// has none.
+func (c *Config) InForce(service string) (entries []Entry) {
+	builtin := defaults()
+	if c.plain {
+		builtin = plainDefaults()
+	}
+	if s, ok := c.Services[service]; ok {
+		was := newService(builtin, service)
+		return differing(c, "services."+service+".", serviceInForce(), &s, &was)
+	}
+	profile, ok := strings.CutPrefix(service, gatewayPrefix)
 	if !ok {
 		return nil
 	}
-	builtin := newService(c.builtin(), name)
-	prefix := "services." + name + "."
-	return c.differing(prefix, appendLeaves(nil, prefix, serviceInForce(), &s), appendLeaves(nil, prefix, serviceInForce(), &builtin))
+	own, was := c.ProfileOf(profile), newProfile(builtin)
+	if own.Needs == nil {
+		own.Needs, own.RestartOn = []Need{}, []string{}
+	}
+	if c.Agent.User != builtin.Agent.User {
+		entries = []Entry{{Key: "user", Value: c.Agent.User, Origin: c.origins["agent.user"].String()}}
+	}
+	return append(entries, differing(c, "profiles."+profile+".", profileInForce(), &own, &was)...)
 }
 
 // The fields that are listed. They are made once: every status of one service asks for them.
@@ -172,32 +186,12 @@ func listed[T any](fields []field[T]) []field[T] {
 	})
 }
 
-// InForceProfile is [Config.InForceService] for the gateway of a profile.
-func (c *Config) InForceProfile(name string) []Entry {
-	builtin, own := newProfile(c.builtin()), c.ProfileOf(name)
-	if own.Needs == nil {
-		own.Needs, own.RestartOn = []Need{}, []string{}
-	}
-	prefix := "profiles." + name + "."
-	entries := c.differing(prefix, appendLeaves(nil, prefix, profileInForce(), &own), appendLeaves(nil, prefix, profileInForce(), &builtin))
-	if c.Agent.User != c.builtin().Agent.User {
-		entries = slices.Insert(entries, 0, Entry{Key: "user", Value: c.Agent.User, Origin: c.origins["agent.user"].String()})
-	}
-	return entries
-}
-
-// builtin are the defaults that c was made from.
-func (c *Config) builtin() *Config {
-	if c.plain {
-		return plainDefaults()
-	}
-	return defaults()
-}
-
-func (c *Config) differing(prefix string, all, builtin []leaf) (entries []Entry) {
-	for _, l := range all {
+// differing lists the values of own that builtin does not have, sorted by key. prefix stands before the keys in the configuration.
+func differing[T any](c *Config, prefix string, fields []field[T], own, builtin *T) (entries []Entry) {
+	defaults := appendLeaves(nil, prefix, fields, builtin)
+	for _, l := range appendLeaves(nil, prefix, fields, own) {
 		same := func(o leaf) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }
-		if !slices.ContainsFunc(builtin, same) {
+		if !slices.ContainsFunc(defaults, same) {
 			entries = append(entries, Entry{Key: strings.TrimPrefix(l.key, prefix), Value: l.shown(), Origin: c.originOf(l).String()})
 		}
 	}

@@ -25,7 +25,7 @@ func (c *container) core() control.Core {
 		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
 		Command: c.keeper.Command, Rescan: c.keeper.Rescan, Reload: c.reloadInTime, Examine: c.examine, Reexec: c.reexec,
 		Find: func(ctx context.Context, name string) error {
-			if err := c.tenure.Check(); err != nil {
+			if err := c.holder.Check(); err != nil {
 				return control.Elsewhere(err)
 			}
 			return c.keeper.Find(ctx, name)
@@ -43,16 +43,7 @@ func (c *container) core() control.Core {
 				}
 				return note
 			},
-			Settings: func(v *supervisor.Service) []client.ConfigEntry {
-				switch v.Kind {
-				case supervisor.KindGateway:
-					return wireEntries(c.cfg.Load().InForceProfile(v.Profile))
-				case supervisor.KindService:
-					return wireEntries(c.cfg.Load().InForceService(v.Name))
-				case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
-				}
-				return nil
-			},
+			Settings: func(service string) []client.ConfigEntry { return wireEntries(c.cfg.Load().InForce(service)) },
 		},
 		Gateways: control.Gateways{
 			ServedBy: c.keeper.ServedBy, Beside: c.keeper.Beside, Topology: c.keeper.Topology,
@@ -113,7 +104,7 @@ func (c *container) describe() client.Init {
 		info.Warnings = append(info.Warnings, usedUp)
 	}
 	if c.route.Load().HasProfiles() {
-		info.Lease = c.tenure.Status()
+		info.Lease = c.holder.Status()
 	}
 	return info
 }

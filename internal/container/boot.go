@@ -46,28 +46,28 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
 	c.expectServices(cfg)
-	serving, ok := c.tenure.Claim(ctx, b, false)
+	serving, ok := c.holder.Claim(ctx, b, false)
 	if !ok {
 		return
 	}
-	if c.tenure.Serves() {
+	if c.holder.Serves() {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		if c.tenure.Status().State == client.LeaseNone && !c.route.Load().Plain { // the data directory was not there before
-			if serving, ok = c.tenure.Claim(ctx, b, true); !ok {
+		if c.holder.Status().State == client.LeaseNone && !c.route.Load().Plain { // the data directory was not there before
+			if serving, ok = c.holder.Claim(ctx, b, true); !ok {
 				return
 			}
 		}
 	}
 	b.Ready()
-	if !c.tenure.Serves() {
+	if !c.holder.Serves() {
 		_ = c.registry.Meet(ctx, registry.NeedBoot) // it fails when the container has ended
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
 	b.startCmd()
-	if c.tenure.Serves() && c.route.Load().HasProfiles() {
+	if c.holder.Serves() && c.route.Load().HasProfiles() {
 		guard.Go("removing what profile commands have left", func() {
 			if err := c.store.Sweep(c.started); err != nil {
 				c.Warn("%v", err)
@@ -180,7 +180,7 @@ func (c *container) bootIsOver(ctx context.Context) {
 	c.tellOuter()
 }
 
-// takeOver does what the boot did not do, or did for an earlier tenure. serving ends with the lock.
+// takeOver does what the boot did not do, or did for an earlier term. serving ends with the lock.
 func (c *container) takeOver(ctx, serving context.Context) {
 	select {
 	case <-c.boot.Over():
@@ -189,7 +189,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 	c.registry.Turn.Lock()
 	defer c.registry.Turn.Unlock()
-	if c.reading != nil { // of an earlier tenure, and the volume was slow
+	if c.reading != nil { // of an earlier term, and the volume was slow
 		select {
 		case <-c.reading:
 		case <-serving.Done():
@@ -197,7 +197,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 		}
 	}
 	c.keeper.Reset() // what that has noted since its lease was lost
-	if !c.tenure.Serve(serving) {
+	if !c.holder.Serve(serving) {
 		return // it is lost again, and whoever watches it waits for it
 	}
 	cfg := c.cfg.Load()

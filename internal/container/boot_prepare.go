@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
-	"hinit/internal/container/voice"
+	"hinit/internal/container/initlog"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/internal/registry"
@@ -133,9 +133,9 @@ func (c *container) bootOptions(cfg *config.Config) boot.Options {
 }
 
 // line passes on a line of the boot, and remembers it when it is a warning.
-func (c *container) line(l boot.Line) { pass(c.Voice, l) }
+func (c *container) line(l boot.Line) { pass(c.Logger, l) }
 
-func pass(v *voice.Voice, l boot.Line) {
+func pass(v *initlog.Logger, l boot.Line) {
 	v.Line(l.Text)
 	if l.Warning {
 		v.Remember(l.Text)
@@ -239,7 +239,7 @@ func (c *container) booting() (booting bool, hook *client.BootHook) {
 }
 
 func (c *container) expected(ctx context.Context, all bool) []*supervisor.Service {
-	if c.boot.IsOver() || !c.tenure.Serves() {
+	if c.boot.IsOver() || !c.holder.Serves() {
 		return nil
 	}
 	return c.boot.Expected(ctx, all)

@@ -14,14 +14,14 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
 	"hinit/internal/container/health"
+	"hinit/internal/container/initlog"
+	"hinit/internal/container/leaseholder"
 	"hinit/internal/container/logs"
 	"hinit/internal/container/owners"
 	"hinit/internal/container/report"
 	"hinit/internal/container/signals"
-	"hinit/internal/container/tenure"
 	"hinit/internal/container/timetable"
 	"hinit/internal/container/units"
-	"hinit/internal/container/voice"
 	"hinit/internal/container/volumecheck"
 	"hinit/internal/control"
 	"hinit/internal/gateways"
@@ -38,7 +38,7 @@ import (
 // container is PID 1 at work: it wires the rooms. The supervisor's loop runs in the main goroutine. Work that may wait for a disk
 // or a client has a goroutine of its own.
 type container struct {
-	*voice.Voice
+	*initlog.Logger
 
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
@@ -69,7 +69,7 @@ type dataVolume struct {
 	intents *profiles.Intents
 	keeper  *gateways.Keeper
 	lease   *lease.Volume
-	tenure  *tenure.Tenure
+	holder  *leaseholder.Holder
 	owners  *owners.Repairer
 	volume  *volumecheck.Examiner
 
@@ -110,7 +110,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
 	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
-	c.Voice = voice.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, voice.NewLastWords())
+	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, initlog.NewTerminationLog())
 	agents := c.agents()
 	var err error
 	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn})
@@ -122,7 +122,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, Spare: spare,
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
-		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.tenure.Admit(name, kind) },
+		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.holder.Admit(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: c.beginStop,
@@ -137,19 +137,19 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	})
 	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { agents.Warn("%s", line) })
 	c.registry = registry.New(registry.Options{
-		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Voice: c.Voice,
-		Actor: agent.Actor, MayRun: func() error { return c.tenure.Check() },
+		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
+		Actor: agent.Actor, MayRun: func() error { return c.holder.Check() },
 	})
-	c.tenure = tenure.New(tenure.Host{
-		Config: c.cfg.Load, Route: c.route.Load, Voice: c.Voice, Fatal: c.fatal,
+	c.holder = leaseholder.New(leaseholder.Host{
+		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
 		Withdraw: c.registry.Withdraw, Reset: func() { c.keeper.Reset() }, TakeOver: c.takeOver,
 	}, c.loop, c.lease, c.boot)
 	c.intents = profiles.NewIntents(c.store)
-	c.intents.May = c.tenure.Check
+	c.intents.May = c.holder.Check
 	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) })
 	c.keeper = gateways.New(gateways.Options{
-		Registry: c.registry, Voice: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
-		MayServe: c.tenure.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
+		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
+		MayServe: c.holder.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
 		Adopt: func(ctx context.Context, profile string) { c.owners.Adopt(ctx, c.bootOptions(c.cfg.Load()), profile) },
 	})
 	c.control = control.NewEndpoint(c.core(), control.Options{
@@ -162,13 +162,13 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	}
 	c.timetable = timetable.New(c.loop, memory, func(err error) { agents.Warn("%v", err) })
 	c.volume = volumecheck.New(cfg, agent)
-	c.generation = reexec.First(&house{Signals: sig, c: c}, signals.Handled())
+	c.generation = reexec.First(&reexecHost{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)
 	return c, nil
 }
 
-// agents is the voice for what an agent can cause: its warnings push out no others.
-func (c *container) agents() *voice.Voice { return c.Apart(c.boot.RememberAgents) }
+// agents is the logger for messages that an agent can cause: its warnings push out no others.
+func (c *container) agents() *initlog.Logger { return c.WithMemory(c.boot.RememberAgents) }
 
 // observe takes a record of the supervisor to the rooms that follow services.
 func (c *container) observe(r supervisor.Record) {

@@ -80,8 +80,8 @@ type rooms struct {
 	S6 *scandir.Handover // nil where hinit does not answer as s6
 }
 
-// HandOver implements [reexec.House]. Nothing is reported and no log is read until thaw.
-func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), err error) {
+// HandOver implements [reexec.Host]. Nothing is reported and no log is read until thaw.
+func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw func(), err error) {
 	c := h.c
 	reported, release := c.reporter.Hold()
 	thaw = func() {
@@ -99,7 +99,7 @@ func (h *house) HandOver(past reexec.Past, fault bool) (state any, thaw func(), 
 	cfg := c.cfg.Load()
 	old := &handover{
 		Past: past, Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.User, Known: c.agent.Known,
-		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Asked: c.units.Topology(), Full: c.full.Load(), Alone: c.tenure.Serves(), Prepared: c.prepared.Load(),
+		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Asked: c.units.Topology(), Full: c.full.Load(), Alone: c.holder.Serves(), Prepared: c.prepared.Load(),
 		Interrupt: c.signals.Interrupt(), Reported: reported,
 	}
 	old.Control = h.socket
@@ -161,7 +161,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.started = old.Started
 	old.equip(c.units)
 	c.full.Store(old.Full)
-	c.tenure.TakeOver(old.Alone)
+	c.holder.TakeOver(old.Alone)
 	c.prepared.Store(old.Prepared)
 	c.registry.TakeOver(old.ofRegistry)
 	c.boot.TakeOver(old.Warnings, old.Phases)
@@ -217,13 +217,13 @@ func (c *container) goOn(ctx context.Context) {
 		s6.Start(ctx)
 	}
 	c.control.Rejoin(nil)
-	ctx = c.tenure.Resume(ctx)
-	if c.tenure.Serves() {
+	ctx = c.holder.Resume(ctx)
+	if c.holder.Serves() {
 		c.registry.Turn.Lock()
 		c.timetable.Serve(ctx, c.cfg.Load(), true)
 		c.registry.Turn.Unlock()
 	}
-	if !c.tenure.Serves() || !c.route.Load().HasProfiles() {
+	if !c.holder.Serves() || !c.route.Load().HasProfiles() {
 		return
 	}
 	if c.units.Topology() == nil {
@@ -236,8 +236,8 @@ func (c *container) goOn(ctx context.Context) {
 // freezeTime is how long the logs may take to get what has been read into their files. The supervisor waits meanwhile.
 const freezeTime = time.Second
 
-// house is the container as it is handed over.
-type house struct {
+// reexecHost is the container as it is handed over.
+type reexecHost struct {
 	*signals.Signals
 	c      *container
 	socket *control.Socket // on its way to the next generation, nil for none
@@ -252,16 +252,16 @@ func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	return c.generation.Ask(ctx, binary)
 }
 
-// Claim implements [reexec.House].
-func (h *house) Claim() (release func(), err error) {
+// Claim implements [reexec.Host].
+func (h *reexecHost) Claim() (release func(), err error) {
 	if !h.c.registry.Turn.TryLock() {
 		return nil, errors.New("a reload is under way; try again")
 	}
 	return h.c.registry.Turn.Unlock, nil
 }
 
-// Rest implements [reexec.House]: requests get their answer or are told, the disks and the scan directory come to rest.
-func (h *house) Rest(fault bool) (wake func(), err error) {
+// Rest implements [reexec.Host]: requests get their answer or are told, the disks and the scan directory come to rest.
+func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 	h.socket = h.c.control.Leave()
 	release := func() {}
 	wake = func() {
@@ -297,14 +297,14 @@ func (c *container) restDisks() error {
 	return nil
 }
 
-// Yield implements [reexec.House].
-func (h *house) Yield(f func()) error { return h.c.loop.Yield(context.Background(), f) }
+// Yield implements [reexec.Host].
+func (h *reexecHost) Yield(f func()) error { return h.c.loop.Yield(context.Background(), f) }
 
-// LastEvents implements [reexec.House].
-func (h *house) LastEvents() string { return report.LastEvents(h.c.loop.History()) }
+// LastEvents implements [reexec.Host].
+func (h *reexecHost) LastEvents() string { return report.LastEvents(h.c.loop.History()) }
 
-// Keep implements [reexec.House].
-func (h *house) Keep(name string, report []byte) (path string, err error) {
+// Keep implements [reexec.Host].
+func (h *reexecHost) Keep(name string, report []byte) (path string, err error) {
 	dir := filepath.Join(h.c.cfg.Load().Home, "logs")
 	d, _, err := fsutil.MakeReal(dir, 0o755, h.c.agent.Actor.In(blocking.Volume))
 	if err != nil {
@@ -315,11 +315,11 @@ func (h *house) Keep(name string, report []byte) (path string, err error) {
 	return filepath.Join(dir, name), err
 }
 
-// Say implements [reexec.House].
-func (h *house) Say(line string) { h.c.Line(line) }
+// Say implements [reexec.Host].
+func (h *reexecHost) Say(line string) { h.c.Line(line) }
 
-// End implements [reexec.House].
-func (h *house) End(code int, reason string) {
+// End implements [reexec.Host].
+func (h *reexecHost) End(code int, reason string) {
 	h.c.loop.Post(supervisor.Shutdown{Code: code, Reason: reason})
 }
 

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/container/initlog"
 	"hinit/internal/container/signals"
-	"hinit/internal/container/voice"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
@@ -107,7 +107,7 @@ func (c *container) life(begin func(context.Context)) int {
 
 // farewell is the termination message of an init that does not begin.
 func farewell(code int, err error) {
-	last := voice.NewLastWords()
+	last := initlog.NewTerminationLog()
 	for line := range strings.Lines(err.Error()) {
 		last.Add(strings.TrimSuffix(line, "\n"))
 	}
@@ -149,7 +149,7 @@ func (c *container) run(begin func(context.Context)) int {
 	if c.generation.Failed() {
 		code = reexec.ExitFault
 	}
-	c.Voice.End(code)
+	c.Logger.End(code)
 	return code
 }
 
@@ -157,7 +157,7 @@ func (c *container) run(begin func(context.Context)) int {
 func (c *container) noteStop() <-chan struct{} {
 	done := make(chan struct{})
 	began := c.stopBegan.Load()
-	if began == nil || c.route.Load().Plain || !c.route.Load().HasProfiles() || !c.tenure.Serves() {
+	if began == nil || c.route.Load().Plain || !c.route.Load().HasProfiles() || !c.holder.Serves() {
 		close(done)
 		return done
 	}

@@ -12,8 +12,8 @@ import (
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/container/initlog"
 	"hinit/internal/container/units"
-	"hinit/internal/container/voice"
 	"hinit/internal/control/show"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
@@ -34,7 +34,7 @@ func (c *container) profiles(ctx context.Context, cfg *config.Config) error {
 	c.reading = read
 	guard.Go("bringing up the profiles", func() {
 		defer close(read)
-		if err := c.tenure.Check(); err != nil {
+		if err := c.holder.Check(); err != nil {
 			c.generation.Settle()
 			done <- err
 			return
@@ -120,7 +120,7 @@ func (c *container) openS6(ctx context.Context) error {
 
 // s6Host is what the personality of s6 calls down to: the rooms as they are.
 type s6Host struct {
-	*voice.Voice       // Say, Warn
+	*initlog.Logger    // Say, Warn
 	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, Room
 	*gateways.Keeper   // Command, Refuse, SlotMade, SlotRemoved
 }

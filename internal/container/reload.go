@@ -82,7 +82,7 @@ func (c *container) reload(ctx context.Context, how client.Reload) (client.Reloa
 		return none, fmt.Errorf("%w (nothing was changed)", err)
 	}
 	out := client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
-	if !c.tenure.Serves() { // it has no services
+	if !c.holder.Serves() { // it has no services
 		if !how.DryRun {
 			c.cfg.Store(cfg)
 		}

@@ -79,7 +79,7 @@ type About struct {
 	// Checks returns the results of the checks of a service, nil for none.
 	Checks func(service string) []client.Check
 	// Settings returns the settings of a service that differ from the built-in defaults, nil for none.
-	Settings func(v *supervisor.Service) []client.ConfigEntry
+	Settings func(service string) []client.ConfigEntry
 }
 
 // Gateways is the part of a [Core] that knows which gateway serves which profile.

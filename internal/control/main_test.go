@@ -76,7 +76,7 @@ type core interface {
 	Note(v *supervisor.Service) string
 	Output(service string) *client.Output
 	Checks(service string) []client.Check
-	Settings(v *supervisor.Service) []client.ConfigEntry
+	Settings(service string) []client.ConfigEntry
 	ServedBy(v *supervisor.Service) string
 	Beside(service string)
 	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
@@ -110,7 +110,7 @@ type absent struct{}
 func (absent) Checks(string) []client.Check                         { return nil }
 func (absent) Output(string) *client.Output                         { return nil }
 func (absent) Note(*supervisor.Service) string                      { return "" }
-func (absent) Settings(*supervisor.Service) []client.ConfigEntry    { return nil }
+func (absent) Settings(string) []client.ConfigEntry                 { return nil }
 func (absent) Settle() time.Duration                                { return hold }
 func (absent) ServedBy(*supervisor.Service) string                  { return "" }
 func (absent) Beside(string)                                        {}

@@ -282,7 +282,7 @@ func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry 
 	if s.policy.classOf(who) == otherClass {
 		return nil
 	}
-	return s.core.Settings(v)
+	return s.core.Settings(v.Name)
 }
 
 // problem says what people should know of a service besides its state. Only those who may read its log see the service's own words.

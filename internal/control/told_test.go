@@ -10,8 +10,8 @@ import (
 // settled is a core whose services have a setting.
 type settled struct{ *fakeCore }
 
-func (settled) Settings(v *supervisor.Service) []client.ConfigEntry {
-	return []client.ConfigEntry{{Key: "nice", Value: 3, Origin: v.Name}}
+func (settled) Settings(service string) []client.ConfigEntry {
+	return []client.ConfigEntry{{Key: "nice", Value: 3, Origin: service}}
 }
 
 // TestWhatAServiceSaysIsNoTroubleAndNotForStrangers: its status text is no problem of it. Its settings are shown to a client that

@@ -53,13 +53,13 @@ func (k *Keeper) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err
 	b.Log(writeLog)
 	k.expectLate(plan)
 	for _, w := range plan.Warnings {
-		k.Voice.Warn("%s", w)
+		k.Logger.Warn("%s", w)
 	}
 	for _, line := range plan.Lines {
-		k.Voice.Line(line)
+		k.Logger.Line(line)
 	}
 	for _, w := range tuning.TooFewFor(len(plan.Profiles) + b.Services) {
-		k.Voice.Warn("%s", w)
+		k.Logger.Warn("%s", w)
 	}
 	for _, answer := range answers {
 		if failed := answer(); err == nil {
@@ -72,7 +72,7 @@ func (k *Keeper) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err
 		err = fmt.Errorf("cannot supervise the gateway of profile %q: there is no such profile; create it with: hinit profile create %s", route.Profile, route.Profile)
 	default:
 		if err := record(); err != nil {
-			k.Voice.Warn("cannot record that the gateway of %q is wanted: %v", route.Profile, err)
+			k.Logger.Warn("cannot record that the gateway of %q is wanted: %v", route.Profile, err)
 		}
 	}
 	return read, err

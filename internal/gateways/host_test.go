@@ -18,9 +18,9 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/health"
+	"hinit/internal/container/initlog"
 	"hinit/internal/container/logs"
 	"hinit/internal/container/units"
-	"hinit/internal/container/voice"
 	"hinit/internal/fsutil"
 	"hinit/internal/gateways"
 	"hinit/internal/registry"
@@ -84,19 +84,19 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Keeper) {
 // keeper makes a Keeper over a real registry.
 func (h *host) keeper() *gateways.Keeper {
 	h.t.Helper()
-	own := voice.New(func() io.Writer { return h }, func(string) bool { return true }, voice.NewLastWords())
+	own := initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog())
 	l, err := logs.New(logs.Options{Config: h.Config, Actor: fsutil.Self(), Secrets: h.store.Secrets, Say: h.Say, Warn: h.Say})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _ = l.Close(context.Background()) })
 	reg := registry.New(registry.Options{
-		Loop: h, Config: h.Config, Store: h.store, Units: units.NewMaker(boot.Caller(), h.home, nil, false), Logs: l, Voice: own,
+		Loop: h, Config: h.Config, Store: h.store, Units: units.NewMaker(boot.Caller(), h.home, nil, false), Logs: l, Logger: own,
 		Health: health.New(health.Options{Config: h.Config, Loop: supervisor.NewLoop(supervisor.Config{}), Store: h.store, Agent: boot.Caller(), Plain: true, Log: l.Get, Warn: h.Say}),
 	})
 	reg.Follow(h, nil)
 	return gateways.New(gateways.Options{
-		Registry: reg, Voice: own, Config: h.Config, Route: func() *boot.Route { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
+		Registry: reg, Logger: own, Config: h.Config, Route: func() *boot.Route { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
 		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, Beat: func(string) {},
 	})
 }

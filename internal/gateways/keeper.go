@@ -15,7 +15,7 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/config"
-	"hinit/internal/container/voice"
+	"hinit/internal/container/initlog"
 	"hinit/internal/gateways/orders"
 	"hinit/internal/guard"
 	"hinit/internal/registry"
@@ -49,7 +49,7 @@ type Keeper struct {
 // Options are what a Keeper works with. The functions may be called from any goroutine.
 type Options struct {
 	Registry *registry.Registry
-	Voice    *voice.Voice
+	Logger   *initlog.Logger
 	Config   func() *config.Config
 	Route    func() *boot.Route
 	Store    *profiles.Store
@@ -362,4 +362,4 @@ func (k *Keeper) enqueueIn(delay time.Duration, service string, job func()) {
 	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { k.enqueue(service, job) }))
 }
 
-func (k *Keeper) say(format string, args ...any) { k.Voice.Say(format, args...) }
+func (k *Keeper) say(format string, args ...any) { k.Logger.Say(format, args...) }

@@ -29,7 +29,7 @@ func (k *Keeper) profileEvent(ctx context.Context, e profiles.Event) {
 		k.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
 		k.Registry.Post(supervisor.Inputs{Name: profiles.SlotName(e.Profile.Name)})
 	case profiles.Warned:
-		k.Voice.Warn("%s", e.Warning)
+		k.Logger.Warn("%s", e.Warning)
 	}
 }
 
@@ -45,7 +45,7 @@ func (k *Keeper) appeared(ctx context.Context, p profiles.Profile) {
 		Profile: p, Start: start && !k.isCmd(p.Name), Down: state.Prior() != profiles.Running || k.isCmd(p.Name), Now: true,
 	})()
 	if err != nil && !errors.Is(err, supervisor.ErrStopping) {
-		k.Voice.Warn("%v", err)
+		k.Logger.Warn("%v", err)
 	}
 	k.noteHome(p.Name)
 	if old := k.renamedFrom(p.Name); old != "" {

@@ -7,7 +7,7 @@
 // to see. Unknown keys are ignored and missing keys are zero, so an older and a newer hinit understand each other. Times keep
 // their place on the monotonic clock.
 //
-// By whom, and in which order: an operator asks ([Generation.Ask]), or a goroutine panics ([Generation.Panicked]). The [House]
+// By whom, and in which order: an operator asks ([Generation.Ask]), or a goroutine panics ([Generation.Panicked]). The [Host]
 // comes to rest, its supervisor yields, the logs stop between two reads, all is written down, signals wait in the kernel, and
 // execve(2) follows. Where process numbers are short, every other process is stopped before, and goes on when the new program has its
 // threads ([Halted]). The new program calls [Take] before anything else, and [Next] with what it finds.

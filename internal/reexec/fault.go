@@ -38,7 +38,7 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 		}
 	}
 	g.giveUp(err)
-	g.house.End(ExitFault, "hinit has a fault")
+	g.host.End(ExitFault, "hinit has a fault")
 }
 
 // SupervisorPanicked is told of a panic of the supervisor, in its goroutine. When it returns, no loop supervises any more.
@@ -89,18 +89,18 @@ func (g *Generation) report(doing string, value any, stack []byte) {
 	now := time.Now()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n%s",
-		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.house.LastEvents())
+		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.host.LastEvents())
 	written := make(chan struct{}, 2)
 	go func() { // no panic of these two is of use to anybody
 		_, _ = os.Stderr.Write(b.Bytes()) // there is no other place to report to
 		written <- struct{}{}
 	}()
 	go func() {
-		path, err := g.house.Keep("hinit-crash-"+now.UTC().Format("20060102T150405.000Z")+".log", b.Bytes())
+		path, err := g.host.Keep("hinit-crash-"+now.UTC().Format("20060102T150405.000Z")+".log", b.Bytes())
 		if err != nil {
-			g.house.Say(fmt.Sprintf("[hinit] cannot keep the report of the fault on the volume: %v", err))
+			g.host.Say(fmt.Sprintf("[hinit] cannot keep the report of the fault on the volume: %v", err))
 		} else {
-			g.house.Say("[hinit] the report of the fault is in " + path)
+			g.host.Say("[hinit] the report of the fault is in " + path)
 		}
 		written <- struct{}{}
 	}()

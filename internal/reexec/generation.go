@@ -23,8 +23,8 @@ const Format = 2
 // Self is the program of this process, also when its file has been replaced or removed.
 const Self = "/proc/self/exe"
 
-// House is what a generation holds and hands over: the container.
-type House interface {
+// Host is what a generation holds and hands over: the container.
+type Host interface {
 	// Claim keeps the state that a successor needs unchanged, until release. The error says why it is not possible now.
 	Claim() (release func(), err error)
 	// Rest brings to an end what can't be handed over halfway; wake, never nil, lets it go on. After a fault it does what it
@@ -63,7 +63,7 @@ type Generation struct {
 	Number  int
 	Exe     string // file that the container's program is
 	ID      string // that file as it was when this generation began, see [FileID]
-	house   House
+	host    Host
 	signals []syscall.Signal
 	faults  []time.Time // of who deals with a fault
 
@@ -76,10 +76,10 @@ type Generation struct {
 	refused string
 }
 
-// First is the generation that the container was started with. signals are those that mean something to the house.
-func First(house House, signals []syscall.Signal) *Generation {
+// First is the generation that the container was started with. signals are those that mean something to the host.
+func First(host Host, signals []syscall.Signal) *Generation {
 	exe, _ := os.Readlink(Self) // without /proc there is no successor either
-	return &Generation{Number: 1, Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), house: house, signals: signals}
+	return &Generation{Number: 1, Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), host: host, signals: signals}
 }
 
 // Follows makes g the successor of another generation.
@@ -138,7 +138,7 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	if !g.busy.CompareAndSwap(false, true) {
 		return 0, errors.New("hinit is being re-executed already")
 	}
-	release, err := g.house.Claim()
+	release, err := g.host.Claim()
 	if err != nil {
 		g.busy.Store(false)
 		return 0, err
@@ -149,7 +149,7 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 		defer release()
 		_, err := g.replace(binary, fmt.Sprintf("asked to (from %s)", version.Get()), false, <-knows)
 		g.refuse(err.Error())
-		g.house.Say(fmt.Sprintf("[hinit] cannot become another image: %v; everything goes on as it was", err))
+		g.host.Say(fmt.Sprintf("[hinit] cannot become another image: %v; everything goes on as it was", err))
 	})
 	return g.Number, nil
 }
@@ -157,12 +157,12 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 // replace becomes another program. It returns only with an error, and everything is as it was then. over says that the
 // container has ended meanwhile.
 func (g *Generation) replace(path, cause string, fault, knows bool) (over bool, err error) {
-	wake, err := g.house.Rest(fault)
+	wake, err := g.host.Rest(fault)
 	defer wake()
 	if err != nil {
 		return false, err
 	}
-	if ended := g.house.Yield(func() { err = g.become(path, cause, fault, knows) }); ended != nil {
+	if ended := g.host.Yield(func() { err = g.become(path, cause, fault, knows) }); ended != nil {
 		return true, ended
 	}
 	return false, err
@@ -172,7 +172,7 @@ func (g *Generation) replace(path, cause string, fault, knows bool) (over bool, 
 func (g *Generation) become(path, cause string, fault, knows bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
 	past := Past{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}
-	state, thaw, err := g.house.HandOver(past, fault)
+	state, thaw, err := g.host.HandOver(past, fault)
 	defer thaw()
 	if err != nil {
 		return err
@@ -186,11 +186,11 @@ func (g *Generation) become(path, cause string, fault, knows bool) error {
 	p := Program{
 		Path: path, Argv: os.Args, Env: os.Environ(), Keep: codec.Keep(), State: data, Signals: g.signals, Knows: knows,
 		Late: func() []syscall.Signal {
-			late = g.house.TakeLate()
+			late = g.host.TakeLate()
 			return late
 		},
 	}
 	err = p.Become()
-	g.house.PutBack(late)
+	g.host.PutBack(late)
 	return err
 }

@@ -15,8 +15,8 @@ import (
 	"hinit/internal/reexec"
 )
 
-// house notes what is asked of it.
-type house struct {
+// host notes what is asked of it.
+type host struct {
 	mu     sync.Mutex
 	asked  []string
 	refuse error // of HandOver
@@ -25,40 +25,40 @@ type house struct {
 	ended  chan string
 }
 
-func newHouse() *house { return &house{ended: make(chan string, 1)} }
+func newHost() *host { return &host{ended: make(chan string, 1)} }
 
-func (h *house) note(what string) {
+func (h *host) note(what string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.asked = append(h.asked, what)
 }
 
-func (h *house) Claim() (func(), error) {
+func (h *host) Claim() (func(), error) {
 	h.note("claim")
 	return func() { h.note("release"); h.ended <- "" }, nil
 }
 
-func (h *house) Rest(fault bool) (func(), error) {
+func (h *host) Rest(fault bool) (func(), error) {
 	h.note(fmt.Sprintf("rest %v", fault))
 	return func() { h.note("wake") }, nil
 }
 
-func (h *house) Yield(f func()) error { h.note("yield"); f(); return nil }
+func (h *host) Yield(f func()) error { h.note("yield"); f(); return nil }
 
-func (h *house) HandOver(past reexec.Past, _ bool) (any, func(), error) {
+func (h *host) HandOver(past reexec.Past, _ bool) (any, func(), error) {
 	h.note("hand over")
 	h.past = past
 	return &past, func() { h.note("thaw") }, h.refuse
 }
 
-func (h *house) TakeLate() []syscall.Signal          { h.note("take late"); return h.late }
-func (h *house) PutBack(late []syscall.Signal)       { h.note(fmt.Sprint("put back ", late)) }
-func (h *house) LastEvents() string                  { return "none" }
-func (h *house) Say(line string)                     { h.note(line) }
-func (h *house) End(code int, reason string)         { h.ended <- fmt.Sprint(code, " ", reason) }
-func (h *house) Keep(string, []byte) (string, error) { return "/report", nil }
+func (h *host) TakeLate() []syscall.Signal          { h.note("take late"); return h.late }
+func (h *host) PutBack(late []syscall.Signal)       { h.note(fmt.Sprint("put back ", late)) }
+func (h *host) LastEvents() string                  { return "none" }
+func (h *host) Say(line string)                     { h.note(line) }
+func (h *host) End(code int, reason string)         { h.ended <- fmt.Sprint(code, " ", reason) }
+func (h *host) Keep(string, []byte) (string, error) { return "/report", nil }
 
-func (h *house) said() string {
+func (h *host) said() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return strings.Join(h.asked, ", ")
@@ -73,7 +73,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	if err := os.WriteFile(broken, own[:64], 0o700); err != nil { // the header alone
 		t.Fatal(err)
 	}
-	h := newHouse()
+	h := newHost()
 	h.late = []syscall.Signal{syscall.SIGHUP}
 	g := reexec.First(h, []syscall.Signal{syscall.SIGUSR1})
 	if _, err := g.Ask(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "the boot is not done") {
@@ -105,7 +105,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 	const said = "70 hinit has a fault"
 	t.Run("during the boot", func(t *testing.T) {
-		h := newHouse()
+		h := newHost()
 		g := reexec.First(h, nil)
 		g.Panicked("testing", "a fault", nil)
 		if got := <-h.ended; got != said || !g.Failed() || strings.Contains(h.said(), "rest") {
@@ -113,7 +113,7 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 		}
 	})
 	t.Run("when nothing can be handed over", func(t *testing.T) {
-		h := newHouse()
+		h := newHost()
 		h.refuse = errors.New("no")
 		g := reexec.First(h, nil)
 		g.Settle()
@@ -128,7 +128,7 @@ func TestAFaultEndsTheContainerInOrder(t *testing.T) {
 	})
 	t.Run("a minute after another", func(t *testing.T) {
 		for age, again := range map[time.Duration]bool{59 * time.Second: false, 2 * time.Minute: true} {
-			h := newHouse()
+			h := newHost()
 			h.refuse = errors.New("no")
 			g := reexec.First(h, nil)
 			g.Follows(reexec.Past{Number: 4, Faults: []time.Time{time.Now().Add(-age)}})

@@ -113,7 +113,7 @@ func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
 	}
 	r.o.Units.SetBeside(profile, on)
 	if err := r.Redefine(ctx, profile); err != nil {
-		r.o.Voice.Say("%v", err)
+		r.o.Logger.Say("%v", err)
 	}
 }
 
@@ -143,7 +143,7 @@ func (r *Registry) Restore(ctx context.Context, service string) {
 	r.mu.Unlock()
 	r.make(ctx, r.gatewaySlot(p, true), true)
 	if err := r.Redefine(ctx, profile); err != nil && !errors.Is(err, supervisor.ErrStopping) { // without the exports of the removed slot
-		r.o.Voice.Say("%v", err)
+		r.o.Logger.Say("%v", err)
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 
 	"hinit/internal/config"
 	"hinit/internal/container/health"
+	"hinit/internal/container/initlog"
 	"hinit/internal/container/logs"
 	"hinit/internal/container/units"
-	"hinit/internal/container/voice"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/tuning"
@@ -41,7 +41,7 @@ type Options struct {
 	Units  *units.Maker
 	Logs   *logs.Logs
 	Health *health.Health
-	Voice  *voice.Voice
+	Logger *initlog.Logger
 	Actor  *fsutil.Actor // opens the logs of runs, as the agent's user
 	MayRun func() error  // why no run may be started now, nil when it may
 }

@@ -34,7 +34,7 @@ func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
 
 func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Service, u supervisor.Unit) (answer func() error) {
 	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
-		r.o.Voice.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
+		r.o.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
 	}
 	want := supervisor.WantDown
 	if s.WantedUp() {

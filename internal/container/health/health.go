@@ -42,7 +42,7 @@ type Health struct {
 	o Options
 
 	checks *probe.Prober
-	ears   *probe.Ears
+	deaf   *probe.Ears
 	memory *memoryWatch
 	notify *notify.Hub
 
@@ -70,12 +70,12 @@ func New(o Options) *Health {
 			}
 		},
 		Hear:     h.notify.Drain,
-		Deafness: func(service string) (probe.Deafness, bool) { return h.ears.Deafness(service) },
+		Deafness: func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
 		Run:      h.runCheck,
 	})
 	meter := sync.OnceValue(proc.NewMeter) // where nothing is limited there is none
 	h.memory = &memoryWatch{loop: o.Loop, measure: func(mains []int) []uint64 { return meter().Measure(mains) }}
-	h.ears = h.newEars()
+	h.deaf = h.newDeafWatch()
 	h.Configure(o.Config())
 	return h
 }
@@ -84,7 +84,7 @@ func New(o Options) *Health {
 // when that service is registered again.
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.limit(cfg)
-	h.listen(cfg)
+	h.watchDeaf(cfg)
 }
 
 // checksOf returns the checks that the configuration has for a service.
@@ -149,7 +149,7 @@ func (h *Health) Note(v *supervisor.Service) string {
 }
 
 // Beat notes a heartbeat of a profile's gateway.
-func (h *Health) Beat(profile string) { h.ears.Beat(profile) }
+func (h *Health) Beat(profile string) { h.deaf.Beat(profile) }
 
 // Drop forgets a service that is gone.
 func (h *Health) Drop(service string) {

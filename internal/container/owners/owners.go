@@ -13,13 +13,13 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
-	"hinit/internal/container/voice"
+	"hinit/internal/container/initlog"
 	"hinit/profiles"
 )
 
 // Repairer repairs owners. Its methods may be called from any goroutine.
 type Repairer struct {
-	*voice.Voice
+	*initlog.Logger
 
 	remark func(text string) // makes an event of a text
 	asked  chan struct{}     // a signal: there are profiles in wanted
@@ -30,8 +30,8 @@ type Repairer struct {
 }
 
 // New makes a Repairer that has nothing to do.
-func New(v *voice.Voice, remark func(text string)) *Repairer {
-	return &Repairer{Voice: v, remark: remark, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
+func New(v *initlog.Logger, remark func(text string)) *Repairer {
+	return &Repairer{Logger: v, remark: remark, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
 // Run repairs owners until ctx ends: everything first, if all says so, then what [Repairer.Adopt] asks for. It does nothing where

@@ -15,8 +15,8 @@ import (
 	"hinit/client"
 	"hinit/internal/account"
 	"hinit/internal/boot"
+	"hinit/internal/container/initlog"
 	"hinit/internal/container/owners"
-	"hinit/internal/container/voice"
 )
 
 const agentUID = 10000
@@ -34,7 +34,7 @@ func (t *teller) Say(format string, args ...any) {
 }
 
 func (t *teller) repairer() *owners.Repairer {
-	v := voice.New(func() io.Writer { return io.Discard }, func(warning string) bool { t.Say("%s", warning); return true }, voice.NewLastWords())
+	v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { t.Say("%s", warning); return true }, initlog.NewTerminationLog())
 	return owners.New(v, func(text string) { t.Say("%s", text) })
 }
 

@@ -1,4 +1,4 @@
-package tenure
+package leaseholder
 
 import (
 	"context"
@@ -15,13 +15,13 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
-	"hinit/internal/container/voice"
+	"hinit/internal/container/initlog"
 	"hinit/internal/lease"
 	"hinit/supervisor"
 )
 
-// house is the rest of PID 1: it writes down what it is told.
-type house struct {
+// rest is the rest of PID 1: it writes down what it is told.
+type rest struct {
 	route boot.Route
 	view  supervisor.Snapshot
 	took  chan struct{}
@@ -30,37 +30,37 @@ type house struct {
 	told []string
 }
 
-func (h *house) host() Host {
+func (h *rest) host() Host {
 	return Host{
-		Voice: voice.New(func() io.Writer { return h }, func(string) bool { return true }, voice.NewLastWords()), Config: h.Config, Route: h.Route, Fatal: h.Fatal,
+		Logger: initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog()), Config: h.Config, Route: h.Route, Fatal: h.Fatal,
 		Withdraw: h.Withdraw, Reset: h.Reset, TakeOver: h.TakeOver,
 	}
 }
 
 // Write takes a line for the container log.
-func (h *house) Write(line []byte) (int, error) {
+func (h *rest) Write(line []byte) (int, error) {
 	h.Say("%s", strings.TrimPrefix(strings.TrimSpace(string(line)), "[hinit] "))
 	return len(line), nil
 }
 
-func (h *house) Config() *config.Config {
+func (h *rest) Config() *config.Config {
 	return &config.Config{Services: map[string]config.Service{"web": {Name: "web"}}}
 }
-func (h *house) Route() *boot.Route { return &h.route }
-func (h *house) Say(format string, a ...any) {
+func (h *rest) Route() *boot.Route { return &h.route }
+func (h *rest) Say(format string, a ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.told = append(h.told, fmt.Sprintf(format, a...))
 }
-func (h *house) Fatal(reason string)                        { h.Say("fatal: %s", reason) }
-func (h *house) Withdraw(_ context.Context, s string) error { h.Say("withdraw %s", s); return nil }
-func (h *house) Reset()                                     { h.Say("reset") }
-func (h *house) TakeOver(context.Context, context.Context)  { h.took <- struct{}{} }
-func (h *house) Snapshot() *supervisor.Snapshot             { return &h.view }
-func (h *house) Ready()                                     { h.Say("ready") }
-func (h *house) StartCmdEarly()                             { h.Say("cmd") }
+func (h *rest) Fatal(reason string)                        { h.Say("fatal: %s", reason) }
+func (h *rest) Withdraw(_ context.Context, s string) error { h.Say("withdraw %s", s); return nil }
+func (h *rest) Reset()                                     { h.Say("reset") }
+func (h *rest) TakeOver(context.Context, context.Context)  { h.took <- struct{}{} }
+func (h *rest) Snapshot() *supervisor.Snapshot             { return &h.view }
+func (h *rest) Ready()                                     { h.Say("ready") }
+func (h *rest) StartCmdEarly()                             { h.Say("cmd") }
 
-func (h *house) Do(_ context.Context, e supervisor.Event) error {
+func (h *rest) Do(_ context.Context, e supervisor.Event) error {
 	h.Say("%T%+v", e, e)
 	return nil
 }
@@ -88,74 +88,74 @@ func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-c
 	return l.lost, nil
 }
 
-func newTenure(t *testing.T) (*house, *lock, *Tenure) {
+func newHolder(t *testing.T) (*rest, *lock, *Holder) {
 	t.Helper()
-	h, l := &house{took: make(chan struct{}, 1)}, &lock{free: make(chan error, 1), lost: make(chan error, 1)}
+	h, l := &rest{took: make(chan struct{}, 1)}, &lock{free: make(chan error, 1), lost: make(chan error, 1)}
 	return h, l, New(h.host(), h, l, bootstatus.New())
 }
 
 // TestOnlyWhatNeedsTheLeaseIsEvicted: the CMD goes on, and so does what somebody has put into the scan directory.
 func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
-	h, _, tenure := newTenure(t)
+	h, _, holder := newHolder(t)
 	h.view.Services = []*supervisor.Service{
 		{Name: "cmd", Kind: supervisor.KindCmd},
 		{Name: "gateway-coder", Kind: supervisor.KindGateway},
 		{Name: "web", Kind: supervisor.KindService},
 		{Name: "foreign", Kind: supervisor.KindService},
 	}
-	tenure.evict("it is lost")
+	holder.evict("it is lost")
 	want := []string{"supervisor.Evict{Names:[gateway-coder web] Cause:lease Reason:it is lost}", "withdraw gateway-coder", "withdraw web"}
 	if !slices.Equal(h.told, want) {
 		t.Errorf("it did %q", h.told)
 	}
 }
 
-// TestATenureBeginsWithTheLock, and a loss ends everything before the lock is asked for again.
-func TestATenureBeginsWithTheLock(t *testing.T) {
-	h, l, tenure := newTenure(t)
-	if tenure.Serves() {
+// TestATermBeginsWithTheLock, and a loss ends everything before the lock is asked for again.
+func TestATermBeginsWithTheLock(t *testing.T) {
+	h, l, holder := newHolder(t)
+	if holder.Serves() {
 		t.Error("it serves before it was asked to")
 	}
-	serving, ok := tenure.Claim(t.Context(), h, false)
-	if !ok || !tenure.Serves() || serving.Err() != nil || !tenure.Serve(serving) {
-		t.Fatalf("ok %v, serves %v, over %v", ok, tenure.Serves(), serving.Err())
+	serving, ok := holder.Claim(t.Context(), h, false)
+	if !ok || !holder.Serves() || serving.Err() != nil || !holder.Serve(serving) {
+		t.Fatalf("ok %v, serves %v, over %v", ok, holder.Serves(), serving.Err())
 	}
-	if s := tenure.Status(); s.State != client.LeaseHeld {
+	if s := holder.Status(); s.State != client.LeaseHeld {
 		t.Errorf("the lock is %+v", s)
 	}
 	l.may = errors.New("it was paused")
-	if err := tenure.Admit("gateway-coder", supervisor.KindGateway); !errors.Is(err, l.may) {
+	if err := holder.Admit("gateway-coder", supervisor.KindGateway); !errors.Is(err, l.may) {
 		t.Errorf("a gateway may start: %v", err)
 	}
-	if err := tenure.Admit("cmd", supervisor.KindCmd); err != nil {
+	if err := holder.Admit("cmd", supervisor.KindCmd); err != nil {
 		t.Error(err)
 	}
 	l.may, l.busy = nil, true
 	l.lost <- errors.New("the server is silent")
 	<-serving.Done()
-	if text := context.Cause(serving).Error(); text != "the server is silent" || tenure.Serve(serving) {
-		t.Errorf("it ended because %q, and serves %v", text, tenure.Serves())
+	if text := context.Cause(serving).Error(); text != "the server is silent" || holder.Serve(serving) {
+		t.Errorf("it ended because %q, and serves %v", text, holder.Serves())
 	}
 	l.free <- nil
 	<-h.took
-	if s := tenure.Status(); s.State != client.LeaseHeld || tenure.Check() != nil {
+	if s := holder.Status(); s.State != client.LeaseHeld || holder.Check() != nil {
 		t.Errorf("the lock is %+v", s)
 	}
 }
 
 // TestASecondContainerWaits, says for whom, and takes over.
 func TestASecondContainerWaits(t *testing.T) {
-	h, l, tenure := newTenure(t)
+	h, l, holder := newHolder(t)
 	l.busy = true
-	serving, ok := tenure.Claim(t.Context(), h, false)
-	if !ok || tenure.Serves() || serving != t.Context() {
-		t.Fatalf("ok %v, serves %v", ok, tenure.Serves())
+	serving, ok := holder.Claim(t.Context(), h, false)
+	if !ok || holder.Serves() || serving != t.Context() {
+		t.Fatalf("ok %v, serves %v", ok, holder.Serves())
 	}
-	s := tenure.Status()
+	s := holder.Status()
 	if s.State != client.LeaseWaiting || !s.Standby || s.Holder == nil || s.Holder.Host != "4f1c" || time.Since(s.Since) > time.Minute {
 		t.Errorf("the lock is %+v", s)
 	}
-	if err := tenure.Check(); err == nil || !strings.Contains(err.Error(), "4f1c") {
+	if err := holder.Check(); err == nil || !strings.Contains(err.Error(), "4f1c") {
 		t.Errorf("it may serve: %v", err)
 	}
 	l.free <- errors.New("the volume refuses") // it is asked again
@@ -166,10 +166,10 @@ func TestASecondContainerWaits(t *testing.T) {
 // TestWithoutStandbyASecondContainerEnds with the reason.
 func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 	t.Setenv(standbyVariable, "0")
-	h, l, tenure := newTenure(t)
+	h, l, holder := newHolder(t)
 	l.busy = true
-	if _, ok := tenure.Claim(t.Context(), h, false); ok || tenure.Serves() {
-		t.Errorf("ok %v, serves %v", ok, tenure.Serves())
+	if _, ok := holder.Claim(t.Context(), h, false); ok || holder.Serves() {
+		t.Errorf("ok %v, serves %v", ok, holder.Serves())
 	}
 	if last := h.told[len(h.told)-1]; !strings.Contains(last, "fatal: the lock of") || !strings.Contains(last, "HINIT_STANDBY=0") {
 		t.Errorf("it did %q", h.told)
@@ -179,28 +179,28 @@ func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 // TestAnImageThatInheritsNoLockTakesIt, or ends what it must not serve.
 func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 	for _, busy := range []bool{false, true} {
-		_, l, tenure := newTenure(t)
+		_, l, holder := newHolder(t)
 		l.busy = busy
-		tenure.TakeOver(true)
-		serving := tenure.Resume(t.Context())
+		holder.TakeOver(true)
+		serving := holder.Resume(t.Context())
 		if busy {
 			<-serving.Done()
 		}
-		if tenure.Serves() == busy || (serving.Err() == nil) == busy {
-			t.Errorf("busy %v: serves %v, over %v", busy, tenure.Serves(), serving.Err())
+		if holder.Serves() == busy || (serving.Err() == nil) == busy {
+			t.Errorf("busy %v: serves %v, over %v", busy, holder.Serves(), serving.Err())
 		}
 	}
 }
 
 // TestWhereThereAreNoProfilesNobodyAsksForTheLock.
 func TestWhereThereAreNoProfilesNobodyAsksForTheLock(t *testing.T) {
-	h, _, tenure := newTenure(t)
+	h, _, holder := newHolder(t)
 	h.route.Plain = true
-	serving, ok := tenure.Claim(t.Context(), h, false)
-	if !ok || !tenure.Serves() || serving != t.Context() {
-		t.Errorf("ok %v, serves %v", ok, tenure.Serves())
+	serving, ok := holder.Claim(t.Context(), h, false)
+	if !ok || !holder.Serves() || serving != t.Context() {
+		t.Errorf("ok %v, serves %v", ok, holder.Serves())
 	}
-	if s := tenure.Status(); s.State != client.LeaseNone {
+	if s := holder.Status(); s.State != client.LeaseNone {
 		t.Errorf("the lock is %+v", s)
 	}
 }

@@ -1,9 +1,9 @@
-// Package tenure decides whether this init supervises the profiles and services of its data volume: while it has the lock of the
+// Package leaseholder decides whether this init supervises the profiles and services of its data volume: while it has the lock of the
 // volume.
 //
 // It promises that no profile or service of the volume is started without the lock. When the lock is lost, all of them are killed
 // before this init asks for the lock again. It owns a goroutine that waits for the lock, or for its loss.
-package tenure
+package leaseholder
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
-	"hinit/internal/container/voice"
+	"hinit/internal/container/initlog"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
 	"hinit/internal/pause"
@@ -36,9 +36,9 @@ const (
 	slowAnswer = time.Second
 )
 
-// Host is the rest of PID 1 as a Tenure needs it. The functions may be called from any goroutine.
+// Host is the rest of PID 1 as a Holder needs it. The functions may be called from any goroutine.
 type Host struct {
-	*voice.Voice
+	*initlog.Logger
 
 	Config func() *config.Config
 	Route  func() *boot.Route
@@ -48,7 +48,7 @@ type Host struct {
 	Withdraw func(ctx context.Context, service string) error
 	// Reset forgets what is known of the profiles: another init may have them now.
 	Reset func()
-	// TakeOver does what the boot did not do, or did for an earlier tenure. serving ends with the lock.
+	// TakeOver does what the boot did not do, or did for an earlier term. serving ends with the lock.
 	TakeOver func(ctx, serving context.Context)
 }
 
@@ -60,14 +60,14 @@ type Boot interface {
 	StartCmdEarly()
 }
 
-// Loop is what a Tenure needs of [supervisor.Loop].
+// Loop is what a Holder needs of [supervisor.Loop].
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
 }
 
-// Tenure is the right of one init to serve its volume. Its methods may be called from any goroutine.
-type Tenure struct {
+// Holder decides whether this init serves its volume: it holds the lock of the volume, or waits for it. Its methods may be called from any goroutine.
+type Holder struct {
 	host   Host
 	loop   Loop
 	lock   lease.Lock
@@ -84,22 +84,22 @@ type state struct {
 	holder func() lease.Holder // while it waits for one
 }
 
-// New makes the Tenure of an init that does not serve yet.
-func New(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Tenure {
-	t := &Tenure{host: host, loop: loop, lock: lock, steps: steps}
+// New makes the Holder of an init that does not serve yet.
+func New(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Holder {
+	t := &Holder{host: host, loop: loop, lock: lock, steps: steps}
 	t.become(client.LeaseNone, "")
 	return t
 }
 
-func (t *Tenure) become(name, detail string) {
+func (t *Holder) become(name, detail string) {
 	t.state.Store(&state{name: name, since: time.Now(), detail: detail})
 }
 
 // Serves reports whether this init supervises the profiles and services.
-func (t *Tenure) Serves() bool { return t.serves.Load() }
+func (t *Holder) Serves() bool { return t.serves.Load() }
 
-// Serve reports whether it may do so now, in a tenure that has just begun.
-func (t *Tenure) Serve(serving context.Context) bool {
+// Serve reports whether it may do so now, in a term that has just begun.
+func (t *Holder) Serve(serving context.Context) bool {
 	t.serves.Store(true) // first: the goroutine that sees a loss stores false after it
 	if serving.Err() != nil || t.Check() != nil {
 		t.serves.Store(false)
@@ -108,12 +108,12 @@ func (t *Tenure) Serve(serving context.Context) bool {
 	return true
 }
 
-// TakeOver takes over what [Tenure.Serves] reported in the program before this one.
-func (t *Tenure) TakeOver(serves bool) { t.serves.Store(serves) }
+// TakeOver takes over what [Holder.Serves] reported in the program before this one.
+func (t *Holder) TakeOver(serves bool) { t.serves.Store(serves) }
 
 // Check says why nothing may be started or recorded for the volume, and returns nil when it may be. It doesn't block. A volume that can't be
 // locked forbids nothing.
-func (t *Tenure) Check() error {
+func (t *Holder) Check() error {
 	switch s := t.state.Load(); s.name {
 	case client.LeaseNone:
 		return nil
@@ -125,12 +125,12 @@ func (t *Tenure) Check() error {
 }
 
 // unknown notes that the holder of the lock is not known yet.
-func (t *Tenure) unknown() {
+func (t *Holder) unknown() {
 	t.become(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: the volume has not answered yet", t.host.Config().Home))
 }
 
 // waitsFor says why this init serves nothing.
-func (t *Tenure) waitsFor(s *state) string {
+func (t *Holder) waitsFor(s *state) string {
 	if s.holder == nil {
 		return s.detail
 	}
@@ -153,7 +153,7 @@ type answer struct {
 
 // ask asks for the lock in a goroutine of its own. busy gets a value before it waits for another holder. An init that was told not to
 // wait gives up then, with errHeld.
-func (t *Tenure) ask(ctx context.Context, wait bool) (got <-chan answer, busy <-chan struct{}) {
+func (t *Holder) ask(ctx context.Context, wait bool) (got <-chan answer, busy <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	result, waits := make(chan answer, 1), make(chan struct{}, 1)
 	guard.Go("asking for the lock of the volume", func() {
@@ -176,7 +176,7 @@ func (t *Tenure) ask(ctx context.Context, wait bool) (got <-chan answer, busy <-
 // and takes over later, unless HINIT_STANDBY forbids that. made says that the boot has made the volume ready, so a failure is final. serving
 // ends with the lock, after everything that the lock is for has been killed; it is ctx for a lock that can't be lost. ok is false when
 // the boot is to do nothing more.
-func (t *Tenure) Claim(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
+func (t *Holder) Claim(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
 	t.serves.Store(true)
 	if !t.host.Route().HasProfiles() { // it has no volume, or was made to share a volume with the container that has the gateways
 		return ctx, true
@@ -231,8 +231,8 @@ func (t *Tenure) Claim(ctx context.Context, b Boot, made bool) (serving context.
 	}
 }
 
-// begin returns the context of a tenure. It ends with the lock, after everything that the lock is for has been killed.
-func (t *Tenure) begin(ctx context.Context, lost <-chan error) context.Context {
+// begin returns the context of a term. It ends with the lock, after everything that the lock is for has been killed.
+func (t *Holder) begin(ctx context.Context, lost <-chan error) context.Context {
 	if lost == nil {
 		return ctx
 	}
@@ -249,7 +249,7 @@ func (t *Tenure) begin(ctx context.Context, lost <-chan error) context.Context {
 }
 
 // fence ends everything that the lock was for, and then asks for the lock as a newcomer.
-func (t *Tenure) fence(ctx context.Context, end context.CancelCauseFunc, why error) {
+func (t *Holder) fence(ctx context.Context, end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
 	t.become(client.LeaseWaiting, why.Error())
 	t.evict("the lock of the volume is lost")
@@ -262,7 +262,7 @@ func (t *Tenure) fence(ctx context.Context, end context.CancelCauseFunc, why err
 }
 
 // regain takes over with the lock that this init has waited for. A volume that refuses is asked again.
-func (t *Tenure) regain(ctx context.Context, a answer) {
+func (t *Holder) regain(ctx context.Context, a answer) {
 	for ; a.err != nil; a = t.askAgain(ctx) {
 		switch {
 		case ctx.Err() != nil:
@@ -279,14 +279,14 @@ func (t *Tenure) regain(ctx context.Context, a answer) {
 	t.host.TakeOver(ctx, t.begin(ctx, a.lost)) // begin comes first, so that a loss is seen while the boot goes on
 }
 
-func (t *Tenure) askAgain(ctx context.Context) answer {
+func (t *Holder) askAgain(ctx context.Context) answer {
 	got, _ := t.ask(ctx, standby())
 	return <-got
 }
 
 // Resume goes on with the lock of the image before this one. An image that had another kind of lock hands over none: this one takes
 // it, or ends what it must not serve.
-func (t *Tenure) Resume(ctx context.Context) context.Context {
+func (t *Holder) Resume(ctx context.Context) context.Context {
 	if !t.host.Route().HasProfiles() {
 		return ctx
 	}
@@ -311,7 +311,7 @@ func (t *Tenure) Resume(ctx context.Context) context.Context {
 }
 
 // evict kills every gateway and every service of hinit.yaml, and forgets them.
-func (t *Tenure) evict(reason string) {
+func (t *Holder) evict(reason string) {
 	var names []string
 	for _, s := range t.loop.Snapshot().Services {
 		if t.leased(s.Name, s.Kind) {
@@ -327,7 +327,7 @@ func (t *Tenure) evict(reason string) {
 }
 
 // leased reports whether a service may run only with the lock: neither the CMD nor a service of the scan directory needs it.
-func (t *Tenure) leased(name string, kind supervisor.Kind) bool {
+func (t *Holder) leased(name string, kind supervisor.Kind) bool {
 	if kind == supervisor.KindGateway {
 		return true
 	}
@@ -336,7 +336,7 @@ func (t *Tenure) leased(name string, kind supervisor.Kind) bool {
 }
 
 // Admit is [supervisor.Config].Admit: it refuses a service that needs the lock while this init does not have it.
-func (t *Tenure) Admit(name string, kind supervisor.Kind) error {
+func (t *Holder) Admit(name string, kind supervisor.Kind) error {
 	if !t.leased(name, kind) {
 		return nil
 	}
@@ -344,7 +344,7 @@ func (t *Tenure) Admit(name string, kind supervisor.Kind) error {
 }
 
 // Status is the state of the lock for people and programs.
-func (t *Tenure) Status() *client.Lease {
+func (t *Holder) Status() *client.Lease {
 	s := t.state.Load()
 	out := &client.Lease{State: s.name, Since: s.since, Standby: standby(), Detail: s.detail}
 	if s.holder != nil {

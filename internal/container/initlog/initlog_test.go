@@ -1,4 +1,4 @@
-package voice
+package initlog
 
 import (
 	"io"
@@ -19,7 +19,7 @@ func TestAWarningIsSaidOnceAndKept(t *testing.T) {
 		}
 		kept = append(kept, warning)
 		return true
-	}, NewLastWords())
+	}, NewTerminationLog())
 	v.Warn("no room for %s", "two\nlines")
 	v.Warn("no room for %s", "two\nlines")
 	v.Say("%d settings changed", 2)
@@ -37,7 +37,7 @@ func TestAWarningIsSaidOnceAndKept(t *testing.T) {
 // TestTheTerminationMessageTellsWhatCameBefore: kubectl describe had no message for a container that had ended, also not of one that the
 // kernel had killed.
 func TestTheTerminationMessageTellsWhatCameBefore(t *testing.T) {
-	w := &LastWords{path: t.TempDir() + "/termination-log", bell: make(chan struct{}, 1)}
+	w := &TerminationLog{path: t.TempDir() + "/termination-log", wake: make(chan struct{}, 1)}
 	if err := os.WriteFile(w.path, []byte(strings.Repeat("old", 5000)), 0o666); err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,8 @@ import (
 	"hinit/supervisor"
 )
 
-// newEars makes what finds the deaf gateways.
-func (h *Health) newEars() *probe.Ears {
+// newDeafWatch makes what finds the deaf gateways.
+func (h *Health) newDeafWatch() *probe.Ears {
 	return probe.NewEars(probe.EarOptions{
 		Snapshot: h.o.Loop.Snapshot, Ended: h.o.Loop.Ended(), Post: h.o.Loop.Post,
 		Lines: func(service string) uint64 {
@@ -32,8 +32,8 @@ func (h *Health) newEars() *probe.Ears {
 	})
 }
 
-// listen puts what a configuration says about deaf gateways in force.
-func (h *Health) listen(cfg *config.Config) {
+// watchDeaf puts what a configuration says about deaf gateways in force.
+func (h *Health) watchDeaf(cfg *config.Config) {
 	if h.o.Plain { // it has none
 		return
 	}
@@ -41,7 +41,7 @@ func (h *Health) listen(cfg *config.Config) {
 	for profile := range cfg.Profiles.Own {
 		own[profile] = cfg.DeafOf(profile)
 	}
-	h.ears.Set(others.Period, func(v *supervisor.Service) config.Deaf {
+	h.deaf.Set(others.Period, func(v *supervisor.Service) config.Deaf {
 		if policy, has := own[v.Profile]; has {
 			return policy
 		}
@@ -51,13 +51,13 @@ func (h *Health) listen(cfg *config.Config) {
 
 // deafness says what is known of a gateway that is deaf in its present run, unless a check of the gateway says it.
 func (h *Health) deafness(v *supervisor.Service) (d probe.Deafness, deaf bool) {
-	d, deaf = h.ears.Deafness(v.Name)
+	d, deaf = h.deaf.Deafness(v.Name)
 	return d, deaf && !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
 }
 
 // deafCheck is what the status says of a deaf gateway among its checks. Of one that hears it says nothing.
 func (h *Health) deafCheck(service string) []client.Check {
-	if _, deaf := h.ears.Deafness(service); !deaf {
+	if _, deaf := h.deaf.Deafness(service); !deaf {
 		return nil
 	}
 	v := h.o.Loop.Snapshot().Find(service)

@@ -1,8 +1,8 @@
-// Package voice says what PID 1 itself has to say: a line in the container log, or a warning that status goes on showing.
+// Package initlog writes the messages of PID 1 itself: a line in the container log, or a warning that status goes on showing.
 //
 // It promises that no caller waits for a reader of the console, and that a warning is said once. Its one goroutine writes the
 // termination message of a pod.
-package voice
+package initlog
 
 import (
 	"fmt"
@@ -20,48 +20,48 @@ import (
 	"hinit/internal/redact"
 )
 
-// Voice speaks. Its methods may be called from any goroutine.
-type Voice struct {
+// Logger writes these messages. Its methods may be called from any goroutine.
+type Logger struct {
 	console  func() io.Writer
 	remember func(warning string) bool
-	last     *LastWords
+	last     *TerminationLog
 }
 
-// New makes a Voice. The function that console returns takes one line, and must not block. remember returns false for a warning
+// New makes a Logger. The function that console returns takes one line, and must not block. remember returns false for a warning
 // that is known already. last gets every line.
-func New(console func() io.Writer, remember func(warning string) bool, last *LastWords) *Voice {
-	return &Voice{console, remember, last}
+func New(console func() io.Writer, remember func(warning string) bool, last *TerminationLog) *Logger {
+	return &Logger{console, remember, last}
 }
 
-// Apart returns the same Voice with another memory for warnings.
-func (v *Voice) Apart(remember func(warning string) bool) *Voice {
-	return &Voice{v.console, remember, v.last}
+// WithMemory returns the same Logger with another memory for warnings.
+func (l *Logger) WithMemory(remember func(warning string) bool) *Logger {
+	return &Logger{l.console, remember, l.last}
 }
 
 // Line writes a line to the container log as it is.
-func (v *Voice) Line(text string) {
-	fmt.Fprintln(v.console(), show.Line(text))
-	v.last.Add(text)
+func (l *Logger) Line(text string) {
+	fmt.Fprintln(l.console(), show.Line(text))
+	l.last.Add(text)
 }
 
 // Note adds a line to the termination message alone.
-func (v *Voice) Note(text string) { v.last.Add(text) }
+func (l *Logger) Note(text string) { l.last.Add(text) }
 
 // End writes the termination message of a container that ends with a code.
-func (v *Voice) End(code int) { v.last.End(code) }
+func (l *Logger) End(code int) { l.last.End(code) }
 
 // Say writes a line of hinit's own to the container log.
-func (v *Voice) Say(format string, args ...any) { v.Line("[hinit] " + fmt.Sprintf(format, args...)) }
+func (l *Logger) Say(format string, args ...any) { l.Line("[hinit] " + fmt.Sprintf(format, args...)) }
 
 // Warn says something that the operator should know for as long as the container runs; status shows it.
-func (v *Voice) Warn(format string, args ...any) {
-	if message := fmt.Sprintf(format, args...); v.Remember(message) {
-		v.Say("warning: %s", message)
+func (l *Logger) Warn(format string, args ...any) {
+	if message := fmt.Sprintf(format, args...); l.Remember(message) {
+		l.Say("warning: %s", message)
 	}
 }
 
 // Remember adds to what status shows as warnings. It returns false for one that is there already.
-func (v *Voice) Remember(warning string) bool { return v.remember(show.Line(warning)) }
+func (l *Logger) Remember(warning string) bool { return l.remember(show.Line(warning)) }
 
 const (
 	// terminationLog is the file that Kubernetes shows as the message of a container that has ended. It exists only there.
@@ -74,11 +74,11 @@ const (
 	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
 )
 
-// LastWords keeps the termination message of a container up to date, so that it tells what came before a SIGKILL too. Its methods may
+// TerminationLog keeps the termination message of a container up to date, so that it tells what came before a SIGKILL too. Its methods may
 // be called from any goroutine. It owns a goroutine from the first word on, where there is such a file.
-type LastWords struct {
+type TerminationLog struct {
 	path string
-	bell chan struct{} // capacity 1: there is something to write
+	wake chan struct{} // capacity 1: there is something to write
 
 	mu    sync.Mutex
 	lines []string
@@ -88,24 +88,26 @@ type LastWords struct {
 	ended bool
 }
 
-// NewLastWords returns the last words of this container.
-func NewLastWords() *LastWords { return &LastWords{path: terminationLog, bell: make(chan struct{}, 1)} }
+// NewTerminationLog returns the last words of this container.
+func NewTerminationLog() *TerminationLog {
+	return &TerminationLog{path: terminationLog, wake: make(chan struct{}, 1)}
+}
 
 // Add notes a line. It doesn't wait for the file.
-func (w *LastWords) Add(line string) {
+func (w *TerminationLog) Add(line string) {
 	w.mu.Lock()
 	w.lines = append(w.lines, show.Line(line))
 	w.lines = w.lines[max(0, len(w.lines)-mostLast):]
 	w.mu.Unlock()
 	select {
-	case w.bell <- struct{}{}:
+	case w.wake <- struct{}{}:
 	default:
 	}
 	w.start.Do(func() { guard.Go("writing the termination message", w.follow) })
 }
 
-func (w *LastWords) follow() {
-	for range w.bell {
+func (w *TerminationLog) follow() {
+	for range w.wake {
 		if w.write(killed, false) != nil {
 			return // there is no such file, or it is written for the last time
 		}
@@ -114,11 +116,11 @@ func (w *LastWords) follow() {
 }
 
 // End writes how the container has ended, and nothing is written after it.
-func (w *LastWords) End(code int) {
+func (w *TerminationLog) End(code int) {
 	_ = w.write(fmt.Sprintf("exit code %d, after:", code), true) // there may be no such file
 }
 
-func (w *LastWords) write(first string, last bool) error {
+func (w *TerminationLog) write(first string, last bool) error {
 	w.mu.Lock()
 	text := strings.Join(w.lines, "\n")
 	w.mu.Unlock()
