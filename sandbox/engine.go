@@ -127,7 +127,6 @@ type Container struct {
 	ExitCode        int       // Inspect
 	OOMKilled       bool      // Inspect
 	User            string    // Inspect
-	Env             []string  // Inspect
 	Mounts          []Mount
 }
 

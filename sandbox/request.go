@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"io"
+	"strings"
 	"time"
 
 	"hinit/sandbox/mux"
@@ -36,6 +37,21 @@ type Request struct {
 	Timeout time.Duration // 0 is Options.Timeout, negative is none
 	Grace   time.Duration // between TERM and KILL of what has run out of time or was cancelled; 0 is two seconds
 	Retry   Retry
+}
+
+// Environment makes variables of what -e takes: NAME=value, or NAME for the caller's value.
+func Environment(list []string, callers map[string]string) map[string]string {
+	env := make(map[string]string, len(list))
+	for _, e := range list {
+		name, value, has := strings.Cut(e, "=")
+		if !has {
+			value, has = callers[name]
+		}
+		if has {
+			env[name] = value
+		}
+	}
+	return env
 }
 
 // Streams are the streams of a command line.

@@ -49,17 +49,15 @@ func buildSpec(o Options, key Key, m machine) (Spec, error) {
 	labels := Labels(key)
 	s := Spec{
 		Name: newName(), Image: o.Image, Labels: labels, Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !m.ownInit,
-		CapDrop: []string{"ALL"}, CapAdd: []string{"DAC_OVERRIDE", "CHOWN", "FOWNER"}, SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
+		CapDrop: []string{"ALL"}, CapAdd: slices.Clone(Capabilities), SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
 		CPUs: o.CPUs, Memory: o.MemoryMB << 20, Network: o.Network, Runtime: o.Runtime,
 	}
 	switch {
 	case o.HostUser && m.uid >= 0:
 		s.User = fmt.Sprintf("%d:%d", m.uid, m.gid)
-	default:
-		if o.HostUser {
-			m.warn("this platform does not expose POSIX uid/gid: commands run as the image's user")
-		}
-		s.CapAdd = append(s.CapAdd, "SETUID", "SETGID")
+		s.CapAdd = slices.DeleteFunc(s.CapAdd, func(c string) bool { return strings.HasPrefix(c, "SET") })
+	case o.HostUser:
+		m.warn("this platform does not expose POSIX uid/gid: commands run as the image's user")
 	}
 	if o.DiskMB > 0 && m.goos != "darwin" {
 		if m.disk {
@@ -173,13 +171,10 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 		}
 		source := filepath.Join(home, name)
 		real, err := filepath.EvalSymlinks(source)
-		if err != nil {
-			warn(fmt.Sprintf("credential file %s: source not found, not mounted", source))
-			continue
-		}
 		rel, outside := filepath.Rel(top, real)
-		switch info, err := os.Lstat(real); {
-		case err != nil:
+		info, gone := os.Lstat(real)
+		switch {
+		case err != nil, gone != nil:
 			warn(fmt.Sprintf("credential file %s: source not found, not mounted", source))
 		case outside != nil || !filepath.IsLocal(rel):
 			warn(fmt.Sprintf("credential file %s: it leads out of the profile, and is not mounted", source))

@@ -44,10 +44,20 @@ func run(argv []string) int {
 			return where(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
 		}, os.Stdout, os.Stderr))
 	}
-	if code, ok := cli.Check(args, os.Stdout, os.Stderr); !ok { // for which there need be no engine
+	wants, code, ok := cli.Check(args, os.Stdout, os.Stderr)
+	if !ok { // for which there need be no engine
 		return code
 	}
-	return verb(args)
+	req := daemon.Request{Args: args, Env: values(wants.Names), Stdin: wants.Stdin}
+	local := daemon.Streams{Out: os.Stdout, Err: os.Stderr}
+	if wants.Stdin {
+		local.In = os.Stdin
+	}
+	if wants.Terminal {
+		return onTerminal(req, local)
+	}
+	ctx, caught := interruptible()
+	return caught(where(ctx, req, local))
 }
 
 // isDocker says whether a program called by this name answers as the docker command.
@@ -80,34 +90,6 @@ func interruptible() (context.Context, func(code int) int) {
 type caughtError syscall.Signal
 
 func (e caughtError) Error() string { return syscall.Signal(e).String() }
-
-// verb runs a command of hinit sandbox, with the streams of this process.
-func verb(args []string) int {
-	req := daemon.Request{Args: args, Env: values(cli.Named(args))}
-	local := daemon.Streams{Out: os.Stdout, Err: os.Stderr}
-	if args[0] == "exec" || args[0] == "shell" {
-		req.Stdin, local.In = true, os.Stdin
-	}
-	interactive := args[0] == "shell" || args[0] == "exec" && hasFlag(args, "-t")
-	if !interactive {
-		ctx, caught := interruptible()
-		return caught(where(ctx, req, local))
-	}
-	return onTerminal(req, local)
-}
-
-// hasFlag says whether a flag stands before the command.
-func hasFlag(args []string, flag string) bool {
-	for _, a := range args[1:] {
-		switch {
-		case a == flag:
-			return true
-		case !strings.HasPrefix(a, "-"):
-			return false
-		}
-	}
-	return false
-}
 
 // values returns the values that this process has for the named variables.
 func values(names []string) map[string]string {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -44,32 +43,32 @@ func settingsTable() []setting {
 		}
 	}
 	return []setting{
-		{"socket", "HINIT_SANDBOX_SOCKET", config.SandboxSocket(os.LookupEnv), "unix socket that it listens on", text(func(s *settings) *string { return &s.socket })},
-		{"state", "HINIT_SANDBOX_STATE", "/run/hinit-sandbox", "directory for what it knows of its callers; made for root alone", text(func(s *settings) *string { return &s.state })},
-		{"user", "HINIT_SANDBOX_USER", "hermes", "user who may ask, besides root", text(func(s *settings) *string { return &s.user })},
+		{"socket", "HINIT_SANDBOX_SOCKET", config.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on", text(func(s *settings) *string { return &s.socket })},
+		{"state", "HINIT_SANDBOX_STATE", "/run/hinit-sandbox", "`DIRECTORY` for what it knows of its callers; made for root alone", text(func(s *settings) *string { return &s.state })},
+		{"user", "HINIT_SANDBOX_USER", "hermes", "`USER` who may ask, besides root", text(func(s *settings) *string { return &s.user })},
 		{
-			"images", "HINIT_SANDBOX_IMAGES", "", "images that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE",
+			"images", "HINIT_SANDBOX_IMAGES", "", "`IMAGES` that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE",
 			texts(func(s *settings) *[]string { return &s.policy.Images }),
 		},
-		{"roots", "HINIT_SANDBOX_ROOTS", "", "directories below which the source of a mount may be, separated by commas; none: HERMES_HOME", texts(func(s *settings) *[]string { return &s.policy.Roots })},
-		{"networks", "HINIT_SANDBOX_NETWORKS", "", "networks that a sandbox may join, besides none and the engine's default", texts(func(s *settings) *[]string { return &s.policy.Networks })},
-		{"runtimes", "HINIT_SANDBOX_RUNTIMES", "", "runtimes that a sandbox may have, besides the engine's default", texts(func(s *settings) *[]string { return &s.policy.Runtimes })},
-		{"root", "HINIT_SANDBOX_ROOT", "", "private: commands may be root inside, and nothing is shared with the caller; without it they run as the caller, unless the engine keeps root inside apart from root here", func(s *settings, v string) error {
+		{"roots", "HINIT_SANDBOX_ROOTS", "", "`DIRECTORIES` below which the source of a mount may be, separated by commas; none: HERMES_HOME", texts(func(s *settings) *[]string { return &s.policy.Roots })},
+		{"networks", "HINIT_SANDBOX_NETWORKS", "", "`NETWORKS` that a sandbox may join, besides none and the engine's default", texts(func(s *settings) *[]string { return &s.policy.Networks })},
+		{"runtimes", "HINIT_SANDBOX_RUNTIMES", "", "`RUNTIMES` that a sandbox may have, besides the engine's default", texts(func(s *settings) *[]string { return &s.policy.Runtimes })},
+		{"root", "HINIT_SANDBOX_ROOT", "", "`private`: commands may be root inside, and nothing is shared with the caller; without it they run as the caller, unless the engine keeps root inside apart from root here", func(s *settings, v string) error {
 			if s.policy.Private = v == "private"; !s.policy.Private && v != "" {
 				return errors.New("it must be private, or empty")
 			}
 			return nil
 		}},
-		{"memory", "HINIT_SANDBOX_MEMORY", "5120", "highest limit of memory, in MB, and the one where none is asked for; 0 is none", func(s *settings, v string) error {
+		{"memory", "HINIT_SANDBOX_MEMORY", "5120", "highest limit of memory, in `MB`, and the one where none is asked for; 0 is none", func(s *settings, v string) error {
 			n, err := strconv.ParseInt(v, 10, 32)
 			s.policy.Memory = n << 20
 			return whole(n, err)
 		}},
-		{"cpus", "HINIT_SANDBOX_CPUS", "0", "highest limit of processors, and the one where none is asked for; 0 is none", func(s *settings, v string) (err error) {
+		{"cpus", "HINIT_SANDBOX_CPUS", "0", "highest limit of `PROCESSORS`, and the one where none is asked for; 0 is none", func(s *settings, v string) (err error) {
 			s.policy.CPUs, err = strconv.ParseFloat(v, 64)
 			return whole(int64(s.policy.CPUs), err)
 		}},
-		{"most", "HINIT_SANDBOX_MOST", "64", "sandboxes that one user may have; 0 is no limit", func(s *settings, v string) error {
+		{"most", "HINIT_SANDBOX_MOST", "64", "`SANDBOXES` that one user may have; 0 is no limit", func(s *settings, v string) error {
 			n, err := strconv.Atoi(v)
 			s.policy.Most = n
 			return whole(int64(n), err)
@@ -86,38 +85,27 @@ func whole(n int64, err error) error {
 
 // readSettings reads the options of serve: a flag wins over its variable.
 func readSettings(args []string, table []setting, lookup func(string) (string, bool), out io.Writer) (s settings, code int, ok bool) {
-	f := flag.NewFlagSet("serve", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
+	verb := cmdline.Verb{
+		Program: "hinit sandbox", Name: "serve", Args: "[OPTIONS]", Doing: "serve sandboxes",
+		Summary: "own the sandboxes of this volume for all agents; hinit runs it with HINIT_SANDBOX=1",
+	}
+	f := cmdline.Flags(verb.Name)
 	given := map[string]*string{}
 	for _, t := range table {
 		value := t.value
 		if v, set := lookup(t.variable); set && v != "" {
 			value = v
 		}
-		given[t.name] = f.String(t.name, value, t.doc)
+		given[t.name] = f.String(t.name, value, fmt.Sprintf("%s (%s; default: %q)", t.doc, t.variable, t.value))
 	}
-	err := f.Parse(args)
-	switch {
-	case err == flag.ErrHelp: //nolint:errorlint // as package flag says
-		fmt.Fprintf(out, "usage: hinit sandbox serve [OPTIONS]\n\nown the sandboxes of this volume for all agents; hinit runs it with HINIT_SANDBOX=1\n\n")
-		for _, t := range table {
-			fmt.Fprintf(out, "  --%-10s %s (%s; default: %q)\n", t.name, t.doc, t.variable, t.value)
+	if _, code, ok = verb.Parse(f, args, 0, 0, out, os.Stderr); !ok {
+		return s, code, false
+	}
+	for _, t := range table {
+		if err := t.set(&s, *given[t.name]); err != nil {
+			fmt.Fprintf(os.Stderr, "cannot serve sandboxes: --%s (%s) is %q: %v; see: hinit sandbox serve --help\n", t.name, t.variable, *given[t.name], err)
+			return s, cmdline.WrongUsage, false
 		}
-		return s, cmdline.Done, false
-	case err == nil && f.NArg() > 0:
-		err = fmt.Errorf("%q is no option", f.Arg(0))
-	}
-	if err == nil {
-		for _, t := range table {
-			if bad := t.set(&s, *given[t.name]); bad != nil {
-				err = fmt.Errorf("--%s (%s) is %q: %w", t.name, t.variable, *given[t.name], bad)
-				break
-			}
-		}
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "cannot serve sandboxes: %v; see: hinit sandbox serve --help\n", err)
-		return s, cmdline.WrongUsage, false
 	}
 	return s, 0, true
 }

@@ -156,10 +156,22 @@ func Main(ctx context.Context, host *Host, call *Call) int {
 	return code
 }
 
+// Wants is what a command line needs of its caller.
+type Wants struct {
+	Names           []string // of variables, for their values
+	Stdin, Terminal bool
+}
+
 // Check prints what is wrong with a command line, or its help, without running it. The exit code counts where there is nothing to run.
-func Check(args []string, out, errs io.Writer) (code int, ok bool) {
-	_, _, _, code, ok = parse(args, out, errs)
-	return code, ok
+func Check(args []string, out, errs io.Writer) (w Wants, code int, ok bool) {
+	v, opt, _, code, ok := parse(args, out, errs)
+	for _, e := range opt.env {
+		if !strings.Contains(e, "=") {
+			w.Names = append(w.Names, e)
+		}
+	}
+	w.Stdin, w.Terminal = v.name == "exec" || v.name == "shell", v.name == "shell" || opt.tty
+	return w, code, ok
 }
 
 func parse(args []string, out, errs io.Writer) (v verb, opt options, words []string, code int, ok bool) {
@@ -197,19 +209,6 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 // shape is what the verb has in common with all verbs of hinit.
 func (v verb) shape() cmdline.Verb {
 	return cmdline.Verb{Program: "hinit sandbox", Name: v.name, Args: strings.TrimSpace("[OPTIONS] " + v.args), Summary: v.summary, Help: v.help, Leading: v.leading}
-}
-
-// Named are the variables that a command line names without a value.
-func Named(args []string) (names []string) {
-	for i, a := range args {
-		switch {
-		case a == "--":
-			return names
-		case (a == "-e" || a == "--e") && i+1 < len(args) && !strings.Contains(args[i+1], "="):
-			names = append(names, args[i+1])
-		}
-	}
-	return names
 }
 
 // doing is what a verb does, for messages.

@@ -71,24 +71,9 @@ func (i *invocation) find(name string) (sandbox.Description, error) {
 	return sandbox.Description{}, fmt.Errorf("cannot find %q: %w", name, errUnknown)
 }
 
-// environment makes the values of -e.
-func (i *invocation) environment() map[string]string {
-	env := map[string]string{}
-	for _, e := range i.opt.env {
-		name, value, has := strings.Cut(e, "=")
-		if !has {
-			if value, has = i.call.Env[name]; !has {
-				continue
-			}
-		}
-		env[name] = value
-	}
-	return env
-}
-
 func (i *invocation) request() sandbox.Request {
 	return sandbox.Request{
-		Dir: i.opt.dir, Env: i.environment(), Stdin: i.call.In, Stdout: i.call.Out, Stderr: i.call.Err, Signals: i.call.Signals, Timeout: i.opt.timeout,
+		Dir: i.opt.dir, Env: sandbox.Environment(i.opt.env, i.call.Env), Stdin: i.call.In, Stdout: i.call.Out, Stderr: i.call.Err, Signals: i.call.Signals, Timeout: i.opt.timeout,
 	}
 }
 
@@ -217,6 +202,8 @@ func (i *invocation) show() (int, error) {
 		if d, err = box.Describe(i.ctx); err != nil {
 			return cmdline.Done, err
 		}
+	} else if c, err := i.host.Engine.Inspect(i.ctx, d.Container); err == nil {
+		d.User = c.User
 	}
 	how := d.Exec
 	if d.Reason != "" {

@@ -32,7 +32,7 @@ func (p *Personality) exec(ctx context.Context, c *Exec, from Caller) int {
 		_, _ = from.Stdout.Write(before.Output) // a caller that is gone needs no answer
 		return before.Code
 	}
-	req := sandbox.Request{Argv: c.Argv, Env: environment(c.Env, from), Timeout: -1}
+	req := sandbox.Request{Argv: c.Argv, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
 	seen := &recorder{}
 	req.Stdout, req.Stderr = seen.before(from.Stdout), seen.before(from.Stderr)
 	if c.Stdin {
@@ -88,24 +88,6 @@ func (p *Personality) notBegun(ctx context.Context, ref string, why error, from 
 		code = exitCannot
 	}
 	return from.fail(code, why, ref)
-}
-
-// environment makes the values of -e.
-func environment(list []string, from Caller) map[string]string {
-	if len(list) == 0 {
-		return nil
-	}
-	env := make(map[string]string, len(list))
-	for _, e := range list {
-		name, value, has := strings.Cut(e, "=")
-		if !has {
-			if value, has = from.Env[name]; !has {
-				continue
-			}
-		}
-		env[name] = value
-	}
-	return env
 }
 
 // unlike takes the texts out of a message that make the agent run a command again.

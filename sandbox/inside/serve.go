@@ -168,7 +168,7 @@ func (s *server) serve(nc *net.UnixConn) {
 	if whole, err := new(mux.Gather).Add(f, &hello); err != nil || !whole {
 		return
 	}
-	answer := mux.Hello{Version: mux.Version, ID: s.id, PID: os.Getpid(), UID: os.Geteuid()}
+	answer := mux.Hello{Version: mux.Version, ID: s.id}
 	if !s.allowed(nc, hello) {
 		answer.Refused = "it belongs to another user, and the client has no token"
 	}

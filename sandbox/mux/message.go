@@ -15,10 +15,8 @@ const (
 // Hello is what each side says first.
 type Hello struct {
 	Version int    `json:"version"`
-	Token   string `json:"token,omitempty"` // of a client: shows that it may, where its user doesn't
-	ID      string `json:"id,omitempty"`    // of the program inside: what it was started with
-	PID     int    `json:"pid,omitempty"`   // of the program inside
-	UID     int    `json:"uid,omitempty"`
+	Token   string `json:"token,omitempty"`   // of a client: shows that it may, where its user doesn't
+	ID      string `json:"id,omitempty"`      // of the program inside: what it was started with
 	Refused string `json:"refused,omitempty"` // why the connection ends now
 	Code    int    `json:"code,omitempty"`    // an exit code for that
 }
