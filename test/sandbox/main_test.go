@@ -32,6 +32,12 @@ const agentUID = 12345
 var built string
 
 func TestMain(m *testing.M) {
+	if socket := os.Getenv(takesVar); socket != "" {
+		if err := take(socket); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(0)
+	}
 	testkit.Alone()
 	testkit.AtOnce(4)
 	code := m.Run()
