@@ -92,8 +92,11 @@ func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
 	list = slices.DeleteFunc(list, s.m.foreign)
 	for _, state := range []State{Running, Paused, Exited, Created, Restarting} {
 		for _, c := range list {
-			if c.State != state {
+			switch {
+			case c.State != state:
 				continue
+			case state == Paused: // whoever runs a command is told, and how it goes on
+				return c, true, nil
 			}
 			if err := s.m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
 				return Container{}, false, err

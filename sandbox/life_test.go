@@ -49,7 +49,7 @@ func TestReuse(t *testing.T) {
 		"running match":                  {[]Container{{ID: "a", State: Running}}, "", "a", 1, 0, 0, 0},
 		"exited match":                   {[]Container{{ID: "a", State: Exited}}, "", "a", 1, 1, 0, 0},
 		"created match":                  {[]Container{{ID: "a", State: Created}}, "", "a", 1, 1, 0, 0},
-		"paused match":                   {[]Container{{ID: "a", State: Paused}}, "", "a", 1, 0, 1, 0},
+		"paused match":                   {[]Container{{ID: "a", State: Paused}}, "", "a", 1, 0, 0, 0},
 		"dead match":                     {[]Container{{ID: "a", State: Dead}}, "", "new1", 1, 1, 0, 1},
 		"start fails":                    {[]Container{{ID: "a", State: Exited}}, "start a", "new1", 1, 2, 0, 1},
 		"two matches, stopped one first": {[]Container{{ID: "a", State: Exited}, {ID: "b", State: Running}}, "", "b", 1, 0, 0, 0},

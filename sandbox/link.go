@@ -134,13 +134,13 @@ func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	if errors.Is(err, ErrGone) {
 		c = Container{ID: id, State: Gone}
 	}
-	if c.State == Paused || c.State != Running && s.adopted {
-		return nil, &StateError{c}
-	}
-	if c.State != Running {
+	if c.State != Running && c.State != Paused && !s.adopted {
 		if c, err = s.revive(ctx, c); err != nil {
 			return nil, err
 		}
+	}
+	if c.State == Paused || c.State != Running && s.adopted {
+		return nil, &StateError{c}
 	}
 	return s.m.connect(ctx, c)
 }

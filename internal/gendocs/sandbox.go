@@ -26,7 +26,7 @@ var lifeArrows = []arrow{
 	{way: "M142 60H258", events: []string{"first command"}, x: 154, y: 50},
 	{way: "M362 60H508", events: []string{"mounts checked"}, x: 380, y: 50},
 	{way: "M612 50H738", events: []string{"docker pause"}, x: 634, y: 42},
-	{way: "M738 72H612", events: []string{"next use"}, x: 650, y: 92},
+	{way: "M738 72H612", events: []string{"docker unpause, start"}, x: 620, y: 92},
 	{way: "M540 78L540 202", events: []string{"stop, OOM, reboot"}, x: 420, y: 140},
 	{way: "M580 202L580 78", events: []string{"next use"}, x: 588, y: 140},
 	{way: "M508 230C300 260 150 220 100 78", events: []string{"twice the idle window: reap"}, x: 180, y: 232},

@@ -132,6 +132,43 @@ func TestStateBeforeEachCommand(t *testing.T) {
 	})
 }
 
+// TestPausedWithoutAConnection: hinit sandbox exec let a paused container go on when nothing was connected to it, and refused when something was.
+func TestPausedWithoutAConnection(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) (p *place, away func()){
+		"service": func(t *testing.T) (*place, func()) {
+			p, s := newService(t)
+			return p, func() { s.kill(); s.start() }
+		},
+		"alone": func(t *testing.T) (*place, func()) { return newPlace(t), func() {} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p, away := start(t)
+			if r := p.sandbox("exec", "true"); r.code != 0 {
+				t.Fatal(r)
+			}
+			id := p.containers()[0]
+			docker("pause", id)
+			for range 2 {
+				if r := p.sandbox("exec", "true"); r.code != 3 || !strings.Contains(r.err, "is paused; let it go on with: docker unpause") {
+					t.Errorf("paused: %v", r)
+				}
+				away()
+			}
+			if state := strings.TrimSpace(docker("inspect", "--format", "{{.State.Status}}", id).out); state != "paused" {
+				t.Errorf("it is %s", state)
+			}
+			docker("unpause", id)
+			if r := p.sandbox("exec", "true"); r.code != 0 {
+				t.Errorf("afterwards: %v", r)
+			}
+			if n := len(p.containers()); n != 1 {
+				t.Errorf("there are %d containers", n)
+			}
+		})
+	}
+}
+
 // TestAFrozenContainer: one that the engine has left frozen, though it says that it runs, let a command hang for 24 seconds, and the next one said
 // that a frame had 1970173033 bytes.
 func TestAFrozenContainer(t *testing.T) {
