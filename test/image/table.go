@@ -15,12 +15,50 @@ type Row struct {
 // july is the image of July 2026 and all before it; newest is what upstream's tests of autumn 2026 ask for.
 const (
 	july   = "0.17"
+	later  = "after " + july // in one of the versions since
 	august = "0.18"
 	newest = "autumn 2026"
 )
 
 // Rows are in the order of the boot.
 var Rows = []Row{
+	{
+		"`/usr/bin/tini` is a script that leaves tini's options out; the entrypoint may be `docker/entrypoint-dispatch.sh`", later,
+		"always",
+		[]string{"TestRouteTini", "TestRouteCommands"},
+	},
+	{
+		"Below another init (`docker run --init`) the boot steps and the CMD run, and a warning says that nothing is supervised", later,
+		"always, and everything is supervised",
+		[]string{"TestCommand"},
+	},
+	{
+		"The agent's user joins the groups of `/dev/dri/*`, never group 0", later, "always", []string{"TestGraphicsDevices", "TestGraphicsGroups"},
+	},
+	{
+		"Root changes, makes and writes nothing through a link in the data directory, and says `refusing`", later,
+		"always",
+		[]string{"TestLinksAreRefused", "TestBootstrapStateLink"},
+	},
+	{
+		"`backups`, `lazy-packages`, `pairing`, `platforms/pairing` and `logs/gateways` are made and repaired", later, "always",
+		[]string{"TestFreshVolume", "TestRepair"},
+	},
+	{"An `.env` without `API_SERVER_KEY` gets one", later, "always", []string{"TestServerKey"}},
+	{
+		"`HERMES_AUTH_JSON_REBOOTSTRAP` renews dead credentials", later, "always, by the image's script; without that script nothing happens",
+		[]string{"TestRebootstrapHook"},
+	},
+	{
+		"The browser is named at the build, in `/etc/hermes/agent-browser-executable-path`", later, "by that file, else by a search as in " + july,
+		[]string{"TestBrowser"},
+	},
+	{"`HERMES_REAL_HOME` is made and is the `HOME` of every service", later, "always", []string{"TestRealHome", "TestHomeOverride"}},
+	{
+		"The dependencies of the user's plugins are refreshed, and a failure ends the boot; the Whisper weights are laid into the data directory", newest,
+		"`HINIT_BOOT=image` does both. Else they are boot steps that hinit does not know",
+		[]string{"TestUnknownBootStepsAreNamedAndCanBeRun", "TestTheNewestImageEndsAFailedBoot"},
+	},
 	{
 		"A boot script (`01-hermes-setup`, `015-supervise-perms`, `02-reconcile-profiles`) has commands that hinit does not know", newest,
 		"`docker/remove-s6` compares each command with the commands of the versions up to 0.18. It prints the others at build, and `hinit doctor` lists " +
@@ -53,6 +91,22 @@ var Rows = []Row{
 		"kept; a file after it moves what is on the data volume to the end for root, who runs no program of the agent's",
 		[]string{"TestALoginShellOfRootRunsNothingOfTheAgents"},
 	},
+	{
+		"`GATEWAY_MULTIPLEX_PROFILES` decides before `config.yaml`; the default gateway serves the profiles of `multiplex_profile_allowlist` and names " +
+			"them in `served_profiles`; their slots have a `down` file", newest,
+		"always; `hinit topology` decides before both",
+		[]string{"TestMultiplexed", "TestReconcileMultiplex", "TestOnlyListedProfilesAreServed", "TestWhoServesAProfileIsKnown"},
+	},
+	{"A state file may begin with a byte order mark", later, "always", []string{"TestReadState"}},
+	{
+		"`container-boot.log` has `prior_exit`, from `state/gateway.lifecycle.json`", later, "always", []string{"TestReconcile"},
+	},
+	{
+		"`gateway start` registers the slot of a profile that has none; `HERMES_SUPERVISED_CHILD` marks a supervised gateway beside the older name", later,
+		"always",
+		[]string{"TestAProfileThatAppearsIsRegisteredAndStarted", "TestTheProfileIsTheOneTheAgentWouldTake"},
+	},
+	{"A gateway that exits with code 78 stays down", later, "always; `restart.park_on` wins", []string{"TestExitCodes"}},
 	{
 		"A gateway that exits with code 0 by itself stays down", august,
 		"by the exit code of the image's finish script; `restart.park_on` wins. Where there is no such script it starts again",
