@@ -106,6 +106,7 @@ var floors = map[string]int{
 	"hinit/internal/tuning": 1,
 	"hinit/shim":            2, // of hinit-shim
 	"hinit/shim/agentuser":  1,
+	"hinit/shim/identity":   1, // of the shim and the tools of s6
 
 	"hinit/logrotate/archive": 1,
 	"hinit/logrotate/gzipped": 1, // optional: logrotate makes and reads compressed archives with it
@@ -203,6 +204,7 @@ var binaries = map[string]map[string]string{
 		"hinit/internal/metrics":   "metrics have a program of their own; PID 1 must not grow with them",
 		"hinit/internal/top":       "the screen is a client of PID 1, with a program of its own",
 		"hinit/internal/cli/tools": "the commands that people use at a keyboard have a program of their own",
+		"hinit/shim/identity":      "PID 1 starts processes as other users, and never becomes one",
 		"hinit/logrotate/reader":   "clients read the logs; PID 1 writes them",
 		"hinit/internal/s6/applet": "the tools of s6 ask PID 1 and are no part of it",
 		"charm.land":               "the screen is a client of PID 1, with a program of its own",

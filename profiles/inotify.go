@@ -25,11 +25,11 @@ type hints struct {
 	remotes map[uint64]bool // by device; nil before the first
 }
 
-// remote is [remote], asked once a file system.
+// remote reports whether others than this kernel change the file system of path: a server, a daemon or a hypervisor. It asks once a file system.
 func (h *hints) remote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {
-		is = remote(path)
+		is = !fsutil.Local(path)
 		if h.remotes == nil || len(h.remotes) > 1000 {
 			h.remotes = make(map[uint64]bool)
 		}
@@ -159,21 +159,6 @@ func (h *hints) gone(ev fsnotify.Event) bool {
 		delete(h.watched, path)
 	}
 	return true
-}
-
-// remote reports whether other machines may change the file system of path. That is a network file system, or one that a daemon
-// or a hypervisor passes through, as in desktop versions of Docker.
-func remote(path string) bool {
-	var st unix.Statfs_t
-	if unix.Statfs(path, &st) != nil {
-		return true
-	}
-	switch uint32(st.Type) {
-	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.V9FS_MAGIC,
-		unix.FUSE_SUPER_MAGIC, unix.CEPH_SUPER_MAGIC, unix.AFS_SUPER_MAGIC, unix.CODA_SUPER_MAGIC:
-		return true
-	}
-	return false
 }
 
 // hint asks for notifications about a directory, if it is one: the root, profiles/, or the home of a profile.

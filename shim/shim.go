@@ -22,6 +22,7 @@ import (
 
 	"hinit/internal/account"
 	"hinit/shim/agentuser"
+	"hinit/shim/identity"
 )
 
 const (
@@ -69,7 +70,7 @@ func hermesImage() options {
 // dropped to the agent's user. The uid, gid and groups are the ones that PID 1 has settled, else /etc and the container's
 // variables decide. HOME is set to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working directory,
 // stdin, stdout, stderr, terminal and limits stay as they are. Descriptors from 3 up don't go from root to the agent. Neither
-// does /dev/tty if a shell of root's has it ([agentuser.LeaveTerminal]). If root can't be dropped, the code is 126.
+// does /dev/tty if a shell of root's has it ([identity.LeaveTerminal]). If root can't be dropped, the code is 126.
 //
 // The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second. HOME is
 // then the home of that user. The file counts only if root alone can change it and the directories above it. No environment
@@ -150,10 +151,10 @@ func (o *options) drop(env []string) (home string, err error) {
 	if u.UID == 0 {
 		return "", errors.New("user " + strconv.Quote(u.Name) + " is root itself")
 	}
-	if err := agentuser.LeaveTerminal(); err != nil {
+	if err := identity.LeaveTerminal(); err != nil {
 		return "", err
 	}
-	if err := agentuser.Become(u); err != nil {
+	if err := identity.Become(u); err != nil {
 		return "", err
 	}
 	if o.home != "" {

@@ -161,7 +161,7 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 			if err != nil {
 				return err
 			}
-			if err := moveNew(parent, temp, base); err != nil {
+			if err := RenameNew(parent, temp, base); err != nil {
 				return errors.Join(err, removeName(parent, temp))
 			}
 			return nil
@@ -169,21 +169,22 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// moveNew renames a file unless the name is taken. File systems differ in how they can.
-func moveNew(parent int, temp, base string) error {
-	err := call(fault.Rename, temp, func() error { return unix.Renameat2(parent, temp, parent, base, unix.RENAME_NOREPLACE) })
+// RenameNew renames a file unless the new name is taken: then the error is EEXIST. Both paths begin at the directory dir, which may be
+// AT_FDCWD. File systems differ in how they can.
+func RenameNew(dir int, from, to string) error {
+	err := call(fault.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	err = retryEINTR(func() error { return unix.Linkat(parent, temp, parent, base, 0) })
+	err = retryEINTR(func() error { return unix.Linkat(dir, from, dir, to, 0) })
 	if err == nil {
-		return removeName(parent, temp)
+		return removeName(dir, from)
 	}
 	if errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	// Neither works on FAT and its kind. The name was free a moment ago.
-	if err := retryEINTR(func() error { return unix.Renameat(parent, temp, parent, base) }); err != nil {
+	if err := retryEINTR(func() error { return unix.Renameat(dir, from, dir, to) }); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}
 	return nil

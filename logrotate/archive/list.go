@@ -50,7 +50,7 @@ func (l *List) Add(path string, now time.Time) error {
 	for t := next(l.newest, now); ; t = next(t, now) {
 		name := Name(t)
 		to := filepath.Join(l.Dir, name)
-		err := renameNew(path, to)
+		err := fsutil.RenameNew(unix.AT_FDCWD, path, to)
 		if errors.Is(err, unix.EEXIST) {
 			continue
 		}
@@ -60,25 +60,6 @@ func (l *List) Add(path string, now time.Time) error {
 		l.names, l.newest = append(l.names, name), t
 		return nil
 	}
-}
-
-// renameNew renames from to to, which must not exist.
-func renameNew(from, to string) error {
-	if err := fault.Before(fault.Rename, from); err != nil {
-		return err
-	}
-	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
-	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) {
-		return err
-	}
-	// A file system without the flag, such as NFS. No other process makes archives here.
-	var st unix.Stat_t
-	if err := unix.Lstat(to, &st); err == nil {
-		return unix.EEXIST
-	} else if !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	return unix.Rename(from, to)
 }
 
 // Prune removes the oldest archives while there are too many, or they are too old or too large together.

@@ -1,6 +1,5 @@
-// Package agentuser has the steps with which the shim and hinit run the agent's programs. They take the agent's user, leave
-// root's terminal, order PATH, and read the words of gateway commands. It links little, because the shim runs before every
-// command. It starts no goroutine.
+// Package agentuser knows how the agent's programs are run: the order of PATH, and the words of gateway commands. The shim and PID 1 use it. It
+// links little, because the shim runs before every command. It starts no goroutine.
 package agentuser
 
 import (

@@ -175,11 +175,8 @@ func (l *logDir) finished() bool {
 // archive renames current to the label of now, or of the next free nanosecond, and trims the archives.
 func (l *logDir) archive(now time.Time, suffix string) error {
 	for range 1000 {
-		err := unix.Renameat2(l.dir, "current", l.dir, formats.TAI64N(now)+suffix, unix.RENAME_NOREPLACE)
-		switch {
-		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // a file system without it
-			err = unix.Renameat(l.dir, "current", l.dir, formats.TAI64N(now)+suffix)
-		case errors.Is(err, unix.EEXIST):
+		err := fsutil.RenameNew(l.dir, "current", formats.TAI64N(now)+suffix)
+		if errors.Is(err, unix.EEXIST) {
 			now = now.Add(1)
 			continue
 		}

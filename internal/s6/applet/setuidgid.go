@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/account"
-	"hinit/shim/agentuser"
+	"hinit/shim/identity"
 )
 
 // setuidgid runs a program as another user, a name or "uid:gid" in digits. The environment stays as it is, HOME and USER included.
@@ -26,14 +26,14 @@ func setuidgid(c *Call, _ []option) int {
 		c.Name = "s6-envuidgid"
 		return c.fatal(exitSystem, "unable to get account: "+strerror(err))
 	}
-	// execve(2) ends all other threads, and the program gets the identity of the calling one; see package agentuser.
+	// execve(2) ends all other threads, and the program gets the identity of the calling one; see package identity.
 	runtime.LockOSThread()
 	err = nil
 	if unix.Geteuid() == 0 && u.UID != 0 {
-		err = agentuser.LeaveTerminal()
+		err = identity.LeaveTerminal()
 	}
 	if err == nil {
-		err = agentuser.Become(u)
+		err = identity.Become(u)
 	}
 	if err != nil {
 		c.Name = "s6-applyuidgid"
@@ -43,7 +43,7 @@ func setuidgid(c *Call, _ []option) int {
 }
 
 func couldNot(err error) string {
-	if refused, ok := errors.AsType[*agentuser.RefusedError](err); ok {
+	if refused, ok := errors.AsType[*identity.RefusedError](err); ok {
 		switch refused.Call {
 		case "setgroups":
 			return "unable to set supplementary group list"

@@ -1,6 +1,6 @@
 //go:build linux && (386 || arm)
 
-package agentuser
+package identity
 
 import "golang.org/x/sys/unix"
 

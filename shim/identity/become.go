@@ -1,4 +1,6 @@
-package agentuser
+// Package identity makes this process the agent's user, without a way back: it changes the ids of the calling thread, and leaves root's terminal.
+// It links little, because the shim runs before every command. It starts no goroutine.
+package identity
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package agentuser
+package identity
 
 import (
 	"bytes"
