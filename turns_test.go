@@ -56,7 +56,6 @@ var outOfTurn = map[string]string{
 	"logrotate/read_pace.go":                "control takes the turn, of a pipe",
 	"logrotate/writer.go":                   logFiles,
 	"profiles/asked.go":                     "once, of /proc",
-	"profiles/inotify.go":                   "the watcher's goroutine, one at a time: a thread of the reserve",
 	"profiles/store.go together":            "the store's actor takes the turn around it",
 }
 
