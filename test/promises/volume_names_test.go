@@ -39,7 +39,7 @@ func (b *box) answersAsS6(tools ...string) (scan string) {
 	b.env = append(b.env, "HINIT_S6=1", "S6_PROFILE_GATEWAY_SCANDIR="+scan)
 	b.check(os.Mkdir(b.path("command"), 0o755))
 	for _, tool := range tools {
-		b.check(os.Symlink(built.shipped, b.tool(tool)))
+		b.check(os.Symlink(filepath.Join(built.root, "hinit-tools"), b.tool(tool)))
 	}
 	return scan
 }
