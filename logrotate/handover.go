@@ -55,15 +55,15 @@ type handedFile struct {
 	Losses uint64
 }
 
-// frost is a pause of all pumps.
-type frost struct {
+// pause is a pause of all pumps.
+type pause struct {
 	parked map[*stream]struct{}
 	all    chan struct{} // closed when every live stream is parked
 	locked []*file
 }
 
 // look closes all when it is time. The caller holds Set.mu.
-func (fr *frost) look(live int) {
+func (fr *pause) look(live int) {
 	if fr != nil && fr.all != nil && len(fr.parked) == live {
 		close(fr.all)
 		fr.all = nil
@@ -74,9 +74,9 @@ func (fr *frost) look(live int) {
 func (s *Set) parked(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.frost != nil {
-		s.frost.parked[st] = struct{}{}
-		s.frost.look(len(s.live))
+	if s.pause != nil {
+		s.pause.parked[st] = struct{}{}
+		s.pause.look(len(s.live))
 		return
 	}
 	st.freezing.Store(false) // thawed before it got here
@@ -91,17 +91,17 @@ const consolePatience = 300 * time.Millisecond
 // does. Until then the Set can be handed over, and no new pipes must be asked for.
 func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Lock()
-	if s.closed || s.frost != nil {
+	if s.closed || s.pause != nil {
 		s.mu.Unlock()
 		return errClosed
 	}
 	all := make(chan struct{})
-	s.frost = &frost{parked: make(map[*stream]struct{}), all: all}
+	s.pause = &pause{parked: make(map[*stream]struct{}), all: all}
 	for st := range s.live {
 		st.freezing.Store(true)
 		st.wake()
 	}
-	s.frost.look(len(s.live))
+	s.pause.look(len(s.live))
 	for _, c := range s.consoles {
 		c.press(true)
 	}
@@ -119,7 +119,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("cannot finish writing %q: the disk does not answer", f.path))
 			continue
 		}
-		s.frost.locked = append(s.frost.locked, f)
+		s.pause.locked = append(s.pause.locked, f)
 	}
 	patience, cancel := context.WithTimeout(ctx, consolePatience)
 	defer cancel()
@@ -131,7 +131,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 func (s *Set) unparked() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := s.reading(s.frost.parked)
+	names := s.reading(s.pause.parked)
 	if len(names) == 0 {
 		return nil
 	}
@@ -153,8 +153,8 @@ func (f *file) lockWithin(ctx context.Context) bool {
 // Thaw lets everything go on after Freeze.
 func (s *Set) Thaw() {
 	s.mu.Lock()
-	fr := s.frost
-	s.frost = nil
+	fr := s.pause
+	s.pause = nil
 	s.mu.Unlock()
 	if fr == nil {
 		return
@@ -176,12 +176,12 @@ func (s *Set) Thaw() {
 func (s *Set) HandOver() (*Handover, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.frost == nil {
+	if s.pause == nil {
 		return nil, errors.New("internal error: the logs are not frozen")
 	}
 	streams := make(map[*run][]handedStream)
 	for st := range s.live {
-		_, parked := s.frost.parked[st]
+		_, parked := s.pause.parked[st]
 		streams[st.run] = append(streams[st.run], st.export(parked))
 	}
 	runs := make(map[*Log][]handedRun)
@@ -195,7 +195,7 @@ func (s *Set) HandOver() (*Handover, error) {
 	for l, list := range runs {
 		h.Logs = append(h.Logs, l.export(list))
 	}
-	for _, f := range s.frost.locked {
+	for _, f := range s.pause.locked {
 		h.Files = append(h.Files, f.export())
 	}
 	for i, con := range s.consoles {

@@ -65,13 +65,13 @@ func duplicate(t *testing.T, f *os.File) *os.File {
 // expire ends what is left of a set that has a successor.
 func expire(s *Set) {
 	s.mu.Lock()
-	parked := s.frost.parked
+	parked := s.pause.parked
 	s.mu.Unlock()
 	for st := range parked {
 		st.close()
 	}
 	s.mu.Lock()
-	s.live, s.frost = map[*stream]struct{}{}, nil
+	s.live, s.pause = map[*stream]struct{}{}, nil
 	s.mu.Unlock()
 	for _, f := range s.files {
 		f.shut()

@@ -201,7 +201,7 @@ func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)
 	}
-	s.err = short(func() (err error) {
+	s.err = inShortTurn(func() (err error) {
 		for s.n, err = unix.Read(int(fd), (*s.buf)[s.lines.max:]); errors.Is(err, unix.EINTR); {
 			s.n, err = unix.Read(int(fd), (*s.buf)[s.lines.max:])
 		}
@@ -218,8 +218,8 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// short is for what a pump does with its pipe, which waits for nothing: there are many pumps.
-func short(do func() error) error { return blocking.Do(blocking.Short, do) }
+// inShortTurn is for what a pump does with its pipe, which waits for nothing: there are many pumps.
+func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) release() {
 	if s.buf != nil {

@@ -123,7 +123,7 @@ func (s *stream) leavePoller() {
 		})
 	})
 	if s.direct >= 0 {
-		_ = short(s.file.Close)
+		_ = inShortTurn(s.file.Close)
 	}
 }
 
@@ -133,7 +133,7 @@ func (s *stream) joinPoller() {
 	}
 	var file *os.File
 	var raw syscall.RawConn
-	err := short(func() (err error) {
+	err := inShortTurn(func() (err error) {
 		file = os.NewFile(uintptr(s.direct), s.file.Name())
 		raw, err = file.SyscallConn()
 		return err
@@ -157,7 +157,7 @@ func (s *stream) fetch() error {
 
 // control calls do with the pipe's descriptor.
 func (s *stream) control(do func(fd int)) {
-	_ = short(func() error {
+	_ = inShortTurn(func() error {
 		if s.direct >= 0 {
 			do(s.direct)
 			return nil
@@ -167,7 +167,7 @@ func (s *stream) control(do func(fd int)) {
 }
 
 func (s *stream) close() {
-	_ = short(func() error {
+	_ = inShortTurn(func() error {
 		if s.direct >= 0 {
 			return unix.Close(s.direct)
 		}

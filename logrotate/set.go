@@ -33,7 +33,7 @@ type Set struct {
 	live   map[*stream]struct{}
 	unused writers       // of files that nothing uses any more
 	idle   chan struct{} // closed when live becomes empty after closed was set
-	frost  *frost        // nil while the pumps run
+	pause  *pause        // nil while the pumps run
 
 	background sync.WaitGroup // short goroutines
 	compressor *gzipped.Compressor
@@ -169,7 +169,7 @@ func (s *Set) ended(st *stream) {
 	if len(s.live) == 0 && s.closed {
 		close(s.idle)
 	}
-	s.frost.look(len(s.live))
+	s.pause.look(len(s.live))
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write is taken as whole

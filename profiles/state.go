@@ -186,8 +186,8 @@ const (
 	maxPlatformMessage = 300
 )
 
-// short cuts a text after so many bytes, between two characters.
-func short(text string, most int) string {
+// shorten cuts a text after so many bytes, between two characters.
+func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
 	}
@@ -195,7 +195,7 @@ func short(text string, most int) string {
 }
 
 // kept is short, in memory of its own: the file may be large.
-func kept(text string, most int) string { return strings.Clone(short(text, most)) }
+func kept(text string, most int) string { return strings.Clone(shorten(text, most)) }
 
 // text returns a string's value, anything else as its JSON text, and false for null.
 func text(value json.RawMessage) (string, bool) {

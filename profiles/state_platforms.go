@@ -31,7 +31,7 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 		why := ""
 		for _, key := range []string{"error_message", "message", "error", "last_error", "reason", "detail", "error_code"} {
 			if message, ok := textOf(p[key]); ok && strings.TrimSpace(message) != "" {
-				why = ": " + short(strings.Join(strings.Fields(message), " "), maxPlatformMessage)
+				why = ": " + shorten(strings.Join(strings.Fields(message), " "), maxPlatformMessage)
 				break
 			}
 		}
@@ -39,7 +39,7 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 			told = append(told, "and more")
 			continue
 		}
-		told = append(told, "platform "+short(name, 64)+" is "+state+why)
+		told = append(told, "platform "+shorten(name, 64)+" is "+state+why)
 	}
 	return strings.Join(told, "; "), len(platforms), bad
 }

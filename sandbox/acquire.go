@@ -89,7 +89,7 @@ func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
 		s.m.opts.warn("containers can't be listed, so a new one is made: " + err.Error())
 		return Container{}, false, nil
 	}
-	list = slices.DeleteFunc(list, s.m.foreign)
+	list = slices.DeleteFunc(list, s.m.ofAnotherVolume)
 	for _, state := range []State{Running, Paused, Exited, Created, Restarting} {
 		for _, c := range list {
 			switch {

@@ -219,8 +219,8 @@ func (m *Manager) limitsDisk(ctx context.Context) bool {
 	return can
 }
 
-// foreign reports whether a container belongs to another volume.
-func (m *Manager) foreign(c Container) bool {
+// ofAnotherVolume reports whether a container belongs to another volume.
+func (m *Manager) ofAnotherVolume(c Container) bool {
 	label := c.Labels[LabelVolume]
 	return label != "" && label != m.store.id
 }

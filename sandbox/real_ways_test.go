@@ -146,7 +146,7 @@ func TestRealAnotherHome(t *testing.T) {
 	}
 }
 
-// A command without the service waited twice for the engine, which is slow when it has much to do. What answers in the container runs.
+// A command without the service waited twice for the engine, which is slow when it has much to do. The program that answers in the container runs.
 func TestRealAdoptWithoutTheEngine(t *testing.T) {
 	m, made := real(t, nil)
 	want(t, made, "echo it listens", "it listens")

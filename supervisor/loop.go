@@ -343,7 +343,7 @@ func (l *Loop) take(r request, answers []request) []request {
 func (l *Loop) admit(r request) error {
 	switch r.event.(type) {
 	case Start, Stop, Restart, Once, Unwant, Pause, Continue, SignalMain, Remove, Inputs:
-		u := l.units[r.event.about()]
+		u := l.units[r.event.target()]
 		if u == nil {
 			return ErrUnknown
 		}
@@ -394,7 +394,7 @@ func (l *Loop) step(e Event) {
 				l.touch(u)
 			}
 		case Note:
-			if about := e.about(); about == "" || about == a.Record.Service {
+			if name := e.target(); name == "" || name == a.Record.Service {
 				a.Record.By = by
 			}
 			if u := l.units[a.Record.Service]; u == nil || u.Kind != KindCheck {

@@ -224,7 +224,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Tick:
 		m.tick(now)
 	default:
-		if s := m.services[e.about()]; s != nil {
+		if s := m.services[e.target()]; s != nil {
 			m.step(now, s, e)
 		}
 	}

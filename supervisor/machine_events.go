@@ -4,8 +4,8 @@ import "time"
 
 // Event is something that happened. The set is closed.
 type Event interface {
-	// about names the service that has to be known for the event to mean anything, "" when there is none.
-	about() string
+	// target is the service that an event is for; an event for an unknown service is ignored. "" when there is none.
+	target() string
 }
 
 // Events the loop feeds to the machine.
@@ -170,38 +170,38 @@ type (
 	Tick struct{}
 )
 
-func (e Remove) about() string      { return e.Name }
-func (e Start) about() string       { return e.Name }
-func (e Stop) about() string        { return e.Name }
-func (e Restart) about() string     { return e.Name }
-func (e Once) about() string        { return e.Name }
-func (e Unwant) about() string      { return e.Name }
-func (e Due) about() string         { return e.Name }
-func (e Pause) about() string       { return e.Name }
-func (e Continue) about() string    { return e.Name }
-func (e SignalMain) about() string  { return e.Name }
-func (e Spawned) about() string     { return e.Name }
-func (e SpawnFailed) about() string { return e.Name }
-func (e Exited) about() string      { return e.Name }
-func (e Commanded) about() string   { return e.Name }
-func (e Gone) about() string        { return e.Name }
-func (e Reborn) about() string      { return e.Name }
-func (e Explained) about() string   { return e.Name }
-func (e Tailed) about() string      { return e.Name }
-func (e Ready) about() string       { return e.Name }
-func (e Checked) about() string     { return e.Name }
-func (e Unhealthy) about() string   { return e.Name }
-func (e Told) about() string        { return e.Name }
-func (e Inputs) about() string      { return e.Name }
-func (e Forward) about() string     { return e.Name }
+func (e Remove) target() string      { return e.Name }
+func (e Start) target() string       { return e.Name }
+func (e Stop) target() string        { return e.Name }
+func (e Restart) target() string     { return e.Name }
+func (e Once) target() string        { return e.Name }
+func (e Unwant) target() string      { return e.Name }
+func (e Due) target() string         { return e.Name }
+func (e Pause) target() string       { return e.Name }
+func (e Continue) target() string    { return e.Name }
+func (e SignalMain) target() string  { return e.Name }
+func (e Spawned) target() string     { return e.Name }
+func (e SpawnFailed) target() string { return e.Name }
+func (e Exited) target() string      { return e.Name }
+func (e Commanded) target() string   { return e.Name }
+func (e Gone) target() string        { return e.Name }
+func (e Reborn) target() string      { return e.Name }
+func (e Explained) target() string   { return e.Name }
+func (e Tailed) target() string      { return e.Name }
+func (e Ready) target() string       { return e.Name }
+func (e Checked) target() string     { return e.Name }
+func (e Unhealthy) target() string   { return e.Name }
+func (e Told) target() string        { return e.Name }
+func (e Inputs) target() string      { return e.Name }
+func (e Forward) target() string     { return e.Name }
 
-func (Add) about() string      { return "" }
-func (Met) about() string      { return "" }
-func (Evict) about() string    { return "" }
-func (Remark) about() string   { return "" }
-func (Shutdown) about() string { return "" }
-func (Swept) about() string    { return "" }
-func (Tick) about() string     { return "" }
+func (Add) target() string      { return "" }
+func (Met) target() string      { return "" }
+func (Evict) target() string    { return "" }
+func (Remark) target() string   { return "" }
+func (Shutdown) target() string { return "" }
+func (Swept) target() string    { return "" }
+func (Tick) target() string     { return "" }
 
 // Action is something the loop has to do, in the order given. The set is closed.
 type Action interface{ action() }

@@ -197,8 +197,8 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 	}
 }
 
-// Long after the boot eleven gateways were started with one command: twice as many as there are processors began together, so the first
-// was ready as late as the second could have been.
+// Long after the boot eleven gateways were started with one command. Twice as many as there are processors began together, so the
+// first was ready as late as the second could have been.
 func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
 	c := newCrew(t)
 	c.m.Parallel, c.m.Spare = 2, 2

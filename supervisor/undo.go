@@ -58,7 +58,7 @@ func subject(e Event) string {
 	if add, ok := e.(Add); ok {
 		return add.Name
 	}
-	return e.about()
+	return e.target()
 }
 
 func (u *undo) save(s *service) {

@@ -93,17 +93,17 @@ func unknownAgent(who string, err error) error {
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.equipped() }
 
 // Caller returns this process's own user as an agent. A plain supervisor runs services so.
-func Caller() Agent { return Agent{User: ourselves(), Known: true, Actor: fsutil.Self()} }
+func Caller() Agent { return Agent{User: currentUser(), Known: true, Actor: fsutil.Self()} }
 
-func ourselves() account.User {
+func currentUser() account.User {
 	return account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
 // equipped adds what it takes to act as the agent's user.
 func (a Agent) equipped() Agent {
-	if os.Geteuid() != 0 { // no switch is possible, so everything is done as who we are
+	if os.Geteuid() != 0 { // no switch is possible, so everything is done as the current user
 		if !a.Known {
-			a.User = ourselves()
+			a.User = currentUser()
 		}
 		a.Actor = fsutil.Self()
 		return a

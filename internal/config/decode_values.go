@@ -234,8 +234,8 @@ func parseSignal(name string) (syscall.Signal, bool) {
 	return 0, false
 }
 
-// plain returns the value at a schema pointer as something that encoding/json writes the way hinit.yaml spells it.
-func plain(at any) any {
+// asYAML returns the value at a schema pointer as something that encoding/json writes the way hinit.yaml spells it.
+func asYAML(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:
 		return reflect.ValueOf(at).Elem().Interface()

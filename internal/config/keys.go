@@ -45,4 +45,4 @@ func keysOf[T any](fields []field[T], root *T) (keys []Key) {
 
 // Plain returns the value at the pointer [Key].Value as something that encoding/json writes the way hinit.yaml spells it, nil for a mapping
 // and for lists of mappings.
-func Plain(at any) any { return plain(at) }
+func Plain(at any) any { return asYAML(at) }

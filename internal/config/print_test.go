@@ -152,7 +152,7 @@ func TestEveryValueCanBeShown(t *testing.T) {
 			switch k.Value.(type) {
 			case *map[string]string, *map[string]ResourceLimit, *[]Hook, *[]Check, *Actions:
 			default:
-				if plain(k.Value) == nil {
+				if asYAML(k.Value) == nil {
 					t.Errorf("%s%s: a %T cannot be shown", base, k.Path, k.Value)
 				}
 			}

@@ -46,7 +46,7 @@ func listen(path string) (net.Listener, error) {
 		if errors.Is(err, unix.EADDRINUSE) {
 			return nil, errAlive(path)
 		}
-		return l, plain(err)
+		return l, withoutAddress(err)
 	}
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("the path has %d bytes and a socket's can have %d; set HINIT_RUNTIME_DIR to a shorter one", len(path), maxPath)
@@ -75,7 +75,7 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 		if errors.Is(err, unix.EADDRINUSE) {
 			return nil, errAlive(path)
 		}
-		return nil, plain(err)
+		return nil, withoutAddress(err)
 	}
 	u.SetUnlinkOnClose(false)
 	l := &listener{UnixListener: u, dir: dir, base: base, path: path}
@@ -111,7 +111,7 @@ func clearStale(dir *os.File, base, path string, addr *net.UnixAddr) error {
 	case errors.Is(err, unix.EAGAIN): // its backlog is full, so somebody has one
 		return errAlive(path)
 	}
-	return fmt.Errorf("it exists and cannot be asked whether it is alive: %w", plain(err))
+	return fmt.Errorf("it exists and cannot be asked whether it is alive: %w", withoutAddress(err))
 }
 
 // safeDir opens a directory in which only root and this user can replace files.
@@ -152,8 +152,8 @@ func errAlive(path string) error {
 	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
 }
 
-// plain drops the address that a network error repeats.
-func plain(err error) error {
+// withoutAddress drops the address that a network error repeats.
+func withoutAddress(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
 	}

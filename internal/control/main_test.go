@@ -163,7 +163,7 @@ func (f *fakeCore) does() deeds {
 
 func newFakeCore(services ...*supervisor.Service) *fakeCore {
 	return &fakeCore{
-		snap: &supervisor.Snapshot{Services: services}, news: make(chan struct{}), fakeRuns: fakeRuns{bell: make(chan struct{})},
+		snap: &supervisor.Snapshot{Services: services}, news: make(chan struct{}), fakeRuns: fakeRuns{wake: make(chan struct{})},
 		deeds: deeds{
 			effect: func(string, string) error { return nil },
 			rescan: func(*fakeCore) error { return nil },

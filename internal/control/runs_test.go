@@ -17,7 +17,7 @@ import (
 type fakeRuns struct {
 	rm   sync.Mutex
 	runs []client.Run
-	bell chan struct{}
+	wake chan struct{}
 	said string
 }
 
@@ -26,8 +26,8 @@ func (c *fakeRuns) StartRun(_ context.Context, r client.RunRequest) (client.Run,
 	defer c.rm.Unlock()
 	run := client.Run{ID: "x-1", Tag: r.Tag, Template: r.Template, PID: 42, Seq: uint64(len(c.runs) + 1), StartedAt: time.Now().UTC()}
 	c.runs = append(c.runs, run)
-	close(c.bell)
-	c.bell = make(chan struct{})
+	close(c.wake)
+	c.wake = make(chan struct{})
 	return run, nil
 }
 
@@ -37,8 +37,8 @@ func (c *fakeRuns) StopRun(_ context.Context, id string) (client.Run, error) {
 	for i := range c.runs {
 		if c.runs[i].ID == id {
 			c.runs[i].Asked, c.runs[i].End, c.runs[i].Seq = client.RunStopped, &client.RunEnd{CPUSeconds: 1}, 9
-			close(c.bell)
-			c.bell = make(chan struct{})
+			close(c.wake)
+			c.wake = make(chan struct{})
 			return c.runs[i], nil
 		}
 	}
@@ -71,7 +71,7 @@ func (c *fakeRuns) RunsSince(cursor uint64) (out []client.Run, next uint64) {
 func (c *fakeRuns) RunNews() <-chan struct{} {
 	c.rm.Lock()
 	defer c.rm.Unlock()
-	return c.bell
+	return c.wake
 }
 
 func (c *fakeRuns) say(_ context.Context, e supervisor.Ready) error {

@@ -102,8 +102,8 @@ func parse(name string, argv words) (q question, ok bool) {
 	if name == "s6-svc" {
 		// Its letters and an absolute path; nothing that waits.
 		flags, dir := argv.at(1), argv.at(2)
-		if argv.n != 3 || len(flags) < 2 || flags[0] != '-' || !plain(flags[1:], "") || flags[1] == 'w' || flags[1] == 'T' || flags[1] == 's' ||
-			dir == "" || dir[0] != '/' || !plain(dir, "/") {
+		if argv.n != 3 || len(flags) < 2 || flags[0] != '-' || !isPlainWord(flags[1:], "") || flags[1] == 'w' || flags[1] == 'T' || flags[1] == 's' ||
+			dir == "" || dir[0] != '/' || !isPlainWord(dir, "/") {
 			return question{}, false
 		}
 		body.add(`{"dir":"`).add(dir).add(`","flags":"`).add(flags[1:]).add(`"}`)
@@ -120,14 +120,14 @@ func parse(name string, argv words) (q question, ok bool) {
 		} else if argv.n != 3 {
 			return question{}, false
 		}
-		if !plain(argv.at(2), "") {
+		if !isPlainWord(argv.at(2), "") {
 			return question{}, false
 		}
 		body.add("/").add(verb)
 		return question{doing: verb, method: "POST", before: "/v1/services/", name: argv.at(2), after: body.string(), body: b}, true
 	case "status":
 		for i := 2; i < argv.n; i++ {
-			if !plain(argv.at(i), "") {
+			if !isPlainWord(argv.at(i), "") {
 				return question{}, false
 			}
 			body.add("&name=").add(argv.at(i))
@@ -149,8 +149,8 @@ func parse(name string, argv words) (q question, ok bool) {
 
 var body text
 
-// plain says whether a word stands for itself in a request and in JSON, and is no option.
-func plain(word, more string) bool {
+// isPlainWord says whether a word stands for itself in a request and in JSON, and is no option.
+func isPlainWord(word, more string) bool {
 	if word == "" || word[0] == '-' || len(word) > 1<<10 {
 		return false
 	}
@@ -239,7 +239,7 @@ func finish(q question, all string, failed int) int {
 // refuse says why a command can't be carried out, and what can be done.
 func refuse(name string, argv words, also string, code int) int {
 	line.add("cannot run ").add(name)
-	if argv.n > 1 && plain(argv.at(1), "") {
+	if argv.n > 1 && isPlainWord(argv.at(1), "") {
 		line.add(" ").add(argv.at(1))
 	}
 	line.add(": no thread can be made here").add(also).hint()

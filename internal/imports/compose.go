@@ -230,7 +230,7 @@ func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string
 			c.schedule(p.name, e, s)
 		case "replicas", "vars": // before
 		case "description":
-			s.about = about(c.filled(e, where, vars))
+			s.about = comment(c.filled(e, where, vars))
 		case "namespace":
 			note("hinit has no groups; name the services (%s)", e.text())
 		case "is_daemon":

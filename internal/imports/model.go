@@ -134,8 +134,8 @@ func text(value string) *yaml.Node {
 	return n
 }
 
-// plain is a scalar as it is: a number, a duration, true. "" is left out.
-func plain(value string) *yaml.Node {
+// scalar is a scalar as it is: a number, a duration, true. "" is left out.
+func scalar(value string) *yaml.Node {
 	if value == "" {
 		return nil
 	}
@@ -150,7 +150,7 @@ func optional(value string) *yaml.Node {
 }
 
 func truth(yes bool) *yaml.Node {
-	return plain(map[bool]string{true: "true"}[yes])
+	return scalar(map[bool]string{true: "true"}[yes])
 }
 
 func sequence(flow bool, items ...*yaml.Node) *yaml.Node {
@@ -210,8 +210,8 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 		list.Content[2*i].HeadComment = s.about
 	}
 	root := mapping(false,
-		key{"restart", mapping(true, key{"policy", plain(d.restart.policy)}, key{"initial", plain(d.restart.initial)}, key{"factor", plain(d.restart.factor)}, key{"max", plain(d.restart.max)})},
-		key{"stop", mapping(true, key{"grace", plain(d.grace)})},
+		key{"restart", mapping(true, key{"policy", scalar(d.restart.policy)}, key{"initial", scalar(d.restart.initial)}, key{"factor", scalar(d.restart.factor)}, key{"max", scalar(d.restart.max)})},
+		key{"stop", mapping(true, key{"grace", scalar(d.grace)})},
 		key{"services", list},
 	)
 	root.HeadComment = fmt.Sprintf("From %s (%s), by hinit import. Try it with: hinit run -c THIS_FILE", strings.Join(strings.Fields(from), " "), format)
@@ -231,30 +231,30 @@ func (s *service) node() *yaml.Node {
 			needs = append(needs, text(n.name))
 			continue
 		}
-		needs = append(needs, mapping(true, key{"name", text(n.name)}, key{"until", plain(n.until)}, key{"optional", truth(n.optional)}))
+		needs = append(needs, mapping(true, key{"name", text(n.name)}, key{"until", scalar(n.until)}, key{"optional", truth(n.optional)}))
 	}
 	for _, c := range s.checks {
 		checks = append(checks, c.node())
 	}
 	keys := []key{
 		{"command", sequence(true, texts(s.command)...)},
-		{"enabled", plain(map[bool]string{true: "false"}[s.disabled])},
+		{"enabled", scalar(map[bool]string{true: "false"}[s.disabled])},
 		{"user", optional(s.user)},
 		{"cwd", optional(literal(s.cwd))},
 		{"env", pairs(s.env)},
 		{"env_file", sequence(true, texts(s.envFiles)...)},
 		{"umask", optional(s.umask)},
 		{"log", truth(s.output.log)},
-		{"logs", mapping(true, key{"max_size_mb", plain(s.output.size)}, key{"archives", plain(s.output.archives)}, key{"max_age", plain(s.output.age)},
-			key{"compress", plain(s.output.compressed)})},
-		{"once", plain(s.task.once)},
+		{"logs", mapping(true, key{"max_size_mb", scalar(s.output.size)}, key{"archives", scalar(s.output.archives)}, key{"max_age", scalar(s.output.age)},
+			key{"compress", scalar(s.output.compressed)})},
+		{"once", scalar(s.task.once)},
 		{"schedule", mapping(true, key{"cron", optional(s.task.cron)}, key{"timezone", optional(s.task.timezone)})},
 		{"notify", s.notify},
 		{"needs", sequence(true, needs...)},
 		{"checks", sequence(false, checks...)},
-		{"restart", mapping(true, key{"policy", plain(s.restart.policy)}, key{"max_restarts", plain(s.restart.maxRestarts)},
-			key{"initial", plain(s.restart.initial)}, key{"factor", plain(s.restart.factor)}, key{"max", plain(s.restart.max)})},
-		{"stop", mapping(true, key{"signal", plain(s.stop.signal)}, key{"grace", plain(s.stop.grace)})},
+		{"restart", mapping(true, key{"policy", scalar(s.restart.policy)}, key{"max_restarts", scalar(s.restart.maxRestarts)},
+			key{"initial", scalar(s.restart.initial)}, key{"factor", scalar(s.restart.factor)}, key{"max", scalar(s.restart.max)})},
+		{"stop", mapping(true, key{"signal", scalar(s.stop.signal)}, key{"grace", scalar(s.stop.grace)})},
 	}
 	return mapping(false, slices.DeleteFunc(keys, func(k key) bool { return s.left[k.name] })...)
 }
@@ -271,11 +271,11 @@ func (c check) node() *yaml.Node {
 		command = mapping(true, key{"command", sequence(true, texts(c.command)...)})
 	}
 	return mapping(false,
-		key{"kind", plain(c.kind)}, key{"name", optional(c.name)},
+		key{"kind", scalar(c.kind)}, key{"name", optional(c.name)},
 		key{"http", mapping(false, append(flat(c.http), key{"headers", pairs(c.headers)})...)}, key{"tcp", mapping(true, flat(c.tcp)...)}, key{"exec", command},
 		key{"log", mapping(true, key{"contains", optional(c.log)}, key{"matches", optional(c.logMatches)})},
-		key{"initial_delay", plain(c.delay)}, key{"period", plain(c.period)}, key{"timeout", plain(c.timeout)},
-		key{"success_threshold", plain(c.success)}, key{"failure_threshold", plain(c.failure)}, key{"on_failure", plain(c.onFailure)},
+		key{"initial_delay", scalar(c.delay)}, key{"period", scalar(c.period)}, key{"timeout", scalar(c.timeout)},
+		key{"success_threshold", scalar(c.success)}, key{"failure_threshold", scalar(c.failure)}, key{"on_failure", scalar(c.onFailure)},
 	)
 }
 
@@ -291,8 +291,8 @@ func (s *service) wait(n need) {
 	}
 }
 
-// about makes one comment of what a text says for people.
-func about(texts ...string) string {
+// comment makes one comment of what a text says for people.
+func comment(texts ...string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
@@ -316,11 +316,11 @@ func seconds(value string) string {
 	if err != nil || n <= 0 || n > 1e8 {
 		return ""
 	}
-	return short(time.Duration(n * float64(time.Second)))
+	return durationText(time.Duration(n * float64(time.Second)))
 }
 
-// short writes a duration without what is zero in it.
-func short(d time.Duration) string {
+// durationText writes a duration without what is zero in it.
+func durationText(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 

@@ -172,7 +172,7 @@ func (p *plan) service(l *layered) {
 		case "kill-delay":
 			s.stop.grace = e.text()
 		case "summary", "description":
-			s.about = about(l.get("summary").words(), l.get("description").words())
+			s.about = comment(l.get("summary").words(), l.get("description").words())
 		case "after", "before", "requires", "on-check-failure": // later
 		default:
 			note("%s", otherWay(e.name))

@@ -145,7 +145,7 @@ func (d *s6dir) milliseconds(dir, name string) string {
 	if err != nil || n <= 0 {
 		return ""
 	}
-	return short(time.Duration(n) * time.Millisecond)
+	return durationText(time.Duration(n) * time.Millisecond)
 }
 
 // left are the files of a service directory that mean nothing to hinit.
@@ -220,7 +220,7 @@ func (d *s6dir) longrun(name, dir string) {
 		}
 	}
 	if fd := d.word(dir, "notification-fd"); fd != "" {
-		s.notify = mapping(true, key{"fd", plain(fd)})
+		s.notify = mapping(true, key{"fd", scalar(fd)})
 	}
 	d.remarks(dir, "run", "type", "notification-fd", "down", "timeout-kill", "down-signal", "dependencies", "dependencies.d")
 }

@@ -145,14 +145,14 @@ func (im *importer) variablesOf(value string, vars map[string]string, file strin
 	return out
 }
 
-// programmed is a service made of a program.
-type programmed struct {
+// programService is a service made of a program.
+type programService struct {
 	*service
 	priority int
 }
 
 // program takes over a section program, once for each of its processes.
-func (im *importer) program(s *section, name string) (made []programmed) {
+func (im *importer) program(s *section, name string) (made []programService) {
 	number := func(key string, otherwise int) int {
 		value, line, ok := s.take(key)
 		if !ok {
@@ -193,7 +193,7 @@ func (im *importer) program(s *section, name string) (made []programmed) {
 		if n > first {
 			im.notes = im.notes[:before] // said of the first one
 		}
-		made = append(made, programmed{svc, priority})
+		made = append(made, programService{svc, priority})
 	}
 	return made
 }

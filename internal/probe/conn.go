@@ -22,8 +22,8 @@ type conn struct {
 	raw  syscall.RawConn
 }
 
-// short is for calls that wait for nothing.
-func short(do func() error) error { return blocking.Do(blocking.Short, do) }
+// inShortTurn is for calls that wait for nothing.
+func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 // addresses reads "127.0.0.1:80". localhost is both of its addresses.
 func addresses(target string) ([]unix.Sockaddr, error) {
@@ -81,7 +81,7 @@ func dial(to []unix.Sockaddr, deadline time.Time, what intent) (c *conn, err err
 
 func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*conn, error) {
 	fd, keep := -1, what != toKnow
-	err := short(func() (err error) {
+	err := inShortTurn(func() (err error) {
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func (c *conn) Read(buf []byte) (n int, err error) {
 func (c *conn) write(data []byte) error {
 	var err error
 	waitErr := c.raw.Write(func(fd uintptr) bool {
-		err = short(func() error {
+		err = inShortTurn(func() error {
 			n, err := unix.SendmsgN(int(fd), data, nil, nil, unix.MSG_NOSIGNAL)
 			data = data[max(n, 0):]
 			return err

@@ -18,23 +18,23 @@ type Evidence struct {
 
 // Silence is how long something has not come that comes now and then.
 type Silence struct {
-	For    time.Duration
-	Habit  time.Duration // the longest time between two of them; 0 for not known
-	AtRest bool          // it is known to come also while the process has nothing to do
+	For      time.Duration
+	UsualGap time.Duration // the longest time between two of them; 0 for not known
+	AtRest   bool          // it is known to come also while the process has nothing to do
 }
 
 const (
-	// habitCount is how many gaps it takes to know a habit.
-	habitCount = 8
-	// habitHalf is the time in which a habit becomes half as long where nothing shows it: longer than a weekend.
-	habitHalf = 7 * 24 * time.Hour
-	// unusual is how many times the habit a silence has to last.
+	// gapsToKnow is how many gaps it takes to know the usual gap.
+	gapsToKnow = 8
+	// gapHalfLife is the time in which the usual gap becomes half as long without a sign: longer than a weekend.
+	gapHalfLife = 7 * 24 * time.Hour
+	// unusual is how many usual gaps a silence has to last.
 	unusual = 3
 )
 
-// unusual reports whether a silence is against the habit.
+// unusual reports whether a silence is longer than usual.
 func (s Silence) unusual(after time.Duration) bool {
-	return s.Habit > 0 && s.For > after && s.For > unusual*s.Habit
+	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }
 
 // Deaf reports whether a gateway is deaf by the evidence, and why, for people. A stopped process is deaf. With a port, a gateway
@@ -52,13 +52,13 @@ func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	}
 	var signs []string
 	if beats {
-		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", rough(e.Heartbeat.For), rough(e.Heartbeat.Habit)))
+		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", rough(e.Heartbeat.For), rough(e.Heartbeat.UsualGap)))
 	}
 	if e.Asked {
 		signs = append(signs, "/health does not answer")
 	}
 	if lines {
-		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", rough(e.Log.For), rough(e.Log.Habit)))
+		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", rough(e.Log.For), rough(e.Log.UsualGap)))
 	}
 	return true, strings.Join(signs, ", ")
 }
@@ -74,8 +74,8 @@ func rough(d time.Duration) string {
 	return "less than a second"
 }
 
-// habit learns how long something usually stays away. It counts only time in which somebody looked.
-type habit struct {
+// usualGap measures the usual time between two signs of a gateway. It counts only time in which this process looked.
+type usualGap struct {
 	silent       time.Duration
 	longest      time.Duration
 	gaps, atRest int
@@ -83,13 +83,13 @@ type habit struct {
 }
 
 // pass notes that time has passed, and whether it came in that time; resting says that the process had next to nothing to do.
-func (h *habit) pass(passed time.Duration, came, resting bool) {
+func (h *usualGap) pass(passed time.Duration, came, resting bool) {
 	h.silent += passed
 	if !came {
 		return
 	}
 	if h.met {
-		faded := float64(h.longest) * math.Exp2(-float64(h.silent)/float64(habitHalf))
+		faded := float64(h.longest) * math.Exp2(-float64(h.silent)/float64(gapHalfLife))
 		h.longest = max(h.silent, time.Duration(faded))
 		h.gaps++
 		if resting {
@@ -99,19 +99,19 @@ func (h *habit) pass(passed time.Duration, came, resting bool) {
 	h.met, h.silent = true, 0
 }
 
-func (h *habit) silence() Silence {
-	s := Silence{For: h.silent, AtRest: h.atRest >= habitCount}
-	if h.gaps >= habitCount {
-		s.Habit = h.longest
+func (h *usualGap) silence() Silence {
+	s := Silence{For: h.silent, AtRest: h.atRest >= gapsToKnow}
+	if h.gaps >= gapsToKnow {
+		s.UsualGap = h.longest
 	}
 	return s
 }
 
-// hearing is the evidence that the looks at one run have found. A pause of the container or of the machine also stops this
+// signHistory is the evidence that the looks at one run have found. A pause of the container or of the machine also stops this
 // process, so a late look counts as one in time.
-type hearing struct {
+type signHistory struct {
 	looked     time.Time // when, by the clock of this process
-	beats, log habit
+	beats, log usualGap
 	line       uint64
 	beat       time.Time
 	ticks      uint64
@@ -127,7 +127,7 @@ type signs struct {
 }
 
 // doubts reports whether it takes a closer look to tell whether the run is deaf.
-func (h *hearing) doubts(e Evidence, after time.Duration) bool {
+func (h *signHistory) doubts(e Evidence, after time.Duration) bool {
 	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
 	if !doubt {
 		h.tree = 0
@@ -136,14 +136,14 @@ func (h *hearing) doubts(e Evidence, after time.Duration) bool {
 }
 
 // treeRests reports whether all processes of the run have used no processor time since the closer look before.
-func (h *hearing) treeRests(ticks uint64) bool {
+func (h *signHistory) treeRests(ticks uint64) bool {
 	same := h.tree == ticks+1
 	h.tree = ticks + 1
 	return same
 }
 
 // look takes what a look sees, one every period.
-func (h *hearing) look(now time.Time, period time.Duration, s signs) Evidence {
+func (h *signHistory) look(now time.Time, period time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), period*3/2)
 	used := s.ticks - h.ticks

@@ -24,7 +24,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 		asks := n%3 != 0
 		quirk := n / 2 % 5 // of the living: 1 the disk is slow, 2 the port is taken, 3 the log is quiet, 4 it is busy and then has nothing to do
 		quirkAt := begin.Add(25 * time.Minute)
-		var h hearing
+		var h signHistory
 		beatEvery, lineEvery := time.Duration(5+random.IntN(25))*time.Second, time.Duration(2+random.IntN(20))*time.Second
 		s := signs{beat: begin}
 		nextBeat, nextLine := begin, begin
@@ -82,8 +82,8 @@ func TestDeafAmongFourHundred(t *testing.T) {
 // TestNoSingleSignAccuses, and the words say what was found.
 func TestNoSingleSignAccuses(t *testing.T) {
 	t.Parallel()
-	long, usual := Silence{For: time.Hour, Habit: 8 * time.Second, AtRest: true}, Silence{For: 5 * time.Second, Habit: 8 * time.Second, AtRest: true}
-	busy := Silence{For: time.Hour, Habit: 8 * time.Second}
+	long, usual := Silence{For: time.Hour, UsualGap: 8 * time.Second, AtRest: true}, Silence{For: 5 * time.Second, UsualGap: 8 * time.Second, AtRest: true}
+	busy := Silence{For: time.Hour, UsualGap: 8 * time.Second}
 	for _, tt := range []struct {
 		e    Evidence
 		want string
@@ -109,11 +109,11 @@ func TestNoSingleSignAccuses(t *testing.T) {
 // TestAHabitIsLearntOfWhatIsSeen: what was there before the first look is no heartbeat, one that is seldom has a long habit, and that lasts over a weekend.
 func TestAHabitIsLearntOfWhatIsSeen(t *testing.T) {
 	t.Parallel()
-	var h habit
+	var h usualGap
 	for range 40 {
 		h.pass(time.Minute, false, true)
 	}
-	if s := h.silence(); s.Habit != 0 || s.unusual(0) {
+	if s := h.silence(); s.UsualGap != 0 || s.unusual(0) {
 		t.Errorf("one that never came: %+v", s)
 	}
 	for range 10 {

@@ -7,7 +7,7 @@
 // most 64 KiB. A check of a run says nothing about the next run. It asks only this container and IP addresses, and resolves no
 // names.
 //
-// [Ears] find gateways that are up and deaf, without being asked for. They own one goroutine with one timer, and up to [earsOpen] while they ask those that have
+// [DeafWatch] find gateways that are up and deaf, without being asked for. They own one goroutine with one timer, and up to [mostAsked] while they ask those that have
 // gone silent.
 //
 // A Prober owns one goroutine with one timer once there is a check, and up to [mostLooks] for looks under way; without a check it

@@ -36,7 +36,7 @@ type Options struct {
 	Watch func(service string, seen func(lines []byte))
 	// Hear handles the unread messages of a service, so that they are reported before Hear returns.
 	Hear func(service string)
-	// Deafness says whether a gateway is deaf, as [Ears.Deafness].
+	// Deafness says whether a gateway is deaf, as [DeafWatch.Deafness].
 	Deafness func(service string) (Deafness, bool)
 	// Run runs a command to its end and returns its exit code and its last line. It kills all of it when ctx ends.
 	Run func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)

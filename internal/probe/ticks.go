@@ -15,7 +15,7 @@ type usage struct {
 
 // processorTime returns what a process has used.
 func processorTime(pid int) (u usage) {
-	_ = short(func() error {
+	_ = inShortTurn(func() error {
 		st, err := procstat.Read(pid)
 		u = usage{st.State, st.CPU + st.Waited}
 		return err
@@ -26,7 +26,7 @@ func processorTime(pid int) (u usage) {
 // treesOf returns for every process what it and all below it have used.
 func treesOf() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
-	_ = short(func() error {
+	_ = inShortTurn(func() error {
 		names, err := os.ReadDir("/proc")
 		for _, name := range names {
 			pid, err := strconv.Atoi(name.Name())

@@ -33,8 +33,8 @@ func unknown(id string) error {
 	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, Kept)}
 }
 
-// full says that no further run can be started.
-func full() error {
+// errFull says that no further run can be started.
+func errFull() error {
 	return &client.Error{Kind: client.KindBusy, Message: fmt.Sprintf("%d runs are alive, which is the limit; end some, or wait", maxLive)}
 }
 
@@ -135,7 +135,7 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	}
 	if len(b.live) >= maxLive {
 		b.mu.Unlock()
-		return client.Run{}, full()
+		return client.Run{}, errFull()
 	}
 	b.next++
 	e := &entry{

@@ -98,12 +98,12 @@ func boardsThere(ask func(context.Context, string) ([]byte, error)) func(context
 func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
 	said := s.boards.get(st.Init.Home, besideFresh, besideTime)
-	page := boardsPage{Fault: plain(said.fault)}
+	page := boardsPage{Fault: oneLine(said.fault)}
 	if err != nil {
-		page.Fault = plain(err.Error())
+		page.Fault = oneLine(err.Error())
 	}
 	if v := find(st, dispatcher); v != nil {
-		page.Dispatcher, page.Looks, page.Says = v.Name, lookOf(v), plain(cmp.Or(v.Problem, v.StatusText))
+		page.Dispatcher, page.Looks, page.Says = v.Name, lookOf(v), oneLine(cmp.Or(v.Problem, v.StatusText))
 	}
 	if !said.there && page.Dispatcher == "" {
 		s.fail(w, r, http.StatusNotFound, "There is no task board.")
@@ -122,24 +122,24 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 }
 
 func viewBoard(b *boardJSON, now time.Time) boardView {
-	v := boardView{Name: plain(cmp.Or(b.Name, b.Board)), Fault: plain(b.Error), Oldest: time.Duration(b.Stats.OldestAge) * time.Second}
+	v := boardView{Name: oneLine(cmp.Or(b.Name, b.Board)), Fault: oneLine(b.Error), Oldest: time.Duration(b.Stats.OldestAge) * time.Second}
 	for _, status := range []string{"ready", "running", "blocked"} {
 		v.Counts = append(v.Counts, countView{status, b.Stats.ByStatus[status]})
 		delete(b.Stats.ByStatus, status)
 	}
 	for _, status := range slices.Sorted(maps.Keys(b.Stats.ByStatus)) {
-		v.Counts = append(v.Counts, countView{plain(status), b.Stats.ByStatus[status]})
+		v.Counts = append(v.Counts, countView{oneLine(status), b.Stats.ByStatus[status]})
 	}
 	who := slices.Sorted(maps.Keys(b.Stats.ByAssignee))
 	for _, name := range who[:min(len(who), mostProfiles)] {
 		by := b.Stats.ByAssignee[name]
-		v.Who = append(v.Who, whoView{plain(name), by["running"], by["ready"], by["blocked"], by["done"]})
+		v.Who = append(v.Who, whoView{oneLine(name), by["running"], by["ready"], by["blocked"], by["done"]})
 	}
 	for _, t := range b.Blocked {
-		v.Blocked = append(v.Blocked, taskView{plain(t.ID), plain(t.Title), plain(t.Assignee), plain(t.Error)})
+		v.Blocked = append(v.Blocked, taskView{oneLine(t.ID), oneLine(t.Title), oneLine(t.Assignee), oneLine(t.Error)})
 	}
 	for _, r := range b.Runs {
-		a := attemptView{taskView: taskView{plain(r.Task), plain(r.Title), plain(r.Profile), plain(r.Error)}, look: lookOfAttempt(r.Outcome, r.EndedAt), Started: time.Unix(r.StartedAt, 0)}
+		a := attemptView{taskView: taskView{oneLine(r.Task), oneLine(r.Title), oneLine(r.Profile), oneLine(r.Error)}, look: lookOfAttempt(r.Outcome, r.EndedAt), Started: time.Unix(r.StartedAt, 0)}
 		end := now
 		if r.EndedAt > 0 {
 			end = time.Unix(r.EndedAt, 0)
@@ -157,9 +157,9 @@ func lookOfAttempt(outcome string, ended int64) look {
 	case outcome == "completed":
 		return look{"good", "●", outcome}
 	case outcome == "reclaimed", outcome == "scheduled", outcome == "":
-		return look{"off", "○", plain(cmp.Or(outcome, "ended"))}
+		return look{"off", "○", oneLine(cmp.Or(outcome, "ended"))}
 	}
-	return look{"bad", "✖", plain(outcome)}
+	return look{"bad", "✖", oneLine(outcome)}
 }
 
 // sandboxesPage is the sandboxes.
@@ -184,7 +184,7 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusNotFound, "There is no service of sandboxes.")
 		return
 	}
-	page := sandboxesPage{Fault: plain(said.fault)}
+	page := sandboxesPage{Fault: oneLine(said.fault)}
 	var list []sandboxJSON
 	if said.text != nil {
 		if err := json.Unmarshal(said.text, &list); err != nil {
@@ -196,22 +196,22 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	})
 	for _, b := range list[:min(len(list), mostSandboxes)] {
 		v := sandboxView{
-			Name: plain(b.Name), Task: plain(b.Task), Profile: plain(b.Profile), Image: plain(b.Image), Exec: plain(b.Exec), Created: b.Created,
-			IdleSince: b.IdleSince, Commands: b.Commands, look: look{"off", "○", plain(b.State)},
+			Name: oneLine(b.Name), Task: oneLine(b.Task), Profile: oneLine(b.Profile), Image: oneLine(b.Image), Exec: oneLine(b.Exec), Created: b.Created,
+			IdleSince: b.IdleSince, Commands: b.Commands, look: look{"off", "○", oneLine(b.State)},
 		}
 		if b.State == "running" {
 			v.look = look{"good", "●", b.State}
 		}
 		if b.Reason != "" {
-			v.Exec += " (" + plain(b.Reason) + ")"
+			v.Exec += " (" + oneLine(b.Reason) + ")"
 		}
 		page.Sandboxes = append(page.Sandboxes, v)
 	}
 	s.show(w, r, http.StatusOK, "sandboxes", "Sandboxes", page)
 }
 
-// besides are the pages of a frame that are there only where there is something to show.
-func (s *Server) besides() (boards, sandboxes bool) {
+// optionalPages reports which navigation entries a page has: the boards and the sandboxes, if the container has any.
+func (s *Server) optionalPages() (boards, sandboxes bool) {
 	st := s.hub.last()
 	boards = find(st, dispatcher) != nil || s.boards.get(st.Init.Home, besideLook, besidePatience).there
 	return boards, s.sandboxes.get(st.Init.Home, besideLook, besidePatience).there

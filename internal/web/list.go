@@ -63,7 +63,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context()) // its fault is in the head
 	rows, head, version := s.hub.all()
 	page := listPage{
-		Query: plain(r.FormValue("q")), State: plain(r.FormValue("state")), Order: plain(r.FormValue("order")), By: plain(r.FormValue("by")), Bys: bys, Head: head, Version: version,
+		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: bys, Head: head, Version: version,
 	}
 	count := make(map[string]int)
 	var shown []row

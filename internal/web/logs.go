@@ -147,7 +147,7 @@ func (s *Server) readLog(r *http.Request, init client.Init, v *client.Service) l
 	case errors.Is(err, context.DeadlineExceeded):
 		view.Note = "The search took too long; these are the matches of the older part. To search all: hinit logs --grep"
 	case err != nil:
-		view.Note = plain(err.Error())
+		view.Note = oneLine(err.Error())
 	case len(view.Lines) == 0 && (view.Query != "" || view.Level != "" || view.Since != ""):
 		view.Note = "No line matches."
 	}
@@ -213,7 +213,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 		return err
 	})
 	if err != nil {
-		_, _ = fmt.Fprintf(out, "hinit web: the log ends here: %s\n", plain(err.Error()))
+		_, _ = fmt.Fprintf(out, "hinit web: the log ends here: %s\n", oneLine(err.Error()))
 	}
 	_ = out.Flush()
 }
@@ -228,7 +228,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 	}
 	as, err := s.LogsAs(st.Init)
 	if err != nil {
-		http.Error(w, plain(err.Error()), http.StatusInternalServerError)
+		http.Error(w, oneLine(err.Error()), http.StatusInternalServerError)
 		return
 	}
 	key := s.key(r)

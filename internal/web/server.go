@@ -218,7 +218,7 @@ func (s *Server) show(w http.ResponseWriter, r *http.Request, code int, name, ti
 		f.Session = f.Control
 	}
 	if s.Token == "" || f.Control {
-		f.Boards, f.Sandboxes = s.besides()
+		f.Boards, f.Sandboxes = s.optionalPages()
 	}
 	if f.Control || name == "login" {
 		f.Secret = s.formSecret(w, r)

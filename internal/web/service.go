@@ -54,7 +54,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	page := servicePage{
-		rowView: s.view(v, s.hub.uses(v.Name)), PID: v.PID, Run: v.Run, Reason: plain(v.Reason), Failures: v.ConsecutiveFailures,
+		rowView: s.view(v, s.hub.uses(v.Name)), PID: v.PID, Run: v.Run, Reason: oneLine(v.Reason), Failures: v.ConsecutiveFailures,
 		Next: v.NextStart, Exits: make(map[string]int, len(v.Exits)), Tree: s.hub.meter.processes(v.Name),
 	}
 	if verb := r.FormValue("done"); done[verb] != "" {
@@ -64,12 +64,12 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		page.Read = readOnly
 	}
 	if err != nil {
-		page.Fault = plain(err.Error())
+		page.Fault = oneLine(err.Error())
 	}
 	for cause, n := range v.Exits {
-		page.Exits[plain(cause)] += n
+		page.Exits[oneLine(cause)] += n
 	}
-	page.Command = plain(strings.Join(v.Command, " "))
+	page.Command = oneLine(strings.Join(v.Command, " "))
 	if v.LastExit != nil {
 		for _, line := range v.LastExit.Tail {
 			page.Tail = append(page.Tail, logText(hide(line)))
@@ -92,7 +92,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 }
 
 func viewCheck(c *client.Check) checkView {
-	out := checkView{Name: plain(c.Name), Kind: plain(c.Kind + ", " + c.Type), Answer: plain(c.Answer), Failures: c.Failures, look: look{"off", "○", plain(c.State)}}
+	out := checkView{Name: oneLine(c.Name), Kind: oneLine(c.Kind + ", " + c.Type), Answer: oneLine(c.Answer), Failures: c.Failures, look: look{"off", "○", oneLine(c.State)}}
 	switch {
 	case c.Failed:
 		out.Class, out.Sign = "bad", "✖"
@@ -107,7 +107,7 @@ func viewCheck(c *client.Check) checkView {
 
 func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
 	if err != nil {
-		s.fail(w, r, http.StatusBadGateway, plain(err.Error()))
+		s.fail(w, r, http.StatusBadGateway, oneLine(err.Error()))
 		return
 	}
 	s.fail(w, r, http.StatusNotFound, "There is no service of that name.")
@@ -162,7 +162,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 			code = http.StatusForbidden
 		}
 		s.Log.Warn("refused", "verb", verb, "service", name, "remote", remote(r), "error", err)
-		s.fail(w, r, code, plain(err.Error()))
+		s.fail(w, r, code, oneLine(err.Error()))
 		return
 	}
 	s.Log.Info("told", "verb", verb, "service", name, "remote", remote(r))

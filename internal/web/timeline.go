@@ -17,14 +17,14 @@ type eventView struct {
 }
 
 func viewEvent(e client.Event) eventView {
-	text := plain(e.Reason)
+	text := oneLine(e.Reason)
 	if e.To != "" {
-		text = plain(e.From + " → " + e.To)
+		text = oneLine(e.From + " → " + e.To)
 		if e.Reason != "" {
-			text += ": " + plain(e.Reason)
+			text += ": " + oneLine(e.Reason)
 		}
 	}
-	return eventView{e.At, plain(e.Service), text}
+	return eventView{e.At, oneLine(e.Service), text}
 }
 
 // segment is a part of a bar: what a service was from when to when, in thousandths of the bar.
@@ -117,7 +117,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
 	page := timelinePage{Past: span(r, time.Now())}
 	if err != nil {
-		page.Fault = plain(err.Error())
+		page.Fault = oneLine(err.Error())
 	}
 	history := s.hub.history()
 	bars, outages := timeline(st.Services, history, page.Past.From, page.Past.To)
@@ -171,11 +171,11 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // a bar that is thinner than a line is drawn as a line
 				return
 			}
-			b.Segments = append(b.Segments, segment{x, max(end-x, 1), class(state), plain(state)})
+			b.Segments = append(b.Segments, segment{x, max(end-x, 1), class(state), oneLine(state)})
 		}
 		back := func(until time.Time, ongoing bool) {
 			if !gone.IsZero() && until.After(from) {
-				outages = append(outages, outage{v.Name, gone, until, plain(cause), ongoing})
+				outages = append(outages, outage{v.Name, gone, until, oneLine(cause), ongoing})
 				b.Outages++
 				b.Down += until.Sub(gone)
 			}

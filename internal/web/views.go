@@ -26,7 +26,7 @@ var looks = [...]look{
 func lookOf(s *client.Service) look {
 	v := show.Judge(s)
 	out := looks[v.Grade]
-	if out.Word = plain(s.State); v.Word != "" {
+	if out.Word = oneLine(s.State); v.Word != "" {
 		out.Word += ", " + v.Word
 	}
 	return out
@@ -47,14 +47,14 @@ type rowView struct {
 
 func (s *Server) view(v *client.Service, used usedView) rowView {
 	out := rowView{
-		Base: s.Base, Name: v.Name, Profile: plain(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
-		ServedBy: v.ServedBy, Note: plain(v.Problem),
+		Base: s.Base, Name: v.Name, Profile: oneLine(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
+		ServedBy: v.ServedBy, Note: oneLine(v.Problem),
 	}
 	if x := v.LastExit; x != nil {
-		out.Exit, out.ExitAt = plain(exitWords(x)), x.At
+		out.Exit, out.ExitAt = oneLine(exitWords(x)), x.At
 	}
 	if out.Note == "" && v.State != client.StateUp && v.State != client.StateDown {
-		out.Note = plain(v.Reason)
+		out.Note = oneLine(v.Reason)
 	}
 	return out
 }
@@ -74,8 +74,8 @@ func exitWords(x *client.Exit) string {
 // mostText is how much of a text that somebody else has chosen is shown.
 const mostText = 1000
 
-// plain makes one line of a text that somebody else has chosen, without secrets and without anything that is no text.
-func plain(text string) string {
+// oneLine makes one line of a text that somebody else has chosen, without secrets and without anything that is no text.
+func oneLine(text string) string {
 	if len(text) > mostText {
 		text = strings.ToValidUTF8(text[:mostText], "") + "…"
 	}
@@ -113,7 +113,7 @@ type headView struct {
 }
 
 func summary(st *client.Status, fault string, used measured) headView {
-	v := headView{Fault: plain(fault), Version: plain(st.Init.Version), Started: st.Init.StartedAt, All: len(st.Services), Known: st.Version != 0}
+	v := headView{Fault: oneLine(fault), Version: oneLine(st.Init.Version), Started: st.Init.StartedAt, All: len(st.Services), Known: st.Version != 0}
 	v.Booting, v.Ending = st.Init.Booting, st.Init.Stopping
 	for i := range st.Services {
 		s := &st.Services[i]
@@ -139,7 +139,7 @@ func summary(st *client.Status, fault string, used measured) headView {
 		v.CPU, v.Memory = sum.CPU, sum.Memory
 	}
 	for _, w := range st.Init.Warnings[:min(len(st.Init.Warnings), 10)] {
-		v.Warnings = append(v.Warnings, plain(w))
+		v.Warnings = append(v.Warnings, oneLine(w))
 	}
 	return v
 }

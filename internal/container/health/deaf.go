@@ -10,8 +10,8 @@ import (
 )
 
 // newDeafWatch makes what finds the deaf gateways.
-func (h *Health) newDeafWatch() *probe.Ears {
-	return probe.NewEars(probe.EarOptions{
+func (h *Health) newDeafWatch() *probe.DeafWatch {
+	return probe.NewDeafWatch(probe.DeafOptions{
 		Snapshot: h.o.Loop.Snapshot, Ended: h.o.Loop.Ended(), Post: h.o.Loop.Post,
 		Lines: func(service string) uint64 {
 			if l := h.o.Log(service); l != nil {

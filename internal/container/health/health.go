@@ -42,7 +42,7 @@ type Health struct {
 	o Options
 
 	checks *probe.Prober
-	deaf   *probe.Ears
+	deaf   *probe.DeafWatch
 	memory *memoryWatch
 	notify *notify.Hub
 

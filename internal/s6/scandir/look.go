@@ -115,7 +115,7 @@ func (s *Scanner) find() {
 		if skipped(e.Name()) || !e.IsDir() && e.Type()&fs.ModeSymlink == 0 || s.slot(e.Name()) != nil {
 			continue
 		}
-		if why := s.full(); why != "" {
+		if why := s.noRoom(); why != "" {
 			partial = why
 			break
 		}
@@ -130,8 +130,8 @@ func (s *Scanner) find() {
 	s.partial = partial
 }
 
-// full says why there is no room for another service, "" when there is.
-func (s *Scanner) full() string {
+// noRoom says why there is no room for another service, "" when there is.
+func (s *Scanner) noRoom() string {
 	services := 0
 	for _, e := range s.entries {
 		if e.Slot != nil {

@@ -305,7 +305,7 @@ func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (aga
 		return again
 	}
 	h, err := b.d.Store.Health(ctx, b.d.Profiles)
-	explained := len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || b.full(ctx)
+	explained := len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || b.isFull(ctx)
 	if err != nil || explained || !h.SpawnableReady && !h.SpawnableReview {
 		b.stuck = time.Time{}
 		return again
@@ -324,8 +324,8 @@ func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (aga
 	return again
 }
 
-// full reports whether as many run as the configuration allows.
-func (b *board) full(ctx context.Context) bool {
+// isFull reports whether as many run as the configuration allows.
+func (b *board) isFull(ctx context.Context) bool {
 	most := b.d.Config.MaxInProgress
 	if most == nil || b.d.Config.MaxSpawn != nil && *b.d.Config.MaxSpawn < *most {
 		most = b.d.Config.MaxSpawn

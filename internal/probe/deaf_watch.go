@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// earsOpen is how many gateways are asked at the same time, of those that have gone silent.
-	earsOpen = 16
+	// mostAsked is how many gateways are asked at the same time, of those that have gone silent.
+	mostAsked = 16
 	// earPatience is how long one of them has to answer, or the disk.
 	earPatience = 2 * time.Second
 	// twice is how many looks in a row have to find a gateway deaf.
 	twice = 2
 )
 
-// EarOptions are what [Ears] work with. All functions may be called from any goroutine.
-type EarOptions struct {
+// DeafOptions are what [DeafWatch] work with. All functions may be called from any goroutine.
+type DeafOptions struct {
 	Snapshot func() *supervisor.Snapshot
 	Ended    <-chan struct{} // closed when the supervisor has ended
 	Post     func(supervisor.Event)
@@ -35,11 +35,11 @@ type EarOptions struct {
 	State func(profile string) (profiles.State, error)
 }
 
-// Ears find out which gateways are deaf, at a cost that doesn't show: one goroutine with one timer looks at all of them together. It sees from memory what
+// DeafWatch find out which gateways are deaf, at a cost that doesn't show: one goroutine with one timer looks at all of them together. It sees from memory what
 // comes from them, and asks the kernel for their processor time. A disk and a /health are asked about a new run, in one call for all of them,
 // and about gateways that have gone silent. Their methods may be called from any goroutine and don't block.
-type Ears struct {
-	o       EarOptions
+type DeafWatch struct {
+	o       DeafOptions
 	wake    chan struct{}
 	rounds  atomic.Uint64
 	waiting atomic.Int32 // calls that wait for the disk
@@ -51,21 +51,21 @@ type Ears struct {
 	begun  bool
 	beats  map[string]time.Time // by profile, when the last heartbeat was seen
 
-	runs map[string]*earRun // by service; the goroutine's own
+	runs map[string]*deafRun // by service; the goroutine's own
 }
 
-// earRun is a run of a gateway.
-type earRun struct {
-	run    uint64
-	heard  hearing
-	asked  bool // for its port
-	health *httpLook
-	bad    int // looks in a row that found it deaf
-	since  time.Time
-	why    string
-	told   bool
-	ended  bool // it is to be restarted
-	here   bool
+// deafRun is a run of a gateway.
+type deafRun struct {
+	run     uint64
+	history signHistory
+	asked   bool // for its port
+	health  *httpLook
+	bad     int // looks in a row that found it deaf
+	since   time.Time
+	why     string
+	told    bool
+	ended   bool // it is to be restarted
+	here    bool
 }
 
 // Deafness says of a run that it is deaf.
@@ -77,13 +77,13 @@ type Deafness struct {
 	ByCheck  bool // a check of the service says it, and acts
 }
 
-// NewEars returns Ears that hear nothing until they are set.
-func NewEars(o EarOptions) *Ears {
-	return &Ears{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*earRun)}
+// NewDeafWatch returns DeafWatch that hear nothing until they are set.
+func NewDeafWatch(o DeafOptions) *DeafWatch {
+	return &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
 }
 
 // Set says how often all gateways are looked at, and what is done about a deaf one.
-func (e *Ears) Set(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
+func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.period, e.policy = period, policy
@@ -99,21 +99,21 @@ func (e *Ears) Set(period time.Duration, policy func(v *supervisor.Service) conf
 }
 
 // Beat notes a heartbeat of a profile's gateway.
-func (e *Ears) Beat(profile string) {
+func (e *DeafWatch) Beat(profile string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.beats[profile] = time.Now()
 }
 
 // Deafness says whether a service is deaf. It is for each reader to see whether that is about the run that it knows.
-func (e *Ears) Deafness(service string) (d Deafness, deaf bool) {
+func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 	if found := e.found.Load(); found != nil {
 		d, deaf = (*found)[service]
 	}
 	return d, deaf
 }
 
-func (e *Ears) listen() {
+func (e *DeafWatch) listen() {
 	e.mu.Lock()
 	ticker := time.NewTicker(e.period)
 	e.mu.Unlock()
@@ -134,7 +134,7 @@ func (e *Ears) listen() {
 
 // silent is a gateway that a closer look is taken at.
 type silent struct {
-	*earRun
+	*deafRun
 
 	service  *supervisor.Service
 	policy   config.Deaf
@@ -143,7 +143,7 @@ type silent struct {
 }
 
 // round looks at all gateways once.
-func (e *Ears) round() {
+func (e *DeafWatch) round() {
 	e.rounds.Add(1)
 	e.mu.Lock()
 	period, policyOf := e.period, e.policy
@@ -161,7 +161,7 @@ func (e *Ears) round() {
 		}
 		r := e.runs[v.Name]
 		if r == nil || r.run != v.Run {
-			r = &earRun{run: v.Run}
+			r = &deafRun{run: v.Run}
 			e.runs[v.Name] = r
 		}
 		r.here = true
@@ -172,10 +172,10 @@ func (e *Ears) round() {
 		if use.state == 0 {
 			continue // it has ended just now
 		}
-		s := silent{earRun: r, service: v, policy: policy, evidence: r.heard.look(time.Now(), period, signs{e.o.Lines(v.Name), beat, use})}
-		doubts := r.heard.doubts(s.evidence, policy.After)
+		s := silent{deafRun: r, service: v, policy: policy, evidence: r.history.look(time.Now(), period, signs{e.o.Lines(v.Name), beat, use})}
+		doubts := r.history.doubts(s.evidence, policy.After)
 		doubt = doubt || doubts && s.evidence.Idle
-		if doubts || !s.evidence.Stopped && (!r.asked || r.health != nil && !r.heard.answered) {
+		if doubts || !s.evidence.Stopped && (!r.asked || r.health != nil && !r.history.answered) {
 			closer = append(closer, &s)
 			continue
 		}
@@ -198,7 +198,7 @@ func (e *Ears) round() {
 }
 
 // forget drops the heartbeats of profiles that are gone.
-func (e *Ears) forget() {
+func (e *DeafWatch) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for profile := range e.beats {
@@ -209,7 +209,7 @@ func (e *Ears) forget() {
 }
 
 // lookCloser asks the gateways that have gone silent, and the disk about them.
-func (e *Ears) lookCloser(closer []*silent, doubt bool) {
+func (e *DeafWatch) lookCloser(closer []*silent, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
 	if doubt {
@@ -217,7 +217,7 @@ func (e *Ears) lookCloser(closer []*silent, doubt bool) {
 	}
 	var next atomic.Int64
 	var work sync.WaitGroup
-	for range min(earsOpen, len(closer)) {
+	for range min(mostAsked, len(closer)) {
 		work.Add(1)
 		guard.Go("asking a silent gateway", func() {
 			defer work.Done()
@@ -232,7 +232,7 @@ func (e *Ears) lookCloser(closer []*silent, doubt bool) {
 
 // findPorts finds out where gateways answer on /health, if that is not known. In the first look that is all gateways, so it is
 // one call.
-func (e *Ears) findPorts(of []*silent) {
+func (e *DeafWatch) findPorts(of []*silent) {
 	var names []string
 	for _, s := range of {
 		if !s.asked {
@@ -252,30 +252,30 @@ func (e *Ears) findPorts(of []*silent) {
 }
 
 // ask completes the evidence.
-func (e *Ears) ask(s *silent, ticks uint64) {
+func (e *DeafWatch) ask(s *silent, ticks uint64) {
 	after := s.policy.After
-	doubts := s.heard.doubts(s.evidence, after)
-	if s.health != nil && (doubts || !s.heard.answered) {
+	doubts := s.history.doubts(s.evidence, after)
+	if s.health != nil && (doubts || !s.history.answered) {
 		s.evidence.Answers, _ = s.health.look(time.Now().Add(earPatience))
-		s.heard.answered = s.heard.answered || s.evidence.Answers
-		s.evidence.Asked = s.heard.answered
+		s.history.answered = s.history.answered || s.evidence.Answers
+		s.evidence.Asked = s.history.answered
 	}
-	s.evidence.Idle = s.evidence.Idle && doubts && s.heard.treeRests(ticks)
+	s.evidence.Idle = s.evidence.Idle && doubts && s.history.treeRests(ticks)
 	if deaf, _ := Deaf(s.evidence, after); !deaf {
 		return
 	}
 	var st profiles.State
 	if !e.disk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
 		s.unknown = true // the disk may cause its silence
-	} else if st.Beat.After(s.heard.beat) && time.Since(st.Beat) < after {
+	} else if st.Beat.After(s.history.beat) && time.Since(st.Beat) < after {
 		s.evidence = Evidence{}
 		e.Beat(s.service.Profile)
 	}
 }
 
 // disk does what may wait for the disk, and reports whether it was done in time.
-func (e *Ears) disk(call func() error) bool {
-	if e.waiting.Add(1) > earsOpen {
+func (e *DeafWatch) disk(call func() error) bool {
+	if e.waiting.Add(1) > mostAsked {
 		e.waiting.Add(-1)
 		return false
 	}
@@ -303,7 +303,7 @@ func healthOf(env map[string]string) *httpLook {
 	return h
 }
 
-// deafLook asks the Ears about one run of a gateway.
+// deafLook asks the DeafWatch about one run of a gateway.
 type deafLook struct {
 	run      uint64
 	deafness func() (Deafness, bool)
@@ -317,7 +317,7 @@ func (l deafLook) look(time.Time) (good bool, answer string) {
 }
 
 // judge says what the evidence leads to. Where nothing can be said, all stays as it is.
-func (e *Ears) judge(found map[string]Deafness, s *silent) {
+func (e *DeafWatch) judge(found map[string]Deafness, s *silent) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
 	name := s.service.Name

@@ -21,9 +21,9 @@ import (
 	"hinit/supervisor"
 )
 
-// earRig are Ears that look when they are told to.
+// earRig are DeafWatch that look when they are told to.
 type earRig struct {
-	*Ears
+	*DeafWatch
 
 	snapshot supervisor.Snapshot
 	lines    atomic.Uint64
@@ -43,7 +43,7 @@ func newEarRig(pids ...int) *earRig {
 			Name: profiles.SlotName(profile), Profile: profile, Kind: supervisor.KindGateway, State: supervisor.Up, PID: pid, Run: uint64(i) + 1,
 		})
 	}
-	r.Ears = NewEars(EarOptions{
+	r.DeafWatch = NewDeafWatch(DeafOptions{
 		Snapshot: func() *supervisor.Snapshot { return &r.snapshot },
 		Lines:    func(string) uint64 { return r.lines.Load() },
 		Envs: func(of []string) (map[string]map[string]string, error) {
@@ -232,8 +232,8 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 	})
 }
 
-// TestEarsWakeUpSeldom: twice a minute however many gateways there are, and they ask no disk while all is well.
-func TestEarsWakeUpSeldom(t *testing.T) {
+// TestDeafWatchWakesUpSeldom: twice a minute however many gateways there are, and they ask no disk while all is well.
+func TestDeafWatchWakesUpSeldom(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
 	synctest.Test(t, func(t *testing.T) {
