@@ -1,6 +1,7 @@
 package profiles_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
 	"hinit/profiles"
@@ -376,5 +379,44 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 	}
 	if profiles.Exists(t, s, "profiles/p/gateway.pid") {
 		t.Error("gateway.pid is still there")
+	}
+}
+
+// TestForgedTimesOfUseOnlyOrderTheStarts: the agent puts links, FIFOs and dates of any year in the place of the files that say when a profile
+// was used. No start is held up or left out, and nothing is followed.
+func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
+	s := profiles.NewVolume(t)
+	elsewhere := filepath.Join(t.TempDir(), "root")
+	put := map[string]func(path string) error{
+		"fifo":   func(path string) error { return unix.Mkfifo(path, 0o666) },
+		"link":   func(path string) error { return os.Symlink(elsewhere, path) },
+		"loop":   func(path string) error { return os.Symlink(path, path) },
+		"future": func(path string) error { return os.Mkdir(path, 0) },
+		"past":   func(path string) error { return os.WriteFile(path, nil, 0) },
+	}
+	if err := errors.Join(os.WriteFile(elsewhere, nil, 0o600), os.Chtimes(elsewhere, time.Time{}, bootAt().AddDate(50, 0, 0))); err != nil {
+		t.Fatal(err)
+	}
+	for name, file := range put {
+		profiles.Write(t, s, "profiles/"+name+"/SOUL.md", "")
+		profiles.Write(t, s, "profiles/"+name+"/gateway_state.json", `{"desired_state":"running"}`)
+		for _, used := range []string{"state.db", "sessions"} {
+			path := filepath.Join(s.Root(), "profiles", name, used)
+			if err := file(path); err != nil {
+				t.Fatal(err)
+			}
+			if years := map[string]int{"future": 400, "past": -400}[name]; years != 0 {
+				_ = os.Chtimes(path, time.Time{}, bootAt().AddDate(years, 0, 0)) // as far as the file system goes
+			}
+		}
+	}
+	p := s.Reconcile(profiles.BootOptions{Now: bootAt})
+	if len(p.Profiles) != len(put)+1 || len(p.Warnings) > 0 {
+		t.Fatalf("plan %+v, %+v", p.Profiles, p.Warnings)
+	}
+	for _, d := range p.Profiles[1:] {
+		if !d.Start || d.Profile.Name == "link" && d.Used.After(time.Now()) {
+			t.Errorf("%s starts: %v, used %v", d.Profile.Name, d.Start, d.Used)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -187,6 +188,7 @@ func TestMissedTimes(t *testing.T) {
 		{"never seen", nil, []string{"t 3h0m0s"}},
 		{"missed three", map[string]time.Duration{"t": 72 * time.Hour}, []string{"t 0s", "t 3h0m0s"}},
 		{"missed none", map[string]time.Duration{"t": 20 * time.Hour}, []string{"t 3h0m0s"}},
+		{"forged, of the year 1", map[string]time.Duration{"t": math.MaxInt64}, []string{"t 0s", "t 3h0m0s"}},
 		{"from the future", map[string]time.Duration{"t": -100 * time.Hour}, []string{"t 3h0m0s"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
