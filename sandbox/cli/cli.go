@@ -232,8 +232,10 @@ var errUnknown = errors.New("no such sandbox; see: hinit sandbox ls")
 
 // codeOf is the exit code of a kind of error.
 func codeOf(err error) int {
-	option := (*sandbox.OptionError)(nil)
+	option, down := (*sandbox.OptionError)(nil), (*sandbox.StateError)(nil)
 	switch {
+	case errors.As(err, &down):
+		return cmdline.NotUp
 	case errors.Is(err, errUnknown), errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrNoJob):
 		return cmdline.Unknown
 	case errors.Is(err, sandbox.ErrNoEngine):

@@ -99,7 +99,7 @@ func (i *invocation) exec() (int, error) {
 	}
 	box, err := i.open()
 	if err != nil {
-		return i.down(err)
+		return cmdline.Done, err
 	}
 	if i.opt.background {
 		req.Stdin = nil
@@ -115,14 +115,6 @@ func (i *invocation) exec() (int, error) {
 	return i.wait(box, req)
 }
 
-// down gives a sandbox that does not run its exit code.
-func (i *invocation) down(err error) (int, error) {
-	if down := (*sandbox.StateError)(nil); errors.As(err, &down) {
-		return cmdline.NotUp, err
-	}
-	return cmdline.Done, err
-}
-
 func (i *invocation) terminal(req *sandbox.Request) {
 	req.TTY, req.Size, req.Resizes, req.Stderr = true, i.call.Size, i.call.Resizes, nil
 }
@@ -133,7 +125,7 @@ func (i *invocation) wait(box *sandbox.Sandbox, req sandbox.Request) (int, error
 	case errors.Is(err, sandbox.ErrLost):
 		return Lost, err
 	case err != nil:
-		return i.down(err)
+		return cmdline.Done, err
 	case result.TimedOut:
 		fmt.Fprintf(i.call.Err, "the command ran out of time after %v, and was ended with all that it started\n", result.Duration.Round(time.Millisecond))
 	case result.OOMKilled:
@@ -145,7 +137,7 @@ func (i *invocation) wait(box *sandbox.Sandbox, req sandbox.Request) (int, error
 func (i *invocation) shell() (int, error) {
 	box, err := i.open()
 	if err != nil {
-		return i.down(err)
+		return cmdline.Done, err
 	}
 	req := i.request()
 	req.Argv, req.Timeout = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi"}, -1
@@ -243,7 +235,7 @@ func (i *invocation) logs() (int, error) {
 	}
 	box, err := i.adopt(d.Container)
 	if err != nil {
-		return i.down(err)
+		return cmdline.Done, err
 	}
 	_, err = box.JobOutput(i.ctx, i.opt.job, 0, i.opt.follow, i.call.Out)
 	return cmdline.Done, err
@@ -259,7 +251,7 @@ func (i *invocation) stop() (int, error) {
 		}
 		box, err := i.adopt(i.word())
 		if err != nil {
-			return i.down(err)
+			return cmdline.Done, err
 		}
 		_, err = box.Kill(i.ctx, i.opt.job, 0)
 		return cmdline.Done, err
@@ -324,7 +316,7 @@ func (i *invocation) removed(found []sandbox.Reaped) (int, error) {
 func (i *invocation) put() (int, error) {
 	box, err := i.open()
 	if err != nil {
-		return i.down(err)
+		return cmdline.Done, err
 	}
 	return cmdline.Done, box.PutTree(i.ctx, i.words[0], i.call.In)
 }
@@ -332,7 +324,7 @@ func (i *invocation) put() (int, error) {
 func (i *invocation) get() (int, error) {
 	box, err := i.open()
 	if err != nil {
-		return i.down(err)
+		return cmdline.Done, err
 	}
 	return cmdline.Done, box.GetTree(i.ctx, i.words[0], i.call.Out)
 }

@@ -155,6 +155,11 @@ func TestPausedWithoutAConnection(t *testing.T) {
 				}
 				away()
 			}
+			for _, args := range [][]string{{"exec", "--background", "true"}, {"shell"}, {"cp", ":/etc/passwd", p.dir + "/copy"}} {
+				if r := p.sandbox(args...); r.code != 3 || !strings.Contains(r.err, "is paused") {
+					t.Errorf("paused, %q: %v", args, r)
+				}
+			}
 			if state := strings.TrimSpace(docker("inspect", "--format", "{{.State.Status}}", id).out); state != "paused" {
 				t.Errorf("it is %s", state)
 			}
