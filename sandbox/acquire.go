@@ -248,8 +248,8 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 		return false, err
 	}
 	spec.Mounts = append(slices.Clone(spec.Mounts),
-		Mount{Type: "bind", Source: dir, Target: mux.RunDir, MustExist: true},
-		Mount{Type: "bind", Source: tools, Target: mux.ToolsDir, ReadOnly: true, MustExist: true})
+		Mount{Type: "bind", Source: dir, Target: mux.RunDir},
+		Mount{Type: "bind", Source: tools, Target: mux.ToolsDir, ReadOnly: true})
 	return true, nil
 }
 

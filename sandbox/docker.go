@@ -82,7 +82,7 @@ func (d *docker) Info(ctx context.Context) (Info, error) {
 	if err != nil {
 		return Info{}, engineError("ask the engine what it is", err)
 	}
-	out := Info{Name: "docker", Version: info.ServerVersion, API: d.c.ClientVersion(), OS: info.OSType, Driver: info.Driver}
+	out := Info{Version: info.ServerVersion, API: d.c.ClientVersion(), OS: info.OSType, Driver: info.Driver}
 	out.Arch = map[string]string{"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}[info.Architecture]
 	if out.Arch == "" {
 		out.Arch = info.Architecture

@@ -74,10 +74,10 @@ type Attachment interface {
 
 // Info describes an engine.
 type Info struct {
-	Name, Version, API string // "docker", "20.10.24", "1.41"
-	OS, Arch           string // as Go names them
-	Driver             string // of storage, such as "overlay2"
-	Users              string // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
+	Version, API string // "20.10.24", "1.41"
+	OS, Arch     string // as Go names them
+	Driver       string // of storage, such as "overlay2"
+	Users        string // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
 }
 
 // Image is what matters of an image.
@@ -135,7 +135,6 @@ type Mount struct {
 	Type             string // "bind", "volume" or "tmpfs"
 	Source, Target   string
 	ReadOnly         bool
-	MustExist        bool   // a bind whose source is missing is an error, not made
 	Options          string // of a tmpfs, as mount(8) takes them
 	CreateHostParent bool   // make the source if it is missing, as -v does
 }

@@ -228,7 +228,7 @@ func parseVolume(v string, options ...string) (Mount, error) {
 
 // mount reads what --mount takes: type=bind,source=…,target=…[,readonly].
 func mount(v string) (Mount, error) {
-	m := Mount{Type: "volume", MustExist: true}
+	m := Mount{Type: "volume"}
 	var wrong error
 	for field := range strings.SplitSeq(v, ",") {
 		key, value, has := strings.Cut(field, "=")

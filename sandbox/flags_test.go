@@ -24,7 +24,7 @@ func TestApplyFlags(t *testing.T) {
 			{Type: "volume", Source: "name", Target: "/c"},
 			{Type: "volume", Target: "/anonymous"},
 		}}},
-		{"--mount type=bind,src=/a,dst=/b,readonly image", Spec{Mounts: []Mount{{Type: "bind", Source: "/a", Target: "/b", ReadOnly: true, MustExist: true}}}},
+		{"--mount type=bind,src=/a,dst=/b,readonly image", Spec{Mounts: []Mount{{Type: "bind", Source: "/a", Target: "/b", ReadOnly: true}}}},
 		{"--tmpfs /tmp:rw,size=512m --tmpfs /run image", Spec{Mounts: []Mount{
 			{Type: "tmpfs", Target: "/tmp", Options: "rw,size=512m"}, {Type: "tmpfs", Target: "/run"},
 		}}},

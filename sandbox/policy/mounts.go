@@ -50,7 +50,7 @@ func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
 				return false, g.refused(m, errors.New("something else is mounted below it"))
 			}
 			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
-			m.MustExist, m.CreateHostParent = true, false // or the engine makes it as root, wherever a link leads
+			m.CreateHostParent = false // or the engine makes it as root, wherever a link leads
 		}
 		mounts[i] = m
 	}

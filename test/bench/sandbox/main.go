@@ -151,7 +151,7 @@ func (b *bench) prepare() (err error) {
 	if err != nil {
 		return err
 	}
-	b.report.Engine = fmt.Sprintf("%s %s, API %s", info.Name, info.Version, info.API)
+	b.report.Engine = fmt.Sprintf("%s %s, API %s", "docker", info.Version, info.API)
 	b.m, err = sandbox.NewManager(b.engine, options(b.dir))
 	return err
 }
