@@ -328,15 +328,17 @@ func TestAnAddressForOthersNeedsAToken(t *testing.T) {
 	}
 }
 
-// TestWithoutTheProgramAllElseWorks: a hinit alone in its directory.
+// TestWithoutTheProgramAllElseWorks: a hinit without hinit-web beside it.
 func TestWithoutTheProgramAllElseWorks(t *testing.T) {
 	b := newBox(t, services)
-	text, err := os.ReadFile(filepath.Join(bin, "hinit"))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(b.dir, "hinit"), text, 0o700)
-	}
-	if err != nil {
-		t.Fatal(err)
+	for _, program := range []string{"hinit", "hinit-tools"} {
+		text, err := os.ReadFile(filepath.Join(bin, program))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(b.dir, program), text, 0o700)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	alone := b.dir + "/hinit"
 	for _, verb := range []string{"web", "metrics", "forward"} {
