@@ -21,7 +21,7 @@ var floors = map[string]int{
 	"hinit/cmd/hinit":                9,
 	"hinit/cmd/hinit-shim":           6,
 	"hinit/cmd/hinit-sandbox-helper": 6,
-	"hinit/cmd/hinit-kanban":         7,
+	"hinit/cmd/hinit-kanban":         8,
 	"hinit/cmd/hinit-sandbox":        6,
 	"hinit/cmd/hinit-web":            6,
 
@@ -39,9 +39,9 @@ var floors = map[string]int{
 	"hinit/internal/top/feed":  4,
 	"hinit/internal/top/frame": 0,
 
-	"hinit/kanban/cli/runner":  5,
+	"hinit/kanban/cli/runner":  6,
 	"hinit/kanban/cli/serve":   5,
-	"hinit/kanban/cli":         6, // in kanban/, and above PID 1's rooms that it talks to
+	"hinit/kanban/cli":         7, // in kanban/, and above PID 1's rooms that it talks to
 	"hinit/internal/agentcli":  5, // as cli, but with the words and texts of the agent
 	"hinit/internal/cli":       5,
 	"hinit/internal/cli/tools": 6, // of hinit-tools, which PID 1 does not link
@@ -82,6 +82,7 @@ var floors = map[string]int{
 	"hinit/internal/gateways":        7,
 	"hinit/internal/gateways/orders": 4,
 	"hinit/internal/runs":            4, // PID 1 has it, and hinit-kanban without a PID 1
+	"hinit/internal/runs/local":      5, // outside PID 1
 	"hinit/internal/reexec":          4,
 
 	"hinit/internal/imports": 1, // of hinit-import, which PID 1 does not link

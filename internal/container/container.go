@@ -86,15 +86,6 @@ type progress struct {
 	logged    chan struct{}             // closed when the boot log is written; set like reading
 }
 
-// newContainer makes everything but touches nothing that could hang: no data volume, no process.
-func newContainer(cfg *config.Config, agent boot.Agent, args []string, route boot.Route, sig *signals.Signals) (*container, error) {
-	procs, err := proc.New()
-	if err != nil {
-		return nil, err
-	}
-	return assemble(cfg, agent, args, route, sig, procs)
-}
-
 // assemble makes the rooms of a container that has its table of processes.
 func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Route, sig *signals.Signals, procs *proc.Table) (*container, error) {
 	c := &container{

@@ -40,11 +40,10 @@ const flushTime = 700 * time.Millisecond
 // Main is the init of a container. It blocks until the container ends and returns its exit code. argv0 is the name it was called
 // by, args what follows it.
 func Main(argv0 string, args []string) int {
-	sig, made, code, over := beginInit(args)
+	first, code, over := beginInit(args)
 	if over {
 		return code
 	}
-	normalGC := tuning.RelaxGC()
 	cfg, err := loadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
 		return refuse(exitUsage, err)
@@ -65,35 +64,52 @@ func Main(argv0 string, args []string) int {
 	route := boot.RouteCommand(boot.CommandLine{
 		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Own: cfg.Image.Subcommands, Env: os.LookupEnv, Look: boot.Lookup(personality.Path(cfg.Home), wd),
 	})
-	c, err := newContainer(cfg, agent, args, route, sig)
-	if err != nil {
-		return refuse(exitFailed, err)
-	}
-	return c.life(func(ctx context.Context) {
-		defer normalGC()
-		c.bootUp(ctx, made)
-	})
+	return first.live(cfg, agent, args, route)
+}
+
+// firstImage is the program of a container that begins: nothing was handed over to it.
+type firstImage struct {
+	sig      *signals.Signals
+	threads  func() // returns when the threads are there that services must not take the place of
+	normalGC func() // ends the boot's own pace of garbage collection
 }
 
 // beginInit is what every init does first. over says that this image could not begin, or took over and came to the container's end.
 // code is the exit code then.
-func beginInit(args []string) (sig *signals.Signals, made func(), code int, over bool) {
+func beginInit(args []string) (first firstImage, code int, over bool) {
 	// The Go runtime would end the process on a signal without a handler. Package early handles the signals that mean the end
 	// already.
-	sig = signals.Listen()
-	taken, err := reexec.Take()
+	first.sig = signals.Listen()
+	taken, none := reexec.Take()
 	tuning.InheritNothing()
 	tuning.LimitMemory()
-	made, few := tuning.MakeThreads(taken.Threads())
-	if few != nil {
-		return sig, nil, refuse(exitFailed, few), true
+	var err error
+	if first.threads, err = tuning.MakeThreads(taken.Threads()); err != nil {
+		return first, refuse(exitFailed, err), true
 	}
-	if !errors.Is(err, reexec.ErrNone) {
-		made()
+	if !errors.Is(none, reexec.ErrNone) {
+		first.threads()
 		taken.Stood = taken.Halted.Resume()
-		return sig, nil, successorMain(args, sig, taken, err), true
+		return first, successorMain(args, first.sig, taken, none), true
 	}
-	return sig, made, 0, false
+	first.normalGC = tuning.RelaxGC()
+	return first, 0, false
+}
+
+// live makes the container, boots it, and blocks until it ends. It makes everything before it touches anything that could hang.
+func (f firstImage) live(cfg *config.Config, agent boot.Agent, args []string, route boot.Route) int {
+	procs, err := proc.New()
+	if err != nil {
+		return refuse(exitFailed, err)
+	}
+	c, err := assemble(cfg, agent, args, route, f.sig, procs)
+	if err != nil {
+		return refuse(exitFailed, err)
+	}
+	return c.life(func(ctx context.Context) {
+		defer f.normalGC()
+		c.bootUp(ctx, f.threads)
+	})
 }
 
 // life lasts as long as the container, from the beginning of this image.
@@ -208,11 +224,10 @@ const hereConfig = "hinit.yaml"
 // Plain is the init that supervises the services of a file and nothing else, "" for the usual places. It blocks until they are
 // stopped, and returns the exit code of the process.
 func Plain(file string) int {
-	sig, made, code, over := beginInit(nil)
+	first, code, over := beginInit(nil)
 	if over {
 		return code
 	}
-	normalGC := tuning.RelaxGC()
 	file, err := plainFile(file)
 	if err != nil {
 		return refuse(exitUsage, err)
@@ -224,14 +239,7 @@ func Plain(file string) int {
 	if len(cfg.Services) == 0 {
 		return refuse(exitUsage, config.NoServices(cfg.Path))
 	}
-	c, err := newContainer(cfg, boot.Caller(), nil, boot.Route{Plain: true}, sig)
-	if err != nil {
-		return refuse(exitFailed, err)
-	}
-	return c.life(func(ctx context.Context) {
-		defer normalGC()
-		c.bootUp(ctx, made)
-	})
+	return first.live(cfg, boot.Caller(), nil, boot.Route{Plain: true})
 }
 
 // plainFile is the path of the configuration of a plain supervisor, absolute where a reload would look for it elsewhere.

@@ -16,6 +16,7 @@ import (
 	"hinit/client"
 	"hinit/internal/proc"
 	"hinit/internal/runs"
+	"hinit/internal/runs/local"
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) {
 	testproc.Main()
 	testkit.Alone()
 	var err error
-	if book, err = runs.Local(); err != nil {
+	if book, err = local.Book(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -13,6 +13,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/internal/runs"
+	onehost "hinit/internal/runs/local"
 	"hinit/kanban"
 )
 
@@ -45,7 +46,7 @@ func (h pid1) follow(ctx context.Context, tell func(client.Run)) error {
 // Local returns a runner that supervises its workers in this process, with the command that hinit.yaml has for them. It may be called
 // once in a process.
 func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
-	book, err := runs.Local()
+	book, err := onehost.Book()
 	if err != nil {
 		return nil, err
 	}

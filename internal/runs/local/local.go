@@ -1,4 +1,6 @@
-package runs
+// Package local makes the book of runs of a program that no PID 1 works for. PID 1's program does not link it. It owns a goroutine, the loop
+// of a supervisor.
+package local
 
 import (
 	"os"
@@ -7,12 +9,13 @@ import (
 
 	"hinit/internal/guard"
 	"hinit/internal/proc"
+	"hinit/internal/runs"
 	"hinit/supervisor"
 )
 
-// Local returns the book of a supervisor of its own, for a program that no PID 1 works for. The program becomes a subreaper, so
+// Book returns the runs of a supervisor of its own. The program becomes a subreaper, so
 // that what a run leaves behind comes to it. Runs that are alive when the program ends go on. It may be called once in a process.
-func Local() (*Book, error) {
+func Book() (*runs.Book, error) {
 	proc.Unignore()
 	procs, err := proc.New()
 	if err != nil {
@@ -20,7 +23,7 @@ func Local() (*Book, error) {
 	}
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
-	b := NewBook()
+	b := runs.NewBook()
 	loop := supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: sink{b}, Children: children, Mute: proc.MuteChildren(), OOMKills: proc.OOMKills(),
 		OnSignal: func(os.Signal) supervisor.Event { return nil },
@@ -31,7 +34,7 @@ func Local() (*Book, error) {
 }
 
 // sink is the output of runs for a supervisor that has nothing else.
-type sink struct{ *Book }
+type sink struct{ *runs.Book }
 
 // Tail implements supervisor.LogSink. The end of a run's log stays in its file.
 func (sink) Tail(string, func([]string)) {}
