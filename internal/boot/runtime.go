@@ -6,13 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/fsutil"
+	"hinit/internal/trust"
 )
 
 // systemRuntimeDir is the default runtime directory where /run is writable.
@@ -188,7 +187,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 func tamperProof(info fs.FileInfo, uid int) error {
 	owner := int(ownerUID(info))
 	// In a user namespace the machine's /tmp may belong to a user outside of the namespace.
-	stranger := info.Mode()&fs.ModeSticky != 0 && outsideNamespace(owner)
+	stranger := info.Mode()&fs.ModeSticky != 0 && trust.Outside(uint32(owner))
 	if owner != 0 && owner != uid && !stranger {
 		return fmt.Errorf("belongs to uid %d", owner)
 	}
@@ -200,25 +199,6 @@ func tamperProof(info fs.FileInfo, uid int) error {
 		return fmt.Errorf("can be written by other users (mode %04o)", info.Mode().Perm())
 	}
 	return nil
-}
-
-// outsideNamespace reports whether uid stands for all users that this namespace does not map (user_namespaces(7)).
-func outsideNamespace(uid int) bool {
-	overflow, err := os.ReadFile("/proc/sys/kernel/overflowuid")
-	if err != nil || strings.TrimSpace(string(overflow)) != strconv.Itoa(uid) {
-		return false
-	}
-	maps, err := os.ReadFile("/proc/self/uid_map")
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(maps)) {
-		var inside, outside, count int
-		if _, err := fmt.Sscan(line, &inside, &outside, &count); err != nil || uid >= inside && uid < inside+count {
-			return false
-		}
-	}
-	return true
 }
 
 // bare removes the path from an error, for messages that have it.

@@ -36,6 +36,9 @@ type Judge func(st *unix.Stat_t) (why, remedy string)
 // overflow is whom the kernel names as the owner of what belongs to a user that this user namespace doesn't have.
 const overflow = 65534
 
+// Outside reports whether uid stands for all users that this user namespace does not have.
+func Outside(uid uint32) bool { return uid == overflow && !mapped(overflow) }
+
 // mapped reports whether a process of this user namespace could be that user (user_namespaces(7)). Without /proc it could.
 func mapped(uid uint32) bool {
 	fd, err := retry(func() (int, error) { return unix.Open("/proc/self/uid_map", unix.O_RDONLY|unix.O_CLOEXEC, 0) })
@@ -66,7 +69,7 @@ func mapped(uid uint32) bool {
 // list shows in the group's bits.
 func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	switch {
-	case st.Uid != 0 && (st.Uid != overflow || mapped(overflow)):
+	case st.Uid != 0 && !Outside(st.Uid):
 		return "belongs to uid " + strconv.FormatUint(uint64(st.Uid), 10), "chown root"
 	case writable(st, 0o002):
 		return "can be written by everybody", "chmod o-w"
