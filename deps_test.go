@@ -90,10 +90,12 @@ var floors = map[string]int{
 	"hinit/internal/control/show": 1, // how what a client hears is shown to people
 	"hinit/internal/cmdline":      2,
 
-	"hinit/client":          0, // what the API says; it imports nothing of the house
-	"hinit/internal/boot":   3,
-	"hinit/profiles":        3,
-	"hinit/profiles/manage": 4, // of hinit-tools
+	"hinit/client":             0, // what the API says; it imports nothing of the house
+	"hinit/internal/boot":      3,
+	"hinit/internal/boot/kept": 0,
+	"hinit/internal/boot/keep": 2, // of hinit-tools
+	"hinit/profiles":           3,
+	"hinit/profiles/manage":    4, // of hinit-tools
 
 	"hinit/internal/probe": 4, // it reads state files, as profiles does
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"testing"
+
+	"hinit/internal/boot/kept"
 )
 
 // BenchmarkPrepare compares a boot with many files on the volume with an empty one.
@@ -19,7 +21,7 @@ func BenchmarkPrepare(b *testing.B) {
 			install(b, o)
 			prepareOK(b, o)
 			give(b, home, agentUID)
-			_ = os.Remove(home + "/" + pendingName)
+			_ = os.Remove(home + "/" + kept.Pending)
 			fill(b, home+"/profiles/coder/work", files/2)
 			fill(b, home+"/workspace", files/2)
 			for b.Loop() {

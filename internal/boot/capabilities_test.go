@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/boot/kept"
 	"hinit/internal/testkit"
 )
 
@@ -40,7 +41,7 @@ func TestWithoutTheRightToChown(t *testing.T) {
 	if uidOf(t, home+"/sessions") != agentUID {
 		t.Error("directories are not made as the agent")
 	}
-	if _, err := os.Lstat(home + "/" + pendingName); err == nil {
+	if _, err := os.Lstat(home + "/" + kept.Pending); err == nil {
 		t.Error("the mark of a repair is left")
 	}
 }

@@ -2,21 +2,18 @@ package boot
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
+	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
@@ -24,9 +21,8 @@ import (
 
 const (
 	// Seed is the file that the build of the image saves after a first boot with an empty data directory. It has the content of
-	// all files, one after the other. Their names are in a file beside it, with the suffix seedIndex.
-	Seed      = "/usr/share/hinit/home"
-	seedIndex = ".json"
+	// all files, one after the other. Their names are in a file beside it, with the suffix kept.Index.
+	Seed = "/usr/share/hinit/home"
 
 	// A copy of the seed grows in a directory of the volume, gets another name when it is complete, and is then moved to its places.
 	// A boot that finds either goes on from there.
@@ -38,11 +34,8 @@ const (
 	seedChunk = 1 << 20
 )
 
-// lostAndFound is in every empty ext4.
-const lostAndFound = "lost+found"
-
 // beforeTheBoot are the names that an empty data directory may hold: of the file system, the lease and an interrupted boot.
-var beforeTheBoot = []string{lostAndFound, lease.DirName, pendingName, seedGrowing}
+var beforeTheBoot = []string{kept.LostAndFound, lease.DirName, kept.Pending, seedGrowing}
 
 // plant copies the seed to an empty data directory, as the agent's user and with the modes of the image.
 func (p *preparer) plant(ctx context.Context, s *step) error {
@@ -86,7 +79,7 @@ func (p *preparer) plant(ctx context.Context, s *step) error {
 
 // grow writes the seed to seedGrown.
 func (p *preparer) grow(ctx context.Context, d *fsutil.Dir) error {
-	k, err := readKept(p.Seed)
+	k, err := kept.Read(p.Seed)
 	if err != nil {
 		return err
 	}
@@ -152,29 +145,6 @@ func settle(d *fsutil.Dir) error {
 	return d.RemoveAll(seedGrown)
 }
 
-// kept is the record beside the seed.
-type kept struct {
-	record
-	Files []keptFile `json:"files"` // a directory comes before what is in it
-}
-
-type keptFile struct {
-	Name string      `json:"name"`
-	Mode fs.FileMode `json:"mode"`
-	Size int         `json:"size,omitempty"`
-}
-
-// withoutKey returns an .env without the key that the boot generates for each container.
-func withoutKey(data []byte) []byte {
-	var b strings.Builder
-	for line := range strings.Lines(string(data)) {
-		if _, mine := keyValue(line); !mine {
-			b.WriteString(line)
-		}
-	}
-	return []byte(b.String())
-}
-
 // syncTree writes out the file system of a directory (syncfs(2)). A crash before its end leaves an incomplete copy.
 func syncTree(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -182,101 +152,4 @@ func syncTree(path string) error {
 		return err
 	}
 	return errors.Join(unix.Syncfs(fd), unix.Close(fd))
-}
-
-// neverKept are files of the first boot that belong to one container.
-var neverKept = []string{
-	"logs", recordFile, pendingName, lostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
-	"auth.lock", "state",
-}
-
-// KeepHome is for the build of an image. A boot has filled the empty data directory home; KeepHome saves it in the file seed,
-// with the record of the boot steps and without generated keys. It returns the names of the steps that can be skipped with it;
-// without any, it saves nothing.
-func KeepHome(home, seed string) (steps []string, err error) {
-	from, err := fsutil.OpenReal(home, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer from.Close()
-	var r record
-	data, err := from.ReadFile(recordFile, maxRecord)
-	if err == nil {
-		err = json.Unmarshal(data, &r)
-	}
-	if err == nil && len(r.Steps) > 0 {
-		err = keep(home, seed, r)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot keep %q: %w", home, err)
-	}
-	return slices.Sorted(maps.Keys(r.Steps)), nil
-}
-
-func keep(home, seed string, r record) error {
-	k := kept{record: r}
-	var all []byte
-	err := filepath.WalkDir(home, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || path == home {
-			return err
-		}
-		rel, err := filepath.Rel(home, path)
-		if err != nil {
-			return err
-		}
-		if slices.Contains(neverKept, rel) {
-			if e.IsDir() {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		f := keptFile{Name: rel, Mode: info.Mode()}
-		switch {
-		case info.IsDir():
-			f.Mode |= 0o700
-		case info.Mode().IsRegular():
-			data, err := os.ReadFile(path)
-			if err != nil {
-				return err
-			}
-			if rel == envFile {
-				data = withoutKey(data)
-			}
-			f.Size = len(data)
-			all = append(all, data...)
-		default:
-			return fmt.Errorf("%s is neither a file nor a directory", rel)
-		}
-		k.Files = append(k.Files, f)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	index, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
-	dir, _, err := fsutil.MakeReal(filepath.Dir(seed), 0o755, nil)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // for a container may start as any user
-	return errors.Join(dir.Replace(name, all, readable), dir.Replace(name+seedIndex, append(index, '\n'), readable))
-}
-
-func readKept(seed string) (k kept, err error) {
-	data, err := os.ReadFile(seed + seedIndex)
-	if err == nil {
-		err = json.Unmarshal(data, &k)
-	}
-	if err == nil && k.Format != recordFormat {
-		err = fmt.Errorf("its format is %d, not %d", k.Format, recordFormat)
-	}
-	return k, err
 }

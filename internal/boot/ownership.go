@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/blocking"
+	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
@@ -30,16 +31,14 @@ var (
 	agentFiles = []string{
 		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
 		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
-		"active_profile", recordFile,
+		"active_profile", kept.RecordFile,
 	}
 )
 
 const (
 	configFile   = "config.yaml"
 	profilesName = "profiles"
-	// pendingName is a file that marks a repair of the whole data directory, so that an interrupted one is resumed.
-	pendingName = ".hinit-repair-pending"
-	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
+	pendingText  = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
 	// pendingWas, with a uid, is the line after it where the agent had another uid before.
 	pendingWas = "uid %d was the agent's\n"
 	// mountPatience is how long the boot waits for mounts among the agent's directories, in several steps: a process that was
@@ -125,15 +124,15 @@ func (o *owning) homeItself() error {
 	o.step.info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
 	text := pendingText
 	// A host's own user has no record of boot steps: that is made as the agent's.
-	if mine, err := o.root.Lstat(recordFile); err == nil && uid != 0 && ownerUID(mine) == uid {
+	if mine, err := o.root.Lstat(kept.RecordFile); err == nil && uid != 0 && ownerUID(mine) == uid {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
 	// Before the change of owner, so that a crash between the two leaves the mark. The agent can remove it.
-	_ = o.root.Remove(pendingName) // of an earlier repair
-	_ = o.root.Exclusive(pendingName, []byte(text), 0o644)
+	_ = o.root.Remove(kept.Pending) // of an earlier repair
+	_ = o.root.Exclusive(kept.Pending, []byte(text), 0o644)
 	if _, _, err := o.root.Chown("", o.to); err != nil {
 		o.step.cannotChown(o.Home)
-		_ = o.root.Remove(pendingName) // nothing in there could be changed either
+		_ = o.root.Remove(kept.Pending) // nothing in there could be changed either
 		return nil
 	}
 	o.step.full = true
@@ -144,11 +143,11 @@ func (o *owning) homeItself() error {
 // it can neither make a file of root's nor write into one. It can't keep one and bring it back either. A rename or a link changes
 // the ctime of the inode, which otherwise is the time of the writing (inode(7)).
 func pending(root *fsutil.Dir) (was uint32, is bool) {
-	mark, err := root.Lstat(pendingName)
+	mark, err := root.Lstat(kept.Pending)
 	if err != nil || ownerUID(mark) != 0 || rawStat(mark).Ctim != rawStat(mark).Mtim {
 		return 0, false
 	}
-	text, err := root.ReadFile(pendingName, int64(len(pendingText)+64))
+	text, err := root.ReadFile(kept.Pending, int64(len(pendingText)+64))
 	rest, is := strings.CutPrefix(string(text), pendingText)
 	if err != nil || !is {
 		return 0, false

@@ -15,6 +15,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/blocking"
+	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
@@ -188,7 +189,7 @@ func (r *repair) run(ctx context.Context) {
 		if !r.formerly(d) {
 			return
 		}
-		_ = d.Remove(pendingName)
+		_ = d.Remove(kept.Pending)
 	}
 	r.end(nil)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 )
@@ -221,7 +222,7 @@ func TestRepairSurvivesDepth(t *testing.T) {
 func TestTheAgentCanNotMakeTheMarkOfARepair(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	write(t, home+"/"+pendingName, "")
+	write(t, home+"/"+kept.Pending, "")
 	give(t, home, agentUID)
 	o, _ := options(t, home, nil)
 	if r := prepareOK(t, o); r.Full {
@@ -241,7 +242,7 @@ func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	if r := prepareOK(t, o); !r.Full { // the first one was interrupted
 		t.Error("the mark is lost")
 	}
-	mark := home + "/" + pendingName
+	mark := home + "/" + kept.Pending
 	must(t, os.Rename(mark, home+"/kept"))
 	must(t, os.Rename(home+"/kept", mark))
 	if r := prepareOK(t, o); r.Full {
@@ -273,7 +274,7 @@ func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 	home := volume(t)
 	const before = 1234
 	for name, uid := range map[string]int{
-		recordFile: before, "SOUL.md": before, "audio_cache/a.ogg": before, "config.yaml.bak-1": before, "mixed/mine": before, "mixed/host": 0,
+		kept.RecordFile: before, "SOUL.md": before, "audio_cache/a.ogg": before, "config.yaml.bak-1": before, "mixed/mine": before, "mixed/host": 0,
 		"host_secret.json": 0, "other": 4321,
 	} {
 		must(t, os.MkdirAll(filepath.Dir(home+"/"+name), 0o755))
@@ -294,7 +295,7 @@ func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 			t.Errorf("%s is uid %d's, want %d", name, got, want)
 		}
 	}
-	if _, err := os.Lstat(home + "/" + pendingName); err == nil {
+	if _, err := os.Lstat(home + "/" + kept.Pending); err == nil {
 		t.Error("the mark is left")
 	}
 }

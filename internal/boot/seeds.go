@@ -12,13 +12,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 )
 
 const (
-	envFile     = ".env"
 	stampFile   = ".install_method"
-	apiKey      = "API_SERVER_KEY"
 	maxSeedSize = 1 << 20 // of a template or an .env; they are a few kilobytes
 
 	// The modes of these files after every boot (steps 8 and 14).
@@ -41,7 +40,7 @@ func (p *preparer) seeds(ctx context.Context, s *step) error {
 		name, source string
 		mode         fs.FileMode // 0: the source's, without write permission for others
 	}{
-		{envFile, ".env.example", envMode},
+		{kept.Env, ".env.example", envMode},
 		{configFile, "cli-config.yaml.example", configMode},
 		{"SOUL.md", "docker/SOUL.md", 0},
 	} {
@@ -125,12 +124,12 @@ func (p *preparer) create(s *step, d *fsutil.Dir, rel string, data []byte, mode 
 
 // generateKey puts a key for the gateway's API server into .env if it has none (step 13).
 func (p *preparer) generateKey(s *step, d *fsutil.Dir) error {
-	data, err := d.ReadFile(envFile, maxSeedSize)
+	data, err := d.ReadFile(kept.Env, maxSeedSize)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, fsutil.ErrSymlink), err == nil && p.linked && !hasKey(data):
-		s.refuse("append", p.path(envFile))
+		s.refuse("append", p.path(kept.Env))
 		return nil
 	case err != nil:
 		return err
@@ -139,21 +138,21 @@ func (p *preparer) generateKey(s *step, d *fsutil.Dir) error {
 	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // never fails, see crypto/rand
-	line := apiKey + "=" + hex.EncodeToString(secret) + "\n"
+	line := kept.APIKey + "=" + hex.EncodeToString(secret) + "\n"
 	if err := addLine(d, data, line); err != nil {
 		return err
 	}
-	s.info("Generated %s for the loopback gateway api_server", apiKey)
+	s.info("Generated %s for the loopback gateway api_server", kept.APIKey)
 	return nil
 }
 
 // addLine appends line to .env and removes empty assignments of the key.
 func addLine(d *fsutil.Dir, data []byte, line string) error {
-	text := withoutKey(data)
+	text := kept.WithoutKey(data)
 	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
 		text = append(text, '\n')
 	}
-	err := d.Replace(envFile, append(text, line...), fsutil.ReplaceOptions{Mode: 0o600, KeepMode: true})
+	err := d.Replace(kept.Env, append(text, line...), fsutil.ReplaceOptions{Mode: 0o600, KeepMode: true})
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}
@@ -161,7 +160,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}
-	if _, appendErr := d.Append(envFile, []byte(line), 0o600); appendErr != nil {
+	if _, appendErr := d.Append(kept.Env, []byte(line), 0o600); appendErr != nil {
 		return err
 	}
 	return nil
@@ -169,31 +168,22 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 
 func hasKey(data []byte) bool {
 	for line := range strings.Lines(string(data)) {
-		if v, mine := keyValue(line); mine && v != "" {
+		if v, mine := kept.KeyOf(line); mine && v != "" {
 			return true
 		}
 	}
 	return false
 }
 
-func keyValue(line string) (value string, mine bool) {
-	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), apiKey)
-	if !ok {
-		return "", false
-	}
-	value, ok = strings.CutPrefix(strings.TrimLeft(rest, " "), "=")
-	return strings.Trim(value, " \t\r\n\"'"), ok
-}
-
 // closeEnv makes .env private, at every boot (step 14).
 func (p *preparer) closeEnv(s *step, d *fsutil.Dir) {
-	info, err := d.Lstat(envFile)
+	info, err := d.Lstat(kept.Env)
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeSymlink != 0, p.linked && info.Mode().Perm() != envMode:
-		s.refuse("chown/chmod", p.path(envFile))
+		s.refuse("chown/chmod", p.path(kept.Env))
 	default:
-		if _, err := d.Chmod(envFile, envMode); err != nil && !errors.Is(err, fs.ErrPermission) {
+		if _, err := d.Chmod(kept.Env, envMode); err != nil && !errors.Is(err, fs.ErrPermission) {
 			s.warn("%v — continuing", err)
 		}
 	}

@@ -16,16 +16,9 @@ import (
 	"time"
 
 	"hinit/internal/blocking"
+	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
-)
-
-const (
-	// recordFile stores the inputs of the last successful steps. It belongs to the agent, who may delete it: then all steps run.
-	recordFile = ".hinit-boot.json"
-	// recordFormat is part of every comparison: a hinit that compares differently runs all steps.
-	recordFormat = 3
-	maxRecord    = 1 << 20
 )
 
 // Memory remembers the inputs of successful boot steps, so that a step with the same inputs can be skipped. It remembers only steps
@@ -41,22 +34,8 @@ type Memory struct {
 
 	mu      sync.Mutex
 	env     []string // of the steps, as far as it counts
-	steps   map[string]stepRecord
+	steps   map[string]kept.Step
 	changed bool // against the record
-}
-
-// stepRecord holds the hashes of a step's last success.
-type stepRecord struct {
-	Program string `json:"program"` // its command, and its inputs outside the data directory and the agent's installation
-	Install string `json:"install"` // its inputs in that, or the number of the seal while they are as the image was built
-	Here    string `json:"here"`    // what is exact about both on this host
-	Env     string `json:"env"`
-	Volume  string `json:"volume"` // its inputs beneath the data directory, as they were after it
-}
-
-type record struct {
-	Format int                   `json:"format"`
-	Steps  map[string]stepRecord `json:"steps"`
 }
 
 // memorable is a step that can be remembered.
@@ -65,13 +44,13 @@ type memorable struct {
 	volume, vars, image []string      // its inputs
 	read                chan struct{} // closed when seal and now are known
 	seal                string        // see Options.sealed
-	now                 stepRecord    // as far as nothing in this container changes it; empty when it can't be told
+	now                 kept.Step     // as far as nothing in this container changes it; empty when it can't be told
 }
 
 // NewMemory begins to read the hooks' inputs outside the data directory, in one goroutine per hook that ends after that. version is
 // hinit's own: a new version runs all steps.
 func NewMemory(o Options, version string, hooks []Hook) *Memory {
-	m := &Memory{o: o.withDefaults(), version: version, known: make(map[string]*memorable), steps: make(map[string]stepRecord)}
+	m := &Memory{o: o.withDefaults(), version: version, known: make(map[string]*memorable), steps: make(map[string]kept.Step)}
 	for _, h := range hooks {
 		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[h.key()] != nil {
 			continue
@@ -117,7 +96,7 @@ func (m *Memory) readProgram(s *memorable) {
 	if err != nil {
 		return // the step runs
 	}
-	s.now = stepRecord{
+	s.now = kept.Step{
 		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
 		Here: here + installHere,
 	}
@@ -167,21 +146,21 @@ func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 		return
 	}
 	if planted {
-		var k kept
+		var k kept.Home
 		if blocking.Do(blocking.Foreign, func() (err error) {
-			k, err = readKept(m.o.Seed)
+			k, err = kept.Read(m.o.Seed)
 			return err
 		}) == nil {
 			m.steps, m.planted = k.Steps, true
 		}
 		return
 	}
-	var r record
+	var r kept.Record
 	var data []byte
 	if m.within(ctx, func(d *fsutil.Dir) (err error) {
-		data, err = d.ReadFile(recordFile, maxRecord)
+		data, err = d.ReadFile(kept.RecordFile, kept.MaxRecord)
 		return err
-	}) != nil || json.Unmarshal(data, &r) != nil || r.Format != recordFormat {
+	}) != nil || json.Unmarshal(data, &r) != nil || r.Format != kept.Format {
 		return
 	}
 	m.steps = r.Steps
@@ -202,14 +181,14 @@ func (m *Memory) within(ctx context.Context, do func(d *fsutil.Dir) error) error
 }
 
 // now returns what a step would be recorded with now, if that is known.
-func (m *Memory) now(ctx context.Context, s *memorable) (stepRecord, bool) {
+func (m *Memory) now(ctx context.Context, s *memorable) (kept.Step, bool) {
 	select {
 	case <-s.read:
 	case <-ctx.Done():
-		return stepRecord{}, false
+		return kept.Step{}, false
 	}
 	if s.now.Program == "" {
-		return stepRecord{}, false
+		return kept.Step{}, false
 	}
 	volume, exact := "", ""
 	err := m.within(ctx, func(d *fsutil.Dir) (err error) {
@@ -224,7 +203,7 @@ func (m *Memory) now(ctx context.Context, s *memorable) (stepRecord, bool) {
 		return err
 	})
 	if err != nil {
-		return stepRecord{}, false
+		return kept.Step{}, false
 	}
 	now := s.now
 	now.Env, now.Volume = hashOf(s.reads(m.env)...), volume+exact
@@ -277,14 +256,14 @@ func (m *Memory) ran(ctx context.Context, h Hook, well bool) {
 	}
 }
 
-func (m *Memory) note(key string, s stepRecord) {
+func (m *Memory) note(key string, s kept.Step) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.steps[key] == s {
 		return
 	}
 	if m.steps == nil {
-		m.steps = make(map[string]stepRecord)
+		m.steps = make(map[string]kept.Step)
 	}
 	m.steps[key], m.changed = s, true
 }
@@ -304,19 +283,19 @@ func (m *Memory) Settle(ctx context.Context) error {
 		return err
 	})
 	m.mu.Lock()
-	r := record{Format: recordFormat, Steps: maps.Clone(m.steps)}
+	r := kept.Record{Format: kept.Format, Steps: maps.Clone(m.steps)}
 	changed := m.changed
 	m.mu.Unlock()
 	if !changed {
 		return nil
 	}
-	maps.DeleteFunc(r.Steps, func(key string, _ stepRecord) bool { return m.known[key] == nil })
+	maps.DeleteFunc(r.Steps, func(key string, _ kept.Step) bool { return m.known[key] == nil })
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("cannot record the boot steps: %w", err)
 	}
 	err = m.within(ctx, func(d *fsutil.Dir) error {
-		return d.Replace(recordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})
+		return d.Replace(kept.RecordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})
 	})
 	if err != nil {
 		return fmt.Errorf("cannot record the boot steps, so all of them run at the next start: %w", err)

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"hinit/internal/boot/keep"
+	"hinit/internal/boot/kept"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
@@ -90,10 +92,10 @@ func TestBootStepsAreRemembered(t *testing.T) {
 	expect("what has no content", "a c")
 	expect("what has no content, again", "a c")
 	must(t, os.Remove(home+"/deep/pipe.md"))
-	write(t, home+"/"+recordFile, "{")
+	write(t, home+"/"+kept.RecordFile, "{")
 	expect("no record", "a b c")
-	must(t, os.Remove(home+"/"+recordFile))
-	must(t, os.Symlink("/etc/passwd", home+"/"+recordFile))
+	must(t, os.Remove(home+"/"+kept.RecordFile))
+	must(t, os.Symlink("/etc/passwd", home+"/"+kept.RecordFile))
 	expect("a link in the record's place", "a b c")
 }
 
@@ -104,14 +106,14 @@ func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
 	b := newBoots(t)
 	b.hooks = ConfiguredHooks(cfg)
 	b.boot()
-	r := record{Format: recordFormat, Steps: map[string]stepRecord{}}
+	r := kept.Record{Format: kept.Format, Steps: map[string]kept.Step{}}
 	withInputs := Hook{Name: "x", Command: []string{"/bin/x"}, Inputs: []string{"/etc/passwd"}}
 	for _, h := range []Hook{b.hooks[0], withInputs} {
-		r.Steps[h.key()] = stepRecord{}
+		r.Steps[h.key()] = kept.Step{}
 	}
 	data, err := json.Marshal(r)
 	must(t, err)
-	write(t, b.o.Home+"/"+recordFile, string(data))
+	write(t, b.o.Home+"/"+kept.RecordFile, string(data))
 	if got := b.boot(); got != "x" {
 		t.Errorf("%q ran", got)
 	}
@@ -195,9 +197,9 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	write(t, home+"/logs/gateways/old", "")
 	write(t, home+"/.hinit/lease.7", "")
 	b.boot()
-	kept, err := KeepHome(home, b.o.Seed)
-	if err != nil || len(kept) != 2 {
-		t.Fatalf("kept %q: %v", kept, err)
+	steps, err := keep.Home(home, b.o.Seed)
+	if err != nil || len(steps) != 2 {
+		t.Fatalf("kept %q: %v", steps, err)
 	}
 
 	next := func(name string) *boots {
@@ -220,7 +222,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 		t.Errorf("%q ran afterwards", got)
 	}
 	for rel, mode := range map[string]fs.FileMode{
-		".env": 0o600, "config.yaml": 0o640, "skills/x/run": 0o755, "skills": 0o755 | fs.ModeDir, recordFile: 0o600,
+		".env": 0o600, "config.yaml": 0o640, "skills/x/run": 0o755, "skills": 0o755 | fs.ModeDir, kept.RecordFile: 0o600,
 	} {
 		info, err := os.Lstat(home + "/" + rel)
 		if err != nil {
@@ -269,7 +271,7 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 	write(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
 	write(t, home+"/skills/y/SKILL.md", "y\n")
 	b.boot()
-	if _, err := KeepHome(home, b.o.Seed); err != nil {
+	if _, err := keep.Home(home, b.o.Seed); err != nil {
 		t.Fatal(err)
 	}
 	for name, interrupted := range map[string]func(){

@@ -113,7 +113,7 @@ func Verbs(be Init) []Verb {
 		tool("config", "print the effective configuration and where each value came from"),
 		tool("doctor", "check what commonly goes wrong, and say what to do about it"),
 		healthcheckVerb(), versionVerb(),
-		seedVerb(),
+		tool("seed", "for the build of an image: keep what the first boot has made of the empty data directory"),
 		tool("demo", "show it: three profiles of an agent under an init in a PID namespace"),
 		tool("bundle", "collect everything that a bug report needs in one tar.gz, without secrets"),
 		tool("completion", "print a script that lets a shell complete commands and live names"),

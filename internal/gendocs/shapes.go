@@ -47,7 +47,7 @@ var forms = []printed{
 	{"doctor", "list", "client.Finding"},
 	{"healthcheck", "", "client.Health"},
 	{"version", "", "version.Info"},
-	{"seed", "", "cli.seedReport"},
+	{"seed", "", "tools.seedReport"},
 }
 
 // shapeDirs are where the types are.

@@ -1,9 +1,11 @@
-package cli
+package tools
 
 import (
 	"fmt"
 
 	"hinit/internal/boot"
+	"hinit/internal/boot/keep"
+	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 )
 
@@ -13,12 +15,12 @@ type seedReport struct {
 	Steps []string `json:"steps"` // the boot steps that need not run on an empty data directory
 }
 
-func seedVerb() Verb {
-	return Verb{
-		Name: "seed", Args: "[--to FILE] [--json]", Summary: "for the build of an image: keep what the first boot has made of the empty data directory",
+func seedVerb() cli.Verb {
+	return cli.Verb{
+		Name: "seed", Args: "[--to FILE] [--json]",
 		Help: `Run it as root in the build, right after a boot (/init true). A container whose data directory is
 empty gets a copy, and the boot steps that made it need not run. docker/first-boot does both.`,
-		Run: func(t *Terminal, c *Call) int {
+		Run: func(t *cli.Terminal, c *cli.Call) int {
 			to := c.Flags.String("to", boot.Seed, "file to keep it in; hinit looks at the default")
 			asJSON := c.Flags.Bool("json", false, "print JSON")
 			if _, code, ok := c.Parse(t, 0, 0); !ok {
@@ -28,12 +30,12 @@ empty gets a copy, and the boot steps that made it need not run. docker/first-bo
 			if err != nil {
 				return t.Failed("keep the data directory", err)
 			}
-			steps, err := boot.KeepHome(cfg.Home, *to)
+			steps, err := keep.Home(cfg.Home, *to)
 			if err != nil {
 				return t.Failed("keep the data directory", err)
 			}
 			if *asJSON {
-				return t.Failed("keep the data directory", WriteJSON(t.Out, seedReport{File: *to, Steps: append([]string{}, steps...)}))
+				return t.Failed("keep the data directory", cli.WriteJSON(t.Out, seedReport{File: *to, Steps: append([]string{}, steps...)}))
 			}
 			if len(steps) == 0 {
 				fmt.Fprintln(t.Out, "nothing is kept: no boot step with inputs has run")

@@ -1,0 +1,106 @@
+// Package keep saves what the first boot has made of an empty data directory, in the build of an image. The boot of a container with an
+// empty volume copies it.
+//
+// It promises that no secret and no state of one container is saved. It starts no goroutine.
+package keep
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"hinit/internal/boot/kept"
+	"hinit/internal/fsutil"
+	"hinit/internal/lease"
+)
+
+// neverKept are files of the first boot that belong to one container.
+var neverKept = []string{
+	"logs", kept.RecordFile, kept.Pending, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
+	"auth.lock", "state",
+}
+
+// Home is for the build of an image. A boot has filled the empty data directory home; Home saves it in the file seed,
+// with the record of the boot steps and without generated keys. It returns the names of the steps that can be skipped with it;
+// without any, it saves nothing.
+func Home(home, seed string) (steps []string, err error) {
+	from, err := fsutil.OpenReal(home, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	var r kept.Record
+	data, err := from.ReadFile(kept.RecordFile, kept.MaxRecord)
+	if err == nil {
+		err = json.Unmarshal(data, &r)
+	}
+	if err == nil && len(r.Steps) > 0 {
+		err = write(home, seed, r)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot keep %q: %w", home, err)
+	}
+	return slices.Sorted(maps.Keys(r.Steps)), nil
+}
+
+func write(home, seed string, r kept.Record) error {
+	k := kept.Home{Record: r}
+	var all []byte
+	err := filepath.WalkDir(home, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == home {
+			return err
+		}
+		rel, err := filepath.Rel(home, path)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(neverKept, rel) {
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		f := kept.File{Name: rel, Mode: info.Mode()}
+		switch {
+		case info.IsDir():
+			f.Mode |= 0o700
+		case info.Mode().IsRegular():
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			if rel == kept.Env {
+				data = kept.WithoutKey(data)
+			}
+			f.Size = len(data)
+			all = append(all, data...)
+		default:
+			return fmt.Errorf("%s is neither a file nor a directory", rel)
+		}
+		k.Files = append(k.Files, f)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	index, err := json.Marshal(k)
+	if err != nil {
+		return err
+	}
+	dir, _, err := fsutil.MakeReal(filepath.Dir(seed), 0o755, nil)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // for a container may start as any user
+	return errors.Join(dir.Replace(name, all, readable), dir.Replace(name+kept.Index, append(index, '\n'), readable))
+}
