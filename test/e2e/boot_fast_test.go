@@ -60,8 +60,8 @@ func said(t *testing.T, image string, options []string, cmd ...string) (out, std
 // runs counts how often the two boot steps ran, those in the build of the image included.
 const runs = `cat /opt/data/workspace/migrate.runs /opt/data/workspace/sync.runs | wc -l; hinit status -v | grep -c "^boot: .*py unchanged .*py unchanged"`
 
-// TestFirstBootHasNothingToDo starts containers with empty volumes, as "docker run --rm IMAGE CMD" does each time: what the boot
-// steps would make is there, they don't run, and it belongs to the agent's user of that container.
+// TestFirstBootHasNothingToDo starts containers with empty volumes, as "docker run --rm IMAGE CMD" does each time. The results of
+// the boot steps exist, the steps don't run, and the files belong to the agent's user of that container.
 func TestFirstBootHasNothingToDo(t *testing.T) {
 	image := needHermes(t)
 	for _, tt := range []struct {
@@ -121,8 +121,8 @@ func TestBootStepsRunOnce(t *testing.T) {
 }
 
 // TestAShortCmdIsSparedTheRestOfItsSlots looks at what a container changed below /run, which is its own layer here: a slot's
-// definition, the directories of s6 and the control socket. What else belongs to a slot is made a moment after the CMD began, and a
-// CMD that is over by then never pays for it. A machine that is slow may take longer than that moment now and then.
+// definition, the directories of s6 and the control socket. The rest of a slot is made a moment after the CMD began, and a CMD
+// that is over by then never pays for it. A machine that is slow may take longer than that moment now and then.
 func TestAShortCmdIsSparedTheRestOfItsSlots(t *testing.T) {
 	parallel(t)
 	const most = 32

@@ -34,8 +34,8 @@ func deadMount(t *testing.T, dir string) (detach func()) {
 	return detach
 }
 
-// TestDeadDirectories has directories on the volume that never answer, as with a FUSE or NFS server that is gone: the
-// gateways that don't need them start as if they were not there.
+// TestDeadDirectories has directories on the volume that never answer, as with a FUSE or NFS server that is gone. Gateways that
+// don't need them start without delay.
 func TestDeadDirectories(t *testing.T) {
 	parallel(t)
 	tests := []struct {

@@ -26,7 +26,7 @@ func inOrder(s string, texts ...string) error {
 	return nil
 }
 
-// TestImageHooks runs what belongs to the agent, as the agent, when it is there: the migration of its configuration and the
+// TestImageHooks runs the agent's own programs as the agent, if they exist. These are the migration of its configuration and the
 // sync of its skills (contract, section 2.1, steps 15 and 18). A failure is a warning.
 func TestImageHooks(t *testing.T) {
 	parallel(t)
@@ -123,7 +123,7 @@ func TestHookStopsTheBoot(t *testing.T) {
 
 // TestContInit runs the user's own boot scripts: as root, in the order of their bytes, with the environment of the container,
 // before anything is started (contract, section 2). Those that hinit does the work of are skipped, and one that fails stops
-// nothing. What a script leaves running stays.
+// nothing. A process that a script leaves running stays.
 func TestContInit(t *testing.T) {
 	parallel(t)
 	c := create(t, setup{options: []string{"-e", "SEEN=a b"}, files: profile("default", "running")}, "sh", "-c", "echo the CMD; exec sleep 1000")

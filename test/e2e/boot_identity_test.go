@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestRemap asks for other ids of the agent's user: they are what /etc says, the volume can be written with them, and a
-// second boot has nothing left to change (contract, section 2.1, step 3).
+// TestRemap asks for other ids of the agent's user. /etc has them, the volume can be written with them, and a second boot has
+// nothing left to change (contract, section 2.1, step 3).
 func TestRemap(t *testing.T) {
 	parallel(t)
 	tests := []struct {

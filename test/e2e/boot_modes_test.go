@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// minimal are the capabilities that hinit needs as root, as docs/how-to/run-as-non-root-or-read-only.md has them: it becomes
-// the agent's user with the first two and ends its processes with the third.
+// minimal are the capabilities that hinit needs as root, as docs/how-to/run-as-non-root-or-read-only.md has them. It becomes the
+// agent's user with the first two and ends its processes with the third.
 var minimal = []string{"--cap-drop", "ALL", "--cap-add", "SETUID", "--cap-add", "SETGID", "--cap-add", "KILL"}
 
 // giving are those needed besides to give away files that are not the agent's.

@@ -18,8 +18,8 @@ func sameOwners(t *testing.T, got, want map[string]string) {
 	}
 }
 
-// TestTopLevelFiles has files of root's beside each other in the data directory: those on the list become the agent's, others
-// are the host's, and no link is followed (contract, section 2.1, steps 7 to 9).
+// TestTopLevelFiles has several files of root's in the data directory. Files on the list become the agent's, others are the
+// host's, and no link is followed (contract, section 2.1, steps 7 to 9).
 func TestTopLevelFiles(t *testing.T) {
 	parallel(t)
 	c := create(t, setup{}, "gateway", "run")
@@ -222,8 +222,8 @@ func TestHomeOverride(t *testing.T) {
 	}
 }
 
-// TestRepair finds files of root's among the agent's: what a gateway needs is right before it starts, the rest soon after,
-// and what is not the agent's is left alone (contract, section 2.1, steps 5 and 6).
+// TestRepair finds files of root's among the agent's. The files that a gateway needs are right before it starts, the rest soon
+// after. Files that are not the agent's are left alone (contract, section 2.1, steps 5 and 6).
 func TestRepair(t *testing.T) {
 	parallel(t)
 	c := start(t, setup{files: three()}, "gateway", "run")

@@ -150,8 +150,8 @@ func (c *container) lay(entries ...entry) {
 	}
 }
 
-// stop is docker stop, with more time than hinit takes by far: an engine that kills the container in the end would hide when
-// hinit does not stop by itself, and one that is late would do it to one that does. It returns how long that took.
+// stop is docker stop, with far more time than hinit takes. An engine that kills the container would hide that hinit does not
+// stop by itself, and a late engine would kill one that does. It returns how long that took.
 func (c *container) stop() time.Duration {
 	c.t.Helper()
 	begin := time.Now()
@@ -301,8 +301,8 @@ func (c *container) awaitLog(text string) {
 	})
 }
 
-// awaitOutput waits until docker logs is as wished. What was written before something else that a test has seen may still be
-// on its way: through hinit, and through the engine, which reads each of the two streams when it gets to it.
+// awaitOutput waits until docker logs is as wished. A line that was written before a visible effect may still be on its way,
+// through hinit and through the engine. The engine reads the two streams independently.
 func (c *container) awaitOutput(ok func(out, stderr string) error) {
 	c.t.Helper()
 	eventually(c.t, settle, func() error { return ok(c.logs()) })

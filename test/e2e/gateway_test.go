@@ -102,7 +102,7 @@ func TestExitCodes(t *testing.T) {
 	}
 	c.await("gateway-update", "up after 3 restarts", func(s service) bool { return s.Ready && s.Restarts == 3 && !s.CrashLoop })
 
-	// What a gateway was started with is noted a little after its start, and such things are done one after the other.
+	// The inputs of a gateway are noted a little after its start, one gateway after the other.
 	c.must("hinit", "restart", "update")
 	c.awaitUp("gateway-update")
 	c.put(map[string]string{"/opt/data/profiles/broken/agent.conf": ""}) // which hinit knows nothing of

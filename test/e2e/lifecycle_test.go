@@ -105,7 +105,7 @@ func TestRestore(t *testing.T) {
 	c.awaitStates(want)
 	c.awaitUp("gateway-default", "gateway-coder")
 
-	// What runs and what does not is the other way round from here on, by the operator's word only.
+	// The running and the stopped gateways change places from here on, by the operator's command only.
 	c.must("hinit", "stop", "coder")
 	c.must("hinit", "start", "writer")
 	want = map[string]string{"gateway-default": "up", "gateway-coder": "down", "gateway-writer": "up"}

@@ -140,7 +140,7 @@ func TestAgentsCallsOnAGateway(t *testing.T) {
 	// The gateway that ends writes this file too, and hinit puts back what is lost by that.
 	c.awaitFile("/opt/data/profiles/coder/gateway_state.json", `"desired_state":"stopped"`)
 
-	// What hinit does is seen at once, too.
+	// The effects of hinit's own commands are seen at once, too.
 	c.must("hinit", "start", "coder")
 	if s, err := c.s6State(slot); err != nil || !s.running {
 		t.Errorf("%+v, %v", s, err)
@@ -150,11 +150,10 @@ func TestAgentsCallsOnAGateway(t *testing.T) {
 	}
 }
 
-// registerScript makes and publishes the slot of a profile as the agent does: in a temporary directory that the scanner
-// skips, renamed, announced (contract, section 9.3). It also takes it away again. hinit notices a new profile by itself, and
-// one that has its slot by then counts as registered, as it does for the agent; it is announced all the same, for the
-// directory is there a moment before hinit answers for it. What hinit still writes into a directory that is being removed, such
-// as the intent, is one more file to remove.
+// registerScript makes and publishes the slot of a profile as the agent does: in a temporary directory that the scanner skips,
+// renamed, announced (contract, section 9.3). It also removes the slot again. hinit notices a new profile by itself, and a
+// profile that has its slot by then counts as registered. The slot is announced all the same, because the directory exists a
+// moment before hinit answers for it. hinit may still write into a directory that is being removed; such a file is removed too.
 const registerScript = `set -e
 register() {
 	slot=/run/service/gateway-$1 temp=/run/service/.gateway-$1.tmp

@@ -82,9 +82,9 @@ func (c *container) session(profile string, commands ...string) (all []toolAnswe
 	return all
 }
 
-// TestAWeekOfTurns is what a week does to a sandbox, in a minute: sessions and turns of two profiles, agents that are killed in the middle of a
-// command, containers that are removed, stopped and paused from outside, and a service that is killed. Each command runs once, each profile has
-// one container, and nothing is left in the end.
+// TestAWeekOfTurns has the events of a week in a minute: sessions and turns of two profiles, and agents that are killed in the
+// middle of a command. Containers are removed, stopped and paused from outside, and the service is killed. Each command runs
+// once, each profile has one container, and nothing is left in the end.
 func TestAWeekOfTurns(t *testing.T) {
 	parallel(t)
 	image, err := sandboxImage()

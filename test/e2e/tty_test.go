@@ -8,8 +8,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestTerminal has a shell as the command of docker run -it: it owns the terminal, knows its size and that it changes,
-// Ctrl-C reaches what runs in the foreground and nothing else.
+// TestTerminal has a shell as the command of docker run -it. It owns the terminal, and knows its size and changes of it. Ctrl-C
+// reaches only the foreground command.
 func TestTerminal(t *testing.T) {
 	parallel(t)
 	name := "hinit-e2e-" + runID + "-tty"

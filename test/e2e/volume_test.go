@@ -18,7 +18,7 @@ func TestHostSideProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := start(t, setup{options: []string{"-v", data + ":/opt/data"}}, "gateway", "run")
-	// What hermes has made there must be gone before the test's directory can be removed by anybody but root.
+	// Files of the agent's user must be gone before another user than root can remove the test's directory.
 	t.Cleanup(func() { c.exec("sh", "-c", "rm -rf /opt/data/* /opt/data/.[!.]*") })
 	c.awaitUp("gateway-default")
 	before, _ := c.status().find("gateway-default")

@@ -1,5 +1,5 @@
-// Package image has the table of what the agent's image does by itself, where its versions differ: docs/reference/image.md is made
-// from it, and its test finds each row's tests. It promises that a row without a test fails. It starts no goroutine.
+// Package image has the table of the image's own behaviour, where its versions differ. docs/reference/image.md is made from it,
+// and its test finds each row's tests. It promises that a row without a test fails. It starts no goroutine.
 package image
 
 import "strings"

@@ -138,8 +138,8 @@ func (b *box) left() string {
 	return out.String()
 }
 
-// operate is what the operator does: a task that was blocked because its worker failed is tried again, and so is one that the guard
-// holds back for its last error.
+// operate does the operator's part: it retries a task that was blocked because its worker failed. It also retries a task that the
+// guard holds back for its last error.
 func (b *box) operate(s *kanban.Store) {
 	blocked, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Blocked})
 	if err != nil {
@@ -183,7 +183,7 @@ func (b *box) account(s *kanban.Store, ids []string) {
 				completed++
 			}
 		}
-		attempts := slices.DeleteFunc(slices.Clone(runs), func(r kanban.Run) bool { // the operator blocks what nobody has claimed
+		attempts := slices.DeleteFunc(slices.Clone(runs), func(r kanban.Run) bool { // the operator blocks an unclaimed task
 			return r.Outcome == "blocked" && !claims[r.ID]
 		})
 		if claimed != len(attempts) || completed != 1 {

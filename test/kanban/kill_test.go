@@ -96,7 +96,7 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 	}
 }
 
-// What a worker starts and leaves is ended with it (contract 22.1, 28.9): also a daemon that takes no notice of TERM.
+// Processes that a worker leaves are ended with it (contract 22.1, 28.9), also a daemon that ignores TERM.
 func TestReclaimEndsTheWholeTree(t *testing.T) {
 	t.Parallel() // it waits
 	b := newBox(t, "")

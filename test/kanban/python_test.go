@@ -92,7 +92,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 	t.Logf("%d runs by the service, %d by Python; kills %v", ours, theirs, kills)
 }
 
-// startedBy counts the claims of the service, whose locks end with the attempt, and those of the others.
+// startedBy counts the claims of the service, whose locks end with the attempt, and the claims of the others.
 func (b *box) startedBy(s *kanban.Store, ids []string) (service, others int) {
 	b.Helper()
 	for _, id := range ids {

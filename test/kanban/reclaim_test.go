@@ -84,9 +84,9 @@ func (t *tally) add(what string) {
 	t.did[what]++
 }
 
-// TestReclaimStorm reclaims by the command line and by Python while the service runs, blocks and unblocks under the hands of workers, kills
-// the service and workers, and lets PID 1 execute itself anew. No task ever has live processes of two attempts, there are never more live
-// workers than the cap allows, every task is done once, and every attempt is closed.
+// TestReclaimStorm reclaims by the command line and by Python while the service runs. It blocks and unblocks tasks of living
+// workers, kills the service and workers, and re-executes PID 1. No task ever has live processes of two attempts, and there are
+// never more live workers than the cap allows. Every task is done once, and every attempt is closed.
 func TestReclaimStorm(t *testing.T) {
 	t.Parallel() // it waits
 	python, err := exec.LookPath("python3")

@@ -1,5 +1,5 @@
-// Package pages reads the documentation as somebody does who types what it says: it finds the blocks of a page, the commands in
-// them and what they are said to print, and compares that with what they print. It is for tests. It starts no goroutine.
+// Package pages types the commands of the documentation. It finds the blocks of a page, the commands in them and their stated
+// output, and compares that with the real output. It is for tests. It starts no goroutine.
 package pages
 
 import (
@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Unchecked is a line of its own before a block whose commands are run and whose output is an example only, because what it shows
-// lasts for a moment or depends on the machine.
+// Unchecked is a line of its own before a block whose commands are run and whose output is an example only. Such output lasts for
+// a moment or depends on the machine.
 const Unchecked = "<!-- what it prints depends on the moment -->"
 
 // A Block is a fenced block of a page.

@@ -541,8 +541,8 @@ func (b *box) desired(profile string) string {
 	return s.Desired
 }
 
-// writeProgram writes a file that is executed soon. Nothing is forked meanwhile: what another test forks would have the file open for
-// writing until it executes its own, and this one could not be executed (execve(2), ETXTBSY).
+// writeProgram writes a file that is executed soon. No process is forked meanwhile. A fork of another test would have the file
+// open for writing until its exec, and this file could not be executed (execve(2), ETXTBSY).
 func writeProgram(path string, text []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

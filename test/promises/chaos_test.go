@@ -29,8 +29,8 @@ type chaos struct {
 	made   int
 }
 
-// TestChaos does at random what can be done to a container, and compares it with a model again and again: what status says, which
-// processes there are, and what is on the disk. The seed is printed; -seed repeats it.
+// TestChaos does random things to a container, and compares it with a model repeatedly: the status, the processes, and the disk.
+// The seed is printed; -seed repeats it.
 func TestChaos(t *testing.T) {
 	beside(t)
 	requireRoot(t)

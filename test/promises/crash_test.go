@@ -53,8 +53,8 @@ func (b *box) restored(profile string, allowed ...string) error {
 }
 
 // TestCrashAfterEveryStepOfACommand ends the container right after each single call that a command makes on the volume, all of
-// which come before the answer. The next boot restores what was asked for before, or what is being asked for, and from the
-// moment at which its record has a name always the latter.
+// which come before the answer. The next boot restores the old intent or the new one. From the moment at which the new record has
+// its name, it is always the new one.
 func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -142,8 +142,8 @@ func tidy(t *testing.T, dir string) {
 	}
 }
 
-// TestCrashAfterEveryStepOfABoot ends the container right after each single call that a boot makes on the volume: on one that
-// is new but for what is wanted, and on one that has seen many boots.
+// TestCrashAfterEveryStepOfABoot ends the container right after each single call that a boot makes on the volume. One volume is
+// new except for the intents, another has seen many boots.
 func TestCrashAfterEveryStepOfABoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -191,8 +191,8 @@ func (b *box) crashBoot(k int, call string, wanted map[string]string) {
 }
 
 // TestCrashAfterEveryStepOfAProfileCommand ends hinit profile create, delete and rename right after each single call that they
-// make on the volume, and then the container. After the next boot there is no half profile: each is whole or not there,
-// nothing else is left, what the others are wanted to be has not changed, and the command can be given again.
+// make on the volume, and then the container. After the next boot there is no half profile: each is whole or missing, and no
+// other file is left. The intents of the others have not changed, and the command can be given again.
 func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -247,7 +247,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 						fail("%v", err)
 					}
 				}
-				// What is left is removed in the background.
+				// Leftovers are removed in the background.
 				var there []string
 				if err := poll(patience, func() (err error) {
 					there, err = b.entries("profiles")

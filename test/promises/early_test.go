@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTermWhileHinitBegins: a container that is told to end while it begins ends in order, from before the first instruction of main
-// on. What the Go runtime would do is to end at once, with code 2 and without a word.
+// TestTermWhileHinitBegins: a container that is told to end while it begins ends in order, from before the first instruction of
+// main on. The Go runtime alone would end at once, with code 2 and without a message.
 func TestTermWhileHinitBegins(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -29,8 +29,8 @@ func (b *box) calm() {
 	b.idle(func() { b.status() })
 }
 
-// idle fails the test unless there is a second in which PID 1 is not busy, whatever is done meanwhile. What spins has none; but
-// where a processor is taken away from the whole machine, that counts as work of whoever had it.
+// idle fails the test unless there is a second in which PID 1 is not busy, whatever is done meanwhile. A process that spins has
+// no such second. But processor time that a hypervisor takes from the machine counts as work of the running process.
 func (b *box) idle(meanwhile func()) {
 	b.t.Helper()
 	within(b.t, patience, func() error {

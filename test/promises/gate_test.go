@@ -13,8 +13,9 @@ import (
 	"hinit/client"
 )
 
-// TestNoSlotOpensBeforeTheBootIsOver has the agent register the slots of its gateways, and want them up, while a boot hook runs. None starts
-// before the boot is over. What a user saw: they started, and the boot deleted the gateway.pid of living ones as stale files.
+// TestNoSlotOpensBeforeTheBootIsOver has the agent register the slots of its gateways, and want them up, while a boot hook runs.
+// None starts before the boot is over. A user saw that they started, and the boot deleted the gateway.pid of living ones as stale
+// files.
 func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -191,8 +192,8 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	sheet.set("restless starts", fmt.Sprintf("%d starts in %v", starts, took.Round(time.Second)))
 }
 
-// TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered has 128 tools of s6 of the agent's wait for something that does not come about, while the
-// agent asks for the status; and root shows a log where no signal may be queued, which a change of the user by all threads needs.
+// TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered has 128 tools of s6 of the agent's wait for a state that does not come, while the
+// agent asks for the status. Root shows a log where no signal may be queued; a change of user by all threads needs one.
 func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -237,8 +238,9 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 	}
 }
 
-// TestServicesDoNotWaitForTheirSlots boots many services of hinit.yaml where the slots of s6 are on a disk that does not answer. All run,
-// and when the disk answers each has its slot. What a user saw: 2,000 services were started after 46 seconds, each after its slot.
+// TestServicesDoNotWaitForTheirSlots boots many services of hinit.yaml where the slots of s6 are on a disk that does not answer.
+// All run, and when the disk answers each has its slot. A user saw that 2,000 services were started after 46 seconds, each after
+// its slot.
 func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
 	measuring(t)
 	requireRoot(t)

@@ -189,8 +189,8 @@ func TestTwoContainersOnOneVolume(t *testing.T) {
 	sheet.add("takeovers", 2)
 }
 
-// TestAPausedContainerKeepsItsVolume: the container that waited took the gateways of one that was paused, and both ran them when it was
-// resumed. Whoever pauses a container wants it paused.
+// TestAPausedContainerKeepsItsVolume: the container that waited took the gateways of one that was paused, and both ran them when
+// it was resumed. A paused container is meant to be paused.
 func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -11,8 +11,8 @@ import (
 	"hinit/client"
 )
 
-// atLimit runs a shell that is a process of the group, as "docker exec" makes one: the kernel moves a process into a group that is
-// full, and lets none be made there.
+// atLimit runs a shell that is a process of the group, as "docker exec" makes one. The kernel moves a process into a full group,
+// and lets none be made there.
 func (b *box) atLimit(group, script string) (out string, code int) {
 	b.t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "echo $$ > "+filepath.Join(group, "cgroup.procs")+"\n"+script)
@@ -25,7 +25,7 @@ func (b *box) atLimit(group, script string) (out string, code int) {
 }
 
 // TestRootActsAtALimitThatIsReached: something has taken every process number of the container, so no command can have a second
-// thread. What a user saw: hinit stop, status, healthcheck and the tools of s6 end with a traceback and exit code 2.
+// thread. A user saw that hinit stop, status, healthcheck and the tools of s6 end with a traceback and exit code 2.
 func TestRootActsAtALimitThatIsReached(t *testing.T) {
 	beside(t)
 	requireRoot(t)

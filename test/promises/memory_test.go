@@ -59,8 +59,8 @@ func TestNoMoreMemory(t *testing.T) {
 	sheet.add("memory kills", oomKills(group))
 }
 
-// TestPID1SurvivesItsOwnExecWithoutMemory: hinit reexec, or a panic, in a container whose memory is full all the time. The kernel takes
-// what fills it, never PID 1, which is between two programs.
+// TestPID1SurvivesItsOwnExecWithoutMemory: hinit reexec, or a panic, in a container whose memory is full all the time. The kernel
+// kills the process that fills it, never PID 1, which is between two programs.
 func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -105,8 +105,8 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	}
 }
 
-// TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot boots with very many of the longest names in the data directory, and with little memory;
-// in the long form also in a profile's home, below profiles/ and where the logs are.
+// TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot boots with very many of the longest names in the data directory, and with
+// little memory. In the long form the names are also in a profile's home, below profiles/ and at the logs.
 func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -26,8 +26,8 @@ const (
 	fiThaw   = 0xc0045878
 )
 
-// freezable gives a box a volume of its own that can be frozen, as fsfreeze(8) and the snapshots of a cloud do: until it is thawed, who
-// writes there waits in the kernel.
+// freezable gives a box a volume of its own that can be frozen, as fsfreeze(8) and the snapshots of a cloud do. Until it is
+// thawed, a writer waits in the kernel.
 func (b *box) freezable() (freeze, thaw func()) {
 	b.t.Helper()
 	image := b.path("image")
@@ -63,8 +63,8 @@ func (b *box) freezable() (freeze, thaw func()) {
 	return freeze, thaw
 }
 
-// agree complains unless the disk and the supervisor want the same of a profile, and that has come about; want is "" where it is unknown
-// which order came last.
+// agree complains unless the disk and the supervisor want the same of a profile, and that has come about. want is "" if the last
+// order is unknown.
 func (b *box) agree(profile, want string) error {
 	s, err := b.service(profile)
 	if err != nil {
@@ -80,8 +80,8 @@ func (b *box) agree(profile, want string) error {
 	return fmt.Errorf("the disk says %q, and the gateway is %s and wanted %s", disk, s.State, s.Want)
 }
 
-// TestOrdersAroundAFrozenVolume: a client that gave up while the volume was frozen left desired_state recorded and the gateway as it
-// was. Whoever gave up when, and whatever was asked for in between, disk and gateway agree when the volume answers again.
+// TestOrdersAroundAFrozenVolume: a client that gave up while the volume was frozen left desired_state recorded and the gateway as
+// it was. For every order of requests and clients that give up, disk and gateway agree when the volume answers again.
 func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	measuring(t)
 	requireRoot(t)

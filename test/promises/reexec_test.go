@@ -18,9 +18,9 @@ import (
 	"hinit/client"
 )
 
-// TestTermAroundAReexec sends TERM at random instants around the change of the image. It stops the container in order, unless it
-// comes in the milliseconds in which the Go runtime of the new image starts: then it may be lost, or end the process. Before
-// and after there is no such time, and the next TERM is always acted upon. For how long it was that time, each image tells.
+// TestTermAroundAReexec sends TERM at random instants around the change of the image. It stops the container in order, except in
+// the milliseconds in which the Go runtime of the new image starts. Then it may be lost, or end the process. Before and after
+// there is no such time, and the next TERM is always acted upon. For how long it was that time, each image tells.
 func TestTermAroundAReexec(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -119,8 +119,8 @@ func (b *box) goesOn() bool {
 	return b.running()
 }
 
-// TestAStopThatTheDiskRefusedIsRecordedByTheNextImage: the stop was answered as not recorded, the disk was well again, and a restart of
-// the container brought the gateway back, because the image that was to try again had left.
+// TestAStopThatTheDiskRefusedIsRecordedByTheNextImage: the stop was answered as not recorded, and the disk was well again. A
+// restart of the container brought the gateway back, because the image that should have tried again was gone.
 func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -194,8 +194,8 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 // hungryBomb takes every process number that there is with processes each of which forks as fast as it can.
 const hungryBomb = "renice -n 10 $$ >/dev/null\nb() { while :; do command eval 'b &'; done; }\nb 2>/dev/null\n"
 
-// TestPID1SurvivesItsOwnExecUnderAForkBomb: hinit reexec, or a panic, in a container with a fork bomb ended PID 1 and every gateway
-// ("newosproc", code 2), because execve gave the numbers of its threads to the bomb.
+// TestPID1SurvivesItsOwnExecUnderAForkBomb: hinit reexec, or a panic, in a container with a fork bomb ended PID 1 and every
+// gateway ("newosproc", code 2). The bomb took the process numbers that execve had freed.
 func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	requireRoot(t)
 	for _, limit := range []int{64, 150, 256} {

@@ -14,8 +14,8 @@ import (
 	"hinit/client"
 )
 
-// TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps has the directory of hinit.yaml given to the agent, who exchanges the
-// file for one that names root, for a link to root's own and back, while hinit is told to read it.
+// TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps gives the directory of hinit.yaml to the agent. The agent exchanges
+// the file for one that names root, for a link to root's own and back, while hinit is told to read it.
 func TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -28,8 +28,8 @@ func (b *box) program() string {
 }
 
 // TestNoSignalKillsPID1 sends PID 1 every signal, in every way that a process can send it, from a gateway of the same user and
-// from root. All it does of it is what the signals mean: after them it supervises as before, has told of them in its events, and
-// TERM ends the container in order.
+// from root. PID 1 does only what the signals mean. After them it supervises as before, its events have told of them, and TERM
+// ends the container in order.
 func TestNoSignalKillsPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -88,9 +88,9 @@ func TestNoSignalKillsPID1(t *testing.T) {
 	}
 }
 
-// TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1 sends signals 32 and 34, which a Go program does not handle, together with 33, which
-// it does. What a user saw: a container that ended with code 162, without a word. The kernel drops a signal that process 1 does not
-// handle, but not when one thread is in the handler of another signal.
+// TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1 sends signals 32 and 34, which a Go program does not handle, together with
+// 33, which it does. A user saw a container that ended with code 162, without a message. The kernel drops a signal that process 1
+// does not handle, but not when one thread is in the handler of another signal.
 func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 	beside(t)
 	requireRoot(t)

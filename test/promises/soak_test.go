@@ -83,10 +83,10 @@ logs: {archives: 1}
 	before := d.atRest(func(usage, int) error { return nil })
 	began := time.Now()
 	d.live(1, events-events/10)
-	// What was freed goes back to the system in its own time. The goroutine of a lumberjack writer stays for the next log, so there
-	// are as many as guests were ever there at the same time; there were thousands of guests.
-	// Threads are never given back, and the runtime makes one more when all that it has are in the kernel at the same time. The few
-	// events of the short form are not what fills a heap to where it stays.
+	// Freed memory goes back to the system in its own time. The goroutine of a lumberjack writer stays for the next log. So there
+	// are as many as the largest number of guests at one time; there were thousands of guests. Threads are never released, and the
+	// runtime makes one more when all are in the kernel at the same time. The few events of the short form do not fill the heap to
+	// its final size.
 	threads, memory := scale(64, 8), scale(8<<10, 2<<10)
 	after := d.atRest(func(now usage, goroutines int) error {
 		if now.private > before.private+before.private/5+memory || now.files > before.files+8 || now.threads > before.threads+threads || goroutines > before.goroutines+32 {

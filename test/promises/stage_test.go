@@ -56,7 +56,7 @@ func (o order) become() error {
 		return fmt.Errorf("cannot mount /proc: %w", err)
 	}
 	for dir, options := range o.Tmpfs {
-		// What is there goes along.
+		// An existing environment goes along.
 		held, err := os.MkdirTemp("", "held")
 		if err == nil {
 			err = os.CopyFS(held, os.DirFS(dir))

@@ -27,9 +27,9 @@ var forkers = map[string]string{
 	"obedient":      sleeper,
 }
 
-// TestStopEndsEverything stops services that try to get away, and then containers full of them. It measures how long that
-// takes beyond the grace, for the sheet; what fails the test is a bound that even a busy machine keeps, and in the short form one
-// whose processes wait for seconds.
+// TestStopEndsEverything stops services that try to get away, and then containers full of them. It measures how long that takes
+// beyond the grace, for the sheet. The bound that fails the test is one that even a busy machine keeps, in the short form also
+// one whose processes wait for seconds.
 func TestStopEndsEverything(t *testing.T) {
 	measuring(t)
 	requireRoot(t)
@@ -152,9 +152,9 @@ func (b *box) stopped(service string) time.Duration {
 	return gone.Sub(asked)
 }
 
-// TestNoSignalGoesAstray: among the processes of the container are some that count every signal: bystanders that came in with
-// "docker exec", that are orphans, and a service of their own. While everything else is stopped, killed and
-// started, and process numbers are used again on purpose, they get none.
+// TestNoSignalGoesAstray: some processes of the container count every signal. They came in with "docker exec", are orphans, or
+// are a service of their own. While everything else is stopped, killed and started, and process numbers are used again on
+// purpose, they get none.
 func TestNoSignalGoesAstray(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -22,8 +22,8 @@ type given struct {
 }
 
 // TestFiftyClientsAtOnce: many clients start, stop and restart the same few services at the same time. There is never more than
-// one process of each; in the end the disk, the supervisor and the processes agree on one of the commands that could have been
-// the last one, and a yes is never a lie.
+// one process of each. In the end the disk, the supervisor and the processes agree on one of the possible last commands, and a
+// success is never reported falsely.
 func TestFiftyClientsAtOnce(t *testing.T) {
 	beside(t)
 	requireRoot(t)

@@ -65,8 +65,8 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 	sheet.set("threads", strconv.Itoa(after))
 }
 
-// throttle gives PID 1 a quarter of a processor, where that is possible: then the kernel stops it in the middle of calls that wait for
-// nothing, and the Go runtime takes those for calls that wait.
+// throttle gives PID 1 a quarter of a processor, where that is possible. The kernel then stops it in the middle of short calls,
+// and the Go runtime takes those for calls that wait.
 func (b *box) throttle() {
 	b.t.Helper()
 	for root, files := range map[string]map[string]string{
@@ -113,8 +113,8 @@ func (b *box) all(verb string, names []string) {
 	}
 }
 
-// crowd lets many clients ask at the same time, each several times, and returns how often they did: for a start or a stop of one of
-// the profiles, or for the status. What they are told does not matter.
+// crowd lets many clients ask at the same time, each several times, and returns the number of requests. They ask for a start or a
+// stop of a profile, or for the status. The answers do not matter.
 func (b *box) crowd(clients, times int, names []string) int64 {
 	b.t.Helper()
 	var asked atomic.Int64

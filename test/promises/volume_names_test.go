@@ -78,8 +78,9 @@ func raw(out []byte) string {
 	return ""
 }
 
-// TestNamesOfTheAgentForgeNothing has the agent register services whose names are made of what terminals obey. Whatever root asks hinit
-// for, each name is one word of a line, and no byte of it reaches the terminal raw. The agent can't end the container either.
+// TestNamesOfTheAgentForgeNothing has the agent register services whose names are made of what terminals obey. In every output of
+// hinit for root, each name is one word of a line, and no byte of it reaches the terminal raw. The agent can't end the container
+// either.
 func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 	beside(t)
 	requireRoot(t)
@@ -156,8 +157,8 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 	}
 }
 
-// TestNoLinkOfTheAgentsIsFollowedForALog shows logs to root while the agent exchanges the directory of the log, its file and its
-// archives for links to what only root may read, and back.
+// TestNoLinkOfTheAgentsIsFollowedForALog shows logs to root. Meanwhile the agent exchanges the directory of the log, its file and
+// its archives for links to files that only root may read, and back.
 func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 	beside(t)
 	requireRoot(t)

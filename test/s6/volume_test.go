@@ -222,8 +222,8 @@ var (
 	archive = regexp.MustCompile(`^@[0-9a-f]{24}\.[su]$`)
 )
 
-// story reads the log of a profile from its oldest archive on, as its conventions say, and returns what was said, less the numbers of
-// lines, which are checked: nothing is missing, nothing is there twice, and time goes on.
+// story reads the log of a profile from its oldest archive on, and returns the lines without their numbers. It checks that no
+// line is missing or there twice, and that time goes on.
 func (v *volume) story(t *testing.T, profile string) (said, archives []string) {
 	t.Helper()
 	dir := v.path + "/logs/gateways/" + profile

@@ -11,8 +11,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestInterruptedRun: a docker run that is interrupted, or killed as the agent does when its time is over, leaves no container that was
-// made and never started. What it has started is whole, and removed by the agent's one rm -f.
+// TestInterruptedRun: a docker run that is interrupted, or killed as the agent does when its time is over, leaves no container
+// that was made and never started. A started container is whole, and the agent's one rm -f removes it.
 func TestInterruptedRun(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		service := strings.HasSuffix(t.Name(), "/service")

@@ -14,9 +14,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestRootInsideIsNoRootOutside is what made the agent's user root of the host, with its relations: root or a group of the host inside, and a
-// file, a socket or a descriptor that both sides reach. The agent's side is a process of its user on this machine; the other side is in a
-// sandbox that it makes by the calls of its contract.
+// TestRootInsideIsNoRootOutside has the attacks that made the agent's user root of the host. Inside is root or a group of the
+// host, and both sides reach a file, a socket or a descriptor. The agent's side is a process of its user on this machine; the
+// other side is in a sandbox that it makes by the calls of its contract.
 func TestRootInsideIsNoRootOutside(t *testing.T) {
 	for name, env := range map[string][]string{"caller": nil, "private": {"HINIT_SANDBOX_ROOT=private"}} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestRootInsideIsNoRootOutside(t *testing.T) {
 				}
 				return
 			}
-			// What root writes is kept for the next container of the same directory, and goes with that directory.
+			// Files of root are kept for the next container of the same directory, and go with that directory.
 			in("echo kept > /workspace/kept; mkdir -p /usr/lib/apt && echo installed > /usr/lib/apt/x")
 			p.call("stop", "-t", "0", box)
 			p.call("start", box)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestSameAsDocker compares the personality with the docker command that is installed: the same standard output, the same exit code, and
-// the texts that the agent looks for, call by call on the same container.
+// TestSameAsDocker compares the personality with the installed docker command, call by call on the same container. Standard
+// output and exit codes are the same, and so are the texts that the agent looks for.
 func TestSameAsDocker(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

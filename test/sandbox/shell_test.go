@@ -9,8 +9,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestShellOnATerminal is hinit sandbox shell as a person uses it: it owns the terminal inside, knows its size and that it changes, Ctrl-C
-// ends what runs in the foreground and not the shell, and its exit code is the shell's.
+// TestShellOnATerminal is hinit sandbox shell as a person uses it. It owns the terminal inside, and knows its size and changes of
+// it. Ctrl-C ends the foreground command and not the shell, and its exit code is the shell's.
 func TestShellOnATerminal(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		cmd := exec.Command(filepath.Join(built, "hinit-sandbox"), "shell")

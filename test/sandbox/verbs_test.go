@@ -174,8 +174,8 @@ func TestPausedWithoutAConnection(t *testing.T) {
 	}
 }
 
-// TestAFrozenContainer: one that the engine has left frozen, though it says that it runs, let a command hang for 24 seconds, and the next one said
-// that a frame had 1970173033 bytes.
+// TestAFrozenContainer: the engine had left a container frozen and said that it runs. A command hung for 24 seconds, and the next
+// one said that a frame had 1970173033 bytes.
 func TestAFrozenContainer(t *testing.T) {
 	everywhere(t, func(t *testing.T, p *place) {
 		if r := p.sandbox("exec", "--", "true"); r.code != 0 {

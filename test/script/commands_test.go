@@ -224,7 +224,7 @@ func cmdStopInit(ts *testscript.TestScript, args []string) error {
 	if sig != unix.SIGKILL {
 		return endsWith(c, want)
 	}
-	// What it supervised dies with the container, not by its hand.
+	// Its services die with the container, not by its signals.
 	code, _ := c.wait()
 	if code != 137 {
 		return fmt.Errorf("the init ended with code %d", code)
@@ -339,8 +339,8 @@ func cmdStartFails(ts *testscript.TestScript, args []string) error {
 	})
 }
 
-// notAtRest is how hinit says that it could not write out its logs, or finish with its scan directory, in the second it takes
-// for that, or that the boot log is not written yet.
+// notAtRest matches the messages that hinit is not ready for a re-execution: its logs or scan directory were not at rest within a
+// second, or the boot log is not written yet.
 var notAtRest = regexp.MustCompile("try again|the disk does not answer|cannot (reach|get an answer of) the scan directory")
 
 // cmdReexec asks again when hinit has changed nothing because its files were not at rest.

@@ -59,8 +59,7 @@ func (c *container) unstall() {
 // errHopeless is wrapped by a complaint that waiting does not cure.
 var errHopeless = errors.New("the init has ended")
 
-// poll tries until the condition holds, or returns its last complaint after the deadline. What takes long to look at is looked
-// at less often.
+// poll tries until the condition holds, or returns its last complaint after the deadline. It polls a slow condition less often.
 func poll(deadline time.Duration, condition func() error) error {
 	end := time.Now().Add(deadline)
 	for {
@@ -198,8 +197,8 @@ func (c *container) running() bool {
 	}
 }
 
-// withoutClients takes the command line of hinit itself out of a list of processes: what talks to the init, as from another
-// terminal, is not the init's, and ends when it notices that the init has. What has no command line any more is just ending.
+// withoutClients removes hinit's own command lines from a list of processes. A client that talks to the init, as from another
+// terminal, is not the init's, and ends soon after the init. A process without a command line is just ending.
 func withoutClients(list string) string {
 	var rest []string
 	for line := range strings.Lines(list) {

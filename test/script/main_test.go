@@ -147,8 +147,8 @@ func requireNamespaces(t *testing.T) {
 	}
 }
 
-// age makes the files of a volume as old as those that a container finds. What was written a moment before a gateway starts may have
-// been written after (profiles.InputsChangedSince), and a gateway that parks is tried once more then.
+// age makes the files of a volume old, as a container finds them. A file that was written a moment before a gateway starts may
+// seem to be written after it (profiles.InputsChangedSince). A gateway that parks is tried once more then.
 func age(home string) error {
 	old := time.Now().Add(-time.Minute)
 	return filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
@@ -191,8 +191,8 @@ func setup(e *testscript.Env, mode string) error {
 	e.Setenv("HINIT", filepath.Join(built.bin, "hinit"))
 	e.Setenv("AGENT_USER", user)
 	e.Setenv("OTHER_USER", other)
-	// Everything that ends by itself has time for it, however slow the machine is; and a stop that only the budget's KILL
-	// completes takes longer than a scenario waits.
+	// A process that ends by itself has enough time on a slow machine. A stop that only the budget's KILL completes takes longer
+	// than a scenario waits.
 	e.Setenv("HINIT_STOP_TIMEOUT", "90")
 	port, err := freePort()
 	if err != nil {
@@ -236,8 +236,8 @@ func expand(get func(string) string, text []byte) []byte {
 // lastPort is the port that was given to a scenario last.
 var lastPort atomic.Int32
 
-// freePort finds a port of the loopback interface that is free now, and is not given to anybody by the kernel or by this
-// process before the scenario uses it.
+// freePort finds a free port of the loopback interface. Neither the kernel nor this process gives it away before the scenario
+// uses it.
 func freePort() (string, error) {
 	const first, last = 20000, 32000 // below those that the kernel chooses (ip_local_port_range)
 	lastPort.CompareAndSwap(0, int32(first+os.Getpid()%(last-first)))

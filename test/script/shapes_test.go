@@ -94,8 +94,8 @@ func (p *jsonPage) check(v any, object string) error {
 	return fmt.Errorf("%v is no %s", v, object)
 }
 
-// cmdShapes types every command that the page about --json has, with the words that the scenario gives for it, and compares what is
-// printed with the page: shapes 'status' 'profile create;novel'... Words after a semicolon follow the command.
+// cmdShapes types every command of the page about --json, with the words that the scenario gives for it, and compares the output
+// with the page: shapes 'status' 'profile create;novel'. Words after a semicolon follow the command.
 func cmdShapes(ts *testscript.TestScript, args []string) error {
 	page, err := readJSONPage()
 	if err != nil {

@@ -60,8 +60,8 @@ func (r *receiver) services() ([]string, int) {
 	return slices.Clone(r.got), r.all
 }
 
-// TestActionsSurviveKill9 fills the queue of a webhook whose server is down, kills hinit-actions, and lets the server come back: what was
-// in the queue is delivered at least once and in its order, and what found no place in it was named.
+// TestActionsSurviveKill9 fills the queue of a webhook whose server is down, kills hinit-actions, and lets the server come back.
+// Queued actions are delivered at least once and in order, and the log names dropped ones.
 func TestActionsSurviveKill9(t *testing.T) {
 	t.Parallel()
 	for _, services := range []int{100, 106} { // 100 wait for one target at most

@@ -47,7 +47,7 @@ type summary struct {
 
 func (s *summary) bad() bool { return len(s.failed)+len(s.broken) > 0 }
 
-// line takes in a line of go test. What is no event is passed on.
+// line takes in a line of go test. A line that is no event is passed on.
 func (s *summary) line(text []byte) {
 	var e event
 	if json.Unmarshal(text, &e) != nil || e.Action == "" {

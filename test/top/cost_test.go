@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// What 500 services may cost while nothing happens, in parts of a processor.
+// The limits for 500 services at rest, in parts of a processor.
 const (
 	costOfTop  = 0.02
 	costOfPID1 = 0.005
 	costTime   = 4 * time.Second
 )
 
-// TestFiveHundredServicesCostLittle takes the processor time of both sides while the screen is shown. What else the machine does is not in
-// it, but for what a crowded cache costs; so one of three tries has to do.
+// TestFiveHundredServicesCostLittle takes the processor time of both sides while the screen is shown. Other work of the machine
+// affects it only through the caches, so one of three tries has to pass.
 func TestFiveHundredServicesCostLittle(t *testing.T) {
 	t.Parallel()
 	var services strings.Builder

@@ -11,9 +11,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestFiftyProfiles is the promise of hinit top: which of fifty profiles is deaf and which loops, why, and both mended, with its keys
-// alone. What is wrong lies outside of them, as it does in life: it has passed by the time the keys restart what it has harmed. The page
-// says how many keys it takes.
+// TestFiftyProfiles is the promise of hinit top: which of fifty profiles is deaf and which loops, why, and both mended, with its
+// keys alone. The cause lies outside of the profiles, and has passed by the time the keys restart them. The page says how many
+// keys it takes.
 func TestFiftyProfiles(t *testing.T) {
 	t.Parallel()
 	var names []string

@@ -1,5 +1,5 @@
-// Command site builds the pages of docs/ into a directory of HTML that needs no server and no script: light and dark, with a navigation by
-// kind of page. A link that leads nowhere is an error. Run it with "make site". It owns no goroutine.
+// Command site builds the pages of docs/ into a directory of HTML that needs no server and no script. The pages are light and
+// dark, with a navigation by kind of page. A link that leads nowhere is an error. Run it with "make site". It owns no goroutine.
 package main
 
 import (
