@@ -1,11 +1,6 @@
 package probe
 
-import (
-	"os"
-	"strconv"
-
-	"hinit/internal/procstat"
-)
+import "hinit/internal/procstat"
 
 // usage is the processor time of a process.
 type usage struct {
@@ -27,17 +22,7 @@ func processorTime(pid int) (u usage) {
 func treesOf() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = inShortTurn(func() error {
-		names, err := os.ReadDir("/proc")
-		for _, name := range names {
-			pid, err := strconv.Atoi(name.Name())
-			if err != nil {
-				continue
-			}
-			if st, err := procstat.Read(pid); err == nil {
-				all[pid] = st
-			}
-		}
-		return err
+		return procstat.Each("/proc", func(st procstat.Stat) { all[st.PID] = st })
 	})
 	sums := make(map[int]uint64, len(all))
 	for pid, u := range all {

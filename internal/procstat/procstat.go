@@ -65,6 +65,26 @@ func ReadAt(dir int, path string) (Stat, error) {
 	return s, nil
 }
 
+// Each calls found for every process below root, usually /proc. It may miss a process that begins or ends meanwhile. An error may come after
+// some of them.
+func Each(root string, found func(Stat)) error {
+	dir, err := os.Open(root)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	for _, name := range names {
+		if name[0] < '1' || name[0] > '9' {
+			continue
+		}
+		if st, err := ReadAt(int(dir.Fd()), name+"/stat"); err == nil {
+			found(st)
+		}
+	}
+	return err
+}
+
 // Parse reads a line. The name in parentheses may hold anything, parentheses too.
 func Parse(line []byte) (s Stat, ok bool) {
 	open, end := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ')')

@@ -149,21 +149,8 @@ func cgroupNumber(cgroup string, names ...string) (int, bool) {
 
 // mostProcesses finds the service with most processes, by their session. A process that has begun another one is not counted.
 func mostProcesses(proc string, leaders map[string]int) (name string, most int) {
-	dir, err := os.Open(proc)
-	if err != nil {
-		return "", 0
-	}
-	defer dir.Close()
-	entries, _ := dir.Readdirnames(-1) // what can be read counts
 	sessions := make(map[int]int)
-	for _, entry := range entries {
-		if entry[0] < '0' || entry[0] > '9' {
-			continue
-		}
-		if st, err := procstat.ReadAt(int(dir.Fd()), entry+"/stat"); err == nil {
-			sessions[st.Session]++ // 0 is no session
-		}
-	}
+	_ = procstat.Each(proc, func(st procstat.Stat) { sessions[st.Session]++ }) // what can be read counts; 0 is no session
 	for _, service := range slices.Sorted(maps.Keys(leaders)) {
 		leader := leaders[service]
 		if n := sessions[leader]; leader > 1 && n > most {

@@ -82,27 +82,12 @@ func RootsOf(st client.Status, root string) proc.Roots {
 // Read reads all processes below a root. A process that ends meanwhile is missing. Read fills old, if it is not nil, and
 // overwrites its content.
 func Read(root string, old Table) (Table, error) {
-	dir, err := os.Open(root)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil, err
-	}
 	if old == nil {
-		old = make(Table, len(names))
+		old = make(Table)
 	}
 	clear(old)
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil || pid <= 0 {
-			continue
-		}
-		if p, err := procstat.ReadAt(int(dir.Fd()), name+"/stat"); err == nil { // else it has ended
-			old[pid] = p
-		}
+	if err := procstat.Each(root, func(p procstat.Stat) { old[p.PID] = p }); err != nil {
+		return nil, err
 	}
 	return old, nil
 }
