@@ -97,7 +97,7 @@ func TestTheLineOfTheBootAddsUp(t *testing.T) {
 	}
 	total, parts, _ := strings.Cut(Timeline(steps), "s (")
 	sum := 0
-	for _, part := range strings.Split(strings.TrimSuffix(parts, ")"), ", ") {
+	for part := range strings.SplitSeq(strings.TrimSuffix(parts, ")"), ", ") {
 		ms, err := strconv.Atoi(strings.TrimSuffix(part[strings.LastIndexByte(part, ' ')+1:], "ms"))
 		if err != nil {
 			t.Fatal(err)
