@@ -189,6 +189,9 @@ func newPlace(t *testing.T) *place {
 		for _, id := range p.containers() {
 			docker("rm", "-fv", id)
 		}
+		for name := range strings.FieldsSeq(docker("volume", "ls", "-q", "--filter", "name=hinit-private-"+p.profile).out) {
+			docker("volume", "rm", name)
+		}
 		_ = os.RemoveAll(dir)
 	})
 	if err := errors.Join(os.Chmod(dir, 0o755), os.MkdirAll(p.home(), 0o755), os.Symlink(filepath.Join(built, "docker"), p.docker())); err != nil {
