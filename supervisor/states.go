@@ -139,6 +139,18 @@ type Exit struct {
 	Tail   []string      // last lines it wrote, oldest first
 }
 
+// Wire returns the exit as the API has it, without its last lines.
+func (x *Exit) Wire() client.Exit {
+	out := client.Exit{Cause: string(x.Cause), At: x.At, Tail: []string{}, Error: x.Error, UptimeSeconds: max(x.Uptime, 0).Seconds(), PID: x.PID}
+	switch {
+	case x.Signal != 0:
+		out.Signal = &x.Signal
+	case x.Code >= 0:
+		out.Code = &x.Code
+	}
+	return out
+}
+
 // Words says how the run ended, with the line that is most likely to say why. That is the last line of level WARNING or worse,
 // else the last. Its text may be anything.
 func (x *Exit) Words() string {

@@ -221,23 +221,25 @@ func (c *Check) contradiction() string {
 	case c.Kind == CheckReady && c.OnFailure != "":
 		return "a ready check that fails makes the service not ready and does nothing else; remove on_failure, or use kind alive"
 	}
-	switch {
-	case c.Type == CheckHTTP:
+	if c.Type == CheckHTTP {
 		return c.HTTP.contradiction()
-	case c.Type == CheckTCP && c.Dial.Port == "":
-		return "tcp.port is missing"
-	case c.Type == CheckUnix && c.Dial.Path == "":
-		return "unix.path is missing"
-	case c.Type == CheckExec && len(c.Command) == 0:
-		return "exec.command is missing"
-	case c.Type == CheckFile && c.File.Path == "":
-		return "file.path is missing"
-	case c.Type == CheckLog && c.Log.Contains == "" && c.Log.Matches == "":
-		return "log.contains or log.matches is missing"
-	case c.Type == CheckLog && c.Log.Never && c.Log.Within > 0:
-		return "log.never and log.within contradict each other"
-	case c.Type == CheckState && c.State.Heartbeat == 0 && c.State.Platforms == "":
-		return "state.heartbeat or state.platforms is missing"
+	}
+	for _, row := range []struct {
+		of    string
+		wrong bool
+		why   string
+	}{
+		{CheckTCP, c.Dial.Port == "", "tcp.port is missing"},
+		{CheckUnix, c.Dial.Path == "", "unix.path is missing"},
+		{CheckExec, len(c.Command) == 0, "exec.command is missing"},
+		{CheckFile, c.File.Path == "", "file.path is missing"},
+		{CheckLog, c.Log.Contains == "" && c.Log.Matches == "", "log.contains or log.matches is missing"},
+		{CheckLog, c.Log.Never && c.Log.Within > 0, "log.never and log.within contradict each other"},
+		{CheckState, c.State.Heartbeat == 0 && c.State.Platforms == "", "state.heartbeat or state.platforms is missing"},
+	} {
+		if row.of == c.Type && row.wrong {
+			return row.why
+		}
 	}
 	return ""
 }

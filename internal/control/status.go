@@ -301,17 +301,9 @@ func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 }
 
 func exitView(x *supervisor.Exit) *client.Exit {
-	out := &client.Exit{
-		Cause: string(x.Cause), At: wireTime(x.At), Tail: list(x.Tail), Error: x.Error,
-		UptimeSeconds: seconds(x.Uptime), PID: x.PID,
-	}
-	switch {
-	case x.Signal != 0:
-		out.Signal = &x.Signal
-	case x.Code >= 0:
-		out.Code = &x.Code
-	}
-	return out
+	out := x.Wire()
+	out.At, out.Tail, out.UptimeSeconds = wireTime(x.At), list(x.Tail), seconds(x.Uptime)
+	return &out
 }
 
 func counts(by []supervisor.CauseCount) map[string]int {

@@ -405,17 +405,5 @@ func (b *Book) forget(e *entry) {
 }
 
 func endOf(x *supervisor.Exit) *client.RunEnd {
-	out := &client.RunEnd{
-		Exit: client.Exit{
-			Cause: string(x.Cause), At: x.At, Tail: []string{}, Error: x.Error, UptimeSeconds: max(x.Uptime, 0).Seconds(), PID: x.PID,
-		},
-		OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS,
-	}
-	switch {
-	case x.Signal != 0:
-		out.Signal = &x.Signal
-	case x.Code >= 0:
-		out.Code = &x.Code
-	}
-	return out
+	return &client.RunEnd{Exit: x.Wire(), OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS}
 }
