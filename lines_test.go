@@ -8,8 +8,8 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 77_729
-	mostPID1    = 43_227
+	mostProduct = 77_743
+	mostPID1    = 43_241
 )
 
 // TestTheProductStaysSmall holds the product and PID 1's program to a number of lines of code.

@@ -172,6 +172,9 @@ func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if doubt := r.c.units.Doubt("the hook "+h.Name, u); doubt != "" {
+		r.c.Warn("%s", doubt)
+	}
 	name := u.Name
 	if err := r.c.registry.Register(ctx, u, supervisor.WantUp); err != nil {
 		return 0, err

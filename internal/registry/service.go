@@ -36,6 +36,9 @@ func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Ser
 	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
 		r.o.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
 	}
+	if doubt := r.o.Units.Doubt(s.Name, u); doubt != "" {
+		r.o.Logger.Warn("%s", doubt)
+	}
 	want := supervisor.WantDown
 	if s.WantedUp() {
 		want = supervisor.WantUp

@@ -2,6 +2,7 @@ package units
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/proc"
 	"hinit/internal/trust"
+	"hinit/supervisor"
 )
 
 // isRoots reports whether what runs with these credentials is root, and the agent is not.
@@ -73,6 +75,15 @@ func (m *Maker) rootDir(dir string) string {
 		return "/"
 	}
 	return dir
+}
+
+// Doubt is a warning about a unit that runs as root a program that the agent can change, "" for any other. name is what people call it. It may
+// wait for a disk.
+func (m *Maker) Doubt(name string, u supervisor.Unit) string {
+	if argv := u.Spec.Argv; m.isRoots(u.Spec.Cred) && len(argv) > 0 && filepath.IsAbs(argv[0]) && m.agentCanWrite(argv[0]) {
+		return fmt.Sprintf("%s runs as root, and the agent's user can change its program %s; keep the program where only root can write", name, argv[0])
+	}
+	return ""
 }
 
 // trustedPath drops the directories of a PATH that the agent can write to: a root script that calls "apt-get" must not get the
