@@ -73,7 +73,7 @@ func (l *Loop) spawnStop(a SpawnStop) []Event {
 	return nil
 }
 
-// stopCommandEnded reports whether an exit is that of a stop command, and what the machine is told then. The end of any other process of
+// stopCommandEnded reports whether a stop command has exited, and what the machine is told then. The end of any other process of
 // the service ends its stop command.
 func (l *Loop) stopCommandEnded(u *unit, x proc.Exit) (said Commanded, is bool) {
 	if u == nil || u.stop == 0 {

@@ -22,9 +22,9 @@ type Unit struct {
 
 	// Stdio, when it is not nil, is what the process gets as its descriptors 0, 1, 2, ...; nothing of it goes to the log.
 	Stdio []*os.File `reexec:"-"`
-	// Std takes the place of /dev/null (descriptor 0) and of the LogSink's pipes (1 and 2) where it is not nil. Whoever made the files
-	// closes them once the service is dropped. At the end of the container the loop closes descriptor 1 of a service that is down, so
-	// the reader of the pipe comes to its end.
+	// Std takes the place of /dev/null (descriptor 0) and of the LogSink's pipes (1 and 2) where it is not nil. Their creator
+	// closes the files once the service is dropped. At the end of the container the loop closes descriptor 1 of a service that is
+	// down, so the reader of the pipe comes to its end.
 	Std [3]*os.File `reexec:"-"`
 
 	// NotifyFD, when it is not 0, is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD. It

@@ -1,6 +1,6 @@
-// Command hinit-tools is what PID 1 need not link: the verbs explain, tree, profile, topology, logs, events, reload, signal, config, doctor, demo,
-// bundle, completion and man, which hinit runs it for, and the tools of s6, whose names lead here. It dispatches to packages tools and applet and does nothing else;
-// it owns no goroutine.
+// Command hinit-tools has the commands that PID 1 need not link. hinit runs it for explain, tree, profile, topology, logs,
+// events, reload, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6 lead here too. It
+// dispatches to packages tools and applet and does nothing else; it owns no goroutine.
 package main
 
 import (

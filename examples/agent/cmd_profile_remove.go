@@ -93,8 +93,8 @@ func (c *call) confirm(question string) bool {
 	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(reply)))
 }
 
-// stopGateway ends the gateway that the pid file of a home names, if there is one, as a planned stop: marker,
-// TERM, and KILL when the grace is over.
+// stopGateway ends the gateway that the pid file of a home names, if there is one. It is a planned stop: marker, TERM, and KILL
+// when the grace is over.
 func stopGateway(dir string) error {
 	id, alive := record.Running(dir)
 	if !alive {

@@ -21,8 +21,8 @@ type turn struct {
 	Timeout float64 `json:"timeout"` // seconds; 0 is 180
 }
 
-// cmdTerminal is the terminal tool of a session: it reads one JSON object a line, runs the command in the profile's sandbox, and prints
-// the result in a line. A session that ends cleans up as the agent does.
+// cmdTerminal is the terminal tool of a session. It reads one JSON object a line, runs the command in the profile's sandbox, and
+// prints the result in a line. A session that ends cleans up as the agent does.
 func cmdTerminal(c *call) int {
 	flags := flag.NewFlagSet("terminal", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)

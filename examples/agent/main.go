@@ -1,6 +1,6 @@
-// Command agent is a small agent with profiles that behaves towards its supervisor as the Hermes agent does. It is the
-// agent of the demo and of the tests, and the reference for whoever wants to host another one: README.md says what the
-// contract asks for, and the code here shows a way to give it.
+// Command agent is a small agent with profiles that behaves towards its supervisor as the Hermes agent does. It is the agent of
+// the demo and of the tests, and the reference for other agents. README.md has the demands of the contract, and the code here
+// shows a way to meet them.
 //
 // The program decides nothing about supervision; it owns its profiles' files and, as "gateway run", one long-lived
 // process. The main goroutine does all the work except for the ones named in package gateway and the readers of

@@ -147,9 +147,8 @@ var inForce = []string{
 	"group", "reload_signal", "stop_command",
 }
 
-// InForce lists what is settled for a service, or for the gateway of a profile, about its user, its limits, its end and its order, as far as that
-// differs from the built-in defaults. The keys are those below services.NAME or profiles.NAME. A service that the configuration does not have
-// has none.
+// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults: its user, limits,
+// end and order. The keys are the ones below services.NAME or profiles.NAME. An unknown service has none.
 func (c *Config) InForce(service string) (entries []Entry) {
 	builtin := defaults()
 	if c.plain {

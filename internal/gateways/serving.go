@@ -217,8 +217,8 @@ func (k *Keeper) noteTopology(ctx context.Context) {
 	}
 }
 
-// makeWay is for a default gateway that was started without a command, as after a crash, and serves profiles of other gateways now. It ends
-// that one first, in the middle of its imports, then the others, and then starts it again.
+// makeWay is for a default gateway that was started without a command, as after a crash, and serves profiles of other gateways
+// now. It ends the default gateway first, in the middle of its imports, then the others, and then starts the default one again.
 func (k *Keeper) makeWay(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	k.say("%s: it waits until the gateways whose profiles it serves now have ended", name)

@@ -16,7 +16,8 @@ import (
 // runLogMode is the mode of a log that a run makes.
 const runLogMode = 0o644
 
-// StartRun runs a command of hinit.yaml once, for a client of the control API. Nothing runs but what the configuration names.
+// StartRun runs a command of hinit.yaml once, for a client of the control API. It runs only commands that the configuration
+// names.
 func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}

@@ -72,7 +72,7 @@ func TestWatchesAreWoken(t *testing.T) {
 		woken(all[2*i], "a file")
 		woken(all[2*i+1], "a file")
 	}
-	// One directory goes and another one gets its name, and perhaps its inode number. Nobody waits while it is missing.
+	// One directory goes and another one gets its name, and perhaps its inode number. No test waits while it is missing.
 	if err := errors.Join(os.RemoveAll(dirs[0]), os.Mkdir(dirs[0], 0o755)); err != nil {
 		t.Fatal(err)
 	}

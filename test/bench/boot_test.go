@@ -29,9 +29,9 @@ const (
 	patience, later = 30 * time.Second, 10 * time.Minute
 )
 
-// BenchmarkBootForeignFiles measures from the start of the init until the first gateway is running, on a volume that is
-// empty but for two profiles and on one with 200,000 files of another user's below profiles, cron and sessions. It reports
-// both times in milliseconds and their ratio, fails when that is too high, and then waits until all files are the agent's.
+// BenchmarkBootForeignFiles measures from the start of the init until the first gateway is running. One volume has only two
+// profiles, another 200,000 files of another user's below profiles, cron and sessions. It reports both times in milliseconds and
+// their ratio, fails when that is too high, and then waits until all files are the agent's.
 func BenchmarkBootForeignFiles(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root, for a PID namespace and for files of another user")

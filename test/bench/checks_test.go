@@ -20,8 +20,9 @@ const (
 	checkPeriod, checkWarm, checkFor = 10 * time.Second, 25 * time.Second, 60 * time.Second
 )
 
-// BenchmarkFiveHundredChecks says what 500 tcp checks at 10 s cost a real hinit: memory of its own (RssAnon) and how often its threads wake up
-// (voluntary context switches), each less the figure of the same services without checks, which run beside it at the same time.
+// BenchmarkFiveHundredChecks measures the cost of 500 tcp checks at 10 s for a real hinit: its own memory (RssAnon) and wake-ups
+// of its threads (voluntary context switches). The figure of the same services without checks, which run at the same time, is
+// subtracted.
 func BenchmarkFiveHundredChecks(b *testing.B) {
 	dir := b.TempDir()
 	hinit, _ := binaries(b, dir)

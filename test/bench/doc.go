@@ -1,5 +1,5 @@
 // Package bench measures what the project promises in numbers, on the binary as it is shipped, in a PID namespace of its own.
-// Other measures, and other inits, are in the command compare below it, and the log path is in log. What is here is in its tests:
+// Other measures, and other inits, are in the command compare below it, and the log path is in log. The tests here are:
 //
 //	go test -run '^$' -bench Boot -benchtime 1x ./test/bench
 //

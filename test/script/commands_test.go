@@ -339,7 +339,7 @@ func cmdStartFails(ts *testscript.TestScript, args []string) error {
 	})
 }
 
-// notAtRest matches the messages that hinit is not ready for a re-execution: its logs or scan directory were not at rest within a
+// notAtRest matches the messages that hinit is not ready for a re-execution. Its logs or scan directory were not at rest within a
 // second, or the boot log is not written yet.
 var notAtRest = regexp.MustCompile("try again|the disk does not answer|cannot (reach|get an answer of) the scan directory")
 

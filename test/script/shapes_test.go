@@ -95,7 +95,7 @@ func (p *jsonPage) check(v any, object string) error {
 }
 
 // cmdShapes types every command of the page about --json, with the words that the scenario gives for it, and compares the output
-// with the page: shapes 'status' 'profile create;novel'. Words after a semicolon follow the command.
+// with the page. The call is: shapes 'status' 'profile create;novel'. Words after a semicolon follow the command.
 func cmdShapes(ts *testscript.TestScript, args []string) error {
 	page, err := readJSONPage()
 	if err != nil {

@@ -197,7 +197,7 @@ func (h *Health) Checks(service string) []client.Check {
 	return append(out, deaf...)
 }
 
-// ofRun reads the state file of a profile, and refuses one that names a process of another run: it tells of that one.
+// ofRun reads the state file of a profile, and refuses one that names a process of another run.
 func ofRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
 	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {

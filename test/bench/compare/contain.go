@@ -49,8 +49,8 @@ func answer[T any](text string, do func(T) (map[string][]float64, error)) error 
 	return json.NewEncoder(os.Stdout).Encode(took)
 }
 
-// contain gives a new PID namespace its /proc and an empty /run, as a container runtime does, waits until descriptor 3 says go, so that none of
-// this is measured, and becomes the init.
+// contain gives a new PID namespace its /proc and an empty /run, as a container runtime does. It waits until descriptor 3 says
+// go, so that none of this is measured, and becomes the init.
 func contain(argv []string) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err

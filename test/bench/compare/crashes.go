@@ -6,15 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// upTime is how long a service runs before it is killed or stopped: longer than the second that s6 and runit let pass between
-// two starts of one service.
+// upTime is how long a service runs before it is killed or stopped. It is longer than the second that s6 and runit wait between
+// two starts.
 const upTime = 1200 * time.Millisecond
 
 // healthyLife is how long a service runs before its crash is the first one after a healthy life: longer than hinit's reset_after.
 const healthyLife = 62 * time.Second
 
-// crashes takes M3: from the kill of a service until it is started again, with the shortest delay that each can be given, and as each
-// is delivered, for the first crash after a healthy life.
+// crashes takes M3: from the kill of a service until it is started again. It measures the shortest delay that each allows, and
+// the delivered one for the first crash after a healthy run.
 func (b *bench) crashes() error {
 	if err := b.crashesAt("restart", true, upTime, b.runs+2); err != nil || b.quick {
 		return err

@@ -158,8 +158,8 @@ func (v verdict) shown() string {
 	return number(v.figure) + " " + v.unit
 }
 
-// growth is the exponent by which a figure grows between two numbers of services: 1 is as fast as they do. What is below the
-// smallest figure that means something counts as that.
+// growth is the exponent by which a figure grows between two numbers of services: 1 is as fast as they do. A figure below the
+// smallest meaningful one counts as the smallest.
 func growth(from, to, ratio, smallest float64) float64 {
 	return math.Log(max(to, smallest)/max(from, smallest)) / math.Log(ratio)
 }

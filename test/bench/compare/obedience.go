@@ -101,7 +101,7 @@ func (b *bench) obey(p supervisor, n int, stubborn bool) (time.Duration, int, er
 	return took, told, err
 }
 
-// lines counts those of a file.
+// lines counts the lines of a file.
 func lines(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	return bytes.Count(text, []byte("\n")), err

@@ -18,8 +18,8 @@ const orphanBatches = 5
 // orphanScript makes orphans one after another: the shell forks a child, which forks one more and ends.
 const orphanScript = `i=0; while [ $i -lt %d ]; do (: &); i=$((i+1)); done`
 
-// orphans takes M7: the processor time of process 1 for each of 20,000 orphans, what part of them stays behind as zombies, and how long
-// it takes to reap the last. The orphans come from a process that has entered the namespace, as with docker exec.
+// orphans takes M7 for 20,000 orphans. It measures the processor time of process 1 for each, the part that stays as zombies, and
+// the time until the last is reaped. The orphans come from a process that has entered the namespace, as with docker exec.
 func (b *bench) orphans() error {
 	size := 4000
 	if b.quick {
@@ -125,8 +125,8 @@ func (i *instance) inside(argv ...string) error {
 		return err
 	}
 	defer unix.Close(theirs)
-	// What is set is where children of this thread are born. Until it is set back the kernel lets the thread make no other (clone(2), EINVAL),
-	// and Go ends a program whose thread it asks in vain. It never asks one that a goroutine is locked to.
+	// The call sets the namespace of this thread's children. Until it is set back the kernel lets the thread make no other
+	// (clone(2), EINVAL), and Go ends a program whose thread it asks in vain. It never asks one that a goroutine is locked to.
 	runtime.LockOSThread()
 	if err := unix.Setns(theirs, syscall.CLONE_NEWPID); err != nil {
 		runtime.UnlockOSThread()

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// A peer is what a user could put in the place of process 1. What one of them can do besides is in the interfaces below; a
-// peer that lacks one has no row in the measures that need it.
+// A peer is what a user could put in the place of process 1. Further abilities are in the interfaces below; a peer that lacks one
+// has no row in the measures that need it.
 type peer interface {
 	name() string
 	// programs are those that must be on PATH.

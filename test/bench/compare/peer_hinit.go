@@ -11,8 +11,8 @@ import (
 	"hinit/client"
 )
 
-// hinit runs each service as the gateway of a profile, as people use it: the first is the gateway of the root profile, started by
-// "gateway run" as the CMD; all others are wanted by their gateway_state.json.
+// hinit runs each service as the gateway of a profile, as people use it. The first is the gateway of the root profile, started by
+// "gateway run" as the CMD. All others are wanted by their gateway_state.json.
 type hinit struct {
 	program string // the init and its command line
 	before  bool   // it is not the one that is measured, but an older one beside it

@@ -143,8 +143,8 @@ func (b *bench) statuses(i *instance) error {
 	return nil
 }
 
-// status is how long commands take that ask for the state of services, and fail when one is not up: all of them run, but the
-// candidate may not have had the time to take note of it.
+// status measures commands that ask for the state of services. A command fails when a service is not up: all of them run, but the
+// candidate may not have noticed yet.
 func (i *instance) status(commands [][]string) (time.Duration, error) {
 	_, env := i.commandsOf()
 	var took time.Duration

@@ -67,7 +67,7 @@ func (s scale) decades() []float64 {
 	return all
 }
 
-// svg draws the plot. What is zero is drawn at the lower edge.
+// svg draws the plot. A zero is drawn at the lower edge.
 func (p plot) svg() string {
 	x := scale{math.Inf(1), 0, frameLeft, frameRight}
 	y := scale{math.Inf(1), 0, frameDown, frameTop}

@@ -108,7 +108,7 @@ func (i *instance) memory() (usage, error) {
 	return u, nil
 }
 
-// sumFields adds up lines like "Name:  12 kB" of a file in /proc. What has ended has none.
+// sumFields adds up lines like "Name: 12 kB" of a file in /proc. A process that has ended has none.
 func sumFields(path string, names ...string) int64 {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Command empty does nothing. What it takes to run it is the floor under every program written in Go. It owns no goroutine.
+// Command empty does nothing. Its run time is the floor under every program written in Go. It owns no goroutine.
 package main
 
 func main() {}

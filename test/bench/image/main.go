@@ -1,5 +1,6 @@
-// Command image measures the boot of an image that has hinit in it beside the engine alone, and how long many gateways take to become
-// ready beside one alone and beside all at once. It makes the figures in turns, so that load meets all of them alike.
+// Command image measures the boot of an image with hinit, beside the engine alone. It also measures how long many gateways take
+// to become ready, beside one alone and beside all at once. It takes the figures in turns, so that load affects all of them
+// alike.
 //
 //	make bench-image                                   # on a stand-in for the agent's image
 //	go run ./test/bench/image -image IMAGE [-rounds 7] [-gateways 12]
@@ -22,7 +23,7 @@ import (
 )
 
 const (
-	// name is that of the volumes and of the container.
+	// name is the name of the volumes and of the container.
 	name = "hinit-bench-image"
 	// patience is how long the gateways may take to become ready.
 	patience = 5 * time.Minute

@@ -1,5 +1,5 @@
-// Command log measures the log path: the same writer through hinit, s6-log, svlogd and supervisord, in one run on one machine,
-// and hinit with 500 services of which one floods. Build hinit first (make build), install the others with
+// Command log measures the log path. The same writer goes through hinit, s6-log, svlogd and supervisord, in one run on one
+// machine. hinit also runs with 500 services of which one floods. Build hinit first (make build), install the others with
 // test/bench/install-peers, and run it as root:
 //
 //	go run ./test/bench/log -hinit dist/linux-amd64/hinit

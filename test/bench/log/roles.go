@@ -149,8 +149,8 @@ func spliceLoop(file string) error {
 	}
 }
 
-// writerAlone is how fast the writer is when hardly anything holds it up: what it writes is thrown away, a millisecond's worth
-// at a time, but for the last line, which says that it has ended.
+// writerAlone measures the speed of the writer with almost no delay. Its output is discarded, a millisecond's worth at a time,
+// except for the last line, which says that it has ended.
 const writerAlone = "ceiling: the writer alone"
 
 func discardLoop(file string) error {

@@ -1,6 +1,5 @@
-// Command naive is an exec shim as one would write it in Go at first: it becomes the user of its first argument with the
-// calls of the standard library, and then the program of the second. The benchmark compares hinit-shim with it. It owns no
-// goroutine.
+// Command naive is a first version of an exec shim in Go. It becomes the user of its first argument with the calls of the
+// standard library, and then the program of the second. The benchmark compares hinit-shim with it. It owns no goroutine.
 package main
 
 import (

@@ -2,8 +2,8 @@
 //
 //	go run ./test/bench/sandbox [-runs 20] [-json FILE]
 //
-// It needs an engine, and Debian's packages bash-static and busybox-static, which it downloads once. Each figure is the median, with the
-// fastest and the slowest. It owns no goroutine but those of the package.
+// It needs an engine, and Debian's packages bash-static and busybox-static, which it downloads once. Each figure is the median,
+// with the fastest and the slowest. The package sandbox owns its goroutines.
 package main
 
 import (

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dieBy ends this process by a signal, so that whoever waits for it sees a signal and not an exit code. The Go runtime
-// would turn most signals into a stack trace and exit code 2 (os/signal, "Default behavior of signals in Go programs"),
-// so the kernel's default action is put back first. It returns only if the signal cannot kill.
+// dieBy ends this process by a signal, so that its parent sees a signal and not an exit code. The Go runtime would turn most
+// signals into a stack trace and exit code 2 (os/signal, "Default behavior of signals in Go programs"). So the kernel's default
+// action is restored first. It returns only if the signal cannot kill.
 func dieBy(sig unix.Signal) error {
 	// A real crash may dump core; this one is not worth a file.
 	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})

@@ -15,8 +15,8 @@ const floodWait = time.Second
 // A flood is a goroutine that prints numbered lines. A nil flood is none.
 type flood struct{ quit, done chan struct{} }
 
-// startFlood prints rate lines a second (knobs.FloodMax: without pause), each of size bytes with its newline and each in
-// one write, until total lines are out (0: for ever) or it is stopped. A rate of 0 is no flood.
+// startFlood prints rate lines a second (knobs.FloodMax: without pause), each of size bytes with its newline and each in one
+// write. It ends after total lines (0: never), or when it is stopped. A rate of 0 is no flood.
 func startFlood(out *os.File, rate, size, total int) *flood {
 	if rate == 0 {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"hinit/examples/agent/internal/home"
 )
 
-// multiplexed reports whether the default profile's gateway serves all profiles: the environment wins over the default profile's
-// config.yaml, and a blank or unknown word says nothing (contract, section 5).
+// multiplexed reports whether the default profile's gateway serves all profiles. The environment wins over the default profile's
+// config.yaml, and a blank or unknown word does not count (contract, section 5).
 func (g *gateway) multiplexed() bool {
 	if on, known := word(g.Getenv("GATEWAY_MULTIPLEX_PROFILES")); known {
 		return on

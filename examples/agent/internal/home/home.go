@@ -1,5 +1,5 @@
-// Package home knows where profiles live on disk: which directory a command works in, how a profile is made,
-// and which one is selected when none is named (contract, section 4).
+// Package home knows where profiles live on disk (contract, section 4). It finds the directory of a command, makes profiles, and
+// selects one when none is named.
 //
 // It promises that a name which passed CheckName never leads outside the profiles directory. It owns no goroutines.
 package home

@@ -17,9 +17,9 @@ func Normalize(name string) string {
 	return strings.ToLower(strings.TrimSpace(name))
 }
 
-// CheckName reports why name, already normalized, cannot be the name of a named profile, or nil when it can
-// (contract, section 4: the pattern, the reserved words, and "default", which is never a named profile).
-// A name that passes is a single path element, so it can be joined to a directory without leaving it.
+// CheckName reports why name, already normalized, cannot be the name of a named profile, or nil when it can. It checks the
+// pattern, the reserved words, and "default", which is never a named profile (contract, section 4). A name that passes is a
+// single path element, so it can be joined to a directory without leaving it.
 func CheckName(name string) error {
 	pattern := regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
 	switch {

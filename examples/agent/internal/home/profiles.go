@@ -16,9 +16,9 @@ const soulText = `# Soul
 You are a small example agent. You answer with an echo of what you are told.
 `
 
-// Create makes the home of a new profile: its directories, a private .env and, as the last thing, the marker SOUL.md,
-// so that whoever watches the profiles directory never takes a half-made one for a profile. It fails when the name
-// has a directory already, and leaves nothing behind when it fails half way.
+// Create makes the home of a new profile: its directories, a private .env and, last, the marker SOUL.md. So a watcher of the
+// profiles directory never takes a half-made one for a profile. It fails when the name has a directory already, and leaves
+// nothing behind when it fails half way.
 func (h Home) Create(name string) (string, error) {
 	if err := CheckName(name); err != nil {
 		return "", err

@@ -70,9 +70,8 @@ const (
 	LeakDaemon     = "doublefork-setsid-cleanenv"
 )
 
-// Load reads the knobs of the gateway whose home is given: the defaults, then the environment, then agent.conf. It stops
-// at the first value it cannot use and at a name in the file that it does not know; AGENT_ variables it does not
-// know belong to somebody else.
+// Load reads the knobs of the gateway whose home is given: the defaults, then the environment, then agent.conf. It stops at the
+// first invalid value and at an unknown name in the file. Unknown AGENT_ variables are ignored.
 func Load(getenv func(string) string, home string) (Knobs, error) {
 	k := Knobs{ExitNow: NoExit}
 	table := Table()

@@ -1,5 +1,5 @@
-// Package record reads and writes the small files by which a gateway and its supervisor talk: the state file, the pid
-// file and the lock, the markers of a planned stop and of a takeover, and the lifecycle ledger (contract, section 6).
+// Package record reads and writes the small files by which a gateway and its supervisor talk (contract, section 6). They are the
+// state file, the pid file and the lock, the markers of a planned stop and of a takeover, and the lifecycle ledger.
 //
 // It promises that a reader never sees half a file, and that what it does not understand in the state file is kept.
 // It owns no goroutines and holds no state; every call goes to the disk.

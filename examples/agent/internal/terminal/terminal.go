@@ -1,6 +1,6 @@
-// Package terminal runs the agent's commands in one long-lived container, by the docker command: it makes the calls of the contract of
-// hinit's sandboxes and no others, with their flags and in their order. It knows nothing of hinit, and so is the agent that hinit's
-// docker personality is tested with.
+// Package terminal runs the agent's commands in one long-lived container, by the docker command. It makes the calls of the
+// contract of hinit's sandboxes and no others, with their flags and in their order. It knows nothing of hinit, and so is the
+// agent that hinit's docker personality is tested with.
 //
 // The package owns no goroutine beyond a call.
 package terminal
@@ -152,7 +152,7 @@ func (t *Terminal) attach() bool {
 	return true
 }
 
-// create is docker run -d. What a failure leaves behind is removed.
+// create is docker run -d. The leftovers of a failure are removed.
 func (t *Terminal) create() error {
 	b := make([]byte, 4)
 	_, _ = rand.Read(b)

@@ -1,5 +1,5 @@
-// Package worker works on one task of the shared board, as a worker of the Hermes agent does: it reads the task, does what the text of
-// the task says, and finishes it, with heartbeats meanwhile. It is told by its environment which task and which attempt it is.
+// Package worker works on one task of the shared board, as a worker of the Hermes agent does. It reads the task, follows its
+// text, and finishes it, with heartbeats meanwhile. It is told by its environment which task and which attempt it is.
 //
 // The board is reached by a command, hinit-kanban or what EXAMPLE_KANBAN_TOOL names, so that the example needs no database. The package
 // owns a goroutine for the heartbeats and one for signals, until the process ends.
