@@ -60,6 +60,14 @@ func TestReadOnlyVolume(t *testing.T) {
 	if _, err := s.Create(t.Context(), b.now, NewTask{Title: "one more"}); !strings.Contains(Plainly(err), "mounted read-only") {
 		t.Errorf("a write: %v", err)
 	}
+	d := &Dispatcher{Store: s, Profiles: b.d.Profiles}
+	if _, err := d.Tick(t.Context(), b.now, TickOptions{}); !strings.Contains(Plainly(err), "mounted read-only") {
+		t.Errorf("a pass: %v", err)
+	}
+	if res, err := d.Tick(t.Context(), b.now, TickOptions{DryRun: true}); err != nil || len(res.Spawned) != 1 {
+		t.Errorf("a dry run: %+v, %v", res, err)
+	}
+	must(t, s.Backup(t.Context(), filepath.Join(t.TempDir(), "copy.db")))
 	must(t, s.Close())
 	if _, err := openAt(t, filepath.Join(dir, "boards", "other.db")); err == nil || !strings.Contains(err.Error(), "mounted read-only") {
 		t.Errorf("a board that does not exist: %v", err)

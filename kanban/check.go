@@ -113,7 +113,7 @@ func copyCorrupt(path string) (string, error) {
 	if err := copyFile(path, backup); err != nil {
 		return "", err
 	}
-	for _, companion := range []string{"-wal", "-shm"} {
+	for _, companion := range companions {
 		if err := copyFile(path+companion, backup+companion); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return backup, err
 		}

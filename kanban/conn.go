@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"modernc.org/sqlite" // SQLite without cgo
 	sqlite3 "modernc.org/sqlite/lib"
 )
@@ -40,29 +42,28 @@ func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 const unchanging = "ro&immutable=1"
 
 // busy says whether an error means that somebody else is using the file, which says nothing about its health.
-func busy(err error) bool {
-	var e *sqlite.Error
-	return errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_BUSY || e.Code()&0xff == sqlite3.SQLITE_LOCKED)
-}
+func busy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Plainly says why the board's file can't be used, where SQLite's own words don't say it; else it is empty.
+// Plainly says why the board's file can't be used, where the words of SQLite or the kernel don't say it; else it is empty.
 func Plainly(err error) string {
-	var e *sqlite.Error
 	switch {
 	case busy(err):
 		return "another program is writing to the board, and does not end; try again, or see: hinit kanban doctor"
-	case errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_READONLY:
+	case isCode(err, sqlite3.SQLITE_READONLY), errors.Is(err, unix.EROFS):
 		return "the board's file can't be written: the volume is mounted read-only (mount it without :ro), or the file belongs to another user"
-	case errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_FULL:
+	case isCode(err, sqlite3.SQLITE_FULL), errors.Is(err, unix.ENOSPC):
 		return "the volume of the board is full"
 	}
 	return ""
 }
 
 // corrupt says whether an error means that the file's content is at fault.
-func corrupt(err error) bool {
+func corrupt(err error) bool { return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) }
+
+// isCode says whether an error is one of these of the engine.
+func isCode(err error, codes ...int) bool {
 	var e *sqlite.Error
-	return errors.As(err, &e) && (e.Code()&0xff == sqlite3.SQLITE_CORRUPT || e.Code()&0xff == sqlite3.SQLITE_NOTADB)
+	return errors.As(err, &e) && slices.Contains(codes, e.Code()&0xff)
 }
 
 // querier is what reads: the connection inside a transaction or outside.
@@ -100,6 +101,11 @@ func (t *tx) insert(query string, args ...any) (int64, error) {
 // errNothing ends a transaction that has nothing to commit. It is no failure.
 var errNothing = errors.New("nothing to do")
 
+// Writable is why the board can't be written now, if so.
+func (s *Store) Writable(ctx context.Context) error {
+	return s.write(ctx, time.Time{}, func(*tx) error { return errNothing })
+}
+
 // write runs one immediate transaction. It isn't re-entrant: do must use the transaction only.
 func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
 	conn, err := s.db.Conn(ctx)
@@ -120,17 +126,12 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 		}
 	}
 	// The first error is the one to report. A connection that can't even roll back is of no use to the next caller.
-	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !autocommit(rollback) {
+	// A code of SQLITE_ERROR means that the engine had rolled back by itself.
+	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !isCode(rollback, sqlite3.SQLITE_ERROR) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
 	if errors.Is(err, errNothing) {
 		return nil
 	}
 	return err
-}
-
-// autocommit says whether a rollback failed because the engine had rolled back by itself.
-func autocommit(err error) bool {
-	var e *sqlite.Error
-	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_ERROR
 }

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Dispatcher makes passes over one board. One goroutine uses it at a time. Several dispatchers of one board, in one process or in
@@ -77,12 +79,14 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	if d.holds == nil {
 		lock, held, err := TryLock(d.Store.paths.TickLock())
 		switch {
-		case err != nil:
+		case errors.Is(err, unix.EROFS) && !opt.DryRun:
+			return res, fmt.Errorf("cannot dispatch: %w", err)
+		case err != nil && !errors.Is(err, unix.EROFS):
 			d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
 		case held:
 			defer lock.Release()
 		case opt.DryRun: // what would be started can be said all the same
-			res.SkippedLocked = true
+			res.SkippedLocked = err == nil
 			if err := p.look(); err != nil {
 				return res, err
 			}

@@ -36,8 +36,8 @@ type Options struct {
 // Store is one open board. It may be used by several goroutines; each call is one transaction at most.
 type Store struct {
 	db    *sql.DB
-	raw   *os.File    // the same file, to look at its length
-	wal   fs.FileInfo // its write-ahead log, if it has one
+	raw   *os.File       // the same file, to look at its length
+	logs  [2]fs.FileInfo // its write-ahead log and the index of that, if it has them
 	paths Paths
 	opt   Options
 	holds *Lock // of a dispatcher that serves the board
@@ -156,8 +156,15 @@ func (s *Store) open(ctx context.Context) error {
 	return nil
 }
 
-// seeLog remembers the write-ahead log: SQLite keeps that file while the board is open.
-func (s *Store) seeLog() { s.wal, _ = os.Stat(s.paths.DB + "-wal") }
+// companions are the ends of the names of the write-ahead log and its index.
+var companions = [2]string{"-wal", "-shm"}
+
+// seeLog remembers the write-ahead log: SQLite keeps its files while the board is open.
+func (s *Store) seeLog() {
+	for i, end := range companions {
+		s.logs[i], _ = os.Stat(s.paths.DB + end)
+	}
+}
 
 // readOnly reports whether the nearest directory of a path that exists is on a read-only file system.
 func readOnly(path string) bool {
@@ -266,13 +273,17 @@ func (s *Store) Close() error {
 }
 
 // InPlace reports whether the open file and its write-ahead log are still the ones at the board's path. Another one may have been put there,
-// a backup for instance, and without its log the changes of this store are seen by no other program.
+// a backup for instance, and without the log or its index the changes of this store are seen by no other program.
 func (s *Store) InPlace() bool {
 	if !isAt(s.raw, s.paths.DB) {
 		return false
 	}
-	log, err := os.Stat(s.paths.DB + "-wal")
-	return s.wal == nil || err == nil && os.SameFile(s.wal, log)
+	for i, end := range companions {
+		if log, err := os.Stat(s.paths.DB + end); s.logs[i] != nil && (err != nil || !os.SameFile(s.logs[i], log)) {
+			return false
+		}
+	}
+	return true
 }
 
 // Paths are the places of the board.

@@ -117,3 +117,13 @@ func TestAWorkspaceMayEndWithASlash(t *testing.T) {
 		t.Errorf("%s, and the task has %s", got, b.task(id).WorkspacePath)
 	}
 }
+
+// A number of a row that is larger than any process's was cut off by the kernel, and found another process: PID 1, or the service itself.
+func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
+	me := os.Getpid()
+	for _, pid := range []int{1<<32 + me, 1<<32 + 1, 1<<22 + 1} {
+		if k := (kernel{}); k.Alive(pid) || !k.End(t.Context(), pid, time.Second).Terminated {
+			t.Errorf("%d is taken for a process", pid)
+		}
+	}
+}

@@ -13,9 +13,12 @@ import (
 // kernel is [Processes] by /proc and pidfd.
 type kernel struct{}
 
+// mostPID is the largest process number there can be. The kernel would cut a larger one from a row off, and find another process.
+const mostPID = 1 << 22
+
 // Alive implements [Processes].
 func (kernel) Alive(pid int) bool {
-	if pid <= 0 || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+	if pid <= 0 || pid > mostPID || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 		return false
 	}
 	st, err := procstat.Read(pid)
@@ -33,7 +36,7 @@ const killWait = time.Second
 
 // End implements [Processes].
 func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Termination {
-	fd, err := unix.PidfdOpen(pid, 0)
+	fd, err := unix.PidfdOpen(min(pid, mostPID+1), 0)
 	if errors.Is(err, unix.ESRCH) {
 		return Termination{Attempted: true, Terminated: true}
 	}

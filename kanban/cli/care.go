@@ -26,7 +26,7 @@ func careVerbs() []verb {
 	return []verb{
 		{name: "gc", summary: "delete old logs, and old events of finished tasks", define: gc},
 		{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
-		{name: "doctor", checks: true, apart: true, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
+		{name: "doctor", checks: true, apart: true, patience: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
 	}
 }
 
@@ -108,6 +108,12 @@ func (x *examination) examine(ctx context.Context, s *kanban.Store) error {
 	running, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Running})
 	if err != nil {
 		return err
+	}
+	if err := s.Writable(ctx); err != nil {
+		users, _ := lockHolders(s.Paths().DB + "-shm")
+		users = slices.DeleteFunc(users, func(pid int) bool { return pid == os.Getpid() })
+		why, _, _ := strings.Cut(cmp.Or(kanban.Plainly(err), err.Error()), "; try again")
+		x.findings.Failed("file", "%s; processes that have it open: %v", why, users)
 	}
 	x.assignees(ready, cfg)
 	x.claims(running, s)

@@ -21,6 +21,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/proc"
 	"hinit/kanban"
 	"hinit/kanban/cli/runner"
 )
@@ -33,12 +34,13 @@ type Terminal struct {
 	Out, Err io.Writer
 	Env      kanban.Env
 	Environ  []string
+	Screen   bool // Out is a terminal
 	Now      func() time.Time
 }
 
 // System is the terminal, the environment and the clock of this process.
 func System() *Terminal {
-	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Now: time.Now}
+	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
 // action carries out a verb, on the open board unless the verb is apart from it. The words are those beside the flags.
@@ -46,15 +48,16 @@ type action func(ctx context.Context, s *kanban.Store, words []string) error
 
 // verb is one command.
 type verb struct {
-	name    string
-	aliases []string
-	args    string // of each word its name, "[X]" for one that may be absent, "X..." for any number of them
-	many    string // a flag that takes all words up to the next flag
-	summary string
-	help    string
-	checks  bool // looks through the whole file before it works on it
-	apart   bool // does not open the board
-	define  func(c *call) action
+	name     string
+	aliases  []string
+	args     string // of each word its name, "[X]" for one that may be absent, "X..." for any number of them
+	many     string // a flag that takes all words up to the next flag
+	summary  string
+	help     string
+	checks   bool          // looks through the whole file before it works on it
+	apart    bool          // does not open the board
+	patience time.Duration // with other programs that write; 0: the contract's
+	define   func(c *call) action
 }
 
 // call is a verb with its arguments.
@@ -325,7 +328,7 @@ func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, e
 	}
 	return kanban.Open(ctx, paths, kanban.Options{
 		Env: c.Terminal.Env, Trust: !c.verb.checks, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
-		Toolsets: toolsets,
+		Toolsets: toolsets, BusyTimeout: c.verb.patience,
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,9 +20,10 @@ import (
 // shell is a board and who types.
 type shell struct {
 	*testing.T
-	root string
-	env  map[string]string
-	now  time.Time
+	root   string
+	env    map[string]string
+	now    time.Time
+	screen bool
 }
 
 func newShell(t *testing.T) *shell {
@@ -45,7 +47,7 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 		environ = append(environ, name+"="+value)
 	}
 	t := &Terminal{
-		Out: &stdout, Err: &stderr, Env: func(name string) string { return s.env[name] }, Environ: environ, Now: func() time.Time { return s.now },
+		Screen: s.screen, Out: &stdout, Err: &stderr, Env: func(name string) string { return s.env[name] }, Environ: environ, Now: func() time.Time { return s.now },
 	}
 	code = t.Main(args)
 	return code, stdout.String(), stderr.String()
@@ -90,6 +92,46 @@ func (s *shell) task(id string) (t struct {
 		s.Fatal(err)
 	}
 	return t
+}
+
+// The terminal of whoever read the log of a worker obeyed that worker. A program that reads it gets all bytes.
+func TestATerminalObeysNoWorker(t *testing.T) {
+	s := newShell(t)
+	id := s.create("x")
+	said := "\x1b[31mred\x1b]52;c;aGk=\a\n\x1b[2Jtwo\n"
+	log := filepath.Join(s.root, "kanban/logs", id+".log")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o755), os.WriteFile(log, []byte(said), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	if out := s.do("log", id); out != said {
+		t.Errorf("a program reads %q", out)
+	}
+	s.screen = true
+	if out := s.do("log", id); strings.Contains(out, "\x1b]") || strings.Contains(out, "\x1b[2J") || strings.Count(out, "\n") != 2 {
+		t.Errorf("a terminal gets %q", out)
+	}
+}
+
+// A writer that does not end kept everybody from the board, and doctor, which the message names, found nothing.
+func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
+	s := newShell(t)
+	s.do("init")
+	db, err := sql.Open("sqlite", filepath.Join(s.root, "kanban.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	conn, err := db.Conn(t.Context())
+	if err == nil {
+		_, err = conn.ExecContext(t.Context(), "BEGIN IMMEDIATE")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, out, _ := s.run("doctor"); code != cmdline.Failed || !strings.Contains(out, "another program is writing to the board") {
+		t.Errorf("exit code %d: %s", code, out)
+	}
+	_ = conn.Close() // the transaction ends with it
 }
 
 // A task's id with control characters, which any writer of the file can choose, was obeyed by the terminal of whoever listed it.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/control/show"
 	"hinit/kanban"
 )
 
@@ -278,7 +279,14 @@ func workerLog(c *call) action {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
 		}
-		_, _ = c.Terminal.Out.Write(data) // as the worker wrote it
+		if c.Screen { // an agent wrote it
+			lines := strings.Split(string(data), "\n")
+			for i := range lines {
+				lines[i] = show.Output(lines[i])
+			}
+			data = []byte(strings.Join(lines, "\n"))
+		}
+		_, _ = c.Terminal.Out.Write(data)
 		return err
 	}
 }

@@ -319,21 +319,26 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	await(t, "a worker of the new file", func() bool { return o.started() == 2 })
 }
 
-// After somebody had removed the board's write-ahead log, the service and the other programs wrote two boards that did not know of each other.
+// After somebody had removed the board's write-ahead log or its index, the service and the other programs wrote two boards that did not know of
+// each other, and tasks were lost.
 func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
-	p, o := newPlace(t), newOffice()
-	p.serve(o)
-	await(t, "the board", p.spoken)
-	log := filepath.Join(p.boards.Root, "kanban.db-wal")
-	if err := os.Remove(log); err != nil {
-		t.Fatal(err)
+	for _, end := range []string{"-wal", "-shm"} {
+		t.Run(end, func(t *testing.T) {
+			p, o := newPlace(t), newOffice()
+			p.serve(o)
+			await(t, "the board", p.spoken)
+			log := filepath.Join(p.boards.Root, "kanban.db"+end)
+			if err := os.Remove(log); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "the service to open the board again", func() bool {
+				_, err := os.Stat(log)
+				return err == nil
+			})
+			p.create(p.open(""))
+			await(t, "a worker of the task", func() bool { return o.started() == 1 })
+		})
 	}
-	await(t, "the service to open the board again", func() bool {
-		_, err := os.Stat(log)
-		return err == nil
-	})
-	p.create(p.open(""))
-	await(t, "a worker of the task", func() bool { return o.started() == 1 })
 }
 
 // Contract 28.12: one error in the log, the others go on, and the board is back when the file is.

@@ -79,7 +79,7 @@ func (c *Changes) run(base string, poll bool, news chan<- struct{}) {
 				again.Reset(settle)
 			}
 		case e := <-events:
-			if name := filepath.Base(e.Name); base != "" && name != base && name != base+"-wal" || e.Op == fsnotify.Chmod {
+			if name := filepath.Base(e.Name); base != "" && name != base && name != base+"-wal" && name != base+"-shm" || e.Op == fsnotify.Chmod {
 				continue
 			}
 			settle = settleFirst
