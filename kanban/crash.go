@@ -42,6 +42,7 @@ func (w *watched) judged() int64 {
 func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []*crash
+	var again []*watched
 	for _, w := range p.watched {
 		known := w.sight != Unknown || w.gone
 		young := p.now >= w.since && p.now-w.since < grace // a clock that went back makes no worker young
@@ -49,6 +50,10 @@ func (p *pass) detectCrashed() error {
 			continue
 		}
 		if at := w.judged(); p.now < at && at-p.now <= lastWord+1 {
+			continue
+		}
+		if w.sight == NeverStarted && !w.gone && p.mayStart {
+			again = append(again, w)
 			continue
 		}
 		crashes = append(crashes, p.classify(w))
@@ -65,6 +70,11 @@ func (p *pass) detectCrashed() error {
 			trip = 1
 		}
 		if err := p.writeCrash(c, trip); err != nil {
+			return err
+		}
+	}
+	for _, w := range again {
+		if err := p.startAgain(w); err != nil {
 			return err
 		}
 	}

@@ -54,11 +54,6 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	for _, w := range p.leaving {
 		at(p.leaves(w))
 	}
-	for _, w := range p.watched {
-		if doubt := d.doubts[w.CurrentRunID]; doubt > p.now {
-			at(doubt)
-		}
-	}
 	held, err := d.Store.held(ctx, p.now-activePRWindow)
 	for _, h := range held {
 		end := p.until(h)

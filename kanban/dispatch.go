@@ -32,7 +32,6 @@ type Dispatcher struct {
 
 	starts map[int64]int64 // by run: when the process that its pid named at first had started
 	asked  map[int64]int64 // by run: when a worker was asked to end whose attempt is over, and survived
-	doubts map[int64]int64 // by run: until when its worker may still be started, though the host has not answered
 	holds  *Lock           // of the board, between passes
 }
 
@@ -68,7 +67,7 @@ func (d *Dispatcher) log() *slog.Logger {
 // After an error the result holds what was done before it; the next pass does the rest.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = newResult()
-	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, res: &res}
+	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0), res: &res}
 	if d.holds != nil && !d.holds.on(d.Store.paths.TickLock()) {
 		d.holds.Release()
 		d.holds, d.Store.holds = nil, nil

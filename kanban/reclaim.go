@@ -69,7 +69,7 @@ func (p *pass) releaseStaleClaims() error {
 	var over []*watched
 	for _, w := range p.watched {
 		switch {
-		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended:
+		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
 			continue // how it ended counts for more than when
 		case w.local && w.WorkerPID != 0 && !p.dead(w) && !p.heartbeatStale(w):
 			if err := p.extend(w); err != nil {
@@ -156,7 +156,7 @@ func (p *pass) detectStale() error {
 	var stale []*watched
 	for _, w := range p.watched {
 		silent := w.LastHeartbeatAt == 0 || p.now-w.LastHeartbeatAt >= heartbeatStaleAfter
-		if !w.settled && w.sight != Ended && silent && p.now-w.since > limit {
+		if !w.settled && w.sight != Ended && w.sight != NeverStarted && silent && p.now-w.since > limit {
 			stale = append(stale, w)
 		}
 	}

@@ -31,6 +31,7 @@ type pass struct {
 	ctx      context.Context //nolint:containedctx // it lives as long as the tick
 	now      int64
 	dry      bool
+	mayStart bool // workers may be started
 	res      *Result
 	ledger   *ledger
 	instance string
@@ -287,7 +288,7 @@ func (p *pass) tidy() {
 			p.remember(entry{Lock: claimant(w.ClaimLock), Seen: true})
 		}
 	}
-	for _, runs := range []map[int64]int64{p.asked, p.starts, p.doubts} {
+	for _, runs := range []map[int64]int64{p.asked, p.starts} {
 		for run := range runs {
 			if !open[run] {
 				delete(runs, run)
@@ -352,9 +353,9 @@ func (d *Dispatcher) ref(t Task) Ref {
 }
 
 // note takes the answer of the runner. "No worker exists" counts only for runs that a dispatcher began: a claim without a worker
-// belongs to a person at a terminal. It counts only while no request to start a worker is under way.
+// belongs to a person at a terminal.
 func (p *pass) note(w *watched, s Sighting) {
-	if s.Sight == NeverStarted && (!w.ours || p.now < p.doubts[w.CurrentRunID]) {
+	if s.Sight == NeverStarted && !w.ours {
 		return
 	}
 	w.sight, w.exit = s.Sight, s.Exit

@@ -60,16 +60,27 @@ func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
 	return workspace, nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
-// startDoubt is how long a request to start a worker may take effect that was not answered.
-const startDoubt = 30
+// startAgain asks once more for the worker of an attempt that has none: the dispatcher died before it asked, or got no answer. The attempt keeps
+// its name, under which the runner starts one worker, however late an earlier request takes effect. Another attempt could meet that worker.
+func (p *pass) startAgain(w *watched) error {
+	task, err := taskByID(p.ctx, p.Store.db, w.ID)
+	if err != nil || task.Status != Running || task.CurrentRunID != w.CurrentRunID {
+		return err
+	}
+	w.settled = true
+	workspace, why, err := p.run(task, w.review)
+	if err == nil && why != nil {
+		return p.spawnFailed(task, w.review, why)
+	}
+	if err == nil {
+		p.res.Spawned = append(p.res.Spawned, Spawned{Task: w.ID, Assignee: task.Assignee, Workspace: workspace})
+	}
+	return err
+}
 
 // hostFailed ends a pass in which no worker can be started.
 func (p *pass) hostFailed(task Task, review bool, why *HostError) error {
 	if why.Unsure {
-		if p.doubts == nil {
-			p.doubts = make(map[int64]int64)
-		}
-		p.doubts[task.CurrentRunID] = p.now + startDoubt
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
 	}
 	_, err := p.reclaim(&watched{Task: task, review: review, local: true}, Termination{}, why.Error())
