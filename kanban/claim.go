@@ -53,11 +53,8 @@ type claimOptions struct {
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
 	from := o.from
 	expires := now.Unix() + s.ttl(o.ttl)
-	err = s.write(ctx, now, func(t *tx) error {
-		task, err = taskByID(ctx, t, id)
-		if err != nil {
-			return absent(err)
-		}
+	_, err = s.change(ctx, now, id, func(t *tx, found Task) (err error) {
+		task = found
 		if task.Status != from || task.ClaimLock != "" || o.profile != "" && o.profile != task.Assignee {
 			return errNothing
 		}
@@ -131,12 +128,8 @@ func (t *tx) extend(id, lock string, expires int64, condition string, args ...an
 }
 
 // HeartbeatWorker notes a sign of life. A run other than 0 must be the current one.
-func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (ok bool, err error) {
-	err = s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
-		if err != nil {
-			return absent(err)
-		}
+func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (bool, error) {
+	return s.change(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Running || run != 0 && run != task.CurrentRunID {
 			return errNothing
 		}
@@ -150,8 +143,6 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 		if note != "" {
 			payload = object{{"note", note}}
 		}
-		ok = true
 		return t.event(id, task.CurrentRunID, evHeartbeat, payload)
 	})
-	return ok && err == nil, err
 }

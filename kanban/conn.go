@@ -106,6 +106,22 @@ func (s *Store) Writable(ctx context.Context) error {
 	return s.write(ctx, time.Time{}, func(*tx) error { return errNothing })
 }
 
+// change runs one transaction on a task. It reports false for an unknown task, and where do has nothing to do.
+func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
+	err = s.write(ctx, now, func(t *tx) error {
+		task, err := taskByID(ctx, t, id)
+		if errors.Is(err, ErrNoTask) {
+			return errNothing
+		}
+		if err == nil {
+			err = do(t, task)
+			done = err == nil
+		}
+		return err
+	})
+	return done && err == nil, err
+}
+
 // write runs one immediate transaction. It isn't re-entrant: do must use the transaction only.
 func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
 	conn, err := s.db.Conn(ctx)

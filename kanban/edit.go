@@ -12,16 +12,12 @@ import (
 )
 
 // Assign gives a task to a profile; an empty one takes it away. False: no such task. [ErrRunning] while somebody works on it.
-func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (done bool, err error) {
+func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (bool, error) {
 	who, err := canonical(assignee)
 	if err != nil {
 		return false, err
 	}
-	err = s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
-		if err != nil {
-			return absent(err)
-		}
+	return s.change(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status == Running && task.ClaimLock != "" {
 			return fmt.Errorf("cannot assign %s: %w; reclaim it first", id, ErrRunning)
 		}
@@ -32,18 +28,8 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 		if _, err := t.exec("UPDATE tasks SET "+set+" WHERE id = ?", orNull(who), id); err != nil {
 			return err
 		}
-		done = true
 		return t.event(id, 0, evAssigned, object{{"assignee", orNull(who)}})
 	})
-	return done && err == nil, err
-}
-
-// absent makes an unknown task nothing to do, for operations that answer false.
-func absent(err error) error {
-	if err == ErrNoTask { //nolint:errorlint // as taskByID returns it
-		return errNothing
-	}
-	return err
 }
 
 // Link makes child wait for parent.
@@ -121,7 +107,7 @@ type Edit struct {
 }
 
 // Edit changes the texts of a task, whether or not a worker works on it. False: no such task.
-func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (done bool, err error) {
+func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (bool, error) {
 	var sets, fields []string
 	var args []any
 	set := func(name string, value any) {
@@ -149,11 +135,7 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (don
 	if len(sets) == 0 && e.Summary == nil && e.Metadata == nil {
 		return false, refuse("cannot edit %s: nothing to change was given", id)
 	}
-	err = s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
-		if err != nil {
-			return absent(err)
-		}
+	return s.change(ctx, now, id, func(t *tx, task Task) error {
 		if (e.Result != nil || e.Summary != nil || e.Metadata != nil) && task.Status != Done {
 			return refuse("cannot edit the result of %s: it is %s, and only a task that is done has one", id, task.Status)
 		}
@@ -172,7 +154,6 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (don
 				return err
 			}
 		}
-		done = true
 		if len(fields) > 0 {
 			if err := t.event(id, 0, evEdited, object{{"fields", fields}}); err != nil {
 				return err
@@ -183,20 +164,15 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (don
 		}
 		return nil
 	})
-	return done && err == nil, err
 }
 
 // Archive puts a task away; an open run is closed and dependents are promoted.
 func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done bool, err error) {
-	err = s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
-		if err != nil {
-			return absent(err)
-		}
+	done, err = s.change(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status == Archived {
 			return errNothing
 		}
-		_, err = t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
+		_, err := t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
 		if err != nil {
 			return err
 		}
@@ -206,10 +182,9 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 		if err := t.event(id, task.CurrentRunID, evArchived, nil); err != nil {
 			return err
 		}
-		done = true
 		return t.promoteChildren(id)
 	})
-	if done = done && err == nil; done {
+	if done {
 		s.cleanFamily(ctx, id)
 	}
 	return done, err
@@ -217,11 +192,7 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 
 // DeleteArchived removes an archived task with its links, comments, events, runs, subscriptions and attachments; another one is a [ValueError].
 func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err error) {
-	err = s.write(ctx, time.Time{}, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
-		if err != nil {
-			return absent(err)
-		}
+	done, err = s.change(ctx, time.Time{}, id, func(t *tx, task Task) error {
 		if task.Status != Archived {
 			return refuse("cannot delete %s: it is %s; archive it first", id, task.Status)
 		}
@@ -233,11 +204,10 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 				return err
 			}
 		}
-		done = true
-		_, err = t.exec("DELETE FROM tasks WHERE id = ?", id)
+		_, err := t.exec("DELETE FROM tasks WHERE id = ?", id)
 		return err
 	})
-	if done = done && err == nil; done {
+	if done {
 		removeInside(s.paths.Attachments, filepath.Join(s.paths.Attachments, id))
 	}
 	return done, err

@@ -19,14 +19,14 @@ type Completion struct {
 	Run             int64
 }
 
-// leave takes a task out of its status and clears the claim. False: it isn't in one of the statuses, or another run has it.
-func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, args ...any) (bool, error) {
+// leave takes a task out of its status and clears the claim. There is nothing to do if it isn't in one of the statuses, or another run has it.
+func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
-		return false, nil
+		return errNothing
 	}
 	set := "status = ?, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL" + more
 	_, err := t.exec("UPDATE tasks SET "+set+" WHERE id = ?", append(append([]any{to}, args...), task.ID)...)
-	return err == nil, err
+	return err
 }
 
 // handOver closes the task's run, or notes one without length where there is something to note and no run. It returns the run.
@@ -48,11 +48,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		summary = c.Result
 	}
 	var phantom *PhantomError
-	err = s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
-		if err != nil {
-			return absent(err)
-		}
+	done, err = s.change(ctx, now, id, func(t *tx, task Task) error {
 		if c.Run != 0 && c.Run != task.CurrentRunID {
 			return errNothing
 		}
@@ -66,9 +62,9 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 				{"phantom_cards", phantoms}, {"verified_cards", verified}, {"summary_preview", orNull(clip(firstLine(summary), 200))},
 			})
 		}
-		done, err = t.leave(task, []Status{Running, Ready, Blocked}, Done, c.Run,
+		err = t.leave(task, []Status{Running, Ready, Blocked}, Done, c.Run,
 			", result = ?, completed_at = max(?, COALESCE(started_at, 0)), consecutive_failures = 0", orNull(c.Result), t.now)
-		if err != nil || !done {
+		if err != nil {
 			return err
 		}
 		run, err := t.handOver(task, ending{status: "done", outcome: "completed", summary: summary, metadata: c.Metadata})
@@ -93,7 +89,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 	if err == nil && phantom != nil {
 		return false, phantom
 	}
-	if done = done && err == nil; done {
+	if done {
 		s.cleanFamily(ctx, id)
 	}
 	return done, err
@@ -156,14 +152,9 @@ func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, 
 	return s.putAside(ctx, now, id, reason, run, Scheduled, evScheduled, []Status{Todo, Ready, Running, Blocked})
 }
 
-func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, run int64, to Status, kind string, from []Status) (done bool, err error) {
-	err = s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
-		if err != nil {
-			return absent(err)
-		}
-		done, err = t.leave(task, from, to, run, "")
-		if err != nil || !done {
+func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, run int64, to Status, kind string, from []Status) (bool, error) {
+	return s.change(ctx, now, id, func(t *tx, task Task) error {
+		if err := t.leave(task, from, to, run, ""); err != nil {
 			return err
 		}
 		run, err := t.handOver(task, ending{status: string(to), outcome: string(to), summary: reason})
@@ -172,16 +163,11 @@ func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, 
 		}
 		return t.event(id, run, kind, object{{"reason", orNull(reason)}})
 	})
-	return done && err == nil, err
 }
 
 // Unblock returns a blocked or scheduled task to ready, or to todo if it still waits for a parent.
-func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (done bool, err error) {
-	err = s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
-		if err != nil {
-			return absent(err)
-		}
+func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, error) {
+	return s.change(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Blocked && task.Status != Scheduled {
 			return errNothing
 		}
@@ -200,10 +186,8 @@ func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (done boo
 		if err != nil {
 			return err
 		}
-		done = true
 		return t.event(id, 0, evUnblocked, payload)
 	})
-	return done && err == nil, err
 }
 
 // Promotion is a manual promotion. Force ignores unfinished parents; DryRun only says whether it would work.
