@@ -334,7 +334,7 @@ func (r *fakeRunner) Look(_ context.Context, refs []Ref) ([]Sighting, error) {
 	return list, nil
 }
 
-func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) ([]Termination, error) {
+func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) []Termination {
 	r.Lock()
 	defer r.Unlock()
 	list := make([]Termination, len(refs))
@@ -345,7 +345,7 @@ func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) ([]Term
 			r.known[ref.Run] = Sighting{Sight: Ended, Exit: Exit{Known: true, Signal: 15, Terminated: true}}
 		}
 	}
-	return list, nil
+	return list
 }
 
 func (r *fakeRunner) Left(ref Ref) ([]int, bool) {
@@ -354,13 +354,12 @@ func (r *fakeRunner) Left(ref Ref) ([]int, bool) {
 	return slices.DeleteFunc(slices.Clone(r.left[ref.Task]), func(pid int) bool { return !r.procs.Alive(pid) }), true
 }
 
-func (r *fakeRunner) Forget(_ context.Context, refs []Ref) error {
+func (r *fakeRunner) Forget(refs []Ref) {
 	r.Lock()
 	defer r.Unlock()
 	for _, ref := range refs {
 		r.forgot = append(r.forgot, ref.Run)
 	}
-	return nil
 }
 
 // exits lets the worker of a task's run end, as the runner sees it.

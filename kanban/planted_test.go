@@ -127,3 +127,15 @@ func TestAHugePIDOfARowIsNoProcess(t *testing.T) {
 		}
 	}
 }
+
+// A task that began, by its row, at the smallest number there is counted as just begun for ever: its dead worker kept it.
+func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	id := b.ready("alpha")
+	b.claim(id)
+	b.exec("UPDATE tasks SET worker_pid = 4194305, claim_expires = 9223372036854775807, started_at = -9223372036854775808 WHERE id = ?", id)
+	b.exec("UPDATE task_runs SET started_at = -9223372036854775808")
+	b.d.Procs = kernel{}
+	same(t, "crashed", b.tick().Crashed, id)
+}

@@ -21,7 +21,7 @@ type Runner interface {
 	// End terminates the workers side by side: SIGTERM to the worker and everything it left, KILL after the grace. It returns
 	// when all are dead or when killing didn't help in time, and says for each which. A run that it doesn't know gets a
 	// Termination that wasn't attempted.
-	End(ctx context.Context, refs []Ref, grace time.Duration) ([]Termination, error)
+	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
 	// Left finds the processes that earlier attempts at a task have left, whoever started them: by their environment, which they
 	// inherit. Of the ref, DB and Task count. False: that can't be found out now.
@@ -29,7 +29,7 @@ type Runner interface {
 
 	// Forget tells that these runs are over on the board. The runner may drop its memory of them as soon as their workers have
 	// ended. A worker may need a moment to end after it has finished its task.
-	Forget(ctx context.Context, refs []Ref) error
+	Forget(refs []Ref)
 }
 
 // Job is a worker to be started: stdin is /dev/null, both outputs are appended to Log, the session is a new one.

@@ -95,7 +95,7 @@ func (p *pass) look() error {
 		return err
 	}, `SELECT t.id, COALESCE(t.assignee, ''), COALESCE(CAST(t.started_at AS INTEGER), 0), COALESCE(t.claim_lock, ''), COALESCE(CAST(t.claim_expires AS INTEGER), 0),
 			COALESCE(CAST(t.worker_pid AS INTEGER), 0), CAST(t.max_runtime_seconds AS INTEGER), COALESCE(CAST(t.last_heartbeat_at AS INTEGER), 0), COALESCE(CAST(t.current_run_id AS INTEGER), 0),
-			CAST(t.consecutive_failures AS INTEGER), CAST(t.max_retries AS INTEGER), COALESCE(CAST(COALESCE(r.started_at, t.started_at) AS INTEGER), 0),
+			CAST(t.consecutive_failures AS INTEGER), CAST(t.max_retries AS INTEGER), max(0, COALESCE(CAST(COALESCE(r.started_at, t.started_at) AS INTEGER), 0)),
 			EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = t.current_run_id AND e.kind = 'claimed' AND e.payload LIKE '%"source_status": "review"%')
 		FROM tasks t LEFT JOIN task_runs r ON r.id = t.current_run_id WHERE t.status = 'running' ORDER BY t.rowid`)
 	if err != nil {
@@ -302,8 +302,8 @@ func (p *pass) tidy() {
 	for i, e := range p.over {
 		refs[i] = Ref{DB: p.Store.paths.DB, Board: p.Store.paths.Board, Task: e.Task, Run: e.Run, Worker: e.Worker}
 	}
-	if !p.forget(refs) {
-		return // the next pass tries again
+	if p.Runner != nil {
+		p.Runner.Forget(refs)
 	}
 	if err := p.ledger.drop(p.over, locks); err != nil {
 		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
@@ -401,18 +401,12 @@ func (p *pass) terminate(list []*watched) []Termination {
 		}
 	}
 	if len(refs) > 0 {
-		by, err := p.Runner.End(p.ctx, refs, TerminateGrace)
+		by := p.Runner.End(p.ctx, refs, TerminateGrace)
 		for n, i := range known {
-			ends[i] = Termination{Attempted: true}
-			if err == nil && n < len(by) {
-				ends[i] = by[n]
-			}
+			ends[i] = by[n]
 			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // no run of the runner's: it was found by its environment
 				wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.ref.PID, TerminateGrace) })
 			}
-		}
-		if err != nil {
-			p.log().Warn("cannot end workers", "count", len(refs), "error", err)
 		}
 	}
 	wait.Wait()
@@ -436,16 +430,4 @@ func (w *watched) info(t Termination) object {
 // write runs a write transaction at the time of the pass.
 func (p *pass) write(do func(*tx) error) error {
 	return p.Store.write(p.ctx, time.Unix(p.now, 0), do)
-}
-
-// forget tells the runner that these runs are over on the board.
-func (p *pass) forget(refs []Ref) bool {
-	if p.Runner == nil {
-		return true
-	}
-	err := p.Runner.Forget(p.ctx, refs)
-	if err != nil {
-		p.log().Warn("cannot tell the runner which runs are over", "count", len(refs), "error", err)
-	}
-	return err == nil
 }

@@ -94,12 +94,12 @@ func stormFind(ref Ref) Sighting {
 	return Sighting{Sight: NeverStarted}
 }
 
-func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) ([]Termination, error) {
+func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) []Termination {
 	list := make([]Termination, len(refs))
 	for i, ref := range refs {
 		list[i] = kernel{}.End(ctx, ref.PID, grace)
 	}
-	return list, nil
+	return list
 }
 
 func (r *stormRunner) Left(ref Ref) ([]int, bool) {
@@ -107,7 +107,7 @@ func (r *stormRunner) Left(ref Ref) ([]int, bool) {
 	return pids, true
 }
 
-func (r *stormRunner) Forget(context.Context, []Ref) error { return nil }
+func (r *stormRunner) Forget([]Ref) {}
 
 // actAs is what this program does as one of the storm.
 func actAs(role string) int {

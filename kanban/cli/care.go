@@ -184,7 +184,7 @@ func (x *examination) claims(running []kanban.Task, s *kanban.Store) {
 		owner, _, _ := strings.Cut(t.ClaimLock, ":")
 		_, alive := proc.StartTicks(t.WorkerPID)
 		switch {
-		case t.ClaimLock == "":
+		case t.ClaimLock == "" || t.ClaimExpires == 0: // as the other writers of the board see it
 			x.findings.Warning("lock", "%s is running and nobody has claimed it; hinit kanban reclaim %s", t.ID, t.ID)
 		case owner != host && t.ClaimExpires < now:
 			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)

@@ -205,7 +205,7 @@ func exitOf(run client.Run) kanban.Exit {
 const endTime = 5 * time.Second
 
 // End implements [kanban.Runner].
-func (r *Runner) End(ctx context.Context, refs []kanban.Ref, grace time.Duration) ([]kanban.Termination, error) {
+func (r *Runner) End(ctx context.Context, refs []kanban.Ref, grace time.Duration) []kanban.Termination {
 	out := make([]kanban.Termination, len(refs))
 	var all sync.WaitGroup
 	for i, ref := range refs {
@@ -216,7 +216,7 @@ func (r *Runner) End(ctx context.Context, refs []kanban.Ref, grace time.Duration
 		all.Go(func() { out[i] = r.end(ctx, run, grace) })
 	}
 	all.Wait()
-	return out, nil
+	return out
 }
 
 func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) kanban.Termination {
@@ -248,7 +248,7 @@ func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) k
 }
 
 // Forget implements [kanban.Runner]. The host forgets by itself.
-func (r *Runner) Forget(_ context.Context, refs []kanban.Ref) error {
+func (r *Runner) Forget(refs []kanban.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, ref := range refs {
@@ -256,7 +256,6 @@ func (r *Runner) Forget(_ context.Context, refs []kanban.Ref) error {
 			delete(r.runs, tag(ref))
 		}
 	}
-	return nil
 }
 
 // adopt waits for a worker that no host knows, so that its end is noticed. It is judged by the board, not here.

@@ -65,17 +65,17 @@ func (o *office) Look(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, 
 	return out, nil
 }
 
-func (o *office) End(_ context.Context, refs []kanban.Ref, _ time.Duration) ([]kanban.Termination, error) {
+func (o *office) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []kanban.Termination {
 	out := make([]kanban.Termination, len(refs))
 	for i := range refs {
 		out[i] = kanban.Termination{Attempted: true, Terminated: true}
 	}
-	return out, nil
+	return out
 }
 
 func (*office) Left(kanban.Ref) ([]int, bool) { return nil, true }
 
-func (*office) Forget(context.Context, []kanban.Ref) error { return nil }
+func (*office) Forget([]kanban.Ref) {}
 
 // crash ends every worker, and tells.
 func (o *office) crash() {

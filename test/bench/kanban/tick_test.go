@@ -39,13 +39,13 @@ func (r *runner) Look(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, 
 	return list, nil
 }
 
-func (r *runner) End(_ context.Context, refs []kanban.Ref, _ time.Duration) ([]kanban.Termination, error) {
-	return make([]kanban.Termination, len(refs)), nil
+func (r *runner) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []kanban.Termination {
+	return make([]kanban.Termination, len(refs))
 }
 
 func (*runner) Left(kanban.Ref) ([]int, bool) { return nil, true }
 
-func (r *runner) Forget(context.Context, []kanban.Ref) error { return nil }
+func (r *runner) Forget([]kanban.Ref) {}
 
 type anybody struct{}
 
