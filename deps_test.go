@@ -117,6 +117,7 @@ var floors = map[string]int{
 	"hinit/internal/fault": -1, // the boundary to the kernel, below every package that calls it
 	"hinit/internal/early": -2, // before everything else
 	"hinit/internal/guard": -2, // every goroutine begins with it
+	"hinit/internal/pty":   -1, // terminals of commands: hinit shell, and both sides of a sandbox
 	"hinit/internal/pause": -2, // what waits for a time or the end of a context
 
 	"hinit/internal/blocking": -1, // whoever does what may wait for a disk takes a turn there, fsutil for most of them

@@ -77,6 +77,7 @@ var notPID1 = map[string]string{
 	"internal/actions":         "of hinit-actions, which PID 1 does not link",
 	"internal/metrics":         "of hinit-web, which PID 1 does not link",
 	"internal/web":             "of hinit-web",
+	"internal/pty":             "of sandboxes and hinit-tools",
 	"internal/usage":           "of the screen and hinit-web",
 	"internal/forward":         "of hinit-web",
 	"client":                   "a client: the command line",

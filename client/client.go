@@ -146,6 +146,13 @@ func (c *Client) Order(ctx context.Context, verb Verb, name string, wait Wait) (
 	return s, c.askService(ctx, q, name, "/"+string(verb), &s)
 }
 
+// SteerChecks pauses the checks of a service for a time, or has them asked now where that is 0.
+func (c *Client) SteerChecks(ctx context.Context, name string, pause time.Duration) (Service, error) {
+	var s Service
+	q := question{doing: fmt.Sprintf("steer the checks of %q", name), method: http.MethodPost, limit: answerTime, body: ChecksRequest{pause.Milliseconds()}}
+	return s, c.askService(ctx, q, name, "/checks", &s)
+}
+
 // Signal sends a signal to the main process of a service. It is an error when none runs.
 func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal) (Service, error) {
 	var s Service

@@ -218,13 +218,16 @@ type Check struct {
 	Name     string     `json:"name"`
 	Kind     string     `json:"kind"`     // startup, ready or alive
 	Type     string     `json:"type"`     // http, tcp, unix, exec, file, log, state, deaf, notify or watchdog
-	State    string     `json:"state"`    // pending, passing, failing, skipped or on-hold
+	State    string     `json:"state"`    // pending, passing, failing, skipped, on-hold or paused
 	Since    time.Time  `json:"since"`    // of the state
 	Failed   bool       `json:"failed"`   // it fails
 	Failures int        `json:"failures"` // bad answers in a row
 	Answer   string     `json:"answer"`   // the last one, for people; empty for callers that may not control hinit
 	At       *time.Time `json:"at"`       // when it came, null before the first
 }
+
+// CheckPaused is the state of a check that an operator has paused.
+const CheckPaused = "paused"
 
 // CheckHeld is the state of a check that waits for a start-up check, or for the next run.
 const CheckHeld = "on-hold"

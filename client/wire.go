@@ -47,6 +47,11 @@ type Command struct {
 	Force     bool  `json:"force,omitempty"`      // run a gateway although the one of the default profile serves its profile
 }
 
+// ChecksRequest is the body of a request about the checks of a service.
+type ChecksRequest struct {
+	PauseMS int64 `json:"pause_ms,omitempty"` // nothing is asked for so long; 0: the checks go on, and are asked now
+}
+
 // SignalRequest is the body of a request for a signal.
 type SignalRequest struct {
 	Signal int `json:"signal"` // its number

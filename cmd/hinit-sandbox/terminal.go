@@ -6,32 +6,20 @@ import (
 	"os/signal"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
-	"hinit/internal/cmdline"
+	"hinit/internal/pty"
 	"hinit/sandbox"
 	"hinit/sandbox/daemon"
 )
 
 // onTerminal runs a request whose command has this terminal, if standard input is one.
 func onTerminal(req daemon.Request, local daemon.Streams) int {
-	fd := int(os.Stdin.Fd())
-	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	restore, err := pty.Raw(os.Stdin)
 	if err != nil {
 		ctx, caught := interruptible()
 		return caught(where(ctx, req, local))
 	}
-	raw := *before
-	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
-	raw.Oflag &^= unix.OPOST
-	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
-	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
-	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
-	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &raw); err != nil {
-		return cmdline.Failed
-	}
-	defer unix.IoctlSetTermios(fd, unix.TCSETS, before) //nolint:errcheck // the terminal has gone, then
-	req.TTY, req.Size = true, sizeOf(fd)
+	defer restore()
+	req.TTY, req.Size = true, size()
 	resizes := make(chan sandbox.Size, 1)
 	local.Resizes = resizes
 	changed := make(chan os.Signal, 1)
@@ -44,7 +32,7 @@ func onTerminal(req daemon.Request, local daemon.Streams) int {
 			select {
 			case <-changed:
 				select {
-				case resizes <- sizeOf(fd):
+				case resizes <- size():
 				case <-ctx.Done():
 					return
 				}
@@ -56,10 +44,7 @@ func onTerminal(req daemon.Request, local daemon.Streams) int {
 	return caught(where(ctx, req, local))
 }
 
-func sizeOf(fd int) sandbox.Size {
-	w, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
-	if err != nil {
-		return sandbox.Size{Columns: 80, Rows: 24}
-	}
-	return sandbox.Size{Columns: w.Col, Rows: w.Row}
+func size() sandbox.Size {
+	columns, rows := pty.Size(os.Stdin)
+	return sandbox.Size{Columns: columns, Rows: rows}
 }

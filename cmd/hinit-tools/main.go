@@ -1,5 +1,5 @@
 // Command hinit-tools has the commands that PID 1 need not link. hinit runs it for explain, tree, profile, topology, logs,
-// events, reload, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6 lead here too. It
+// events, checks, reload, shell, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6 lead here too. It
 // dispatches to packages tools and applet and does nothing else; it owns no goroutine.
 package main
 

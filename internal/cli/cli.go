@@ -106,6 +106,7 @@ func Verbs(be Init) []Verb {
 		lifecycleVerb("start", "want it up, and wait until it is"),
 		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
 		lifecycleVerb("restart", "end the running process and start it again"),
+		tool("checks", "list what the checks say, ask them now, or pause them"), tool("shell", "open a shell as a service: its user, environment and directory"),
 		tool("signal", "send a signal to the main process of a service"), runOnceVerb(), tool("profile", "make, remove, rename and list profiles"),
 		tool("topology", "tell or change how many gateways serve the profiles"), tool("logs", "print what a gateway or service wrote"),
 		tool("events", "print what has happened: starts, exits with their causes, stops"), notifyVerb(), waitVerb(),

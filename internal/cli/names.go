@@ -40,7 +40,7 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	}
 	at := max(0, len(words)-c.Verb.Last)
 	if state != "" || slices.ContainsFunc(words[:at], show.Chooses) {
-		chosen, err := t.chosen(c, words[:at], string(state))
+		chosen, err := t.Chosen(c, words[:at], string(state))
 		if err != nil {
 			return nil, t.Failed(c.Doing(), err), false
 		}
@@ -52,8 +52,8 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	return words, cmdline.WrongUsage, c.Described().Counted(words, atLeast, atMost, t.Err)
 }
 
-// chosen returns the names of the services that words and a state choose, each once. A service of a profile goes by the profile's name.
-func (t *Terminal) chosen(c *Call, words []string, state string) (names []string, err error) {
+// Chosen returns the names of the services that words and a state choose, each once. A service of a profile goes by the profile's name.
+func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string, err error) {
 	st, err := t.Status(ShortWait)
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.Offline != nil && state == "" {
 		var logs []string

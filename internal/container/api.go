@@ -35,7 +35,7 @@ func (c *container) core() control.Core {
 		Settle: func() time.Duration { return c.cfg.Load().Agent.Settle },
 		Boot:   control.Boot{AwaitBoot: c.awaitBoot, Booting: c.booting, Expected: c.expected},
 		About: control.About{
-			Output: c.logs.Output, Checks: c.health.Checks,
+			Output: c.logs.Output, Checks: c.health,
 			Note: func(v *supervisor.Service) string {
 				note := c.keeper.Note(v)
 				if v.State == supervisor.Up && note == "" {

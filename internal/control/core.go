@@ -76,10 +76,17 @@ type About struct {
 	Note func(v *supervisor.Service) string
 	// Output counts what a service writes. It returns nil for a service without a log.
 	Output func(service string) *client.Output
-	// Checks returns the results of the checks of a service, nil for none.
-	Checks func(service string) []client.Check
+	Checks Checks
 	// Settings returns the settings of a service that differ from the built-in defaults, nil for none.
 	Settings func(service string) []client.ConfigEntry
+}
+
+// Checks knows the checks of all services.
+type Checks interface {
+	// Checks returns the results of the checks of a service, nil for none.
+	Checks(service string) []client.Check
+	// Steer pauses the checks of a service until a time, or asks them now where that is zero.
+	Steer(service string, paused time.Time) error
 }
 
 // Gateways is the part of a [Core] that knows which gateway serves which profile.

@@ -293,7 +293,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		"-d {\"wait\":false} /v1/services/coder/restart", "-X POST /v1/rescan", "-X POST /v1/reload", "-X POST /v1/examine", "/v1/config", "-d {} /v1/topology",
 		"-d {\"dir\":\"/run/service/coder\",\"flags\":\"u\"} /v1/slots/control", "-d {\"flags\":\"an\"} /v1/slots/scan",
 		"-d {\"tag\":\"a\"} /v1/runs", "/v1/runs", "/v1/runs/x-1", "-X POST /v1/runs/x-1/stop", "-d {\"text\":\"a\"} /v1/services/kanban/say",
-		"-d {\"signal\":1} /v1/services/coder/signal", "-d {\"wait\":false} /v1/services/report/run-once", "-d {\"key\":\"k\"} /v1/notices",
+		"-d {\"signal\":1} /v1/services/coder/signal", "-d {\"pause_ms\":1} /v1/services/coder/checks", "-d {\"wait\":false} /v1/services/report/run-once", "-d {\"key\":\"k\"} /v1/notices",
 	}
 	if n := len(reads) + len(controls) + 2; n != len(routes()) { // and reexec, see handover_test.go, and follow, which has no end
 		t.Fatalf("%d of %d routes are tried", n, len(routes()))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -124,7 +125,7 @@ func firstFault(found client.Findings) string {
 
 // checks returns the results of a service's checks, as far as the caller may see them: an answer may quote the service's output.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
-	out := s.core.Checks(v.Name)
+	out := s.core.Checks.Checks(v.Name)
 	for i := range out {
 		c := &out[i]
 		c.Since = wireTime(c.Since)
@@ -143,7 +144,32 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	out := client.Service{
 		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: paused(v, look(v.PID)), Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),
-		Checks: s.core.Checks(v.Name),
+		Checks: s.core.Checks.Checks(v.Name),
 	}
 	return show.Judge(&out)
+}
+
+// longestPause limits how long checks may be paused.
+const longestPause = 24 * time.Hour
+
+// postChecks pauses the checks of a service, or asks them now.
+func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) {
+	if ask.PauseMS < 0 || ask.PauseMS > longestPause.Milliseconds() {
+		return reply{}, refuse(client.KindBadRequest, "pause_ms is %d; it goes from 0 to %d", ask.PauseMS, longestPause.Milliseconds())
+	}
+	v, err := s.lookup(r.Context(), r, lookLimit)
+	if err != nil {
+		return reply{}, err
+	}
+	until, text := time.Time{}, "checks are asked now"
+	if pause := time.Duration(ask.PauseMS) * time.Millisecond; pause > 0 {
+		until, text = s.now().Add(pause), "checks are paused for "+show.Duration(pause)
+	}
+	if err := s.core.Checks.Steer(v.Name, until); err != nil {
+		return reply{}, err
+	}
+	if err := s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}); err != nil {
+		return reply{}, explain(r.Context(), err)
+	}
+	return later(http.StatusOK, s.view(v, r.who), nil)
 }

@@ -91,6 +91,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		"POST /v1/services/{name}/stop":     {"/v1/services/coder/stop", `{"timeout_ms":50,"wait":false}`, "the disk does not answer: no answer within 50ms; gateway-coder is up", ""},
 		"POST /v1/services/{name}/restart":  {"/v1/services/other/restart", `{"timeout_ms":50}`, "the data volume has not answered within 50ms whether there is one", "still booting after 50ms"},
 		"POST /v1/services/{name}/run-once": {"/v1/services/other/run-once", `{"timeout_ms":50}`, "the data volume has not answered within 50ms whether there is one", "still booting after 50ms"},
+		"POST /v1/services/{name}/checks":   {"/v1/services/kanban/checks", `{}`, `"name":"kanban"`, ""},
 		"POST /v1/services/{name}/signal":   {"/v1/services/kanban/signal", `{"signal":1}`, "the disk does not answer: no answer within", ""},
 		"POST /v1/services/{name}/say":      {"/v1/services/kanban/say", `{"text":"x"}`, "the disk does not answer: no answer within", ""},
 		"POST /v1/notices":                  {"/v1/notices", `{"key":"k"}`, "", ""}, // it waits for nothing

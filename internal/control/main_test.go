@@ -75,7 +75,7 @@ type core interface {
 	Expected(ctx context.Context, all bool) []*supervisor.Service
 	Note(v *supervisor.Service) string
 	Output(service string) *client.Output
-	Checks(service string) []client.Check
+	Checks
 	Settings(service string) []client.ConfigEntry
 	ServedBy(v *supervisor.Service) string
 	Beside(service string)
@@ -98,7 +98,7 @@ func coreOf(c core) Core {
 		Command: c.Command, Rescan: c.Rescan, Find: c.Find, Reload: c.Reload, Examine: c.Examine, Reexec: c.Reexec,
 		Config: c.Config, Init: c.Init, Settle: c.Settle,
 		Boot:     Boot{AwaitBoot: c.AwaitBoot, Booting: c.Booting, Expected: c.Expected},
-		About:    About{Note: c.Note, Output: c.Output, Checks: c.Checks, Settings: c.Settings},
+		About:    About{Note: c.Note, Output: c.Output, Checks: c, Settings: c.Settings},
 		Gateways: Gateways{ServedBy: c.ServedBy, Beside: c.Beside, Topology: c.Topology},
 		S6:       c.S6,
 	}
@@ -108,6 +108,7 @@ func coreOf(c core) Core {
 type absent struct{}
 
 func (absent) Checks(string) []client.Check                         { return nil }
+func (absent) Steer(string, time.Time) error                        { return nil }
 func (absent) Output(string) *client.Output                         { return nil }
 func (absent) Note(*supervisor.Service) string                      { return "" }
 func (absent) Settings(string) []client.ConfigEntry                 { return nil }

@@ -57,6 +57,7 @@ func routes() []route {
 		{"POST /v1/services/{name}/stop", mayControl, forNames, 0, command(client.VerbStop, false)},
 		{"POST /v1/services/{name}/restart", mayControl, forNames, 0, command(client.VerbRestart, false)},
 		{"POST /v1/services/{name}/run-once", mayControl, forNames, 0, command(client.VerbStart, true)},
+		{"POST /v1/services/{name}/checks", mayControl, anytime, lookLimit, taking(postChecks)},
 		{"POST /v1/services/{name}/signal", mayControl, anytime, lookLimit, taking(postSignal)},
 		{"POST /v1/services/{name}/say", mayControl, anytime, lookLimit, taking(postSay)},
 		{"POST /v1/runs", mayControl, afterAll, workLimit, taking(postRun)},

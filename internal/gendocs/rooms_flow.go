@@ -56,7 +56,7 @@ var parts = []struct {
 	{"The task board", "A database that profiles share, and its dispatcher.", []string{"cmd/hinit-kanban", "kanban"}},
 	{"Sandboxes", "Containers in which agents run commands.", []string{"cmd/hinit-sandbox", "cmd/hinit-sandbox-helper", "sandbox"}},
 	{"Below all", "Rooms that every other room may use.", []string{
-		"internal/account", "internal/fsutil", "internal/trust", "internal/blocking", "internal/guard", "internal/pause",
+		"internal/account", "internal/fsutil", "internal/trust", "internal/blocking", "internal/guard", "internal/pause", "internal/pty",
 		"internal/fault", "internal/version", "internal/testkit", "internal/testproc",
 	}},
 }

@@ -53,7 +53,8 @@ func (p *Progress) Failures() int {
 type Health struct {
 	Run    uint64
 	Checks []Progress
-	Given  bool // the run is given up; nothing is asked until the next one
+	Given  bool      // the run is given up; nothing is asked until the next one
+	Paused time.Time // an operator wants nothing asked before; zero: now. It outlives the run
 }
 
 // Begin returns the health of a run that has begun.
@@ -84,7 +85,7 @@ func (h *Health) Follow(rules []Rule, now time.Time) {
 			c.Verdict = Passing
 		}
 	}
-	next.Given = h.Given
+	next.Given, next.Paused = h.Given, h.Paused
 	*h = next
 }
 

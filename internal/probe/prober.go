@@ -212,7 +212,9 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 			continue
 		}
 		if t.health.Run != v.Run {
+			paused := t.health.Paused
 			t.health, t.began = Begin(t.rules, v.Run, v.Since), v.Since
+			t.health.Paused = paused
 			t.ended = time.Time{}
 			if v.LastExit != nil {
 				t.ended = v.LastExit.At
@@ -232,7 +234,10 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 		if t.beats.hold(v.Paused, now) {
 			t.schedule(now)
 		}
-		t.live = !v.Paused
+		if !t.health.Paused.After(now) {
+			t.health.Paused = time.Time{}
+		}
+		t.live = !v.Paused && t.health.Paused.IsZero()
 	}
 }
 
@@ -242,6 +247,9 @@ func (p *Prober) next() (at time.Time, some bool) {
 		return at, false
 	}
 	for _, t := range p.targets {
+		if until := t.health.Paused; !until.IsZero() && (!some || until.Before(at)) {
+			at, some = until, true
+		}
 		if !t.live || t.making {
 			continue
 		}
@@ -381,6 +389,25 @@ func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 		types = append(types, c.Type)
 	}
 	return h, types, true
+}
+
+// Steer has the checks of a service not asked before a time, or asks them now where that is zero. It reports whether the service has
+// checks.
+func (p *Prober) Steer(service string, paused time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := p.targets[service]
+	if t == nil {
+		return false
+	}
+	t.health.Paused = paused
+	for i := range t.health.Checks {
+		if paused.IsZero() {
+			t.health.Checks[i].Due = time.Now()
+		}
+	}
+	p.poke()
+	return true
 }
 
 // Handover is what a prober tells its successor in another image of this process.

@@ -1,10 +1,12 @@
 package tools
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/proc"
 )
 
 // shells are the scripts that ask "hinit completion words" for what may stand in the place of the last word.
@@ -116,7 +119,7 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		}
 	}
 	files := func() { found = append(found, candidate{word: filesWanted}) }
-	if len(words) == 1 {
+	if len(words) == 1 || len(words) == 2 && words[0] == "help" {
 		for _, v := range table {
 			offer(v.Name, v.Summary)
 		}
@@ -124,10 +127,16 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		return found
 	}
 	at := slices.IndexFunc(table, func(v cli.Verb) bool { return v.Name == words[0] })
-	if at < 0 || table[at].Outside {
+	if at < 0 {
 		return nil
 	}
 	d := describe(table[at])
+	if d.Outside {
+		d = described{Verb: table[at]}.fromHelp(words[0])
+		if len(words) > 2 && slices.Contains(d.words, words[1]) {
+			d = described{Verb: table[at]}.fromHelp(words[:2]...)
+		}
+	}
 	values := func(f describedFlag) {
 		switch f.value {
 		case "FILE", "DIR", "PATH":
@@ -249,6 +258,34 @@ func describe(v cli.Verb) described {
 	}
 	return d
 }
+
+// helpFlag and helpWord are the lines of a help for a flag and for a command.
+var helpFlag, helpWord = regexp.MustCompile(`^  (--?[a-z][a-z-]*)(?: ([A-Z][A-Z:|]*))? +(.*)$`), regexp.MustCompile(`^  hinit [a-z-]+ ([a-z-]+) +(.*)$`)
+
+// fromHelp describes a command of another program by the help that the program prints.
+func (d described) fromHelp(command ...string) described {
+	self, err := os.Executable()
+	if err != nil {
+		return d
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), helpWait)
+	defer cancel()
+	hinit := filepath.Join(filepath.Dir(self), "hinit")
+	help, _, _, _ := proc.Output(ctx, proc.Spec{ID: 1, Path: hinit, Argv: slices.Concat([]string{"hinit"}, command, []string{"--help"}), Env: os.Environ()}, 64<<10) // without help there are no words
+	for line := range strings.Lines(string(help)) {
+		line = strings.TrimRight(line, "\n")
+		if m := helpFlag.FindStringSubmatch(line); m != nil {
+			d.flags = append(d.flags, describedFlag{name: m[1], value: m[2], usage: m[3]})
+		} else if m := helpWord.FindStringSubmatch(line); m != nil {
+			d.words = append(d.words, m[1])
+		}
+	}
+	d.files = strings.HasPrefix(string(help), "usage: hinit "+strings.Join(command, " ")+" FILE")
+	return d
+}
+
+// helpWait is how long another program may take to print its help.
+const helpWait = time.Second
 
 // find returns the flag that a word begins, and the value that it has in the same word.
 func (d described) find(word string) (f describedFlag, value string, known bool) {

@@ -7,10 +7,12 @@ package health
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"hinit/client"
 	"hinit/internal/blocking"
@@ -175,6 +177,14 @@ func (h *Health) TakeOver(old Handover, units []*supervisor.Unit) {
 	h.notify.TakeOver(old.Notify) // last: what is said goes to the checks
 }
 
+// Steer pauses the checks of a service until a time, or asks them now where that is zero.
+func (h *Health) Steer(service string, paused time.Time) error {
+	if h.checks.Steer(service, paused) {
+		return nil
+	}
+	return fmt.Errorf("%s has no checks; write some into hinit.yaml", service)
+}
+
 // Checks returns the results of the checks of a service, nil for none.
 func (h *Health) Checks(service string) []client.Check {
 	deaf := h.deafCheck(service)
@@ -188,6 +198,9 @@ func (h *Health) Checks(service string) []client.Check {
 		c := client.Check{Name: p.Rule.Name, Kind: p.Rule.Kind, Type: types[i], State: string(p.Verdict), Since: p.Since, Answer: p.Answer, Failures: p.Failures(), Failed: p.Verdict == probe.Failing}
 		if found.Held(i) && p.Verdict == probe.Pending {
 			c.State = client.CheckHeld
+		}
+		if !found.Paused.IsZero() {
+			c.State, c.Failed = client.CheckPaused, false
 		}
 		if !p.Asked.IsZero() {
 			c.At = &p.Asked

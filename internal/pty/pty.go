@@ -1,0 +1,108 @@
+// Package pty opens pseudoterminals and relays a terminal to one. A command on the far side has a terminal of its own. It can type nothing
+// into the terminal of the caller. Relay owns three goroutines: they end when the far side is closed, or with the
+// process.
+package pty
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open makes a pseudoterminal. The caller closes the far side when the command has it.
+func Open() (near, far *os.File, err error) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot open a terminal: %w", err)
+	}
+	near = os.NewFile(uintptr(fd), "/dev/ptmx")
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		near.Close()
+		return nil, nil, fmt.Errorf("cannot open a terminal: %w", err)
+	}
+	name := "/dev/pts/" + strconv.Itoa(n)
+	other, err := unix.Open(name, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		near.Close()
+		return nil, nil, fmt.Errorf("cannot open the terminal %s: %w", name, err)
+	}
+	return near, os.NewFile(uintptr(other), name), nil
+}
+
+// Resize tells the far side how large its terminal is.
+func Resize(near *os.File, columns, rows uint16) {
+	raw, err := near.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows})
+	})
+}
+
+// Raw has a terminal pass every key on, until restore is called. A file that is no terminal is an error.
+func Raw(terminal *os.File) (restore func(), err error) {
+	fd := int(terminal.Fd())
+	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return nil, err
+	}
+	raw := *before
+	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	raw.Oflag &^= unix.OPOST
+	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
+	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }, unix.IoctlSetTermios(fd, unix.TCSETS, &raw) // later the terminal may be gone
+}
+
+// Size returns the size of a terminal, 80 by 24 where it has none.
+func Size(terminal *os.File) (columns, rows uint16) {
+	w, err := unix.IoctlGetWinsize(int(terminal.Fd()), unix.TIOCGWINSZ)
+	if err != nil || w.Col == 0 || w.Row == 0 {
+		return 80, 24
+	}
+	return w.Col, w.Row
+}
+
+// Relay connects a terminal with the near side of another one until the far side is closed.
+func Relay(in *os.File, out io.Writer, near *os.File) error {
+	restore, err := Raw(in)
+	if err != nil {
+		return err
+	}
+	defer restore()
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH)
+	defer signal.Stop(resized)
+	resized <- syscall.SIGWINCH
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-resized:
+				columns, rows := Size(in)
+				Resize(near, columns, rows)
+			case <-done:
+				return
+			}
+		}
+	}()
+	go func() { _, _ = io.Copy(near, in) }() // it ends with the process
+	_, err = io.Copy(out, near)
+	if errors.Is(err, unix.EIO) { // the far side is closed
+		return nil
+	}
+	return err
+}
