@@ -218,7 +218,7 @@ func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string
 			}
 			s.checks = append(s.checks, k)
 		case "shutdown":
-			c.shutdown(p.name, e, s)
+			c.shutdown(p.name, e, s, vars)
 		case "disabled":
 			s.disabled = e.isTrue()
 		case "log_location":
@@ -229,10 +229,12 @@ func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string
 		case "schedule":
 			c.schedule(p.name, e, s)
 		case "replicas", "vars": // before
+		case "success_exit_codes":
+			s.restart.successes = codes(items(e.node))
 		case "description":
-			s.about = comment(c.filled(e, where, vars))
+			s.people.about = comment(c.filled(e, where, vars))
 		case "namespace":
-			note("hinit has no groups; name the services (%s)", e.text())
+			s.people.group = serviceName(e.text())
 		case "is_daemon":
 			note("a service stays in the foreground under hinit; start it with the option for that")
 		case "is_tty", "is_foreground", "is_interactive":
@@ -298,7 +300,7 @@ func (c *compose) availability(process string, at entry, s *service) {
 	}
 }
 
-func (c *compose) shutdown(process string, at entry, s *service) {
+func (c *compose) shutdown(process string, at entry, s *service, vars map[string]string) {
 	for _, e := range entries(at.node) {
 		note := func(format string, args ...any) { c.note(c.file, e.line, process+".shutdown."+e.name, format, args...) }
 		switch e.name {
@@ -316,7 +318,7 @@ func (c *compose) shutdown(process string, at entry, s *service) {
 				note("hinit always stops all processes of a service")
 			}
 		case "command":
-			note("hinit stops by a signal and runs no command; let the service trap the signal and do it then (%s)", oneLine(e.text()))
+			s.stop.command = c.inShell(e, process+".shutdown."+e.name, vars)
 		default:
 			note("hinit has nothing like this setting")
 		}

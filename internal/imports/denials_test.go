@@ -21,7 +21,6 @@ var denials = map[string][]string{
 	"hinit runs it as a service and offers no":  {"mcp"},
 	"hinit offers no tools":                     {"mcp", "mcp_server"},
 	"hinit uses no sudo":                        {"elevated", "sudo"},
-	"only exit code 0 is no failure":            {"success_codes", "exitcodes"},
 	"hinit has no remote access":                {"listen", "control.listen", "pairing"},
 	"hinit has nothing like this sett":          nil, // of any key that the importer does not know
 	"hinit has nothing like this section":       nil,
@@ -29,17 +28,14 @@ var denials = map[string][]string{
 	"hinit opens no FastCGI":                    {"sockets", "listen"},
 	"hinit has a control socket of its own":     {"control.listen", "control.password"},
 	"hinit takes no plug-ins":                   {"plugins"},
-	"hinit has no groups":                       {"group", "groups"},
 	"hinit has no need of it":                   {"pidfile"},
 	"hinit does not stop with %s":               nil, // it lists the signals itself, see TestSignalsAreThoseOfTheConfiguration
 	"hinit doesn't end when":                    {"exit_on_end", "exit_with"},
-	"hinit stops by a signal and runs":          {"stop.command", "stop_command"},
 	"hinit always stops all processes":          {"stop.main_only", "stop.tree"},
 	"hinit rotates every log":                   {"logs.rotate"},
 	"one log takes both streams":                {"logs.stderr", "logs.streams"},
 	"runs of a task don't overlap":              {"schedule.overlap", "schedule.concurrent"},
 	"hinit restarts nothing that is not ready":  {},
-	"a group needs a user":                      {"group"},
 	"hinit has no bundles":                      {"bundles"},
 	"services of hinit.yaml have no finish":     {"finish"},
 	"hinit holds no lock":                       {"lock", "lock_fd"},
@@ -62,7 +58,7 @@ var denials = map[string][]string{
 }
 
 // denying finds sentences that say that hinit lacks something or does it in its own way.
-var denying = regexp.MustCompile(`\bhinit (has (no|nothing|a control|the keys)|doesn't|does not|offers|always|rotates|leaves|passes|uses no|\w+s (no|nothing|in|any|and|to|it|by)\b)|hinit\.yaml have no|exit code 0 is|is not (undone|ended)|a service has no|one log takes|needs a user|don't overlap|waits for ever`)
+var denying = regexp.MustCompile(`\bhinit (has (no|nothing|a control|the keys)|doesn't|does not|offers|always|rotates|leaves|passes|uses no|\w+s (no|nothing|in|any|and|to|it|by)\b)|hinit\.yaml have no|is not (undone|ended)|a service has no|one log takes|don't overlap|waits for ever`)
 
 // keysOfTheTable returns all keys of hinit.yaml, each as its path and as the end of its path.
 func keysOfTheTable() map[string]bool {

@@ -16,10 +16,10 @@ import (
 
 // service is a service of hinit.yaml. A zero value is not written.
 type service struct {
-	name  string
-	was   string // what the other supervisor calls it
-	group string // and several of them together
-	about string // what it is, for people
+	name   string
+	was    string                        // what the other supervisor calls it
+	group  string                        // and several processes of one program together
+	people struct{ about, group string } // what it is, and what they name it by together with others
 	origin
 
 	command  []string
@@ -34,8 +34,11 @@ type service struct {
 	needs    []need
 	checks   []check
 	restart  restart
-	stop     struct{ signal, grace string }
-	notify   *yaml.Node // how it says that it is ready
+	stop     struct {
+		signal, grace string
+		command       []string
+	}
+	notify *yaml.Node // how it says that it is ready
 }
 
 // place is where something stands in the other supervisor's configuration.
@@ -59,6 +62,7 @@ var keysOf = map[string]string{
 	"depends_on": "needs", "after": "needs", "requires": "needs", "before": "needs", "priority": "needs",
 	"availability": "restart", "autorestart": "restart", "startretries": "restart", "on-success": "restart", "on-failure": "restart",
 	"backoff-delay": "restart", "backoff-factor": "restart", "backoff-limit": "restart",
+	"namespace": "group", "exitcodes": "success_codes", "success_exit_codes": "success_codes",
 	"shutdown": "stop", "stopsignal": "stop", "stopwaitsecs": "stop", "kill-delay": "stop",
 	"schedule": "schedule", "stdout_logfile_maxbytes": "logs", "stdout_logfile_backups": "logs", "log_configuration": "logs",
 }
@@ -88,6 +92,7 @@ type need struct {
 }
 
 type restart struct {
+	successes                                 []string // the exit codes besides 0 that are no failure
 	policy, initial, max, factor, maxRestarts string
 }
 
@@ -171,6 +176,13 @@ func texts(values []string) (nodes []*yaml.Node) {
 	return nodes
 }
 
+func scalars(values []string) (nodes []*yaml.Node) {
+	for _, v := range values {
+		nodes = append(nodes, scalar(v))
+	}
+	return nodes
+}
+
 func pairs(list []pair) *yaml.Node {
 	keys := make([]key, 0, len(list))
 	at := make(map[string]int)
@@ -207,7 +219,7 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 	}
 	list := mapping(false, services...)
 	for i, s := range im.services {
-		list.Content[2*i].HeadComment = s.about
+		list.Content[2*i].HeadComment = s.people.about
 	}
 	root := mapping(false,
 		key{"restart", mapping(true, key{"policy", scalar(d.restart.policy)}, key{"initial", scalar(d.restart.initial)}, key{"factor", scalar(d.restart.factor)}, key{"max", scalar(d.restart.max)})},
@@ -239,6 +251,7 @@ func (s *service) node() *yaml.Node {
 	keys := []key{
 		{"command", sequence(true, texts(s.command)...)},
 		{"enabled", scalar(map[bool]string{true: "false"}[s.disabled])},
+		{"group", optional(s.people.group)},
 		{"user", optional(s.user)},
 		{"cwd", optional(literal(s.cwd))},
 		{"env", pairs(s.env)},
@@ -255,6 +268,8 @@ func (s *service) node() *yaml.Node {
 		{"restart", mapping(true, key{"policy", scalar(s.restart.policy)}, key{"max_restarts", scalar(s.restart.maxRestarts)},
 			key{"initial", scalar(s.restart.initial)}, key{"factor", scalar(s.restart.factor)}, key{"max", scalar(s.restart.max)})},
 		{"stop", mapping(true, key{"signal", scalar(s.stop.signal)}, key{"grace", scalar(s.stop.grace)})},
+		{"stop_command", sequence(true, texts(s.stop.command)...)},
+		{"success_codes", sequence(true, scalars(s.restart.successes)...)},
 	}
 	return mapping(false, slices.DeleteFunc(keys, func(k key) bool { return s.left[k.name] })...)
 }

@@ -172,7 +172,7 @@ func (p *plan) service(l *layered) {
 		case "kill-delay":
 			s.stop.grace = e.text()
 		case "summary", "description":
-			s.about = comment(l.get("summary").words(), l.get("description").words())
+			s.people.about = comment(l.get("summary").words(), l.get("description").words())
 		case "after", "before", "requires", "on-check-failure": // later
 		default:
 			note("%s", otherWay(e.name))
@@ -182,7 +182,7 @@ func (p *plan) service(l *layered) {
 		if s.user != "" {
 			s.user += ":" + group
 		} else {
-			p.note(l.file, l.line, l.name+".group", "a group needs a user in hinit (%s)", group)
+			p.note(l.file, l.line, l.name+".group", "is left out without a user; write user: NAME:%s", group)
 		}
 	}
 	for _, action := range []struct{ key, does string }{{"on-success", onSuccess}, {"on-failure", onFailure}} {

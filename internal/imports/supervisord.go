@@ -47,7 +47,11 @@ func (im *importer) supervisord(path string) error {
 	for _, s := range sections {
 		if name, is := strings.CutPrefix(s.name, "group:"); is {
 			programs, _, _ := s.take("programs")
-			im.note(s.file, s.line, s.name, "hinit has no groups, so %q means nothing to it; its programs are services: %s", name, programs)
+			for program := range strings.SplitSeq(programs, ",") {
+				for _, member := range im.find(strings.TrimSpace(program)) {
+					member.people.group = serviceName(name)
+				}
+			}
 			if value, line, ok := s.take("priority"); ok {
 				im.note(s.file, line, "priority", "of a group is left out (%s); say needs where one program waits for another", value)
 			}
@@ -239,9 +243,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 				note("%q is not known; on-failure is taken, as for unexpected", value)
 			}
 		case "exitcodes":
-			if strings.ReplaceAll(value, " ", "") != "0" {
-				note("only exit code 0 is no failure to hinit (%s); let a script turn the others into it", value)
-			}
+			svc.restart.successes = codes(strings.Split(value, ","))
 		case "startretries":
 			svc.restart.maxRestarts = value
 		case "startsecs":

@@ -17,7 +17,6 @@ var ways = map[string]string{
 	"launch_timeout_seconds": "a service stays in the foreground under hinit; how long a start may take is checks of kind startup",
 	"isDaemon":               "process-compose knows is_daemon; a service stays in the foreground under hinit",
 	"exit_on_skipped":        "a service that waits for another one in vain stays waiting; hinit status says for what",
-	"success_exit_codes":     "only exit code 0 is no failure to hinit; let a script in the shell turn others into it",
 	"log_configuration":      "hinit has the keys of logs for size, number, age and compression, and logs.console for the format",
 	"unix_socket_path":       "hinit has a control socket of its own, control.socket",
 	"ordered_shutdown":       "hinit stops in the reverse order of needs always",

@@ -3,6 +3,7 @@ package imports
 import (
 	"errors"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -83,4 +84,14 @@ func throughShell(words []string) []string {
 		quoted[i] = quote(w)
 	}
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
+}
+
+// codes returns the exit codes of a list that mean success besides 0.
+func codes(list []string) (others []string) {
+	for _, code := range list {
+		if n, err := strconv.Atoi(strings.TrimSpace(code)); err == nil && n > 0 && n < 256 {
+			others = append(others, strconv.Itoa(n))
+		}
+	}
+	return others
 }
