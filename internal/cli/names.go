@@ -33,7 +33,7 @@ func (f *stateFlag) Set(text string) error {
 // down. Names that stand for themselves are left to hinit, which may find services that its status does not have yet.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	var state stateFlag
-	c.Flags.Var(&state, "state", "only services in the state `STATE`, of all where none is named: trouble, failed, up, …")
+	c.Flags.Var(&state, "state", "only services in the state `STATE`, of all where none is named: trouble, failed, up and so on")
 	words, code, ok := c.Described().Parse(c.Flags, c.Raw, 0, -1, t.Out, t.Err)
 	if !ok {
 		return nil, code, false
@@ -69,16 +69,20 @@ func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string
 		words = []string{"*"}
 	}
 	for _, word := range words {
-		known := false
+		known, text := false, string([]rune(word)) // the status is JSON: bytes that are no UTF-8 are U+FFFD there
 		for i := range st.Services {
 			s := &st.Services[i]
-			if !show.Matches(word, s) {
+			itself := text == s.Name // also where the name has characters of a pattern
+			if !itself && !show.Matches(word, s) {
 				continue
 			}
 			known = true
 			name := s.Name
-			if s.Profile != "" {
+			switch {
+			case s.Profile != "":
 				name = s.Profile
+			case itself:
+				name = word
 			}
 			if (state == "" || show.InState(state, s)) && !slices.Contains(names, name) {
 				names = append(names, name)
