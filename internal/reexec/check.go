@@ -14,7 +14,7 @@ import (
 // Check returns the reason why a file must not become PID 1, or nil. The file must be a program for this machine that only root,
 // or the user hinit runs as, can write or replace. It blocks on the disk.
 func Check(path string) error {
-	fd, doubt, err := trust.Open(path, trust.OwnedBy(uint32(os.Geteuid())))
+	fd, doubt, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
 	if err != nil {
 		return fmt.Errorf("cannot look at %q: %w", path, err)
 	}

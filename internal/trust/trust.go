@@ -112,7 +112,15 @@ func writable(st *unix.Stat_t, bits uint32) bool {
 //
 // path is absolute. Open blocks as long as the disks do on which the path lies, but on no FIFO.
 func Open(path string, judge Judge) (fd int, doubt *Doubt, err error) {
-	w := &walk{judge: judge}
+	return open(path, &walk{judge: judge})
+}
+
+// OpenAnyMount is [Open] without the exception for a read-only mount: another mount may let somebody change the file later.
+func OpenAnyMount(path string, judge Judge) (fd int, doubt *Doubt, err error) {
+	return open(path, &walk{judge: judge, anyMount: true})
+}
+
+func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
 	defer w.close()
 	if err := w.resolve(path); err != nil {
 		return -1, w.doubt, err
@@ -154,14 +162,15 @@ func Look(path string, judge Judge) (*Doubt, error) {
 
 // walk is the resolution of one path.
 type walk struct {
-	judge  Judge
-	doubt  *Doubt // the first
-	open   *Doubt // of the last directory, if it is sticky: others can make names in it
-	parent int    // the directory of what was resolved last
-	at     int    // what was resolved last, an O_PATH descriptor
-	st     unix.Stat_t
-	where  string // its path, without a link
-	name   string // its name in parent
+	judge    Judge
+	anyMount bool   // a read-only mount leaves the doubt
+	doubt    *Doubt // the first
+	open     *Doubt // of the last directory, if it is sticky: others can make names in it
+	parent   int    // the directory of what was resolved last
+	at       int    // what was resolved last, an O_PATH descriptor
+	st       unix.Stat_t
+	where    string // its path, without a link
+	name     string // its name in parent
 }
 
 func (w *walk) close() {
@@ -261,7 +270,7 @@ func (w *walk) question(fd int, st *unix.Stat_t) {
 		return
 	}
 	var fs unix.Statfs_t
-	if unix.Fstatfs(fd, &fs) == nil && fs.Flags&unix.ST_RDONLY != 0 {
+	if !w.anyMount && unix.Fstatfs(fd, &fs) == nil && fs.Flags&unix.ST_RDONLY != 0 {
 		return
 	}
 	doubt := &Doubt{Path: w.where, Why: why, Remedy: remedy + " " + w.where}

@@ -140,6 +140,12 @@ func TestAReadOnlyMountLeavesNoDoubt(t *testing.T) {
 	if doubt != nil {
 		t.Errorf("doubted: %v", doubt)
 	}
+	// A program of the agent's on a read-only mount became PID 1, and the agent could change it through the other mount.
+	fd, doubt, err = trust.OpenAnyMount(dir+"/file", trust.RootOnly)
+	must(t, err, unix.Close(fd))
+	if doubt == nil {
+		t.Error("not doubted, though another mount is writable")
+	}
 }
 
 func TestADirectoryIsDoubtedWhereOthersCouldMakeIt(t *testing.T) {
