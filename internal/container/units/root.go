@@ -80,8 +80,13 @@ func (m *Maker) rootDir(dir string) string {
 // Doubt is a warning about a unit that runs as root a program that the agent can change, "" for any other. name is what people call it. It may
 // wait for a disk.
 func (m *Maker) Doubt(name string, u supervisor.Unit) string {
-	if argv := u.Spec.Argv; m.isRoots(u.Spec.Cred) && len(argv) > 0 && filepath.IsAbs(argv[0]) && m.agentCanWrite(argv[0]) {
-		return fmt.Sprintf("%s runs as root, and the agent's user can change its program %s; keep the program where only root can write", name, argv[0])
+	if !m.isRoots(u.Spec.Cred) {
+		return ""
+	}
+	for _, argv := range [][]string{u.Spec.Argv, u.Policy.StopCommand} {
+		if len(argv) > 0 && filepath.IsAbs(argv[0]) && m.agentCanWrite(argv[0]) {
+			return fmt.Sprintf("%s runs as root, and the agent's user can change its program %s; keep the program where only root can write", name, argv[0])
+		}
 	}
 	return ""
 }
