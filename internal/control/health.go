@@ -161,6 +161,9 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if err != nil {
 		return reply{}, err
 	}
+	if ask.PauseMS > 0 && v.Kind != supervisor.KindGateway && s.policy.check(r.who, mayReplace) != nil {
+		return reply{}, refuse(client.KindNotAllowed, "uid %d may not pause the checks of %s, which is no gateway; root may", r.who.uid, v.Name)
+	}
 	until, text := time.Time{}, "checks are asked now"
 	if pause := time.Duration(ask.PauseMS) * time.Millisecond; pause > 0 {
 		until, text = s.now().Add(pause), "checks are paused for "+show.Duration(pause)

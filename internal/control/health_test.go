@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -62,5 +64,25 @@ func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 	}
 	if _, err := serve(t, core, everyone).client().Probe(t.Context(), "well"); err == nil {
 		t.Error("an unknown probe was answered")
+	}
+}
+
+// The agent could pause the checks of a service of root's, so that its death stayed unseen for a day.
+func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
+	web := gateway("web", supervisor.Up)
+	web.Name, web.Profile, web.Kind = "web", "", supervisor.KindService
+	s := serve(t, newFakeCore(web, gateway("a", supervisor.Up)), everyone)
+	s.policy = policy{self: 0, agent: 10000}
+	for _, tt := range []struct {
+		uid     uint32
+		service string
+		allowed bool
+	}{{0, "web", true}, {10000, "web", false}, {10000, "gateway-a", true}} {
+		r := httptest.NewRequest(http.MethodPost, "/v1/services/"+tt.service+"/checks", nil)
+		r.SetPathValue("name", tt.service)
+		_, err := postChecks(s.Server, &request{Request: r, who: peer{uid: tt.uid}}, client.ChecksRequest{PauseMS: 1000})
+		if refused := err != nil && strings.Contains(err.Error(), "may not pause"); refused == tt.allowed {
+			t.Errorf("uid %d, %s: %v", tt.uid, tt.service, err)
+		}
 	}
 }
