@@ -273,7 +273,7 @@ func (s *Store) Close() error {
 }
 
 // InPlace reports whether the open file and its write-ahead log are still the ones at the board's path. Another one may have been put there,
-// a backup for instance, and without the log or its index the changes of this store are seen by no other program.
+// a backup for instance. Without the log or its index no other program sees the changes of this store.
 func (s *Store) InPlace() bool {
 	if !isAt(s.raw, s.paths.DB) {
 		return false

@@ -319,8 +319,8 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 	await(t, "a worker of the new file", func() bool { return o.started() == 2 })
 }
 
-// After somebody had removed the board's write-ahead log or its index, the service and the other programs wrote two boards that did not know of
-// each other, and tasks were lost.
+// Somebody had removed the board's write-ahead log or its index. After that the service and the other programs wrote two boards, and tasks were
+// lost.
 func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	for _, end := range []string{"-wal", "-shm"} {
 		t.Run(end, func(t *testing.T) {
