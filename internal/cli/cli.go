@@ -91,6 +91,7 @@ type Verb struct {
 	TakesVerbs                bool                              // its words are verbs
 	Services                  bool                              // its words are services: names, patterns and groups
 	Last                      int                               // so many words at the end are no services
+	Empty                     func(*Terminal, *Call) int        // with --json: prints that no service is in the state; nil: it prints nothing
 	Offline                   func(*Terminal) ([]string, error) // the names of services without a running init; nil: it needs one
 }
 
@@ -133,6 +134,7 @@ func Verbs(be Init) []Verb {
 type Call struct {
 	Verb  Verb
 	Raw   []string
+	Named []string // of Services, once they are parsed: the words that name one service each
 	Flags *flag.FlagSet
 }
 

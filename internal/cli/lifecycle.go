@@ -52,7 +52,7 @@ func lifecycle(t *Terminal, c *Call) int {
 		return code
 	}
 	switch {
-	case *all && *changed, (*all || *changed) && len(names) > 0:
+	case *all && *changed:
 		return t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args)
 	case !*all && !*changed && len(names) == 0:
 		return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit %s %s", c.Doing(), c.Verb.Name, c.Verb.Args)

@@ -30,7 +30,8 @@ func (f *stateFlag) Set(text string) error {
 }
 
 // parseServices is Parse for a verb whose words are services. A word may be a name, a pattern or @GROUP; the flag --state narrows them
-// down. Names that stand for themselves are left to hinit, which may find services that its status does not have yet.
+// down. Names that stand for themselves are left to hinit, which may find services that its status does not have yet, unless there is the
+// flag: a service that is in no state is unknown.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	var state stateFlag
 	c.Flags.Var(&state, "state", "only services in the state `STATE`, of all where none is named: trouble, failed, up and so on")
@@ -39,20 +40,53 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 		return nil, code, false
 	}
 	at := max(0, len(words)-c.Verb.Last)
+	if (c.isSet("all") || c.isSet("changed")) && (state != "" || at > 0) {
+		return nil, t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args), false
+	}
+	c.Named = words[:at]
 	if state != "" || slices.ContainsFunc(words[:at], show.Chooses) {
 		chosen, err := t.Chosen(c, words[:at], string(state))
 		if err != nil {
 			return nil, t.Failed(c.Doing(), err), false
 		}
 		if len(chosen) == 0 {
-			return nil, t.Fail(cmdline.Done, "nothing to do: no service is %s", state), false
+			return nil, t.none(c, at > 0, string(state)), false
 		}
 		words = append(chosen, words[at:]...)
 	}
 	return words, cmdline.WrongUsage, c.Described().Counted(words, atLeast, atMost, t.Err)
 }
 
-// Chosen returns the names of the services that words and a state choose, each once. A service of a profile goes by the profile's name.
+// isSet reports whether the verb has a switch with this name, and it is on.
+func (c *Call) isSet(name string) bool {
+	f := c.Flags.Lookup(name)
+	return f != nil && f.Value.String() == "true"
+}
+
+// none tells that no service is in the state, and returns the exit code.
+func (t *Terminal) none(c *Call, named bool, state string) int {
+	if c.Verb.Empty != nil && c.isSet("json") {
+		return c.Verb.Empty(t, c)
+	}
+	which, where := "no service", "in the state "+state
+	if named {
+		which = "none of the named services"
+	}
+	if state == show.InTrouble {
+		where = "in trouble"
+	}
+	return t.Fail(cmdline.Done, "%s is %s", which, where)
+}
+
+// EmptyList is [Verb.Empty] of a verb that prints a list.
+func EmptyList(t *Terminal, c *Call) int { return t.Failed(c.Doing(), WriteJSON(t.Out, []string{})) }
+
+// Names reports whether a word of the call is the name of a service. A pattern, a group and the flag --state name none.
+func (c *Call) Names(s *client.Service) bool {
+	return slices.Contains(c.Named, s.Name) || s.Profile != "" && slices.Contains(c.Named, s.Profile)
+}
+
+// Chosen returns the names of the services that words and a state choose, each once, and sets c.Named.
 func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string, err error) {
 	st, err := t.Status(ShortWait)
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.Offline != nil && state == "" {
@@ -68,33 +102,67 @@ func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string
 	if len(words) == 0 {
 		words = []string{"*"}
 	}
+	c.Named = nil
 	for _, word := range words {
-		known, text := false, string([]rune(word)) // the status is JSON: bytes that are no UTF-8 are U+FFFD there
-		for i := range st.Services {
-			s := &st.Services[i]
-			itself := text == s.Name // also where the name has characters of a pattern
-			if !itself && !show.Matches(word, s) {
+		found, err := t.standsFor(word, st.Services, state != "")
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range found {
+			if state != "" && !show.InState(state, &s.of) {
 				continue
 			}
-			known = true
-			name := s.Name
-			switch {
-			case s.Profile != "":
-				name = s.Profile
-			case itself:
-				name = word
+			if s.itself {
+				c.Named = append(c.Named, s.word)
 			}
-			if (state == "" || show.InState(state, s)) && !slices.Contains(names, name) {
-				names = append(names, name)
+			if !slices.Contains(names, s.word) {
+				names = append(names, s.word)
 			}
-		}
-		switch {
-		case known:
-		case show.Chooses(word):
-			return nil, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no service matches %q; `hinit status` lists them", word)}
-		default:
-			names = append(names, word)
 		}
 	}
 	return names, nil
+}
+
+// chosen is a service with the word that hinit knows it by.
+type chosen struct {
+	of     client.Service
+	word   string
+	itself bool // it was named, not chosen by a pattern
+}
+
+// standsFor returns the services of a status that a word stands for. A name that the status does not have is unknown where the state is
+// needed, and is left to hinit else.
+func (t *Terminal) standsFor(word string, services []client.Service, needsState bool) (found []chosen, err error) {
+	text := string([]rune(word)) // the status is JSON: bytes that are no UTF-8 are U+FFFD there
+	for _, s := range services {
+		itself := text == s.Name // also where the name has characters of a pattern
+		switch {
+		case itself && s.Profile == "":
+			found = append(found, chosen{s, word, true})
+		case itself, show.Chooses(word) && show.Matches(word, &s):
+			found = append(found, chosen{s, wordFor(&s, services), itself})
+		}
+	}
+	switch {
+	case len(found) > 0:
+		return found, nil
+	case show.Chooses(word):
+		return nil, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no service matches %q; `hinit status` lists them", word)}
+	case !needsState:
+		return []chosen{{client.Service{}, word, true}}, nil
+	}
+	st, err := t.Status(ShortWait, word)
+	for _, s := range st.Services {
+		found = append(found, chosen{s, wordFor(&s, services), true})
+	}
+	return found, err
+}
+
+// wordFor returns the word that stands for one service only: the name of its profile, or of its slot where another service has the name
+// of the profile.
+func wordFor(s *client.Service, services []client.Service) string {
+	if s.Profile == "" || slices.ContainsFunc(services, func(other client.Service) bool { return other.Name == s.Profile && other.Profile == "" }) {
+		return s.Name
+	}
+	return s.Profile
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -19,9 +20,9 @@ func statusVerb() Verb {
 	return Verb{
 		Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
 		Summary: "tell what runs, since when, and why something does not",
-		Help: "With names, the exit code is 3 when one of them is not up. On a terminal the table is as wide as that, and states have\n" +
+		Help: "With names, the exit code is 3 when one of them is not up; patterns, groups and --state name none. On a terminal the table is as wide as that, and states have\n" +
 			"colours unless NO_COLOR is set.",
-		Run: status,
+		Run: status, Empty: emptyStatus,
 	}
 }
 
@@ -54,10 +55,32 @@ func status(t *Terminal, c *Call) int {
 		return cmdline.Done
 	case err != nil:
 		return t.Failed("show the status", err)
-	case len(names) > 0 && down > 0:
-		return cmdline.NotUp
+	case down > 0 && len(c.Named) > 0:
+		return t.named(ctx, cl, c)
 	}
 	return cmdline.Done
+}
+
+// named returns the exit code that the named services make, where others may be shown too.
+func (t *Terminal) named(ctx context.Context, cl *client.Client, c *Call) int {
+	st, err := cl.Status(ctx, c.Named...)
+	if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
+		return cmdline.NotUp
+	}
+	return t.Failed("show the status", err)
+}
+
+// emptyStatus prints the status without a service.
+func emptyStatus(t *Terminal, c *Call) int {
+	st, err := t.Status(ShortWait)
+	if err != nil {
+		return t.Failed(c.Doing(), err)
+	}
+	st.Services = []client.Service{}
+	if c.isSet("watch") {
+		return t.Failed(c.Doing(), JSONLineTo(t.Out, st))
+	}
+	return t.Failed(c.Doing(), WriteJSON(t.Out, st))
 }
 
 // showStatus prints the status once and returns how many services in it are not up.

@@ -15,7 +15,7 @@ import (
 func explainVerb() cli.Verb {
 	return cli.Verb{
 		Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
-		Help: "The exit code is 3 when it is not up.",
+		Help: "The exit code is 3 when a named service is not up.",
 		Run:  explain,
 	}
 }
@@ -67,7 +67,7 @@ func explain(t *cli.Terminal, c *cli.Call) int {
 		if i > 0 && !*asJSON {
 			fmt.Fprintln(t.Out)
 		}
-		if s.State != client.StateUp {
+		if s.State != client.StateUp && c.Names(&s) {
 			code = cmdline.NotUp
 		}
 		e := explained(s, time.Now())

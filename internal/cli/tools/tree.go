@@ -30,7 +30,7 @@ func treeVerb() cli.Verb {
 		Help: `A process belongs to a service by its ancestors, its session, or the mark that hinit gave the service's processes, as
 when hinit stops it. What belongs to none is shown last: commands that were started in the container from outside, and
 orphans. Processes of another hinit or of another PID namespace are left out, unless they descend from this hinit. In command lines, values whose names say that they are secret are hidden.`,
-		Run: tree,
+		Run: tree, Empty: cli.EmptyList,
 	}
 }
 

@@ -16,7 +16,7 @@ func Chooses(word string) bool {
 // Matches reports whether a word names a service: by its name, its profile, its group, or a pattern for the first two.
 func Matches(word string, s *client.Service) bool {
 	if group, is := strings.CutPrefix(word, "@"); is {
-		return group == s.Group
+		return group != "" && group == s.Group // a service without a group has the name ""
 	}
 	byName, _ := path.Match(word, s.Name) // a bad pattern matches nothing
 	byProfile, _ := path.Match(word, s.Profile)
