@@ -3,6 +3,7 @@ package tools
 import (
 	"context"
 	"fmt"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -16,9 +17,11 @@ func checksVerb() cli.Verb {
 	return cli.Verb{
 		Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", Services: true,
 		Help: `Of all services that have checks, or of the named ones. The exit code is 3 when one of them fails.
---now has each check of the named services asked at once. --pause has none asked for that long, as during work on what they ask for: nothing
-follows from them, a restart of hinit or of the service changes nothing about it, and a service that starts meanwhile is not ready before they go on.`,
-		Run: checks,
+--now has each check of the named services asked at once, unless they are paused.
+--pause has none asked for that long, as during work on what they ask for: nothing
+follows from them, a restart of hinit or of the service changes nothing about it, and a service that starts meanwhile is not ready before they go on.
+A pattern, a group and --state leave out services without checks.`,
+		Run: checks, Empty: cli.EmptyList,
 	}
 }
 
@@ -29,34 +32,42 @@ type checksOf struct {
 }
 
 func checks(t *cli.Terminal, c *cli.Call) int {
-	now := c.Flags.Bool("now", false, "ask them now")
+	now := c.Flags.Bool("now", false, "ask them now, where they are not paused")
 	resume := c.Flags.Bool("resume", false, "end a pause, and ask them now")
 	pause := c.Flags.Duration("pause", 0, "ask none of them for so long, `D`, a day at most")
 	asJSON := c.Flags.Bool("json", false, "print JSON")
 	names, code, ok := c.Parse(t, 0, -1)
+	how := steering{now: *now && !*resume, pause: *pause, doing: c.Doing()}
+	switch {
+	case *resume:
+		how.doing = "resume the checks"
+	case *now:
+		how.doing = "ask the checks"
+	case *pause != 0:
+		how.doing = "pause the checks"
+	}
 	steer := *now || *resume || *pause != 0
 	switch {
 	case !ok:
 		return code
 	case steer && len(names) == 0, *pause < 0, *pause > 0 && (*now || *resume):
-		return t.Fail(cmdline.WrongUsage, "cannot show the checks: expected: hinit checks NAME... [--now | --pause D | --resume]")
-	}
-	st, err := t.Status(cli.ShortWait, names...)
-	for i := range st.Services {
-		if err == nil && steer {
-			st.Services[i], err = cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Service, error) {
-				return cl.SteerChecks(ctx, st.Services[i].Name, *pause)
-			})
-		}
-	}
-	if err != nil {
-		return t.Failed(c.Doing(), err)
+		return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit checks NAME... [--now | --pause D | --resume]", how.doing)
 	}
 	code = cmdline.Done
+	var services []client.Service
+	if steer {
+		services, code = how.all(t, c, names)
+	} else {
+		st, err := t.Status(cli.ShortWait, names...)
+		if err != nil {
+			return t.Failed(c.Doing(), err)
+		}
+		services = st.Services
+	}
 	list := []checksOf{}
 	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "SERVICE\tCHECK\tKIND\tTYPE\tSTATE\tASKED\tANSWER")
-	for _, s := range st.Services {
+	for _, s := range services {
 		if len(s.Checks) > 0 {
 			list = append(list, checksOf{s.Name, s.Checks})
 		}
@@ -66,7 +77,7 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 				asked = show.Duration(max(time.Since(*one.At), 0)) + " ago"
 			}
 			if one.Failed {
-				code = cmdline.NotUp
+				code = max(code, cmdline.NotUp)
 			}
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", show.Name(s.Name), show.Name(one.Name), one.Kind, one.Type, one.State, asked, show.Line(one.Answer))
 		}
@@ -74,5 +85,46 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	if *asJSON {
 		return max(code, t.Failed(c.Doing(), cli.WriteJSON(t.Out, list)))
 	}
+	if len(list) == 0 {
+		if code == cmdline.Done {
+			fmt.Fprintln(t.Out, "no checks; hinit.yaml takes some, such as: services: {NAME: {checks: [{kind: alive, tcp: {port: 8080}}]}}")
+		}
+		return code
+	}
 	return max(code, t.Failed(c.Doing(), tw.Flush()))
 }
+
+// steering is an order to the checks of services: to be asked now, or to pause.
+type steering struct {
+	now   bool          // a pause does not end
+	pause time.Duration // 0 ends a pause
+	doing string        // completes "cannot …"
+}
+
+// all gives the order to the checks of each service, and reports each error. It returns the services that have taken it, and the exit code.
+func (how steering) all(t *cli.Terminal, c *cli.Call, names []string) (done []client.Service, code int) {
+	for _, name := range names {
+		skip := false
+		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Service, error) {
+			s, err := cl.Service(ctx, name)
+			skip = err == nil && !slices.ContainsFunc(s.Checks, configured) && !c.Names(&s)
+			switch {
+			case err != nil, skip:
+				return s, err
+			case how.now && slices.ContainsFunc(s.Checks, func(one client.Check) bool { return one.State == client.CheckPaused }):
+				return s, fmt.Errorf("they are paused; hinit checks %s --resume ends that", name)
+			}
+			return cl.SteerChecks(ctx, s.Name, how.pause)
+		})
+		switch {
+		case err != nil:
+			code = max(code, t.Failed(fmt.Sprintf("%s of %q", how.doing, name), err))
+		case !skip:
+			done = append(done, s)
+		}
+	}
+	return done, code
+}
+
+// configured reports whether a check is one of hinit.yaml: it can be asked and paused.
+func configured(one client.Check) bool { return one.Type != show.ProblemDeaf }

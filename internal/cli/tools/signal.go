@@ -18,7 +18,7 @@ import (
 func signalVerb() cli.Verb {
 	return cli.Verb{
 		Name: "signal", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
-		Help:     "SIGNAL is a name such as HUP or SIGUSR1, or a number. A service that the signal ends is started again.",
+		Help:     "SIGNAL is a name such as HUP or SIGUSR1, or a number from 1 to 64. A service that the signal ends is started again.",
 		Services: true, Last: 1, Run: func(t *cli.Terminal, c *cli.Call) int {
 			asJSON := c.Flags.Bool("json", false, "print JSON, a service a line as status has it")
 			words, code, ok := c.Parse(t, 2, -1)
@@ -27,22 +27,26 @@ func signalVerb() cli.Verb {
 			}
 			names, word := words[:len(words)-1], words[len(words)-1]
 			if signalNumber(word) == 0 {
-				return t.Fail(cmdline.WrongUsage, "cannot send a signal: %q is no signal; write a name such as HUP, after the names of services", word)
+				return t.Fail(cmdline.WrongUsage,
+					"cannot send a signal: %q is no signal; write a name such as HUP or a number from 1 to 64, after the names of services", word)
 			}
 			return sendSignals(t, "signal", names, *asJSON, func(client.Service) (string, error) { return word, nil })
 		},
 	}
 }
 
+// lastSignal is the highest number of a signal that Linux has.
+const lastSignal = 64
+
 // signalNumber returns the number of a signal by its name, with or without SIG, or by its number; 0 for none.
 func signalNumber(word string) syscall.Signal {
-	if n, err := strconv.ParseUint(word, 10, 8); err == nil {
+	if n, err := strconv.ParseUint(word, 10, 8); err == nil && n <= lastSignal {
 		return syscall.Signal(n)
 	}
 	return unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(word), "SIG"))
 }
 
-// signal sends each service the signal that which names for it.
+// sendSignals sends a signal to each service. The function which returns the name of the signal for a service.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
 	worst := cmdline.Done
 	for _, name := range names {
