@@ -50,7 +50,7 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	switch {
 	case !ok:
 		return code
-	case steer && len(names) == 0, *pause < 0, *pause > 0 && (*now || *resume):
+	case steer && len(names) == 0, cli.FlagGiven(c, "pause") && *pause <= 0, *pause > 0 && (*now || *resume):
 		return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit checks NAME... [--now | --pause D | --resume]", how.doing)
 	}
 	code = cmdline.Done
