@@ -16,6 +16,8 @@ func FuzzStep(f *testing.F) {
 	f.Add([]byte{48, 69, 11, 11, 52, 52, 64, 52, 66, 50, 68, 67, 53, 52, 59})
 	f.Add([]byte{25, 51, 77, 26, 4, 52, 4, 30, 24, 50, 76, 10, 11, 25, 250})
 	f.Add([]byte{24, 231, 28, 10, 28, 10, 10})
+	f.Add([]byte{26, 33, 30}) // the container ends while only a stop command is left
+	f.Add([]byte{26, 28, 30, 10, 10, 179, 49, 26, 28, 49, 30, 28, 179, 30, 10, 49})
 	f.Add([]byte{24, 28, 25, 28, 34, 34, 34, 28, 29, 30, 27, 28, 26, 29, 34, 34, 231, 231})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		w := newWorld(t)
@@ -59,8 +61,8 @@ type world struct {
 	now      time.Time
 	pids     int
 	procs    map[string]*process
-	stops    map[string]bool // services whose stop command was started
-	operator bool            // the event of this step is an operator's signal
+	stops    map[string]*process // stop commands, while something of them is alive
+	operator bool                // the event of this step is an operator's signal
 	finished bool
 	ending   bool
 	hasty    bool
@@ -69,7 +71,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, m: Machine{Budget: 8 * time.Second, Parallel: 1}, now: time.Unix(1000, 0), pids: 100,
-		procs: map[string]*process{}, stops: map[string]bool{},
+		procs: map[string]*process{}, stops: map[string]*process{},
 	}
 }
 
@@ -162,8 +164,18 @@ func (w *world) act(b int) {
 			w.step(Gone{name, s.id}) // its main process lives, or its finish command has begun, or it is long over
 		}
 	case 23:
-		if w.stops[name] {
-			w.step(Commanded{name, ""})
+		if c := w.stops[name]; c != nil {
+			switch leftover := b/kinds > 4; {
+			case !c.main:
+				delete(w.stops, name)
+				w.step(Gone{name, c.run})
+			case leftover:
+				c.main = false
+				w.step(Commanded{Name: name, Run: c.run, Leftover: true})
+			default:
+				delete(w.stops, name)
+				w.step(Commanded{Name: name, Run: c.run})
+			}
 		}
 		w.step(Exited{Name: name, PID: 1, Code: 1}) // of no process
 	case 24:
@@ -207,13 +219,27 @@ func (w *world) step(e Event) {
 			}
 			w.spawn(a.Name, a.Run, true)
 		case SpawnStop:
-			w.stops[a.Name] = true
+			if p := w.procs[a.Name]; w.stops[a.Name] != nil || p == nil || !p.main {
+				w.t.Fatalf("a stop command of %s begins beside %+v, with the main process %+v", a.Name, w.stops[a.Name], p)
+			}
+			w.procs[a.Name].killAt = w.now.Add(fuzzPolicies[a.Name].Grace)
+			w.stops[a.Name] = &process{run: a.Run, main: true, killAt: w.procs[a.Name].killAt}
+			if w.pids%5 == 0 {
+				delete(w.stops, a.Name)
+				w.step(Commanded{Name: a.Name, Run: a.Run, Fault: "cannot be run"})
+			}
 		case Signal:
 			if a.Scope != ScopeTree {
 				w.signal(a.Name, a.Run, a.Signal, a.Wake)
 				continue
 			}
 			p := w.procs[a.Name]
+			if c := w.stops[a.Name]; c != nil && c.run == a.Run {
+				if a.Signal != sigKill || c.main && !w.ending && w.now.Before(c.killAt) {
+					w.t.Fatalf("signal %d for the stop command of %s: %+v", a.Signal, a.Name, c)
+				}
+				continue
+			}
 			if p == nil || p.run != a.Run || !p.main && !p.leftover {
 				w.t.Fatalf("signal %d for the tree of %s, of which nothing is alive: %+v", a.Signal, a.Name, p)
 			}
@@ -224,12 +250,12 @@ func (w *world) step(e Event) {
 			w.finished = true
 		case SignalRest:
 			for name, p := range w.procs {
-				if p.main || p.leftover {
+				if p.main || p.leftover || w.stops[name] != nil {
 					w.t.Fatalf("the rest is ended while %s is alive: %+v", name, p)
 				}
 			}
 		case Release:
-			if p := w.procs[a.Name]; !w.ending || p != nil && (p.main || p.leftover) {
+			if p := w.procs[a.Name]; !w.ending || w.stops[a.Name] != nil || p != nil && (p.main || p.leftover) {
 				w.t.Fatalf("the file of %s is closed (the container ends: %v) while it may be written to: %+v", a.Name, w.ending, p)
 			}
 		case Changed, Note:
@@ -239,7 +265,7 @@ func (w *world) step(e Event) {
 
 func (w *world) spawn(name string, run uint64, finish bool) {
 	p := w.procs[name]
-	if p != nil && (p.main || p.leftover) {
+	if p != nil && (p.main || p.leftover) || w.stops[name] != nil {
 		w.t.Fatalf("%s spawned while its last run is alive: %+v", name, p)
 	}
 	if s := w.m.services[name]; !finish {
@@ -274,7 +300,7 @@ func (w *world) signal(name string, run uint64, signal int, stop bool) {
 		w.mayKill(name, p)
 	case p.finish:
 		w.t.Fatalf("signal %d for the finish command of %s", signal, name)
-	case stop && !fuzzPolicies[name].KillNever:
+	case stop && !fuzzPolicies[name].KillNever && len(fuzzPolicies[name].StopCommand) == 0: // else the grace began with the command
 		p.killAt = w.now.Add(fuzzPolicies[name].Grace)
 	}
 }
@@ -312,7 +338,11 @@ func (w *world) check() {
 	}
 	for _, s := range w.m.order {
 		p := w.procs[s.name]
-		alive := p != nil && (p.main || p.leftover)
+		c := w.stops[s.name]
+		alive := p != nil && (p.main || p.leftover) || c != nil
+		if (s.command.run != 0) != (c != nil) || c != nil && c.run != s.command.run {
+			w.t.Fatalf("%s: the machine has stop command %d, the kernel %+v", s.name, s.command.run, c)
+		}
 		if (s.pid != 0) != (p != nil && p.main) {
 			w.t.Fatalf("%s: machine has pid %d, kernel %+v", s.name, s.pid, p)
 		}
@@ -347,7 +377,7 @@ func (w *world) check() {
 				w.t.Fatalf("%s waits for nothing", s.name)
 			}
 		case Up:
-			if !alive || p.finish {
+			if !alive || p.finish || c != nil {
 				w.t.Fatalf("%s is up and not alive: %+v", s.name, p)
 			}
 			if w.ending && (s.deadline.IsZero() || s.deadline.After(w.m.hardEnd)) {

@@ -93,6 +93,10 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, main(s.live()))
+		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingers, s.command.run) { // a fault kept its end from the machine
+			l.linger(s.name, s.command.run)
+			l.resumed = append(l.resumed, Commanded{Name: s.name, Run: s.command.run, Leftover: true})
+		}
 	}
 	l.dropped = true // all views are to be made
 	l.publish()

@@ -270,8 +270,8 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		m.gone(now, s, e)
 	case Reborn:
 		if s.live() == e.Run {
-			s.reborn = s.kills >= killSoons && e.Count > s.deaths
-			s.deaths = e.Count
+			s.hunt.reborn = s.hunt.kills >= killSoons && e.Count > s.hunt.deaths
+			s.hunt.deaths = e.Count
 		}
 	case Explained:
 		m.explained(now, s, e)

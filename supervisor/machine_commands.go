@@ -50,7 +50,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 		if s.pid != 0 {
 			m.ask(s)
 			if s.policy.KillNever { // only another command will move it
-				m.wake(s)
+				m.wake(now, s)
 			}
 		}
 	case Killing:
@@ -96,7 +96,8 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	}
 	s.removing = true
 	m.unwant(now, s, e.Reason)
-	if m.phase == running && (s.pid != 0 || s.leftover) {
+	if m.phase == running && s.held() {
+		s.command.end = now
 		if s.asked == "" {
 			s.asked = e.Cause
 		}
@@ -155,29 +156,57 @@ func (m *Machine) ask(s *service) {
 func (m *Machine) end(now time.Time, s *service, reason string) {
 	m.ask(s)
 	m.set(now, s, Stopping, m.within(now, s, s.policy.Grace, s.policy.KillNever), reason)
-	m.wake(s)
+	m.wake(now, s)
 }
 
 // wake runs the stop command, if there is one, or sends the stop signal so that a stopped process takes it too.
-func (m *Machine) wake(s *service) {
+func (m *Machine) wake(now time.Time, s *service) {
 	s.paused = false
 	if len(s.policy.StopCommand) > 0 {
-		m.runs++
 		m.do(Signal{s.name, s.id, sigCont, ScopeMain, false})
-		m.do(SpawnStop{s.name, m.runs})
+		if s.command.run == 0 {
+			m.runs++
+			s.command.run, s.command.end = m.runs, m.within(now, s, s.policy.Grace, false)
+			m.do(SpawnStop{s.name, s.command.run})
+		}
 		return
 	}
 	m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 }
 
-// commanded sends the stop signal after the stop command, which has told the process to end by its own means.
+// commanded sends the stop signal after the stop command, which has told the process to end by its own means. What the command left
+// is killed.
 func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
+	if s.command.run == 0 || s.command.run != e.Run {
+		return
+	}
 	if e.Fault != "" {
 		m.do(Note{Record{At: now, Service: s.name, Reason: "its stop command " + e.Fault}})
 	}
 	if s.state == Stopping && s.runs() {
 		m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 	}
+	only := s.outlived()
+	s.command.end = now
+	switch {
+	case !e.Leftover:
+		s.command.run = 0
+	case !only:
+		m.do(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
+	}
+	if only {
+		m.cleared(now, s)
+	}
+}
+
+// outlast waits until the stop command, which is all that is left, has ended and nothing of it is alive. It has the grace of the stop.
+func (m *Machine) outlast(now time.Time, s *service) {
+	s.hunt = hunt{}
+	if end := m.hurried(s, s.command.end); now.Before(end) {
+		m.set(now, s, Stopping, end, "it is gone, its stop command still runs")
+		return
+	}
+	m.kill(now, s, "it is gone, its stop command or what that left is killed")
 }
 
 // within returns the deadline after some time, or none at all, within the budget of a shutdown.
@@ -213,11 +242,11 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 			m.ask(s)
 		}
 	}
-	if s.reborn {
-		reason = strconv.Itoa(s.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
+	if s.hunt.reborn {
+		reason = strconv.Itoa(s.hunt.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
 	}
-	again := min(killSoon<<min(max(0, s.kills-killSoons+1), 10), killAgain)
-	s.kills++
+	again := min(killSoon<<min(max(0, s.hunt.kills-killSoons+1), 10), killAgain)
+	s.hunt.kills++
 	if s.state == state && s.reason == reason && again < killAgain {
 		s.deadline = now.Add(again) // that it is repeated was told
 	} else {
@@ -228,4 +257,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		scope = ScopeTree
 	}
 	m.do(Signal{s.name, s.live(), sigKill, scope, false})
+	if s.command.run != 0 && s.pid != 0 { // the grace is over for both
+		m.do(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
+	}
 }

@@ -90,12 +90,14 @@ type (
 		CPU      time.Duration
 		MaxRSS   int64
 	}
-	// Commanded says that the stop command of the running service has ended, or could not be started.
+	// Commanded says that the stop command of a service has ended, or could not be started.
 	Commanded struct {
-		Name  string
-		Fault string // "" when it went well
+		Name     string
+		Run      uint64 // of the command
+		Fault    string // "" when it went well
+		Leftover bool   // processes it started are still alive
 	}
-	// Gone says that no process of the service's last run is alive any more.
+	// Gone says that no process of the service's last run, or of its stop command, is alive any more.
 	Gone struct {
 		Name string
 		Run  uint64
@@ -219,8 +221,7 @@ type (
 		Run  uint64
 		Exit Exit // of the run that it finishes
 	}
-	// SpawnStop starts the stop command of a service, as a run of its own, unless it runs already. Commanded says when it is over.
-	// The command is killed when the main process has ended.
+	// SpawnStop starts the stop command of a service, as a run of its own. Commanded says when it is over.
 	SpawnStop struct {
 		Name string
 		Run  uint64

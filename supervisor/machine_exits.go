@@ -127,14 +127,19 @@ func (m *Machine) clear(now time.Time, s *service, leftover bool, of string) {
 	m.do(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
 }
 
-// cleared goes on when nothing is left of the run, or of the finish command: a run is finished, a finished run settled.
+// cleared goes on when nothing is left of the run, or of the finish command: a run is finished, a finished run settled. Nothing of the
+// stop command may be left either.
 func (m *Machine) cleared(now time.Time, s *service) {
+	if s.command.run != 0 {
+		m.outlast(now, s)
+		return
+	}
 	if !s.policy.Finish || s.finish != 0 || m.phase != running && !now.Before(m.killAt) {
 		m.settle(now, s)
 		return
 	}
 	m.runs++
-	s.finish, s.kills = m.runs, 0
+	s.finish, s.hunt.kills = m.runs, 0
 	m.set(now, s, Finishing, m.within(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describe(s.last))
 	m.do(SpawnFinish{s.name, s.finish, *s.last})
 }
@@ -281,11 +286,16 @@ func describe(e *Exit) string {
 }
 
 func (m *Machine) gone(now time.Time, s *service, e Gone) {
-	if s.live() != e.Run || s.pid != 0 || !s.leftover {
-		return
+	switch only := s.outlived(); {
+	case s.command.run != 0 && s.command.run == e.Run:
+		s.command.run = 0
+		if only {
+			m.cleared(now, s)
+		}
+	case s.live() == e.Run && s.pid == 0 && s.leftover:
+		s.leftover = false
+		m.cleared(now, s)
 	}
-	s.leftover = false
-	m.cleared(now, s)
 }
 
 // settle follows the end of a run: nothing of it is alive any more, nor of its finish command.
@@ -362,7 +372,7 @@ func (m *Machine) explained(now time.Time, s *service, e Explained) {
 	case s.state == Backoff:
 		s.forgive()
 		m.set(now, s, Parked, time.Time{}, ReasonReplaced)
-	case (s.leftover || s.state == Finishing) && !s.again:
+	case (s.leftover || s.outlived() || s.state == Finishing) && !s.again:
 		s.next = settle{state: Parked, reason: ReasonReplaced}
 	}
 }

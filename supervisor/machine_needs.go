@@ -281,7 +281,7 @@ func (m *Machine) due(now time.Time, s *service, e Due) {
 
 // alive reports whether anything of a service runs, or is about to.
 func (s *service) alive() bool {
-	return s.pid != 0 || s.leftover || s.state == Starting || s.state == Finishing
+	return s.held() || s.state == Starting || s.state == Finishing
 }
 
 // heights says how many services stand above each one that something alive needs: the longest way up. It returns the largest number.

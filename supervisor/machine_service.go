@@ -24,6 +24,8 @@ type service struct {
 
 	run
 
+	command stopCommand
+
 	started bool
 	turned  time.Time // when its main process last started or ended
 	last    *Exit
@@ -67,9 +69,7 @@ type run struct {
 	sent     int   // last signal an operator sent
 	asked    Cause // why hinit itself told it to end, "" when it did not
 	leftover bool  // its process is gone, others of it are not
-	kills    int   // KILLs to it
-	deaths   int   // its processes that have ended since the main process did
-	reborn   bool  // others take their place in spite of the KILLs
+	hunt     hunt
 
 	finish    uint64 // number of the finish command's run, 0 before that is started
 	permanent bool   // the finish command said not to start it again
@@ -77,6 +77,19 @@ type run struct {
 	again     bool // start at once instead
 
 	checks
+}
+
+// hunt is how the KILLs to a run do.
+type hunt struct {
+	kills  int
+	deaths int  // its processes that have ended since the main process did
+	reborn bool // others take their place in spite of the KILLs
+}
+
+// stopCommand is the run of the stop command of a service.
+type stopCommand struct {
+	run uint64    // 0 when nothing of it is alive
+	end time.Time // when it and what it left are killed
 }
 
 // settle is what follows once everything of a run is gone, its finish command too.
@@ -104,13 +117,23 @@ func (s *service) forgive() {
 // runs reports whether the main process is alive.
 func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
 
-// live is the run whose processes are alive, if any are. Once the finish command has begun it is the finish command's run.
+// live is the run whose processes are alive, if any are. When nothing of the run itself is left it is the stop command's run, and once
+// the finish command has begun the finish command's.
 func (s *service) live() uint64 {
-	if s.finish != 0 {
+	switch {
+	case s.finish != 0:
 		return s.finish
+	case s.outlived():
+		return s.command.run
 	}
 	return s.id
 }
+
+// outlived reports whether only the stop command, or what it left, is alive.
+func (s *service) outlived() bool { return s.command.run != 0 && s.pid == 0 && !s.leftover }
+
+// held reports whether a process of the service is alive.
+func (s *service) held() bool { return s.pid != 0 || s.leftover || s.command.run != 0 }
 
 func (s *service) classify(e Exited) Cause {
 	switch {

@@ -68,7 +68,7 @@ func (m *Machine) drain(now time.Time) {
 func (m *Machine) hasten(now time.Time) {
 	m.do(Note{Record{At: now, Reason: "asked again to stop: killing what is left"}})
 	for _, s := range m.order {
-		if s.pid != 0 || s.leftover {
+		if s.held() {
 			m.kill(now, s, "asked again to stop")
 		}
 	}

@@ -476,8 +476,8 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 		r.want(Killing)
 		deaths := 5
 		for range killSoons + 2 {
-			if r.s().kills <= killSoons && strings.Contains(r.s().reason, "take their place") {
-				t.Fatalf("after %d KILLs: %s", r.s().kills, r.s().reason)
+			if r.s().hunt.kills <= killSoons && strings.Contains(r.s().reason, "take their place") {
+				t.Fatalf("after %d KILLs: %s", r.s().hunt.kills, r.s().reason)
 			}
 			r.do(Reborn{"s", r.s().id, deaths})
 			deaths += more

@@ -61,35 +61,12 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 // spawnStop starts the command that asks a service to end.
 func (l *Loop) spawnStop(a SpawnStop) []Event {
 	u := l.units[a.Name]
-	if u.stop != 0 {
-		return nil
-	}
 	spec := u.Spec
 	spec.Path, spec.Argv = "", u.Policy.StopCommand
 	if failed, is := l.launch(u, a.Run, spec, oomCheap, nil).(SpawnFailed); is {
-		return []Event{Commanded{a.Name, "cannot be run: " + Short(failed.Error)}}
+		return []Event{Commanded{Name: a.Name, Run: a.Run, Fault: "cannot be run: " + Short(failed.Error)}}
 	}
-	u.stop = a.Run
 	return nil
-}
-
-// stopCommandEnded reports whether a stop command has exited, and what the machine is told then. The end of any other process of
-// the service ends its stop command.
-func (l *Loop) stopCommandEnded(u *unit, x proc.Exit) (said Commanded, is bool) {
-	if u == nil || u.stop == 0 {
-		return said, false
-	}
-	run := u.stop
-	u.stop = 0
-	if run != x.ID {
-		l.cfg.Procs.SignalTree(run, sigKill)
-		return said, false
-	}
-	said.Name = u.Name
-	if x.Code != 0 {
-		said.Fault = "has failed: " + describe(&Exit{Code: x.Code, Signal: x.Signal})
-	}
-	return said, true
 }
 
 // launch starts a process of a service. The error tells the command and, where it may be at fault, the directory.
@@ -190,7 +167,11 @@ func (l *Loop) exited(x proc.Exit) {
 		delete(l.runs, x.ID)
 		l.cfg.Procs.Forget(x.ID)
 	}
-	if said, is := l.stopCommandEnded(u, x); is {
+	if s := l.machine.services[name]; s != nil && s.command.run == x.ID {
+		said := Commanded{Name: name, Run: x.ID, Leftover: x.Leftover}
+		if x.Code != 0 {
+			said.Fault = "has failed: " + describe(&Exit{Code: x.Code, Signal: x.Signal})
+		}
 		l.step(said)
 		return
 	}

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 )
 
 // commanding returns a machine whose service "s" is up and has a stop command.
@@ -37,7 +38,7 @@ func TestTheStopSignalFollowsTheStopCommand(t *testing.T) {
 	if command == 0 || !slices.Equal(signals, []int{sigCont}) {
 		t.Fatalf("command %d, signals %v", command, signals)
 	}
-	r.do(Commanded{"s", "has failed: exited with code 3"})
+	r.do(Commanded{Name: "s", Run: command, Fault: "has failed: exited with code 3"})
 	if signals, _ := r.asked(); !slices.Equal(signals, []int{policy.StopSignal}) {
 		t.Errorf("after the command: signals %v", signals)
 	}
@@ -48,18 +49,121 @@ func TestTheStopSignalFollowsTheStopCommand(t *testing.T) {
 	}
 }
 
-func TestTheStopCommandOfAnEndedServiceChangesNothing(t *testing.T) {
+// killed returns the runs whose processes were killed since the last call.
+func (r *rig) killed() (runs []uint64) {
+	for _, a := range r.acts {
+		if a, ok := a.(Signal); ok && a.Signal == sigKill {
+			runs = append(runs, a.Run)
+		}
+	}
+	r.acts = nil
+	return runs
+}
+
+func TestAServiceIsDownOnlyWhenItsStopCommandHasEnded(t *testing.T) {
 	r := commanding(t)
 	r.do(Stop{"s"})
-	r.wait(policy.Grace)
-	r.want(Killing)
-	r.exit(-1)
+	_, command := r.asked()
+	r.exit(0)
+	r.want(Stopping)
+	r.do(Start{"s"})
+	r.want(Stopping)
+	r.do(Stop{"s"})
+	if signals, again := r.asked(); len(signals) != 0 || again != 0 {
+		t.Errorf("after the end of the main process: signals %v, another command %d", signals, again)
+	}
+	r.do(Commanded{Name: "s", Run: command + 1})
+	r.want(Stopping)
+	r.do(Commanded{Name: "s", Run: command})
 	r.want(Down)
-	r.asked()
-	r.do(Commanded{"s", ""})
 	if signals, _ := r.asked(); len(signals) != 0 {
 		t.Errorf("a service that is down was sent %v", signals)
 	}
+}
+
+func TestAStopCommandThatNeverEndsIsKilledWhenTheGraceIsOver(t *testing.T) {
+	r := commanding(t)
+	r.do(Stop{"s"})
+	_, command := r.asked()
+	r.exit(0)
+	r.wait(policy.Grace - 1)
+	if runs := r.killed(); len(runs) != 0 {
+		t.Fatalf("runs %v were killed before the grace was over", runs)
+	}
+	r.wait(1)
+	r.want(Killing)
+	r.wait(killSoon)
+	if runs := r.killed(); !slices.Equal(runs, []uint64{command, command}) {
+		t.Errorf("runs %v were killed, want %d twice", runs, command)
+	}
+	r.do(Commanded{Name: "s", Run: command, Leftover: true})
+	r.want(Killing)
+	r.do(Gone{"s", command})
+	r.want(Down)
+}
+
+func TestAStopCommandIsKilledTogetherWithItsService(t *testing.T) {
+	r := commanding(t)
+	r.do(Stop{"s"})
+	_, command := r.asked()
+	main := r.s().id
+	r.wait(policy.Grace)
+	if runs := r.killed(); !slices.Equal(runs, []uint64{main, command}) {
+		t.Errorf("runs %v were killed, want %d and %d", runs, main, command)
+	}
+	r.exit(-1)
+	r.want(Killing)
+	r.do(Commanded{Name: "s", Run: command})
+	r.want(Down)
+}
+
+func TestWhatAStopCommandLeavesIsKilledBeforeTheServiceIsDown(t *testing.T) {
+	for name, after := range map[string]bool{"the main process still runs": false, "the main process has ended": true} {
+		t.Run(name, func(t *testing.T) {
+			r := commanding(t)
+			r.do(Stop{"s"})
+			_, command := r.asked()
+			if after {
+				r.exit(0)
+			}
+			r.do(Commanded{Name: "s", Run: command, Leftover: true})
+			if !after {
+				r.exit(0)
+			}
+			r.want(Killing)
+			if runs := r.killed(); !slices.Contains(runs, command) {
+				t.Errorf("runs %v were killed, not %d", runs, command)
+			}
+			r.do(Start{"s"})
+			r.want(Killing)
+			r.do(Gone{"s", command})
+			r.want(Starting)
+		})
+	}
+}
+
+func TestLoopTellsTheEndOfAStopCommandFromTheEndOfItsService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.directory(t, func(u *Unit) {
+			u.Policy = policy
+			u.Policy.StopCommand = []string{"ask"}
+		})
+		main, _ := b.last()
+		if err := b.Do(t.Context(), Stop{"s"}); err != nil {
+			t.Fatal(err)
+		}
+		command, spec := b.last()
+		if command == main || !slices.Equal(spec.Argv, []string{"ask"}) {
+			t.Fatalf("run %d: %+v", command, spec)
+		}
+		b.procs.end(main, 0, 0)
+		synctest.Wait()
+		b.want(t, Stopping)
+		b.die(0)
+		b.want(t, Down)
+		b.shutdown(t)
+	})
 }
 
 func TestASuccessCodeIsAsGoodAsZero(t *testing.T) {

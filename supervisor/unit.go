@@ -53,7 +53,6 @@ type unit struct {
 	Stdio bool        // it has no log: what Files does not have is /dev/null
 	Files [3]*os.File // descriptors 0, 1 and 2, where they are not /dev/null and the pipes of its log
 
-	stop   uint64   // run of the stop command, 0 while none runs
 	finish uint64   `reexec:"-"` // run of the finish command last started
 	view   *Service `reexec:"-"`
 	place  int      `reexec:"-"` // of the view in the snapshot
