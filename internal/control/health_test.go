@@ -72,7 +72,6 @@ func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
 	web := gateway("web", supervisor.Up)
 	web.Name, web.Profile, web.Kind = "web", "", supervisor.KindService
 	s := serve(t, newFakeCore(web, gateway("a", supervisor.Up)), everyone)
-	s.policy = policy{self: 0, agent: 10000}
 	for _, tt := range []struct {
 		uid     uint32
 		service string
