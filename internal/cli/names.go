@@ -30,8 +30,8 @@ func (f *stateFlag) Set(text string) error {
 }
 
 // parseServices is Parse for a verb whose words are services. A word may be a name, a pattern or @GROUP; the flag --state narrows them
-// down. Names that stand for themselves are left to hinit, which may find services that its status does not have yet, unless there is the
-// flag: a service that is in no state is unknown.
+// down. Names that stand for themselves are left to hinit, which may find services that its status does not have yet. With the flag such a
+// name is unknown, because it has no state.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	var state stateFlag
 	c.Flags.Var(&state, "state", "only services in the state `STATE`, of all where none is named: trouble, failed, up and so on")
