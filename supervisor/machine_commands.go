@@ -174,8 +174,8 @@ func (m *Machine) wake(now time.Time, s *service) {
 	m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 }
 
-// commanded sends the stop signal after the stop command, which has told the process to end by its own means. What the command left
-// is killed.
+// commanded sends the stop signal after the stop command, which has told the process to end by its own means. Processes that the command left
+// are killed.
 func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
 	if s.command.run == 0 || s.command.run != e.Run {
 		return
