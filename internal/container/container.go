@@ -179,7 +179,7 @@ func parallel(cfg *config.Config) (first, spare int) {
 		return n, 0
 	}
 	n := tuning.Processors()
-	return n, n
+	return n, 2 * n
 }
 
 // beginStop is called when the stop of the container begins.
