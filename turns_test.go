@@ -3,6 +3,7 @@ package hinit_test
 import (
 	"go/ast"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -32,7 +33,6 @@ var outOfTurn = map[string]string{
 	"internal/boot/skip_inputs.go":          "readProgram takes the turn",
 	"internal/boot/skip.go":                 "readProgram takes the turn for programs",
 	"internal/boot/empty_volume.go":         "plant takes the turn",
-	"internal/boot/keep/keep.go":            "the command line, in the build of an image",
 	"internal/boot/kept/kept.go":            "plant and Recall take the turns",
 	"internal/boot/modes.go":                "stage2 takes the turn",
 	"internal/boot/repair.go run":           "Repair takes the turn",
@@ -66,46 +66,17 @@ const (
 	logFiles = "file.turn takes the turn, for one pump of a file at a time"
 )
 
-// notPID1 are trees whose code PID 1 does not run, or that are beneath those who take turns.
-var notPID1 = map[string]string{
-	"kubernetes":               "a module of its own",
-	"kanban":                   "a room with a binary of its own",
-	"sandbox":                  "a room with binaries of its own",
-	"cmd/hinit-sandbox":        "a program of its own",
-	"cmd/hinit-web":            "a program of its own",
-	"cmd/hinit-actions":        "a program of its own",
-	"internal/actions":         "of hinit-actions, which PID 1 does not link",
-	"internal/metrics":         "of hinit-web, which PID 1 does not link",
-	"internal/web":             "of hinit-web",
-	"internal/pty":             "of sandboxes and hinit-tools",
-	"internal/usage":           "of the screen and hinit-web",
-	"internal/forward":         "of hinit-web",
-	"client":                   "a client: the command line",
-	"internal/top":             "a client with a program of its own",
-	"cmd/hinit-top":            "a program of its own",
-	"shim":                     "a program of its own",
-	"cmd/hinit-shim":           "a program of its own",
-	"cmd/hinit-sandbox-helper": "a program of its own",
-	"examples":                 "programs of their own",
-	"test":                     "tests and benchmarks",
-	"internal/gendocs":         "a tool for developers",
-	"internal/testkit":         "tests",
-	"internal/testproc":        "tests",
-	"internal/cli":             "the command line",
-	"profiles/manage":          "of hinit-tools, which PID 1 does not link",
-	"internal/imports":         "of hinit-import, which PID 1 does not link",
-	"cmd/hinit-import":         "a program of its own",
-	"cmd/hinit-tools":          "a program of its own",
-	"cmd/hinit-kanban":         "a program of its own",
-	"internal/cmdline":         "the command line",
-	"logrotate/reader":         "clients, which PID 1 does not link",
-	"internal/agentcli":        "the command line",
-	"internal/s6/applet":       "the command line",
-	"internal/control/show":    "the command line",
-	"internal/fsutil":          "its Actor takes the turn, see fsutil.Actor.In",
-	"internal/procstat":        "who calls it takes the turn, see fileCalls",
-	"internal/fault":           "calls instead of others, in their turn",
-	"internal/proc":            "the supervisor's loop, and one of its calls at a time: a thread of the reserve",
+// noTurnNeeded are directories that PID 1's program links, and in which no turn is looked for.
+var noTurnNeeded = map[string]string{
+	"client":                "a client: the command line",
+	"internal/cli":          "the command line",
+	"internal/cmdline":      "the command line",
+	"internal/agentcli":     "the command line",
+	"internal/control/show": "the command line",
+	"internal/fsutil":       "its Actor takes the turn, see fsutil.Actor.In",
+	"internal/procstat":     "who calls it takes the turn, see fileCalls",
+	"internal/fault":        "calls instead of others, in their turn",
+	"internal/proc":         "the supervisor's loop, and one of its calls at a time: a thread of the reserve",
 }
 
 // fileCalls are functions that may wait for a disk, or need a path to.
@@ -142,9 +113,13 @@ var takers = []string{"blocking.Do", "blocking.Peer", "Peer", "c.call", "blockin
 // TestWhoWaitsForADiskTakesATurn: PID 1 has as many threads as calls may wait at the same time, see internal/blocking. A call
 // that waits without a turn could need one more, and the Go runtime ends the process where it can't have one.
 func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
+	linked := goList(t, []string{"CGO_ENABLED=0"}, "-deps", "./cmd/hinit")
 	used := make(map[string]bool)
 	walk(t, func(path string, f *ast.File) {
-		if _, is := under(path, notPID1); is || strings.HasSuffix(path, "_test.go") || !strings.Contains(path, "/") {
+		if strings.HasSuffix(path, "_test.go") || !slices.Contains(linked, "hinit/"+filepath.Dir(path)) {
+			return
+		}
+		if _, is := under(path, noTurnNeeded); is {
 			return
 		}
 		for _, decl := range f.Decls {
@@ -166,6 +141,11 @@ func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
 	for _, row := range slices.Sorted(maps.Keys(outOfTurn)) {
 		if !used[row] {
 			t.Errorf("the exception for %q is not needed any more", row)
+		}
+	}
+	for dir := range noTurnNeeded {
+		if !slices.Contains(linked, "hinit/"+dir) {
+			t.Errorf("PID 1's program does not link %s: take its row out", dir)
 		}
 	}
 }
