@@ -43,7 +43,6 @@ var grown = map[string]int{
 	"internal/container.handover":  38,
 	"internal/control.Core":        23,
 	"internal/gateways.Keeper":     23,
-	"internal/imports.service":     21,
 	"internal/probe.target":        22,
 	"internal/web.Server":          24,
 	"internal/web.hub":             24,

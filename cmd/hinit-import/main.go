@@ -22,8 +22,8 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 var verb = cmdline.Verb{
 	Program: "hinit", Name: "import", Args: "FILE|DIR [--from FORMAT] [-o FILE]", Doing: "import a configuration",
 	Summary: "write hinit.yaml from the configuration of another supervisor",
-	Help: `It takes supervisord.conf, process-compose.yaml, a compose file of Docker, a layer of pebble or a directory of them, and service directories or
-source directories of s6. hinit.yaml goes to standard output. Standard error names what could not be taken over or works in
+	Help: `It takes supervisord.conf, process-compose.yaml, a compose file of Docker, a layer of pebble or a directory of them, a unit of systemd or a
+directory of them, and service directories or source directories of s6. hinit.yaml goes to standard output. Standard error names what could not be taken over or works in
 another way, a line each: the file, the line, the key and what to do instead. The .env beside a
 process-compose.yaml becomes an env_file of each service. What hinit.yaml can't say is left out, so that the result is
 always a configuration for hinit run; hinit config check --run FILE checks it again.`,
@@ -33,7 +33,7 @@ always a configuration for hinit run; hinit config check --run FILE checks it ag
 func run(args []string, out, errs io.Writer) int {
 	c := cmdline.NewCall(verb, args, out, errs)
 	from := ""
-	c.Flags.Func("from", "the `FORMAT` of the file: supervisord, process-compose, compose, pebble or s6; it is found out where this is missing", func(text string) error {
+	c.Flags.Func("from", "the `FORMAT` of the file: supervisord, process-compose, compose, pebble, s6 or systemd; it is found out where this is missing", func(text string) error {
 		if !slices.Contains(imports.Formats, text) {
 			return errors.New("expected " + strings.Join(imports.Formats, ", ") + cmdline.DidYouMean(text, imports.Formats))
 		}

@@ -1,6 +1,8 @@
 package imports
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
@@ -32,8 +34,11 @@ type wait struct {
 	from      *service
 	to        string
 	condition string
-	line      int
+	place     place
 }
+
+// at is where an entry stands.
+func (c *compose) at(e entry, where string) from { return from{place{c.file, e.line}, where} }
 
 // processCompose reads process-compose.yaml, or a compose file of Docker, whose keys are much the same.
 func (im *importer) processCompose(path string) error {
@@ -42,7 +47,7 @@ func (im *importer) processCompose(path string) error {
 		return err
 	}
 	c := &compose{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string), awaited: make(map[string]bool)}
-	im.defaults.grace = "10s" // shutdown.timeout_seconds
+	im.defaults.set("stop.grace", "10s") // shutdown.timeout_seconds
 	var processes []entry
 	for _, e := range entries(root) {
 		switch e.name {
@@ -50,7 +55,7 @@ func (im *importer) processCompose(path string) error {
 			processes, c.docker = entries(e.node), e.name == "services"
 		case "environment":
 			c.env = variables(e.node)
-			c.references(e.line, "environment", c.env)
+			c.references(c.at(e, "environment"), c.env)
 		case "version", "is_strict", "name": // hinit is always strict
 		case "disable_env_expansion":
 			c.raw = e.isTrue()
@@ -62,24 +67,24 @@ func (im *importer) processCompose(path string) error {
 				case "shell_argument":
 					c.shell[1] = k.text()
 				default:
-					c.note(path, k.line, "shell."+k.name, "hinit has nothing like this setting")
+					c.note(c.at(k, "shell."+k.name), "hinit has nothing like this setting")
 				}
 			}
 		case "log_location", "log_level", "log_length", "log_configuration", "log_format":
-			c.note(path, e.line, e.name, "each service has a log of its own, below logs.dir")
+			c.note(c.at(e, e.name), "each service has a log of its own, below logs.dir")
 		case "vars":
 			for _, v := range variables(e.node) {
 				c.vars[v.name] = v.value
 			}
 		default:
 			if !strings.HasPrefix(e.name, "x-") { // anchors
-				c.note(path, e.line, e.name, "%s", otherWay(e.name))
+				c.note(c.at(e, e.name), "%s", otherWay(e.name))
 			}
 		}
 	}
 	if dotenv := absolute(path, ".env"); !c.docker && exists(dotenv) {
 		c.dotenv = dotenv
-		c.note(dotenv, 0, "", "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
+		c.note(from{place: place{file: dotenv}}, "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
 	}
 	for _, p := range processes {
 		for _, d := range entries(p.node) {
@@ -103,10 +108,10 @@ func (im *importer) processCompose(path string) error {
 	return nil
 }
 
-func (c *compose) dependsOn(from *service, e entry) {
+func (c *compose) dependsOn(s *service, e entry) {
 	if e.node.Kind != yaml.MappingNode { // as docker compose has it
 		for _, name := range items(e.node) {
-			c.waits = append(c.waits, wait{from, name, "process_started", e.line})
+			c.waits = append(c.waits, wait{s, name, "process_started", place{c.file, e.line}})
 		}
 	}
 	for _, d := range entries(e.node) {
@@ -119,236 +124,229 @@ func (c *compose) dependsOn(from *service, e entry) {
 				condition = k.text()
 			}
 		}
-		c.waits = append(c.waits, wait{from, d.name, condition, d.line})
+		c.waits = append(c.waits, wait{s, d.name, condition, place{c.file, d.line}})
 	}
 }
 
 // process takes over one process, once for each replica.
 func (c *compose) process(p entry) {
-	replicas := 1
+	replicas, vars := 1, maps.Clone(c.vars)
 	keys := entries(p.node)
 	for _, e := range keys {
-		if e.name == "replicas" {
+		switch e.name {
+		case "replicas":
 			n, err := strconv.Atoi(e.text())
-			if err != nil || n < 1 || n > 200 {
-				c.note(c.file, e.line, p.name+".replicas", "%q is no number from 1 to 200; one is made", e.text())
+			if err != nil || n < 1 || n > mostReplicas {
+				c.note(c.at(e, p.name+".replicas"), "%q is no number from 1 to %d; one is made", e.text(), mostReplicas)
 				n = 1
 			}
 			replicas = n
+		case "vars":
+			for _, v := range variables(e.node) {
+				vars[v.name] = v.value
+			}
 		}
 	}
-	for n := range replicas {
+	c.replicas(replicas, func(n int) {
 		name := p.name
 		if replicas > 1 {
 			name = fmt.Sprintf("%s-%d", p.name, n)
 		}
-		s := c.add(c.file, p.line, name)
+		s := c.add(place{c.file, p.line}, name)
 		s.group = p.name
-		before := len(c.notes)
-		vars := maps.Clone(c.vars)
-		for _, e := range keys {
-			if e.name == "vars" {
-				for _, v := range variables(e.node) {
-					vars[v.name] = v.value
-				}
-			}
-		}
 		vars["PC_REPLICA_NUM"], vars["PC_PROC_NAME"] = strconv.Itoa(n), p.name
 		c.processKeys(p, keys, s, vars)
+		own, _ := s.values["env"].([]pair)
 		for _, name := range []string{"PC_REPLICA_NUM", "PC_PROC_NAME"} {
-			if strings.Contains(strings.Join(s.command, " "), name) || replicas > 1 && name == "PC_REPLICA_NUM" {
-				s.env = append([]pair{{name, vars[name]}}, s.env...)
+			if strings.Contains(strings.Join(s.list("command"), " "), name) || replicas > 1 && name == "PC_REPLICA_NUM" {
+				own = append([]pair{{name, vars[name]}}, own...)
 			}
 		}
-		if n > 0 {
-			c.notes = c.notes[:before] // said of the first one
+		s.set("env", own)
+	})
+}
+
+// processRules are the settings of a process that have one value.
+var processRules = map[string]rule{
+	"disabled":       {key: "enabled", as: whenSet("false", "")},
+	"is_daemon":      {why: "a service stays in the foreground under hinit; start it with the option for that"},
+	"is_tty":         {why: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
+	"is_foreground":  {key: "enabled", as: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")}, // it is started by hand
+	"is_interactive": {why: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
+	// of a compose file of Docker
+	"user": {key: "user"},
+	"restart": {key: "restart.policy", as: func(value string) (string, error) {
+		policy, _, _ := strings.Cut(value, ":")
+		return cmp.Or(map[string]string{"always": "always", "unless-stopped": "always", "on-failure": "on-failure"}[policy], "never"), nil
+	}},
+	"stop_grace_period": {key: "stop.grace"},
+	"stop_signal":       {key: "stop.signal", as: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
+}
+
+// groupRules are the settings of a process that are in a group, by the name of the group.
+var groupRules = map[string]map[string]rule{
+	"availability": {
+		"restart": {key: "restart.policy", as: choice("never", "it is not restarted", map[string]string{
+			"always": "always", "on_failure": "on-failure", "exit_on_failure": "never", "no": "never", "false": "never",
+		})},
+		"backoff_seconds": {do: constantDelay(seconds)},
+		"max_restarts":    {key: "restart.max_restarts"},
+		"exit_on_end":     {as: whenSet("", "hinit doesn't end when a service does; make it the container's CMD for that")},
+	},
+	"shutdown": {
+		"signal":          {key: "stop.signal", as: signalName},
+		"timeout_seconds": {key: "stop.grace", as: seconds},
+		"parent_only":     {as: whenSet("", "hinit always stops all processes of a service")},
+	},
+	"schedule": {
+		"cron":         {key: "schedule.cron"},
+		"timezone":     {key: "schedule.timezone"},
+		"interval":     {key: "schedule.cron", as: everyInterval},
+		"run_on_start": {key: "once", as: whenSet("boot", "")},
+		"max_concurrent": {as: func(value string) (string, error) {
+			if value == "1" {
+				return "", nil
+			}
+			return "", errors.New("runs of a task don't overlap in hinit")
+		}},
+	},
+	"rotation": {
+		"max_size_mb":  {key: "logs.max_size_mb"},
+		"max_backups":  {key: "logs.archives"},
+		"max_age_days": {key: "logs.max_age", as: days},
+		"compress":     {key: "logs.compress", as: whenSet("gzip", "")},
+	},
+}
+
+// group takes over the settings of a group.
+func (c *compose) group(where string, at entry, s *service, vars map[string]string) {
+	for _, e := range entries(at.node) {
+		at, name, value := c.at(e, where+"."+e.name), at.name, e.text()
+		switch {
+		case name == "shutdown" && e.name == "command":
+			s.take("stop_command", at.place, c.inShell(e, at.where, vars))
+		case name == "log_configuration" && e.name == "rotation":
+			c.group(at.where, e, s, vars)
+		case !c.apply(groupRules[name], e.name, at, s, value):
+			c.note(at, "%s", otherWay(map[bool]string{true: "log_configuration", false: e.name}[name == "rotation" || name == "log_configuration"]))
 		}
+		if e.name == "restart" && value == "exit_on_failure" {
+			c.note(at, "hinit doesn't end when a service fails; make it the container's CMD for that")
+		}
+	}
+	if at.name == "schedule" && s.text("schedule.cron") == "" {
+		s.set("once", "boot")
 	}
 }
 
-func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string]string) {
-	s.env = append(s.env, c.env...)
-	if c.dotenv != "" {
-		s.envFiles = []string{c.dotenv}
+// everyInterval is a schedule of intervals.
+func everyInterval(value string) (string, error) {
+	cron := "@every " + value
+	if _, err := cronspec.Parse(cron, ""); err != nil {
+		return "", fmt.Errorf("%q is no interval such as 90s; it runs once, at the boot", value)
 	}
-	s.restart.policy = "never"
+	return cron, nil
+}
+
+func days(value string) (string, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil {
+		return "", fmt.Errorf("%q is no number of days", oneLine(value))
+	}
+	return fmt.Sprintf("%dh", 24*n), nil
+}
+
+func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string]string) {
+	s.addVariables(c.env...)
+	var files []string
+	if c.dotenv != "" {
+		files = append(files, c.dotenv)
+	}
+	s.set("restart.policy", "never")
 	var entrypoint, arguments []string
 	for _, e := range keys {
-		where := p.name + "." + e.name
-		note := func(format string, args ...any) { c.note(c.file, e.line, where, format, args...) }
-		s.came(e.name, c.file, e.line)
+		at := c.at(e, p.name+"."+e.name)
 		if !c.docker && e.node.Kind != yaml.ScalarNode && slices.Contains([]string{"command", "working_dir", "ready_log_line", "disabled"}, e.name) {
-			note("is no text, and is left out")
+			c.note(at, "is no text, and is left out")
 			continue
 		}
 		switch e.name {
 		case "command":
+			s.came("command", at.place)
 			if c.docker {
-				arguments = c.words(e, where)
+				arguments = c.words(e, at.where)
 			} else {
-				s.command = c.inShell(e, where, vars)
+				s.set("command", c.inShell(e, at.where, vars))
 			}
 		case "entrypoint":
-			entrypoint = c.words(e, where)
+			entrypoint = c.words(e, at.where)
 		case "args":
 			arguments = items(e.node)
 		case "working_dir":
-			s.cwd = absolute(c.file, c.filled(e, where, vars))
+			s.take("cwd", at.place, absolute(c.file, c.filled(e, at.where, vars)))
 		case "environment":
 			own := variables(e.node)
-			s.env = append(s.env, own...)
-			c.references(e.line, p.name+"."+e.name, own)
+			s.came("env", at.place)
+			s.addVariables(own...)
+			c.references(at, own)
 		case "env_file":
+			s.came("env_file", at.place)
 			for _, file := range items(e.node) {
 				name, optional := strings.CutPrefix(file, "-")
-				s.envFiles = append(s.envFiles, map[bool]string{true: "-"}[optional]+absolute(c.file, name))
+				files = append(files, map[bool]string{true: "-"}[optional]+absolute(c.file, name))
 			}
 		case "depends_on":
+			s.came("needs", at.place)
 			c.dependsOn(s, e)
-		case "availability":
-			c.availability(p.name, e, s)
 		case "readiness_probe":
 			c.probe(p.name, e, s, "ready", vars)
 		case "liveness_probe":
 			c.probe(p.name, e, s, "alive", vars)
+		case "healthcheck":
+			c.healthcheck(e, at.where, s)
 		case "ready_log_line":
-			k := check{kind: "ready", log: e.node.Value, place: place{c.file, e.line}}
-			if regexp.QuoteMeta(k.log) != k.log {
-				k.log, k.logMatches = "", k.log
+			k := check{values{"kind": "ready", "log.contains": e.node.Value}, at.place}
+			if regexp.QuoteMeta(e.node.Value) != e.node.Value {
+				k.values = values{"kind": "ready", "log.matches": e.node.Value}
 			}
 			s.checks = append(s.checks, k)
-		case "shutdown":
-			c.shutdown(p.name, e, s, vars)
-		case "disabled":
-			s.disabled = e.isTrue()
+		case "availability", "shutdown", "schedule", "log_configuration":
+			c.group(at.where, e, s, vars)
 		case "log_location":
-			s.output.log = true
-			note("hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.text())
-		case "log_configuration":
-			c.logSize(p.name, e, s)
-		case "schedule":
-			c.schedule(p.name, e, s)
+			s.set("log", "true")
+			c.note(at, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.text())
 		case "replicas", "vars": // before
 		case "success_exit_codes":
-			s.restart.successes = codes(items(e.node))
+			s.take("success_codes", at.place, exitCodes(items(e.node)))
 		case "description":
-			s.people.about = comment(c.filled(e, where, vars))
+			s.about = comment(c.filled(e, at.where, vars))
 		case "namespace":
-			s.people.group = serviceName(e.text())
-		case "is_daemon":
-			note("a service stays in the foreground under hinit; start it with the option for that")
-		case "is_tty", "is_foreground", "is_interactive":
-			s.disabled = s.disabled || e.name == "is_foreground" && e.isTrue() // it is started by hand
-			note("a service has no terminal under hinit; make it the container's CMD if it needs one")
+			s.take("group", at.place, serviceName(e.text()))
 		default:
-			if !c.container(e, where, s) {
-				note("%s", otherWay(e.name))
+			if !c.apply(processRules, e.name, at, s, e.text()) {
+				c.note(at, "%s", otherWay(e.name))
 			}
 		}
 	}
+	s.set("env_file", files)
 	if entrypoint != nil || c.docker {
-		s.command = append(entrypoint, arguments...)
+		s.set("command", append(entrypoint, arguments...))
 	}
-	if s.restart.policy == "never" && s.task.cron == "" && (c.awaited[p.name] || s.task.once != "") {
-		s.task.once, s.restart.policy = "boot", ""
+	scheduled := s.text("schedule.cron") != ""
+	if s.text("restart.policy") == "never" && (scheduled || s.text("once") != "" || c.awaited[p.name]) {
+		s.set("restart.policy", "")
+		if !scheduled {
+			s.set("once", "boot")
+		}
 	}
-	if s.command == nil {
-		c.note(c.file, p.line, p.name, "has no command and is left out")
-		c.services = c.services[:len(c.services)-1]
-	}
+	c.needCommand(s, c.at(p, p.name))
 }
 
 // references says which variables refer to others, which process-compose fills in and hinit doesn't.
-func (c *compose) references(line int, where string, list []pair) {
+func (c *compose) references(at from, list []pair) {
 	for _, v := range list {
 		if variable().MatchString(v.value) {
-			c.note(c.file, line, where, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
-		}
-	}
-}
-
-func (c *compose) availability(process string, at entry, s *service) {
-	for _, e := range entries(at.node) {
-		note := func(format string, args ...any) {
-			c.note(c.file, e.line, process+".availability."+e.name, format, args...)
-		}
-		switch e.name {
-		case "restart":
-			policies := map[string]string{"always": "always", "on_failure": "on-failure", "exit_on_failure": "never", "no": "never", "false": "never"}
-			policy, known := policies[e.text()]
-			if !known {
-				note("%q is not known; it is not restarted", e.text())
-				break
-			}
-			s.restart.policy = policy
-			if e.text() == "exit_on_failure" {
-				note("hinit doesn't end when a service fails; make it the container's CMD for that")
-			}
-		case "backoff_seconds":
-			if every := c.seconds(c.file, e, process+".availability."+e.name); every != "" {
-				s.restart.initial, s.restart.max, s.restart.factor = every, every, "1"
-			}
-		case "max_restarts":
-			s.restart.maxRestarts = e.text()
-		case "exit_on_end":
-			if e.isTrue() {
-				note("hinit doesn't end when a service does; make it the container's CMD for that")
-			}
-		default:
-			note("%s", otherWay(e.name))
-		}
-	}
-}
-
-func (c *compose) shutdown(process string, at entry, s *service, vars map[string]string) {
-	for _, e := range entries(at.node) {
-		note := func(format string, args ...any) { c.note(c.file, e.line, process+".shutdown."+e.name, format, args...) }
-		switch e.name {
-		case "signal":
-			signal, known := signalName(e.text())
-			if !known {
-				note("hinit does not stop with %s; TERM is taken", e.text())
-				break
-			}
-			s.stop.signal = signal
-		case "timeout_seconds":
-			s.stop.grace = c.seconds(c.file, e, process+".shutdown."+e.name)
-		case "parent_only":
-			if e.isTrue() {
-				note("hinit always stops all processes of a service")
-			}
-		case "command":
-			s.stop.command = c.inShell(e, process+".shutdown."+e.name, vars)
-		default:
-			note("hinit has nothing like this setting")
-		}
-	}
-}
-
-func (c *compose) schedule(process string, at entry, s *service) {
-	for _, e := range entries(at.node) {
-		note := func(format string, args ...any) { c.note(c.file, e.line, process+".schedule."+e.name, format, args...) }
-		switch e.name {
-		case "cron":
-			s.task.cron, s.restart.policy = e.text(), ""
-		case "timezone":
-			s.task.timezone = e.text()
-		case "interval":
-			s.restart.policy, s.task.cron = "", "@every "+e.text()
-			if _, err := cronspec.Parse(s.task.cron, ""); err != nil {
-				s.task.cron, s.task.once = "", "boot"
-				note("%q is no interval such as 90s; it runs once, at the boot", e.text())
-			}
-		case "run_on_start":
-			if e.isTrue() {
-				s.task.once = "boot"
-			}
-		case "max_concurrent":
-			if e.text() != "1" {
-				note("runs of a task don't overlap in hinit")
-			}
-		default:
-			note("hinit has nothing like this setting")
+			c.note(at, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
 		}
 	}
 }
@@ -360,22 +358,22 @@ func (c *compose) depend(w wait) {
 		"process_completed_successfully": "done", "process_completed": "done",
 		"service_started": "started", "service_healthy": "ready", "service_completed_successfully": "done",
 	}[w.condition]
-	where := w.from.was + ".depends_on." + w.to
+	at := from{w.place, w.from.was + ".depends_on." + w.to}
 	if !known {
-		c.note(c.file, w.line, where, "the condition %q is not known; it waits until that has started", w.condition)
+		c.note(at, "the condition %q is not known; it waits until that has started", w.condition)
 		until = "started"
 	}
 	if w.condition == "process_completed" {
-		c.note(c.file, w.line, where, "it waits until that has ended with exit code 0, not with any")
+		c.note(at, "it waits until that has ended with exit code 0, not with any")
 	}
 	found := c.find(w.to)
 	if len(found) == 0 {
-		c.note(c.file, w.line, where, "there is no such process")
+		c.note(at, "there is no such process")
 	}
 	if w.to == w.from.was {
-		c.note(c.file, w.line, where, "it would wait for itself; the need is left out")
+		c.note(at, "it would wait for itself; the need is left out")
 	}
 	for _, to := range found {
-		w.from.wait(need{name: to.name, until: until, place: place{c.file, w.line}})
+		w.from.wait(need{name: to.name, until: until, place: w.place})
 	}
 }

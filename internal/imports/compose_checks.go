@@ -2,8 +2,6 @@ package imports
 
 import (
 	"cmp"
-	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -11,7 +9,7 @@ import (
 func (c *compose) filled(e entry, where string, vars map[string]string) string {
 	text, rest := fill(e.text(), vars)
 	if rest != "" {
-		c.note(c.file, e.line, where, "has a template that the import does not carry out (%s); write out what it comes to", oneLine(rest))
+		c.note(c.at(e, where), "has a template that the import does not carry out (%s); write out what it comes to", oneLine(rest))
 	}
 	return text
 }
@@ -25,35 +23,9 @@ func (c *compose) inShell(e entry, where string, vars map[string]string) []strin
 	return append(append([]string{}, c.shell...), line)
 }
 
-// logSize takes over what of the rotation of a log hinit has.
-func (c *compose) logSize(process string, at entry, s *service) {
-	for _, e := range entries(at.node) {
-		where := process + "." + at.name + "." + e.name
-		if e.name != "rotation" {
-			c.note(c.file, e.line, where, "%s", otherWay(at.name))
-			continue
-		}
-		for _, r := range entries(e.node) {
-			n, err := strconv.Atoi(r.text())
-			switch {
-			case r.name == "max_size_mb" && err == nil:
-				s.output.size = r.text()
-			case r.name == "max_backups" && err == nil:
-				s.output.archives = r.text()
-			case r.name == "max_age_days" && err == nil:
-				s.output.age = fmt.Sprintf("%dh", 24*n)
-			case r.name == "compress":
-				s.output.compressed = map[bool]string{true: "gzip"}[r.isTrue()]
-			default:
-				c.note(c.file, r.line, where+"."+r.name, "%s", otherWay(at.name))
-			}
-		}
-	}
-}
-
 // probe takes over a check as Kubernetes has it.
 func (c *compose) probe(process string, at entry, s *service, kind string, vars map[string]string) {
-	k := check{kind: kind, period: "10s", timeout: "1s", place: place{c.file, at.line}}
+	k := check{values{"kind": kind, "period": "10s", "timeout": "1s"}, place{c.file, at.line}}
 	found := false
 	for _, e := range entries(at.node) {
 		where := process + "." + at.name + "." + e.name
@@ -61,41 +33,43 @@ func (c *compose) probe(process string, at entry, s *service, kind string, vars 
 		case "exec":
 			for _, part := range entries(e.node) {
 				if part.name == "command" {
-					k.command, found = c.inShell(part, where, vars), true
+					k.set("exec.command", c.inShell(part, where, vars))
+					found = true
 				} else {
-					c.note(c.file, part.line, where+"."+part.name, "a check runs where the service does")
+					c.note(c.at(part, where+"."+part.name), "a check runs where the service does")
 				}
 			}
 		case "http_get":
 			found = true
-			c.httpGet(where, e, &k, vars)
-		case "initial_delay_seconds":
-			k.delay = c.seconds(c.file, e, where)
-		case "period_seconds":
-			k.period = cmp.Or(c.seconds(c.file, e, where), k.period)
-		case "timeout_seconds":
-			k.timeout = cmp.Or(c.seconds(c.file, e, where), k.timeout)
+			c.httpGet(where, e, k, vars)
+		case "initial_delay_seconds", "period_seconds", "timeout_seconds":
+			time, err := seconds(e.text())
+			if err != nil {
+				c.note(c.at(e, where), "%v", err)
+			}
+			key := strings.TrimSuffix(e.name, "_seconds")
+			k.set(key, cmp.Or(time, k.text(key)))
 		case "success_threshold":
 			if kind == "ready" {
-				k.success = e.text()
+				k.set(e.name, e.text())
 			}
 		case "failure_threshold":
-			k.failure = e.text()
+			k.set(e.name, e.text())
 		default:
-			c.note(c.file, e.line, where, "hinit has nothing like this setting")
+			c.note(c.at(e, where), "hinit has nothing like this setting")
 		}
 	}
 	if !found {
-		c.note(c.file, at.line, process+"."+at.name, "says nothing to look at and is left out")
+		c.note(c.at(at, process+"."+at.name), "says nothing to look at and is left out")
 		return
 	}
 	s.checks = append(s.checks, k)
-	if kind == "ready" && s.restart.policy != "never" {
-		c.note(c.file, at.line, process+"."+at.name, "hinit restarts nothing that is not ready; make it a check of kind alive for that")
+	if kind == "ready" && s.text("restart.policy") != "never" {
+		c.note(c.at(at, process+"."+at.name), "hinit restarts nothing that is not ready; make it a check of kind alive for that")
 	}
 }
 
-func (c *compose) httpGet(where string, at entry, k *check, vars map[string]string) {
+func (c *compose) httpGet(where string, at entry, k check, vars map[string]string) {
 	host, port, path, scheme := "", "80", "/", "http"
 	for _, e := range entries(at.node) {
 		switch e.name {
@@ -106,24 +80,22 @@ func (c *compose) httpGet(where string, at entry, k *check, vars map[string]stri
 		case "path":
 			path = c.filled(e, where+"."+e.name, vars)
 		case "status_code":
-			k.http = append(k.http, pair{"status", e.text()})
+			k.set("http.status", e.text())
 		case "headers":
-			k.headers = variables(e.node)
+			k.set("http.headers", variables(e.node))
 		case "scheme":
 			scheme = strings.ToLower(c.filled(e, where+"."+e.name, vars))
 		default:
-			c.note(c.file, e.line, where+"."+e.name, "hinit has nothing like this setting")
+			c.note(c.at(e, where+"."+e.name), "hinit has nothing like this setting")
 		}
 	}
 	if scheme != "http" { // which config refuses, with the reason
-		k.http = append(k.http, pair{"url", scheme + "://" + cmp.Or(host, "127.0.0.1") + ":" + port + "/" + strings.TrimPrefix(path, "/")})
+		k.set("http.url", scheme+"://"+cmp.Or(host, "127.0.0.1")+":"+port+"/"+strings.TrimPrefix(path, "/"))
 		return
 	}
-	if host != "" && host != "127.0.0.1" {
-		k.http = append([]pair{{"host", host}}, k.http...)
+	if host != "127.0.0.1" {
+		k.set("http.host", host)
 	}
-	if !strings.HasPrefix(path, "/") {
-		path = "/" + path
-	}
-	k.http = append([]pair{{"port", port}, {"path", path}}, k.http...)
+	k.set("http.port", port)
+	k.set("http.path", "/"+strings.TrimPrefix(path, "/"))
 }

@@ -20,10 +20,11 @@ const (
 	Pebble         = "pebble"
 	Compose        = "compose"
 	S6             = "s6"
+	Systemd        = "systemd"
 )
 
 // Formats are all of them.
-var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6}
+var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd}
 
 // Note says what has not been taken over, or not as it was, and why.
 type Note struct {
@@ -65,20 +66,15 @@ func Convert(path, format string) (Result, error) {
 		}
 	}
 	im := &importer{names: make(map[string]bool)}
-	var err error
-	switch format {
-	case Supervisord:
-		err = im.supervisord(path)
-	case ProcessCompose, Compose:
-		err = im.processCompose(path)
-	case Pebble:
-		err = im.pebble(path)
-	case S6:
-		err = im.s6(path)
-	default:
+	im.defaults.values = make(values)
+	read, known := map[string]func(string) error{
+		Supervisord: im.supervisord, ProcessCompose: im.processCompose, Compose: im.processCompose,
+		Pebble: im.pebble, S6: im.s6, Systemd: im.systemd,
+	}[format]
+	if !known {
 		return Result{}, fmt.Errorf("there is no format %q; expected %s", format, strings.Join(Formats, ", "))
 	}
-	if err != nil {
+	if err := read(path); err != nil {
 		return Result{}, err
 	}
 	im.tryChecks(path)
@@ -88,20 +84,22 @@ func Convert(path, format string) (Result, error) {
 
 // detect finds out the format of a file or a directory.
 func detect(path string) (string, error) {
+	if slices.Contains(unitKinds, filepath.Ext(path)) {
+		return Systemd, nil
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", err
 	}
 	if info.IsDir() {
-		if layers, _ := filepath.Glob(filepath.Join(path, "[0-9][0-9][0-9]-*.yaml")); len(layers) > 0 {
-			return Pebble, nil
-		}
-		for _, pattern := range []string{"run", "*/run", "*/type"} {
-			if found, _ := filepath.Glob(filepath.Join(path, pattern)); len(found) > 0 {
-				return S6, nil
+		for _, kind := range []struct{ pattern, format string }{
+			{"[0-9][0-9][0-9]-*.yaml", Pebble}, {"*.service", Systemd}, {"run", S6}, {"*/run", S6}, {"*/type", S6},
+		} {
+			if found, _ := filepath.Glob(filepath.Join(path, kind.pattern)); len(found) > 0 {
+				return kind.format, nil
 			}
 		}
-		return "", fmt.Errorf("%s has neither layers of pebble nor service directories of s6; name the format with --from", path)
+		return "", fmt.Errorf("%s has neither layers of pebble, units of systemd nor service directories of s6; name the format with --from", path)
 	}
 	text, err := readFile(path)
 	if err != nil {
@@ -110,7 +108,7 @@ func detect(path string) (string, error) {
 	for line := range strings.Lines(string(text)) {
 		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != ';' {
 			if slices.Contains([]string{"[Unit]", "[Service]", "[Timer]"}, line) {
-				return "", fmt.Errorf("%s is a unit of systemd, which is not imported: write ExecStart as command, Restart as restart, After and Requires as needs, OnCalendar as schedule", path)
+				return Systemd, nil
 			}
 			if line[0] == '[' {
 				return Supervisord, nil
@@ -160,29 +158,60 @@ type importer struct {
 	notes    []Note
 	names    map[string]bool
 	defaults struct { // of all services, where the other supervisor's are not hinit's
-		restart     restart
-		grace       string
+		values
 		environment []pair
 	}
 }
 
-func (im *importer) note(file string, line int, where, format string, args ...any) {
-	im.notes = append(im.notes, Note{file, line, where, fmt.Sprintf(format, args...)})
+// note says something of a setting. Notes of one file with the same text are one note, which lists the settings.
+func (im *importer) note(at from, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.File == at.file && n.Text == text && n.Where != "" })
+	if same < 0 || at.where == "" {
+		im.notes = append(im.notes, Note{at.file, at.line, at.where, text})
+		return
+	}
+	im.notes[same].Where += ", " + at.where
+	if at.line > im.notes[same].Line {
+		im.notes[same].Where += fmt.Sprintf(" (line %d)", at.line)
+	}
 }
 
 // add makes a service with a name that hinit takes, and says so where it is another one.
-func (im *importer) add(file string, line int, name string) *service {
+func (im *importer) add(at place, name string) *service {
 	valid := serviceName(name)
 	for n := 2; im.names[valid]; n++ {
 		valid = fmt.Sprintf("%s-%d", serviceName(name), n)
 	}
 	im.names[valid] = true
 	if valid != name {
-		im.note(file, line, name, "is called %s here: names are made of a to z, 0 to 9, _ and -", valid)
+		im.note(from{at, name}, "is called %s here: names are made of a to z, 0 to 9, _ and -", valid)
 	}
-	s := &service{name: valid, was: name, origin: origin{place{file, line}, make(map[string]place), make(map[string]bool)}}
+	s := &service{name: valid, was: name, values: make(values), place: at, from: make(map[string]place)}
 	im.services = append(im.services, s)
 	return s
+}
+
+// needCommand leaves out a service that has no command.
+func (im *importer) needCommand(s *service, at from) {
+	if len(s.list("command")) == 0 {
+		im.note(at, "has no command and is left out")
+		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == s })
+	}
+}
+
+// mostReplicas is the largest number of services that a setting makes.
+const mostReplicas = 200
+
+// replicas makes the services of one program. The notes are about the first one; the others are the same.
+func (im *importer) replicas(count int, make func(n int)) {
+	for n := range count {
+		before := slices.Clone(im.notes)
+		make(n)
+		if n > 0 {
+			im.notes = before
+		}
+	}
 }
 
 // serviceName makes a name out of another one.

@@ -55,6 +55,16 @@ var denials = map[string][]string{
 	"hinit stops any service when":              {"essential"},
 	"hinit takes and rotates":                   {"logger"},
 	"hinit writes to logs":                      {"logs.file"},
+	"hinit restarts by restart.policy":          nil,
+	"hinit has no conditions":                   {"conditions", "services.NAME.if_exists"},
+	"hinit has no conflicts":                    {"conflicts"},
+	"hinit isolates no service":                 {"private_tmp", "read_only", "capabilities", "seccomp", "root_dir"},
+	"hinit makes no directories":                {"runtime_dir", "directories", "mkdir"},
+	"hinit makes no control groups":             {"cgroup", "cpu_quota", "memory.max", "limits.cgroup"},
+	"a start that takes long is not ended":      {"start.timeout", "start_timeout"},
+	"hinit passes the program's own name":       {"argv0", "arg0"},
+	"hinit has no such time":                    nil,
+	"hinit wakes no machine":                    {"schedule.wake"},
 }
 
 // denying finds sentences that say that hinit lacks something or does it in its own way.
@@ -148,7 +158,8 @@ func TestTheImportDeniesNothingThatHinitYamlHas(t *testing.T) {
 // A stop signal that hinit.yaml takes is taken over, and no other.
 func TestSignalsAreThoseOfTheConfiguration(t *testing.T) {
 	for _, name := range []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL", "WINCH", "STOP", "ABRT"} {
-		_, taken := signalName("SIG" + name)
+		_, err := signalName("SIG" + name)
+		taken := err == nil
 		if has := valid([]byte("services: {a: {command: [x], stop: {signal: "+name+"}}}")) == nil; has != taken {
 			t.Errorf("%s: hinit.yaml takes it: %v, the import: %v", name, has, taken)
 		}

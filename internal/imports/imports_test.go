@@ -19,7 +19,7 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"supervisord.conf", "process-compose.yaml", "layers", "compose.yml", "scandir", "source", "scandir/clock", "more/process-compose.yaml", "more/supervisord.conf", "more/layers", "more/rc"} {
+	for _, name := range []string{"supervisord.conf", "process-compose.yaml", "layers", "compose.yml", "scandir", "source", "scandir/clock", "more/process-compose.yaml", "more/supervisord.conf", "more/layers", "more/rc", "systemd", "systemd/postgresql@16-main.service", "systemd/pg_dump@16-main.timer", "more/systemd"} {
 		t.Run(strings.ReplaceAll(name, "/", "-"), func(t *testing.T) {
 			result, err := Convert(filepath.Join("testdata", name), "")
 			if err != nil {
@@ -126,6 +126,15 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 		{"a.yaml", "services: {a: {override: replace, command: x, group: g}}\n", "a.group"},
 		{"a.yaml", "processes: {a: {command: x, liveness_probe: {http_get: {host: db.example, port: 80}}}}\n", "db.example"},
 		{"a.yaml", "processes: {a: {command: x, liveness_probe: {http_get: {port: 80, scheme: https}}}}\n", "https"},
+		{"a.service", "[Service]\nExecStart=x\nFrobnicate=1\n", "a.service:3: Frobnicate"},
+		{"a.service", "[Odd]\nA=1\n[Service]\nExecStart=x\n", "a.service:1: Odd"},
+		{"a.service", "[Service]\nExecStart=x\nType=forking\n", "foreground"},
+		{"a.service", "[Service]\nExecStart=x\nTimeoutStopSec=infinity\n", "a.service:3: TimeoutStopSec"},
+		{"a.service", "[Service]\nExecStart=x\nEnvironment=HOST=%H\n", "%H stands for"},
+		{"a.service", "[Service]\nExecStart=x\nLimitODD=1\n", "odd"},
+		{"a.service", "[Service]\nExecStart=x\nWatchdogSec=1min\n", "a.service:3: a.watchdog"},
+		{"a.service", "[Service]\nExecStart=x\nExecStop=/bin/quit $MAINPID\n", "stop_command knows no process id"},
+		{"a.service", "[Service]\nExecStart=x \\\n# a remark\n y\nNice=99\n", "a.service:5: a.nice"},
 	} {
 		file := filepath.Join(t.TempDir(), c.name)
 		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
@@ -155,7 +164,7 @@ func TestWhatCannotBeImported(t *testing.T) {
 		"processes: {}\n":                     "no service",
 		"services: {a: {startup: enabled}}\n": "no service",
 		"services: {a: {image: redis}}\n":     "no service",
-		"[Unit]\nAfter=b.service\n":           "is a unit of systemd",
+		"[Unit]\nAfter=b.service\n":           "no service",
 		"processes: {a: {command: [1, 2]}}\n": "",
 		"[program:a]\ncommand=\"not closed\n": "no service",
 	} {
@@ -180,16 +189,16 @@ func TestSplit(t *testing.T) {
 		`"a\nb" ''`:           `a\nb|`,
 		"sh -c 'x; y' # rest": "sh|-c|x; y|#|rest",
 	} {
-		got, err := split(line)
+		got, err := split(line, shellEscape)
 		if err != nil || strings.Join(got, "|") != want {
 			t.Errorf("%s: %q, %v", line, got, err)
 		}
 	}
-	if _, err := split(`a "b`); err == nil {
+	if _, err := split(`a "b`, shellEscape); err == nil {
 		t.Error("an open quote is taken")
 	}
 	for word, want := range map[string]string{"a-b": "a-b", "": "''", "it's": `'it'\''s'`, "x=${HOME}/y": `'x='"${HOME}"'/y'`, "$1": "'$1'"} {
-		if got := quote(word); got != want {
+		if got := quote(word, variable()); got != want {
 			t.Errorf("%q is quoted as %s, want %s", word, got, want)
 		}
 	}
@@ -204,6 +213,7 @@ func FuzzConvert(f *testing.F) {
 		}
 		f.Add(string(text))
 	}
+	f.Add("[Service]\nExecStart=-/bin/sh -c '%i $$A ${B} $C' ; x\nEnvironment=\"A=\\x41\"\nOnFailure=b@%n.service\n[Timer]\nOnCalendar=Mon..Fri *:0/5\n")
 	f.Add("processes: {a: &a {command: x, depends_on: *a}}")
 	f.Add("processes: {a: &a {<<: *a, command: x}}")
 	f.Add("<<: [{services: {a: {command: '{{x}}'}}}]")
@@ -212,7 +222,7 @@ func FuzzConvert(f *testing.F) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		for _, format := range append([]string{""}, Formats[:3]...) {
+		for _, format := range append([]string{"", Systemd}, Formats[:3]...) {
 			result, err := Convert(file, format)
 			if err == nil && len(result.YAML) == 0 {
 				t.Error("neither a result nor an error")

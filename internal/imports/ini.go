@@ -1,76 +1,97 @@
 package imports
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
-// section is one section of an INI file as supervisord reads it.
+// section is one section of an INI file.
 type section struct {
 	name string // what is between the brackets
-	file string
-	line int
+	place
 	keys []setting
 }
 
 type setting struct {
 	name, value string
-	line        int
-	used        bool
+	place
+	used bool
 }
 
 // take returns a value, once: a value that is not taken is unknown.
-func (s *section) take(name string) (value string, line int, ok bool) {
-	for i := range slices.Backward(s.keys) { // the last one wins
-		if s.keys[i].name == name {
-			for j := range s.keys {
-				s.keys[j].used = s.keys[j].used || s.keys[j].name == name
-			}
-			return s.keys[i].value, s.keys[i].line, true
+func (s *section) take(name string) (value string, at place, ok bool) {
+	at = s.place
+	for i, k := range s.keys { // the last one wins
+		if k.name == name {
+			value, at, ok = k.value, k.place, true
+			s.keys[i].used = true
 		}
 	}
-	return "", 0, false
+	return value, at, ok
 }
 
-// lineOf is the line of a key, or the line of its section where the key is not set.
-func (s *section) lineOf(name string) int {
-	for i := range slices.Backward(s.keys) {
-		if s.keys[i].name == name {
-			return s.keys[i].line
-		}
-	}
-	return s.line
+// dialect is what INI files differ in.
+type dialect struct {
+	separators string // between a key and its value
+	unit       bool   // as systemd.syntax(7) has it: a comment is a line, and a backslash continues one
 }
 
-// parseINI reads sections with "key = value" or "key: value". A comment begins with ; or # at the beginning of a line or after a blank. A line that is indented goes on with the value before.
-func parseINI(file, text string) (sections []*section, bad []int) {
-	var at *section
+// parseINI reads sections of keys and values. supervisord has "key: value" too, comments that begin after a blank, and keys in any case.
+// There, an indented line continues the value before.
+func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
+	var last *setting // whose value the next line continues
 	number := 0
 	for raw := range strings.SplitSeq(text, "\n") {
 		number++
+		at := place{file, number}
 		line := strings.TrimRight(raw, "\r \t")
 		trimmed := strings.TrimSpace(line)
 		if trimmed == "" || trimmed[0] == ';' || trimmed[0] == '#' {
 			continue
 		}
-		line = withoutComment(line)
+		more := d.unit && strings.HasSuffix(line, `\`)
+		if d.unit {
+			line = strings.TrimSuffix(trimmed, `\`)
+		} else {
+			line = withoutComment(line)
+		}
 		switch {
-		case (line[0] == ' ' || line[0] == '\t') && at != nil && len(at.keys) > 0:
-			last := &at.keys[len(at.keys)-1]
+		case last != nil && d.unit:
+			last.value += " " + line
+		case last != nil && (line[0] == ' ' || line[0] == '\t'):
 			last.value = strings.TrimSpace(last.value + "\n" + strings.TrimSpace(line))
+			more = true
 		case line[0] == '[' && strings.Contains(line, "]"):
-			at = &section{name: strings.TrimSpace(line[1:strings.Index(line, "]")]), file: file, line: number}
-			sections = append(sections, at)
+			sections = append(sections, &section{name: strings.TrimSpace(line[1:strings.Index(line, "]")]), place: at})
 		default:
-			end := strings.IndexAny(line, "=:")
-			if end <= 0 || at == nil {
-				bad = append(bad, number)
+			end := strings.IndexAny(line, d.separators)
+			if end <= 0 || len(sections) == 0 {
+				bad = append(bad, at)
 				continue
 			}
-			at.keys = append(at.keys, setting{name: strings.ToLower(strings.TrimSpace(line[:end])), value: strings.TrimSpace(line[end+1:]), line: number})
+			name := strings.TrimSpace(line[:end])
+			if !d.unit {
+				name, more = strings.ToLower(name), true
+			}
+			in := sections[len(sections)-1]
+			in.keys = append(in.keys, setting{name: name, value: strings.TrimSpace(line[end+1:]), place: at})
+			last = &in.keys[len(in.keys)-1]
+		}
+		if !more {
+			last = nil
 		}
 	}
 	return sections, bad
+}
+
+// readINI reads a file. Lines that can't be read are in the notes.
+func (im *importer) readINI(path string, d dialect) ([]*section, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	sections, bad := parseINI(path, string(text), d)
+	for _, at := range bad {
+		im.note(from{place: at}, "the line is no section, key or comment, and is left out")
+	}
+	return sections, nil
 }
 
 // withoutComment cuts a comment off a line.

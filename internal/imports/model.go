@@ -5,41 +5,14 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"time"
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/config"
 )
-
-// service is a service of hinit.yaml. A zero value is not written.
-type service struct {
-	name   string
-	was    string                        // what the other supervisor calls it
-	group  string                        // and several processes of one program together
-	people struct{ about, group string } // what it is, and what they name it by together with others
-	origin
-
-	command  []string
-	disabled bool
-	user     string
-	cwd      string
-	env      []pair
-	envFiles []string
-	umask    string
-	output   output
-	task     task
-	needs    []need
-	checks   []check
-	restart  restart
-	stop     struct {
-		signal, grace string
-		command       []string
-	}
-	notify *yaml.Node // how it says that it is ready
-}
 
 // place is where something stands in the other supervisor's configuration.
 type place struct {
@@ -47,41 +20,60 @@ type place struct {
 	line int
 }
 
-// origin is where a service comes from.
-type origin struct {
-	place place
-	from  map[string]place // each key
-	left  map[string]bool  // keys that hinit.yaml can't have
+// values are keys of hinit.yaml by their paths. Each value is a string, a []string or a []pair. Empty values are not written.
+type values map[string]any
+
+// set sets a key, and text returns one whose value is a string.
+func (v values) set(key string, value any) { v[key] = value }
+func (v values) text(key string) string    { text, _ := v[key].(string); return text }
+func (v values) list(key string) []string  { list, _ := v[key].([]string); return list }
+
+// service is a service of hinit.yaml.
+type service struct {
+	name  string
+	was   string // the name that the other supervisor's configuration uses
+	group string // a second such name, which several services may share
+	about string // a comment
+	values
+	needs  []need
+	checks []check
+	place  place
+	from   map[string]place // by the first part of a key
 }
 
-// keysOf tells which key of hinit.yaml a key of another supervisor becomes.
-var keysOf = map[string]string{
-	"command": "command", "entrypoint": "command", "args": "command",
-	"working_dir": "cwd", "working-dir": "cwd", "directory": "cwd",
-	"environment": "env", "env_file": "env_file", "user": "user", "user-id": "user", "group": "user", "group-id": "user", "umask": "umask",
-	"depends_on": "needs", "after": "needs", "requires": "needs", "before": "needs", "priority": "needs",
-	"availability": "restart", "autorestart": "restart", "startretries": "restart", "on-success": "restart", "on-failure": "restart",
-	"backoff-delay": "restart", "backoff-factor": "restart", "backoff-limit": "restart",
-	"namespace": "group", "exitcodes": "success_codes", "success_exit_codes": "success_codes",
-	"shutdown": "stop", "stopsignal": "stop", "stopwaitsecs": "stop", "kill-delay": "stop",
-	"schedule": "schedule", "stdout_logfile_maxbytes": "logs", "stdout_logfile_backups": "logs", "log_configuration": "logs",
+// take sets a key to a value from a place.
+func (s *service) take(key string, at place, value any) {
+	s.set(key, value)
+	s.came(key, at)
 }
 
-// came notes where a key comes from, by the other supervisor's name of it.
-func (s *service) came(key, file string, line int) {
-	if _, known := s.from[keysOf[key]]; !known && keysOf[key] != "" {
-		s.from[keysOf[key]] = place{file, line}
+// came notes where a key comes from. The first place counts.
+func (s *service) came(key string, at place) {
+	key, _, _ = strings.Cut(key, ".")
+	if _, known := s.from[key]; !known {
+		s.from[key] = at
 	}
 }
 
-// output is where a service's output goes.
-type output struct {
-	log                             bool
-	size, archives, age, compressed string // the size in MB
+// drop removes a key and all below it, and reports whether there was one.
+func (s *service) drop(key string) (dropped bool) {
+	for path := range s.values {
+		if path == key || strings.HasPrefix(path, key+".") {
+			delete(s.values, path)
+			dropped = true
+		}
+	}
+	return dropped
 }
 
-// task says when a service that ends by itself runs.
-type task struct{ once, cron, timezone string }
+// isTask reports whether the service ends by itself.
+func (s *service) isTask() bool { return s.text("once") != "" || s.text("schedule.cron") != "" }
+
+// addVariables adds variables of the environment.
+func (s *service) addVariables(list ...pair) {
+	have, _ := s.values["env"].([]pair)
+	s.set("env", append(slices.Clip(have), list...))
+}
 
 type pair struct{ name, value string }
 
@@ -91,45 +83,130 @@ type need struct {
 	place       place
 }
 
-type restart struct {
-	successes                                 []string // the exit codes besides 0 that are no failure
-	policy, initial, max, factor, maxRestarts string
-}
-
-// check is a health check.
+// check is a health check, with its keys as hinit.yaml has them.
 type check struct {
-	kind, name             string
-	http, tcp              []pair // with the keys of hinit.yaml
-	headers                []pair
-	command                []string
-	log                    string // a text of a line that has to come
-	logMatches             string // or what such a line matches
-	period, timeout, delay string
-	success, failure       string
-	onFailure              string
-	place                  place
+	values
+	place place
 }
 
-// key is a key with its value, which is left out when it is empty.
-type key struct {
-	name  string
-	value *yaml.Node
-}
-
-func mapping(flow bool, keys ...key) *yaml.Node {
-	n := &yaml.Node{Kind: yaml.MappingNode}
-	if flow {
-		n.Style = yaml.FlowStyle
-	}
-	for _, k := range keys {
-		if k.value != nil {
-			n.Content = append(n.Content, text(k.name), k.value)
+// wait adds a need, once for each service.
+func (s *service) wait(n need) {
+	for _, have := range s.needs {
+		if have.name == n.name {
+			return
 		}
 	}
-	if len(n.Content) == 0 {
-		return nil
+	if n.name != s.name {
+		s.needs = append(s.needs, n)
 	}
-	return n
+}
+
+// yaml writes the configuration.
+func (im *importer) yaml(from, format string) ([]byte, error) {
+	tables := config.Keys()
+	list := &yaml.Node{Kind: yaml.MappingNode}
+	for _, s := range im.services {
+		name := text(s.name)
+		name.HeadComment = s.about
+		list.Content = append(list.Content, name, s.node(tables))
+	}
+	root := encode(tables[""], im.defaults.values)
+	root.Content = append(root.Content, text("services"), list)
+	root.HeadComment = fmt.Sprintf("From %s (%s), by hinit import. Try it with: hinit run -c THIS_FILE", strings.Join(strings.Fields(from), " "), format)
+	var b bytes.Buffer
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(root); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), e.Close()
+}
+
+func (s *service) node(tables map[string][]config.Key) *yaml.Node {
+	var needs, checks []*yaml.Node
+	for _, n := range s.needs {
+		if n.until == "" && !n.optional {
+			needs = append(needs, text(n.name))
+			continue
+		}
+		one := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{text("name"), text(n.name)}}
+		if n.until != "" {
+			one.Content = append(one.Content, text("until"), text(n.until))
+		}
+		if n.optional {
+			one.Content = append(one.Content, text("optional"), scalar("true"))
+		}
+		needs = append(needs, one)
+	}
+	for _, c := range s.checks {
+		checks = append(checks, encode(tables["checks[]."], c.values))
+	}
+	s.set("needs", sequence(yaml.FlowStyle, needs))
+	s.set("checks", sequence(0, checks))
+	return encode(tables["services.NAME."], s.values)
+}
+
+// encode writes values as a mapping, in the order of a table of keys. A key with a point is in a mapping of its own.
+func encode(table []config.Key, values values) *yaml.Node {
+	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
+	for _, key := range table {
+		value := valueNode(key, values[key.Path])
+		if value == nil {
+			continue
+		}
+		in, name := root, key.Path
+		if group, inside, nested := strings.Cut(key.Path, "."); nested {
+			if name, in = inside, groups[group]; in == nil {
+				in = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
+				groups[group] = in
+				root.Content = append(root.Content, text(group), in)
+			}
+		}
+		in.Content = append(in.Content, text(name), value)
+	}
+	return root
+}
+
+// valueNode writes the value of a key; nil for an empty one. Text that hinit would take for a placeholder is escaped.
+func valueNode(key config.Key, value any) *yaml.Node {
+	one := func(word string) *yaml.Node {
+		switch key.Value.(type) {
+		case *string, *[]string, *config.Paths, *map[string]string:
+			if len(key.Holes) > 0 {
+				word = literal(word)
+			}
+			return text(word)
+		}
+		return scalar(word)
+	}
+	switch value := value.(type) {
+	case *yaml.Node:
+		return value
+	case string:
+		if value != "" {
+			return one(value)
+		}
+	case []string:
+		nodes := make([]*yaml.Node, 0, len(value))
+		for _, word := range value {
+			nodes = append(nodes, one(word))
+		}
+		return sequence(yaml.FlowStyle, nodes)
+	case []pair:
+		n, at := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]int)
+		for _, p := range value {
+			if i, again := at[p.name]; again { // the last one wins
+				n.Content[i] = one(p.value)
+				continue
+			}
+			at[p.name] = len(n.Content) + 1
+			n.Content = append(n.Content, text(p.name), one(p.value))
+		}
+		if len(value) > 0 {
+			return n
+		}
+	}
+	return nil
 }
 
 // text is a scalar that YAML must not take for a number or a boolean.
@@ -139,62 +216,14 @@ func text(value string) *yaml.Node {
 	return n
 }
 
-// scalar is a scalar as it is: a number, a duration, true. "" is left out.
-func scalar(value string) *yaml.Node {
-	if value == "" {
-		return nil
-	}
-	return &yaml.Node{Kind: yaml.ScalarNode, Value: value}
-}
+// scalar is a scalar as it is: a number, a duration, true.
+func scalar(value string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: value} }
 
-func optional(value string) *yaml.Node {
-	if value == "" {
-		return nil
-	}
-	return text(value)
-}
-
-func truth(yes bool) *yaml.Node {
-	return scalar(map[bool]string{true: "true"}[yes])
-}
-
-func sequence(flow bool, items ...*yaml.Node) *yaml.Node {
+func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 	if len(items) == 0 {
 		return nil
 	}
-	n := &yaml.Node{Kind: yaml.SequenceNode, Content: items}
-	if flow {
-		n.Style = yaml.FlowStyle
-	}
-	return n
-}
-
-func texts(values []string) (nodes []*yaml.Node) {
-	for _, v := range values {
-		nodes = append(nodes, text(literal(v)))
-	}
-	return nodes
-}
-
-func scalars(values []string) (nodes []*yaml.Node) {
-	for _, v := range values {
-		nodes = append(nodes, scalar(v))
-	}
-	return nodes
-}
-
-func pairs(list []pair) *yaml.Node {
-	keys := make([]key, 0, len(list))
-	at := make(map[string]int)
-	for _, p := range list {
-		if i, again := at[p.name]; again { // the last one wins
-			keys[i].value = text(literal(p.value))
-			continue
-		}
-		at[p.name] = len(keys)
-		keys = append(keys, key{p.name, text(literal(p.value))})
-	}
-	return mapping(false, keys...)
+	return &yaml.Node{Kind: yaml.SequenceNode, Content: items, Style: style}
 }
 
 // hole is what hinit would take for a placeholder.
@@ -208,102 +237,6 @@ func literal(value string) string {
 		}
 		return "{" + m + "}"
 	})
-}
-
-// yaml writes the configuration.
-func (im *importer) yaml(from, format string) ([]byte, error) {
-	d := &im.defaults
-	services := make([]key, 0, len(im.services))
-	for _, s := range im.services {
-		services = append(services, key{s.name, s.node()})
-	}
-	list := mapping(false, services...)
-	for i, s := range im.services {
-		list.Content[2*i].HeadComment = s.people.about
-	}
-	root := mapping(false,
-		key{"restart", mapping(true, key{"policy", scalar(d.restart.policy)}, key{"initial", scalar(d.restart.initial)}, key{"factor", scalar(d.restart.factor)}, key{"max", scalar(d.restart.max)})},
-		key{"stop", mapping(true, key{"grace", scalar(d.grace)})},
-		key{"services", list},
-	)
-	root.HeadComment = fmt.Sprintf("From %s (%s), by hinit import. Try it with: hinit run -c THIS_FILE", strings.Join(strings.Fields(from), " "), format)
-	var b bytes.Buffer
-	e := yaml.NewEncoder(&b)
-	e.SetIndent(2)
-	if err := e.Encode(root); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), e.Close()
-}
-
-func (s *service) node() *yaml.Node {
-	var needs, checks []*yaml.Node
-	for _, n := range s.needs {
-		if n.until == "" && !n.optional {
-			needs = append(needs, text(n.name))
-			continue
-		}
-		needs = append(needs, mapping(true, key{"name", text(n.name)}, key{"until", scalar(n.until)}, key{"optional", truth(n.optional)}))
-	}
-	for _, c := range s.checks {
-		checks = append(checks, c.node())
-	}
-	keys := []key{
-		{"command", sequence(true, texts(s.command)...)},
-		{"enabled", scalar(map[bool]string{true: "false"}[s.disabled])},
-		{"group", optional(s.people.group)},
-		{"user", optional(s.user)},
-		{"cwd", optional(literal(s.cwd))},
-		{"env", pairs(s.env)},
-		{"env_file", sequence(true, texts(s.envFiles)...)},
-		{"umask", optional(s.umask)},
-		{"log", truth(s.output.log)},
-		{"logs", mapping(true, key{"max_size_mb", scalar(s.output.size)}, key{"archives", scalar(s.output.archives)}, key{"max_age", scalar(s.output.age)},
-			key{"compress", scalar(s.output.compressed)})},
-		{"once", scalar(s.task.once)},
-		{"schedule", mapping(true, key{"cron", optional(s.task.cron)}, key{"timezone", optional(s.task.timezone)})},
-		{"notify", s.notify},
-		{"needs", sequence(true, needs...)},
-		{"checks", sequence(false, checks...)},
-		{"restart", mapping(true, key{"policy", scalar(s.restart.policy)}, key{"max_restarts", scalar(s.restart.maxRestarts)},
-			key{"initial", scalar(s.restart.initial)}, key{"factor", scalar(s.restart.factor)}, key{"max", scalar(s.restart.max)})},
-		{"stop", mapping(true, key{"signal", scalar(s.stop.signal)}, key{"grace", scalar(s.stop.grace)})},
-		{"stop_command", sequence(true, texts(s.stop.command)...)},
-		{"success_codes", sequence(true, scalars(s.restart.successes)...)},
-	}
-	return mapping(false, slices.DeleteFunc(keys, func(k key) bool { return s.left[k.name] })...)
-}
-
-func (c check) node() *yaml.Node {
-	flat := func(list []pair) (keys []key) {
-		for _, p := range list {
-			keys = append(keys, key{p.name, optional(literal(p.value))})
-		}
-		return keys
-	}
-	var command *yaml.Node
-	if c.command != nil {
-		command = mapping(true, key{"command", sequence(true, texts(c.command)...)})
-	}
-	return mapping(false,
-		key{"kind", scalar(c.kind)}, key{"name", optional(c.name)},
-		key{"http", mapping(false, append(flat(c.http), key{"headers", pairs(c.headers)})...)}, key{"tcp", mapping(true, flat(c.tcp)...)}, key{"exec", command},
-		key{"log", mapping(true, key{"contains", optional(c.log)}, key{"matches", optional(c.logMatches)})},
-		key{"initial_delay", scalar(c.delay)}, key{"period", scalar(c.period)}, key{"timeout", scalar(c.timeout)},
-		key{"success_threshold", scalar(c.success)}, key{"failure_threshold", scalar(c.failure)}, key{"on_failure", scalar(c.onFailure)},
-	)
-}
-
-// needs adds what a service waits for, once each.
-func (s *service) wait(n need) {
-	for _, have := range s.needs {
-		if have.name == n.name {
-			return
-		}
-	}
-	if n.name != s.name {
-		s.needs = append(s.needs, n)
-	}
 }
 
 // comment makes one comment of what a text says for people.
@@ -323,29 +256,4 @@ func comment(texts ...string) string {
 		}
 	}
 	return strings.Join(lines, "\n")
-}
-
-// seconds is a number of seconds as a duration; "" when it is none or not positive.
-func seconds(value string) string {
-	n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-	if err != nil || n <= 0 || n > 1e8 {
-		return ""
-	}
-	return durationText(time.Duration(n * float64(time.Second)))
-}
-
-// durationText writes a duration without what is zero in it.
-func durationText(d time.Duration) string {
-	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
-}
-
-var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
-
-// signalName finds a signal by its name or its number; ok is false for one that hinit does not send.
-func signalName(value string) (name string, ok bool) {
-	name = strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(value)), "SIG")
-	if byNumber, is := map[string]string{"15": "TERM", "2": "INT", "1": "HUP", "3": "QUIT", "10": "USR1", "12": "USR2", "9": "KILL"}[name]; is {
-		name = byNumber
-	}
-	return name, slices.Contains(signals, name)
 }

@@ -18,11 +18,14 @@ type plan struct {
 
 // layered is a service or a check with the keys of all its layers.
 type layered struct {
-	name, file string
-	line       int
-	keys       []entry
-	files      map[string]string // of each key
+	name string
+	place
+	keys  []entry
+	files map[string]string // of each key
 }
+
+// at is where a key of it stands.
+func (l *layered) at(e entry, where string) from { return from{place{l.files[e.name], e.line}, where} }
 
 // get returns a key, or one without a node.
 func (l *layered) get(name string) entry {
@@ -49,7 +52,7 @@ func (im *importer) pebble(path string) error {
 			return err
 		}
 	}
-	im.defaults.grace, im.defaults.restart = "5s", restart{initial: "500ms", factor: "2", max: "30s"}
+	im.defaults.values = values{"stop.grace": "5s", "restart.initial": "500ms", "restart.factor": "2", "restart.max": "30s"}
 	for _, l := range p.services {
 		p.service(l)
 	}
@@ -59,7 +62,7 @@ func (im *importer) pebble(path string) error {
 	used := p.checksOfServices()
 	for _, c := range p.checks {
 		if !used[c.name] && !p.inContext(c) {
-			im.note(c.file, c.line, "checks."+c.name, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
+			im.note(from{c.place, "checks." + c.name}, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
 		}
 	}
 	return nil
@@ -80,10 +83,10 @@ func (p *plan) layer(file string) error {
 			p.checks = p.combine(p.checks, file, e)
 		case "log-targets":
 			for _, t := range entries(e.node) {
-				p.note(file, t.line, "log-targets."+t.name, "hinit forward sends logs to Loki, OpenTelemetry and syslog; make it a service: hinit forward --to URL (%s)", t.name)
+				p.note(from{place{file, t.line}, "log-targets." + t.name}, "hinit forward sends logs to Loki, OpenTelemetry and syslog; make it a service: hinit forward --to URL (%s)", t.name)
 			}
 		default:
-			p.note(file, e.line, e.name, "%s", otherWay(e.name))
+			p.note(from{place{file, e.line}, e.name}, "%s", otherWay(e.name))
 		}
 	}
 	return nil
@@ -101,14 +104,14 @@ func (p *plan) combine(list []*layered, file string, at entry) []*layered {
 			return k.name == "override"
 		})
 		if i < 0 {
-			list = append(list, &layered{name: e.name, file: file, line: e.line, files: make(map[string]string)})
+			list = append(list, &layered{name: e.name, files: make(map[string]string)})
 			i = len(list) - 1
 		}
 		l := list[i]
 		if override != "merge" {
 			l.keys = nil
 		}
-		l.file, l.line = file, e.line
+		l.place = place{file, e.line}
 		for _, k := range keys {
 			p.put(l, k, file)
 		}
@@ -135,70 +138,66 @@ func (p *plan) put(l *layered, k entry, file string) {
 	l.keys = append(l.keys, k)
 }
 
+// pebbleRules are the settings of a service that have one value.
+var pebbleRules = map[string]rule{
+	"backoff-delay":  {key: "restart.initial"},
+	"backoff-factor": {key: "restart.factor"},
+	"backoff-limit":  {key: "restart.max"},
+	"kill-delay":     {key: "stop.grace"},
+}
+
 func (p *plan) service(l *layered) {
-	s := p.add(l.file, l.line, l.name)
-	s.disabled = true
-	onSuccess, onFailure, group := "restart", "restart", ""
+	s := p.add(l.place, l.name)
+	s.set("enabled", "false")
+	does := map[string]string{"on-success": "restart", "on-failure": "restart"}
+	var user, group string
 	for _, e := range l.keys {
-		note := func(format string, args ...any) { p.note(l.files[e.name], e.line, l.name+"."+e.name, format, args...) }
-		s.came(e.name, l.files[e.name], e.line)
+		at := l.at(e, l.name+"."+e.name)
 		switch e.name {
 		case "command":
-			words, err := split(e.text())
+			words, err := split(e.text(), shellEscape)
 			if err != nil {
-				note("cannot be taken apart: %v", err)
+				p.note(at, "cannot be taken apart: %v", err)
 			}
-			s.command = withoutBrackets(words)
+			s.take("command", at.place, withoutBrackets(words))
 		case "startup":
-			s.disabled = e.text() != "enabled"
+			s.set("enabled", disabled(e.text() != "enabled"))
 		case "environment":
-			s.env = variables(e.node)
+			s.take("env", at.place, variables(e.node))
 		case "user", "user-id":
-			s.user = cmp.Or(s.user, e.text())
+			user = cmp.Or(user, e.text())
+			s.came("user", at.place)
 		case "group", "group-id":
 			group = cmp.Or(group, e.text())
 		case "working-dir":
-			s.cwd = absolute(l.files[e.name], e.text())
-		case "on-success":
-			onSuccess = e.text()
-		case "on-failure":
-			onFailure = e.text()
-		case "backoff-delay":
-			s.restart.initial = e.text()
-		case "backoff-factor":
-			s.restart.factor = e.text()
-		case "backoff-limit":
-			s.restart.max = e.text()
-		case "kill-delay":
-			s.stop.grace = e.text()
+			s.take("cwd", at.place, absolute(at.file, e.text()))
+		case "on-success", "on-failure":
+			does[e.name] = e.text()
+			s.came("restart", at.place)
+			if e.text() != "restart" && e.text() != "ignore" {
+				p.note(at, "hinit doesn't end when a service does (%s); make it the container's CMD for that", e.text())
+			}
 		case "summary", "description":
-			s.people.about = comment(l.get("summary").words(), l.get("description").words())
+			s.about = comment(l.get("summary").words(), l.get("description").words())
 		case "after", "before", "requires", "on-check-failure": // later
+			s.came("needs", at.place)
 		default:
-			note("%s", otherWay(e.name))
+			if !p.apply(pebbleRules, e.name, at, s, e.text()) {
+				p.note(at, "%s", otherWay(e.name))
+			}
 		}
 	}
-	if group != "" {
-		if s.user != "" {
-			s.user += ":" + group
-		} else {
-			p.note(l.file, l.line, l.name+".group", "is left out without a user; write user: NAME:%s", group)
-		}
+	switch {
+	case group != "" && user != "":
+		user += ":" + group
+	case group != "":
+		p.note(from{l.place, l.name + ".group"}, "is left out without a user; write user: NAME:%s", group)
 	}
-	for _, action := range []struct{ key, does string }{{"on-success", onSuccess}, {"on-failure", onFailure}} {
-		if action.does != "restart" && action.does != "ignore" {
-			e := l.get(action.key)
-			p.note(l.files[action.key], e.line, l.name+"."+action.key, "hinit doesn't end when a service does (%s); make it the container's CMD for that", action.does)
-		}
-	}
-	again := map[bool]string{true: "restart"}
-	s.restart.policy = map[[2]string]string{
-		{"restart", "restart"}: "", {"", "restart"}: "on-failure", {"restart", ""}: "on-success", {"", ""}: "never",
-	}[[2]string{again[onSuccess == "restart"], again[onFailure == "restart"]}]
-	if s.command == nil {
-		p.note(l.file, l.line, l.name, "has no command and is left out")
-		p.importer.services = p.importer.services[:len(p.importer.services)-1]
-	}
+	s.set("user", user)
+	s.set("restart.policy", map[[2]bool]string{{false, true}: "on-failure", {true, false}: "on-success", {false, false}: "never"}[[2]bool{
+		does["on-success"] == "restart", does["on-failure"] == "restart",
+	}])
+	p.needCommand(s, from{l.place, l.name})
 }
 
 // withoutBrackets takes the marks of the default arguments out of a command: cmd [ --debug ].
@@ -215,24 +214,24 @@ func (p *plan) order(l *layered) {
 			for _, name := range items(e.node) {
 				others := p.find(name)
 				if len(others) == 0 {
-					p.note(l.files[key], e.line, l.name+"."+key, "there is no service %q", name)
+					p.note(l.at(e, l.name+"."+key), "there is no service %q", name)
 				}
-				at := place{l.files[key], e.line}
+				at := l.at(e, l.name+"."+key)
 				for _, other := range others {
 					switch key {
 					case "before":
-						other.wait(need{name: from.name, until: "started", optional: true, place: at})
+						other.wait(need{name: from.name, until: "started", optional: true, place: at.place})
 					case "after":
-						from.wait(need{name: other.name, until: "started", optional: !p.says(l, "requires", name), place: at})
+						from.wait(need{name: other.name, until: "started", optional: !p.says(l, "requires", name), place: at.place})
 					default:
-						if other.disabled && !from.disabled {
-							other.disabled = false
+						if from.text("enabled") == "" {
+							other.set("enabled", "")
 						}
 						if p.says(l, "before", name) || p.saysAt(name, "after", l.name) {
-							p.note(at.file, at.line, l.name+"."+key, "%s begins after it, so that it is enabled and not waited for", name)
+							p.note(at, "%s begins after it, so that it is enabled and not waited for", name)
 							break
 						}
-						from.wait(need{name: other.name, until: "started", place: at})
+						from.wait(need{name: other.name, until: "started", place: at.place})
 					}
 				}
 			}
@@ -271,13 +270,13 @@ func (p *plan) checksOfServices() (used map[string]bool) {
 		for _, action := range variables(e.node) {
 			i := slices.IndexFunc(p.checks, func(c *layered) bool { return c.name == action.name })
 			if i < 0 {
-				p.note(l.files["on-check-failure"], e.line, l.name+".on-check-failure", "there is no check %q", action.name)
+				p.note(l.at(e, l.name+".on-check-failure"), "there is no check %q", action.name)
 				continue
 			}
 			used[action.name] = true
 			does, known := map[string]string{"restart": "restart", "ignore": "report", "shutdown": "shutdown", "success-shutdown": "shutdown", "failure-shutdown": "shutdown"}[action.value]
 			if !known {
-				p.note(l.files["on-check-failure"], e.line, l.name+".on-check-failure."+action.name, "%q is not known; it is only reported", action.value)
+				p.note(l.at(e, l.name+".on-check-failure."+action.name), "%q is not known; it is only reported", action.value)
 				does = "report"
 			}
 			for _, s := range p.find(l.name) {
@@ -288,74 +287,63 @@ func (p *plan) checksOfServices() (used map[string]bool) {
 	return used
 }
 
+// pebbleCheckKeys are the settings of a check that have one value, with their keys in hinit.yaml.
+var pebbleCheckKeys = map[string]string{"period": "period", "timeout": "timeout", "threshold": "failure_threshold"}
+
 func (p *plan) check(l *layered, s *service, does string) {
-	k := check{kind: "alive", name: serviceName(l.name), period: "10s", timeout: "3s", failure: "3", onFailure: does, place: place{l.file, l.line}}
+	k := check{values{"kind": "alive", "period": "10s", "timeout": "3s", "failure_threshold": "3", "on_failure": does}, l.place}
 	if does == "report" && l.get("level").words() == "ready" {
-		k.kind, k.onFailure = "ready", ""
+		k.values = values{"kind": "ready", "period": "10s", "timeout": "3s", "failure_threshold": "3"}
+	}
+	if name := serviceName(l.name); strings.Trim(name, "-") != "" {
+		k.set("name", name)
 	}
 	found := false
 	for _, e := range l.keys {
-		note := func(format string, args ...any) {
-			p.note(l.files[e.name], e.line, "checks."+l.name+"."+e.name, format, args...)
-		}
+		at := l.at(e, "checks."+l.name+"."+e.name)
 		switch e.name {
-		case "period":
-			k.period = e.text()
-		case "timeout":
-			k.timeout = e.text()
-		case "threshold":
-			k.failure = e.text()
+		case "period", "timeout", "threshold":
+			k.set(pebbleCheckKeys[e.name], e.text())
 		case "level":
-			if e.text() == "ready" && k.kind != "ready" {
-				note("a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it")
+			if e.text() == "ready" && k.text("kind") != "ready" {
+				p.note(at, "a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it")
 			}
 		case "startup":
 			if e.text() == "disabled" {
-				note("checks of hinit run while the service does")
+				p.note(at, "checks of hinit run while the service does")
 			}
-		case "http":
+		case "http", "tcp":
 			found = true
-			for _, h := range entries(e.node) {
-				if h.name == "headers" {
-					k.headers = variables(h.node)
+			for _, part := range entries(e.node) {
+				if part.name == "headers" {
+					k.set("http.headers", variables(part.node))
 				} else {
-					k.http = append(k.http, pair{h.name, h.text()})
+					k.set(e.name+"."+part.name, part.text())
 				}
-			}
-		case "tcp":
-			found = true
-			for _, t := range entries(e.node) {
-				if t.name == "host" && t.text() == "" {
-					continue
-				}
-				k.tcp = append(k.tcp, pair{t.name, t.text()})
 			}
 		case "exec":
 			for _, x := range entries(e.node) {
 				switch {
 				case x.name == "command":
 					found = true
-					k.command, _ = split(x.text())
+					words, _ := split(x.text(), shellEscape)
+					k.set("exec.command", words)
 				case x.name == "service-context" && x.text() == s.was: // which it has
 				default:
-					p.note(l.files[e.name], x.line, "checks."+l.name+".exec."+x.name, "a check runs as its service and in its environment; sh -c sets another directory or variable")
+					p.note(from{place{at.file, x.line}, at.where + "." + x.name}, "a check runs as its service and in its environment; sh -c sets another directory or variable")
 				}
 			}
 		default:
-			note("%s", otherWay(e.name))
+			p.note(at, "%s", otherWay(e.name))
 		}
 	}
 	if !found {
-		p.note(l.file, l.line, "checks."+l.name, "says nothing to look at and is left out")
+		p.note(from{l.place, "checks." + l.name}, "says nothing to look at and is left out")
 		return
 	}
-	if n, err := strconv.Atoi(k.failure); err != nil || n < 1 {
-		e := l.get("threshold")
-		p.note(l.files["threshold"], e.line, "checks."+l.name+".threshold", "%q is no number from 1 on; 3 is taken", k.failure)
-		k.failure = "3"
-	}
-	if strings.Count(k.name, "-") == len(k.name) {
-		k.name = ""
+	if n, err := strconv.Atoi(k.text("failure_threshold")); err != nil || n < 1 {
+		p.note(l.at(l.get("threshold"), "checks."+l.name+".threshold"), "%q is no number from 1 on; 3 is taken", k.text("failure_threshold"))
+		k.set("failure_threshold", "3")
 	}
 	s.checks = append(s.checks, k)
 }

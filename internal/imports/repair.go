@@ -26,14 +26,14 @@ func absolute(file, path string) string {
 func (im *importer) tryChecks(path string) {
 	for _, s := range im.services {
 		s.checks = slices.DeleteFunc(s.checks, func(c check) bool {
-			alone := &importer{services: []*service{{name: "service", command: []string{"true"}, checks: []check{c}}}}
+			alone := &importer{services: []*service{{name: "service", values: values{"command": []string{"true"}}, checks: []check{c}}}}
 			text, err := alone.yaml(path, "")
 			if err == nil {
 				err = valid(text)
 			}
 			if err != nil {
 				why := strings.ReplaceAll(reason(err.Error()), "services.service.checks.0.", "")
-				im.note(cmp.Or(c.place.file, path), c.place.line, s.was, "its check %s is left out: %s", cmp.Or(c.name, c.kind), why)
+				im.note(from{place{cmp.Or(c.place.file, path), c.place.line}, s.was}, "its check %s is left out: %s", cmp.Or(c.text("name"), c.text("kind")), why)
 			}
 			return err != nil
 		})
@@ -112,13 +112,12 @@ func (im *importer) leaveOut(text []byte, wrong error) (less bool) {
 			if s.needs[n].place.line > 0 {
 				at = s.needs[n].place
 			}
-			im.note(at.file, at.line, s.was, "its need of %s is left out: %s", s.needs[n].name, why)
+			im.note(from{at, s.was}, "its need of %s is left out: %s", s.needs[n].name, why)
 			s.needs = slices.Delete(s.needs, n, n+1)
-		case key != "" && key != "command" && !s.left[key]:
-			im.note(at.file, at.line, s.was+"."+key, "is left out: %s", why)
-			s.left[key] = true
+		case key != "" && key != "command" && s.drop(key):
+			im.note(from{at, s.was + "." + key}, "is left out: %s", why)
 		default:
-			im.note(at.file, at.line, s.was, "is left out: %s", why)
+			im.note(from{at, s.was}, "is left out: %s", why)
 			im.services = slices.Delete(im.services, i, i+1)
 		}
 		if len(im.services) == 0 {

@@ -24,7 +24,7 @@ func (im *importer) s6(path string) error {
 	if err != nil {
 		return err
 	}
-	im.defaults.restart.policy = "always"
+	im.defaults.set("restart.policy", "always")
 	d := &s6dir{importer: im, root: path, bundles: make(map[string][]string)}
 	if exists(filepath.Join(path, "run")) {
 		d.longrun(filepath.Base(path), path)
@@ -47,13 +47,13 @@ func (im *importer) s6(path string) error {
 			d.oneshot(name, dir)
 		case kind == "bundle":
 			d.bundles[name] = d.list(dir, "contents")
-			im.note(dir, 0, "", "hinit has no bundles; of this one are: %s", strings.Join(d.bundles[name], ", "))
+			im.note(file(dir), "hinit has no bundles; of this one are: %s", strings.Join(d.bundles[name], ", "))
 		case kind == "longrun" || exists(filepath.Join(dir, "run")):
 			d.longrun(name, dir)
 		case kind != "":
-			im.note(filepath.Join(dir, "type"), 0, "", "the type %q is not known", kind)
+			im.note(file(dir, "type"), "the type %q is not known", kind)
 		default:
-			im.note(dir, 0, "", "has neither a file run nor a file type, and is left out")
+			im.note(file(dir), "has neither a file run nor a file type, and is left out")
 		}
 	}
 	for _, s := range im.services {
@@ -91,8 +91,8 @@ func (d *s6dir) onlyOfBundle() {
 	pull(bundle)
 	for _, s := range d.services {
 		if !pulled[s.was] {
-			s.disabled = true
-			d.note(s.place.file, 0, "", "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
+			s.set("enabled", "false")
+			d.note(file(s.place.file), "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func (d *s6dir) interpreter(script string) {
 	}
 	first, _, _ := strings.Cut(string(text), "\n")
 	if words := strings.Fields(strings.TrimPrefix(first, "#!")); strings.HasPrefix(first, "#!") && len(words) > 0 && !exists(words[0]) {
-		d.note(script, 1, "", "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
+		d.note(from{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
 }
 
@@ -114,11 +114,14 @@ func exists(path string) bool {
 	return err == nil
 }
 
+// file is where a file of a directory stands.
+func file(parts ...string) from { return from{place: place{file: filepath.Join(parts...)}} }
+
 // word reads a file with one word; "" where there is none.
 func (d *s6dir) word(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.note(filepath.Join(dir, name), 0, "", "cannot be read: %v", err)
+		d.note(file(dir, name), "cannot be read: %v", err)
 	}
 	return strings.TrimSpace(string(text))
 }
@@ -139,49 +142,51 @@ func (d *s6dir) list(dir, name string) (list []string) {
 	return list
 }
 
-// milliseconds reads a file with a number of them.
-func (d *s6dir) milliseconds(dir, name string) string {
-	n, err := strconv.ParseInt(d.word(dir, name), 10, 64)
+// s6Rules are the files of a service directory.
+var s6Rules = map[string]rule{
+	"timeout-kill":     {key: "stop.grace", as: milliseconds},
+	"down-signal":      {key: "stop.signal", as: signalName},
+	"notification-fd":  {key: "notify.fd"},
+	"finish":           {why: "services of hinit.yaml have no finish script; what it cleans up, do at the beginning of run"},
+	"timeout-finish":   {why: "services of hinit.yaml have no finish script"},
+	"max-death-tally":  {why: "restart.max_restarts has a window of its own"},
+	"lock-fd":          {why: "hinit holds no lock for a service"},
+	"flag-essential":   {why: "hinit stops any service when it is asked to"},
+	"flag-newpidns":    {why: "hinit makes no PID namespaces"},
+	"flag-recommended": {why: "hinit has no bundles"},
+	"timeout-up":       {why: "a task that runs for long is not ended"},
+	"timeout-down":     {why: "a task is not undone"},
+	"instance":         {why: "hinit has no instances; import each one"},
+	"instances":        {why: "hinit has no instances; import each one"},
+	"consumer-for":     {why: "hinit takes and rotates the output of every service itself"},
+	"producer-for":     {why: "hinit takes and rotates the output of the service itself"},
+	"pipeline-name":    {why: "hinit takes and rotates the output of the service itself"},
+	"log":              {why: "hinit takes and rotates the output of the service itself; see services.NAME.logs"},
+}
+
+// milliseconds is a number of them as a duration.
+func milliseconds(value string) (string, error) {
+	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || n <= 0 {
-		return ""
+		return "", nil
 	}
-	return durationText(time.Duration(n) * time.Millisecond)
+	return durationText(time.Duration(n) * time.Millisecond), nil
 }
 
-// left are the files of a service directory that mean nothing to hinit.
-var left = [...]struct{ name, why string }{
-	{"finish", "services of hinit.yaml have no finish script; what it cleans up, do at the beginning of run"},
-	{"timeout-finish", "services of hinit.yaml have no finish script"},
-	{"max-death-tally", "restart.max_restarts has a window of its own"},
-	{"lock-fd", "hinit holds no lock for a service"},
-	{"flag-essential", "hinit stops any service when it is asked to"},
-	{"flag-newpidns", "hinit makes no PID namespaces"},
-	{"flag-recommended", "hinit has no bundles"},
-	{"timeout-up", "a task that runs for long is not ended"},
-	{"timeout-down", "a task is not undone"},
-	{"instance", "hinit has no instances; import each one"},
-	{"instances", "hinit has no instances; import each one"},
-	{"consumer-for", "hinit takes and rotates the output of every service itself"},
-	{"producer-for", "hinit takes and rotates the output of the service itself"},
-	{"pipeline-name", "hinit takes and rotates the output of the service itself"},
-	{"log", "hinit takes and rotates the output of the service itself; see services.NAME.logs"},
-}
-
-// remarks notes what is left out, or is another way.
-func (d *s6dir) remarks(dir string, known ...string) {
+// files takes over the files of a service directory, besides the named ones.
+func (d *s6dir) files(s *service, dir string, names ...string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {
 		name := e.Name()
-		if slices.Contains(known, name) {
+		if slices.Contains(names, name) || slices.Contains([]string{"type", "dependencies", "dependencies.d", "supervise", "event", "data", "env"}, name) {
 			continue
 		}
-		at := slices.IndexFunc(left[:], func(l struct{ name, why string }) bool { return l.name == name })
-		switch {
-		case at >= 0:
-			d.note(filepath.Join(dir, name), 0, "", "%s", left[at].why)
-		case name == "supervise" || name == "event" || name == "data" || name == "env":
-		default:
-			d.note(filepath.Join(dir, name), 0, "", "hinit does not look at it; the script may")
+		value := ""
+		if s6Rules[name].key != "" {
+			value = d.word(dir, name)
+		}
+		if !d.apply(s6Rules, name, file(dir, name), s, value) {
+			d.note(file(dir, name), "hinit does not look at it; the script may")
 		}
 	}
 }
@@ -190,63 +195,55 @@ func (d *s6dir) remarks(dir string, known ...string) {
 func (d *s6dir) longrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if d.list(dir, "consumer-for") != nil || exists(filepath.Join(dir, "consumer-for")) {
-		d.note(dir, 0, "", "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.list(dir, "consumer-for"), ", "))
+		d.note(file(dir), "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.list(dir, "consumer-for"), ", "))
 		return
 	}
-	s := d.add(dir, 0, name)
-	s.command, s.cwd, s.output.log = []string{run}, dir, true
+	s := d.add(place{file: dir}, name)
+	command := []string{run}
 	if info, err := os.Stat(run); err != nil || info.Mode()&0o111 == 0 {
-		s.command = []string{"sh", run}
-		d.note(run, 0, "", "is not executable; it is given to sh")
+		command = []string{"sh", run}
+		what := "sh"
 		if text, err := readFile(run); err == nil {
 			if first, _, _ := strings.Cut(string(text), "\n"); strings.HasPrefix(first, "#!") {
-				s.command = append(strings.Fields(first[2:]), run)
-				d.notes[len(d.notes)-1].Text = "is not executable; it is given to what its first line names"
+				command = append(strings.Fields(first[2:]), run)
+				what = "what its first line names"
 			}
 		}
+		d.note(file(run), "is not executable; it is given to %s", what)
 	}
+	s.set("command", command)
+	s.set("cwd", dir)
+	s.set("log", "true")
+	s.set("enabled", disabled(exists(filepath.Join(dir, "down"))))
 	d.interpreter(run)
-	s.disabled = exists(filepath.Join(dir, "down"))
-	s.stop.grace = d.milliseconds(dir, "timeout-kill")
-	if s.stop.grace == "" {
-		d.note(dir, 0, "timeout-kill", "s6 waits for ever for the end of the service; hinit sends KILL after stop.grace (30s)")
+	d.files(s, dir, "run", "down")
+	if s.text("stop.grace") == "" {
+		d.note(from{place{file: dir}, "timeout-kill"}, "s6 waits for ever for the end of the service; hinit sends KILL after stop.grace (30s)")
 	}
-	if signal := d.word(dir, "down-signal"); signal != "" {
-		name, known := signalName(signal)
-		if known {
-			s.stop.signal = name
-		} else {
-			d.note(filepath.Join(dir, "down-signal"), 0, "", "hinit does not stop with %s; TERM is taken", signal)
-		}
-	}
-	if fd := d.word(dir, "notification-fd"); fd != "" {
-		s.notify = mapping(true, key{"fd", scalar(fd)})
-	}
-	d.remarks(dir, "run", "type", "notification-fd", "down", "timeout-kill", "down-signal", "dependencies", "dependencies.d")
 }
 
 // oneshot takes over a oneshot: the file up is a command line of execline.
 func (d *s6dir) oneshot(name, dir string) {
-	s := d.add(dir, 0, name)
+	s := d.add(place{file: dir}, name)
 	up := filepath.Join(dir, "up")
 	text := d.word(dir, "up")
-	words, err := split(text)
+	words, err := split(text, shellEscape)
 	switch {
 	case err == nil && len(words) > 0 && !strings.ContainsAny(text, "\n{}$#"):
-		s.command = words
+		s.set("command", words)
 	case strings.HasPrefix(text, "#!"):
 		first, _, _ := strings.Cut(text[2:], "\n")
-		s.command = append(strings.Fields(first), up)
+		s.set("command", append(strings.Fields(first), up))
 	default:
-		s.command = []string{"execlineb", "-P", up}
-		d.note(up, 0, "", "is a script of execline; install execlineb, or write it for sh")
+		s.set("command", []string{"execlineb", "-P", up})
+		d.note(file(up), "is a script of execline; install execlineb, or write it for sh")
 	}
 	d.interpreter(up)
-	s.task.once = "boot"
+	s.set("once", "boot")
 	if exists(filepath.Join(dir, "down")) {
-		d.note(filepath.Join(dir, "down"), 0, "", "a task is not undone when the container stops")
+		d.note(file(dir, "down"), "a task is not undone when the container stops")
 	}
-	d.remarks(dir, "up", "down", "type", "dependencies", "dependencies.d")
+	d.files(s, dir, "up", "down")
 }
 
 // depend takes over the dependencies of a service, those on bundles as those on what is in them.
@@ -267,11 +264,11 @@ func (d *s6dir) depend(s *service) {
 		}
 		found := d.find(name)
 		if len(found) == 0 {
-			d.note(filepath.Join(dir, "dependencies.d", name), 0, "", "there is no such service here; it is not waited for")
+			d.note(file(dir, "dependencies.d", name), "there is no such service here; it is not waited for")
 		}
 		for _, other := range found {
 			n := need{name: other.name}
-			if other.task.once == "" && other.notify == nil {
+			if other.text("once") == "" && other.text("notify.fd") == "" {
 				n.until = "started"
 			}
 			s.wait(n)

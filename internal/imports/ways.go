@@ -1,9 +1,6 @@
 package imports
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // ways tells what does the work of a setting that hinit has not, by the other supervisor's name of it.
 var ways = map[string]string{
@@ -47,13 +44,4 @@ func oneLine(text string) string {
 		line += "…"
 	}
 	return line
-}
-
-// seconds reads a number of seconds, and says where there is none.
-func (im *importer) seconds(file string, e entry, where string) string {
-	text := seconds(e.text())
-	if text == "" && strings.Trim(e.text(), "0.") != "" {
-		im.note(file, e.line, where, "%s is no number of seconds from 0 on; write it into hinit.yaml", fmt.Sprintf("%q", oneLine(e.text())))
-	}
-	return text
 }

@@ -3,25 +3,43 @@ package imports
 import (
 	"errors"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
-// split takes a command line apart as a shell would, with quotes and backslashes and nothing else.
-func split(line string) (words []string, err error) {
+// unescape reads what a backslash stands for, inside quotes of a kind or outside of them (0). It returns the length of what it has read, 0 for
+// an error.
+type unescape func(rest string, quote rune) (text string, length int)
+
+// shellEscape is the backslash of a shell.
+func shellEscape(rest string, quote rune) (text string, length int) {
+	_, size := utf8.DecodeRuneInString(rest[1:])
+	switch {
+	case quote == '\'':
+		return `\`, 1
+	case size > 0 && quote == '"' && !strings.ContainsRune("\"\\$`", rune(rest[1])):
+		return rest[:1+size], 1 + size
+	case size > 0:
+		return rest[1 : 1+size], 1 + size
+	}
+	return "", 0
+}
+
+// split takes a command line apart, with quotes and backslashes and nothing else.
+func split(line string, escape unescape) (words []string, err error) {
 	var word strings.Builder
-	open, escaped, begun := rune(0), false, false
-	for _, r := range line {
+	open, begun := rune(0), false
+	for i := 0; i < len(line); {
+		r, size := utf8.DecodeRuneInString(line[i:])
 		switch {
-		case escaped:
-			if open == '"' && !strings.ContainsRune("\"\\$`", r) {
-				word.WriteByte('\\')
+		case r == '\\':
+			var text string
+			if text, size = escape(line[i:], open); size == 0 {
+				return nil, errors.New("a backslash stands at the end")
 			}
-			word.WriteRune(r)
-			escaped = false
-		case r == '\\' && open != '\'':
-			escaped, begun = true, true
+			word.WriteString(text)
+			begun = true
 		case open != 0 && r == open:
 			open = 0
 		case open != 0:
@@ -38,8 +56,9 @@ func split(line string) (words []string, err error) {
 			word.WriteRune(r)
 			begun = true
 		}
+		i += size
 	}
-	if open != 0 || escaped {
+	if open != 0 {
 		return nil, errors.New("a quote is not closed")
 	}
 	if begun {
@@ -53,8 +72,8 @@ var variable = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 })
 
-// quote writes a word for a shell; references to variables stay ones.
-func quote(word string) string {
+// quote writes a word for a shell. The parts that references finds stay references to variables; $$ is one dollar there.
+func quote(word string, references *regexp.Regexp) string {
 	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+") == "" {
 		return word
 	}
@@ -65,9 +84,13 @@ func quote(word string) string {
 			b.WriteString("'" + strings.ReplaceAll(text, "'", `'\''`) + "'")
 		}
 	}
-	for _, at := range variable().FindAllStringIndex(word, -1) {
+	for _, at := range references.FindAllStringIndex(word, -1) {
 		put(word[last:at[0]])
-		b.WriteString(`"` + word[at[0]:at[1]] + `"`)
+		if found := word[at[0]:at[1]]; found == "$$" {
+			put("$")
+		} else {
+			b.WriteString(`"` + found + `"`)
+		}
 		last = at[1]
 	}
 	put(word[last:])
@@ -81,17 +104,7 @@ func quote(word string) string {
 func throughShell(words []string) []string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
-		quoted[i] = quote(w)
+		quoted[i] = quote(w, variable())
 	}
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
-}
-
-// codes returns the exit codes of a list that mean success besides 0.
-func codes(list []string) (others []string) {
-	for _, code := range list {
-		if n, err := strconv.Atoi(strings.TrimSpace(code)); err == nil && n > 0 && n < 256 {
-			others = append(others, strconv.Itoa(n))
-		}
-	}
-	return others
 }

@@ -1,0 +1,407 @@
+package imports
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// unitKinds are the units that are taken over. The other kinds are named where a directory has one.
+var unitKinds = []string{".service", ".timer"}
+
+// units are units of systemd that are imported together.
+type units struct {
+	*importer
+	dir  string
+	list []*unit
+}
+
+// unit is a unit with its drop-ins.
+type unit struct {
+	name, kind       string // name without its kind
+	prefix, instance string // what is before and after @
+	place            place
+	keys             []setting // of all its files
+	service          *service  // of a .service
+}
+
+// systemd reads a unit, an instance of a template, or all units of a directory.
+func (im *importer) systemd(path string) error {
+	u := &units{importer: im, dir: filepath.Dir(path)}
+	names := []string{filepath.Base(path)}
+	if found, _ := filepath.Glob(filepath.Join(path, "*.*")); len(found) > 0 {
+		u.dir, names = path, nil
+		for _, name := range found {
+			names = append(names, filepath.Base(name))
+		}
+	} else if timer := strings.TrimSuffix(names[0], ".service") + ".timer"; exists(filepath.Join(u.dir, timer)) {
+		names = append(names, timer)
+	}
+	im.defaults.values = values{
+		"restart.max_restarts": "5", "restart.max_restarts_window": "10s", "stop.grace": "90s", // systemd-system.conf(5)
+		"restart.initial": "100ms", "restart.factor": "1", "restart.max": "100ms",
+	}
+	for _, name := range names {
+		if err := u.load(name); err != nil {
+			return err
+		}
+	}
+	for _, n := range u.list {
+		if n.kind == ".service" {
+			n.service = im.add(n.place, n.name)
+			u.translate(n)
+		}
+	}
+	for _, n := range u.list {
+		if n.kind == ".timer" {
+			u.timer(n)
+		}
+	}
+	for _, n := range u.list {
+		if n.service != nil {
+			u.order(n)
+			im.needCommand(n.service, from{n.place, n.name})
+		}
+	}
+	return nil
+}
+
+// load reads a unit with its drop-ins, and the units that it activates. A unit that is there already is not read again.
+func (u *units) load(name string) error {
+	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
+	n.name = strings.TrimSuffix(name, n.kind)
+	if slices.ContainsFunc(u.list, func(other *unit) bool { return other.name == n.name && other.kind == n.kind }) {
+		return nil
+	}
+	if !slices.Contains(unitKinds, n.kind) {
+		if slices.Contains([]string{".socket", ".path", ".mount", ".automount", ".swap", ".target", ".slice"}, n.kind) {
+			u.note(from{place: n.place}, "hinit has services and tasks only; this unit is left out")
+		}
+		return nil
+	}
+	parts, dropIns := []string{n.place.file}, []string{name}
+	templated := false
+	if n.prefix, n.instance, templated = strings.Cut(n.name, "@"); templated {
+		template := n.prefix + "@" + n.kind
+		if dropIns = append(dropIns, template); !exists(n.place.file) {
+			n.place.file = filepath.Join(u.dir, template)
+			parts[0] = n.place.file
+		}
+	}
+	for _, name := range slices.Backward(slices.Compact(dropIns)) { // the instance's own are last
+		more, _ := filepath.Glob(filepath.Join(u.dir, name+".d", "*.conf"))
+		parts = append(parts, more...)
+	}
+	for _, part := range parts {
+		if err := u.read(n, part); err != nil {
+			return err
+		}
+	}
+	if templated && n.instance == "" {
+		n.instance = n.last("DefaultInstance")
+		if n.name += n.instance; n.instance == "" {
+			u.note(from{place: n.place}, "is a template; import an instance of it: hinit import %s", filepath.Join(u.dir, n.prefix+"@NAME"+n.kind))
+			return nil
+		}
+	}
+	u.specifiers(n)
+	u.list = append(u.list, n)
+	activates := strings.Fields(n.last("OnFailure"))
+	if n.kind == ".timer" {
+		activates = []string{n.activates()}
+	}
+	for _, other := range activates {
+		template := regexp.MustCompile(`@.*\.`).ReplaceAllString(other, "@.")
+		if exists(filepath.Join(u.dir, other)) || exists(filepath.Join(u.dir, template)) {
+			if err := u.load(other); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// read adds the settings of a file. An empty value takes back those before it.
+func (u *units) read(n *unit, path string) error {
+	sections, err := u.readINI(path, dialect{separators: "=", unit: true})
+	for _, s := range sections {
+		if !slices.Contains([]string{"Unit", "Service", "Timer", "Install"}, s.name) {
+			if !strings.HasPrefix(s.name, "X-") {
+				u.note(from{s.place, s.name}, "hinit has nothing like this section; hinit config schema lists what it has")
+			}
+			continue
+		}
+		for _, k := range s.keys {
+			if k.value == "" {
+				n.keys = slices.DeleteFunc(n.keys, func(before setting) bool { return before.name == k.name })
+			}
+			if k.value != "" || strings.HasPrefix(k.name, "Capability") { // where it means none
+				n.keys = append(n.keys, k)
+			}
+		}
+	}
+	return err
+}
+
+// last is the last value of a setting.
+func (n *unit) last(name string) (value string) {
+	for _, k := range n.keys {
+		if k.name == name {
+			value = k.value
+		}
+	}
+	return value
+}
+
+// activates is the name of the unit that a timer starts.
+func (n *unit) activates() string { return cmp.Or(n.last("Unit"), n.name+".service") }
+
+var specifier = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%[A-Za-z%]`) })
+
+// specifiers fills in what systemd.unit(5) has for %. The host's name is filled in when a command runs, from the environment.
+func (u *units) specifiers(n *unit) {
+	inside := func(text string) string { return strings.ReplaceAll(strings.ReplaceAll(text, "-", "/"), `\x2d`, "-") }
+	known := map[string]string{
+		"%i": n.instance, "%I": inside(n.instance), "%n": n.name + n.kind, "%N": n.name, "%p": n.prefix, "%P": inside(n.prefix),
+		"%j": n.prefix[strings.LastIndex(n.prefix, "-")+1:], "%f": "/" + inside(cmp.Or(n.instance, n.prefix)), "%%": "%",
+		"%t": "/run", "%S": "/var/lib", "%C": "/var/cache", "%L": "/var/log", "%E": "/etc", "%T": "/tmp", "%V": "/var/tmp",
+		"%h": "/root", "%u": "root", "%U": "0", "%g": "root", "%G": "0", "%s": "/bin/sh",
+	}
+	for i, k := range n.keys {
+		n.keys[i].value = specifier().ReplaceAllStringFunc(k.value, func(m string) string {
+			value, is := known[m]
+			switch {
+			case is:
+				return value
+			case m == "%H" && strings.HasPrefix(k.name, "Exec"):
+				return "${HOSTNAME}"
+			}
+			u.note(from{k.place, k.name}, "%s stands for a value of the running system; write the value into hinit.yaml", m)
+			return m
+		})
+	}
+}
+
+// unitRules are the settings of a service that have one value.
+var unitRules = map[string]rule{
+	"Restart": {key: "restart.policy", as: func(value string) (string, error) {
+		if slices.Contains([]string{"on-abnormal", "on-abort", "on-watchdog"}, value) {
+			return "on-failure", fmt.Errorf("%s is on-failure here: hinit restarts after each end with another exit code too", value)
+		}
+		if value == "no" {
+			return "never", nil
+		}
+		return value, nil
+	}},
+	"Description": {do: func(_ *importer, s *service, _ from, value string) { s.about = comment(value) }},
+	"Environment": {do: func(im *importer, s *service, at from, value string) {
+		assignments, err := unitWords(value)
+		if err != nil {
+			im.note(at, "cannot be read: %v", err)
+		}
+		s.came("env", at.place)
+		for _, a := range assignments {
+			name, value, _ := strings.Cut(a, "=")
+			s.addVariables(pair{name, value})
+		}
+	}},
+	"EnvironmentFile": {do: func(_ *importer, s *service, at from, value string) {
+		s.take("env_file", at.place, append(s.list("env_file"), value))
+	}},
+	"WorkingDirectory": {key: "cwd", as: func(value string) (string, error) {
+		if value == "~" {
+			return "", errors.New("write the home of the user into hinit.yaml")
+		}
+		return strings.TrimPrefix(value, "-"), nil
+	}},
+	"RestartSec":               {do: constantDelay(timeSpan)},
+	"SuccessExitStatus":        {do: addCodes("success_codes", " ")},
+	"RestartPreventExitStatus": {do: addCodes("park_on", " ")},
+	"RestartSteps":             {why: "set restart.factor (%s)"},
+	"RestartMaxDelaySec":       {key: "restart.max", as: timeSpan},
+	"StartLimitBurst":          {key: "restart.max_restarts"},
+	"StartLimitIntervalSec":    {key: "restart.max_restarts_window", as: timeSpan},
+	"StartLimitInterval":       {key: "restart.max_restarts_window", as: timeSpan},
+	"TimeoutStopSec":           {key: "stop.grace", as: timeSpan},
+	"TimeoutSec":               {key: "stop.grace", as: timeSpan},
+	"KillSignal":               {key: "stop.signal", as: signalName},
+	"WatchdogSec":              {key: "watchdog", as: timeSpan},
+	"UMask":                    {key: "umask"},
+	"Nice":                     {key: "nice"},
+	"OOMScoreAdjust":           {key: "oom_score"},
+	"IOSchedulingClass":        {key: "ionice.class"},
+	"IOSchedulingPriority":     {key: "ionice.level"},
+	"MemoryHigh":               {key: "memory.warn"},
+	"MemoryMax":                {key: "memory.restart"},
+	"CPUAffinity":              {key: "cpu_affinity", as: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
+	"NoNewPrivileges":          {key: "no_new_privs", as: whenSet("true", "")},
+	"RestartForceExitStatus":   {why: "hinit restarts by restart.policy; see restart.immediate_on"},
+	"KillMode": {as: func(value string) (string, error) {
+		if value == "process" || value == "none" {
+			return "", fmt.Errorf("hinit always stops all processes of a service (%s)", value)
+		}
+		return "", nil
+	}},
+	"PIDFile":        {why: "hinit has no need of it: it knows the processes of its services"},
+	"ExecStopPost":   {why: "services of hinit.yaml have no finish script; what it cleans up (%s), do at the beginning of command"},
+	"ExecCondition":  {why: "hinit has no conditions; test it in command (%s)"},
+	"StandardInput":  {why: "a service has no terminal under hinit; its standard input is empty"},
+	"StandardOutput": {as: standardOutput},
+	"StandardError":  {as: standardOutput},
+	"Conflicts":      {why: "hinit has no conflicts between services; hinit stop ends the other one"},
+	"Alias":          {why: "a service has one name in hinit (%s)"},
+	"RootDirectory":  {why: "hinit isolates no service; give it to the container that hinit is in"},
+}
+
+// unitReasons say why settings are left out, for each kind of them. A %s is the value.
+var unitReasons = []struct{ names, why string }{
+	{"Condition|Assert", "hinit has no conditions; test it in command (%s)"},
+	{"(Runtime|State|Cache|Logs|Configuration)Directory", "hinit makes no directories; make it in the image, or before the program in command (%s)"},
+	{"Protect|Private|Restrict|SystemCall|Capability|Ambient|Read|Inaccessible|NoExec|ExecPaths|Temporary|Bind|Root|Mount|Lock|MemoryDeny|RemoveIPC|Device|" +
+		"IPAddress|Secure|Keyring|ProcSubset|AppArmor|SELinux|Network|PAM|DynamicUser|Supplementary", "hinit isolates no service; give it to the container that hinit is in"},
+	{"(CPU|IO|BlockIO|Memory|Tasks|StartupCPU|StartupIO)[A-Z]|Slice|Delegate|AllowedCPUs|OOMPolicy|ManagedOOM", "hinit makes no control groups; limit the container that hinit is in"},
+	{"Timeout|JobTimeout|RuntimeMax", "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
+	{"Syslog|Log[A-Z]|TTY", "each service has a log of its own, below logs.dir"},
+}
+
+// unitIgnored are settings that hinit does as systemd does, or that mean nothing in a container.
+var unitIgnored = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile("^(WantedBy|RequiredBy|UpheldBy|Also|DefaultInstance|DefaultDependencies|IgnoreSIGPIPE|PassEnvironment|RemainAfterExit|NotifyAccess|" +
+		"SendSIGKILL|GuessMainPID|RequiresMountsFor|WantsMountsFor|CollectMode|Sources?Path|Propagates\\w+|Reload\\w+From|RefuseManual\\w+|AllowIsolate|Documentation|StopWhenUnneeded)$")
+})
+
+func standardOutput(value string) (string, error) {
+	if slices.Contains([]string{"journal", "syslog", "kmsg", "inherit", "journal+console", "syslog+console"}, value) {
+		return "", nil
+	}
+	return "", fmt.Errorf("one log takes both streams, logs/NAME/current below logs.dir (%s)", value)
+}
+
+// translate takes over the settings of a service.
+func (u *units) translate(n *unit) {
+	s := n.service
+	s.set("log", "true")
+	u.kindOf(n)
+	for _, k := range n.keys {
+		at := from{k.place, k.name}
+		switch limit, isLimit := strings.CutPrefix(k.name, "Limit"); {
+		case k.name == "Type", unitIgnored().MatchString(k.name), slices.Contains(unitOrder, k.name), slices.Contains(unitCommands, k.name): // elsewhere
+		case k.name == "User":
+			s.take("user", k.place, k.value+strings.TrimSuffix(":"+n.last("Group"), ":"))
+		case k.name == "Group":
+			if n.last("User") == "" {
+				u.note(at, "is left out without a user; write user: NAME:%s", k.value)
+			}
+		case isLimit:
+			limits, _ := s.values["limits"].([]pair)
+			s.take("limits", k.place, append(limits, pair{strings.ToLower(limit), strings.ReplaceAll(k.value, "infinity", "unlimited")}))
+		case strings.HasPrefix(k.name, "StartLimitInterval") && strings.Trim(k.value, "0s") == "":
+			s.take("restart.max_restarts", k.place, "0")
+		case k.name == "TimeoutStartSec" && s.text("notify.protocol") != "":
+			span, err := timeSpan(k.value)
+			if err != nil {
+				span = "0s"
+			}
+			s.take("notify.timeout", k.place, span)
+		case !u.apply(unitRules, k.name, at, s, k.value):
+			u.leaveOutSetting(at, k)
+		}
+	}
+	u.commands(n)
+}
+
+// leaveOutSetting says why a setting is left out.
+func (u *units) leaveOutSetting(at from, k setting) {
+	why := otherWay(k.name) + " (%s)"
+	for _, r := range unitReasons {
+		if regexp.MustCompile("^(" + r.names + ")").MatchString(k.name) {
+			why = r.why
+			break
+		}
+	}
+	u.note(at, "%s", strings.ReplaceAll(why, "%s", oneLine(k.value)))
+}
+
+// kindOf takes over the type of a service.
+func (u *units) kindOf(n *unit) {
+	s, kind := n.service, cmp.Or(n.last("Type"), "simple")
+	at := from{n.place, "Type"}
+	for _, k := range n.keys {
+		if k.name == "Type" {
+			at.place = k.place
+		}
+	}
+	s.set("restart.policy", "never")
+	switch kind {
+	case "oneshot":
+		s.set("once", "boot")
+		s.set("restart.policy", "")
+	case "notify", "notify-reload":
+		s.set("notify.protocol", "systemd")
+		s.set("notify.timeout", cmp.Or(n.last("TimeoutSec"), "90s"))
+		if kind == "notify-reload" {
+			s.set("reload_signal", "HUP")
+		}
+	case "forking":
+		s.set("enabled", "false")
+		u.note(at, "is not enabled: a service stays in the foreground under hinit; give the program the option for that, and remove enabled: false")
+	case "dbus", "idle":
+		u.note(at, "counts as started at once (%s); add a check of kind ready where others wait for it", kind)
+	}
+}
+
+// unitOrder are the settings that name other units.
+var unitOrder = []string{"After", "Before", "Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "OnFailure"}
+
+// order takes over what a unit says of other units. Those that are not imported are named.
+func (u *units) order(n *unit) {
+	s := n.service
+	required := strings.Fields(n.last("Requires") + " " + n.last("Requisite") + " " + n.last("BindsTo"))
+	for _, k := range n.keys {
+		if !slices.Contains(unitOrder, k.name) {
+			continue
+		}
+		at := from{k.place, k.name}
+		var absent, restarting []string
+		for name := range strings.FieldsSeq(k.value) {
+			found := u.find(strings.TrimSuffix(name, ".service"))
+			if len(found) == 0 {
+				absent = append(absent, name)
+			}
+			for _, other := range found {
+				switch k.name {
+				case "After":
+					w := need{name: other.name, optional: !slices.Contains(required, name), place: k.place}
+					if w.optional && other.isTask() {
+						w.until = "started"
+					}
+					s.wait(w)
+				case "Before":
+					other.wait(need{name: s.name, optional: true, place: k.place})
+				case "OnFailure":
+					switch {
+					case !other.isTask():
+						other.set("enabled", "false")
+					case other.text("schedule.cron") == "":
+						other.set("once", "manual")
+					}
+					runAfter(s, "failed", other, k.place)
+				case "PartOf", "BindsTo":
+					restarting = append(restarting, other.name)
+				}
+			}
+		}
+		if len(absent) > 0 {
+			u.note(at, "not imported, and not waited for: %s", strings.Join(absent, ", "))
+		}
+		if len(restarting) > 0 {
+			s.take("restart_on", k.place, append(s.list("restart_on"), restarting...))
+			u.note(at, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
+		}
+	}
+}

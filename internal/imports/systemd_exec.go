@@ -1,0 +1,186 @@
+package imports
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+
+	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/config"
+)
+
+// unitCommands are the settings with commands.
+var unitCommands = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecStop", "ExecReload"}
+
+// unitVariable is what systemd fills in inside a word.
+var unitVariable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`) })
+
+// noVariable finds none.
+var noVariable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[^\s\S]`) })
+
+// separateVariable is a word that systemd splits at its blanks.
+var separateVariable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`) })
+
+// killing is a command that sends a signal to the main process.
+var killing = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+)\s+)?\$\{?MAINPID\}?$`)
+})
+
+// unitCommand is one command of a unit.
+type unitCommand struct {
+	words          []string
+	mayFail, fills bool // a failure doesn't count; variables are filled in
+}
+
+// commandsOf reads the commands of a setting, with their prefixes.
+func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
+	at := from{k.place, k.name}
+	line := strings.TrimLeft(k.value, "-@:+!|")
+	prefixes := k.value[:len(k.value)-len(line)]
+	words, err := unitWords(line)
+	if err != nil {
+		u.note(at, "cannot be taken apart: %v", err)
+	}
+	if strings.Contains(prefixes, "@") && len(words) > 1 {
+		u.note(at, "hinit passes the program's own name as its first argument, not %s", words[1])
+		words = append(words[:1], words[2:]...)
+	}
+	if user := n.last("User"); strings.ContainsAny(prefixes, "+!") && user != "" {
+		u.note(at, "runs as %s here too; let root do it in a task of its own, which this service needs", user)
+	}
+	begin := 0
+	for i := range len(words) + 1 {
+		if i < len(words) && words[i] != ";" {
+			words[i] = strings.ReplaceAll(words[i], `\;`, ";")
+			continue
+		}
+		if i > begin {
+			list = append(list, unitCommand{words[begin:i], strings.Contains(prefixes, "-"), !strings.Contains(prefixes, ":")})
+		}
+		begin = i + 1
+	}
+	return list
+}
+
+// shell writes the command for sh, and reports whether it has variables.
+func (c unitCommand) shell() (text string, variables bool) {
+	words := make([]string, len(c.words))
+	for i, word := range c.words {
+		switch {
+		case !c.fills:
+			words[i] = quote(word, noVariable())
+		case separateVariable().MatchString(word):
+			words[i], variables = word, true
+		default:
+			words[i] = quote(word, unitVariable())
+			variables = variables || strings.Contains(strings.ReplaceAll(word, "$$", ""), "${")
+		}
+	}
+	return strings.Join(words, " "), variables
+}
+
+// sequenceOf makes one command of several, each of which has to succeed. The process is the last one, unless its failure doesn't count.
+func sequenceOf(list []unitCommand, lastMayFail bool) []string {
+	var parts []string
+	simple := len(list) == 1
+	for i, c := range list {
+		text, variables := c.shell()
+		last := i == len(list)-1
+		switch {
+		case c.mayFail && (!last || lastMayFail):
+			text, simple = "{ "+text+" || true; }", false
+		case last:
+			text = "exec " + text
+		}
+		parts = append(parts, text)
+		simple = simple && !variables
+	}
+	if !simple {
+		return []string{"sh", "-c", strings.Join(parts, " && ")}
+	}
+	words := list[0].words
+	for i, word := range words {
+		if list[0].fills {
+			words[i] = strings.ReplaceAll(word, "$$", "$")
+		}
+	}
+	return words
+}
+
+// commands takes over what a unit runs.
+func (u *units) commands(n *unit) {
+	s, by := n.service, make(map[string][]unitCommand)
+	for _, k := range n.keys {
+		at := from{k.place, k.name}
+		kill := killing().FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
+		switch {
+		case k.name == "ExecStop" && kill != nil:
+			u.apply(unitRules, "KillSignal", at, s, kill[1])
+		case k.name == "ExecReload" && kill != nil:
+			signal, err := signalName(kill[1])
+			if err != nil {
+				u.note(at, "hinit reload sends no %s", kill[1])
+			}
+			s.take("reload_signal", k.place, signal)
+		case k.name == "ExecReload":
+			u.note(at, "hinit reload sends reload_signal and runs no command (%s)", oneLine(k.value))
+		case k.name == "ExecStop" && strings.Contains(k.value, "MAINPID"):
+			u.note(at, "stop_command knows no process id; see stop.signal (%s)", oneLine(k.value))
+		case k.name == "ExecStart" || k.name == "ExecStop" || k.name == "ExecStartPre" || k.name == "ExecStartPost":
+			by[k.name] = append(by[k.name], u.commandsOf(n, k)...)
+		}
+		if key, is := map[string]string{"ExecStart": "command", "ExecStop": "stop_command"}[k.name]; is {
+			s.came(key, k.place)
+		}
+	}
+	if start := by["ExecStart"]; len(start) > 0 {
+		s.set("command", sequenceOf(append(by["ExecStartPre"], start...), s.isTask()))
+	}
+	if stop := by["ExecStop"]; len(stop) > 0 {
+		s.set("stop_command", sequenceOf(stop, true))
+	}
+	if post := by["ExecStartPost"]; len(post) > 0 && !s.isTask() {
+		after := u.add(n.place, s.name+"-post")
+		after.about = "Runs after each start of " + s.name + "."
+		for _, key := range []string{"user", "cwd", "env", "env_file"} {
+			after.set(key, s.values[key])
+		}
+		after.set("command", sequenceOf(post, true))
+		after.set("once", "manual")
+		runAfter(s, "ready", after, n.place)
+	}
+}
+
+// runAfter starts a task or a service after each event of another service.
+func runAfter(s *service, event string, other *service, at place) {
+	order := []string{"hinit", "start", other.name}
+	if other.isTask() {
+		order = []string{"hinit", "run-once", "--no-wait", other.name}
+	}
+	on, _ := s.values["on"].(*yaml.Node)
+	if on == nil {
+		on = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
+		s.take("on", at, on)
+	}
+	words := valueNode(config.Key{Value: &order}, order)
+	exec := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{text("exec"), words}}
+	on.Content = append(on.Content, text(event), exec)
+}
+
+// unitWords takes a line apart by the rules of systemd.syntax(7): with quotes, and with the escapes of C everywhere.
+func unitWords(line string) ([]string, error) { return split(line, unitEscape) }
+
+func unitEscape(rest string, quote rune) (text string, length int) {
+	if strings.HasPrefix(rest, `\s`) {
+		return " ", 2
+	}
+	if made, _, tail, err := strconv.UnquoteChar(rest, '"'); err == nil {
+		return string(made), len(rest) - len(tail)
+	}
+	if len(rest) > 1 && rest[1] == '\'' {
+		return "'", 2
+	}
+	return rest[:min(2, len(rest))], min(2, len(rest)) // as it is: \; and what systemd does not know
+}
