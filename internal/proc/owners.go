@@ -40,12 +40,12 @@ func (r Roots) Owners(all map[int]stat) map[int]int {
 	return of
 }
 
-// marks returns the main processes by their marks.
+// marks returns the main processes by their marks. hinit's own limit is the mark of the newest run. A smaller limit is one of somebody who
+// limits real-time scheduling in earnest.
 func (r Roots) marks() map[Mark]int {
 	marks := make(map[Mark]int, len(r.Mains))
-	own, _ := r.Mark(r.Init)
 	for main := range r.Mains {
-		if mark, ok := r.Mark(main); ok && mark.Limit != 0 && mark.Limit != own.Limit {
+		if mark, ok := r.Mark(main); ok && mark.Limit > firstMark>>1 {
 			marks[mark] = main
 		}
 	}

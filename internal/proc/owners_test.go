@@ -37,6 +37,26 @@ func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 	}
 }
 
+// hinit tree and the metrics showed what the newest service had started in a session of its own as a process of no service. hinit's own limit is
+// the mark of that service.
+func TestTheNewestServiceKeepsItsProcesses(t *testing.T) {
+	const old, newest = firstMark - outerStep, firstMark - 2*outerStep
+	limits := map[int]uint64{1: newest, 10: old, 11: old, 20: newest, 21: newest, 30: 500000, 31: 500000}
+	all := make(map[int]stat)
+	for pid := range limits {
+		all[pid] = stat{Parent: 1, Session: pid, Group: pid}
+	}
+	all[1] = stat{}
+	owners := Roots{Init: 1, Mains: map[int]string{10: "old", 20: "newest", 30: "limited"}, Mark: func(pid int) (Mark, bool) {
+		return Mark{Limit: limits[pid]}, true
+	}}.Owners(all)
+	for pid, want := range map[int]int{11: 10, 21: 20, 31: 0} {
+		if owners[pid] != want {
+			t.Errorf("process %d counts for the service of process %d, want %d", pid, owners[pid], want)
+		}
+	}
+}
+
 // A chain of more than a thousand processes, each in a session of its own, counts for its service.
 func TestALongChainCountsForItsService(t *testing.T) {
 	all := map[int]stat{1: {}}
