@@ -29,11 +29,12 @@ const (
 // has asked for, and does not list it yet: but its name, which is the key's, is taken.
 func (s *Sandbox) acquire(ctx context.Context) error {
 	c, found, err := s.probe(ctx)
+	var plan Spec
+	if err == nil && !found {
+		plan, err = s.plan(ctx)
+	}
 	for limit := time.Now().Add(takenTime); err == nil && !found; {
-		var spec Spec
-		if spec, err = s.plan(ctx); err != nil {
-			break
-		}
+		spec := plan
 		if time.Now().After(limit) { // it is of a container that can't be used
 			spec.Name = newName()
 		}
@@ -56,22 +57,15 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 	return nil
 }
 
-// plan is the container to make: what the options say, or again what was made before, to begin in the tracked directory.
+// plan is the container to make: what the options say, to begin in the tracked directory.
 func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
-	if s.spec == nil {
-		spec, err := s.m.Spec(ctx, s.key)
-		if err != nil {
-			return Spec{}, err
-		}
-		s.spec = &spec
-	}
-	spec := *s.spec.clone()
+	spec, err := s.m.Spec(ctx, s.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if spec.Name = s.m.nameOf(s.labels); s.dir != s.m.opts.Cwd { // a command has left the session there
 		spec.Dir = s.dir
 	}
-	return spec, nil
+	return spec, err
 }
 
 // probe looks for the container by its labels and makes it run: the running one, else the first. One that can't be made to run is

@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"hinit/sandbox/dockerflags"
 )
 
 // The words of HINIT_SANDBOX_ALLOW, which counts without the service only.
@@ -74,11 +76,7 @@ func FlagLeadsOut(name, value string, permitted ...string) (what, word string) {
 	if name == "label" && strings.HasPrefix(value, "hinit-") {
 		return "the label " + value, ""
 	}
-	set, known := containerFlags[name]
-	if !known {
-		return "", ""
-	}
-	s := (&Spec{}).clone()
-	_ = set(s, value) // one that is wrong in part is looked at too
+	s := new(Spec)
+	_ = s.Set([]dockerflags.Flag{{Name: name, Value: value}}) // one that is wrong in part is looked at too
 	return s.LeadsOut(permitted...)
 }

@@ -15,24 +15,27 @@ import (
 )
 
 // ApplyFlags reads flags of docker run into the Spec, up to the first argument that is none, and returns the rest: image and command.
-// A flag that it doesn't know is an error, and changes nothing. -e NAME takes the value of this process.
+// -e NAME takes the value of this process. Do not use the Spec after an error.
 func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	flags, rest, err := dockerflags.Container.Split(args)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the flags of docker run: %w", err)
 	}
-	next := s.clone()
+	return rest, s.Set(flags)
+}
+
+// Set is [Spec.ApplyFlags] of flags that were read already. A flag that it doesn't know is an error.
+func (s *Spec) Set(flags []dockerflags.Flag) error {
 	for _, f := range flags {
-		set, known := containerFlags[f.Name]
+		field, known := containerFlags[f.Name]
 		if !known {
-			return nil, fmt.Errorf("cannot use --%s: it is no flag of docker run that a sandbox knows", f.Name)
+			return fmt.Errorf("cannot use --%s: it is no flag of docker run that a sandbox knows", f.Name)
 		}
-		if err := set(next, f.Value); err != nil {
-			return nil, fmt.Errorf("cannot use --%s=%s: %w", f.Name, f.Value, err)
+		if err := setField(field(s), f.Value); err != nil {
+			return fmt.Errorf("cannot use --%s=%s: %w", f.Name, f.Value, err)
 		}
 	}
-	*s = *next
-	return rest, nil
+	return nil
 }
 
 // FlagNames are the long names of the flags that [Spec.ApplyFlags] knows, sorted.
@@ -40,150 +43,125 @@ func FlagNames() []string {
 	return slices.Sorted(maps.Keys(containerFlags))
 }
 
-// clone copies a Spec so far that setting a flag does not change the original.
-func (s *Spec) clone() *Spec {
-	c := *s
-	c.Labels, c.Storage, c.Ulimits = map[string]string{}, map[string]string{}, map[string]string{}
-	for _, m := range []struct{ to, from map[string]string }{{c.Labels, s.Labels}, {c.Storage, s.Storage}, {c.Ulimits, s.Ulimits}} {
-		maps.Copy(m.to, m.from)
-	}
-	for _, list := range []*[]string{&c.Env, &c.CapDrop, &c.CapAdd, &c.SecurityOpt, &c.Devices, &c.Groups, &c.DNS, &c.Hosts, &c.Ports} {
-		*list = slices.Clone(*list)
-	}
-	c.Mounts = slices.Clone(s.Mounts)
-	return &c
+// byteSize is a number of bytes as docker reads it: 512m, 1g, 10485760b.
+type byteSize int64
+
+// containerFlags are the flags of docker run by their long names, each with the field that it sets, or the function that does.
+var containerFlags = map[string]func(*Spec) any{
+	"name":         func(s *Spec) any { return &s.Name },
+	"user":         func(s *Spec) any { return &s.User },
+	"workdir":      func(s *Spec) any { return &s.Dir },
+	"hostname":     func(s *Spec) any { return &s.Hostname },
+	"network":      func(s *Spec) any { return &s.Network },
+	"net":          func(s *Spec) any { return &s.Network },
+	"pid":          func(s *Spec) any { return &s.PIDMode },
+	"ipc":          func(s *Spec) any { return &s.IPCMode },
+	"uts":          func(s *Spec) any { return &s.UTSMode },
+	"userns":       func(s *Spec) any { return &s.UserNS },
+	"cgroupns":     func(s *Spec) any { return &s.CgroupNS },
+	"runtime":      func(s *Spec) any { return &s.Runtime },
+	"restart":      func(s *Spec) any { return &s.Restart },
+	"init":         func(s *Spec) any { return &s.Init },
+	"privileged":   func(s *Spec) any { return &s.Privileged },
+	"read-only":    func(s *Spec) any { return &s.ReadOnly },
+	"cap-drop":     func(s *Spec) any { return &s.CapDrop },
+	"cap-add":      func(s *Spec) any { return &s.CapAdd },
+	"security-opt": func(s *Spec) any { return &s.SecurityOpt },
+	"device":       func(s *Spec) any { return &s.Devices },
+	"group-add":    func(s *Spec) any { return &s.Groups },
+	"dns":          func(s *Spec) any { return &s.DNS },
+	"add-host":     func(s *Spec) any { return &s.Hosts },
+	"publish":      func(s *Spec) any { return &s.Ports },
+	"memory":       func(s *Spec) any { return (*byteSize)(&s.Memory) },
+	"shm-size":     func(s *Spec) any { return (*byteSize)(&s.ShmSize) },
+	"pids-limit":   func(s *Spec) any { return &s.PidsLimit },
+	"cpus":         func(s *Spec) any { return &s.CPUs },
+	"label":        func(s *Spec) any { return &s.Labels },
+	"storage-opt":  func(s *Spec) any { return &s.Storage },
+	"ulimit":       func(s *Spec) any { return &s.Ulimits },
+	"env":          func(s *Spec) any { return s.setEnv },
+	"entrypoint":   func(s *Spec) any { return s.setEntrypoint },
+	"tmpfs":        func(s *Spec) any { return s.mounts(parseTmpfs) },
+	"volume":       func(s *Spec) any { return s.mounts(parseAgentVolume) },
+	"mount":        func(s *Spec) any { return s.mounts(parseMount) },
 }
 
-// containerFlags are the flags of docker run by their long names.
-var containerFlags = map[string]func(*Spec, string) error{
-	"name":         text(func(s *Spec) *string { return &s.Name }),
-	"user":         text(func(s *Spec) *string { return &s.User }),
-	"workdir":      text(func(s *Spec) *string { return &s.Dir }),
-	"hostname":     text(func(s *Spec) *string { return &s.Hostname }),
-	"network":      text(func(s *Spec) *string { return &s.Network }),
-	"net":          text(func(s *Spec) *string { return &s.Network }),
-	"pid":          text(func(s *Spec) *string { return &s.PIDMode }),
-	"ipc":          text(func(s *Spec) *string { return &s.IPCMode }),
-	"uts":          text(func(s *Spec) *string { return &s.UTSMode }),
-	"userns":       text(func(s *Spec) *string { return &s.UserNS }),
-	"cgroupns":     text(func(s *Spec) *string { return &s.CgroupNS }),
-	"runtime":      text(func(s *Spec) *string { return &s.Runtime }),
-	"restart":      text(func(s *Spec) *string { return &s.Restart }),
-	"init":         truth(func(s *Spec) *bool { return &s.Init }),
-	"privileged":   truth(func(s *Spec) *bool { return &s.Privileged }),
-	"read-only":    truth(func(s *Spec) *bool { return &s.ReadOnly }),
-	"cap-drop":     list(func(s *Spec) *[]string { return &s.CapDrop }),
-	"cap-add":      list(func(s *Spec) *[]string { return &s.CapAdd }),
-	"security-opt": list(func(s *Spec) *[]string { return &s.SecurityOpt }),
-	"device":       list(func(s *Spec) *[]string { return &s.Devices }),
-	"group-add":    list(func(s *Spec) *[]string { return &s.Groups }),
-	"dns":          list(func(s *Spec) *[]string { return &s.DNS }),
-	"add-host":     list(func(s *Spec) *[]string { return &s.Hosts }),
-	"publish":      list(func(s *Spec) *[]string { return &s.Ports }),
-	"memory":       size(func(s *Spec) *int64 { return &s.Memory }),
-	"shm-size":     size(func(s *Spec) *int64 { return &s.ShmSize }),
-	"label":        pair(func(s *Spec) map[string]string { return s.Labels }),
-	"storage-opt":  pair(func(s *Spec) map[string]string { return s.Storage }),
-	"ulimit":       pair(func(s *Spec) map[string]string { return s.Ulimits }),
-	"pids-limit": func(s *Spec, v string) (err error) {
-		s.PidsLimit, err = strconv.ParseInt(v, 10, 64)
-		return plainNumber(err)
-	},
-	"cpus": func(s *Spec, v string) (err error) {
-		if s.CPUs, err = strconv.ParseFloat(v, 64); math.IsNaN(s.CPUs) || math.IsInf(s.CPUs, 0) {
-			err = strconv.ErrRange
-		}
-		return plainNumber(err)
-	},
-	"env": func(s *Spec, v string) error {
-		if !strings.Contains(v, "=") {
-			value, set := os.LookupEnv(v)
-			if !set {
-				return nil
-			}
-			v += "=" + value
-		}
-		s.Env = append(s.Env, v)
-		return nil
-	},
-	"entrypoint": func(s *Spec, v string) error {
-		s.Entrypoint = []string{v}
-		return nil
-	},
-	"tmpfs": func(s *Spec, v string) error {
-		target, options, _ := strings.Cut(v, ":")
-		if !filepath.IsAbs(target) {
-			return errors.New("the path must be absolute")
-		}
-		s.Mounts = append(s.Mounts, Mount{Type: "tmpfs", Target: target, Options: options})
-		return nil
-	},
-	"volume": func(s *Spec, v string) error {
-		m, err := parseVolume(v)
-		s.Mounts = append(s.Mounts, m)
-		return err
-	},
-	"mount": func(s *Spec, v string) error {
-		m, err := mount(v)
-		s.Mounts = append(s.Mounts, m)
-		return err
-	},
-}
-
-func text(field func(*Spec) *string) func(*Spec, string) error {
-	return func(s *Spec, v string) error {
-		*field(s) = v
-		return nil
-	}
-}
-
-func truth(field func(*Spec) *bool) func(*Spec, string) error {
-	return func(s *Spec, v string) error {
-		on, err := strconv.ParseBool(v)
-		if err != nil {
+// setField sets a field as one flag does.
+func setField(field any, v string) (err error) {
+	switch f := field.(type) {
+	case *string:
+		*f = v
+	case *[]string:
+		*f = append(*f, v)
+	case *bool:
+		if *f, err = strconv.ParseBool(v); err != nil {
 			return errors.New("it must be true or false")
 		}
-		*field(s) = on
-		return nil
-	}
-}
-
-func list(field func(*Spec) *[]string) func(*Spec, string) error {
-	return func(s *Spec, v string) error {
-		*field(s) = append(*field(s), v)
-		return nil
-	}
-}
-
-func pair(field func(*Spec) map[string]string) func(*Spec, string) error {
-	return func(s *Spec, v string) error {
-		name, value, _ := strings.Cut(v, "=")
-		if name == "" {
-			return errors.New("it must be NAME=VALUE")
+	case *int64:
+		if *f, err = strconv.ParseInt(v, 10, 64); err != nil {
+			return errors.New("it must be a number")
 		}
-		field(s)[name] = value
-		return nil
-	}
-}
-
-func plainNumber(err error) error {
-	if err != nil {
-		return errors.New("it must be a number")
-	}
-	return nil
-}
-
-// size reads bytes as docker does: 512m, 1g, 10485760b.
-func size(field func(*Spec) *int64) func(*Spec, string) error {
-	return func(s *Spec, v string) error {
+	case *float64:
+		if *f, err = strconv.ParseFloat(v, 64); err != nil || math.IsNaN(*f) || math.IsInf(*f, 0) {
+			return errors.New("it must be a number")
+		}
+	case *byteSize:
 		n, err := bytesOf(v)
 		if err != nil || n < 0 {
 			return errors.New("it must be a size such as 512m")
 		}
-		*field(s) = n
-		return nil
+		*f = byteSize(n)
+	case *map[string]string:
+		name, value, _ := strings.Cut(v, "=")
+		if name == "" {
+			return errors.New("it must be NAME=VALUE")
+		}
+		if *f == nil {
+			*f = make(map[string]string)
+		}
+		(*f)[name] = value
+	case func(string) error:
+		return f(v)
+	}
+	return nil
+}
+
+func (s *Spec) setEnv(v string) error {
+	if !strings.Contains(v, "=") {
+		value, set := os.LookupEnv(v)
+		if !set {
+			return nil
+		}
+		v += "=" + value
+	}
+	s.Env = append(s.Env, v)
+	return nil
+}
+
+func (s *Spec) setEntrypoint(v string) error {
+	s.Entrypoint = []string{v}
+	return nil
+}
+
+// mounts adds a mount that is written in one of docker's ways. One that is wrong in part is added too: see [FlagLeadsOut].
+func (s *Spec) mounts(parse func(string) (Mount, error)) func(string) error {
+	return func(v string) error {
+		m, err := parse(v)
+		s.Mounts = append(s.Mounts, m)
+		return err
 	}
 }
+
+// parseTmpfs reads what --tmpfs takes: target[:options].
+func parseTmpfs(v string) (m Mount, err error) {
+	m.Type = "tmpfs"
+	if m.Target, m.Options, _ = strings.Cut(v, ":"); !filepath.IsAbs(m.Target) {
+		err = errors.New("the path must be absolute")
+	}
+	return m, err
+}
+
+func parseAgentVolume(v string) (Mount, error) { return parseVolume(v) }
 
 // mountOptions are the options of the operator's volumes. An agent's has none: with rshared a mount inside would show outside.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
@@ -226,8 +204,8 @@ func parseVolume(v string, options ...string) (Mount, error) {
 	return m, nil
 }
 
-// mount reads what --mount takes: type=bind,source=…,target=…[,readonly].
-func mount(v string) (Mount, error) {
+// parseMount reads what --mount takes: type=bind,source=…,target=…[,readonly].
+func parseMount(v string) (Mount, error) {
 	m := Mount{Type: "volume"}
 	var wrong error
 	for field := range strings.SplitSeq(v, ",") {

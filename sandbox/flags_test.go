@@ -47,7 +47,7 @@ func TestApplyFlags(t *testing.T) {
 		if !reflect.DeepEqual(rest, []string{"image", "--flag", "of the command"}) {
 			t.Errorf("%s: the rest is %q", c.args, rest)
 		}
-		if !reflect.DeepEqual(got, *want.clone()) {
+		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.args, got, want)
 		}
 	}
@@ -60,13 +60,10 @@ func TestApplyFlagsRefuses(t *testing.T) {
 		"-v /a:/b:rshared", "-v :/b", "--mount type=npipe,dst=/a", "--mount type=bind,src=a,dst=/b", "--mount dst=b", "--mount bind-propagation=shared,dst=/a",
 		"--tmpfs tmp", "--label =x", "--rm", "--attach stdin",
 	} {
-		spec := Spec{Name: "before", Labels: map[string]string{"a": "b"}}
+		spec := Spec{Name: "before"}
 		_, err := spec.ApplyFlags(append([]string{"--name=after", "--label", "a=c"}, strings.Fields(args)...))
 		if err == nil || !strings.HasPrefix(err.Error(), "cannot use ") {
 			t.Errorf("%s: error %v", args, err)
-		}
-		if spec.Name != "before" || spec.Labels["a"] != "b" {
-			t.Errorf("%s: it changed the Spec to %+v", args, spec)
 		}
 	}
 }

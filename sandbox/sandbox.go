@@ -22,7 +22,6 @@ type Sandbox struct {
 
 	mu       sync.Mutex
 	id, name string // of the container
-	spec     *Spec  // how it is made again
 	link     *link
 	dir      string // where the last command has left the session, or where the first one is to begin
 	fresh    bool   // the values of forwarded variables have not been sent since the container was attached

@@ -23,12 +23,11 @@ func asDocker(args []string) int {
 	}
 	if err != nil {
 		_, none := os.Stat(config.SandboxSocket(os.LookupEnv))
-		fmt.Fprint(os.Stderr, dockercli.Text(err, none == nil))
-		return dockercli.Code(err)
+		return dockercli.Refuse(os.Stderr, err, none == nil)
 	}
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood, where it is a pipe
 	ctx, caught := interruptible()
-	req := daemon.Request{Docker: true, Args: args, Env: values(dockercli.Named(call)), Stdin: dockercli.WantsStdin(call)}
+	req := daemon.Request{Docker: true, Args: args, Env: values(call.Names), Stdin: call.Stdin}
 	return caught(where(ctx, req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 

@@ -87,8 +87,7 @@ func mayAsk(socket string, opts sandbox.Options) error {
 func asked(ctx context.Context, p *dockercli.Personality, req daemon.Request, allow []string, parent int, s daemon.Streams) int {
 	call, err := dockercli.Parse(req.Args, allow)
 	if err != nil {
-		fmt.Fprint(s.Err, dockercli.Text(err, allow == nil))
-		return dockercli.Code(err)
+		return dockercli.Refuse(s.Err, err, allow == nil)
 	}
 	process, _, err := dockercli.Process(parent)
 	if err != nil || parent <= 1 {

@@ -12,8 +12,8 @@ import (
 
 // run is docker run -d and docker create. A caller that has found no container with docker ps gets the one that another caller
 // has made since, if there is one. A caller that did not look wants a container of its own.
-func (p *Personality) run(ctx context.Context, c *Run, from Caller) int {
-	spec := c.Spec
+func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
+	spec, start := c.Spec, c.command.name == "run"
 	for _, name := range c.Names {
 		if value, has := from.Env[name]; has {
 			spec.Env = append(spec.Env, name+"="+value)
@@ -21,12 +21,12 @@ func (p *Personality) run(ctx context.Context, c *Run, from Caller) int {
 	}
 	var seen probe
 	key := agentLabels(spec.Labels)
-	looked := c.Start && key != nil && p.recall(from, "probe", labelKey(key), &seen)
-	if c.Start && key != nil && !looked && from.Process != "" {
+	looked := start && key != nil && p.recall(from, "probe", labelKey(key), &seen)
+	if start && key != nil && !looked && from.Process != "" {
 		spec.Labels = maps.Clone(spec.Labels)
 		spec.Labels[sandbox.LabelClient] = from.Process
 	}
-	if c.Start && key != nil {
+	if start && key != nil {
 		unlock, err := p.Manager.Lock(ctx, key)
 		if err != nil {
 			return from.fail(exitDaemon, err, "")
@@ -48,7 +48,7 @@ func (p *Personality) run(ctx context.Context, c *Run, from Caller) int {
 	}
 	var id string
 	var err error
-	if c.Start {
+	if start {
 		id, err = p.Manager.Prepare(ctx, spec)
 	} else {
 		id, err = p.Engine.Create(ctx, spec)
@@ -104,9 +104,9 @@ func (p *Personality) fetch(ctx context.Context, ref string, from Caller) error 
 	return p.Engine.Pull(ctx, ref)
 }
 
-func (p *Personality) runFailed(c *Run, err error, from Caller) int {
+func (p *Personality) runFailed(c *Call, err error, from Caller) int {
 	text := daemonText(err, c.Spec.Image)
-	if !c.Start {
+	if c.command.name == "create" {
 		fmt.Fprintln(from.Stderr, text)
 		return exitFailed
 	}

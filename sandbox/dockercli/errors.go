@@ -1,7 +1,8 @@
 package dockercli
 
 import (
-	"errors"
+	"fmt"
+	"io"
 	"strings"
 )
 
@@ -32,53 +33,22 @@ func (e *RefusedError) Error() string {
 	return e.What + " is not allowed in a sandbox; whoever runs hinit can permit it with HINIT_SANDBOX_ALLOW=" + e.Allow
 }
 
-// text is what the docker command prints for it.
-func (e *UsageError) text() string {
-	verb := "docker " + e.command.name
-	return e.reason + "\n\nUsage:  " + strings.TrimSpace(verb+" [OPTIONS] "+e.command.args) + "\n\nRun '" + verb + " --help' for more information\n"
-}
-
-// Text is what is printed for an error of [Parse]. Where there is a service, no word permits anything.
-func Text(err error, served bool) string {
-	if refused := (*RefusedError)(nil); served && errors.As(err, &refused) {
-		err = &RefusedError{What: refused.What}
-	}
+// Refuse prints an error of [Parse] as the docker command does, and returns the exit code. Where there is a service, no word permits anything.
+func Refuse(out io.Writer, err error, served bool) (code int) {
 	switch e := err.(type) { //nolint:errorlint // they are never wrapped
 	case *UsageError:
-		return e.text()
-	default:
-		return "docker: " + err.Error() + "\n"
-	}
-}
-
-// Code is the exit code for an error of [Parse].
-func Code(err error) int {
-	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
-		return exitDaemon
-	}
-	if usage := (*UsageError)(nil); errors.As(err, &usage) {
-		return usage.code
-	}
-	return exitFailed
-}
-
-// Named are the variables whose value is the caller's.
-func Named(c Call) (names []string) {
-	switch c := c.(type) {
-	case *Run:
-		names = c.Names
-	case *Exec:
-		for _, e := range c.Env {
-			if !strings.Contains(e, "=") {
-				names = append(names, e)
-			}
+		verb := "docker " + e.command.name
+		usage := strings.TrimSpace(verb + " [OPTIONS] " + e.command.args)
+		fmt.Fprintf(out, "%s\n\nUsage:  %s\n\nRun '%s --help' for more information\n", e.reason, usage, verb)
+		return e.code
+	case *RefusedError:
+		if served {
+			err = &RefusedError{What: e.What}
 		}
+		code = exitDaemon
+	default:
+		code = exitFailed
 	}
-	return names
-}
-
-// WantsStdin says whether a call reads the caller's standard input.
-func WantsStdin(c Call) bool {
-	e, is := c.(*Exec)
-	return is && e.Stdin
+	fmt.Fprintf(out, "docker: %v\n", err)
+	return code
 }

@@ -19,12 +19,13 @@ var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"
 
 // exec runs a command. A command that the agent repeats because its output looked like a lost container is not run again. The
 // agent gets the first answer.
-func (p *Personality) exec(ctx context.Context, c *Exec, from Caller) int {
-	box, err := p.Manager.Adopt(ctx, c.Container)
+func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
+	ref, argv := c.Words[0], c.Words[1:]
+	box, err := p.Manager.Adopt(ctx, ref)
 	if err != nil {
-		return p.notBegun(ctx, c.Container, err, from)
+		return p.notBegun(ctx, ref, err, from)
 	}
-	key := sum(slices.Concat([]string{box.ID()}, c.Env, []string{""}, c.Argv))
+	key := sum(slices.Concat([]string{box.ID()}, c.Env, []string{""}, argv))
 	var before ending
 	var asked probe
 	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", labelKey(box.Labels()), &asked) && asked.At.After(before.At) {
@@ -32,7 +33,7 @@ func (p *Personality) exec(ctx context.Context, c *Exec, from Caller) int {
 		_, _ = from.Stdout.Write(before.Output) // a caller that is gone needs no answer
 		return before.Code
 	}
-	req := sandbox.Request{Argv: c.Argv, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
+	req := sandbox.Request{Argv: argv, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
 	seen := &recorder{}
 	req.Stdout, req.Stderr = seen.before(from.Stdout), seen.before(from.Stderr)
 	if c.Stdin {
@@ -40,7 +41,7 @@ func (p *Personality) exec(ctx context.Context, c *Exec, from Caller) int {
 	}
 	result, err := box.Exec(ctx, req)
 	if errors.Is(err, sandbox.ErrClosed) { // somebody has just stopped or started it
-		if box, err = p.Manager.Adopt(ctx, c.Container); err == nil {
+		if box, err = p.Manager.Adopt(ctx, ref); err == nil {
 			result, err = box.Exec(ctx, req)
 		}
 	}
@@ -51,7 +52,7 @@ func (p *Personality) exec(ctx context.Context, c *Exec, from Caller) int {
 		fmt.Fprintf(from.Stderr, "hinit: %s\n", unlike(err.Error()))
 		return exitKilled
 	case err != nil:
-		return p.notBegun(ctx, c.Container, err, from)
+		return p.notBegun(ctx, ref, err, from)
 	}
 	if result.Code != 0 && seen.looksGone() {
 		p.remember(from, "ending", key, ending{time.Now(), result.Code, seen.output()})

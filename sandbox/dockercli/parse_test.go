@@ -1,4 +1,4 @@
-package dockercli_test
+package dockercli
 
 import (
 	"errors"
@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"hinit/sandbox"
-	"hinit/sandbox/dockercli"
 )
 
 // TestParse has every call of the contract, as the agent makes it.
@@ -15,34 +14,34 @@ func TestParse(t *testing.T) {
 	const tab = "\t"
 	for _, c := range []struct {
 		args []string
-		want dockercli.Call
+		want Call
 	}{
-		{[]string{"version"}, &dockercli.Version{}},
-		{[]string{"info", "--format", "{{.Driver}}"}, &dockercli.Info{}},
-		{[]string{"image", "inspect", "some:image", "--format", "{{json .Config.Entrypoint}}"}, &dockercli.ImageInspect{"some:image"}},
+		{[]string{"version"}, Call{}},
+		{[]string{"info", "--format", "{{.Driver}}"}, Call{}},
+		{[]string{"image", "inspect", "some:image", "--format", "{{json .Config.Entrypoint}}"}, Call{Words: []string{"some:image"}}},
 		{
 			[]string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "label=hermes-task-id=t", "--filter", "label=hermes-profile=p", "--format", "{{.ID}}" + tab + "{{.State}}"},
-			&dockercli.PS{All: true, State: true, Labels: map[string]string{"hermes-agent": "1", "hermes-task-id": "t", "hermes-profile": "p"}},
+			Call{All: true, State: true, Labels: map[string]string{"hermes-agent": "1", "hermes-task-id": "t", "hermes-profile": "p"}},
 		},
 		{
 			[]string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "status=exited", `--format={{.ID}}`},
-			&dockercli.PS{All: true, Labels: map[string]string{"hermes-agent": "1"}, Status: []sandbox.State{sandbox.Exited}},
+			Call{All: true, Labels: map[string]string{"hermes-agent": "1"}, Status: []sandbox.State{sandbox.Exited}},
 		},
-		{[]string{"ps", "-aq", "--format", `{{.ID}}\t{{.State}}`}, &dockercli.PS{All: true, State: true, Labels: map[string]string{}}},
-		{[]string{"start", "abc"}, &dockercli.Start{[]string{"abc"}}},
-		{[]string{"exec", "abc", "bash", "-c", "ls -l"}, &dockercli.Exec{Container: "abc", Argv: []string{"bash", "-c", "ls -l"}}},
-		{[]string{"exec", "-i", "-e", "A=b", "-eC", "abc", "bash", "-l", "-c", "x"}, &dockercli.Exec{Container: "abc", Argv: []string{"bash", "-l", "-c", "x"}, Env: []string{"A=b", "C"}, Stdin: true}},
-		{[]string{"inspect", "--format", "{{.State.FinishedAt}}", "abc"}, &dockercli.Inspect{[]string{"abc"}}},
-		{[]string{"create", "--storage-opt", "size=1m", "hello-world"}, &dockercli.Run{Spec: sandbox.Spec{Image: "hello-world", Cmd: []string{}, Storage: map[string]string{"size": "1m"}}}},
-		{[]string{"stop", "-t", "10", "abc"}, &dockercli.Stop{[]string{"abc"}, 10}},
-		{[]string{"stop", "abc"}, &dockercli.Stop{[]string{"abc"}, 10}},
-		{[]string{"rm", "-f", "abc"}, &dockercli.Remove{[]string{"abc"}, true}},
-		{[]string{"rm", "abc", "def"}, &dockercli.Remove{[]string{"abc", "def"}, false}},
+		{[]string{"ps", "-aq", "--format", `{{.ID}}\t{{.State}}`}, Call{All: true, State: true, Labels: map[string]string{}}},
+		{[]string{"start", "abc"}, Call{Words: []string{"abc"}}},
+		{[]string{"exec", "abc", "bash", "-c", "ls -l"}, Call{Words: []string{"abc", "bash", "-c", "ls -l"}}},
+		{[]string{"exec", "-i", "-e", "A=b", "-eC", "abc", "bash", "-l", "-c", "x"}, Call{Words: []string{"abc", "bash", "-l", "-c", "x"}, Env: []string{"A=b", "C"}, Names: []string{"C"}, Stdin: true}},
+		{[]string{"inspect", "--format", "{{.State.FinishedAt}}", "abc"}, Call{Words: []string{"abc"}}},
+		{[]string{"create", "--storage-opt", "size=1m", "hello-world"}, Call{Words: []string{"hello-world"}, Spec: sandbox.Spec{Image: "hello-world", Cmd: []string{}, Storage: map[string]string{"size": "1m"}}}},
+		{[]string{"stop", "-t", "10", "abc"}, Call{Words: []string{"abc"}, Grace: 10}},
+		{[]string{"stop", "abc"}, Call{Words: []string{"abc"}, Grace: 10}},
+		{[]string{"rm", "-f", "abc"}, Call{Words: []string{"abc"}, Force: true}},
+		{[]string{"rm", "abc", "def"}, Call{Words: []string{"abc", "def"}}},
 		{
 			append(strings.Fields("run -d --init --name hermes-0123abcd --label hermes-agent=1 -w /root --cap-drop ALL --cap-add CHOWN --security-opt no-new-privileges "+
 				"--pids-limit 256 --tmpfs /tmp:rw,nosuid,size=512m --cpus 1 --memory 5120m -v /h/sandboxes/docker/default/home:/root -e A=1 -e SECRET --network=none"),
 				"an/image:tag", "sleep", "infinity"),
-			&dockercli.Run{Start: true, Names: []string{"SECRET"}, Spec: sandbox.Spec{
+			Call{Words: []string{"an/image:tag", "sleep", "infinity"}, Names: []string{"SECRET"}, Spec: sandbox.Spec{
 				Name: "hermes-0123abcd", Image: "an/image:tag", Cmd: []string{"sleep", "infinity"}, Labels: map[string]string{"hermes-agent": "1"},
 				Init: true, Dir: "/root", CapDrop: []string{"ALL"}, CapAdd: []string{"CHOWN"}, SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
 				CPUs: 1, Memory: 5120 << 20, Network: "none", Env: []string{"A=1"},
@@ -53,20 +52,17 @@ func TestParse(t *testing.T) {
 			}},
 		},
 	} {
-		got, err := dockercli.Parse(c.args, nil)
+		got, err := Parse(c.args, nil)
 		if err != nil {
 			t.Errorf("%q: %v", c.args, err)
 			continue
 		}
-		if run, is := got.(*dockercli.Run); is { // the empty maps that reading flags makes
-			for _, m := range []*map[string]string{&run.Spec.Labels, &run.Spec.Storage, &run.Spec.Ulimits} {
-				if len(*m) == 0 {
-					*m = nil
-				}
-			}
+		if got.command.name != strings.TrimSpace(c.args[0]+map[string]string{"image": " inspect"}[c.args[0]]) {
+			t.Errorf("%q is docker %s", c.args, got.command.name)
 		}
-		if !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%q:\n got %+v\nwant %+v", c.args, got, c.want)
+		got.command, got.flags = command{}, nil
+		if !reflect.DeepEqual(*got, c.want) {
+			t.Errorf("%q:\n got %+v\nwant %+v", c.args, *got, c.want)
 		}
 	}
 }
@@ -79,8 +75,8 @@ func TestParseLeavesTheRest(t *testing.T) {
 		"exec -t c sh", "exec -u 0 c sh", "exec -w / c sh", "exec -d c sh", "exec --env-file f c sh", "inspect c", "inspect -f {{.Id}} c", "inspect -s --format {{.State.FinishedAt}} c",
 		"start -a c", "stop -s KILL c", "rm -l c", "image inspect a b --format {{json_.Config.Entrypoint}}", "run -d -v a/b:/c image",
 	} {
-		_, err := dockercli.Parse(strings.Fields(line), nil)
-		if other := (*dockercli.OtherError)(nil); !errors.As(err, &other) {
+		_, err := Parse(strings.Fields(line), nil)
+		if other := (*OtherError)(nil); !errors.As(err, &other) {
 			t.Errorf("docker %s: %v is no OtherError", line, err)
 		}
 	}
@@ -92,8 +88,8 @@ func TestParseUsage(t *testing.T) {
 		"run -d": "docker: 'docker run' requires at least 1 argument", "rm -f": "docker: 'docker rm' requires at least 1 argument",
 		"run -d --name": "flag needs an argument: --name", "stop -t x c": `invalid argument "x" for "-t, --timeout" flag: strconv.ParseInt: parsing "x": invalid syntax`,
 	} {
-		_, err := dockercli.Parse(strings.Fields(line), nil)
-		if usage := (*dockercli.UsageError)(nil); !errors.As(err, &usage) || err.Error() != want {
+		_, err := Parse(strings.Fields(line), nil)
+		if usage := (*UsageError)(nil); !errors.As(err, &usage) || err.Error() != want {
 			t.Errorf("docker %s: %v", line, err)
 		}
 	}
@@ -115,16 +111,16 @@ func TestParseRefuses(t *testing.T) {
 		"run -it --mount type=bind,bind-propagation=rshared,source=/,target=/h image": sandbox.AllowSocket, "run -it -v /:/h:rshared image": sandbox.AllowSocket,
 	} {
 		args := strings.Fields(line)
-		_, err := dockercli.Parse(args, nil)
-		if refused := (*dockercli.RefusedError)(nil); !errors.As(err, &refused) || refused.Allow != allow || !strings.Contains(err.Error(), "HINIT_SANDBOX_ALLOW="+allow) {
+		_, err := Parse(args, nil)
+		if refused := (*RefusedError)(nil); !errors.As(err, &refused) || refused.Allow != allow || !strings.Contains(err.Error(), "HINIT_SANDBOX_ALLOW="+allow) {
 			t.Errorf("docker %s: %v", line, err)
 		}
-		_, err = dockercli.Parse(args, []string{allow})
-		if refused := (*dockercli.RefusedError)(nil); errors.As(err, &refused) {
+		_, err = Parse(args, []string{allow})
+		if refused := (*RefusedError)(nil); errors.As(err, &refused) {
 			t.Errorf("docker %s with %s allowed: %v", line, allow, err)
 		}
 	}
-	if _, err := dockercli.Parse(strings.Fields("run -d --privileged=false --security-opt no-new-privileges --cap-add=cap_chown image"), nil); err != nil {
+	if _, err := Parse(strings.Fields("run -d --privileged=false --security-opt no-new-privileges --cap-add=cap_chown image"), nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -41,42 +41,8 @@ const (
 )
 
 // Answer does what a call asks, prints what the docker command would, and returns its exit code.
-func (p *Personality) Answer(ctx context.Context, call Call, from Caller) int {
-	switch c := call.(type) {
-	case *Version:
-		return p.version(ctx, from)
-	case *Info:
-		info, err := p.Engine.Info(ctx)
-		if err != nil {
-			return from.fail(exitFailed, err, "")
-		}
-		fmt.Fprintln(from.Stdout, info.Driver)
-	case *ImageInspect:
-		return p.imageInspect(ctx, c, from)
-	case *PS:
-		return p.list(ctx, c, from)
-	case *Run:
-		return p.run(ctx, c, from)
-	case *Start:
-		return each(c.Containers, func(ref string) int { return p.start(ctx, ref, from) })
-	case *Exec:
-		return p.exec(ctx, c, from)
-	case *Inspect:
-		return each(c.Containers, func(ref string) int { return p.inspect(ctx, ref, from) })
-	case *Stop:
-		return each(c.Containers, func(ref string) int { return p.stop(ctx, ref, c.Grace, from) })
-	case *Remove:
-		return each(c.Containers, func(ref string) int { return p.remove(ctx, ref, c.Force, from) })
-	}
-	return 0
-}
-
-// each does something to every container, also when it fails for one.
-func each(refs []string, do func(string) int) (code int) {
-	for _, ref := range refs {
-		code = max(code, do(ref))
-	}
-	return code
+func (p *Personality) Answer(ctx context.Context, c *Call, from Caller) int {
+	return c.command.answer(p, ctx, c, from)
 }
 
 // fail prints an error as the docker command does, and returns the exit code.
@@ -101,7 +67,7 @@ func daemonText(err error, ref string) string {
 	return fromDaemon + text
 }
 
-func (p *Personality) version(ctx context.Context, from Caller) int {
+func (p *Personality) version(ctx context.Context, _ *Call, from Caller) int {
 	fmt.Fprintf(from.Stdout, "Client: hinit\n")
 	info, err := p.Engine.Info(ctx)
 	if err != nil {
@@ -112,11 +78,20 @@ func (p *Personality) version(ctx context.Context, from Caller) int {
 	return 0
 }
 
-func (p *Personality) imageInspect(ctx context.Context, c *ImageInspect, from Caller) int {
-	image, err := p.Engine.Image(ctx, c.Image)
+func (p *Personality) info(ctx context.Context, _ *Call, from Caller) int {
+	info, err := p.Engine.Info(ctx)
+	if err != nil {
+		return from.fail(exitFailed, err, "")
+	}
+	fmt.Fprintln(from.Stdout, info.Driver)
+	return 0
+}
+
+func (p *Personality) imageInspect(ctx context.Context, c *Call, from Caller) int {
+	image, err := p.Engine.Image(ctx, c.Words[0])
 	if errors.Is(err, sandbox.ErrNoImage) {
 		fmt.Fprintln(from.Stdout)
-		fmt.Fprintf(from.Stderr, "%sNo such image: %s\n", fromDaemon, tagged(c.Image))
+		fmt.Fprintf(from.Stderr, "%sNo such image: %s\n", fromDaemon, tagged(c.Words[0]))
 		return exitFailed
 	}
 	if err != nil {
@@ -127,7 +102,7 @@ func (p *Personality) imageInspect(ctx context.Context, c *ImageInspect, from Ca
 }
 
 // list is docker ps. Its output is remembered for the run that may follow it.
-func (p *Personality) list(ctx context.Context, c *PS, from Caller) int {
+func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 	found, err := p.Engine.List(ctx, c.Labels)
 	if err != nil {
 		return from.fail(exitFailed, err, "")
@@ -159,7 +134,7 @@ func (p *Personality) list(ctx context.Context, c *PS, from Caller) int {
 	return 0
 }
 
-func (p *Personality) start(ctx context.Context, ref string, from Caller) int {
+func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine.Inspect(ctx, ref)
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
 		// Another agent may just be about to start what it has made.
@@ -182,7 +157,7 @@ func (p *Personality) start(ctx context.Context, ref string, from Caller) int {
 	return 0
 }
 
-func (p *Personality) inspect(ctx context.Context, ref string, from Caller) int {
+func (p *Personality) inspect(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine.Inspect(ctx, ref)
 	if errors.Is(err, sandbox.ErrGone) {
 		fmt.Fprintln(from.Stdout)
@@ -196,11 +171,11 @@ func (p *Personality) inspect(ctx context.Context, ref string, from Caller) int 
 	return 0
 }
 
-func (p *Personality) stop(ctx context.Context, ref string, grace int, from Caller) int {
+func (p *Personality) stop(ctx context.Context, c *Call, ref string, from Caller) int {
 	container, err := p.Engine.Inspect(ctx, ref)
 	if err == nil {
 		p.Manager.Forget(container.ID)
-		err = p.Engine.Stop(ctx, container.ID, time.Duration(grace)*time.Second)
+		err = p.Engine.Stop(ctx, container.ID, time.Duration(c.Grace)*time.Second)
 	}
 	if err != nil {
 		return from.fail(exitFailed, err, ref)
@@ -209,13 +184,13 @@ func (p *Personality) stop(ctx context.Context, ref string, grace int, from Call
 	return 0
 }
 
-func (p *Personality) remove(ctx context.Context, ref string, force bool, from Caller) int {
+func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Caller) int {
 	container, err := p.Engine.Inspect(ctx, ref)
 	switch {
-	case errors.Is(err, sandbox.ErrGone) && force:
+	case errors.Is(err, sandbox.ErrGone) && c.Force:
 		from.fail(0, err, ref)
 		return 0
-	case err == nil && !force && (container.State == sandbox.Running || container.State == sandbox.Paused || container.State == sandbox.Restarting):
+	case err == nil && !c.Force && (container.State == sandbox.Running || container.State == sandbox.Paused || container.State == sandbox.Restarting):
 		err = fmt.Errorf("%sYou cannot remove a %s container %s. Stop the container before attempting removal or force remove", fromDaemon, container.State, container.ID)
 	case err == nil:
 		p.Manager.Forget(container.ID)
