@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"hinit/sandbox/mux"
 )
 
 // Engine has the calls that sandboxes need of a container engine. Every method may be called from several goroutines and ends
@@ -192,4 +194,4 @@ type ExecSpec struct {
 }
 
 // Size is the size of a terminal.
-type Size struct{ Columns, Rows uint16 }
+type Size = mux.TerminalSize

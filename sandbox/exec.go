@@ -162,6 +162,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 		return mux.End{}, err
 	}
 	t.sent = true
+	st.Relay(t.req.Resizes, t.req.Signals)
 	outputs := make(chan error, 2)
 	copying := 1
 	guard.Go("writing an output", func() {
@@ -304,18 +305,6 @@ func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 				t.fed = true
 				feed()
 			}
-		case size, ok := <-t.req.Resizes:
-			if !ok {
-				t.req.Resizes = nil
-				continue
-			}
-			_ = st.Send(mux.KindResize, mux.Size(size.Columns, size.Rows))
-		case n, ok := <-t.req.Signals:
-			if !ok {
-				t.req.Signals = nil
-				continue
-			}
-			_ = st.Send(mux.KindSignal, mux.Number(uint32(n)))
 		case <-cancelled:
 			cancelled = nil
 			end(context.Cause(ctx))

@@ -117,7 +117,7 @@ func TestRealExec(t *testing.T) {
 		done := make(chan Result, 1)
 		go func() {
 			res, err := s.Exec(context.Background(), Request{
-				Argv: []string{"sh"}, TTY: true, Size: Size{80, 24}, Resizes: sizes, Stdin: r, Stdout: &out,
+				Argv: []string{"sh"}, TTY: true, Size: Size{Columns: 80, Rows: 24}, Resizes: sizes, Stdin: r, Stdout: &out,
 			})
 			if err != nil {
 				t.Error(err)
@@ -137,7 +137,7 @@ func TestRealExec(t *testing.T) {
 			})
 		}
 		say("stty size; tty", "24 80")
-		sizes <- Size{132, 43}
+		sizes <- Size{Columns: 132, Rows: 43}
 		say("until [ \"$(stty size)\" = '43 132' ]; do :; done; echo new''size", "newsize")
 		say("sleep 98761", "sleep 98761")
 		eventually(t, func() error {

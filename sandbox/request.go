@@ -63,7 +63,7 @@ type Streams struct {
 }
 
 // SignalNo is a signal by its number.
-type SignalNo int
+type SignalNo = mux.Signal
 
 // Result is how a command ended.
 type Result struct {

@@ -46,9 +46,8 @@ func thisMachine(warn func(string)) machine {
 
 // buildSpec returns the container of a key. It makes the host's directories that it mounts.
 func buildSpec(o Options, key Key, m machine) (Spec, error) {
-	labels := Labels(key)
 	s := Spec{
-		Name: newName(), Image: o.Image, Labels: labels, Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !m.ownInit,
+		Name: newName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !m.ownInit,
 		CapDrop: []string{"ALL"}, CapAdd: slices.Clone(Capabilities), SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
 		CPUs: o.CPUs, Memory: o.MemoryMB << 20, Network: o.Network, Runtime: o.Runtime,
 	}
@@ -87,7 +86,7 @@ func buildSpec(o Options, key Key, m machine) (Spec, error) {
 	if err != nil {
 		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run only: " + err.Error()}
 	}
-	maps.Copy(s.Labels, labels) // no flag takes a container out of the sandboxes
+	maps.Copy(s.Labels, Labels(key)) // no flag takes a container out of the sandboxes
 	return s, nil
 }
 

@@ -92,29 +92,24 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 	var outputs sync.WaitGroup
 	outputs.Go(func() { _, _ = st.Output.WriteTo(&output{local.Out, cancel}) })
 	outputs.Go(func() { _, _ = st.Errors.WriteTo(&output{local.Err, cancel}) })
-	for {
+	st.Relay(local.Resizes, local.Signals)
+	<-st.Done()
+	outputs.Wait()
+	end, err := st.End()
+	switch {
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case err == nil && end.Fault != mux.NoFault:
+		fmt.Fprintln(local.Err, end.Text)
+	case err != nil:
 		select {
-		case size := <-local.Resizes:
-			_ = st.Send(mux.KindResize, mux.Size(size.Columns, size.Rows)) // the reader says what is wrong
-		case sig := <-local.Signals:
-			_ = st.Send(mux.KindSignal, mux.Number(uint32(sig))) // the same
-		case <-st.Done():
-			outputs.Wait()
-			end, err := st.End()
-			switch {
-			case ctx.Err() != nil:
-				return 0, context.Cause(ctx)
-			case err != nil:
-				select {
-				case <-st.Begun():
-				default:
-					return 0, fmt.Errorf("cannot ask the service of sandboxes: too many ask at this moment, or it has just ended (%w); the command has not begun: try again", err)
-				}
-				return 0, fmt.Errorf("%w (%w); it was not run again, because it may have done its work", ErrLost, err)
-			}
-			return end.Code, nil
+		case <-st.Begun():
+		default:
+			return 0, fmt.Errorf("cannot ask the service of sandboxes: too many ask at this moment, or it has just ended (%w); the command has not begun: try again", err)
 		}
+		return 0, fmt.Errorf("%w (%w); it was not run again, because it may have done its work", ErrLost, err)
 	}
+	return end.Code, nil
 }
 
 // output is an output of the caller's. A failed write ends the command.

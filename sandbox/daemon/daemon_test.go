@@ -132,7 +132,7 @@ func TestServiceGone(t *testing.T) {
 				if begun {
 					_ = w.Write(mux.KindBegun, f.Channel, mux.Number(0))
 				}
-				_, _ = mux.NewServed(w, f.Channel).Output.Write([]byte("said"))
+				_ = w.Write(mux.KindOutput, f.Channel, []byte("said"))
 				_ = c.Close()
 			}
 		}()

@@ -77,11 +77,8 @@ func (s *Server) keep(uid uint32, n int) bool {
 	return true
 }
 
-// The answers to connections that are not served.
-const (
-	codeNotAllowed = 5
-	codeBusy       = 1
-)
+// codeNotAllowed is the exit code of a caller that may not ask.
+const codeNotAllowed = 5
 
 // requestTime is how long a connection may take to say what it wants.
 const requestTime = 5 * time.Second
@@ -158,134 +155,86 @@ func (s *Server) leave(uid uint32) {
 	}
 }
 
-func (s *Server) serve(ctx context.Context, c net.Conn) {
-	defer c.Close()
-	cred, err := mux.Peer(c)
+func (s *Server) serve(ctx context.Context, nc net.Conn) {
+	defer nc.Close()
+	cred, err := mux.Peer(nc)
 	if err != nil {
 		return
 	}
 	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}
-	w, hello := mux.NewWriter(c), mux.Hello{Version: mux.Version}
-	if s.Allow != nil && !s.Allow(from) {
-		hello.Code, hello.Refused = codeNotAllowed, fmt.Sprintf("cannot use the sandboxes: uid %d is not allowed to; only root and the agent's user are", from.UID)
-	}
-	if w.WriteJSON(mux.KindHello, 0, hello) != nil || hello.Refused != "" {
+	done := s.await(from.UID, nc)
+	defer done()
+	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // it is our own socket
+	c := mux.Accept(nc, func(mux.Hello) (hello mux.Hello) {
+		if s.Allow != nil && !s.Allow(from) {
+			hello.Code, hello.Refused = codeNotAllowed, fmt.Sprintf("cannot use the sandboxes: uid %d is not allowed to; only root and the agent's user are", from.UID)
+		}
+		return hello
+	})
+	if c == nil {
 		return
 	}
-	_ = c.SetReadDeadline(time.Now().Add(requestTime)) // it is our own socket
-	r := mux.NewReader(c)
-	var req Request
-	done := s.await(from.UID, c)
-	channel, kept, err := s.request(r, from.UID, &req)
-	done()
-	if err == nil && !s.enter(from.UID) {
-		err = errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended")
-	} else if err == nil {
-		defer s.leave(from.UID)
+	kept := 0
+	defer func() { s.keep(from.UID, -kept) }()
+	c.Keep = func(n int) error {
+		switch {
+		case n <= shortRequest:
+			return nil
+		case !s.keep(from.UID, n):
+			return errors.New("cannot use the sandboxes: too much is being asked already; try again when a command has ended")
+		}
+		kept += n
+		return nil
 	}
-	defer s.keep(from.UID, -kept)
-	ch := mux.NewServed(w, channel)
-	if err != nil {
-		_, _ = fmt.Fprintln(ch.Errors, err) // a caller that is gone needs no answer
-		_ = ch.Finish(mux.End{Code: codeBusy})
-		return
-	}
-	_ = c.SetReadDeadline(time.Time{}) // it is our own socket
-	_ = ch.Send(mux.KindBegun, mux.Number(0))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	in := &input{ch: ch, w: w, resizes: make(chan sandbox.Size, 1), signals: make(chan sandbox.SignalNo, 8)}
-	streams := Streams{Out: ch.Output, Err: ch.Errors, Resizes: in.resizes, Signals: in.signals}
-	if req.Stdin {
-		streams.In = ch.Input
-	}
-	reading := make(chan struct{})
-	go func() {
-		defer close(reading)
-		defer guard.Catch("the input of a sandbox's command")
-		in.read(r)
-		cancel() // the caller has gone
-		ch.Leave()
-	}()
-	_ = ch.Finish(mux.End{Code: s.Handle(ctx, from, req, streams)}) // the same
-	_ = c.Close()                                                   // ends the reading
-	<-reading
-}
-
-// errRequest says that a request can't be understood.
-var errRequest = errors.New("cannot read the request: it is not in the form that this version of hinit expects")
-
-// request reads a client's hello and its request, and returns the channel of it and how many bytes are kept.
-func (s *Server) request(r *mux.Reader, uid uint32, req *Request) (channel uint32, kept int, err error) {
-	gather := new(mux.Gather)
-	for first := true; ; first = false {
-		f, err := r.Next()
-		switch {
-		case err != nil:
-			return channel, kept, errRequest
-		case first && f.Kind == mux.KindHello:
-			continue
-		case first || f.Kind != mux.KindOpen || channel != 0 && f.Channel != channel:
-			return channel, kept, errRequest
-		}
-		channel = f.Channel
-		if n := len(f.Data); n > shortRequest {
-			if !s.keep(uid, n) {
-				return channel, kept, errors.New("cannot use the sandboxes: too much is being asked already; try again when a command has ended")
-			}
-			kept += n
-		}
-		whole, err := gather.Add(f, req)
-		if err != nil {
-			return channel, kept, errRequest
-		}
-		if whole {
-			return channel, kept, nil
-		}
-	}
-}
-
-// input is what a caller sends while its command runs.
-type input struct {
-	ch      *mux.Served
-	w       *mux.Writer
-	resizes chan sandbox.Size
-	signals chan sandbox.SignalNo
-}
-
-// read returns when the caller has gone, or says something that makes no sense. It never waits for the command.
-func (i *input) read(r *mux.Reader) {
-	for {
-		f, err := r.Next()
-		if err != nil || !i.take(f) {
+	var answering sync.WaitGroup
+	defer answering.Wait()
+	begun := false
+	mux.Serve(c, func(ch *mux.Served, req Request) {
+		streams := served(ch, req, cancel)
+		if begun { // one connection is for one request
+			cancel()
 			return
 		}
-	}
+		begun = true
+		done()
+		_ = nc.SetReadDeadline(time.Time{}) // the same
+		answering.Go(func() {
+			defer guard.Catch("a request for a sandbox")
+			defer nc.Close() // ends the reading
+			if !s.enter(from.UID) {
+				ch.Refuse(errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended"))
+				return
+			}
+			defer s.leave(from.UID)
+			_ = ch.Send(mux.KindBegun, mux.Number(0))                       // a caller that is gone needs no answer
+			_ = ch.Finish(mux.End{Code: s.Handle(ctx, from, req, streams)}) // the same
+		})
+	})
 }
 
-func (i *input) take(f mux.Frame) bool {
-	switch f.Kind {
-	case mux.KindPing:
-		return i.w.Write(mux.KindPong, 0, nil) == nil
-	case mux.KindResize:
-		columns, rows, err := mux.ParseSize(f.Data)
+// served are the streams of a request. Its caller's going is gone's. A signal is dropped where the command takes none: one too many says
+// nothing new. Of sizes the newest counts.
+func served(ch *mux.Served, req Request, gone func()) Streams {
+	resizes, signals := make(chan sandbox.Size, 1), make(chan sandbox.SignalNo, 8)
+	ch.Kill = func(time.Duration) { gone() }
+	ch.Signal = func(n int) {
 		select {
-		case <-i.resizes: // an older one that nothing has taken yet
+		case signals <- sandbox.SignalNo(n):
 		default:
 		}
-		i.resizes <- sandbox.Size{Columns: columns, Rows: rows}
-		return err == nil
-	case mux.KindSignal:
-		n, err := mux.ParseNumber(f.Data)
-		if err != nil || n < 1 || n > 64 { // it would end the container's connection, which is also others'
-			return false
-		}
-		select {
-		case i.signals <- sandbox.SignalNo(n):
-		default: // the command does not take them; one too many says nothing new
-		}
-		return true
-	default:
-		return i.ch.Take(f)
 	}
+	ch.Resize = func(columns, rows uint16) {
+		select {
+		case <-resizes:
+		default:
+		}
+		resizes <- sandbox.Size{Columns: columns, Rows: rows}
+	}
+	s := Streams{Out: ch.Output, Err: ch.Errors, Resizes: resizes, Signals: signals}
+	if req.Stdin {
+		s.In = ch.Input
+	}
+	return s
 }

@@ -23,7 +23,7 @@ const (
 
 // foreground runs a command with the client's streams.
 func (ch *channel) foreground() mux.End {
-	spec, finish, fault := ch.c.server.prepare(ch)
+	spec, finish, fault := ch.server.prepare(ch)
 	if fault != nil {
 		return *fault
 	}
@@ -32,7 +32,7 @@ func (ch *channel) foreground() mux.End {
 		return mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
 	}
 	ended := make(chan *run, 1)
-	r, pid, err := ch.c.server.loop.spawn(spec, milliseconds(ch.open.Timeout), milliseconds(ch.open.Grace), false, func(r *run) { ended <- r })
+	r, pid, err := ch.server.loop.spawn(spec, milliseconds(ch.open.Timeout), milliseconds(ch.open.Grace), false, func(r *run) { ended <- r })
 	s.closeChild()
 	if err != nil {
 		s.closeOwn()

@@ -157,30 +157,22 @@ const helloTime = 10 * time.Second
 
 func (s *server) serve(nc *net.UnixConn) {
 	defer nc.Close()
-	c := &conn{server: s, w: mux.NewWriter(nc), channels: make(map[uint32]*channel)}
-	r := mux.NewReader(nc)
 	_ = nc.SetReadDeadline(time.Now().Add(helloTime))
-	f, err := r.Next()
-	if err != nil || f.Kind != mux.KindHello {
+	c := mux.Accept(nc, func(hello mux.Hello) mux.Hello {
+		answer := mux.Hello{ID: s.id}
+		if !s.allowed(nc, hello) {
+			answer.Refused = "it belongs to another user, and the client has no token"
+		}
+		if hello.Version != mux.Version {
+			answer.Refused = fmt.Sprintf("it speaks version %d", mux.Version)
+		}
+		return answer
+	})
+	if c == nil {
 		return
-	}
-	var hello mux.Hello
-	if whole, err := new(mux.Gather).Add(f, &hello); err != nil || !whole {
-		return
-	}
-	answer := mux.Hello{Version: mux.Version, ID: s.id}
-	if !s.allowed(nc, hello) {
-		answer.Refused = "it belongs to another user, and the client has no token"
-	}
-	if hello.Version != mux.Version {
-		answer.Refused = fmt.Sprintf("it speaks version %d", mux.Version)
 	}
 	_ = nc.SetReadDeadline(time.Time{})
-	if c.w.WriteJSON(mux.KindHello, 0, answer) != nil || answer.Refused != "" {
-		return
-	}
 	s.clients.Add(1)
 	defer s.clients.Add(-1)
-	defer c.leave()
-	c.read(r)
+	mux.Serve(c, s.begin)
 }

@@ -106,7 +106,7 @@ func (c *Client) fail(err error) {
 	}
 	c.err = err
 	for _, s := range c.streams {
-		s.lose(err)
+		s.finish(End{}, err)
 	}
 	close(c.done)
 	_ = c.conn.Close()
@@ -158,7 +158,7 @@ func (c *Client) take(s *Stream, f Frame, gather *Gather) error {
 		if err != nil {
 			return err
 		}
-		if stream != KindInput || !s.Room.Add(n) {
+		if stream != KindInput || !s.Input.Add(n) {
 			return fmt.Errorf("%w: too much room", ErrProtocol)
 		}
 		return nil
@@ -171,7 +171,7 @@ func (c *Client) take(s *Stream, f Frame, gather *Gather) error {
 		c.mu.Lock()
 		delete(c.streams, f.Channel)
 		c.mu.Unlock()
-		s.finish(end)
+		s.finish(end, nil)
 		return nil
 	default:
 		return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)

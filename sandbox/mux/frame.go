@@ -148,7 +148,8 @@ const (
 // Gather puts the frames of long messages together. It is of one connection.
 type Gather struct {
 	held map[uint32][]byte
-	size int // of all that is held
+	size int             // of all that is held
+	keep func(int) error // refuses a part; nil takes all
 }
 
 // Add takes a frame and decodes the message into it when it is whole.
@@ -156,6 +157,11 @@ func (g *Gather) Add(f Frame, message any) (whole bool, err error) {
 	most := maxOpen
 	if f.Kind == KindEnd {
 		most = maxEnd
+	}
+	if g.keep != nil {
+		if err := g.keep(len(f.Data)); err != nil {
+			return false, err
+		}
 	}
 	data := f.Data
 	if held := g.held[f.Channel]; len(held) > 0 || len(f.Data) == MaxData {
@@ -208,15 +214,4 @@ func ParseRoom(data []byte) (stream Kind, n int, err error) {
 		return 0, 0, fmt.Errorf("%w: room for %d bytes", ErrProtocol, size)
 	}
 	return Kind(data[0]), int(size), nil
-}
-
-// Size encodes the size of a terminal.
-func Size(columns, rows uint16) []byte {
-	return Number(uint32(columns)<<16 | uint32(rows))
-}
-
-// ParseSize decodes it.
-func ParseSize(data []byte) (columns, rows uint16, err error) {
-	n, err := ParseNumber(data)
-	return uint16(n >> 16), uint16(n), err
 }

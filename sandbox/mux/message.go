@@ -63,6 +63,12 @@ type Open struct {
 	PID     int    `json:"pid,omitempty"` // of the command to reap
 }
 
+// TerminalSize is the size of a terminal.
+type TerminalSize struct{ Columns, Rows uint16 }
+
+// Signal is a signal by its number.
+type Signal int
+
 // Fault is why an operation failed.
 type Fault string
 

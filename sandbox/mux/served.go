@@ -1,45 +1,132 @@
 package mux
 
 import (
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
+// Conn is the serving side of a connection.
+type Conn struct {
+	// Keep is told the size of each part of a request before it is kept. After an error the client is told why, and let go of. nil keeps all.
+	Keep func(bytes int) error
+
+	r *Reader
+	w *Writer
+
+	mu     sync.Mutex
+	served map[uint32]*Served
+}
+
+// Accept reads a client's hello until the deadline of the connection, and says answer's. It returns nil for a client that is not served.
+func Accept(nc net.Conn, answer func(Hello) Hello) *Conn {
+	c := &Conn{r: NewReader(nc), w: NewWriter(nc), served: make(map[uint32]*Served)}
+	var hello Hello
+	if f, err := c.r.Next(); err != nil || f.Kind != KindHello || json.Unmarshal(f.Data, &hello) != nil {
+		return nil
+	}
+	own := answer(hello)
+	own.Version = Version
+	if c.w.WriteJSON(KindHello, 0, own) != nil || own.Refused != "" {
+		return nil
+	}
+	return c
+}
+
+// Serve takes what the client sends until it sends nothing more, or nonsense. Then it kills the requests that are left. accept is called
+// with each request. It sets the functions of the Served, starts what answers it, and does not wait for that.
+func Serve[T any](c *Conn, accept func(s *Served, open T)) {
+	defer c.leave()
+	gather := &Gather{keep: c.Keep}
+	for ok := true; ok; {
+		f, err := c.r.Next()
+		if err != nil {
+			return
+		}
+		c.mu.Lock()
+		s, n := c.served[f.Channel], len(c.served)
+		c.mu.Unlock()
+		switch {
+		case f.Kind == KindPing:
+			ok = c.w.Write(KindPong, 0, nil) == nil
+		case f.Kind != KindOpen:
+			ok = s == nil || s.take(f) // it may just have ended, and the client doesn't know yet
+		case s != nil || n >= MaxChannels:
+			return
+		default:
+			var open T
+			whole, err := gather.Add(f, &open)
+			if err != nil {
+				newServed(c, f.Channel).Refuse(err)
+				return
+			}
+			if whole {
+				s := newServed(c, f.Channel)
+				c.mu.Lock()
+				c.served[f.Channel] = s
+				c.mu.Unlock()
+				accept(s, open)
+			}
+		}
+	}
+}
+
+// leave kills what the client has left.
+func (c *Conn) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.served {
+		s.Kill(-1)
+		s.Input.End(io.ErrUnexpectedEOF)
+		s.Output.Close()
+		s.Errors.Close()
+	}
+}
+
 // Served is the serving side of a channel: its streams and their windows.
 type Served struct {
-	w  *Writer
+	c  *Conn
 	id uint32
 
 	Input          *Inbox
 	Output, Errors *Outlet
+
+	// Signal, Resize and Kill are called for what the client asks, and must not block. Kill ends the request with its processes after
+	// the grace, or after the request's own where it is negative: the client has gone.
+	Signal func(n int)
+	Resize func(columns, rows uint16)
+	Kill   func(grace time.Duration)
 }
 
-// NewServed returns the serving side of a channel that a client has opened.
-func NewServed(w *Writer, id uint32) *Served {
-	s := &Served{w: w, id: id}
+func newServed(c *Conn, id uint32) *Served {
+	s := &Served{c: c, id: id}
 	s.Input = NewInbox(func(n int) { _ = s.Send(KindRoom, Room(KindInput, n)) })
-	s.Output, s.Errors = &Outlet{NewCredit(), s, KindOutput}, &Outlet{NewCredit(), s, KindErrors}
+	s.Output, s.Errors = newOutlet(s.Send, KindOutput), newOutlet(s.Send, KindErrors)
 	return s
 }
 
 // Send sends a frame of the channel. It blocks as [Writer.Write] does.
-func (s *Served) Send(kind Kind, data []byte) error { return s.w.Write(kind, s.id, data) }
+func (s *Served) Send(kind Kind, data []byte) error { return s.c.w.Write(kind, s.id, data) }
 
 // Finish ends the channel.
-func (s *Served) Finish(end End) error { return s.w.WriteJSON(KindEnd, s.id, end) }
-
-// Leave ends all streams: the client is gone, or wants no more.
-func (s *Served) Leave() {
-	s.Input.End(io.ErrUnexpectedEOF)
-	s.Output.Close()
-	s.Errors.Close()
+func (s *Served) Finish(end End) error {
+	s.Input.End(io.EOF)
+	s.c.mu.Lock()
+	delete(s.c.served, s.id)
+	s.c.mu.Unlock()
+	return s.c.w.WriteJSON(KindEnd, s.id, end)
 }
 
-// Take takes a frame of a stream. It returns false for another frame, and for one that breaks the protocol.
-func (s *Served) Take(f Frame) bool {
+// Refuse ends a channel whose request is not served. A client that is gone needs no answer.
+func (s *Served) Refuse(why error) { _ = s.Finish(End{Code: 1, Fault: BadOpen, Text: why.Error()}) }
+
+// take takes a frame. It returns false for one that breaks the protocol.
+func (s *Served) take(f Frame) bool {
 	switch f.Kind {
 	case KindInput:
 		return s.Input.Put(f.Data) == nil
@@ -48,33 +135,47 @@ func (s *Served) Take(f Frame) bool {
 		return true
 	case KindRoom:
 		stream, n, err := ParseRoom(f.Data)
-		switch {
-		case err != nil:
-		case stream == KindOutput:
-			return s.Output.Add(n)
-		case stream == KindErrors:
-			return s.Errors.Add(n)
-		}
+		return err == nil && (stream == KindOutput && s.Output.Add(n) || stream == KindErrors && s.Errors.Add(n))
 	default:
 	}
-	return false
+	n, err := ParseNumber(f.Data)
+	switch {
+	case err != nil:
+		return false
+	case f.Kind == KindSignal && n >= 1 && n <= 64:
+		s.Signal(int(n))
+	case f.Kind == KindResize:
+		s.Resize(uint16(n>>16), uint16(n))
+	case f.Kind == KindKill:
+		s.Kill(time.Duration(n) * time.Millisecond)
+	default:
+		return false
+	}
+	return true
 }
 
-// Outlet is an output of a served channel.
+// errNoReader says that the other side takes no more of a stream.
+var errNoReader = errors.New("nothing reads it any more")
+
+// Outlet is a stream as its sender has it.
 type Outlet struct {
 	*Credit
-	s    *Served
+	send func(Kind, []byte) error
 	kind Kind
 }
 
-// Write sends data as the client makes room for it.
+func newOutlet(send func(Kind, []byte) error, kind Kind) *Outlet {
+	return &Outlet{NewCredit(), send, kind}
+}
+
+// Write sends data as the other side makes room for it.
 func (o *Outlet) Write(data []byte) (n int, err error) {
 	for n < len(data) {
-		room := o.Credit.Take(len(data) - n)
+		room := o.Take(len(data) - n)
 		if room == 0 {
-			return n, io.ErrClosedPipe
+			return n, errNoReader
 		}
-		if err := o.s.Send(o.kind, data[n:n+room]); err != nil {
+		if err := o.send(o.kind, data[n:n+room]); err != nil {
 			return n, err
 		}
 		n += room

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"hinit/internal/guard"
 )
 
 // Stream is a client's side of a channel.
@@ -13,7 +15,7 @@ type Stream struct {
 	channel uint32
 
 	Output, Errors *Inbox
-	Room           *Credit // of standard input
+	Input          *Outlet
 
 	once  sync.Once
 	begun chan struct{}
@@ -24,9 +26,10 @@ type Stream struct {
 }
 
 func newStream(w *Writer, channel uint32) *Stream {
-	s := &Stream{w: w, channel: channel, Room: NewCredit(), begun: make(chan struct{}), done: make(chan struct{})}
-	s.Output = NewInbox(func(n int) { _ = w.Write(KindRoom, channel, Room(KindOutput, n)) })
-	s.Errors = NewInbox(func(n int) { _ = w.Write(KindRoom, channel, Room(KindErrors, n)) })
+	s := &Stream{w: w, channel: channel, begun: make(chan struct{}), done: make(chan struct{})}
+	s.Input = newOutlet(s.Send, KindInput)
+	s.Output = NewInbox(func(n int) { _ = s.Send(KindRoom, Room(KindOutput, n)) })
+	s.Errors = NewInbox(func(n int) { _ = s.Send(KindRoom, Room(KindErrors, n)) })
 	return s
 }
 
@@ -48,26 +51,41 @@ func (s *Stream) Send(kind Kind, data []byte) error { return s.w.Write(kind, s.c
 // SendInput copies r to the command's standard input until the channel ends, and ends it at the end of r. An error of r is
 // returned, and then the input has not ended.
 func (s *Stream) SendInput(r io.Reader) error {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := r.Read(buf)
-		for sent := 0; sent < n; {
-			room := s.Room.Take(n - sent)
-			if room == 0 {
-				return nil // it has no reader any more
-			}
-			if err := s.Send(KindInput, buf[sent:sent+room]); err != nil {
-				return err
-			}
-			sent += room
-		}
-		switch {
-		case errors.Is(err, io.EOF):
-			return s.Send(KindInputEnd, nil)
-		case err != nil:
-			return err
-		}
+	_, err := io.Copy(s.Input, r)
+	switch {
+	case errors.Is(err, errNoReader):
+		return nil
+	case err != nil:
+		return err
 	}
+	return s.Send(KindInputEnd, nil)
+}
+
+// Relay sends sizes of the terminal and signals to the command until its end is known. Either may be nil.
+func (s *Stream) Relay(resizes <-chan TerminalSize, signals <-chan Signal) {
+	if resizes == nil && signals == nil {
+		return
+	}
+	guard.Go("passing on signals to a command", func() {
+		for {
+			select {
+			case size, more := <-resizes:
+				if !more {
+					resizes = nil
+					continue
+				}
+				_ = s.Send(KindResize, Number(uint32(size.Columns)<<16|uint32(size.Rows))) // the reader says what is wrong
+			case n, more := <-signals:
+				if !more {
+					signals = nil
+					continue
+				}
+				_ = s.Send(KindSignal, Number(uint32(n))) // the same
+			case <-s.done:
+				return
+			}
+		}
+	})
 }
 
 func (s *Stream) begin(pid int) error {
@@ -81,14 +99,11 @@ func (s *Stream) begin(pid int) error {
 	return nil
 }
 
-func (s *Stream) finish(end End) { s.close(end, nil) }
-
-func (s *Stream) lose(err error) { s.close(End{}, err) }
-
-func (s *Stream) close(end End, err error) {
+// finish notes the end, or why it will never be known.
+func (s *Stream) finish(end End, err error) {
 	s.once.Do(func() {
 		s.end, s.err = end, err
-		s.Room.Close()
+		s.Input.Close()
 		close(s.done)
 		s.Output.End(io.EOF)
 		s.Errors.End(io.EOF)
