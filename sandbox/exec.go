@@ -126,8 +126,7 @@ func (s *Sandbox) again(t *attempt, err error) bool {
 }
 
 func (r *Request) check() error {
-	switch {
-	case (r.Command == "") == (len(r.Argv) == 0):
+	if (r.Command == "") == (len(r.Argv) == 0) {
 		return &OptionError{Name: "command", Value: r.Command, Want: "either a line for the shell or a list of arguments"}
 	}
 	for name := range r.Env {

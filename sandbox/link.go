@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/sandbox/archive"
 	"hinit/sandbox/gate"
@@ -352,42 +351,29 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	if err != nil {
 		return nil, err
 	}
-	type answer struct {
-		c   *mux.Client
-		err error
+	ctx, cancel := context.WithTimeoutCause(ctx, listenTime+helloTime, errors.New("the program inside does not answer"))
+	defer cancel()
+	inTime := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	c, err := mux.NewClient(conn, "")
+	if err == nil && c.Hello().ID != id {
+		_ = c.Close()
+		err = errors.New("another program answers")
 	}
-	answers := make(chan answer, 1)
-	guard.Go("greeting the program inside", func() {
-		c, err := mux.NewClient(conn, "")
-		answers <- answer{c, err}
-	})
-	late := time.NewTimer(listenTime + helloTime)
-	defer late.Stop()
-	select {
-	case got := <-answers:
-		if got.err == nil && got.c.Hello().ID != id {
-			got.err = errors.New("another program answers")
-			_ = got.c.Close()
-		}
-		if got.err == nil {
-			return got.c, nil
-		}
-		conn.Close()
-		text := conn.Said()
-		if strings.Contains(text, "paused container") { // runc looks at the cgroup, the engine does not
-			return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", short(id), errFrozen)
-		}
-		if text != "" {
-			got.err = fmt.Errorf("%w: %s", got.err, text)
-		}
-		return nil, got.err
-	case <-late.C:
-		conn.Close()
-		return nil, errors.New("the program inside does not answer")
-	case <-ctx.Done():
-		conn.Close()
+	switch {
+	case !inTime():
 		return nil, context.Cause(ctx)
+	case err == nil:
+		return c, nil
 	}
+	_ = conn.Close()
+	text := conn.Said()
+	if strings.Contains(text, "paused container") { // runc looks at the cgroup, the engine does not
+		return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", short(id), errFrozen)
+	}
+	if text != "" {
+		err = fmt.Errorf("%w: %s", err, text)
+	}
+	return nil, err
 }
 
 // tail keeps the end of what is written to it.

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/sandbox/mux"
 )
@@ -189,23 +188,9 @@ func (s *Sandbox) drop(l *link) {
 	l.close()
 }
 
-// ask opens a channel for a request that can be made again, and returns its end. Output goes to w.
+// ask makes a request without streams, and returns how it ended.
 func (s *Sandbox) ask(ctx context.Context, l *link, open mux.Open) (mux.End, error) {
-	st, err := l.c.Open(open)
-	if err != nil {
-		return mux.End{}, err
-	}
-	select {
-	case <-st.Done():
-	case <-ctx.Done():
-		guard.Go("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.Number(0)) })
-		return mux.End{}, context.Cause(ctx)
-	}
-	end, err := st.End()
-	if err == nil {
-		err = faultError(end)
-	}
-	return end, err
+	return (&attempt{s: s, l: l, open: open, req: Request{Timeout: -1, Grace: time.Millisecond}}).run(ctx)
 }
 
 // faultError is what the program inside has refused.

@@ -9,10 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/internal/guard"
-	"hinit/internal/pause"
 	"hinit/sandbox"
 	"hinit/sandbox/mux"
 )
@@ -85,26 +82,7 @@ const requestTime = 5 * time.Second
 
 // Serve answers until the context ends. Then it closes every connection and returns when all are gone.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // ends Accept
-	defer stop()
-	var all sync.WaitGroup
-	defer all.Wait()
-	for {
-		c, err := l.Accept()
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ECONNABORTED):
-			pause.For(ctx, 50*time.Millisecond) // until somebody has closed one
-		case err != nil:
-			return fmt.Errorf("cannot accept connections: %w", err)
-		default:
-			all.Go(func() {
-				defer guard.Catch("a request for a sandbox")
-				s.serve(ctx, c)
-			})
-		}
-	}
+	return mux.Each(ctx, l, func(c net.Conn) { s.serve(ctx, c) })
 }
 
 // readingMost is how many connections of one user may be about to say what they want. One too many ends the oldest.

@@ -99,10 +99,8 @@ func unlike(text string) string {
 // recorder keeps the end of what a command writes, on either stream, and whether one of goneTexts was in it.
 type recorder struct {
 	mu    sync.Mutex
-	ring  []byte // of recordMost bytes once it is full; grows until then
-	at    int    // where the oldest byte is, when it is full
-	whole int64  // bytes that were written
-	end   []byte // the end of what was searched
+	kept  []byte
+	whole int64 // bytes that were written
 	gone  bool
 }
 
@@ -128,20 +126,11 @@ func (r *recorder) keep(data []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.whole += int64(len(data))
-	if !r.gone {
-		r.end = append(r.end, data[:min(len(data), longestText)]...)
-		r.gone = containsAny(r.end) || containsAny(data)
-		r.end = append(r.end, data[max(min(len(data), longestText), len(data)-longestText):]...)
-		r.end = append(r.end[:0], r.end[max(0, len(r.end)-longestText):]...)
-	}
-	data = data[max(0, len(data)-recordMost):]
-	if room := recordMost - len(r.ring); room > 0 {
-		n := min(room, len(data))
-		r.ring, data = append(r.ring, data[:n]...), data[n:]
-	}
-	for len(data) > 0 {
-		n := copy(r.ring[r.at:], data)
-		r.at, data = (r.at+n)%recordMost, data[n:]
+	searched := max(0, len(r.kept)-longestText)
+	r.kept = append(r.kept, data...)
+	r.gone = r.gone || containsAny(r.kept[searched:])
+	if len(r.kept) > 2*recordMost { // not at each write
+		r.kept = append(r.kept[:0], r.kept[len(r.kept)-recordMost:]...)
 	}
 }
 
@@ -154,11 +143,11 @@ func (r *recorder) looksGone() bool {
 func (r *recorder) output() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var text []byte
-	if r.whole > int64(len(r.ring)) {
-		text = []byte("[hinit kept only the end of this output]\n")
+	end := r.kept[max(0, len(r.kept)-recordMost):]
+	if r.whole > int64(len(end)) {
+		return append([]byte("[hinit kept only the end of this output]\n"), end...)
 	}
-	return append(append(text, r.ring[r.at:]...), r.ring[:r.at]...)
+	return end
 }
 
 func containsAny(text []byte) bool {

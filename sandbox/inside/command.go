@@ -11,6 +11,7 @@ import (
 
 	"hinit/internal/guard"
 	"hinit/internal/proc"
+	"hinit/internal/pty"
 	"hinit/sandbox/mux"
 )
 
@@ -67,7 +68,7 @@ type streams struct {
 	child []*os.File // for the command, closed when it has them
 	stdin *os.File   // the own ends, nil where there is none
 	outs  []out
-	tty   *terminal
+	tty   *os.File       // the near side of its terminal, which is standard input and output; nil is none
 	left  sync.WaitGroup // outputs that have not ended
 	over  chan struct{}  // closed when the command has
 }
@@ -81,15 +82,18 @@ type out struct {
 func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	s := &streams{over: make(chan struct{})}
 	if ch.open.TTY {
-		tty, slave, err := newTerminal(ch.open.Columns, ch.open.Rows)
+		master, slave, err := pty.Open()
 		if err != nil {
 			return nil, err
 		}
-		s.child, s.tty, s.stdin = []*os.File{slave}, tty, tty.master
-		s.outs = []out{{tty.master, ch.Output}}
+		if ch.open.Columns > 0 && ch.open.Rows > 0 {
+			pty.Resize(master, ch.open.Columns, ch.open.Rows)
+		}
+		s.child, s.tty, s.stdin = []*os.File{slave}, master, master
+		s.outs = []out{{master, ch.Output}}
 		spec.Files, spec.Console = []*os.File{slave, slave, slave}, true
 		ch.mu.Lock()
-		ch.tty = tty
+		ch.tty = master
 		ch.mu.Unlock()
 		return s, nil
 	}
@@ -166,8 +170,12 @@ func (s *streams) copy(ch *channel) {
 			_, _ = ch.Input.WriteTo(s.stdin)
 			if s.tty == nil {
 				_ = s.stdin.Close()
-			} else {
-				s.tty.endInput(s.over)
+				return
+			}
+			select {
+			case <-s.over:
+			default:
+				_, _ = s.tty.Write([]byte{4}) // as a person would type it
 			}
 		})
 	}

@@ -3,11 +3,13 @@ package inside
 import (
 	"context"
 	"io"
+	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"hinit/internal/guard"
+	"hinit/internal/pty"
 	"hinit/sandbox/mux"
 )
 
@@ -18,8 +20,8 @@ type channel struct {
 	open   mux.Open
 
 	mu    sync.Mutex
-	run   *run // nil while there is none
-	tty   *terminal
+	run   *run            // nil while there is none
+	tty   *os.File        // of the run
 	grace time.Duration   // of its end
 	ctx   context.Context //nolint:containedctx // it ends when the channel is to end: no run may begin any more, or the one there is ends
 	end   context.CancelFunc
@@ -48,7 +50,7 @@ func (ch *channel) resize(columns, rows uint16) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	if ch.tty != nil {
-		ch.tty.resize(columns, rows)
+		pty.Resize(ch.tty, columns, rows)
 	}
 }
 

@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"context"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/guard"
 	"hinit/sandbox/mux"
 )
 
@@ -50,17 +50,7 @@ func Serve(id string) error {
 	s := &server{id: id, token: token, loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
 	s.jobs, s.sessions = newJobs(s), newSessions(s)
 	l.start()
-	for {
-		conn, err := listener.AcceptUnix()
-		if err != nil {
-			if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.ECONNABORTED) {
-				<-time.After(50 * time.Millisecond)
-				continue
-			}
-			return fmt.Errorf("cannot accept a client: %w", err)
-		}
-		guard.Go("serving a client", func() { s.serve(conn) })
-	}
+	return mux.Each(context.Background(), listener, s.serve)
 }
 
 // own makes a directory that belongs to this user alone, or takes the existing one.
@@ -144,7 +134,7 @@ func listenIn(dir string) (*net.UnixListener, error) {
 }
 
 // allowed reports whether a client may have commands run as this user.
-func (s *server) allowed(conn *net.UnixConn, hello mux.Hello) bool {
+func (s *server) allowed(conn net.Conn, hello mux.Hello) bool {
 	if s.token != "" && subtle.ConstantTimeCompare([]byte(s.token), []byte(hello.Token)) == 1 {
 		return true
 	}
@@ -155,7 +145,7 @@ func (s *server) allowed(conn *net.UnixConn, hello mux.Hello) bool {
 // helloTime is how long a client may take to say who it is.
 const helloTime = 10 * time.Second
 
-func (s *server) serve(nc *net.UnixConn) {
+func (s *server) serve(nc net.Conn) {
 	defer nc.Close()
 	_ = nc.SetReadDeadline(time.Now().Add(helloTime))
 	c := mux.Accept(nc, func(hello mux.Hello) mux.Hello {

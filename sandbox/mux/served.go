@@ -1,14 +1,19 @@
 package mux
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
+	"hinit/internal/pause"
 )
 
 // Conn is the serving side of a connection.
@@ -181,6 +186,29 @@ func (o *Outlet) Write(data []byte) (n int, err error) {
 		n += room
 	}
 	return n, nil
+}
+
+// Each serves every connection of a listener in a goroutine of its own, until the context ends. It waits while there are too many.
+func Each(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // ends Accept
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
+			pause.For(ctx, 50*time.Millisecond) // until one has ended
+		case err != nil:
+			return fmt.Errorf("cannot accept connections: %w", err)
+		default:
+			all.Go(func() {
+				defer guard.Catch("a client")
+				serve(c)
+			})
+		}
+	}
 }
 
 // Peer asks the kernel who has connected to a unix socket (unix(7), SO_PEERCRED).

@@ -85,7 +85,7 @@ func (g *Guarded) RemoveVolume(ctx context.Context, name string) error {
 // Image implements sandbox.Engine.
 func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) {
 	if !g.policy.AllowsImage(ref) {
-		return sandbox.Image{}, &RefusedError{"the image " + strconv.Quote(ref), "HINIT_SANDBOX_IMAGES lists those that are"}
+		return sandbox.Image{}, &RefusedError{"the image " + strconv.Quote(ref), imagesNext}
 	}
 	return g.Engine.Image(ctx, ref)
 }
@@ -93,7 +93,7 @@ func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) 
 // Pull implements sandbox.Engine.
 func (g *Guarded) Pull(ctx context.Context, ref string) error {
 	if !g.policy.AllowsImage(ref) {
-		return &RefusedError{"the image " + strconv.Quote(ref), "HINIT_SANDBOX_IMAGES lists those that are"}
+		return &RefusedError{"the image " + strconv.Quote(ref), imagesNext}
 	}
 	return g.Engine.Pull(ctx, ref)
 }

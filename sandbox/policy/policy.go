@@ -50,54 +50,53 @@ func (e *RefusedError) Error() string {
 // Unwrap makes errors.Is(err, sandbox.ErrRefused) true.
 func (e *RefusedError) Unwrap() error { return sandbox.ErrRefused }
 
+// imagesNext is what to do about an image that is not allowed.
+const imagesNext = "HINIT_SANDBOX_IMAGES lists those that are"
+
 // maxPids is the highest limit of processes, and the one where none is asked for.
 const maxPids = 256
 
 // Check looks at everything of a Spec but its binds, which need the file system, and makes it as hard as section 5.1 of the contract has it.
 func (p Policy) Check(s *sandbox.Spec) error {
-	refused := func(what, next string) error { return &RefusedError{what, next} }
 	if what, _ := s.LeadsOut(); what != "" {
-		return refused(what, "")
+		return &RefusedError{what, ""}
 	}
-	switch {
-	case !p.AllowsImage(s.Image):
-		return refused("the image "+strconv.Quote(s.Image), "HINIT_SANDBOX_IMAGES lists those that are")
-	case s.PIDMode != "", s.UTSMode != "", s.UserNS != "":
-		return refused("a namespace of the host or of another container", "")
-	case s.IPCMode != "" && s.IPCMode != "private" && s.IPCMode != "none", s.CgroupNS != "" && s.CgroupNS != "private":
-		return refused("a namespace of the host or of another container", "")
-	case s.Network != "" && s.Network != "none" && s.Network != "default" && !slices.Contains(p.Networks, s.Network):
-		return refused("the network "+strconv.Quote(s.Network), "HINIT_SANDBOX_NETWORKS lists those that are")
-	case s.Runtime != "" && !slices.Contains(p.Runtimes, s.Runtime):
-		return refused("the runtime "+strconv.Quote(s.Runtime), "HINIT_SANDBOX_RUNTIMES lists those that are")
-	case len(s.Ports) > 0:
-		return refused("the published port "+s.Ports[0], "")
-	case s.Restart != "" && s.Restart != "no":
-		return refused("a restart policy", "")
-	case len(s.Groups) > 0:
-		return refused("the group "+s.Groups[0], "")
-	case len(s.Hosts)+len(s.DNS) > 0:
-		return refused("a host or name server of the caller's choice", "")
-	case !(s.CPUs >= 0), s.Memory < 0, s.ShmSize < 0: // NaN too
-		return refused("a negative limit", "")
-	case isID.MatchString(s.Name), strings.Contains(s.Name, replacedMark):
-		return refused("the name "+strconv.Quote(s.Name), "the engine would take it for the id of another container")
-	case ofKernel(s.Dir):
-		return refused("the working directory "+s.Dir, "")
+	const namespace = "a namespace of the host or of another container"
+	allowed := func(value string, values ...string) bool { return value == "" || slices.Contains(values, value) }
+	for _, rule := range []struct {
+		kept       bool
+		what, next string
+	}{
+		{p.AllowsImage(s.Image), "the image " + strconv.Quote(s.Image), imagesNext},
+		{s.PIDMode+s.UTSMode+s.UserNS == "", namespace, ""},
+		{allowed(s.IPCMode, "private", "none") && allowed(s.CgroupNS, "private"), namespace, ""},
+		{allowed(s.Network, "none", "default") || allowed(s.Network, p.Networks...), "the network " + strconv.Quote(s.Network), "HINIT_SANDBOX_NETWORKS lists those that are"},
+		{allowed(s.Runtime, p.Runtimes...), "the runtime " + strconv.Quote(s.Runtime), "HINIT_SANDBOX_RUNTIMES lists those that are"},
+		{len(s.Ports) == 0, "the published port " + strings.Join(s.Ports, " "), ""},
+		{allowed(s.Restart, "no"), "a restart policy", ""},
+		{len(s.Groups) == 0, "the group " + strings.Join(s.Groups, " "), ""},
+		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
+		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // NaN too
+		{!isID.MatchString(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
+		{!ofKernel(s.Dir), "the working directory " + s.Dir, ""},
+	} {
+		if !rule.kept {
+			return &RefusedError{rule.what, rule.next}
+		}
 	}
 	for name := range s.Ulimits {
 		if !slices.Contains(ulimits, name) {
-			return refused("the limit "+strconv.Quote(name), "those that are: "+strings.Join(ulimits, ", "))
+			return &RefusedError{"the limit " + strconv.Quote(name), "those that are: " + strings.Join(ulimits, ", ")}
 		}
 	}
 	for name := range s.Storage {
 		if name != "size" {
-			return refused("the storage option "+strconv.Quote(name), "")
+			return &RefusedError{"the storage option " + strconv.Quote(name), ""}
 		}
 	}
 	for name := range s.Labels {
 		if strings.HasPrefix(name, "hinit-") && name != sandbox.LabelVolume && name != sandbox.LabelClient {
-			return refused("the label "+strconv.Quote(name), "")
+			return &RefusedError{"the label " + strconv.Quote(name), ""}
 		}
 	}
 	for _, m := range s.Mounts {
@@ -105,7 +104,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 			return err
 		}
 		if m.Type == "volume" {
-			return refused("the volume "+strconv.Quote(m.Source+":"+m.Target), "mount a directory below "+strings.Join(p.Roots, " or "))
+			return &RefusedError{"the volume " + strconv.Quote(m.Source+":"+m.Target), "mount a directory below " + strings.Join(p.Roots, " or ")}
 		}
 	}
 	p.harden(s)
