@@ -43,6 +43,9 @@ func (l *link) close() {
 // signTime is how long the program inside may take to give a sign before the engine is asked what its container is in.
 const signTime = 250 * time.Millisecond
 
+// justHeard is how long a sign is as good as a new one: what has just said hello is not asked again.
+const justHeard = 20 * time.Millisecond
+
 // ready returns a link that works, before each command. A link whose other side answers is used; else the engine reports the
 // state of the container. A running container is connected to. A paused one is an error, and so is an adopted one that does not
 // run. Any other is started again, or made again. One caller does that, and the others wait for it.
@@ -89,7 +92,7 @@ func (s *Sandbox) current() (*link, error) {
 
 // works reports whether a link can be used, and the error of a paused container.
 func (s *Sandbox) works(ctx context.Context, l *link) (bool, error) {
-	if !l.alive() || l.c.Answers(signTime) {
+	if !l.alive() || l.c.Heard() < justHeard || l.c.Answers(signTime) {
 		return l.alive(), nil
 	}
 	switch now := s.m.state(ctx, l.id); {
