@@ -3,7 +3,6 @@ package sandbox
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -193,11 +192,7 @@ func (m *Manager) nameOf(labels map[string]string) string {
 }
 
 // newName returns a random name for a container.
-func newName() string {
-	b := make([]byte, 4)
-	_, _ = rand.Read(b)
-	return "hermes-" + hex.EncodeToString(b)
-}
+func newName() string { return "hermes-" + randomHex(4) }
 
 // forwarded returns the values of the names that are forwarded: this process's, or the profile's where this one has none. A
 // variable that is empty everywhere is left out.

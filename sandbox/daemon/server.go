@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -47,9 +48,26 @@ type Server struct {
 
 	mu      sync.Mutex
 	reading map[uint32][]net.Conn // connections that have not said what they want, the oldest first
-	running map[uint32]int
+	running counts
 	total   int
-	long    map[uint32]int // bytes of long requests
+	long    counts // bytes of long requests
+}
+
+// counts has a number for each user who has any.
+type counts map[uint32]int
+
+// add changes a user's number, unless it would be more than most.
+func (c *counts) add(uid uint32, n, most int) bool {
+	if *c == nil {
+		*c = counts{}
+	}
+	if n > 0 && (*c)[uid]+n > most {
+		return false
+	}
+	if (*c)[uid] += n; (*c)[uid] == 0 {
+		delete(*c, uid)
+	}
+	return true
 }
 
 // The size up to which a request is not counted, and the bytes of one user's longer requests together.
@@ -62,16 +80,7 @@ const (
 func (s *Server) keep(uid uint32, n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.long == nil {
-		s.long = map[uint32]int{}
-	}
-	if n > 0 && s.long[uid]+n > longRequests {
-		return false
-	}
-	if s.long[uid] += n; s.long[uid] == 0 {
-		delete(s.long, uid)
-	}
-	return true
+	return s.long.add(uid, n, longRequests)
 }
 
 // codeNotAllowed is the exit code of a caller that may not ask.
@@ -113,14 +122,14 @@ func (s *Server) await(uid uint32, c net.Conn) (done func()) {
 func (s *Server) enter(uid uint32) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running == nil {
-		s.running = map[uint32]int{}
+	most := s.MostOne
+	if uid == 0 {
+		most = math.MaxInt
 	}
-	if uid != 0 && (s.total >= s.Most || s.running[uid] >= s.MostOne) {
+	if uid != 0 && s.total >= s.Most || !s.running.add(uid, 1, most) {
 		return false
 	}
 	s.total++
-	s.running[uid]++
 	return true
 }
 
@@ -128,9 +137,7 @@ func (s *Server) leave(uid uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.total--
-	if s.running[uid]--; s.running[uid] == 0 {
-		delete(s.running, uid)
-	}
+	s.running.add(uid, -1, 0)
 }
 
 func (s *Server) serve(ctx context.Context, nc net.Conn) {

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,27 +17,19 @@ import (
 // Process names a process so that no later one has the same name: its number and the time when it began. It returns the process's
 // parent too.
 func Process(pid int) (name string, parent int, err error) {
-	name, _, parent, err = stat(pid)
-	return name, parent, err
-}
-
-func stat(pid int) (name, state string, parent int, err error) {
 	s, err := procstat.Read(pid)
 	if err != nil {
-		return "", "", 0, fmt.Errorf("cannot look at process %d: %w", pid, err)
+		return "", 0, fmt.Errorf("cannot look at process %d: %w", pid, err)
 	}
-	return fmt.Sprintf("%d.%d", pid, s.Start), string(s.State), s.Parent, nil
+	return fmt.Sprintf("%d.%d", pid, s.Start), s.Parent, nil
 }
 
 // lives returns the number of the process of this name. One that has ended and was not reaped yet does not live.
 func lives(name string) (pid int, ok bool) {
-	number, _, _ := strings.Cut(name, ".")
-	pid, err := strconv.Atoi(number)
-	if err != nil || pid <= 0 {
-		return 0, false
-	}
-	now, state, _, err := stat(pid)
-	return pid, err == nil && now == name && state != "Z" && state != "X"
+	var start uint64
+	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // what is no number is no process
+	s, err := procstat.Read(pid)
+	return pid, err == nil && pid > 0 && s.Start == start && s.State != 'Z' && s.State != 'X'
 }
 
 // lookEvery is how often a process is looked at whose end the kernel doesn't tell (before Linux 5.10).

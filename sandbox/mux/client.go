@@ -1,6 +1,7 @@
 package mux
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,9 +36,8 @@ func NewClient(conn io.ReadWriteCloser, token string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot hear from the other side: %w", err)
 	}
-	whole, err := new(Gather).Add(f, &c.hello)
 	switch {
-	case f.Kind != KindHello || err != nil || !whole:
+	case f.Kind != KindHello || json.Unmarshal(f.Data, &c.hello) != nil:
 		return nil, fmt.Errorf("cannot talk to the other side: %w", ErrProtocol)
 	case c.hello.Refused != "":
 		return nil, &RefusedError{c.hello.Refused, c.hello.Code}

@@ -22,7 +22,6 @@ import (
 	"syscall"
 	"time"
 
-	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/sandbox"
@@ -67,13 +66,9 @@ func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 	if rest, ok := cutDir(m.Source, g.owner.State); ok && g.owner.State != "" {
 		m.Source = filepath.Join(g.owner.Dir, rest)
 	}
-	root, rel, err := g.policy.below(m.Source)
+	dir, rel, err := g.policy.open(m.Source, g.owner.Actor)
 	if err != nil {
 		return "", nil, g.refused(m, err)
-	}
-	dir, err := fsutil.OpenDir(root, g.owner.Actor)
-	if err != nil {
-		return "", nil, err
 	}
 	defer dir.Close()
 	info, err := dir.Lstat(rel)
@@ -88,7 +83,7 @@ func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 	if err != nil {
 		return "", nil, g.refused(m, err)
 	}
-	return filepath.Join(root, rel), info, nil
+	return filepath.Join(dir.Path(), rel), info, nil
 }
 
 // identity is the device and number of what is at a path of the engine's, found without following a link.
@@ -97,13 +92,9 @@ func (g *Guarded) identity(outside string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("cannot look at the mount of %s: it is not on a volume of this container any more", outside)
 	}
-	root, rel, err := g.policy.below(inside)
+	dir, rel, err := g.policy.open(inside, g.owner.Actor)
 	if err != nil {
-		return "", &RefusedError{"a mount of " + inside + " (" + err.Error() + ")", ""}
-	}
-	dir, err := fsutil.OpenDir(root, g.owner.Actor)
-	if err != nil {
-		return "", err
+		return "", g.refused(sandbox.Mount{Source: inside}, err)
 	}
 	defer dir.Close()
 	info, err := dir.Lstat(rel)

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hinit/internal/fsutil"
 	"hinit/sandbox"
 	"hinit/sandbox/gate"
 )
@@ -134,7 +135,9 @@ const leastCPUs = 0.01
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
 // isID reports whether an engine takes a name for the begin of an id.
-func isID(name string) bool { return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == "" }
+func isID(name string) bool {
+	return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == ""
+}
 
 // ofKernel says whether a path is in a file system of the kernel's.
 func ofKernel(p string) bool {
@@ -173,19 +176,17 @@ func (p Policy) AllowsImage(ref string) bool {
 	})
 }
 
-// errOutside says that a path is below no allowed root.
-var errOutside = errors.New("it is below no allowed directory")
-
-// below finds the root that a path is in, and the rest of the path.
-func (p Policy) below(source string) (root, rel string, err error) {
+// open opens the allowed directory that a path is below, with somebody's rights, and returns the rest of the path.
+func (p Policy) open(source string, as *fsutil.Actor) (dir *fsutil.Dir, rel string, err error) {
 	if !filepath.IsAbs(source) || slices.Contains(strings.Split(source, "/"), "..") {
-		return "", "", errors.New("it must be an absolute path without dots that lead upwards")
+		return nil, "", errors.New("it must be an absolute path without dots that lead upwards")
 	}
 	clean := filepath.Clean(source)
 	for _, root := range p.Roots {
 		if rest, ok := strings.CutPrefix(clean, filepath.Clean(root)+"/"); ok {
-			return root, rest, nil
+			dir, err = fsutil.OpenDir(root, as)
+			return dir, rest, err
 		}
 	}
-	return "", "", errOutside
+	return nil, "", errors.New("it is below no allowed directory")
 }

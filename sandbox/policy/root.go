@@ -146,11 +146,7 @@ func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 
 // Gone says whether the directory is gone in whose place a private volume stands. The volume goes too.
 func (p Policy) Gone(v sandbox.Volume) bool {
-	root, rel, err := p.below(v.Labels[sandbox.LabelSource])
-	if err != nil {
-		return false
-	}
-	dir, err := fsutil.OpenDir(root, fsutil.Self())
+	dir, rel, err := p.open(v.Labels[sandbox.LabelSource], fsutil.Self())
 	if err != nil {
 		return false
 	}
@@ -215,11 +211,7 @@ func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
 
 // packSource packs what is at a path of this process, with the owner's rights.
 func (g *Guarded) packSource(w *tar.Writer, source, name string, left *int64) error {
-	root, rel, err := g.policy.below(source)
-	if err != nil {
-		return err
-	}
-	dir, err := fsutil.OpenDir(root, g.owner.Actor)
+	dir, rel, err := g.policy.open(source, g.owner.Actor)
 	if err != nil {
 		return err
 	}
