@@ -32,7 +32,7 @@ const (
 // serve is hinit sandbox serve.
 func serve(args []string) int {
 	debug.SetGCPercent(40) // it mostly waits: memory counts more than processor time
-	set, code, ok := readSettings(args, settingsTable(), os.LookupEnv, os.Stdout)
+	set, code, ok := readSettings(args, os.LookupEnv, os.Stdout)
 	if !ok {
 		return code
 	}

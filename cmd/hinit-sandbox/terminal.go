@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"hinit/internal/pty"
 	"hinit/sandbox"
@@ -19,32 +16,17 @@ func onTerminal(req daemon.Request, local daemon.Streams) int {
 		return caught(where(ctx, req, local))
 	}
 	defer restore()
-	req.TTY, req.Size = true, size()
+	size := func(columns, rows uint16) sandbox.Size { return sandbox.Size{Columns: columns, Rows: rows} }
+	req.TTY, req.Size = true, size(pty.Size(os.Stdin))
 	resizes := make(chan sandbox.Size, 1)
 	local.Resizes = resizes
-	changed := make(chan os.Signal, 1)
-	signal.Notify(changed, syscall.SIGWINCH)
-	ctx, caught := interruptible()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		for {
-			select {
-			case <-changed:
-				select {
-				case resizes <- size():
-				case <-ctx.Done():
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
+	defer pty.OnResize(os.Stdin, func(columns, rows uint16) {
+		select {
+		case <-resizes: // an older one that nothing has taken yet
+		default:
 		}
-	}()
+		resizes <- size(columns, rows)
+	})()
+	ctx, caught := interruptible()
 	return caught(where(ctx, req, local))
-}
-
-func size() sandbox.Size {
-	columns, rows := pty.Size(os.Stdin)
-	return sandbox.Size{Columns: columns, Rows: rows}
 }

@@ -75,6 +75,26 @@ func Size(terminal *os.File) (columns, rows uint16) {
 	return w.Col, w.Row
 }
 
+// OnResize calls f with each new size of a terminal until stop is called, in a goroutine of its own.
+func OnResize(terminal *os.File, f func(columns, rows uint16)) (stop func()) {
+	resized, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(resized, syscall.SIGWINCH)
+	go func() {
+		for {
+			select {
+			case <-resized:
+				f(Size(terminal))
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(resized)
+		close(done)
+	}
+}
+
 // Relay connects a terminal with the near side of another one until the far side is closed.
 func Relay(in *os.File, out io.Writer, near *os.File) error {
 	restore, err := Raw(in)
@@ -82,23 +102,9 @@ func Relay(in *os.File, out io.Writer, near *os.File) error {
 		return err
 	}
 	defer restore()
-	resized := make(chan os.Signal, 1)
-	signal.Notify(resized, syscall.SIGWINCH)
-	defer signal.Stop(resized)
-	resized <- syscall.SIGWINCH
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		for {
-			select {
-			case <-resized:
-				columns, rows := Size(in)
-				Resize(near, columns, rows)
-			case <-done:
-				return
-			}
-		}
-	}()
+	columns, rows := Size(in)
+	Resize(near, columns, rows)
+	defer OnResize(in, func(columns, rows uint16) { Resize(near, columns, rows) })()
 	go func() { _, _ = io.Copy(near, in) }() // it ends with the process
 	_, err = io.Copy(out, near)
 	if errors.Is(err, unix.EIO) { // the far side is closed
