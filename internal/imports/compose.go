@@ -78,7 +78,7 @@ func (im *importer) processCompose(path string) error {
 			}
 		default:
 			if !strings.HasPrefix(e.name, "x-") { // anchors
-				c.note(c.at(e, e.name), "%s", otherWay(e.name))
+				c.apply(nil, e.name, c.at(e, e.name), nil, "")
 			}
 		}
 	}
@@ -167,54 +167,58 @@ func (c *compose) process(p entry) {
 }
 
 // processRules are the settings of a process that have one value.
-var processRules = map[string]rule{
-	"disabled":       {key: "enabled", as: whenSet("false", "")},
-	"is_daemon":      {why: "a service stays in the foreground under hinit; start it with the option for that"},
-	"is_tty":         {why: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
-	"is_foreground":  {key: "enabled", as: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")}, // it is started by hand
-	"is_interactive": {why: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
+var processRules = rules{
+	{name: "disabled", key: "enabled", as: whenSet("false", "")},
+	{name: "is_daemon", why: "a service stays in the foreground under hinit; start it with the option for that"},
+	{name: "is_foreground", key: "enabled", as: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")}, // it is started by hand
+	{name: "is_tty|is_interactive", why: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
 	// of a compose file of Docker
-	"user": {key: "user"},
-	"restart": {key: "restart.policy", as: func(value string) (string, error) {
+	{name: "user", key: "user"},
+	{name: "restart", key: "restart.policy", as: func(value string) (string, error) {
 		policy, _, _ := strings.Cut(value, ":")
 		return cmp.Or(map[string]string{"always": "always", "unless-stopped": "always", "on-failure": "on-failure"}[policy], "never"), nil
 	}},
-	"stop_grace_period": {key: "stop.grace"},
-	"stop_signal":       {key: "stop.signal", as: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
+	{name: "stop_grace_period", key: "stop.grace"},
+	{name: "stop_signal", key: "stop.signal", as: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
 }
 
+// onlyKeysOfLogs is about what else stands in the configuration of a log.
+const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
+
 // groupRules are the settings of a process that are in a group, by the name of the group.
-var groupRules = map[string]map[string]rule{
+var groupRules = map[string]rules{
 	"availability": {
-		"restart": {key: "restart.policy", as: choice("never", "it is not restarted", map[string]string{
+		{name: "restart", key: "restart.policy", as: choice("never", "it is not restarted", map[string]string{
 			"always": "always", "on_failure": "on-failure", "exit_on_failure": "never", "no": "never", "false": "never",
 		})},
-		"backoff_seconds": {do: constantDelay(seconds)},
-		"max_restarts":    {key: "restart.max_restarts"},
-		"exit_on_end":     {as: whenSet("", "hinit doesn't end when a service does; make it the container's CMD for that")},
+		{name: "backoff_seconds", do: constantDelay(seconds)},
+		{name: "max_restarts", key: "restart.max_restarts"},
+		{name: "exit_on_end", as: whenSet("", "hinit doesn't end when a service does; make it the container's CMD for that")},
 	},
 	"shutdown": {
-		"signal":          {key: "stop.signal", as: signalName},
-		"timeout_seconds": {key: "stop.grace", as: seconds},
-		"parent_only":     {as: whenSet("", "hinit always stops all processes of a service")},
+		{name: "signal", key: "stop.signal", as: signalName},
+		{name: "timeout_seconds", key: "stop.grace", as: seconds},
+		{name: "parent_only", as: whenSet("", "hinit always stops all processes of a service")},
 	},
 	"schedule": {
-		"cron":         {key: "schedule.cron"},
-		"timezone":     {key: "schedule.timezone"},
-		"interval":     {key: "schedule.cron", as: everyInterval},
-		"run_on_start": {key: "once", as: whenSet("boot", "")},
-		"max_concurrent": {as: func(value string) (string, error) {
+		{name: "cron", key: "schedule.cron"},
+		{name: "timezone", key: "schedule.timezone"},
+		{name: "interval", key: "schedule.cron", as: everyInterval},
+		{name: "run_on_start", key: "once", as: whenSet("boot", "")},
+		{name: "max_concurrent", as: func(value string) (string, error) {
 			if value == "1" {
 				return "", nil
 			}
 			return "", errors.New("runs of a task don't overlap in hinit")
 		}},
 	},
+	"log_configuration": {{name: ".*", why: onlyKeysOfLogs}},
 	"rotation": {
-		"max_size_mb":  {key: "logs.max_size_mb"},
-		"max_backups":  {key: "logs.archives"},
-		"max_age_days": {key: "logs.max_age", as: days},
-		"compress":     {key: "logs.compress", as: whenSet("gzip", "")},
+		{name: "max_size_mb", key: "logs.max_size_mb"},
+		{name: "max_backups", key: "logs.archives"},
+		{name: "max_age_days", key: "logs.max_age", as: days},
+		{name: "compress", key: "logs.compress", as: whenSet("gzip", "")},
+		{name: ".*", why: onlyKeysOfLogs},
 	},
 }
 
@@ -227,8 +231,8 @@ func (c *compose) group(where string, at entry, s *service, vars map[string]stri
 			s.take("stop_command", at.place, c.inShell(e, at.where, vars))
 		case name == "log_configuration" && e.name == "rotation":
 			c.group(at.where, e, s, vars)
-		case !c.apply(groupRules[name], e.name, at, s, value):
-			c.note(at, "%s", otherWay(map[bool]string{true: "log_configuration", false: e.name}[name == "rotation" || name == "log_configuration"]))
+		default:
+			c.apply(groupRules[name], e.name, at, s, value)
 		}
 		if e.name == "restart" && value == "exit_on_failure" {
 			c.note(at, "hinit doesn't end when a service fails; make it the container's CMD for that")
@@ -323,9 +327,7 @@ func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string
 		case "namespace":
 			s.take("group", at.place, serviceName(e.text()))
 		default:
-			if !c.apply(processRules, e.name, at, s, e.text()) {
-				c.note(at, "%s", otherWay(e.name))
-			}
+			c.apply(processRules, e.name, at, s, e.text())
 		}
 	}
 	s.set("env_file", files)

@@ -44,7 +44,7 @@ func (c *compose) healthcheck(at entry, where string, s *service) {
 		case "disable":
 			return
 		default:
-			c.note(c.at(e, where+"."+e.name), "%s", otherWay(e.name))
+			c.apply(nil, e.name, c.at(e, where+"."+e.name), s, "")
 		}
 	}
 	if command != nil && command[len(command)-1] != "" {

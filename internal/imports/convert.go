@@ -77,7 +77,6 @@ func Convert(path, format string) (Result, error) {
 	if err := read(path); err != nil {
 		return Result{}, err
 	}
-	im.tryChecks(path)
 	text, err := im.settle(path, format)
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }

@@ -155,6 +155,22 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 	}
 }
 
+// A task whose schedule hinit refused became a service that was restarted all the time.
+func TestATaskWithAWrongScheduleStaysATask(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	if err := os.WriteFile(file, []byte("processes: {a: {command: x, schedule: {cron: 61 * * * *}}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	result, err := Convert(file, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(config.Options{Text: result.YAML, Plain: true})
+	if err != nil || cfg.Services["a"].Task.Once != config.OnceManual || len(result.Notes) != 1 {
+		t.Errorf("%v, %s\n%v", err, result.YAML, result.Notes)
+	}
+}
+
 func TestWhatCannotBeImported(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "format",

@@ -86,7 +86,7 @@ func (p *plan) layer(file string) error {
 				p.note(from{place{file, t.line}, "log-targets." + t.name}, "hinit forward sends logs to Loki, OpenTelemetry and syslog; make it a service: hinit forward --to URL (%s)", t.name)
 			}
 		default:
-			p.note(from{place{file, e.line}, e.name}, "%s", otherWay(e.name))
+			p.apply(nil, e.name, from{place{file, e.line}, e.name}, nil, "")
 		}
 	}
 	return nil
@@ -139,11 +139,11 @@ func (p *plan) put(l *layered, k entry, file string) {
 }
 
 // pebbleRules are the settings of a service that have one value.
-var pebbleRules = map[string]rule{
-	"backoff-delay":  {key: "restart.initial"},
-	"backoff-factor": {key: "restart.factor"},
-	"backoff-limit":  {key: "restart.max"},
-	"kill-delay":     {key: "stop.grace"},
+var pebbleRules = rules{
+	{name: "backoff-delay", key: "restart.initial"},
+	{name: "backoff-factor", key: "restart.factor"},
+	{name: "backoff-limit", key: "restart.max"},
+	{name: "kill-delay", key: "stop.grace"},
 }
 
 func (p *plan) service(l *layered) {
@@ -182,9 +182,7 @@ func (p *plan) service(l *layered) {
 		case "after", "before", "requires", "on-check-failure": // later
 			s.came("needs", at.place)
 		default:
-			if !p.apply(pebbleRules, e.name, at, s, e.text()) {
-				p.note(at, "%s", otherWay(e.name))
-			}
+			p.apply(pebbleRules, e.name, at, s, e.text())
 		}
 	}
 	switch {
@@ -334,7 +332,7 @@ func (p *plan) check(l *layered, s *service, does string) {
 				}
 			}
 		default:
-			p.note(at, "%s", otherWay(e.name))
+			p.apply(nil, e.name, at, s, "")
 		}
 	}
 	if !found {

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
+	"sync"
 
 	"hinit/internal/config"
 )
@@ -20,32 +21,6 @@ func absolute(file, path string) string {
 	}
 	dir, _ := filepath.Abs(filepath.Dir(file)) // "" without a working directory
 	return filepath.Join(dir, path)
-}
-
-// tryChecks leaves out the checks that hinit.yaml can't have, such as checks of other hosts.
-func (im *importer) tryChecks(path string) {
-	for _, s := range im.services {
-		s.checks = slices.DeleteFunc(s.checks, func(c check) bool {
-			alone := &importer{services: []*service{{name: "service", values: values{"command": []string{"true"}}, checks: []check{c}}}}
-			text, err := alone.yaml(path, "")
-			if err == nil {
-				err = valid(text)
-			}
-			if err != nil {
-				why := strings.ReplaceAll(reason(err.Error()), "services.service.checks.0.", "")
-				im.note(from{place{cmp.Or(c.place.file, path), c.place.line}, s.was}, "its check %s is left out: %s", cmp.Or(c.text("name"), c.text("kind")), why)
-			}
-			return err != nil
-		})
-	}
-}
-
-// reason is an error of package config without its place.
-func reason(text string) string {
-	if _, after, cut := strings.Cut(text, ": "); cut {
-		return after
-	}
-	return text
 }
 
 // valid reports what package config says of a configuration for hinit run.
@@ -69,85 +44,72 @@ func (im *importer) settle(path, format string) ([]byte, error) {
 		if wrong == nil {
 			return text, nil
 		}
-		if !im.leaveOut(text, wrong) {
+		if !im.leaveOut(wrong) {
 			return nil, fmt.Errorf("the result is no valid configuration: %w", wrong)
 		}
 	}
 }
 
-// leaveOut takes out of the services what the problems are about, and reports whether there is less now.
-func (im *importer) leaveOut(text []byte, wrong error) (less bool) {
+// keyInProblem finds the service, its key, and the number of a check, in the words of package config.
+var keyInProblem = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?|service "([a-z0-9_-]+)"`)
+})
+
+// leaveOut takes out of the services what the problems are about, one part of each service. It reports whether there is less now.
+func (im *importer) leaveOut(wrong error) (less bool) {
 	list := []error{wrong}
 	if joined, is := wrong.(interface{ Unwrap() []error }); is {
 		list = joined.Unwrap()
 	}
+	seen := make(map[string]bool)
 	for _, err := range list {
 		p, is := errors.AsType[*config.Problem](err)
 		if !is {
 			continue
 		}
-		name, key := keyAt(text, p.Line)
-		i := slices.IndexFunc(im.services, func(s *service) bool { return s.name == name })
-		if i < 0 {
+		found := keyInProblem().FindStringSubmatch(p.Msg)
+		if found == nil {
 			continue
 		}
-		s := im.services[i]
-		at, known := s.from[key]
-		if !known {
-			at = s.place
-		}
-		why := p.Msg
+		name, why := found[1]+found[4], p.Msg
 		if before, after, cut := strings.Cut(why, ": "); cut && strings.HasPrefix(before, "cannot ") {
 			why = after
 		}
-		less = true
-		switch {
-		case key == "needs" && len(s.needs) > 0:
-			n := len(s.needs) - 1
-			for i, need := range s.needs {
-				if slices.Contains(strings.Fields(why), need.name) {
-					n = i
-				}
-			}
-			if s.needs[n].place.line > 0 {
-				at = s.needs[n].place
-			}
-			im.note(from{at, s.was}, "its need of %s is left out: %s", s.needs[n].name, why)
-			s.needs = slices.Delete(s.needs, n, n+1)
-		case key != "" && key != "command" && s.drop(key):
-			im.note(from{at, s.was + "." + key}, "is left out: %s", why)
-		default:
-			im.note(from{at, s.was}, "is left out: %s", why)
-			im.services = slices.Delete(im.services, i, i+1)
-		}
-		if len(im.services) == 0 {
-			return true
+		i := slices.IndexFunc(im.services, func(s *service) bool { return s.name == name && !seen[name] })
+		if i >= 0 {
+			seen[name], less = true, true
+			im.leaveOutKey(im.services[i], found[2], found[3], why)
 		}
 	}
 	return less
 }
 
-// keyAt finds the service and its key at a line of a configuration.
-func keyAt(text []byte, line int) (service, key string) {
-	var doc yaml.Node
-	if yaml.Unmarshal(text, &doc) != nil || len(doc.Content) == 0 {
-		return "", ""
+// leaveOutKey takes a key out of a service, one check or need of it, or the service.
+func (im *importer) leaveOutKey(s *service, key, number, why string) {
+	at, known := s.from[key]
+	if !known {
+		at = s.place
 	}
-	for _, top := range entries(doc.Content[0]) {
-		if top.name != "services" {
-			continue
+	n, err := strconv.Atoi(number)
+	switch {
+	case key == "checks" && err == nil && n < len(s.checks):
+		c := s.checks[n]
+		im.note(from{c.place, s.was}, "its check %s is left out: %s", cmp.Or(c.text("name"), c.text("kind")), why)
+		s.checks = slices.Delete(s.checks, n, n+1)
+	case key == "needs" && len(s.needs) > 0:
+		n := max(0, slices.IndexFunc(s.needs, func(n need) bool { return slices.Contains(strings.Fields(why), n.name) }))
+		if s.needs[n].place.line > 0 {
+			at = s.needs[n].place
 		}
-		for _, s := range entries(top.node) {
-			if s.line > line {
-				break
-			}
-			service, key = s.name, ""
-			for _, k := range entries(s.node) {
-				if k.line <= line {
-					key = k.name
-				}
-			}
+		im.note(from{at, s.was}, "its need of %s is left out: %s", s.needs[n].name, why)
+		s.needs = slices.Delete(s.needs, n, n+1)
+	case key != "command" && s.drop(key):
+		im.note(from{at, s.was + "." + key}, "is left out: %s", why)
+		if key == "schedule" && !s.isTask() { // it must not become a service that runs all the time
+			s.set("once", "manual")
 		}
+	default:
+		im.note(from{at, s.was}, "is left out: %s", why)
+		im.services = slices.DeleteFunc(im.services, func(other *service) bool { return other == s })
 	}
-	return service, key
 }

@@ -3,18 +3,20 @@ package imports
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// rule says what becomes of a setting of another supervisor: a key of hinit.yaml, a note, or what a function makes of it.
+// rule says what becomes of a setting of another supervisor: a key of hinit.yaml, a note, what a function makes of it, or nothing.
 type rule struct {
-	key string                             // of hinit.yaml
-	as  func(value string) (string, error) // makes its value; nil where the value stays the same. The error is the note
-	why string                             // why it is left out; a %s in it is the value
-	do  func(im *importer, s *service, at from, value string)
+	name string                             // a regular expression for the names of the settings
+	key  string                             // of hinit.yaml
+	as   func(value string) (string, error) // makes its value; nil where the value stays the same. The error is the note
+	why  string                             // why it is left out; a %s in it is the value
+	do   func(im *importer, s *service, at from, value string)
 }
 
 // from is a setting of the other supervisor: where it stands and what it is called there.
@@ -23,9 +25,21 @@ type from struct {
 	where string
 }
 
-// apply follows the rule for a setting, and reports whether there is one.
-func (im *importer) apply(rules map[string]rule, name string, at from, s *service, value string) (known bool) {
-	r, known := rules[name]
+// rules are tried in their order, and [ways] after them.
+type rules []rule
+
+// apply follows the rule for a setting. The setting is noted where there is none.
+func (im *importer) apply(list rules, name string, at from, s *service, value string) {
+	r := rule{why: "hinit has nothing like this setting; hinit config schema lists what it has"}
+	if value != "" {
+		r.why += " (%s)"
+	}
+	for _, one := range slices.Concat(list, ways) {
+		if regexp.MustCompile("^(?:" + one.name + ")$").MatchString(name) {
+			r = one
+			break
+		}
+	}
 	var err error
 	switch {
 	case r.do != nil:
@@ -40,7 +54,6 @@ func (im *importer) apply(rules map[string]rule, name string, at from, s *servic
 	if r.key != "" && value != "" {
 		s.take(r.key, at.place, value)
 	}
-	return known
 }
 
 // constantDelay takes a time as the delay before each restart.

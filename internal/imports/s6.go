@@ -143,25 +143,25 @@ func (d *s6dir) list(dir, name string) (list []string) {
 }
 
 // s6Rules are the files of a service directory.
-var s6Rules = map[string]rule{
-	"timeout-kill":     {key: "stop.grace", as: milliseconds},
-	"down-signal":      {key: "stop.signal", as: signalName},
-	"notification-fd":  {key: "notify.fd"},
-	"finish":           {why: "services of hinit.yaml have no finish script; what it cleans up, do at the beginning of run"},
-	"timeout-finish":   {why: "services of hinit.yaml have no finish script"},
-	"max-death-tally":  {why: "restart.max_restarts has a window of its own"},
-	"lock-fd":          {why: "hinit holds no lock for a service"},
-	"flag-essential":   {why: "hinit stops any service when it is asked to"},
-	"flag-newpidns":    {why: "hinit makes no PID namespaces"},
-	"flag-recommended": {why: "hinit has no bundles"},
-	"timeout-up":       {why: "a task that runs for long is not ended"},
-	"timeout-down":     {why: "a task is not undone"},
-	"instance":         {why: "hinit has no instances; import each one"},
-	"instances":        {why: "hinit has no instances; import each one"},
-	"consumer-for":     {why: "hinit takes and rotates the output of every service itself"},
-	"producer-for":     {why: "hinit takes and rotates the output of the service itself"},
-	"pipeline-name":    {why: "hinit takes and rotates the output of the service itself"},
-	"log":              {why: "hinit takes and rotates the output of the service itself; see services.NAME.logs"},
+var s6Rules = rules{
+	{name: "timeout-kill", key: "stop.grace", as: milliseconds},
+	{name: "down-signal", key: "stop.signal", as: signalName},
+	{name: "notification-fd", key: "notify.fd"},
+	{name: "finish", why: "services of hinit.yaml have no finish script; what it cleans up, do at the beginning of run"},
+	{name: "timeout-finish", why: "services of hinit.yaml have no finish script"},
+	{name: "max-death-tally", why: "restart.max_restarts has a window of its own"},
+	{name: "lock-fd", why: "hinit holds no lock for a service"},
+	{name: "flag-essential", why: "hinit stops any service when it is asked to"},
+	{name: "flag-newpidns", why: "hinit makes no PID namespaces"},
+	{name: "flag-recommended", why: "hinit has no bundles"},
+	{name: "timeout-up", why: "a task that runs for long is not ended"},
+	{name: "timeout-down", why: "a task is not undone"},
+	{name: "instances?", why: "hinit has no instances; import each one"},
+	{name: "consumer-for", why: "hinit takes and rotates the output of every service itself"},
+	{name: "producer-for|pipeline-name", why: "hinit takes and rotates the output of the service itself"},
+	{name: "log", why: "hinit takes and rotates the output of the service itself; see services.NAME.logs"},
+	{name: "type|dependencies(\\.d)?|supervise|event|data|env"},
+	{name: ".*", why: "hinit does not look at it; the script may"},
 }
 
 // milliseconds is a number of them as a duration.
@@ -173,20 +173,21 @@ func milliseconds(value string) (string, error) {
 	return durationText(time.Duration(n) * time.Millisecond), nil
 }
 
+// value reads a file with one word. Directories have none.
+func (d *s6dir) value(dir string, e os.DirEntry) string {
+	if e.IsDir() {
+		return ""
+	}
+	return d.word(dir, e.Name())
+}
+
 // files takes over the files of a service directory, besides the named ones.
 func (d *s6dir) files(s *service, dir string, names ...string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {
 		name := e.Name()
-		if slices.Contains(names, name) || slices.Contains([]string{"type", "dependencies", "dependencies.d", "supervise", "event", "data", "env"}, name) {
-			continue
-		}
-		value := ""
-		if s6Rules[name].key != "" {
-			value = d.word(dir, name)
-		}
-		if !d.apply(s6Rules, name, file(dir, name), s, value) {
-			d.note(file(dir, name), "hinit does not look at it; the script may")
+		if !slices.Contains(names, name) {
+			d.apply(s6Rules, name, file(dir, name), s, d.value(dir, e))
 		}
 	}
 }

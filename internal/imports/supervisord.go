@@ -1,7 +1,6 @@
 package imports
 
 import (
-	"cmp"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -15,14 +14,11 @@ import (
 var supervisordINI = dialect{separators: "=:"}
 
 // supervisordSections are the sections that hinit has no use for.
-var supervisordSections = map[string]string{
-	"eventlistener":    "hinit has no event listeners; hinit events -f --json streams what happens",
-	"fcgi-program":     "hinit opens no FastCGI socket for a program; let it open its own",
-	"unix_http_server": "hinit has a control socket of its own (control.socket), and no port or password",
-	"inet_http_server": "hinit has a control socket of its own (control.socket), and no port or password",
-	"supervisorctl":    "hinit has a control socket of its own (control.socket), and no port or password",
-	"rpcinterface":     "hinit takes no plug-ins; its interface is the control socket, HTTP and JSON",
-	"ctlplugin":        "hinit takes no plug-ins; its interface is the control socket, HTTP and JSON",
+var supervisordSections = rules{
+	{name: "eventlistener", why: "hinit has no event listeners; hinit events -f --json streams what happens"},
+	{name: "fcgi-program", why: "hinit opens no FastCGI socket for a program; let it open its own"},
+	{name: "(unix|inet)_http_server|supervisorctl", why: "hinit has a control socket of its own (control.socket), and no port or password"},
+	{name: "rpcinterface|ctlplugin", why: "hinit takes no plug-ins; its interface is the control socket, HTTP and JSON"},
 }
 
 // supervisord reads supervisord.conf and what it includes.
@@ -45,7 +41,7 @@ func (im *importer) supervisord(path string) error {
 			im.program(s, name, priorities)
 		case "supervisord", "group", "include": // before and after
 		default:
-			im.note(from{s.place, s.name}, "%s", cmp.Or(supervisordSections[kind], "hinit has nothing like this section; hinit config schema lists what it has"))
+			im.apply(supervisordSections, kind, from{s.place, s.name}, nil, "")
 		}
 	}
 	for _, s := range sections {
@@ -100,18 +96,15 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 }
 
 // supervisordKeys are the settings of supervisord itself.
-var supervisordKeys = map[string]rule{
-	"umask":      {why: "set services.NAME.umask (%s)"},
-	"minfds":     {why: "set services.NAME.limits.nofile where a service needs more (%s)"},
-	"minprocs":   {why: "set services.NAME.limits.nproc where a service needs more (%s)"},
-	"nocleanup":  {why: "hinit leaves logs as they are, between its runs and in their text"},
-	"strip_ansi": {why: "hinit leaves logs as they are, between its runs and in their text"},
-	"nodaemon":   {why: "hinit has no need of it: it stays in the foreground and is known by its control socket"},
-	"pidfile":    {why: "hinit has no need of it: it stays in the foreground and is known by its control socket"},
-	"identifier": {why: "hinit has no need of it: it stays in the foreground and is known by its control socket"},
-	"silent":     {why: "hinit has no need of it: it stays in the foreground and is known by its control socket"},
-	"user":       {why: "start hinit as %s, or set services.NAME.user"},
-	"directory":  {why: "start hinit run in %s, or set services.NAME.cwd"},
+var supervisordKeys = rules{
+	{name: "umask", why: "set services.NAME.umask (%s)"},
+	{name: "minfds", why: "set services.NAME.limits.nofile where a service needs more (%s)"},
+	{name: "minprocs", why: "set services.NAME.limits.nproc where a service needs more (%s)"},
+	{name: "nocleanup|strip_ansi", why: "hinit leaves logs as they are, between its runs and in their text"},
+	{name: "nodaemon|pidfile|identifier|silent", why: "hinit has no need of it: it stays in the foreground and is known by its control socket"},
+	{name: "user", why: "start hinit as %s, or set services.NAME.user"},
+	{name: "directory", why: "start hinit run in %s, or set services.NAME.cwd"},
+	{name: ".*log.*", why: "what hinit says goes to its standard error; logs of services are below logs.dir"},
 }
 
 // supervisordSelf takes over what supervisord says of itself.
@@ -121,12 +114,8 @@ func (im *importer) supervisordSelf(s *section) {
 	}
 	for _, k := range s.keys {
 		at := from{k.place, k.name}
-		switch {
-		case k.used || im.apply(supervisordKeys, k.name, at, nil, k.value):
-		case strings.Contains(k.name, "log"):
-			im.note(at, "what hinit says goes to its standard error; logs of services are below logs.dir")
-		default:
-			im.note(at, "%s (%s)", otherWay(k.name), k.value)
+		if !k.used {
+			im.apply(supervisordKeys, k.name, at, nil, k.value)
 		}
 	}
 }
@@ -194,34 +183,28 @@ func (im *importer) program(s *section, name string, priorities map[*service]int
 const oneLog = "one log takes both streams; the container's log keeps them apart"
 
 // programRules are the settings of a program.
-var programRules = map[string]rule{
-	"autostart":    {key: "enabled", as: unlessFalse},
-	"autorestart":  {key: "restart.policy", as: autorestart},
-	"startretries": {key: "restart.max_restarts"},
-	"startsecs":    {why: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
-	"stopsignal":   {key: "stop.signal", as: signalName},
-	"stopwaitsecs": {key: "stop.grace", as: func(value string) (string, error) {
+var programRules = rules{
+	{name: "autostart", key: "enabled", as: unlessFalse},
+	{name: "autorestart", key: "restart.policy", as: autorestart},
+	{name: "startretries", key: "restart.max_restarts"},
+	{name: "startsecs", why: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
+	{name: "stopsignal", key: "stop.signal", as: signalName},
+	{name: "stopwaitsecs", key: "stop.grace", as: func(value string) (string, error) {
 		grace, err := seconds(value)
 		if grace == "" {
 			err = fmt.Errorf("%q is no number of seconds above zero; 10s is taken", value)
 		}
 		return grace, err
 	}},
-	"stopasgroup":             {as: whenFalse("hinit always stops all processes of a service")},
-	"killasgroup":             {as: whenFalse("hinit always stops all processes of a service")},
-	"exitcodes":               {do: addCodes("success_codes", " ,")},
-	"user":                    {key: "user"},
-	"umask":                   {key: "umask"},
-	"redirect_stderr":         {as: whenFalse(oneLog)},
-	"stdout_logfile_maxbytes": {key: "logs.max_size_mb", as: megabytes},
-	"stdout_logfile_backups":  {key: "logs.archives"},
-	"stderr_logfile_maxbytes": {why: "one log takes both streams; see stdout_logfile"},
-	"stderr_logfile_backups":  {why: "one log takes both streams; see stdout_logfile"},
-	"stdout_events_enabled":   {as: sentElsewhere},
-	"stderr_events_enabled":   {as: sentElsewhere},
-	"stdout_syslog":           {as: sentElsewhere},
-	"stderr_syslog":           {as: sentElsewhere},
-	"redirect_stdout":         {as: sentElsewhere},
+	{name: "stopasgroup|killasgroup", as: whenFalse("hinit always stops all processes of a service")},
+	{name: "exitcodes", do: addCodes("success_codes", " ,")},
+	{name: "user", key: "user"},
+	{name: "umask", key: "umask"},
+	{name: "redirect_stderr", as: whenFalse(oneLog)},
+	{name: "stdout_logfile_maxbytes", key: "logs.max_size_mb", as: megabytes},
+	{name: "stdout_logfile_backups", key: "logs.archives"},
+	{name: "stderr_logfile_maxbytes|stderr_logfile_backups", why: "one log takes both streams; see stdout_logfile"},
+	{name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", as: sentElsewhere},
 }
 
 func autorestart(value string) (string, error) {
@@ -270,8 +253,8 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 			svc.take("cwd", k.place, absolute(s.file, value))
 		case k.name == "stdout_logfile" || k.name == "stderr_logfile":
 			im.logFile(svc, at, k.name, value)
-		case !im.apply(programRules, k.name, at, svc, value):
-			im.note(at, "%s (%s)", otherWay(k.name), value)
+		default:
+			im.apply(programRules, k.name, at, svc, value)
 		}
 	}
 	if svc.text("restart.policy") == "" {

@@ -126,7 +126,12 @@ func (u *units) load(name string) error {
 	return nil
 }
 
-// read adds the settings of a file. An empty value takes back those before it.
+// isList finds the settings that may stand several times. Of the others the last one counts.
+var isList = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
+})
+
+// read adds the settings of a file. An empty value takes back the values before it.
 func (u *units) read(n *unit, path string) error {
 	sections, err := u.readINI(path, dialect{separators: "=", unit: true})
 	for _, s := range sections {
@@ -137,7 +142,7 @@ func (u *units) read(n *unit, path string) error {
 			continue
 		}
 		for _, k := range s.keys {
-			if k.value == "" {
+			if k.value == "" || !isList().MatchString(k.name) {
 				n.keys = slices.DeleteFunc(n.keys, func(before setting) bool { return before.name == k.name })
 			}
 			if k.value != "" || strings.HasPrefix(k.name, "Capability") { // where it means none
@@ -188,8 +193,18 @@ func (u *units) specifiers(n *unit) {
 }
 
 // unitRules are the settings of a service that have one value.
-var unitRules = map[string]rule{
-	"Restart": {key: "restart.policy", as: func(value string) (string, error) {
+var unitRules = rules{
+	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // elsewhere
+	{name: "Type", do: typeOf},
+	{name: "User", do: func(_ *importer, s *service, at from, value string) { s.take("user", at.place, value+s.text("user")) }},
+	{name: "Group", do: func(_ *importer, s *service, at from, value string) {
+		s.take("user", at.place, s.text("user")+":"+value)
+	}},
+	{name: "TimeoutStartSec", do: func(_ *importer, s *service, at from, value string) {
+		span, _ := timeSpan(value) // none is infinity, which hinit's default is too
+		s.take("notify.timeout", at.place, span)
+	}},
+	{name: "Restart", key: "restart.policy", as: func(value string) (string, error) {
 		if slices.Contains([]string{"on-abnormal", "on-abort", "on-watchdog"}, value) {
 			return "on-failure", fmt.Errorf("%s is on-failure here: hinit restarts after each end with another exit code too", value)
 		}
@@ -198,8 +213,8 @@ var unitRules = map[string]rule{
 		}
 		return value, nil
 	}},
-	"Description": {do: func(_ *importer, s *service, _ from, value string) { s.about = comment(value) }},
-	"Environment": {do: func(im *importer, s *service, at from, value string) {
+	{name: "Description", do: func(_ *importer, s *service, _ from, value string) { s.about = comment(value) }},
+	{name: "Environment", do: func(im *importer, s *service, at from, value string) {
 		assignments, err := unitWords(value)
 		if err != nil {
 			im.note(at, "cannot be read: %v", err)
@@ -210,70 +225,68 @@ var unitRules = map[string]rule{
 			s.addVariables(pair{name, value})
 		}
 	}},
-	"EnvironmentFile": {do: func(_ *importer, s *service, at from, value string) {
+	{name: "EnvironmentFile", do: func(_ *importer, s *service, at from, value string) {
 		s.take("env_file", at.place, append(s.list("env_file"), value))
 	}},
-	"WorkingDirectory": {key: "cwd", as: func(value string) (string, error) {
+	{name: "WorkingDirectory", key: "cwd", as: func(value string) (string, error) {
 		if value == "~" {
 			return "", errors.New("write the home of the user into hinit.yaml")
 		}
 		return strings.TrimPrefix(value, "-"), nil
 	}},
-	"RestartSec":               {do: constantDelay(timeSpan)},
-	"SuccessExitStatus":        {do: addCodes("success_codes", " ")},
-	"RestartPreventExitStatus": {do: addCodes("park_on", " ")},
-	"RestartSteps":             {why: "set restart.factor (%s)"},
-	"RestartMaxDelaySec":       {key: "restart.max", as: timeSpan},
-	"StartLimitBurst":          {key: "restart.max_restarts"},
-	"StartLimitIntervalSec":    {key: "restart.max_restarts_window", as: timeSpan},
-	"StartLimitInterval":       {key: "restart.max_restarts_window", as: timeSpan},
-	"TimeoutStopSec":           {key: "stop.grace", as: timeSpan},
-	"TimeoutSec":               {key: "stop.grace", as: timeSpan},
-	"KillSignal":               {key: "stop.signal", as: signalName},
-	"WatchdogSec":              {key: "watchdog", as: timeSpan},
-	"UMask":                    {key: "umask"},
-	"Nice":                     {key: "nice"},
-	"OOMScoreAdjust":           {key: "oom_score"},
-	"IOSchedulingClass":        {key: "ionice.class"},
-	"IOSchedulingPriority":     {key: "ionice.level"},
-	"MemoryHigh":               {key: "memory.warn"},
-	"MemoryMax":                {key: "memory.restart"},
-	"CPUAffinity":              {key: "cpu_affinity", as: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
-	"NoNewPrivileges":          {key: "no_new_privs", as: whenSet("true", "")},
-	"RestartForceExitStatus":   {why: "hinit restarts by restart.policy; see restart.immediate_on"},
-	"KillMode": {as: func(value string) (string, error) {
+	{name: "Limit.*", do: func(_ *importer, s *service, at from, value string) {
+		limits, _ := s.values["limits"].([]pair)
+		limit := pair{strings.ToLower(strings.TrimPrefix(at.where, "Limit")), strings.ReplaceAll(value, "infinity", "unlimited")}
+		s.take("limits", at.place, append(limits, limit))
+	}},
+	{name: "RestartSec", do: constantDelay(timeSpan)},
+	{name: "SuccessExitStatus", do: addCodes("success_codes", " ")},
+	{name: "RestartPreventExitStatus", do: addCodes("park_on", " ")},
+	{name: "RestartSteps", why: "set restart.factor (%s)"},
+	{name: "RestartMaxDelaySec", key: "restart.max", as: timeSpan},
+	{name: "StartLimitBurst", key: "restart.max_restarts"},
+	{name: "StartLimitInterval(Sec)?", do: func(im *importer, s *service, at from, value string) {
+		if strings.Trim(value, "0s") == "" {
+			s.take("restart.max_restarts", at.place, "0")
+			return
+		}
+		im.apply(rules{{name: ".*", key: "restart.max_restarts_window", as: timeSpan}}, "", at, s, value)
+	}},
+	{name: "TimeoutStopSec|TimeoutSec", key: "stop.grace", as: timeSpan},
+	{name: "KillSignal", key: "stop.signal", as: signalName},
+	{name: "WatchdogSec", key: "watchdog", as: timeSpan},
+	{name: "UMask", key: "umask"},
+	{name: "Nice", key: "nice"},
+	{name: "OOMScoreAdjust", key: "oom_score"},
+	{name: "IOSchedulingClass", key: "ionice.class"},
+	{name: "IOSchedulingPriority", key: "ionice.level"},
+	{name: "MemoryHigh", key: "memory.warn"},
+	{name: "MemoryMax", key: "memory.restart"},
+	{name: "CPUAffinity", key: "cpu_affinity", as: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
+	{name: "NoNewPrivileges", key: "no_new_privs", as: whenSet("true", "")},
+	{name: "RestartForceExitStatus", why: "hinit restarts by restart.policy; see restart.immediate_on"},
+	{name: "KillMode", as: func(value string) (string, error) {
 		if value == "process" || value == "none" {
 			return "", fmt.Errorf("hinit always stops all processes of a service (%s)", value)
 		}
 		return "", nil
 	}},
-	"PIDFile":        {why: "hinit has no need of it: it knows the processes of its services"},
-	"ExecStopPost":   {why: "services of hinit.yaml have no finish script; what it cleans up (%s), do at the beginning of command"},
-	"ExecCondition":  {why: "hinit has no conditions; test it in command (%s)"},
-	"StandardInput":  {why: "a service has no terminal under hinit; its standard input is empty"},
-	"StandardOutput": {as: standardOutput},
-	"StandardError":  {as: standardOutput},
-	"Conflicts":      {why: "hinit has no conflicts between services; hinit stop ends the other one"},
-	"Alias":          {why: "a service has one name in hinit (%s)"},
-	"RootDirectory":  {why: "hinit isolates no service; give it to the container that hinit is in"},
+	{name: "PIDFile", why: "hinit has no need of it: it knows the processes of its services"},
+	{name: "ExecStopPost", why: "services of hinit.yaml have no finish script; what it cleans up (%s), do at the beginning of command"},
+	{name: "StandardInput", why: "a service has no terminal under hinit; its standard input is empty"},
+	{name: "StandardOutput|StandardError", as: standardOutput},
+	{name: "Conflicts", why: "hinit has no conflicts between services; hinit stop ends the other one"},
+	{name: "Alias", why: "a service has one name in hinit (%s)"},
+	{name: "Condition.*|Assert.*|ExecCondition", why: "hinit has no conditions; test it in command (%s)"},
+	{name: "(Runtime|State|Cache|Logs|Configuration)Directory.*", why: "hinit makes no directories; make it in the image, or before the program in command (%s)"},
+	{name: "(Protect|Private|Restrict|SystemCall|Capability|Ambient|Read|Inaccessible|NoExec|ExecPaths|Temporary|Bind|Root|Mount|Lock|MemoryDeny|RemoveIPC|Device|" +
+		"IPAddress|Secure|Keyring|ProcSubset|AppArmor|SELinux|Network|PAM|DynamicUser|Supplementary).*", why: "hinit isolates no service; give it to the container that hinit is in"},
+	{name: "((Startup)?(CPU|IO|BlockIO|Memory|Tasks)[A-Z]|Slice|Delegate|AllowedCPUs|OOMPolicy|ManagedOOM).*", why: "hinit makes no control groups; limit the container that hinit is in"},
+	{name: "(Timeout|JobTimeout|RuntimeMax).*", why: "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
+	{name: "(Syslog|Log[A-Z]|TTY).*", why: "each service has a log of its own, below logs.dir"},
+	{name: "WantedBy|RequiredBy|UpheldBy|Also|DefaultInstance|DefaultDependencies|IgnoreSIGPIPE|PassEnvironment|RemainAfterExit|NotifyAccess|" +
+		"SendSIGKILL|GuessMainPID|(Requires|Wants)MountsFor|CollectMode|Sources?Path|Propagates.*|Reload.*From|RefuseManual.*|AllowIsolate|Documentation|StopWhenUnneeded"},
 }
-
-// unitReasons say why settings are left out, for each kind of them. A %s is the value.
-var unitReasons = []struct{ names, why string }{
-	{"Condition|Assert", "hinit has no conditions; test it in command (%s)"},
-	{"(Runtime|State|Cache|Logs|Configuration)Directory", "hinit makes no directories; make it in the image, or before the program in command (%s)"},
-	{"Protect|Private|Restrict|SystemCall|Capability|Ambient|Read|Inaccessible|NoExec|ExecPaths|Temporary|Bind|Root|Mount|Lock|MemoryDeny|RemoveIPC|Device|" +
-		"IPAddress|Secure|Keyring|ProcSubset|AppArmor|SELinux|Network|PAM|DynamicUser|Supplementary", "hinit isolates no service; give it to the container that hinit is in"},
-	{"(CPU|IO|BlockIO|Memory|Tasks|StartupCPU|StartupIO)[A-Z]|Slice|Delegate|AllowedCPUs|OOMPolicy|ManagedOOM", "hinit makes no control groups; limit the container that hinit is in"},
-	{"Timeout|JobTimeout|RuntimeMax", "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
-	{"Syslog|Log[A-Z]|TTY", "each service has a log of its own, below logs.dir"},
-}
-
-// unitIgnored are settings that hinit does as systemd does, or that mean nothing in a container.
-var unitIgnored = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile("^(WantedBy|RequiredBy|UpheldBy|Also|DefaultInstance|DefaultDependencies|IgnoreSIGPIPE|PassEnvironment|RemainAfterExit|NotifyAccess|" +
-		"SendSIGKILL|GuessMainPID|RequiresMountsFor|WantsMountsFor|CollectMode|Sources?Path|Propagates\\w+|Reload\\w+From|RefuseManual\\w+|AllowIsolate|Documentation|StopWhenUnneeded)$")
-})
 
 func standardOutput(value string) (string, error) {
 	if slices.Contains([]string{"journal", "syslog", "kmsg", "inherit", "journal+console", "syslog+console"}, value) {
@@ -282,77 +295,36 @@ func standardOutput(value string) (string, error) {
 	return "", fmt.Errorf("one log takes both streams, logs/NAME/current below logs.dir (%s)", value)
 }
 
-// translate takes over the settings of a service.
-func (u *units) translate(n *unit) {
-	s := n.service
-	s.set("log", "true")
-	u.kindOf(n)
-	for _, k := range n.keys {
-		at := from{k.place, k.name}
-		switch limit, isLimit := strings.CutPrefix(k.name, "Limit"); {
-		case k.name == "Type", unitIgnored().MatchString(k.name), slices.Contains(unitOrder, k.name), slices.Contains(unitCommands, k.name): // elsewhere
-		case k.name == "User":
-			s.take("user", k.place, k.value+strings.TrimSuffix(":"+n.last("Group"), ":"))
-		case k.name == "Group":
-			if n.last("User") == "" {
-				u.note(at, "is left out without a user; write user: NAME:%s", k.value)
-			}
-		case isLimit:
-			limits, _ := s.values["limits"].([]pair)
-			s.take("limits", k.place, append(limits, pair{strings.ToLower(limit), strings.ReplaceAll(k.value, "infinity", "unlimited")}))
-		case strings.HasPrefix(k.name, "StartLimitInterval") && strings.Trim(k.value, "0s") == "":
-			s.take("restart.max_restarts", k.place, "0")
-		case k.name == "TimeoutStartSec" && s.text("notify.protocol") != "":
-			span, err := timeSpan(k.value)
-			if err != nil {
-				span = "0s"
-			}
-			s.take("notify.timeout", k.place, span)
-		case !u.apply(unitRules, k.name, at, s, k.value):
-			u.leaveOutSetting(at, k)
-		}
-	}
-	u.commands(n)
-}
-
-// leaveOutSetting says why a setting is left out.
-func (u *units) leaveOutSetting(at from, k setting) {
-	why := otherWay(k.name) + " (%s)"
-	for _, r := range unitReasons {
-		if regexp.MustCompile("^(" + r.names + ")").MatchString(k.name) {
-			why = r.why
-			break
-		}
-	}
-	u.note(at, "%s", strings.ReplaceAll(why, "%s", oneLine(k.value)))
-}
-
-// kindOf takes over the type of a service.
-func (u *units) kindOf(n *unit) {
-	s, kind := n.service, cmp.Or(n.last("Type"), "simple")
-	at := from{n.place, "Type"}
-	for _, k := range n.keys {
-		if k.name == "Type" {
-			at.place = k.place
-		}
-	}
-	s.set("restart.policy", "never")
-	switch kind {
+// typeOf takes over the type of a service.
+func typeOf(im *importer, s *service, at from, value string) {
+	switch value {
 	case "oneshot":
 		s.set("once", "boot")
-		s.set("restart.policy", "")
+		s.set("restart.policy", strings.TrimPrefix(s.text("restart.policy"), "never"))
 	case "notify", "notify-reload":
 		s.set("notify.protocol", "systemd")
-		s.set("notify.timeout", cmp.Or(n.last("TimeoutSec"), "90s"))
-		if kind == "notify-reload" {
+		if _, said := s.from["notify"]; !said {
+			s.set("notify.timeout", "90s")
+		}
+		if value == "notify-reload" {
 			s.set("reload_signal", "HUP")
 		}
 	case "forking":
 		s.set("enabled", "false")
-		u.note(at, "is not enabled: a service stays in the foreground under hinit; give the program the option for that, and remove enabled: false")
+		im.note(at, "is not enabled: a service stays in the foreground under hinit; give the program the option for that, and remove enabled: false")
 	case "dbus", "idle":
-		u.note(at, "counts as started at once (%s); add a check of kind ready where others wait for it", kind)
+		im.note(at, "counts as started at once (%s); add a check of kind ready where others wait for it", value)
 	}
+}
+
+// translate takes over the settings of a service.
+func (u *units) translate(n *unit) {
+	n.service.set("log", "true")
+	n.service.set("restart.policy", "never")
+	for _, k := range n.keys {
+		u.apply(unitRules, k.name, from{k.place, k.name}, n.service, k.value)
+	}
+	u.commands(n)
 }
 
 // unitOrder are the settings that name other units.

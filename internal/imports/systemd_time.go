@@ -105,14 +105,13 @@ func calendar(value string) (cron, zone string, err error) {
 }
 
 // timerRules are the settings of a timer that need no more than a key.
-var timerRules = map[string]rule{
-	"RandomizedDelaySec": {key: "schedule.jitter", as: timeSpan},
-	"Persistent":         {key: "schedule.missed", as: whenSet("run", "")},
-	"AccuracySec":        {as: func(string) (string, error) { return "", nil }}, // hinit is exact
-	"FixedRandomDelay":   {as: whenSet("", "the delay is another one each time; see schedule.jitter")},
-	"WakeSystem":         {as: whenSet("", "hinit wakes no machine")},
-	"OnClockChange":      {as: whenSet("", "a task runs at its times only")},
-	"OnTimezoneChange":   {as: whenSet("", "a task runs at its times only")},
+var timerRules = rules{
+	{name: "RandomizedDelaySec", key: "schedule.jitter", as: timeSpan},
+	{name: "Persistent", key: "schedule.missed", as: whenSet("run", "")},
+	{name: "AccuracySec|Unit|Description"}, // hinit is exact
+	{name: "FixedRandomDelay", as: whenSet("", "the delay is another one each time; see schedule.jitter")},
+	{name: "WakeSystem", as: whenSet("", "hinit wakes no machine")},
+	{name: "On(Clock|Timezone)Change", as: whenSet("", "a task runs at its times only")},
 }
 
 // timer makes a task of the service that a timer starts.
@@ -143,11 +142,8 @@ func (u *units) timer(n *unit) {
 			if strings.Trim(k.value, "0s") != "" {
 				u.note(at, "it runs at the boot, and not later (%s)", k.value)
 			}
-		case "Unit", "Description": // before
 		default:
-			if !unitIgnored().MatchString(k.name) && !slices.Contains(unitOrder, k.name) && !u.apply(timerRules, k.name, at, s, k.value) {
-				u.leaveOutSetting(at, k)
-			}
+			u.apply(slices.Concat(timerRules, unitRules), k.name, at, s, k.value)
 		}
 		switch {
 		case err != nil:

@@ -3,35 +3,24 @@ package imports
 import "strings"
 
 // ways tells what does the work of a setting that hinit has not, by the other supervisor's name of it.
-var ways = map[string]string{
-	"env_cmds":               "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot",
-	"extends":                "the other file is not read; import it too, and put both below services",
-	"watch":                  "hinit watches no sources; hinit restart NAME is what a watcher can call",
-	"mcp":                    "hinit runs it as a service and offers no tools; leave it out, or let the tool call hinit run-once",
-	"mcp_server":             "hinit offers no tools; its own interface is the control socket",
-	"is_elevated":            "hinit uses no sudo; run hinit as root, and say user where a service is not to be root",
-	"disable_ansi_colors":    "hinit passes on the output as it is; most programs know NO_COLOR in env",
-	"launch_timeout_seconds": "a service stays in the foreground under hinit; how long a start may take is checks of kind startup",
-	"isDaemon":               "process-compose knows is_daemon; a service stays in the foreground under hinit",
-	"exit_on_skipped":        "a service that waits for another one in vain stays waiting; hinit status says for what",
-	"log_configuration":      "hinit has the keys of logs for size, number, age and compression, and logs.console for the format",
-	"unix_socket_path":       "hinit has a control socket of its own, control.socket",
-	"ordered_shutdown":       "hinit stops in the reverse order of needs always",
-	"pairing":                "hinit has no remote access to pair for; its interface is the control socket",
-	"image":                  "is left out; the program has to be in the image that hinit is in",
-	"build":                  "is left out; the program has to be in the image that hinit is in",
-	"ports":                  "is for the engine; give it to the container that hinit is in",
-	"volumes":                "is for the engine; give it to the container that hinit is in",
-	"networks":               "is for the engine; give it to the container that hinit is in",
-	"disable_dotenv":         "env_file names the files that a service reads",
-}
-
-// otherWay tells what to do instead of a setting.
-func otherWay(name string) string {
-	if way, known := ways[name]; known {
-		return way
-	}
-	return "hinit has nothing like this setting; hinit config schema lists what it has"
+var ways = rules{
+	{name: "env_cmds", why: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
+	{name: "extends", why: "the other file is not read; import it too, and put both below services"},
+	{name: "watch", why: "hinit watches no sources; hinit restart NAME is what a watcher can call"},
+	{name: "mcp", why: "hinit runs it as a service and offers no tools; leave it out, or let the tool call hinit run-once"},
+	{name: "mcp_server", why: "hinit offers no tools; its own interface is the control socket"},
+	{name: "is_elevated", why: "hinit uses no sudo; run hinit as root, and say user where a service is not to be root"},
+	{name: "disable_ansi_colors", why: "hinit passes on the output as it is; most programs know NO_COLOR in env"},
+	{name: "launch_timeout_seconds", why: "a service stays in the foreground under hinit; how long a start may take is checks of kind startup"},
+	{name: "isDaemon", why: "process-compose knows is_daemon; a service stays in the foreground under hinit"},
+	{name: "exit_on_skipped", why: "a service that waits for another one in vain stays waiting; hinit status says for what"},
+	{name: "log_configuration", why: "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"},
+	{name: "unix_socket_path", why: "hinit has a control socket of its own, control.socket"},
+	{name: "ordered_shutdown", why: "hinit stops in the reverse order of needs always"},
+	{name: "pairing", why: "hinit has no remote access to pair for; its interface is the control socket"},
+	{name: "image|build", why: "is left out; the program has to be in the image that hinit is in"},
+	{name: "ports|volumes|networks", why: "is for the engine; give it to the container that hinit is in"},
+	{name: "disable_dotenv", why: "env_file names the files that a service reads"},
 }
 
 // oneLine shortens a text to a part of its first line.
