@@ -73,7 +73,10 @@ func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 	defer dir.Close()
 	info, err := dir.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) && m.CreateHostParent {
-		if err = dir.Mkdir(rel, 0o755); err == nil {
+		if err = dir.Mkdir(rel, 0o755); err == nil && g.gate.Root() == RootIsolated {
+			_, err = dir.Chmod(rel, 0o777) // root inside is neither the owner nor of its group
+		}
+		if err == nil {
 			info, err = dir.Lstat(rel)
 		}
 	}

@@ -484,3 +484,21 @@ func TestWhichRoot(t *testing.T) {
 		t.Errorf("with HINIT_SANDBOX_ROOT=private: %v", got)
 	}
 }
+
+// TestRootInsideCouldNotWriteToItsWorkspace: on an engine that maps users, root inside owns nothing of the agent's.
+func TestRootInsideCouldNotWriteToItsWorkspace(t *testing.T) {
+	for root, want := range map[Root]os.FileMode{RootIsolated: 0o777, RootCaller: 0o755} {
+		top := t.TempDir()
+		there := filepath.Join(top, "there")
+		if err := os.Mkdir(there, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		g := Guard(&engine{}, Policy{Roots: []string{top}}, Owner{Actor: fsutil.Self()}, Places{}, &Gate{root: root})
+		for path, want := range map[string]os.FileMode{filepath.Join(top, "made", "workspace"): want, there: 0o700} {
+			_, info, err := g.source(sandbox.Mount{Type: "bind", Source: path, Target: "/workspace", CreateHostParent: true})
+			if err != nil || info.Mode().Perm() != want {
+				t.Errorf("%s, %s: mode %v, %v", root, path, info.Mode(), err)
+			}
+		}
+	}
+}
