@@ -44,6 +44,9 @@ func (i *invocation) find(name string) (sandbox.Description, error) {
 		return sandbox.Description{}, err
 	}
 	labels := sandbox.Labels(i.key())
+	if c, err := i.host.Engine.Inspect(i.ctx, name); err == nil && name != "" { // an id that it had before it was made again, too
+		name = c.ID
+	}
 	var match []sandbox.Description
 	for _, d := range all {
 		switch {

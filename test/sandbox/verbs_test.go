@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -205,4 +206,29 @@ func TestAFrozenContainer(t *testing.T) {
 			t.Errorf("afterwards: %v", r)
 		}
 	})
+}
+
+// TestAnOldIDWasNoSandbox: a container with a mount below another one is made again at a start. Its earlier id leads to it, also for hinit sandbox.
+func TestAnOldIDWasNoSandbox(t *testing.T) {
+	t.Parallel()
+	p, _ := newService(t)
+	skills := filepath.Join(p.home(), "skills")
+	if err := errors.Join(os.Mkdir(skills, 0o755), os.Chown(skills, agentUID, agentUID)); err != nil {
+		t.Fatal(err)
+	}
+	run := append([]string{"run", "-d", "--network=none", "-v", skills + ":/root/.hermes/skills:ro"}, p.labels("default")...)
+	made := p.call(append(run, image(), "sleep", "infinity")...)
+	id := strings.TrimSpace(made.out)
+	stop, start := p.call("stop", "-t", "0", id), p.call("start", id)
+	if made.code+stop.code+start.code != 0 {
+		t.Fatal(made, stop, start)
+	}
+	if now := p.containers(); len(now) != 1 || now[0] == id {
+		t.Fatalf("%s was made again as %q", id, now)
+	}
+	for _, name := range []string{id, id[:12], "default"} {
+		if r := p.sandbox("exec", "--in", name, "--", "echo", "found"); r.code != 0 || r.out != "found\n" {
+			t.Errorf("by %s: %v", name, r)
+		}
+	}
 }
