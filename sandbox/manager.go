@@ -38,6 +38,9 @@ type Manager struct {
 func NewManager(engine Engine, opts Options) (*Manager, error) {
 	opts.State = cmp.Or(opts.State, filepath.Join(opts.Dir, ".hinit"))
 	opts.Profile, opts.Session = cmp.Or(opts.Profile, "default"), cmp.Or(opts.Session, randomHex(6))
+	if opts.Used == nil {
+		opts.Used = func(string, int) {}
+	}
 	if !filepath.IsAbs(opts.State) {
 		return nil, &OptionError{Name: "TERMINAL_SANDBOX_DIR", Value: opts.Dir, Want: "an absolute path"}
 	}

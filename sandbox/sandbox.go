@@ -54,11 +54,7 @@ func (s *Sandbox) enter() (exit func(), err error) {
 		return nil, ErrClosed
 	}
 	s.running++
-	used := s.m.opts.Used
-	if used == nil {
-		used = func(string, int) {}
-	}
-	id := s.id
+	used, id := s.m.opts.Used, s.id
 	used(id, 1)
 	return func() {
 		used(id, -1)

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"hinit/sandbox"
@@ -74,7 +76,7 @@ Called as ` + "`docker`" + ` or ` + "`podman`" + `, or by the path in ` + "`HERM
 are the agent's: ` + "`{{.Driver}}`, `{{json .Config.Entrypoint}}`, `{{.ID}}`, `{{.State}}` and `{{.State.FinishedAt}}`" + `. Anything else goes to the docker
 command, if there is another one in ` + "`PATH`" + `.
 
-` + dockercli.Reference() + `
+` + dockerTable() + `
 Always refused are ` + "`--privileged`" + `, devices, and capabilities and security options beyond a sandbox's own. So are namespaces of the
 host or of another container, and mounts of ` + "`/`" + ` and of an engine's socket. ` + "`HINIT_SANDBOX_ALLOW`" + ` permits them where there is no service: ` + "`privileged`, `host`, `socket`" + `.
 `)
@@ -82,4 +84,22 @@ host or of another container, and mounts of ` + "`/`" + ` and of an engine's soc
 		"docs/reference/sandbox.md":   b.String(),
 		"docs/img/sandbox-states.svg": draw("sandbox/engine.go", 860, 265, life, lifeArrows),
 	}, nil
+}
+
+// dockerTable is a Markdown table of the calls that the personality answers.
+func dockerTable() string {
+	var b strings.Builder
+	b.WriteString("| Command | Flags |\n|---|---|\n")
+	dockercli.Described(func(line string, flags map[string]string) {
+		var cells []string
+		for _, long := range slices.Sorted(maps.Keys(flags)) {
+			cell := "`--" + long + "`"
+			if short := flags[long]; short != "" {
+				cell = "`-" + short + "`, " + cell
+			}
+			cells = append(cells, cell)
+		}
+		fmt.Fprintf(&b, "| `%s` | %s |\n", line, strings.Join(cells, ", "))
+	})
+	return b.String()
 }

@@ -63,6 +63,17 @@ func commands() []command {
 	}
 }
 
+// Described calls f with each command that the personality answers, and its flags in their long and short form; "" is none.
+func Described(f func(line string, flags map[string]string)) {
+	for _, c := range commands() {
+		flags := map[string]string{}
+		for name := range strings.FieldsSeq(c.known) {
+			flags[name] = c.grammar.Short(name)
+		}
+		f(strings.TrimSpace("docker "+c.name+" "+c.args), flags)
+	}
+}
+
 // split takes the arguments of the docker command apart.
 func split(args []string) (*Call, error) {
 	if len(args) == 0 {

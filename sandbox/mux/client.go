@@ -24,12 +24,12 @@ type Client struct {
 	streams map[uint32]*Stream
 	next    uint32
 	err     error
-	signs   []chan struct{} // closed when something comes
+	pong    chan struct{} // closed when the other side has answered a ping
 }
 
 // NewClient says hello and waits for the other side's. It ends when the connection is closed.
 func NewClient(conn io.ReadWriteCloser, token string) (*Client, error) {
-	c := &Client{conn: conn, w: NewWriter(conn), done: make(chan struct{}), streams: make(map[uint32]*Stream)}
+	c := &Client{conn: conn, w: NewWriter(conn), done: make(chan struct{}), pong: make(chan struct{}), streams: make(map[uint32]*Stream)}
 	_ = c.w.WriteJSON(KindHello, 0, Hello{Version: Version, Token: token}) // a client that is refused is told so before it is heard
 	r := NewReader(conn)
 	f, err := r.Next()
@@ -76,9 +76,8 @@ func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
 
 // Answers has the other side say something, and reports whether it does within the limit.
 func (c *Client) Answers(limit time.Duration) bool {
-	sign := make(chan struct{})
 	c.mu.Lock()
-	c.signs = append(c.signs, sign)
+	sign := c.pong
 	c.mu.Unlock()
 	guard.Go("asking the program inside for a sign", c.Ping)
 	late := time.NewTimer(limit)
@@ -122,10 +121,8 @@ func (c *Client) read(r *Reader) error {
 		c.heard.Store(time.Now().UnixNano())
 		if f.Kind == KindPong {
 			c.mu.Lock()
-			for _, sign := range c.signs {
-				close(sign)
-			}
-			c.signs = nil
+			close(c.pong)
+			c.pong = make(chan struct{})
 			c.mu.Unlock()
 			continue
 		}

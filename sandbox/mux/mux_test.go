@@ -282,7 +282,7 @@ func FuzzReader(f *testing.F) {
 func FuzzClient(f *testing.F) {
 	f.Add([]byte{byte(KindOutput), 0, 0, 0, 1, 0, 0, 0, 1, 'x', byte(KindEnd), 0, 0, 0, 1, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c := &Client{conn: nopConn{}, w: NewWriter(io.Discard), done: make(chan struct{}), streams: make(map[uint32]*Stream)}
+		c := &Client{conn: nopConn{}, w: NewWriter(io.Discard), done: make(chan struct{}), pong: make(chan struct{}), streams: make(map[uint32]*Stream)}
 		s, err := c.Open(Open{Op: OpRun})
 		if err != nil {
 			t.Fatal(err)
