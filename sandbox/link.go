@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"hinit/internal/pause"
@@ -29,6 +30,7 @@ type link struct {
 	mode, reason string
 	id           string // of the container
 	c            *mux.Client
+	greeted      atomic.Bool // it was made for a command that has not begun yet
 }
 
 // alive reports whether the link can be used.
@@ -43,7 +45,7 @@ func (l *link) close() {
 // signTime is how long the program inside may take to give a sign before the engine is asked what its container is in.
 const signTime = 250 * time.Millisecond
 
-// justHeard is how long a sign is as good as a new one: what has just said hello is not asked again.
+// justHeard is how long the hello of a new link is as good as a sign.
 const justHeard = 20 * time.Millisecond
 
 // ready returns a link that works, before each command. A link whose other side answers is used; else the engine reports the
@@ -92,7 +94,7 @@ func (s *Sandbox) current() (*link, error) {
 
 // works reports whether a link can be used, and the error of a paused container.
 func (s *Sandbox) works(ctx context.Context, l *link) (bool, error) {
-	if !l.alive() || l.c.Heard() < justHeard || l.c.Answers(signTime) {
+	if !l.alive() || l.greeted.Swap(false) && l.c.Heard() < justHeard || l.c.Answers(signTime) {
 		return l.alive(), nil
 	}
 	switch now := s.m.state(ctx, l.id); {

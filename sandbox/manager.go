@@ -143,6 +143,9 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 			return nil, err
 		}
 	}
+	if l != nil {
+		l.greeted.Store(true)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
