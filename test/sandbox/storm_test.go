@@ -124,6 +124,7 @@ func (s *storm) pause(id string) {
 	if thaw(id) {
 		s.note("left frozen by the engine", id)
 		<-unpaused
+		docker("unpause", id) // the engine may still take it for paused
 	}
 	s.note("pauses", id)
 }
