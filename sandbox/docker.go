@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -83,10 +84,7 @@ func (d *docker) Info(ctx context.Context) (Info, error) {
 		return Info{}, engineError("ask the engine what it is", err)
 	}
 	out := Info{Version: info.ServerVersion, API: d.c.ClientVersion(), OS: info.OSType, Driver: info.Driver}
-	out.Arch = map[string]string{"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}[info.Architecture]
-	if out.Arch == "" {
-		out.Arch = info.Architecture
-	}
+	out.Arch = cmp.Or(map[string]string{"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}[info.Architecture], info.Architecture)
 	for _, option := range info.SecurityOptions {
 		switch name, _, _ := strings.Cut(option, ","); name {
 		case "name=userns":
@@ -242,14 +240,14 @@ func hostConfig(spec Spec) (*container.HostConfig, error) {
 		GroupAdd: spec.Groups, IpcMode: container.IpcMode(spec.IPCMode), PidMode: container.PidMode(spec.PIDMode), Privileged: spec.Privileged,
 		ReadonlyRootfs: spec.ReadOnly, SecurityOpt: spec.SecurityOpt, StorageOpt: spec.Storage, UTSMode: container.UTSMode(spec.UTSMode),
 		UsernsMode: container.UsernsMode(spec.UserNS), CgroupnsMode: container.CgroupnsMode(spec.CgroupNS), ShmSize: spec.ShmSize, Runtime: spec.Runtime,
-		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyMode(spec.Restart)},
 	}
-	if name, count, ok := strings.Cut(spec.Restart, ":"); ok {
-		n, err := strconv.Atoi(count)
-		if err != nil {
+	name, count, limited := strings.Cut(spec.Restart, ":")
+	h.RestartPolicy.Name = container.RestartPolicyMode(name)
+	if limited {
+		var err error
+		if h.RestartPolicy.MaximumRetryCount, err = strconv.Atoi(count); err != nil {
 			return nil, fmt.Errorf("cannot use the restart policy %q: %w", spec.Restart, err)
 		}
-		h.RestartPolicy = container.RestartPolicy{Name: container.RestartPolicyMode(name), MaximumRetryCount: n}
 	}
 	h.NanoCPUs, h.Memory = int64(spec.CPUs*1e9), spec.Memory
 	if spec.PidsLimit != 0 {
@@ -266,15 +264,9 @@ func hostConfig(spec Spec) (*container.HostConfig, error) {
 		h.Ulimits = append(h.Ulimits, u)
 	}
 	for _, device := range spec.Devices {
-		parts := strings.Split(device, ":")
-		m := container.DeviceMapping{PathOnHost: parts[0], PathInContainer: parts[0], CgroupPermissions: "rwm"}
-		if len(parts) > 1 {
-			m.PathInContainer = parts[1]
-		}
-		if len(parts) > 2 {
-			m.CgroupPermissions = parts[2]
-		}
-		h.Devices = append(h.Devices, m)
+		host, rest, _ := strings.Cut(device, ":")
+		inside, permissions, _ := strings.Cut(rest, ":")
+		h.Devices = append(h.Devices, container.DeviceMapping{PathOnHost: host, PathInContainer: cmp.Or(inside, host), CgroupPermissions: cmp.Or(permissions, "rwm")})
 	}
 	for _, m := range spec.Mounts {
 		switch {
@@ -284,15 +276,11 @@ func hostConfig(spec Spec) (*container.HostConfig, error) {
 			}
 			h.Tmpfs[m.Target] = m.Options
 		case m.CreateHostParent || m.Type == "volume":
-			bind := m.Source + ":" + m.Target
-			if m.Source == "" {
-				bind = m.Target
+			options := m.Options
+			if m.ReadOnly {
+				options = strings.TrimPrefix(options+",ro", ",")
 			}
-			options := strings.TrimPrefix(m.Options+",ro", ",")
-			if !m.ReadOnly {
-				options = m.Options
-			}
-			h.Binds = append(h.Binds, strings.TrimSuffix(bind+":"+options, ":"))
+			h.Binds = append(h.Binds, strings.Trim(m.Source+":"+m.Target+":"+options, ":"))
 		default:
 			h.Mounts = append(h.Mounts, mounts.Mount{Type: mounts.Type(m.Type), Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
 		}

@@ -13,11 +13,7 @@ import (
 
 // key is the sandbox that the flags name.
 func (i *invocation) key() sandbox.Key {
-	profile := i.opt.profile
-	if profile == "" {
-		profile = i.host.Profile
-	}
-	return sandbox.Key{Task: i.opt.task, Profile: profile}
+	return sandbox.Key{Task: i.opt.task, Profile: cmp.Or(i.opt.profile, i.host.Profile)}
 }
 
 // open returns the sandbox of the flags, made if it is missing; with --in one that exists.
@@ -68,10 +64,7 @@ func (i *invocation) find(name string) (sandbox.Description, error) {
 	if len(match) > 0 {
 		return match[0], nil
 	}
-	if name == "" {
-		name = labels[sandbox.LabelTask]
-	}
-	return sandbox.Description{}, fmt.Errorf("cannot find %q: %w", name, errUnknown)
+	return sandbox.Description{}, fmt.Errorf("cannot find %q: %w", cmp.Or(name, labels[sandbox.LabelTask]), errUnknown)
 }
 
 func (i *invocation) request() sandbox.Request {
@@ -170,10 +163,7 @@ func (i *invocation) list() (int, error) {
 	for _, d := range all {
 		rows = append(rows, []string{d.Name, d.Task, d.Profile, string(d.State), d.Image, d.Exec, d.Created.UTC().Format(time.RFC3339)})
 	}
-	if all == nil {
-		all = []sandbox.Description{}
-	}
-	return cmdline.Done, i.print(all, rows)
+	return cmdline.Done, i.print(append([]sandbox.Description{}, all...), rows)
 }
 
 // word is the sandbox that a verb with one argument is about.
@@ -287,18 +277,17 @@ func (i *invocation) each(do func(id string) error) (int, error) {
 	return code, errors.Join(errs...)
 }
 
+// reap prints what was removed, or would be.
 func (i *invocation) reap() (int, error) {
 	found, _, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Now: i.opt.now, Profile: i.opt.profile, DryRun: i.opt.dry})
 	if err != nil {
 		return cmdline.Done, err
 	}
-	return i.removed(found)
-}
-
-// removed prints what was removed, or would be.
-func (i *invocation) removed(found []sandbox.Reaped) (int, error) {
-	rows := [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "AGE", "WHY"}}
-	code := cmdline.Done
+	if len(found) == 0 && !i.opt.json {
+		fmt.Fprintln(i.call.Out, "nothing to remove")
+		return cmdline.Done, nil
+	}
+	code, rows := cmdline.Done, [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "AGE", "WHY"}}
 	for _, r := range found {
 		why := r.Why
 		if r.Error != "" {
@@ -306,14 +295,7 @@ func (i *invocation) removed(found []sandbox.Reaped) (int, error) {
 		}
 		rows = append(rows, []string{r.Name, r.Task, r.Profile, string(r.State), r.Age.Round(time.Second).String(), why})
 	}
-	if found == nil {
-		found = []sandbox.Reaped{}
-	}
-	if len(found) == 0 && !i.opt.json {
-		fmt.Fprintln(i.call.Out, "nothing to remove")
-		return cmdline.Done, nil
-	}
-	return code, i.print(found, rows)
+	return code, i.print(append([]sandbox.Reaped{}, found...), rows)
 }
 
 func (i *invocation) put() (int, error) {

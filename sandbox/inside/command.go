@@ -98,53 +98,44 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 		return s, nil
 	}
 	spec.Files = make([]*os.File, 3)
-	add := func(at int, own, child *os.File) {
-		spec.Files[at] = child
-		s.child = append(s.child, child)
-		if at == 0 {
-			s.stdin = own
+	outlets := []*mux.Outlet{1: ch.Output, 2: ch.Errors}
+	for at, wanted := range []bool{ch.open.Input, true, ch.open.Apart} {
+		if !wanted {
+			continue
 		}
-	}
-	if ch.open.Input {
-		child, own, err := pipe(1)
+		own, child, err := pipe(at == 0)
 		if err != nil {
+			s.closeChild()
+			s.closeOwn()
 			return nil, err
 		}
-		add(0, own, child)
+		spec.Files[at], s.child = child, append(s.child, child)
+		if at == 0 {
+			s.stdin = own
+		} else {
+			s.outs = append(s.outs, out{own, outlets[at]})
+		}
 	}
-	own, child, err := pipe(0)
-	if err != nil {
-		s.closeChild()
-		s.closeOwn()
-		return nil, err
-	}
-	add(1, own, child)
-	s.outs = []out{{own, ch.Output}}
 	if !ch.open.Apart {
-		spec.Files[2] = child
-		return s, nil
+		spec.Files[2] = spec.Files[1]
 	}
-	own, child, err = pipe(0)
-	if err != nil {
-		s.closeChild()
-		s.closeOwn()
-		return nil, err
-	}
-	add(2, own, child)
-	s.outs = append(s.outs, out{own, ch.Errors})
 	return s, nil
 }
 
-// pipe makes a pipe of which one end is this program's, and doesn't block it; the other is a command's and blocks as usual.
-func pipe(own int) (r, w *os.File, err error) {
+// pipe makes a pipe of which one end is this program's, and doesn't block it; the other is a command's and blocks as usual. writes: this
+// program's is the end that is written to.
+func pipe(writes bool) (own, child *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, os.NewSyscallError("pipe2", err)
 	}
-	if err := unix.SetNonblock(fds[own], true); err != nil {
+	if writes {
+		fds[0], fds[1] = fds[1], fds[0]
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
 		return nil, nil, os.NewSyscallError("fcntl", err)
 	}
-	_, _ = unix.FcntlInt(uintptr(fds[own]), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood; refused to users who have many
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood; refused to users who have many
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 

@@ -68,7 +68,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	if len(j.in) >= maxJobs {
 		return mux.End{Fault: mux.NotBegun, Code: 126, Text: fmt.Sprintf("%d background commands run already", maxJobs)}
 	}
-	own, child, err := pipe(0)
+	own, child, err := pipe(false)
 	if err != nil {
 		return mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
 	}

@@ -106,31 +106,32 @@ func inFirst(dirs []string, do func(dir string) error) error {
 	return fmt.Errorf("cannot find a place for sockets and sessions: %w", errors.Join(reasons...))
 }
 
-func listenIn(dir string) (*net.UnixListener, error) {
+func listenIn(dir string) (l *net.UnixListener, err error) {
 	lock, err := unix.Open(filepath.Join(dir, "lock"), unix.O_CREAT|unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the lock in %s: %w", dir, err)
 	}
-	if err := unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		unix.Close(lock)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, ErrServed
+	defer func() {
+		if err != nil {
+			unix.Close(lock)
 		}
+	}()
+	err = unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, ErrServed
+	}
+	if err != nil {
 		return nil, fmt.Errorf("cannot lock %s: %w", dir, err)
 	}
 	path := filepath.Join(dir, mux.Socket)
 	_ = os.Remove(path)
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		unix.Close(lock)
+	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, 0o666); err != nil { // whoever comes has to show the token
-		listener.Close()
-		unix.Close(lock)
-		return nil, err
+	if err = os.Chmod(path, 0o666); err != nil { // whoever comes has to show the token
+		l.Close()
 	}
-	return listener, nil
+	return l, err
 }
 
 // allowed reports whether a client may have commands run as this user.
