@@ -44,7 +44,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	if c.Verb.Name != "stop" {
 		force = c.Flags.Bool("force", false, "run a gateway although the one of the default profile serves its profile")
 	}
-	asJSON := c.Flags.Bool("json", false, "print JSON, a service a line as status has it")
+	asJSON := c.Flags.Bool("json", false, "print JSON")
 	noWait := c.Flags.Bool("no-wait", false, "do not wait for the result")
 	timeout := c.Flags.Duration("timeout", 0, "how long to wait for the result, as `D` (default 30s; 40s for stop and restart, where a KILL may come first)")
 	names, code, ok := c.Parse(t, 0, -1)
@@ -227,7 +227,7 @@ func runOnceVerb() Verb {
 
 func runOnce(t *Terminal, c *Call) int {
 	noWait := c.Flags.Bool("no-wait", false, "do not wait for the end")
-	asJSON := c.Flags.Bool("json", false, "print JSON, the service as status has it")
+	asJSON := c.Flags.Bool("json", false, "print JSON")
 	timeout := c.Flags.Duration("timeout", time.Hour, "how long to wait for the end, as `D`; an hour at most")
 	names, code, ok := c.Parse(t, 1, -1)
 	switch {

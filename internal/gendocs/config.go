@@ -50,16 +50,7 @@ func configPage() string {
 	for line := range strings.Lines(configText) {
 		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
 		case "@table":
-			b.WriteString("| Key | Type | Default | Environment | Meaning |\n|---|---|---|---|---|\n")
-			for _, k := range keys[base] {
-				doc := mean.of(base + k.Path)
-				if first, ok := said[typeWords(k)+doc]; ok {
-					b.WriteString(sameRow(base, k, first))
-					continue
-				}
-				said[typeWords(k)+doc] = base + k.Path
-				b.WriteString(row(base, k, doc))
-			}
+			table(&b, base, keys[base], mean, said)
 		case "@hooks":
 			defaultHooks(&b)
 		default:
@@ -69,30 +60,51 @@ func configPage() string {
 	return b.String()
 }
 
-func row(base string, k config.Key, doc string) string {
-	typ, env := typeWords(k), ""
-	for i, hole := range k.Holes {
-		if i == 0 {
-			typ += " with"
+// table writes a row for each key that means something new, and after the rows the names of the keys that mean the same as an earlier one.
+func table(b *strings.Builder, base string, keys []config.Key, mean meanings, said map[string]string) {
+	var rows strings.Builder
+	var again []string
+	for _, k := range keys {
+		doc := mean.of(base + k.Path)
+		first, ok := said[typeWords(k)+doc]
+		switch {
+		case ok && first == k.Path || ok && base != "" && strings.HasSuffix(first, "."+k.Path):
+			again = append(again, "`"+k.Path+"`")
+		case ok:
+			fmt.Fprintf(&rows, "| `%s` | same | %s | As `%s`. |\n", base+k.Path, defaultOf(base, k), first)
+		default:
+			said[typeWords(k)+doc] = base + k.Path
+			rows.WriteString(row(base, k, doc))
 		}
-		typ += " `{" + hole + "}`"
+	}
+	if rows.Len() > 0 {
+		b.WriteString("| Key | Type | Default | Meaning |\n|---|---|---|---|\n" + rows.String() + "\n")
+	}
+	if len(again) > 0 {
+		fmt.Fprintf(b, "Keys of `%s` that mean what they mean above: %s.\n", strings.TrimSuffix(base, "."), strings.Join(again, ", "))
+	}
+}
+
+// holeMarks are the sets of placeholders, with the mark of each on the page.
+var holeMarks = map[string]string{
+	"agent profile home profile_home": "¹",
+	"agent home":                      "²",
+}
+
+func row(base string, k config.Key, doc string) string {
+	typ := typeWords(k)
+	if mark := holeMarks[strings.Join(k.Holes, " ")]; mark != "" {
+		typ += mark
+	} else if len(k.Holes) > 0 {
+		typ += " with `{" + strings.Join(k.Holes, "}` `{") + "}`"
 	}
 	if k.Env != "" {
-		env = "`" + k.Env + "`"
+		doc = "Variable: `" + k.Env + "`. " + doc
 	}
 	if k.Root {
 		doc += " [Root's](#who-may-write-the-file)."
 	}
-	return fmt.Sprintf("| `%s` | %s | %s | %s | %s |\n", base+k.Path, typ, defaultOf(base, k), env, doc)
-}
-
-// sameRow is the row of a key that means the same as an earlier one.
-func sameRow(base string, k config.Key, first string) string {
-	text, doc := defaultOf(base, k), "See there."
-	if k.Inherits != first {
-		doc = "As `" + first + "`."
-	}
-	return fmt.Sprintf("| `%s` | same | %s |  | %s |\n", base+k.Path, text, doc)
+	return fmt.Sprintf("| `%s` | %s | %s | %s |\n", base+k.Path, typ, defaultOf(base, k), doc)
 }
 
 // defaultOf writes the default of a key the way it would stand in the file, "" for a key that has to be said or that means nothing then.

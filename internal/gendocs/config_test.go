@@ -109,7 +109,7 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 	for base, keys := range config.Keys() {
 		for _, k := range keys {
 			path := base + k.Path
-			if !strings.Contains(text, "| `"+path+"` |") {
+			if !strings.Contains(text, "| `"+path+"` |") && !namedAgain(text, base, k.Path) {
 				t.Errorf("the reference lacks %s", path)
 			}
 			if doc := mean.of(path); !strings.HasSuffix(doc, ".") {
@@ -129,8 +129,15 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(text) {
-		if n := strings.Count(line, "|"); n != 0 && n != 4 && n != 6 {
+		if n := strings.Count(line, "|"); n != 0 && n != 4 && n != 5 {
 			t.Errorf("a broken table row: %s", line)
 		}
 	}
+}
+
+// namedAgain reports whether the list after a table has the key.
+func namedAgain(page, base, key string) bool {
+	_, list, _ := strings.Cut(page, "Keys of `"+strings.TrimSuffix(base, ".")+"` that mean")
+	list, _, _ = strings.Cut(list, "\n")
+	return strings.Contains(list, "`"+key+"`")
 }

@@ -15,13 +15,15 @@ func metricsPage() string {
 
 <!-- Generated from the families in internal/metrics by internal/gendocs. Do not edit. -->
 
-` + "`hinit metrics`" + ` prints them once, ` + "`/metrics`" + ` of [the page](../how-to/open-the-status-page.md) serves them; see
-[scrape with Prometheus](../how-to/scrape-with-prometheus.md). There are at most ` + fmt.Sprint(metrics.MostServices) + ` services in them unless ` + "`--max-services`" + `
-says otherwise. Kinds of problems are ` + "`" + strings.Join(show.ProblemKinds(), "`, `") + "`" + `. With one of them but ` + "`not-ready`" + `
-a service is in trouble for ` + "`status`, `top`" + `, the page and ` + "`healthcheck`" + ` too. Values from /proc are missing where hinit's processes cannot be seen. A counter of a service begins again with the container, the
-counter of processor time with the service.
+` + "`hinit metrics`" + ` prints them once, and ` + "`/metrics`" + ` of [the page](../how-to/open-the-status-page.md) serves them; see
+[scrape with Prometheus](../how-to/scrape-with-prometheus.md). They have at most ` + fmt.Sprint(metrics.MostServices) + ` services unless ` + "`--max-services`" + ` says otherwise. Values
+from /proc are missing where hinit's processes cannot be seen. Counters of a service start again with the container; its processor
+time starts again with the service.
 
-Causes are ` + "`" + strings.Join(metrics.Causes, "`, `") + "`" + ` and ` + "`other`" + `. [The state machine](states.md) lists the states.
+- Kinds of problems are ` + "`" + strings.Join(show.ProblemKinds(), "`, `") + "`" + `. Each of them but ` + "`not-ready`" + ` also counts as trouble in ` + "`status`, `top`" + `,
+  the page and ` + "`healthcheck`" + `.
+- Causes are ` + "`" + strings.Join(metrics.Causes, "`, `") + "`" + ` and ` + "`other`" + `.
+- The states are [these](states.md).
 
 | Metric | Type | Labels | Value |
 |---|---|---|---|

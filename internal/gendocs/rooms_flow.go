@@ -4,8 +4,8 @@ const roomsText = `# Rooms
 
 <!-- Generated from deps_test.go and the package comments by internal/gendocs. Do not edit. -->
 
-A room is a package. It imports rooms of lower floors only; a test holds it. For one question, use
-[find your way](../explanation/find-your-way.md); [how it works](../explanation/how-it-works.md) has the ideas.
+A room is a package. It imports rooms of lower floors only; a test checks that. [Find your way](../explanation/find-your-way.md) answers single
+questions; [how it works](../explanation/how-it-works.md) has the ideas.
 
 ## Where to start
 
@@ -24,7 +24,7 @@ var firstFiles = []struct{ file, shows string }{
 }
 
 const flowText = `
-The parts below follow the data: from the start of the container to services, their output, and clients.
+The parts below follow the data, from the start of the container to its clients.
 
 ![The packages by floor](../img/house.svg)
 `

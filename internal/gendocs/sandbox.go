@@ -58,16 +58,12 @@ func sandboxPages(ctx context.Context, root string) (map[string]string, error) {
 
 <!-- Generated from the help of the commands and the tables of the code by internal/gendocs. Do not edit. -->
 
-[The explanation](../explanation/sandboxes.md) says what sandboxes are. Human output goes to standard output, errors to standard error in
-one line.
+[Sandboxes](../explanation/sandboxes.md) explains them.
 
 ` + "```text\n" + overview + "```\n")
-	for _, verb := range regexp.MustCompile(`(?m)^  hinit sandbox (\w+)`).FindAllStringSubmatch(overview, -1) {
-		help, err := output(ctx, binary, verb[1], "--help")
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(&b, "\n## hinit sandbox %s\n\n```text\n%s```\n", verb[1], help)
+	verbs := regexp.MustCompile(`(?m)^  hinit sandbox (\w+)`).FindAllStringSubmatch(overview, -1)
+	if err := helps(ctx, &b, binary, "hinit sandbox", verbs); err != nil {
+		return nil, err
 	}
 	b.WriteString(`
 ## In the place of docker

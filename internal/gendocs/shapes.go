@@ -58,10 +58,11 @@ const jsonHead = `# What the commands print with --json
 
 <!-- Generated from the Go types by internal/gendocs. Do not edit. -->
 
-Every command that prints something takes ` + "`--json`" + `, but for those whose output has a format of its own,
-such as ` + "`completion`" + `. Keys may be added at any time; none loses its meaning without a new
-` + "`version`" + ` in the status. A list is never null. Times are RFC 3339, in UTC unless an offset is given. Errors stay lines of text on
-standard error, and exit codes are [the same](exit-codes.md) as without.
+Every command that prints something takes ` + "`--json`" + `, except where its output has another format, as for ` + "`completion`" + `. Keys may be added at
+any time; none changes its meaning without a new ` + "`version`" + ` in the status. Errors stay lines on standard error, and
+[exit codes](exit-codes.md) stay the same.
+
+A key with a question mark may be missing. A list is never null. A time is RFC 3339, in UTC unless it has an offset.
 
 | Command | Prints |
 |---|---|
@@ -77,12 +78,19 @@ func jsonPage(root, commandLine string) (string, error) {
 	var b strings.Builder
 	b.WriteString(jsonHead)
 	var queue []string
-	for _, f := range forms {
+	for i, f := range forms {
 		verb, _, _ := strings.Cut(f.form, " ")
 		known[verb] = true
-		what := map[string]string{"": "%s", "list": "a list of %s", "lines": "objects, one a line, each %s"}[f.many]
-		fmt.Fprintf(&b, "| `hinit %s --json` | "+what+" |\n", f.form, anchor(f.shape))
 		queue = append(queue, f.shape)
+		separator := "| "
+		if i > 0 && forms[i-1].shape == f.shape && forms[i-1].many == f.many {
+			separator = ", "
+		}
+		fmt.Fprintf(&b, "%s`%s`", separator, f.form)
+		if i+1 == len(forms) || forms[i+1].shape != f.shape || forms[i+1].many != f.many {
+			what := map[string]string{"": "%s", "list": "a list of %s", "lines": "a line for each %s"}[f.many]
+			fmt.Fprintf(&b, " | "+what+" |\n", anchor(f.shape))
+		}
 	}
 	takes := regexp.MustCompile(`(?m)^usage: hinit ([\w-]+).*--json`).FindAllStringSubmatch(commandLine, -1)
 	for _, verb := range takes {
@@ -110,10 +118,11 @@ func jsonPage(root, commandLine string) (string, error) {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Key | Value | Meaning |\n|---|---|---|\n", title(short), escapeCell(t.doc))
 		for _, f := range t.fields {
 			value, next := jsonValue(f.kind, pkg)
+			mark := ""
 			if f.maybe {
-				value += ", may be missing"
+				mark = "?"
 			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.key, value, escapeCell(f.doc))
+			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", f.key, mark, value, escapeCell(f.doc))
 			if next != "" {
 				queue = append(queue, next)
 			}
@@ -197,7 +206,7 @@ func jsonValue(e ast.Expr, pkg string) (text, next string) {
 		return "list of " + text, next
 	case *ast.MapType:
 		text, next = jsonValue(e.Value, pkg)
-		return "mapping of names to " + text, next
+		return "map of " + text, next
 	case *ast.SelectorExpr:
 		x, _ := e.X.(*ast.Ident)
 		if x == nil || x.Name == "time" {
@@ -208,9 +217,9 @@ func jsonValue(e ast.Expr, pkg string) (text, next string) {
 	case *ast.Ident:
 		switch e.Name {
 		case "string", "bool", "any":
-			return map[string]string{"string": "text", "bool": "true or false", "any": "anything"}[e.Name], ""
+			return map[string]string{"string": "text", "bool": "bool", "any": "anything"}[e.Name], ""
 		case "int", "int64", "uint64":
-			return "whole number", ""
+			return "integer", ""
 		case "float64":
 			return "number", ""
 		}
@@ -237,11 +246,8 @@ func title(name string) string {
 // sentence is a doc comment without the name that it begins with.
 func sentence(doc, name string) string {
 	text := oneLine(doc)
-	for _, begin := range []string{name + " is ", name + " says ", name + " are "} {
+	for _, begin := range []string{name + " is ", name + " are ", name + " "} {
 		if rest, ok := strings.CutPrefix(text, begin); ok {
-			if begin == name+" says " {
-				rest = "Says " + rest
-			}
 			text = rest
 			break
 		}

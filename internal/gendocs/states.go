@@ -83,9 +83,7 @@ func states(root string) (string, error) {
 
 <!-- Generated from supervisor/machine.go, supervisor/states.go and client/status.go by internal/gendocs. Do not edit. -->
 
-` + "`hinit status`" + `, the control API and the event history use these words.
-` + "`reason`" + ` explains a state in words for people. ` + "`want`" + ` is the operator's wish, ` + "`up` or `down`" + `; a service may be in another
-state than the wanted one.
+` + "`hinit status`" + `, the control API and the events use these words. ` + "`reason`" + ` explains a state to people. ` + "`want`" + ` is ` + "`up` or `down`" + `, as the operator asked.
 
 | State | Meaning |
 |---|---|
@@ -94,8 +92,8 @@ state than the wanted one.
 		fmt.Fprintf(&b, "| `%s` | %s |\n", d.value, d.doc)
 	}
 	b.WriteString(`
-` + "`crash_loop`" + ` is a mark beside the state, not a state: so many fast exits within the window of ` + "`restart.crash_loop_window`" + `.
-The service goes on being started at the longest delay; hinit never gives up silently.
+` + "`crash_loop`" + ` is a mark beside the state: too many fast exits within ` + "`restart.crash_loop_window`" + `. hinit goes on starting the service,
+at the longest delay.
 
 ## Transitions
 
@@ -105,18 +103,25 @@ The service goes on being started at the longest delay; hinit never gives up sil
 |---|---|---|---|
 `)
 	used := make(map[string]bool)
+	var results [][4]string // state, its events with this result, next state, action
 	for _, r := range rows {
 		used[r[1]] = true
-		does, known := actions[r[3]]
-		if !known {
+		if _, known := actions[r[3]]; !known {
 			return "", fmt.Errorf("cannot explain the action %q of the transition table", r[3])
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", r[0], r[1], r[2], does)
+		same := slices.IndexFunc(results, func(o [4]string) bool { return o[0] == r[0] && o[2] == r[2] && o[3] == r[3] })
+		if same < 0 {
+			results = append(results, r)
+			continue
+		}
+		results[same][1] += ", " + r[1]
+	}
+	for _, r := range results {
+		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", r[0], r[1], r[2], actions[r[3]])
 	}
 	b.WriteString(`
-Any other event changes nothing. When the main process has ended before others of its run, the others get TERM
-at once and KILL half a second later. Only then does the next state begin. A service of an s6 service
-directory can have a finish command. It is ` + "`finishing`" + ` before the next state.
+Any other event changes nothing. When the main process ends before others of its run, the others get TERM at once and KILL half a second
+later; then the next state begins. Only services of s6 service directories have finish commands.
 
 | Word | What happens |
 |---|---|

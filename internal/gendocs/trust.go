@@ -3,8 +3,6 @@ package main
 import (
 	_ "embed"
 	"fmt"
-	"path"
-	"slices"
 	"strings"
 )
 
@@ -71,29 +69,22 @@ func trustPage() (string, error) {
 
 <!-- Generated from internal/gendocs/trust.txt. Do not edit. -->
 
-Root believes only root. Whatever an agent can write is its *wish* or its *word*: hinit bounds it, shows it, and lets it decide nothing for another
-user. This page lists everything that the programs of hinit read or are told, and the worst that its content can do.
-
-*The agent* is every process of the agent's user. *Shown by* names the tests that try the worst. A test finds each function of the source that
-reads something from outside, and fails where no row names it ([decision 51](../adr/0051-every-reader-has-a-row.md)).
+Root believes only root. Anything that an agent can write is bounded and shown, and decides nothing for another user. This page lists everything
+that the programs of hinit read, and the worst effect of its content. *The agent* is every process of the agent's user. *Shown by* names the tests
+that try the worst. A test fails when a function reads something from outside and no row of internal/gendocs/trust.txt names the function
+([decision 51](../adr/0051-every-reader-has-a-row.md)).
 `)
 	section := ""
 	for _, s := range all {
 		if s.section != section {
 			section = s.section
-			fmt.Fprintf(&b, "\n## %s\n\n| What is read | Who can write it | The worst that it can do | Shown by | Read in |\n|---|---|---|---|---|\n", section)
+			fmt.Fprintf(&b, "\n## %s\n\n| Read | Written by | Worst effect | Shown by |\n|---|---|---|---|\n", section)
 		}
 		tests := make([]string, len(s.tests))
 		for i, test := range s.tests {
 			tests[i] = "`" + test + "`"
 		}
-		var rooms []string
-		for _, in := range s.in {
-			file, _, _ := strings.Cut(in, " ")
-			rooms = append(rooms, "`"+path.Dir(file)+"`")
-		}
-		slices.Sort(rooms)
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", s.read, s.by, s.worst, strings.Join(tests, ", "), strings.Join(slices.Compact(rooms), ", "))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.read, s.by, s.worst, strings.Join(tests, ", "))
 	}
 	return b.String(), nil
 }

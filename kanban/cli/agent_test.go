@@ -184,6 +184,11 @@ func TestTheAgentsCommandLine(t *testing.T) {
 		if m := regexp.MustCompile(`^  --?([a-z][a-z-]*)`).FindStringSubmatch(line); m != nil && verb != "" && m[1] != "board" {
 			flags[verb] = append(flags[verb], m[1])
 		}
+		if names, is := strings.CutPrefix(line, "also: "); is {
+			for name := range strings.FieldsSeq(strings.ReplaceAll(names, "--board", "")) {
+				flags[verb] = append(flags[verb], strings.TrimLeft(name, "-"))
+			}
+		}
 	}
 	for verb, list := range flags {
 		for _, flag := range list {

@@ -20,7 +20,7 @@ func signalVerb() cli.Verb {
 		Name: "signal", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
 		Help:     "SIGNAL is a name such as HUP or SIGUSR1, or a number from 1 to 64. A service that the signal ends is started again.",
 		Services: true, Last: 1, Run: func(t *cli.Terminal, c *cli.Call) int {
-			asJSON := c.Flags.Bool("json", false, "print JSON, a service a line as status has it")
+			asJSON := c.Flags.Bool("json", false, "print JSON")
 			words, code, ok := c.Parse(t, 2, -1)
 			if !ok {
 				return code

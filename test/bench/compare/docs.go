@@ -29,6 +29,9 @@ func (b *bench) writeDocs(dir string, r result) error {
 	return os.WriteFile(filepath.Join(dir, "benchmarks.md"), []byte(b.page(sheets, r)), 0o644)
 }
 
+// withoutTable are the measures that only benchmarks.json has: they follow from others.
+var withoutTable = []string{"M1 tables", "M1 processes"}
+
 func imageOf(measure string) string {
 	return "img/bench-" + strings.ReplaceAll(strings.ToLower(measure), " ", "-") + ".svg"
 }
@@ -54,8 +57,7 @@ const pageHead = `# Benchmarks
 
 <!-- Written by "make bench" (test/bench/compare). Do not edit. -->
 
-The costs of hinit, beside its alternatives, all measured in one run on one machine. The figures move with the machine, the
-ratios less. Run it yourself, as root:
+The costs of hinit and of its alternatives, measured in one run on one machine. Figures depend on the machine, ratios less so. To run it, as root:
 
 ` + "```sh" + `
 make bench-peers   # install the others, from Debian's packages
@@ -66,40 +68,28 @@ make bench         # about twelve minutes; "make bench-quick" is a minute, with 
 
 const pageHow = `## How it is measured
 
-- Every candidate is process 1 of a PID namespace of its own, with a /proc of its own. Candidates take turns in every round, and
-  medians count. A ratio is the median of the ratios of the rounds. Who comes first in a round is left to chance.
-- Every service is a copy of ` + "`sleep infinity`" + `. With hinit each is the gateway of a profile, as user 10000, with log file and
-  console; with s6 and runit each has a run script of sh and a logger of its own (s6-log, svlogd -tt); all are rotated at 1 MB,
-  ten old ones are kept. supervisord has no time stamps.
-- A service counts as running when the kernel executes its program (fanotify), so that nothing has to be polled or changed.
-- The bare loop is the floor under a boot and a stop: one thread of a Go program that forks (vfork, setsid, /dev/null three times) and
-  execs, and nothing else: no pipes, no change of user, no logs; at a TERM it passes it on and waits.
-- The volume that hinit boots from belongs to the agent's user. In its first boot a candidate makes its directories, and hinit syncs them;
-  the second boot is from what the first has left, as every start of a container but the first is.
-- Memory is PSS of the supervisor and all loggers, without the services. At rest all candidates are there at the same time. hinit drops
-  the pages of its program file from its page tables when it comes to rest, and once more 2.5 s later, after which its memory is taken;
-  what it needs again is mapped again, clean, from the page cache.
-- Every candidate takes part in as many rounds as every other; only hinit and the bare loop go beyond 500 services.
-- M3, restart: with the shortest delay. hinit 1 µs; s6 starts a service again at once that has said that it is ready, which it does;
-  runit and supervisord have no delay to set. M3, as delivered: nothing is configured, and the service has run for a minute.
-- The directory that runsvdir scans is an hour old: runsvdir waits for a second beside one that has just changed.
-- Orphans come from a process that has entered the namespace, as with ` + "`docker exec`" + `: a shell forks a child, which forks one
-  more and ends, 20,000 times.
-- A new profile is down until someone starts it, so the last step of M9 is a call of the API. Other candidates have their
-  definition ready in a staging directory before the clock starts.
-- runsvdir is told to stop with HUP: at a TERM it leaves everything alone. It is no init: where it is process 1 it does not wait for
-  orphans, and when it ends the kernel kills what is left.
-- Code: ` + "[test/bench/compare](../../test/bench/compare)" + `; a candidate is one small file there. pebble, nitro and process-compose
-  are used when they are on PATH.
+- Every candidate is process 1 of its own PID namespace. Candidates take turns in every round, in random order; the page shows medians.
+- Every service is a copy of ` + "`sleep infinity`" + `. With hinit each is a profile's gateway, as user 10000, with log file and console. With s6
+  and runit each has a run script and a logger (s6-log, svlogd -tt). Logs rotate at 1 MB; ten old files are kept.
+- A service counts as running when the kernel executes its program (fanotify): nothing polls.
+- The bare loop is the floor: one thread of a Go program that only forks, executes, passes the TERM on and waits. It has no pipes, users or logs.
+- The first boot makes the directories of a candidate; the second boot starts from them, as a restarted container does.
+- Memory is PSS of supervisor and loggers, without the services, 2.5 s after the last change.
+- M3, restart: the shortest delay that can be set. M3, as delivered: nothing is set, and the service has run for a minute.
+- The directory that runsvdir scans is an hour old, because runsvdir waits a second after a change.
+- Orphans (M7): a shell that entered the namespace forks a child, which forks one more and ends, 20,000 times.
+- M9 for hinit ends with a call of the API, because a new profile is down until it is started. Other candidates have their definition ready
+  before the clock starts.
+- runsvdir gets HUP to stop, because TERM leaves its services alone. It does not wait for orphans.
+- Code: [test/bench/compare](../../test/bench/compare).
 
 `
 
 // elsewhere is what was measured of those that have no package, by others than this run.
 const elsewhere = `## Measured elsewhere
 
-pebble, process-compose and nitro have no Debian package, so a run has them only where they are on PATH. These figures are from a run
-of the maintainer's on two EPYC cores in autumn 2026, with all of them built from source. They are not from the run of this page, so
-compare them with hinit's of that run only.
+pebble, process-compose and nitro have no Debian package; a run uses them when they are on PATH. These figures are from another run, in
+autumn 2026, with all three built from source. Compare them only with the column beside them.
 
 | Measure | hinit then | the best of the three |
 |---|---|---|
@@ -140,18 +130,20 @@ func (b *bench) page(sheets []sheet, r result) string {
 			fmt.Fprintf(&w, "- **%s**: %s\n", id, b.explain(id))
 		}
 	}
-	w.WriteString("\n" + elsewhere + pageHow + "## All figures\n\nIn brackets: times hinit's. Load is the one-minute average of the " +
-		"machine while the samples were taken, which taking them raises.\n")
+	w.WriteString("\n" + elsewhere + pageHow + "## All figures\n")
 	for _, s := range sheets {
+		if slices.Contains(withoutTable, s.id) {
+			continue
+		}
 		unit := ""
 		if s.unit != "" {
 			unit = ", " + s.unit
 		}
-		fmt.Fprintf(&w, "\n### %s: %s%s\n\n%s| |%s\n|---|%s\n", s.id, s.title, unit, s.load, columns(s.at), strings.Repeat("--:|", len(s.at)))
+		fmt.Fprintf(&w, "\n### %s: %s%s\n\n| |%s\n|---|%s\n", s.id, s.title, unit, columns(s.at), strings.Repeat("--:|", len(s.at)))
 		for _, r := range s.rows {
 			fmt.Fprintf(&w, "| %s |", r.name)
 			for _, c := range r.cells {
-				fmt.Fprintf(&w, " %s |", c.text())
+				fmt.Fprintf(&w, " %s |", c.figure())
 			}
 			w.WriteString("\n")
 		}

@@ -14,43 +14,32 @@ func (b *bench) explain(measure string) string {
 	}
 	switch measure {
 	case "M1":
-		return fmt.Sprintf("one process instead of many, so it grows slowly, but what the Go runtime needs comes first: %s MB with one service, "+
-			"of which %s MB are written to; the rest are pages of the program file, which the kernel can drop.",
+		return fmt.Sprintf("the Go runtime comes first: %s MB with one service, of which %s MB are written to. The kernel can drop the rest.",
 			of("M1", "1", hinitName), of("M1 private", "1", hinitName))
 	case "M2":
-		return fmt.Sprintf("before the first service there is a boot (control socket, owners, directories, profiles), which with one service is most of "+
-			"the %s ms where the bare loop takes %s; each service then costs a look at its home, and two pipes and who reads them, with which alone the "+
-			"loop takes 1.1 times as long with 100 services and 1.25 with 500: every fork copies the table of descriptors, which is also why the boot grows a "+
-			"little faster than the number of services. See [where time goes](../explanation/performance.md).",
-			of("M2", "1", hinitName), of("M2", "1", loopName))
+		return fmt.Sprintf("a boot comes before the first service: %s ms with one service, against %s for the bare loop. Each service then costs a check "+
+			"of its home and two pipes. [Where time goes](../explanation/performance.md) has the parts.", of("M2", "1", hinitName), of("M2", "1", loopName))
 	case "M3":
-		return "hinit looks for what the dead process has left behind before it starts the next one, and makes it new pipes."
+		return "hinit looks for processes that the dead one left behind before it starts the next one."
 	case "M5":
-		return "explained in [the way of a line](../explanation/log-path.md)."
+		return "see [the way of a line](../explanation/log-path.md)."
 	case "M6":
-		return fmt.Sprintf("each command is a program in Go: one that does nothing takes %s ms here where /bin/true takes %s. The question takes half a "+
-			"millisecond; of the table of all, most is three system calls a service for its memory. A start or stop has the command's %s ms in it and the "+
-			"record of the intent, one of whose two syncs comes before it and one beside it.",
+		return fmt.Sprintf("an empty Go program takes %s ms, /bin/true %s. Most of the table of all is three system calls a service for its memory. "+
+			"A start or stop is the command's %s ms and the record of the intent.",
 			of("M6", "status", emptyName), of("M6", "status", trueName), of("M6", "status", hinitName))
 	case "M12":
-		return fmt.Sprintf("the shim, which adds %s ms to what it becomes, then hinit, and its questions; a start is answered when desired_state is synced with its "+
-			"directory, which is as long as the disk takes.", of("M8", "added", hinitName))
+		return fmt.Sprintf("the shim adds %s ms, then hinit answers. A start is answered when desired_state is on the disk.", of("M8", "added", hinitName))
 	case "M7":
-		return fmt.Sprintf("the floor of a loop in C is %s µs; the Go runtime adds the way of a signal, or of a return from a wait, to a goroutine.",
-			of("M7", "µs", "tini"))
+		return fmt.Sprintf("a loop in C takes %s µs; the Go runtime adds the way of a signal to a goroutine.", of("M7", "µs", "tini"))
 	case "M8":
-		return fmt.Sprintf("an empty program in Go, which becomes nothing, adds %s ms by itself, and one that drops root and executes /bin/true, and looks "+
-			"nothing up, %s ms: the Go runtime starts threads, sets every signal handler and maps its heap before main, and the kernel takes all of that down "+
-			"again. A program in C stays below the target, one in Go that becomes another does not.",
+		return fmt.Sprintf("an empty Go program adds %s ms, and one that only drops root and executes /bin/true %s ms.",
 			of("M8", "added", emptyName), of("M8", "added", "naive Go"))
 	case "M9":
-		return "hinit looks at the one new directory as the agent's user, gives it its owner, and records the intent; a mkdir besides waits for the file system. Both " +
-			"compete with the sync of the record for the same cores and disk."
+		return "hinit looks at the new directory as the agent's user, sets its owner and records the intent."
 	case "M10":
-		return fmt.Sprintf("the bare loop, which only passes the signal on and waits, takes %s ms with 100 services; hinit reads their logs to the end. "+
-			"See [where time goes](../explanation/performance.md).", of("M10", "100", loopName))
+		return fmt.Sprintf("the bare loop takes %s ms with 100 services; hinit also reads their logs to the end.", of("M10", "100", loopName))
 	case "M11":
 		return "the boot of hinit and the end of its logs; an engine that is busy varies by more than that."
 	}
-	return "see `docs/explanation/performance.md`."
+	return "see [where time goes](../explanation/performance.md)."
 }

@@ -13,7 +13,6 @@ import (
 type sheet struct {
 	measure
 	rows []row
-	load string // a line of the page
 }
 
 type row struct {
@@ -59,9 +58,6 @@ func (b *bench) sheets() []sheet {
 				r.cells = append(r.cells, c)
 			}
 			s.rows = append(s.rows, r)
-		}
-		if l, known := b.figures.loads[m.id]; known {
-			s.load = fmt.Sprintf("Load %.1f to %.1f.\n\n", l.From, l.To)
 		}
 		all = append(all, s)
 	}
@@ -162,12 +158,17 @@ func (b *bench) printTargets(w io.Writer) {
 	_ = t.Flush()
 }
 
+// text is the figure and its ratio to hinit's.
 func (c cell) text() string {
-	switch {
-	case !c.known:
+	if c.known && c.compared {
+		return c.figure() + " (" + number(c.ratio) + ")"
+	}
+	return c.figure()
+}
+
+func (c cell) figure() string {
+	if !c.known {
 		return "-"
-	case c.compared:
-		return number(c.value) + " (" + number(c.ratio) + ")"
 	}
 	return number(c.value)
 }
