@@ -22,11 +22,11 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 var verb = cmdline.Verb{
 	Program: "hinit", Name: "import", Args: "FILE|DIR [--from FORMAT] [-o FILE]", Doing: "import a configuration",
 	Summary: "write hinit.yaml from the configuration of another supervisor",
-	Help: `It takes supervisord.conf, process-compose.yaml, a compose file of Docker, a layer of pebble or a directory of them, a unit of systemd or a
-directory of them, and service directories or source directories of s6. hinit.yaml goes to standard output. Standard error names what could not be taken over or works in
-another way, a line each: the file, the line, the key and what to do instead. The .env beside a
-process-compose.yaml becomes an env_file of each service. What hinit.yaml can't say is left out, so that the result is
-always a configuration for hinit run; hinit config check --run FILE checks it again.`,
+	Help: `It takes supervisord.conf, process-compose.yaml, a compose file of Docker, a layer of pebble or a
+directory of them, a unit of systemd or a directory of them, and service directories or source
+directories of s6. hinit.yaml goes to standard output. Standard error names each part that is left out
+or works in another way, a line each: file, line, key and what to do instead. The .env beside a
+process-compose.yaml becomes an env_file of each service.`,
 }
 
 // run converts one configuration and returns the exit code. Text for people passes through show.Line, because files are not trusted.

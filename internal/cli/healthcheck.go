@@ -17,10 +17,8 @@ const ShortWait = 5 * time.Second
 func healthcheckVerb() Verb {
 	return Verb{
 		Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
-		Help: "A gateway in trouble is named, but is no reason to restart the container of all the others.\n" +
-			"Until the boot is over it fails: give Docker a --health-start-period as long as the boot's hooks may take.\n" +
-			"--startup succeeds when the boot is over. --ready succeeds when this container serves what is wanted of it: a standby does not.\n" +
-			"--live fails only when the supervisor does not answer, so no service in trouble restarts the pod.",
+		Help: "A gateway in trouble is named, and is no reason to restart the container. Until the boot is over it\n" +
+			"fails: give Docker a --health-start-period as long as the boot's hooks may take.",
 		Run: func(t *Terminal, c *Call) int {
 			asJSON := c.Flags.Bool("json", false, "print JSON")
 			startup := c.Flags.Bool(client.ProbeStartup, false, "ask whether the boot is over: a pod's startupProbe")

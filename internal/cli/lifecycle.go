@@ -17,8 +17,9 @@ import (
 func lifecycleVerb(name, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: lifecycleArgs(name), Summary: summary, Services: true,
-		Help: "Exit code 0 means that it is so: it has said that it is ready, or nothing of it is alive (with --no-wait: that it was asked for).\n" +
-			"What can't say that it is ready has to be up for a second (agent.settle in hinit.yaml). While the container boots the command waits, within its timeout, until the boot knows what there is.",
+		Help: "Exit code 0 means that it is so: the service has said that it is ready, or nothing of it is alive.\n" +
+			"A service that can't say so has to be up for a second (agent.settle in hinit.yaml). During the boot\n" +
+			"the command waits for an unknown name, within its timeout.",
 		Run: lifecycle,
 	}
 }
@@ -46,7 +47,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	}
 	asJSON := c.Flags.Bool("json", false, "print JSON")
 	noWait := c.Flags.Bool("no-wait", false, "do not wait for the result")
-	timeout := c.Flags.Duration("timeout", 0, "how long to wait for the result, as `D` (default 30s; 40s for stop and restart, where a KILL may come first)")
+	timeout := c.Flags.Duration("timeout", 0, "how long to wait for the result, as `D` (default 30s; 40s for stop and restart)")
 	names, code, ok := c.Parse(t, 0, -1)
 	if !ok {
 		return code

@@ -34,7 +34,7 @@ func (f *stateFlag) Set(text string) error {
 // name is unknown, because it has no state.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	var state stateFlag
-	c.Flags.Var(&state, "state", "only services in the state `STATE`, of all where none is named: trouble, failed, up and so on")
+	c.Flags.Var(&state, "state", "only services in the state `STATE`: trouble, failed, up and so on")
 	words, code, ok := c.Described().Parse(c.Flags, c.Raw, 0, -1, t.Out, t.Err)
 	if !ok {
 		return nil, code, false

@@ -35,8 +35,9 @@ func notifyVerb() Verb {
 func waitVerb() Verb {
 	return Verb{
 		Name: "wait", Services: true, Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]", Summary: "wait until a service is ready or has ended, or for a notice",
-		Help: "For ready and exit NAME is needed. What is so already ends the wait at once; a notice has to come after its beginning, from\n" +
-			"any process or from one of the service. The exit code is 0 when it came, and 1 when the time is over or a service can't get ready by itself.",
+		Help: "ready and exit need a NAME, and end the wait at once where it is so already. A notice has to come\n" +
+			"after the beginning of the wait. The exit code is 1 when the time is over, or when a service can't\n" +
+			"get ready by itself.",
 		Run: wait,
 	}
 }

@@ -20,8 +20,8 @@ func statusVerb() Verb {
 	return Verb{
 		Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
 		Summary: "tell what runs, since when, and why something does not",
-		Help: "With names, the exit code is 3 when one of them is not up; patterns, groups and --state name none. On a terminal the table is as wide as that, and states have\n" +
-			"colours unless NO_COLOR is set.",
+		Help: "With names, the exit code is 3 when one of them is not up. On a terminal the table fits into it, and\n" +
+			"states have colours unless NO_COLOR is set.",
 		Run: status, Empty: emptyStatus,
 	}
 }

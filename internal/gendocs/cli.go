@@ -124,7 +124,7 @@ func helps(ctx context.Context, b *strings.Builder, binary, program string, verb
 		usage, rest, _ := strings.Cut(texts[verb[1]], "\n\n")
 		_, rest, _ = strings.Cut(rest, "\n\n")
 		about, flags, _ := strings.Cut("\n\n"+rest, "\n\n  -")
-		if about = strings.TrimSpace(about); about != "" {
+		if about = strings.Trim(about, "\n"); about != "" {
 			if first := said[about]; first != "" {
 				about = "As for " + program + " " + first + "."
 			} else {

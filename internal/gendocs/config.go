@@ -69,7 +69,7 @@ func table(b *strings.Builder, base string, keys []config.Key, mean meanings, sa
 		first, ok := said[typeWords(k)+doc]
 		switch {
 		case ok && first == k.Path || ok && base != "" && strings.HasSuffix(first, "."+k.Path):
-			again = append(again, "`"+k.Path+"`")
+			again = append(again, k.Path)
 		case ok:
 			fmt.Fprintf(&rows, "| `%s` | same | %s | As `%s`. |\n", base+k.Path, defaultOf(base, k), first)
 		default:
@@ -81,8 +81,30 @@ func table(b *strings.Builder, base string, keys []config.Key, mean meanings, sa
 		b.WriteString("| Key | Type | Default | Meaning |\n|---|---|---|---|\n" + rows.String() + "\n")
 	}
 	if len(again) > 0 {
-		fmt.Fprintf(b, "Keys of `%s` that mean what they mean above: %s.\n", strings.TrimSuffix(base, "."), strings.Join(again, ", "))
+		fmt.Fprintf(b, "Keys of `%s` that mean what they mean above: %s.\n", strings.TrimSuffix(base, "."), strings.Join(groups(again), ", "))
 	}
+}
+
+// groups names keys, and successive ones of one mapping together: `stop.{signal,grace}`.
+func groups(paths []string) (named []string) {
+	last := ""
+	for _, path := range paths {
+		i := strings.LastIndex(path, ".") + 1
+		mapping, key := path[:i], path[i:]
+		if mapping != "" && mapping == last {
+			named[len(named)-1] = strings.TrimSuffix(named[len(named)-1], "`") + ", " + key + "`"
+		} else {
+			named = append(named, "`"+path+"`")
+		}
+		last = mapping
+	}
+	for i, name := range named {
+		if first, rest, several := strings.Cut(name, ", "); several {
+			dot := strings.LastIndex(first, ".") + 1
+			named[i] = first[:dot] + "{" + first[dot:] + ", " + strings.TrimSuffix(rest, "`") + "}`"
+		}
+	}
+	return named
 }
 
 // holeMarks are the sets of placeholders, with the mark of each on the page.
@@ -118,6 +140,8 @@ func defaultOf(base string, k config.Key) string {
 		return "as `" + base + k.Alias + "`"
 	case k.Path == "command" && base != "runs.NAME.", k.Path == "enabled", k.Path == "kind":
 		return ""
+	case k.Path == "boot.hooks":
+		return "[these](#hooks)"
 	case base == "checks[]." && blank, base == "on.EVENT[]." && k.Path != "timeout":
 		return ""
 	}

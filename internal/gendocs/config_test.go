@@ -139,5 +139,9 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 func namedAgain(page, base, key string) bool {
 	_, list, _ := strings.Cut(page, "Keys of `"+strings.TrimSuffix(base, ".")+"` that mean")
 	list, _, _ = strings.Cut(list, "\n")
-	return strings.Contains(list, "`"+key+"`")
+	mapping, last := "", key
+	if i := strings.LastIndex(key, "."); i >= 0 {
+		mapping, last = key[:i+1], key[i+1:]
+	}
+	return regexp.MustCompile("`" + regexp.QuoteMeta(mapping) + `(\{[^` + "`" + `]*\b)?` + last + `(\b[^` + "`" + `]*\})?` + "`").MatchString(list)
 }

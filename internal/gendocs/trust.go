@@ -70,21 +70,17 @@ func trustPage() (string, error) {
 <!-- Generated from internal/gendocs/trust.txt. Do not edit. -->
 
 Root believes only root. Anything that an agent can write is bounded and shown, and decides nothing for another user. This page lists everything
-that the programs of hinit read, and the worst effect of its content. *The agent* is every process of the agent's user. *Shown by* names the tests
-that try the worst. A test fails when a function reads something from outside and no row of internal/gendocs/trust.txt names the function
+that the programs of hinit read, and the worst effect of its content. *The agent* is every process of the agent's user. [trust.txt](../../internal/gendocs/trust.txt) names
+the tests that try each worst effect, and the functions that read. A test fails when a function reads something from outside and has no row there
 ([decision 51](../adr/0051-every-reader-has-a-row.md)).
 `)
 	section := ""
 	for _, s := range all {
 		if s.section != section {
 			section = s.section
-			fmt.Fprintf(&b, "\n## %s\n\n| Read | Written by | Worst effect | Shown by |\n|---|---|---|---|\n", section)
+			fmt.Fprintf(&b, "\n## %s\n\n| Read | Written by | Worst effect |\n|---|---|---|\n", section)
 		}
-		tests := make([]string, len(s.tests))
-		for i, test := range s.tests {
-			tests[i] = "`" + test + "`"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", s.read, s.by, s.worst, strings.Join(tests, ", "))
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", s.read, s.by, s.worst)
 	}
 	return b.String(), nil
 }

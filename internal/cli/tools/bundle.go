@@ -36,10 +36,11 @@ const (
 func bundleVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
 		Name: "bundle", Args: "[-o FILE] [-n N] [--hide VARIABLE]...",
-		Help: `Versions, status, events, doctor, the configuration in force, the ends of all logs, the gateways' state files, processes, and
-what the kernel says of this container. It works without a running hinit, with what there is then, and takes 15 s at most.
-Secrets are replaced by stars: variables by their names, tokens by their shapes, the values of secret variables of this
-environment, the CMD's and the profiles' .env wherever they stand. --hide names further variables. Have a look before you send it.`,
+		Help: `Versions, status, events, doctor, the configuration in force, the ends of all logs, the gateways'
+state files, processes, and the kernel's view of this container. It works without a running hinit,
+and takes 15 s at most. Stars replace secrets: variables by their names, tokens by their shapes, and
+the values of secret variables of this environment, the CMD's and the profiles' .env. Look at it
+before you send it.`,
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			file := c.Flags.String("o", "", "write this `FILE`, - for standard output (default hinit-bundle-DATE.tar.gz here)")
 			n := c.Flags.Int("n", bundleLines, "so many lines, `N`, of each log")

@@ -16,11 +16,10 @@ import (
 func checksVerb() cli.Verb {
 	return cli.Verb{
 		Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", Services: true,
-		Help: `Of all services that have checks, or of the named ones. The exit code is 3 when one of them fails.
---now has each check of the named services asked at once, unless they are paused.
---pause has none asked for that long, as during work on what they ask for: nothing
-follows from them, a restart of hinit or of the service changes nothing about it, and a service that starts meanwhile is not ready before they go on.
-A pattern, a group and --state leave out services without checks.`,
+		Help: `Of all services with checks, or of the named ones. The exit code is 3 when one of them fails.
+A pause lasts over a restart of hinit or of the service. Nothing follows from paused checks, and a
+service that starts meanwhile is not ready before they go on. A pattern, a group and --state leave
+out services without checks.`,
 		Run: checks, Empty: cli.EmptyList,
 	}
 }

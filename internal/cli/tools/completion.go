@@ -71,9 +71,9 @@ const completionWait = 300 * time.Millisecond
 func completionVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
 		Name: "completion", Args: "bash|zsh|fish",
-		Help: `For this shell: source <(hinit completion bash), or hinit completion fish | source. To keep it, write it where the
-shell looks: /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, ~/.config/fish/completions/hinit.fish.
-Names of services and profiles come from the running hinit; where it does not answer in time there are only the words.`,
+		Help: `For this shell: source <(hinit completion bash), or hinit completion fish | source. To keep it, write
+it to /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, or
+~/.config/fish/completions/hinit.fish. Names come from the running hinit.`,
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			describing := c.Flags.Bool("describe", false, "words: with what each word means, after a tab")
 			words, code, ok := c.Parse(t, 1, -1)

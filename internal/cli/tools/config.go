@@ -27,9 +27,8 @@ func configVerb() cli.Verb {
 	return cli.Verb{
 		Name: "config", Doing: "show the configuration", Args: "[check [FILE] | schema] [--run] [--json]",
 		Help: `Of the running init; when none is reachable, of the file and the environment as they are here.
-"hinit config check" reads a file (the one that hinit would read, or FILE) with the environment as it is here, without an
-init, and prints all that is wrong with it, a line each; the exit code is 1 then. With --run it is a file for hinit run.
-"hinit config schema" prints a JSON schema of hinit.yaml, for editors.`,
+"hinit config check" reads a file (FILE, or the one that hinit would read) without an init, and prints
+all mistakes, a line each; the exit code is 1 then. "hinit config schema" prints a JSON schema.`,
 		Run: configRun,
 	}
 }

@@ -26,9 +26,9 @@ import (
 func demoVerb() cli.Verb {
 	return cli.Verb{
 		Name: "demo", Doing: "run the demo", Args: "--agent PATH [--for D]",
-		Help: `Makes a data volume with three profiles in a temporary directory, starts hinit as PID 1 of a
-PID namespace on it, lets one gateway crash on purpose, and tells the status. On a terminal it opens
-hinit top, if that is installed beside hinit; to leave it ends the demo. Else Ctrl-C ends it.`,
+		Help: `Makes a data volume with three profiles in a temporary directory, starts hinit as PID 1 of a PID
+namespace, lets one gateway crash on purpose, and tells the status. On a terminal it opens hinit top,
+whose end ends the demo. Else Ctrl-C ends it.`,
 		Run: demo,
 	}
 }

@@ -26,8 +26,8 @@ import (
 func doctorVerb() cli.Verb {
 	return cli.Verb{
 		Name: "doctor", Doing: "examine the container", Args: "[--json]",
-		Help: `hinit looks at the data volume for it, so that it ends within about ten seconds also where the volume hangs. The check
-"lease" says which container serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
+		Help: `It ends within about ten seconds, also where the volume hangs. The check "lease" says which container
+serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
 		Run: doctor,
 	}
 }

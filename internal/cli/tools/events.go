@@ -18,7 +18,7 @@ import (
 func eventsVerb() cli.Verb {
 	return cli.Verb{
 		Name: "events", Doing: "show the events", Services: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
-		Help: "Of everything, or of the named profiles and services.\n\"by uid 0 (sh, exec)\" says who gave an order: the user, what the program calls itself, and the way\n(exec: from outside the container, api: from inside, s6: the tools of s6, fifo).\n--since takes 10m, 1d, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339.",
+		Help: "\"by uid 0 (sh, exec)\" names the giver of an order: user, program, and way (exec: from outside the\ncontainer, api: from inside, s6: the tools of s6, fifo).",
 		Run:  events,
 	}
 }

@@ -30,13 +30,12 @@ func logsVerb() cli.Verb {
 	return cli.Verb{
 		Name: "logs", Doing: "show the logs", Args: "NAME... | --all | --state STATE [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
 		Services: true, Offline: allLogs,
-		Help: `The lines come from the files on the volume, so this works while hinit does not run.
-Several names are shown together in the order of time, each line after its name; with -f what is written from then on comes
-as it is written. With --grep and --level -n counts the lines that match (Go's regular expressions; (?i) for any case).
---level finds the level in JSON, logfmt, klog, syslog and in words such as WARNING: or [error]; a line without one, as those
-of a traceback are, belongs to the line before it, and counts as info ahead of all. --since takes 10m, 1d, 15:04, 2006-01-02, 2006-01-02T15:04:05 or RFC 3339. With --json each line is an object with time (RFC 3339, when
-hinit read it), name and message; one that has no time in the file has none here. On a terminal a line keeps its colours,
-and everything else that a terminal would obey is shown as \x1b and the like; into a pipe the bytes go as they are.`,
+		Help: `It reads the files on the volume, so it works while hinit does not run. Several names are shown in
+the order of time, each line after its name. With --grep and --level -n counts the lines that match
+(Go's regular expressions; (?i) for any case). --level finds the level in JSON, logfmt, klog, syslog
+and in words such as WARNING: or [error]. A line without one, as in a traceback, belongs to the line
+before it. With --json each line is an object with time, name and message. On a terminal a line keeps
+its colours, and other control characters are escaped.`,
 		Run: logs,
 	}
 }

@@ -85,7 +85,7 @@ type moment struct{ time.Time }
 // sinceFlag defines the flag --since.
 func sinceFlag(c *cli.Call) *moment {
 	m := &moment{}
-	c.Flags.Var(m, "since", "only what happened since then: `D|TIME`, such as 10m, 1d, 15:04 or 2006-01-02T15:04:05")
+	c.Flags.Var(m, "since", "only lines or events since `D|TIME`: 10m, 1d, 15:04, 2006-01-02T15:04:05 or RFC 3339")
 	return m
 }
 

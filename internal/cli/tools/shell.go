@@ -22,8 +22,9 @@ import (
 func shellVerb() cli.Verb {
 	return cli.Verb{
 		Name: "shell", Doing: "open a shell", Args: "NAME [-- COMMAND...]",
-		Help: `The shell, or the command, has the user, the environment, the directory and the limits that the configuration gives the service. It need not
-run. The shell has a terminal of its own: nothing in it can type into the terminal of the caller. The exit code is that of the command.`,
+		Help: `The shell, or the command, has the user, the environment, the directory and the limits of the service,
+which need not run. It has its own terminal, so it can't type into the caller's. The exit code is that
+of the command.`,
 		Run: shell,
 	}
 }

@@ -15,9 +15,10 @@ import (
 func topologyVerb() cli.Verb {
 	return cli.Verb{
 		Name: "topology", Args: "[" + strings.Join(client.Topologies, " | ") + "] [--dry-run] [--json]",
-		Help: `per-profile: each profile has a gateway of its own. multiplexed: the gateway of the default profile serves all. auto: as the variable
-GATEWAY_MULTIPLEX_PROFILES says, else multiplex_profiles in the default profile's config.yaml, else per-profile.
-What is asked for stays after a restart of the container. While it changes, no profile is served by two gateways.`,
+		Help: `per-profile: each profile has its own gateway. multiplexed: the gateway of the default profile serves
+all. auto: as GATEWAY_MULTIPLEX_PROFILES says, else multiplex_profiles in the default profile's
+config.yaml, else per-profile. The mode stays after a restart of the container. While it changes, no
+profile is served by two gateways.`,
 		Run: topology,
 	}
 }

@@ -27,9 +27,9 @@ import (
 func treeVerb() cli.Verb {
 	return cli.Verb{
 		Name: "tree", Doing: "show the tree", Services: true, Args: "[NAME...] [--state STATE] [--json]",
-		Help: `A process belongs to a service by its ancestors, its session, or the mark that hinit gave the service's processes, as
-when hinit stops it. What belongs to none is shown last: commands that were started in the container from outside, and
-orphans. Processes of another hinit or of another PID namespace are left out, unless they descend from this hinit. In command lines, values whose names say that they are secret are hidden.`,
+		Help: `A process belongs to a service by its ancestors, its session, or the mark of the service's processes.
+Processes of no service come last: commands from outside the container, and orphans. Processes of
+another hinit or PID namespace are left out. Secret values in command lines are hidden.`,
 		Run: tree, Empty: cli.EmptyList,
 	}
 }
