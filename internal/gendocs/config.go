@@ -71,14 +71,14 @@ func table(b *strings.Builder, base string, keys []config.Key, mean meanings, sa
 		case ok && first == k.Path || ok && base != "" && strings.HasSuffix(first, "."+k.Path):
 			again = append(again, k.Path)
 		case ok:
-			fmt.Fprintf(&rows, "| `%s` | same | %s | As `%s`. |\n", base+k.Path, defaultOf(base, k), first)
+			fmt.Fprintf(&rows, "| `%s` | %s | As `%s`. |\n", base+k.Path, withDefault("same", defaultOf(base, k)), first)
 		default:
 			said[typeWords(k)+doc] = base + k.Path
 			rows.WriteString(row(base, k, doc))
 		}
 	}
 	if rows.Len() > 0 {
-		b.WriteString("| Key | Type | Default | Meaning |\n|---|---|---|---|\n" + rows.String() + "\n")
+		b.WriteString("| Key | Type, default | Meaning |\n|---|---|---|\n" + rows.String() + "\n")
 	}
 	if len(again) > 0 {
 		fmt.Fprintf(b, "Keys of `%s` that mean what they mean above: %s.\n", strings.TrimSuffix(base, "."), strings.Join(groups(again), ", "))
@@ -126,7 +126,15 @@ func row(base string, k config.Key, doc string) string {
 	if k.Root {
 		doc += " [Root's](#who-may-write-the-file)."
 	}
-	return fmt.Sprintf("| `%s` | %s | %s | %s |\n", base+k.Path, typ, defaultOf(base, k), doc)
+	return fmt.Sprintf("| `%s` | %s | %s |\n", base+k.Path, withDefault(typ, defaultOf(base, k)), doc)
+}
+
+// withDefault puts a default behind its type.
+func withDefault(typ, value string) string {
+	if value == "" {
+		return typ
+	}
+	return typ + "; " + value
 }
 
 // defaultOf writes the default of a key the way it would stand in the file, "" for a key that has to be said or that means nothing then.
@@ -370,11 +378,11 @@ func typeWords(k config.Key) string {
 	}
 	switch k.Value.(type) {
 	case *bool:
-		return "true or false"
+		return "bool"
 	case *config.Switch:
-		return "true, false or `auto`"
+		return "bool or `auto`"
 	case *int:
-		return "whole number"
+		return "integer"
 	case *float64:
 		return "number"
 	case *time.Duration:
@@ -388,7 +396,7 @@ func typeWords(k config.Key) string {
 	case *config.Paths:
 		return "path or list of paths"
 	case *map[string]string:
-		return "mapping of names to text"
+		return "map of text"
 	case *[]config.Hook:
 		return "list of hooks"
 	case *[]config.Need:

@@ -24,20 +24,17 @@ time starts again with the service.
   the page and ` + "`healthcheck`" + `.
 - Causes are ` + "`" + strings.Join(metrics.Causes, "`, `") + "`" + ` and ` + "`other`" + `.
 - The states are [these](states.md).
+- A name that ends in ` + "`_total`" + ` is a counter, any other one a gauge. Each ` + "`hinit_service_…`" + ` has the labels ` + "`service` and `profile`" + `.
 
-| Metric | Type | Labels | Value |
-|---|---|---|---|
+| Metric | Further labels | Value |
+|---|---|---|
 `)
 	for _, f := range metrics.Families {
-		kind := "gauge"
-		if f.Counts() {
-			kind = "counter"
+		further, labels := strings.TrimPrefix(strings.Join(f.Labels, "`, `"), "service`, `profile"), ""
+		if further = strings.TrimPrefix(further, "`, `"); further != "" {
+			labels = "`" + further + "`"
 		}
-		labels := ""
-		if len(f.Labels) > 0 {
-			labels = "`" + strings.Join(f.Labels, "`, `") + "`"
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", f.Name, kind, labels, f.Help)
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Name, labels, f.Help)
 	}
 	return b.String()
 }

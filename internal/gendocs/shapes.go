@@ -62,7 +62,8 @@ Every command that prints something takes ` + "`--json`" + `, except where its o
 any time; none changes its meaning without a new ` + "`version`" + ` in the status. Errors stay lines on standard error, and
 [exit codes](exit-codes.md) stay the same.
 
-A key with a question mark may be missing. A list is never null. A time is RFC 3339, in UTC unless it has an offset.
+The type is behind each key; a key without a type is text. A key with a question mark may be missing. A list is never null. A time is RFC 3339, in
+UTC unless it has an offset.
 
 | Command | Prints |
 |---|---|
@@ -115,14 +116,17 @@ func jsonPage(root, commandLine string) (string, error) {
 			return "", fmt.Errorf("cannot find the type %s", name)
 		}
 		pkg, short, _ := strings.Cut(name, ".")
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Key | Value | Meaning |\n|---|---|---|\n", title(short), escapeCell(t.doc))
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Key | Meaning |\n|---|---|\n", title(short), escapeCell(t.doc))
 		for _, f := range t.fields {
 			value, next := jsonValue(f.kind, pkg)
 			mark := ""
 			if f.maybe {
 				mark = "?"
 			}
-			fmt.Fprintf(&b, "| `%s`%s | %s | %s |\n", f.key, mark, value, escapeCell(f.doc))
+			if value == "text" {
+				value = ""
+			}
+			fmt.Fprintf(&b, "| `%s`%s | %s |\n", f.key, strings.TrimRight(mark+" "+value, " "), escapeCell(f.doc))
 			if next != "" {
 				queue = append(queue, next)
 			}

@@ -109,6 +109,9 @@ at the longest delay.
 		if _, known := actions[r[3]]; !known {
 			return "", fmt.Errorf("cannot explain the action %q of the transition table", r[3])
 		}
+		if r[0] == r[2] && r[3] == "" {
+			continue // an order that only counts later
+		}
 		same := slices.IndexFunc(results, func(o [4]string) bool { return o[0] == r[0] && o[2] == r[2] && o[3] == r[3] })
 		if same < 0 {
 			results = append(results, r)
@@ -120,7 +123,7 @@ at the longest delay.
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", r[0], r[1], r[2], actions[r[3]])
 	}
 	b.WriteString(`
-Any other event changes nothing. When the main process ends before others of its run, the others get TERM at once and KILL half a second
+Any other event changes no state; an order may change the wanted state. When the main process ends before others of its run, the others get TERM at once and KILL half a second
 later; then the next state begins. Only services of s6 service directories have finish commands.
 
 | Word | What happens |

@@ -131,26 +131,24 @@ func Page() string {
 
 <!-- Generated from the table in test/image by internal/gendocs. Do not edit. -->
 
-Versions of the agent's image differ in what they do at the boot and after an exit. hinit does what the image does that it was built into.
-` + "`docker/remove-s6`" + ` asks the image's own programs while the image is built, and writes the answers to ` + "`/usr/share/hinit/image/facts`" + `. Without that
-file hinit does what the image of July 2026 does (0.17).
+Versions of the agent's image differ in their boot and in the meaning of exits. hinit does what its image does: ` + "`docker/remove-s6`" + ` asks the image's own programs
+during the build and writes ` + "`/usr/share/hinit/image/facts`" + `. Without that file hinit does what the image of July 2026 does (0.17). *Always* means that hinit does it
+with every image.
 
     hinit doctor | grep image        # the version, the rules in force, and what hinit does not know
 
-| Behaviour of the image | Since | How hinit decides | Tests |
-|---|---|---|---|
+| Behaviour of the image | Since | How hinit decides |
+|---|---|---|
 `)
 	for _, r := range Rows {
-		b.WriteString("| " + r.Behaviour + " | " + r.Since + " | " + r.Decision + " | `" + strings.Join(r.Tests, "`, `") + "` |\n")
+		b.WriteString("| " + r.Behaviour + " | " + r.Since + " | " + r.Decision + " |\n")
 	}
 	b.WriteString(`
 ## The image's own boot script
 
 With ` + "`HINIT_BOOT=image`" + ` (` + "`boot.steps: image`" + `) hinit runs ` + "`/usr/share/hinit/image/01-hermes-setup`" + ` as root, with the container's
-environment. Its own seeds, credentials, and the two Python steps of the image are left out. The ids of the agent's user, the owners of
-directories, the directories themselves and the profiles stay hinit's. A failure of the script counts like a failure of a script of ` + "`/etc/cont-init.d`" + `.
-
-The script follows names in the data directory as root, as it does under s6-overlay. hinit's own steps do not.
+environment, in the place of its own seeds, credentials and the two Python steps of the image. Ids, owners, directories and profiles stay hinit's. A failure counts like
+one of a script of ` + "`/etc/cont-init.d`" + `. The script follows names in the data directory as root, as it does under s6-overlay. hinit's own steps do not.
 
 ## Facts
 
