@@ -178,7 +178,7 @@ func roomsPage(root string, all []room) (string, error) {
 				found = true
 				does := strings.TrimPrefix(strings.TrimPrefix(r.does, "Package "), "Command ")
 				does = strings.TrimPrefix(does, path.Base(r.path)+" ")
-				fmt.Fprintf(&b, "| `%s` | %s |\n", r.path, strings.ReplaceAll(does, "|", "\\|"))
+				fmt.Fprintf(&b, "| `%s` | %s |\n", r.path, strings.ReplaceAll(short(does), "|", "\\|"))
 				return true
 			})
 			if !found {
@@ -190,6 +190,15 @@ func roomsPage(root string, all []room) (string, error) {
 		return "", fmt.Errorf("%s is in no part of the page of rooms: add it to internal/gendocs/rooms_flow.go", left[0].path)
 	}
 	return b.String(), nil
+}
+
+// short leaves out the details behind a colon, which the package comment has, where a full clause is in front of it.
+func short(does string) string {
+	clause, _, found := strings.Cut(does, ": ")
+	if found && strings.Count(clause, " ") >= 4 {
+		return clause + "."
+	}
+	return does
 }
 
 // housePages are the picture of the house and its list of rooms.
