@@ -14,7 +14,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// askedFile holds what an operator last asked of a gateway, in its profile's home. Only this package writes it.
+// askedFile holds the last order of an operator for a gateway, in its profile's home. Only this package writes it.
 const askedFile = ".hinit-intent.json"
 
 // asked is the content of askedFile.
@@ -29,7 +29,7 @@ type asked struct {
 // recordAsked writes an intent to askedFile. It needs the lock of profile.
 func (s *Store) recordAsked(profile, want string, at time.Time) error {
 	if !isIntent(want) {
-		return nil // who calls it is told by whoever writes the state
+		return nil // the write of the state reports it to the caller
 	}
 	data, err := json.Marshal(asked{Desired: want, At: at.Round(0), Kernel: kernelBoot()})
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *Store) correct(d *fsutil.Dir, home string, st *State) bool {
 		return false
 	}
 	lost := !st.HasDesired || st.Desired != a.Desired && st.Written.Sub(a.At) <= raceWindow
-	if !lost || a.At.After(s.now().Add(clockSlack)) { // from the future: nothing can be said of what came later
+	if !lost || a.At.After(s.now().Add(clockSlack)) { // from the future: the order of the writes is unknown
 		return false
 	}
 	st.Desired, st.HasDesired = a.Desired, true

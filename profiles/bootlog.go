@@ -40,7 +40,7 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	return errors.Join(rotateErr, err)
 }
 
-// fields are what the boot log and the container's output have in common.
+// fields formats the part of a line that the boot log and the container's output share.
 func (dec Decision) fields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, field(dec.PriorState), dec.Action)
 }

@@ -5,7 +5,7 @@ import "maps"
 // Handover is the state that Intents hand over to this process's next image: the orders for each profile.
 type Handover map[string]intent
 
-// HandOver returns what successors need to go on. It doesn't block.
+// HandOver returns the state that the next image needs. It doesn't block.
 func (in *Intents) HandOver() Handover {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 // hints are the kernel's change notifications about a set of directories, not recursive. A nil one gives none. It belongs to one
 // goroutine.
 //
-// The agent can swap a watched path for a link. Nothing is read through a watch, so that causes a look that finds nothing.
+// The agent can swap a watched path for a link. Nothing is read through a watch, so that causes a scan that finds nothing.
 type hints struct {
 	notify  *fsnotify.Watcher
 	add1    func(path string) error // notify.Add; replaced in tests
@@ -219,7 +219,7 @@ func (w *Watcher) hintSpare(name string, id stamp) {
 }
 
 // hintAt watches a directory and reports whether it could. For one that is needed it gives up watches of directories without the
-// marker. When watches have run out it does not try again in the same look.
+// marker. When watches have run out it does not try again in the same scan.
 func (w *Watcher) hintAt(path string, id stamp, needed bool) bool {
 	if w.short && !w.hints.watchesAt(path, id) {
 		return false
@@ -257,7 +257,7 @@ func (w *Watcher) startHints() {
 	}
 }
 
-// moreHints reports whether there can be more notifications than at the last look at everything.
+// moreHints reports whether there can be more notifications than at the last full scan.
 func (w *Watcher) moreHints() bool {
 	switch {
 	case w.hints == nil:
@@ -291,7 +291,7 @@ func hintsStep(err error) string {
 	return ""
 }
 
-// tellList tells the warnings of a full look that the one before didn't have.
+// tellList tells the warnings of a full scan that the one before didn't have.
 func (w *Watcher) tellList(warnings []Warning) {
 	now := make(map[string]bool, len(warnings))
 	for _, warning := range warnings {

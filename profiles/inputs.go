@@ -12,10 +12,10 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput is what is read of one input file.
+// maxInput is the number of bytes that are read of one input file.
 const maxInput = 4 << 20
 
-// Hash stands for the content of what a gateway reads when it starts. "" is unknown.
+// Hash identifies the content of the files that a gateway reads when it starts. "" is unknown.
 type Hash string
 
 // InputsHash returns the hash over config.yaml, .env and the marker in the home of profile. It changes when one of them

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// raceWindow is how long after a command another value of desired_state is taken for a lost update.
+	// raceWindow is the time after a command in which another value of desired_state counts as a lost update.
 	raceWindow = 10 * time.Second
 
 	// clockSlack is how much older than the command a file may seem that was written after it. Time stamps are coarse, and on a
@@ -21,7 +21,7 @@ const (
 // RestoreDelay is how long a state file stays missing before it is made again.
 const RestoreDelay = 2 * time.Second
 
-// Intents remembers what an operator last asked of each gateway, for as long as this process lives, and restores it when another
+// Intents remembers the last order of an operator for each gateway, as long as this process lives, and restores it when another
 // writer of gateway_state.json overwrites it.
 //
 // The gateway and the agent's commands read that file, change it and write it back without a lock. A gateway that reads the file
@@ -62,7 +62,7 @@ func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, asked: make(map[string]intent)}
 }
 
-// Set records what an operator asks of profile, [Running] or [Stopped], and writes it as [Store.SetDesired] does. When writing
+// Set records an operator's order for profile, [Running] or [Stopped], and writes it as [Store.SetDesired] does. When writing
 // fails although the profile exists (disk full), the intent holds all the same, and the next Restore writes it again. It blocks on
 // the disk.
 func (in *Intents) Set(profile, want string) error {
@@ -118,7 +118,7 @@ func (in *Intents) fail(profile string, at time.Time) {
 	}
 }
 
-// write puts an intent on the disk: first where only hinit writes, then where everybody looks.
+// write puts an intent on the disk: first into hinit's own file, then into the state file.
 func (in *Intents) write(profile, want string, at time.Time, how durability) error {
 	if err := in.may(); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 	return in.store.setDesired(profile, want, how)
 }
 
-// Note records an intent that somebody else writes to the disk. It blocks on the disk.
+// Note records an intent that another program writes to the disk. It blocks on the disk.
 func (in *Intents) Note(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
@@ -137,7 +137,7 @@ func (in *Intents) Note(profile, want string) {
 	in.put(profile, intent{want: want, at: now})
 }
 
-// Want returns what was last asked of profile in this life, and false when nothing was. It doesn't block.
+// Want returns the last order for profile in this process, and false when there was none. It doesn't block.
 func (in *Intents) Want(profile string) (want string, ok bool) {
 	i, ok := in.get(profile)
 	return i.want, ok
@@ -162,21 +162,21 @@ func (in *Intents) may() error {
 	return in.May()
 }
 
-// Clear drops what is known of all profiles, because another init has them now. It doesn't block.
+// Clear forgets the orders for all profiles, because another init has them now. It doesn't block.
 func (in *Intents) Clear() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	clear(in.asked)
 }
 
-// Forget drops what is known of profile, because it is gone. It doesn't block.
+// Forget forgets the order for profile, because the profile is gone. It doesn't block.
 func (in *Intents) Forget(profile string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	delete(in.asked, profile)
 }
 
-// Outcome is what [Intents.Restore] did.
+// Outcome is the result of [Intents.Restore].
 type Outcome string
 
 // The outcomes.

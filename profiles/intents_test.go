@@ -110,7 +110,7 @@ func TestRestoreWithoutIntent(t *testing.T) {
 	}
 }
 
-func TestRestoreStaleLook(t *testing.T) {
+func TestRestoreStaleScan(t *testing.T) {
 	s := profiles.NewVolume(t)
 	in := profiles.NewIntents(s)
 	if err := in.Set(profiles.Default, profiles.Stopped); err != nil {

@@ -77,7 +77,7 @@ func (s *Store) listPatiently(prefer preference) (listing, error) {
 	}
 }
 
-// listIn looks once at each name in profiles/, beneath the root d.
+// listIn examines each name in profiles/ once, beneath the root d.
 func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, error) {
 	var l listing
 	at(profilesDir)
@@ -169,7 +169,7 @@ func (l *listing) trimWarnings() {
 	}
 }
 
-// warnRest says what the warnings leave out, and what the limit does. The words are the same as long as something is left out, so that they are said once.
+// warnRest adds a warning about names that the limit leaves out. Its text does not change while names are left out, so it is reported once.
 func (l *listing) warnRest(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
 	if l.unnamed {
@@ -191,7 +191,7 @@ func limitError(path string, most int) error {
 	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", path, most)
 }
 
-// selection keeps the first names in byte order of any number, those first that somebody prefers.
+// selection keeps the first names of any number: preferred names first, then byte order.
 type selection struct {
 	most             int
 	preferred, plain []string
@@ -215,7 +215,7 @@ func (s *selection) trim(names *[]string, most int) {
 	}
 }
 
-// names returns what was kept, and whether something was not.
+// names returns the kept names, and whether any was dropped.
 func (s *selection) names() (names []string, left bool) {
 	s.trim(&s.preferred, s.most)
 	s.trim(&s.plain, s.most-len(s.preferred))

@@ -74,7 +74,7 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	return Default, err
 }
 
-// IsOdd reports whether an error is about what somebody has put where a small file of text belongs.
+// IsOdd reports whether an error says that a link, a device or the like is in the place of a small text file.
 func IsOdd(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
@@ -85,11 +85,11 @@ const (
 	OldPrefix = ".old-"
 )
 
-// Sweep removes what a Create or a Delete that was cut short before a given time has left behind.
+// Sweep removes leftovers of a Create or a Delete that was interrupted before a given time.
 func (s *Store) Sweep(before time.Time) error {
 	err := s.together(func(d *fsutil.Dir) error {
 		var left []string
-		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // who looks for profiles tells why it can't be read
+		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // the scan of profiles reports why it can't be read
 			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {
 				left = append(left, name)
 			}

@@ -134,7 +134,7 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	Write(t, s, "profiles/a/gateway_state.json", state("running"))
 	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
-		store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*lookedAt),
+		store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: map[string]Hash{"a": "x"}, known: make(map[string]*scanned),
 		warned: make(map[string]string),
 	}
 	t.Cleanup(func() { w.hints.close() })
@@ -142,7 +142,7 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	all := true
 	testkit.Until(t, "the times of the files are old enough", func() bool {
 		if !w.sure || len(changed) > 0 {
-			if err := w.lookAtAll(t.Context()); err != nil {
+			if err := w.scanAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -219,10 +219,10 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
 	emptyDirs(t, s, "a", mostSpare+50)
-	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: make(map[string]Hash), known: make(map[string]*lookedAt), warned: make(map[string]string)}
+	w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 	t.Cleanup(func() { w.hints.close() })
 	for range 2 {
-		if err := w.lookAtAll(t.Context()); err != nil {
+		if err := w.scanAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	defer d.Close()
 	for i := range 60 {
 		emptyDirs(t, s, fmt.Sprintf("new%d-", i), 1)
-		if !w.lookAtNew(t.Context(), d, fmt.Sprintf("new%d-000000", i)) {
+		if !w.scanNew(t.Context(), d, fmt.Sprintf("new%d-000000", i)) {
 			t.Fatalf("a new directory makes everything be looked at")
 		}
 	}
@@ -291,15 +291,15 @@ func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 	}
 }
 
-// BenchmarkLooks measures a look at everything and a poll of a quiet volume, for N directories without the marker.
-func BenchmarkLooks(b *testing.B) {
+// BenchmarkScans measures a look at everything and a poll of a quiet volume, for N directories without the marker.
+func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").Limit(2000)
 		emptyDirs(b, s, "a", n)
-		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: make(map[string]Hash), known: make(map[string]*lookedAt), warned: make(map[string]string)}
+		w := &Watcher{store: s, o: WatchOptions{Notify: func(Event) {}, hints: newHints}, interest: make(map[string]Hash), known: make(map[string]*scanned), warned: make(map[string]string)}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
 			for b.Loop() {
-				if err := w.lookAtAll(b.Context()); err != nil {
+				if err := w.scanAll(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -307,7 +307,7 @@ func BenchmarkLooks(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("quiet/%d", n), func(b *testing.B) {
 			for !w.sure {
-				if err := w.lookAtAll(b.Context()); err != nil {
+				if err := w.scanAll(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}

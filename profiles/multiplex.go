@@ -16,17 +16,17 @@ import (
 type Topology struct {
 	// Multiplexed means that the gateway of the default profile serves the others too.
 	Multiplexed bool
-	// Set is what an operator has asked for by `hinit topology`, [PerProfile] or [Multiplex]; "" when the environment and the agent's
+	// Set is the mode that an operator set by `hinit topology`, [PerProfile] or [Multiplex]; "" when the environment and the agent's
 	// configuration decide.
 	Set string
-	// From is what settled it: the name of a file or of a variable, "" for the default.
+	// From names the file or the variable that decided, "" for the default.
 	From string
 
 	allowed []string
 	limited bool // to the allowed ones
 }
 
-// Vars returns the variables that tell a gateway what an operator has asked for.
+// Vars returns the variables that pass the operator's mode to a gateway.
 func (t Topology) Vars() map[string]string {
 	switch t.Set {
 	case PerProfile:
@@ -49,7 +49,7 @@ func (t Topology) Serves(profile string) bool {
 	return t.Multiplexed && (!t.limited || profile == Default || slices.Contains(t.allowed, profile))
 }
 
-// topologyFile has what an operator asked for. It is the agent's, as the configuration that it overrules.
+// topologyFile has the mode that an operator set. It belongs to the agent, as the configuration that it overrides.
 const topologyFile = ".hinit-topology"
 
 // Topology returns how the default profile's gateway, if it were started now, would serve the profiles. The operator decides,
@@ -88,7 +88,7 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 	return t, err
 }
 
-// SetTopology records what an operator asks for: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
+// SetTopology records a mode of an operator: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
 func (s *Store) SetTopology(mode string) error {
 	defer s.lock(Default)()
 	return s.in(Default, func(d *fsutil.Dir, home string) error {

@@ -10,12 +10,12 @@ import (
 // nor deleted nor renamed.
 const Default = "default"
 
-// slotPrefix is what the name of a gateway's service slot starts with.
+// slotPrefix begins the name of a gateway's service slot.
 const slotPrefix = "gateway-"
 
 const (
-	maxName        = 64  // what the agent's command line accepts
-	maxServiceName = 251 // what fits behind slotPrefix in a file name, with room for a suffix
+	maxName        = 64  // limit of the agent's command line
+	maxServiceName = 251 // room behind slotPrefix in a file name, without a suffix
 )
 
 var (

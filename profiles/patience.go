@@ -110,7 +110,7 @@ func (a *attempt) count() int {
 	return a.beats
 }
 
-// silent is the error that says what did not answer. It wraps errSilent.
+// silent returns the error that names the directory without an answer. It wraps errSilent.
 func (a *attempt) silent() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -132,7 +132,7 @@ func (a *attempt) giveUp(beats int) bool {
 	return true
 }
 
-// ended takes note that the disk has answered.
+// ended records that the disk has answered.
 func (a *attempt) ended() {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()

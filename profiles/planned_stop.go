@@ -11,7 +11,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Files in a profile's home by which gateways and those who stop them talk (contract, section 6.1).
+// Files in a profile's home for messages between a gateway and the program that stops it (contract, section 6.1).
 const (
 	plannedStopFile = ".gateway-planned-stop.json"
 	takeoverFile    = ".gateway-takeover.json"
@@ -19,9 +19,9 @@ const (
 )
 
 const (
-	// markerTTL is how long a marker counts.
+	// markerTTL is the time for which a marker is valid.
 	markerTTL = 60 * time.Second
-	// maxMarker is what is read of a marker or a pid file; they have a few hundred bytes.
+	// maxMarker is the number of bytes that are read of a marker or a pid file; they have a few hundred.
 	maxMarker = 64 << 10
 )
 

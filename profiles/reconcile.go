@@ -29,7 +29,7 @@ const (
 	maxConfig = 4 << 20
 )
 
-// Action is what the boot pass did about a gateway.
+// Action is the result of the boot pass for a gateway.
 type Action string
 
 // The actions, in the words of the boot log.
@@ -45,7 +45,7 @@ const (
 	ExitUnknown = "unknown"
 )
 
-// BootOptions is what the boot pass depends on besides the volume.
+// BootOptions are the inputs of the boot pass besides the volume.
 type BootOptions struct {
 	// Args is the container's CMD, with or without an init, the wrapper script and the agent's name in front (contract, section
 	// 3.2).
@@ -64,14 +64,14 @@ type BootOptions struct {
 	Log func(write func() error)
 }
 
-// Decision is what becomes of one profile at boot.
+// Decision is the result of the boot pass for one profile.
 type Decision struct {
 	Profile    Profile
 	PriorState string // see [State.Prior]
 	PriorExit  string // ExitClean, ExitUnclean or ExitUnknown
 	Action     Action
 	Start      bool      // Action is ActionStarted
-	Used       time.Time // when somebody last talked to the agent, as far as its files tell
+	Used       time.Time // last use of the agent, by the times of its files
 }
 
 // Plan is the result of the boot pass.
@@ -101,7 +101,7 @@ type Plan struct {
 // A desired_state that a gateway overwrote by accident right before the end of the last container is put back, by the rules of
 // [Intents].
 //
-// It never fails: what can't be read or written becomes a warning, and the profile is decided on what is known. It blocks on the
+// It never fails: a file that can't be read or written becomes a warning, and the other files decide. It blocks on the
 // disk.
 //
 // Beyond the contract's list, a foreground CMD (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps the default gateway down in
@@ -139,7 +139,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedAhead is how many decisions may wait for who is told of them.
+// decidedAhead bounds the decisions that wait for their receiver.
 const decidedAhead = 64
 
 // plan decides, and tells of it. volume is false when there is none to be read.
@@ -170,7 +170,7 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 	return p, volume
 }
 
-// stand tells of what has been decided so far, and from now on of each decision at once.
+// stand reports the decisions so far, and from now on each one at once.
 func (p *Plan) stand(tell chan<- Decision) {
 	if p.tell != nil {
 		return
@@ -278,7 +278,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	p.decide(dec, start(&dec))
 }
 
-// usedFiles change when somebody talks to the agent.
+// usedFiles change when the agent is used.
 var usedFiles = [...]string{"state.db", "sessions"}
 
 // homeNames are the names in a home that a boot looks for. One listing is cheaper than a question for each name. A home may hold
@@ -309,7 +309,7 @@ func (n homeNames) may(name string) bool {
 	return n.unknown || slices.Contains(n.found, name)
 }
 
-// leftBehind lists what is stale in a home: files of a gateway that no longer runs, and temporary files that a crash has left.
+// leftBehind lists the stale files in a home: of a gateway that no longer runs, and temporary files of a crash.
 // Missing names are left out, because on a read-only volume even removing nothing fails.
 func (n homeNames) leftBehind() []string {
 	var found []string

@@ -28,10 +28,10 @@ const (
 	stateFile   = StateFile
 	corruptFile = stateFile + ".corrupt"
 
-	// maxState is what is read of a state file. Real ones have a few hundred bytes.
+	// maxState is the number of bytes that are read of a state file. Real ones have a few hundred.
 	maxState = 1 << 20
 
-	// stateTries bounds the repeats of a read-modify-write that somebody else's write got in the way of.
+	// stateTries bounds the repeats of a read-modify-write that collides with another program's write.
 	stateTries = 5
 )
 
@@ -51,7 +51,7 @@ type State struct {
 
 	Platforms int    // that it has
 	Troubled  int    // of them: retrying or failed
-	platforms string // what Trouble returns
+	platforms string // result of Trouble
 
 	HasServed bool   // served_profiles is there: the gateway says which profiles it serves
 	served    string // they, each between two slashes
@@ -194,7 +194,7 @@ func shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// kept is short, in memory of its own: the file may be large.
+// kept returns a short copy of text, which does not hold the memory of a large file.
 func kept(text string, most int) string { return strings.Clone(shorten(text, most)) }
 
 // text returns a string's value, anything else as its JSON text, and false for null.
@@ -220,14 +220,14 @@ type member struct {
 	value  json.RawMessage
 }
 
-// parseObject takes a JSON object apart. A byte order mark before it is fine.
+// parseObject splits a JSON object into its members. A byte order mark before it is allowed.
 func parseObject(data []byte) ([]member, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	if !utf8.Valid(data) {
 		return nil, errors.New("it isn't UTF-8")
 	}
 	var whole json.RawMessage
-	if err := json.Unmarshal(data, &whole); err != nil { // also refuses what comes after the value
+	if err := json.Unmarshal(data, &whole); err != nil { // also refuses text after the value
 		return nil, fmt.Errorf("it isn't JSON: %w", err)
 	}
 	if whole[0] != '{' {
@@ -301,7 +301,7 @@ func (s *Store) SetDesired(profile, want string) error {
 	return s.setDesired(profile, want, synced)
 }
 
-// durability is what a write has survived when it returns; in any case the end of this process.
+// durability names the failures that a finished write survives. It survives the end of this process in any case.
 type durability bool
 
 const (
@@ -328,7 +328,7 @@ func (s *Store) setDesired(profile, want string, how durability) error {
 	return s.in(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
 }
 
-// setDesiredIn is setDesired for who has the volume open.
+// setDesiredIn is setDesired for a caller that has the volume open.
 func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how durability) error {
 	if err := homeExists(d, home); err != nil {
 		return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
@@ -384,7 +384,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	return err == nil, err
 }
 
-// errChanged says that somebody else has written a file since it was read.
+// errChanged says that another program has written a file since it was read.
 var errChanged = errors.New("it has changed meanwhile")
 
 // homeExists is [ErrNotExist] when there is no directory at home.
@@ -403,7 +403,7 @@ func homeExists(d *fsutil.Dir, home string) error {
 	return nil
 }
 
-// stateError words the warning about a state file that counts as none.
+// stateError returns the warning about a state file that is ignored.
 func stateError(profile string, err error) error {
 	return fmt.Errorf("cannot use the state of profile %q: %w", profile, err)
 }

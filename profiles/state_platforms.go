@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// platformTrouble words what is wrong with the platforms of a state file; see [State.Trouble]. It ignores what it doesn't
+// platformTrouble describes the faults of the platforms in a state file; see [State.Trouble]. It ignores what it doesn't
 // understand.
 func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 	var platforms map[string]json.RawMessage

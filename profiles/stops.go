@@ -14,7 +14,7 @@ import (
 // decides nothing.
 const stopsFile = ".hinit-slow-stop"
 
-// longestStop bounds what is believed of it.
+// longestStop is the largest duration that hinit accepts from the file.
 const longestStop = time.Hour
 
 // NoteStop remembers a stop of the container that took long, of the time that it had. One that did not makes the last one forgotten.

@@ -28,7 +28,7 @@ type Profile struct {
 // found it.
 type Warning struct {
 	Profile string // "" when it is about no profile in particular
-	Path    string // absolute; what it is about
+	Path    string // the file or directory of the warning, absolute
 	Message string // whole sentence without a full stop; names the path or the profile
 }
 
@@ -44,7 +44,7 @@ type Store struct {
 	max    int // profiles, and as many directories without the marker
 	now    func() time.Time
 
-	mu     sync.Mutex          // guards what follows; never held while the disk is used
+	mu     sync.Mutex          // guards the fields below; never held while the disk is used
 	locks  map[string]*writing // one per profile that is being written to
 	silent map[string]bool     // directories, relative, that were asked and have not answered
 	stuck  int                 // calls that were left behind there
@@ -150,7 +150,7 @@ func (s *Store) in(profile string, fn func(d *fsutil.Dir, home string) error) er
 	return s.together(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
-// writing is a profile that somebody writes to.
+// writing is a profile that is being written to.
 type writing struct {
 	sync.Mutex
 
@@ -178,7 +178,7 @@ func (s *Store) lock(profile string) (unlock func()) {
 	}
 }
 
-// Writing says whether somebody in this process writes to a profile, or waits for a turn to. It doesn't block.
+// Writing reports whether this process writes to a profile, or waits to do so. It doesn't block.
 func (s *Store) Writing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,7 +216,7 @@ func (s stamp) before(t time.Time) bool {
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)
 }
 
-// HomeID tells the home of a profile from every other directory of the volume, also from one that gets its inode number later.
+// HomeID identifies the home of a profile. No other directory of the volume has it, not even one that gets the same inode number later.
 type HomeID struct {
 	dev, ino uint64
 	born     int64

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Exclusive is something that two live gateways must not both use. Only a hash of the value is kept.
+// Exclusive is a value that two live gateways must not both use, such as a bot token. Only its hash is kept.
 type Exclusive struct {
 	Name  string // of the variable
 	Value [sha256.Size]byte

@@ -13,19 +13,19 @@ import (
 	"hinit/internal/guard"
 )
 
-// WatchOptions says how [Store.Watch] looks at the volume. Zero durations are the defaults.
+// WatchOptions says how [Store.Watch] scans the volume. Zero durations are the defaults.
 type WatchOptions struct {
-	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next look. It must
+	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next scan. It must
 	// not call Rescan or Find, which wait for it.
 	Notify func(Event)
 	// Known are the profiles that the caller has already, usually from the boot pass: they don't appear once more.
 	Known []Profile
-	// Poll is how often everything is looked at where change notifications don't work (network and virtual file systems, limits of
+	// Poll is how often everything is scanned where change notifications don't work (network and virtual file systems, limits of
 	// inotify). Default 5 s.
 	Poll time.Duration
 	// IdlePoll is the same where they do work. Default 60 s. Neither reads unchanged files again.
 	IdlePoll time.Duration
-	// Settle is how long after a notification the look waits for more of them. Default 100 ms.
+	// Settle is how long after a notification the scan waits for more of them. Default 100 ms.
 	Settle time.Duration
 	// Appear is the same for a profile that comes or goes. It also holds for a state file that is replaced after a pause of
 	// Settle: a client or the next gateway waits for it. Default 5 ms, at most Settle.
@@ -37,12 +37,12 @@ type WatchOptions struct {
 	hints func() (*hints, error)
 }
 
-// Watcher tells what changes about the profiles of a volume.
+// Watcher reports changes of the profiles of a volume.
 //
-// Notifications of the kernel only say that it is time to look. The content is then compared with the last look. So a lost, late
-// or misleading notification costs time only, and a periodic look finds changes without a notification.
+// Notifications of the kernel only say that it is time to scan. The content is then compared with the last scan. So a lost, late
+// or misleading notification costs time only, and a periodic scan finds changes without a notification.
 //
-// One goroutine does it all, one disk operation at a time.
+// One goroutine scans, one disk operation at a time.
 type Watcher struct {
 	store *Store
 	o     WatchOptions
@@ -52,68 +52,68 @@ type Watcher struct {
 
 	mu          sync.Mutex // guards interest and interestNew; never held while the disk is used
 	interest    map[string]Hash
-	interestNew map[string]bool // what the goroutine has not looked at yet
+	interestNew map[string]bool // what the goroutine has not scanned yet
 
 	// All below belongs to the goroutine.
-	known      map[string]*lookedAt
+	known      map[string]*scanned
 	candidates map[string]bool   // directories without the marker, as many as the limit allows
-	listWarned map[string]bool   // warnings of the last full look, by message
-	warned     map[string]string // other warnings that persist, by what they are about
+	listWarned map[string]bool   // warnings of the last full scan, by message
+	warned     map[string]string // other warnings that persist, by their subject
 	notifications
-	lastLook
+	lastScan
 	pending
 }
 
-// notifications are what the kernel tells, and where it doesn't.
+// notifications holds the watches of the kernel, and the places without one.
 type notifications struct {
 	hints     *hints
 	spare     []string // candidates that have a watch, the oldest first
 	partial   bool     // notifications don't cover everything
-	hintErr   error    // why, the first reason of the last full look
+	hintErr   error    // why, the first reason of the last full scan
 	remote    bool     // others change the volume, too
 	short     bool     // the kernel has no more watches, so that there is none of lacking
 	lacking   string
 	lackingID stamp
 }
 
-// lastLook is about the last look at everything.
-type lastLook struct {
-	looked time.Time // when it began
-	rests  time.Time // until when there is no other because of a notification
-	dir    stamp     // profiles/ at that look
-	sure   bool      // as long as that stays the same, there are no other names than those that are known
+// lastScan is about the last full scan.
+type lastScan struct {
+	scannedAt time.Time // when it began
+	rests     time.Time // earliest time of the next scan that a notification starts
+	dir       stamp     // profiles/ at that scan
+	sure      bool      // while dir stays the same, all names are known
 }
 
-// pending is what to look at next, and when.
+// pending is what to scan next, and when.
 type pending struct {
-	dirty    map[string]bool // homes to look at
-	fresh    map[string]bool // names in profiles/ that something has happened to
+	dirty    map[string]bool // homes to scan
+	fresh    map[string]bool // names in profiles/ that have changed
 	dirtyAll bool
-	soon     bool      // somebody waits for the look that is due
-	first    time.Time // of the notifications since the last look; zero none
-	due      time.Time // when they are looked at
+	soon     bool      // a client waits for the scan that is due
+	first    time.Time // of the notifications since the last scan; zero none
+	due      time.Time // when they are scanned
 	nextPoll time.Time
 }
 
-// request asks for a look now.
+// request asks for a scan now.
 type request struct {
 	profile string // "" for all of them
 	reply   chan error
 }
 
-// lookedAt is what the last look at a profile showed.
-type lookedAt struct {
+// scanned is the result of the last scan of a profile.
+type scanned struct {
 	profile    Profile
-	looked     time.Time // when it began
+	scannedAt  time.Time // when it began
 	state      State
 	beat       time.Time // the last one
 	seen       stamp     // its file
-	sure       bool      // as long as that stays the same, the state does
+	sure       bool      // while seen stays the same, the state does
 	inputs     [3]stamp
 	inputsSure bool
 }
 
-// Watch starts watching and returns at once. The first look tells of every profile that isn't in Known. The watcher ends when ctx
+// Watch starts watching and returns at once. The first scan tells of every profile that isn't in Known. The watcher ends when ctx
 // does; [Watcher.Done] tells when it has.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Poll, 5*time.Second)
@@ -134,13 +134,13 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		interest: make(map[string]Hash), interestNew: make(map[string]bool),
-		known:      make(map[string]*lookedAt),
+		known:      make(map[string]*scanned),
 		candidates: make(map[string]bool),
 		warned:     make(map[string]string),
 		pending:    pending{dirty: make(map[string]bool), fresh: make(map[string]bool)},
 	}
 	for _, p := range o.Known {
-		w.known[p.Name] = &lookedAt{profile: p}
+		w.known[p.Name] = &scanned{profile: p}
 	}
 	guard.Go("watching the profiles", func() { w.run(ctx) })
 	return w
@@ -155,12 +155,12 @@ func defaultTo(d *time.Duration, value time.Duration) {
 // Done is closed when the watcher has ended and holds nothing any more. On a hung disk that takes as long as the disk does.
 func (w *Watcher) Done() <-chan struct{} { return w.done }
 
-// Rescan looks at everything now; callers at the same time share one look. When it returns nil, Notify has returned for every
-// event of that look. The error is about the volume as a whole. It is ctx's error when the caller has no more time (the look goes
+// Rescan scans everything now; callers at the same time share one scan. When it returns nil, Notify has returned for every
+// event of that scan. The error is about the volume as a whole. It is ctx's error when the caller has no more time (the scan goes
 // on), or [context.Canceled] when the watcher has ended.
 func (w *Watcher) Rescan(ctx context.Context) error { return w.look(ctx, "") }
 
-// Find is Rescan for one profile that isn't known: it looks at the directory of that name, and at everything only where that is not
+// Find is Rescan for one profile that isn't known: it scans the directory of that name, and at everything only where that is not
 // enough.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
@@ -189,7 +189,7 @@ func (w *Watcher) look(ctx context.Context, profile string) error {
 }
 
 // Interest asks for [InputsChanged] events about profile, until Disinterest. since is the hash that counts as unchanged, from
-// [Store.InputsHash]; "" means the hash of the next look, so an earlier change isn't noticed. It doesn't block: the supervisor's
+// [Store.InputsHash]; "" means the hash of the next scan, so an earlier change isn't noticed. It doesn't block: the supervisor's
 // loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
@@ -197,7 +197,7 @@ func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
-	default: // the goroutine is going to look already
+	default: // the goroutine is going to scan already
 	}
 }
 
@@ -220,7 +220,7 @@ func (w *Watcher) interested(profile string) (Hash, bool) {
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.done)
 	defer func() { w.hints.close() }()
-	_ = w.lookAtAll(ctx) // its error has become a warning
+	_ = w.scanAll(ctx) // its error has become a warning
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -240,7 +240,7 @@ func (w *Watcher) run(ctx context.Context) {
 				w.endHints()
 			}
 		case <-w.wake:
-			w.lookAtInputs(ctx)
+			w.scanInputs(ctx)
 		case r := <-w.asked:
 			w.answer(ctx, r)
 		case <-timer.C:
@@ -248,16 +248,16 @@ func (w *Watcher) run(ctx context.Context) {
 		switch now := time.Now(); {
 		case ctx.Err() != nil:
 		case w.isDue(now) && w.dirtyAll:
-			_ = w.lookAtAll(ctx)
+			_ = w.scanAll(ctx)
 		case !now.Before(w.nextPoll) && !w.dirtyAll:
 			w.poll(ctx)
 		case w.isDue(now):
-			w.lookAtDirty(ctx)
+			w.scanDirty(ctx)
 		}
 	}
 }
 
-// answer looks for those who ask, the first one and those that wait by now: one look, which has not begun, is for all of them.
+// answer scans for all clients that wait: one scan that begins after their requests answers all of them.
 func (w *Watcher) answer(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
 	for more := true; more; {
@@ -270,11 +270,11 @@ func (w *Watcher) answer(ctx context.Context, first request) {
 	}
 	var err error
 	if all {
-		err = w.lookAtAll(ctx)
+		err = w.scanAll(ctx)
 	}
 	for _, r := range asked {
 		if !all {
-			err = w.lookFor(ctx, r.profile)
+			err = w.scanFor(ctx, r.profile)
 		}
 		r.reply <- err
 	}
@@ -289,7 +289,7 @@ func (w *Watcher) deadline() time.Time {
 	return w.nextPoll
 }
 
-// settle sets when to look: soon, but not in the middle of a burst, and not never in an endless one.
+// settle sets the time of the next scan: soon, after a burst of notifications, and within MaxSettle in an endless one.
 func (w *Watcher) settle(after time.Duration) {
 	now := time.Now()
 	if w.first.IsZero() {
@@ -304,7 +304,7 @@ func (w *Watcher) settle(after time.Duration) {
 	}
 }
 
-// settled says that a look has begun, which will see all that was hinted at.
+// settled forgets the notifications so far, because a scan has begun that sees all changes.
 func (w *Watcher) settled() {
 	w.first = time.Time{}
 	w.dirtyAll, w.soon = false, false
@@ -312,8 +312,8 @@ func (w *Watcher) settled() {
 	clear(w.fresh)
 }
 
-// mark decides what a notification makes worth a look. Homes are noisy places with databases: what isn't about the few files that
-// matter is dropped.
+// mark notes the scan that a notification asks for. Homes also have busy files such as databases: mark ignores notifications about
+// files without a meaning for hinit.
 func (w *Watcher) mark(ev fsnotify.Event) {
 	self := w.hints.gone(ev)
 	dir, file := filepath.Split(ev.Name)
@@ -345,19 +345,19 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
 			w.settleSoon()
-		case !w.soon: // else a look comes sooner, and sees this too
+		case !w.soon: // else a scan comes sooner, and sees this too
 			w.settle(w.o.Settle)
 		}
 	}
 }
 
-// isQuiet reports whether the last look at a profile was before the time of a burst.
+// isQuiet reports whether the last scan of a profile is long enough ago that no burst is under way.
 func (w *Watcher) isQuiet(name string) bool {
 	k := w.known[name]
-	return k != nil && time.Since(k.looked) >= w.o.Settle
+	return k != nil && time.Since(k.scannedAt) >= w.o.Settle
 }
 
-// endHints takes note that the source of notifications has ended, which nothing explains. The next look makes a new one.
+// endHints records that the source of notifications has ended. The next scan makes a new one.
 func (w *Watcher) endHints() {
 	w.hints.close()
 	w.hints = nil

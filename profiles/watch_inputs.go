@@ -9,8 +9,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// lookAtInputs looks at the inputs of every profile that somebody has become interested in.
-func (w *Watcher) lookAtInputs(ctx context.Context) {
+// scanInputs scans the inputs of every profile with a new [Watcher.Interest].
+func (w *Watcher) scanInputs(ctx context.Context) {
 	w.mu.Lock()
 	names := slices.Collect(maps.Keys(w.interestNew))
 	clear(w.interestNew)
@@ -27,16 +27,16 @@ func (w *Watcher) lookAtInputs(ctx context.Context) {
 		if k := w.known[name]; k != nil && ctx.Err() == nil {
 			home, err := homeOf(name)
 			if err == nil {
-				w.lookAtInput(d, home, k)
+				w.scanInput(d, home, k)
 			}
 		}
 	}
 }
 
-func (w *Watcher) lookAtInput(d *fsutil.Dir, home string, k *lookedAt) {
+func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 	p := k.profile
 	since, ok := w.interested(p.Name)
-	if !ok || homeExists(d, home) != nil { // one that is going away has no news
+	if !ok || homeExists(d, home) != nil { // a profile that is being removed has no news
 		return
 	}
 	var h Hash
@@ -51,7 +51,7 @@ func (w *Watcher) lookAtInput(d *fsutil.Dir, home string, k *lookedAt) {
 		return
 	}
 	w.mu.Lock()
-	if now, ok := w.interest[p.Name]; !ok || now != since { // asked anew meanwhile: that has its own look
+	if now, ok := w.interest[p.Name]; !ok || now != since { // asked anew meanwhile: that has its own scan
 		w.mu.Unlock()
 		return
 	}

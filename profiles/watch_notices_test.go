@@ -16,7 +16,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestMark is about what makes a look worth while: gateways write to their homes all the time.
+// TestMark is about what makes a scan worth while: gateways write to their homes all the time.
 func TestMark(t *testing.T) {
 	s := Open("/v", nil, "")
 	for name, tt := range map[string]struct {
@@ -156,13 +156,13 @@ func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 	}
 }
 
-func TestAProfileThatIsAskedForIsFoundWithoutALookAtTheOthers(t *testing.T) {
+func TestAProfileThatIsAskedForIsFoundWithoutAScanOfTheOthers(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/a/SOUL.md", "")
 	w, r := watch(t, s, lazy)
 	rescan(t, w)
 	r.take()
-	Write(t, s, "profiles/a/gateway_state.json", state("running")) // a look at everything would tell of it
+	Write(t, s, "profiles/a/gateway_state.json", state("running")) // a full scan would tell of it
 	Write(t, s, "profiles/new/SOUL.md", "")
 	Write(t, s, "profiles/new/gateway_state.json", state("stopped"))
 	find := func(names ...string) []string {
@@ -182,7 +182,7 @@ func TestAProfileThatIsAskedForIsFoundWithoutALookAtTheOthers(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoPlainNewProfileIsFoundByALookAtEverything(t *testing.T) {
+func TestOtherChangesAreFoundByAFullScan(t *testing.T) {
 	for name, tt := range map[string]struct {
 		make func(*testing.T, *Store) error
 		want []string
@@ -227,7 +227,7 @@ func TestANewDirectoryIsWatchedForItsMarker(t *testing.T) {
 	r.awaits(t, "+first")
 	Write(t, s, "profiles/slow/config.yaml", "")
 	Write(t, s, "profiles/quick/SOUL.md", "")
-	r.awaits(t, "+quick") // by now slow has been looked at
+	r.awaits(t, "+quick") // by now slow has been scanned
 	Write(t, s, "profiles/slow/SOUL.md", "")
 	r.awaits(t, "+slow")
 }
@@ -239,7 +239,7 @@ func TestRescanWaitsForNotify(t *testing.T) {
 		entered <- struct{}{}
 		<-release
 	}})
-	<-entered // the first look tells of the default profile
+	<-entered // the first scan tells of the default profile
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := w.Rescan(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -251,8 +251,8 @@ func TestRescanWaitsForNotify(t *testing.T) {
 	rescan(t, w)
 }
 
-// TestManyWhoRescanAtOnceWaitForOneLook: fifty commands that each want the profiles read anew cost one look, not fifty.
-func TestManyWhoRescanAtOnceWaitForOneLook(t *testing.T) {
+// TestManyRescansAtOnceWaitForOneScan: fifty commands that each want the profiles read anew cost one scan, not fifty.
+func TestManyRescansAtOnceWaitForOneScan(t *testing.T) {
 	s := NewVolume(t)
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	looks := 0
@@ -264,14 +264,14 @@ func TestManyWhoRescanAtOnceWaitForOneLook(t *testing.T) {
 			}
 			<-release
 		},
-		hints: func() (*hints, error) { // each look asks for it while there is none
+		hints: func() (*hints, error) { // each scan asks for it while there is none
 			looks++
 			return nil, errors.New("none here")
 		},
 	})
 	letGo := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(letGo)
-	<-entered // the first look is held up
+	<-entered // the first scan is held up
 	const many = 50
 	var answered sync.WaitGroup
 	for range many {
@@ -331,7 +331,7 @@ func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 			w := &Watcher{
 				store: &Store{root: "/data", marker: "SOUL.md"}, notifications: notifications{hints: new(hints)},
 				pending: pending{dirty: make(map[string]bool), fresh: make(map[string]bool)},
-				known:   map[string]*lookedAt{"a": {looked: time.Now().Add(-tt.last)}},
+				known:   map[string]*scanned{"a": {scannedAt: time.Now().Add(-tt.last)}},
 				o:       WatchOptions{Settle: time.Hour, Appear: time.Minute, MaxSettle: 2 * time.Hour},
 			}
 			w.mark(fsnotify.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.op})

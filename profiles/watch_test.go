@@ -78,7 +78,7 @@ func (r *recorder) awaits(t *testing.T, want ...string) {
 }
 
 // watch starts a watcher that notices by notifications alone (the next poll is an hour away), unless o says otherwise, and
-// waits for its first look.
+// waits for its first scan.
 func watch(t *testing.T, s *Store, o WatchOptions) (*Watcher, *recorder) {
 	t.Helper()
 	r := new(recorder)
@@ -111,7 +111,7 @@ func rescan(t *testing.T, w *Watcher) {
 func state(desired string) string { return `{"desired_state":"` + desired + `"}` }
 
 // A user saw this: on a slow machine a profile that root had copied with "cp -a" was unknown for a minute. cp gives the directory
-// to its owner last, when all files are in it, and the agent can't look into it before.
+// to its owner last, when all files are in it, and the agent can't scan into it before.
 func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	if err := errors.Join(os.Mkdir(filepath.Join(dir, profilesDir), 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
@@ -132,14 +132,14 @@ func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	Write(t, s, "profiles/later/SOUL.md", "")
-	r.awaits(t, "+later") // so it has looked at the other, in vain
+	r.awaits(t, "+later") // so it has scanned the other, in vain
 	if err := os.Chmod(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	r.awaits(t, "+twin")
 }
 
-func TestWatchFirstLook(t *testing.T) {
+func TestWatchFirstScan(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/b/SOUL.md", "")
 	Write(t, s, "profiles/a/SOUL.md", "")
@@ -386,5 +386,5 @@ func TestWatchEnds(t *testing.T) {
 	w.Interest(Default, "")
 }
 
-// lazy are options of a watcher that looks at nothing unless it is asked to.
+// lazy are options of a watcher that scans nothing unless it is asked to.
 var lazy = WatchOptions{Settle: time.Hour, Appear: time.Hour, MaxSettle: time.Hour}

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Adopt gives the agent's user what a gateway needs to start in the home of one named profile. [Prepare] does the same for every
+// Adopt makes the agent's user the owner of the files that a gateway needs to start in the home of one named profile. [Prepare] does the same for every
 // profile at boot; [Repair] gives away the rest. It does nothing if it can't change owners, or if the profile is missing, a link or
 // a mount. It blocks as long as the disk does; say gets the warnings.
 func Adopt(ctx context.Context, o Options, profile string) error {

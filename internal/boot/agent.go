@@ -19,7 +19,7 @@ type Agent struct {
 	User     account.User // Name is "" when the user has no line in /etc/passwd
 	Known    bool         // /etc/passwd has the user
 	Remapped bool         // the ids are others than at the start of this boot
-	Lines    []Line       // what settling it had to say
+	Lines    []Line       // messages about the change of its ids
 
 	// [Identity] leaves these empty; [SettleAgent], [LookupAgent] and [NewAgent] set them.
 	Cred  *proc.Cred // nil: no switch, they run as the init does
@@ -99,7 +99,7 @@ func currentUser() account.User {
 	return account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
-// equipped adds what it takes to act as the agent's user.
+// equipped adds the handle for file operations as the agent's user.
 func (a Agent) equipped() Agent {
 	if os.Geteuid() != 0 { // no switch is possible, so everything is done as the current user
 		if !a.Known {

@@ -80,6 +80,6 @@ func agentsSay(path string, agent *fsutil.Actor) *trust.Doubt {
 		return nil
 	}
 	id := agent.Identity()
-	doubt, _ := trust.Look(path, trust.NotBy(id.UID, append([]uint32{id.GID}, id.Groups...))) // what can't be looked at can't be run either
+	doubt, _ := trust.Look(path, trust.NotBy(id.UID, append([]uint32{id.GID}, id.Groups...))) // a file that can't be examined can't be run either
 	return doubt
 }

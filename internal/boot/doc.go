@@ -1,4 +1,4 @@
-// Package boot is what happens between the start of PID 1 and the first service: it makes the container ready and interprets the
+// Package boot does the work between the start of PID 1 and the first service: it makes the container ready and interprets the
 // container's command.
 //
 // Decisions without side effects: [RouteCommand] says what a command line means: a program to run, or a gateway to supervise.

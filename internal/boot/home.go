@@ -60,7 +60,7 @@ func (p *preparer) directories(ctx context.Context, s *step) error {
 				continue
 			}
 			err := d.Mkdir(rel, 0o755)
-			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // what a link leads to is the agent's affair
+			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // the target of a link belongs to the agent
 				first = err
 			}
 		}

@@ -21,7 +21,7 @@ import (
 
 // Hook is a command that runs once at boot.
 type Hook struct {
-	Name     string // what to call it in messages and in the timeline
+	Name     string // its name in messages and in the timeline
 	Number   int    // its place among the hooks of this boot, from 1; for the [Runner]
 	Command  []string
 	User     string // "": the agent's user
@@ -188,7 +188,7 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// statPatience limits the look at one file.
+// statPatience limits the time for one stat.
 const statPatience = 2 * time.Second
 
 // statWithin is os.Stat with a limit.

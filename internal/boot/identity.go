@@ -16,7 +16,7 @@ type IdentityOptions struct {
 	Env  func(name string) (string, bool)
 
 	Root    string   // directory that holds another etc, for tests; "" for the real one
-	Sockets []string // Docker sockets, of which the first that is one counts; nil: the image's
+	Sockets []string // candidates for the Docker socket, of which the first existing one counts; nil: the image's
 	DRI     string   // directory of the graphics devices; "": /dev/dri
 }
 

@@ -18,7 +18,7 @@ type ModesOptions struct {
 	Agent    *fsutil.Actor // as whom the volume is used
 	AgentUID uint32        // the agent's user
 	Known    bool          // the image has the agent's user
-	Name     string        // what to call the agent's user
+	Name     string        // name of the agent's user in messages
 	Pod      bool          // it is a container of a pod
 }
 

@@ -25,7 +25,7 @@ var (
 	// targetedDirs are checked when the whole data directory was somebody else's. They may hold others' files on purpose.
 	targetedDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
-		"state", "backups", // not in the contract's list, but what the gateway and this boot make there
+		"state", "backups", // not in the contract's list: the gateway and this boot make them there
 	}
 	// agentFiles are the agent's files in the data directory; any other may be the host's.
 	agentFiles = []string{
@@ -56,7 +56,7 @@ func rawStat(info fs.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Sta
 
 func ownerUID(info fs.FileInfo) uint32 { return rawStat(info).Uid }
 
-// ownership gives the agent's user what a gateway needs to start, and nothing recursively.
+// ownership makes the agent's user the owner of the files that a gateway needs to start, without recursion.
 func (p *preparer) ownership(ctx context.Context, s *step) error {
 	if p.linked {
 		if p.Agent.Switches() {
@@ -201,7 +201,7 @@ func (o *owning) directory(in *fsutil.Dir, rel, action string) {
 
 // profiles repairs the profiles' homes until the budget is over.
 func (o *owning) profiles(d *fsutil.Dir) {
-	var found []string // those beyond the ceiling are for the repair in the background
+	var found []string // the repair in the background handles the ones beyond the ceiling
 	err := d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
 			found = append(found, name)
@@ -333,7 +333,7 @@ func (p *preparer) private(rel string, mode fs.FileMode) {
 	_, _ = d.Chmod(rel, mode) // failures are ignored (contract, section 2.1, step 8): it may be another user's in a rootless container
 }
 
-// mountTurns bounds how many mounts are looked at together. A dead server keeps its turn for ever, and the boot needs one that is free.
+// mountTurns bounds the mounts that are examined at the same time. A dead server blocks one call for ever, and the boot needs a free one.
 var mountTurns = make(chan struct{}, 2)
 
 // mounts gives away the deferred directories, all at once, and does not wait long for a dead server.
@@ -351,7 +351,7 @@ func (o *owning) mounts(ctx context.Context) {
 				mine := &owning{preparer: o.preparer, step: o.step, to: o.to}
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				_ = blocking.Do(blocking.Foreign, func() error { // not the volume's, which needs its turns when this hangs
+				_ = blocking.Do(blocking.Foreign, func() error { // not the share of the volume, which stays free when this hangs
 					mine.mount(ctx, rel)
 					return nil
 				})

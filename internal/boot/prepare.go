@@ -23,7 +23,7 @@ import (
 type Options struct {
 	Home  string        // data directory, absolute and clean
 	Logs  string        // directory of the gateways' logs
-	User  string        // what to call the agent's user in messages
+	User  string        // name of the agent's user in messages
 	Agent *fsutil.Actor // the agent's user
 	Env   func(name string) (string, bool)
 	Say   func(Line) // gets every line as it happens; called by one goroutine at a time
@@ -31,22 +31,22 @@ type Options struct {
 	Install      string // the agent's installation; "": /opt/hermes
 	BakedBrowser string // file that names the browser of the image; "": /etc/hermes/agent-browser-executable-path
 	Environment  string // directory for the variables found; "": /run/s6/container_environment
-	Seed         string // what the image keeps for an empty data directory; "": /usr/share/hinit/home
-	Seal         string // what the build of the image made last; "": /usr/share/hinit/sealed
+	Seed         string // the image's files for an empty data directory; "": /usr/share/hinit/home
+	Seal         string // the seal of the image's build; "": /usr/share/hinit/sealed
 	Scratch      string // the agent's directory for files outside the volume; "": /tmp/hermes-files
 	Stamp        string // another one for each build of the image
 	ByImage      bool   // [ImageHook] seeds the data directory, and Prepare does not
 
-	PhaseBudget time.Duration // what one phase may take; 0: 10 s
-	Budget      time.Duration // what all may take together; 0: 30 s
+	PhaseBudget time.Duration // most time for one phase; 0: 10 s
+	Budget      time.Duration // most time for all phases; 0: 30 s
 
-	Full      bool          // Repair looks through all of the agent's directories, see [Report]
+	Full      bool          // Repair walks through all of the agent's directories, see [Report]
 	Only      []string      // named profiles whose homes Repair keeps to; nil: it doesn't
-	MaxInodes int64         // what Repair may look at; 0: 2,000,000
-	MaxTime   time.Duration // what Repair may take; 0: 30 min
+	MaxInodes int64         // most inodes that Repair visits; 0: 2,000,000
+	MaxTime   time.Duration // most time for Repair; 0: 30 min
 }
 
-// Report is what [Prepare] did.
+// Report is the result of [Prepare].
 type Report struct {
 	Phases   []client.BootStep
 	Warnings []string // texts of the lines that are warnings
@@ -152,7 +152,7 @@ type phase struct {
 	run    func(ctx context.Context, s *step) error
 }
 
-// step collects what a running phase reports, until the phase is abandoned.
+// step collects the reports of a running phase, until the phase is abandoned.
 type step struct {
 	mu       sync.Mutex
 	closed   bool
@@ -265,7 +265,7 @@ func runPhase(ctx context.Context, o Options, ph phase, budget time.Duration) (s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	if abandoned { // it may still be writing what is not under the lock
+	if abandoned { // it may still write fields that the lock does not protect
 		return &step{warnings: s.warnings}, true, err
 	}
 	return s, false, err

@@ -27,7 +27,7 @@ type Culprit struct {
 	Err  string // why it is not the agent's now; "" when it is
 }
 
-// Result is what [Repair] did.
+// Result is the outcome of [Repair].
 type Result struct {
 	client.Repair
 

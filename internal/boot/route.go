@@ -12,14 +12,14 @@ import (
 // CommandLine is hinit's command line and its surroundings. Every field but Own is required.
 type CommandLine struct {
 	Argv0 string                           // argv[0] of the init; "tini" has options of its own
-	Args  []string                         // what follows the init and its verb: the container's CMD
+	Args  []string                         // the words after the init and its verb: the container's CMD
 	Agent string                           // the agent's program (agent.binary)
 	Own   []string                         // the agent's subcommands: such a word means the agent, also if a program has that name
 	Env   func(name string) (string, bool) // the container's environment
 	Look  func(word string) (string, bool) // path of the program a word names; see [Lookup]
 }
 
-// Route is what a container's command means.
+// Route is the meaning of a container's command.
 type Route struct {
 	// Supervise: there is no command to run. The gateway of Profile is supervised, and the container lives until it is told to
 	// stop. Print [Breadcrumb] on stderr.
@@ -61,7 +61,7 @@ func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 
 const defaultProfile = "default"
 
-// RouteCommand says what a container's command means (contract, sections 3 to 3.2). It touches only what c.Look touches.
+// RouteCommand interprets a container's command (contract, sections 3 to 3.2). Its only access to files is c.Look.
 //
 // It first removes the words of the image's entrypoint. These are tini's options when hinit was started as tini, a leading "--",
 // "/init", and a word that ends in /main-wrapper.sh. The remaining words decide:
@@ -146,7 +146,7 @@ func agentWord(word, agent string) bool {
 	return base == "hermes" || agent != "" && base == filepath.Base(agent)
 }
 
-// dashboardOnly looks only at the words, as the agent does.
+// dashboardOnly reads only the words, as the agent does.
 func dashboardOnly(words []string, agent string) bool {
 	if len(words) > 0 && agentWord(words[0], agent) {
 		words = words[1:]

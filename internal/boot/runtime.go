@@ -79,7 +79,7 @@ func reclaim(dir string, first bool) {
 		return
 	}
 	if entries, _, err := parent.ReadSome(name, 1); err != nil || len(entries) > 0 && !first {
-		return // somebody may be using it
+		return // another process may use it
 	}
 	_ = parent.RemoveAll(name) // else it is refused, and another place found
 }

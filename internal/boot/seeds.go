@@ -75,7 +75,7 @@ func (p *preparer) missing(s *step, d *fsutil.Dir, rel string) bool {
 	}
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		err := p.Agent.Do(func() error {
-			target, err := os.Stat(p.path(rel)) // as the agent, who may look where it likes
+			target, err := os.Stat(p.path(rel)) // as the agent, so root follows no link
 			if err == nil && !target.Mode().IsRegular() {
 				err = fsutil.ErrNotRegular
 			}
@@ -117,7 +117,7 @@ func (p *preparer) create(s *step, d *fsutil.Dir, rel string, data []byte, mode 
 		s.refuse("seed", p.path(rel))
 		return nil
 	case errors.Is(err, fs.ErrExist):
-		return nil // somebody was faster
+		return nil // another process was faster
 	}
 	return err
 }

@@ -33,7 +33,7 @@ type Memory struct {
 	known   map[string]*memorable // by the key of the step
 
 	mu      sync.Mutex
-	env     []string // of the steps, as far as it counts
+	env     []string // of the steps, without variables that don't matter
 	steps   map[string]kept.Step
 	changed bool // against the record
 }
@@ -180,7 +180,7 @@ func (m *Memory) within(ctx context.Context, do func(d *fsutil.Dir) error) error
 	})
 }
 
-// now returns what a step would be recorded with now, if that is known.
+// now returns the record of a step as it would be written now, if it is known.
 func (m *Memory) now(ctx context.Context, s *memorable) (kept.Step, bool) {
 	select {
 	case <-s.read:

@@ -28,7 +28,7 @@ const (
 
 var errUnsure = errors.New("it cannot be told whether it has changed")
 
-// source looks at inputs on the data volume, or everywhere else.
+// source reads metadata of inputs, on the data volume or elsewhere.
 type source interface {
 	lstat(rel string) (fs.FileInfo, error)
 	list(rel string) ([]fs.DirEntry, error)
@@ -63,7 +63,7 @@ func (s *volumeSource) close() {
 	}
 }
 
-// imageSource looks outside the data volume, by absolute paths. It follows links.
+// imageSource reads outside the data volume, by absolute paths. It follows links.
 type imageSource struct{}
 
 func (imageSource) lstat(rel string) (fs.FileInfo, error) {
@@ -87,7 +87,7 @@ type reader struct {
 	sum   hash.Hash
 	exact hash.Hash
 	files int
-	where string // what the names are relative to, for messages
+	where string // directory of the names, for messages
 
 	listed  string // the directory that was listed last; "**" comes back to it
 	entries []fs.DirEntry
@@ -189,7 +189,7 @@ func (r *reader) expand(rel string, rest []string) error {
 	return nil
 }
 
-// everything adds what is at rel, and in it.
+// everything adds rel, and the files in it.
 func (r *reader) everything(rel string) error {
 	if r.files++; r.files > maxInputFiles {
 		return fmt.Errorf("%w: there are more than %d files", errUnsure, maxInputFiles)
@@ -211,7 +211,7 @@ func (r *reader) everything(rel string) error {
 			return r.unsure(rel, err)
 		}
 		for _, e := range entries {
-			if e.Name() == "__pycache__" { // what Python makes of what it reads
+			if e.Name() == "__pycache__" { // Python's cache
 				continue
 			}
 			if err := r.everything(path.Join(rel, e.Name())); err != nil {

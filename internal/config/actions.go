@@ -12,7 +12,7 @@ import (
 // The events of services that actions follow.
 const (
 	EventCrashLoop = "crash-loop" // it ends again and again
-	EventParked    = "parked"     // it is not started again until somebody acts
+	EventParked    = "parked"     // it is not started again until an operator acts
 	EventUnhealthy = "unhealthy"  // a startup or alive check fails, or it is restarted for its health
 	EventReady     = "ready"      // a run of it works
 	EventFailed    = "failed"     // it can't be started as defined, or isn't started again
@@ -22,10 +22,10 @@ const (
 // ActionEvents are the events of services that actions follow.
 var ActionEvents = []string{EventCrashLoop, EventParked, EventUnhealthy, EventReady, EventFailed, EventOOM}
 
-// Actions are what is done by event.
+// Actions lists actions by event.
 type Actions map[string][]Action
 
-// Action is what is done after an event of a service: a command that runs, or a request that is sent.
+// Action follows an event of a service: a command that runs, or a request that is sent.
 type Action struct {
 	Exec       []string // nil for a webhook
 	Webhook    string   // "" for a command
@@ -36,7 +36,7 @@ type Action struct {
 // ActionsName is the service that carries out actions. It exists without being written down where the file has some.
 const ActionsName = "hinit-actions"
 
-// actionsState is the variable with the file of what that service has to do.
+// actionsState is the variable that names the file with the pending actions of that service.
 const actionsState = "HINIT_ACTIONS_STATE"
 
 // mostActions bounds the actions of one event.
@@ -61,7 +61,7 @@ func (c *Config) ActionsOf(service, profile, event string) []Action {
 	return c.On[event]
 }
 
-// hasActions reports whether something is done after an event of a service.
+// hasActions reports whether any event of a service has an action.
 func (c *Config) hasActions() bool {
 	has := len(c.On)+len(c.Agent.On) > 0
 	for _, p := range c.Profiles.Own {
@@ -105,7 +105,7 @@ func actionFields(of string) []field[Action] {
 	})
 }
 
-// fields is the schema of what this action has.
+// fields is the schema of this action: of a command or of a webhook.
 func (a *Action) fields() []field[Action] {
 	if a.Webhook != "" {
 		return actionFields("webhook")

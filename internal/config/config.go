@@ -28,7 +28,7 @@ type Config struct {
 
 	// Path is the file that was read, empty when there was none.
 	Path string
-	// Text is what was in it.
+	// Text is the content of that file.
 	Text []byte
 	// Warnings are remarks on the configuration that do not keep it from being used, one line each.
 	Warnings []string
@@ -56,11 +56,11 @@ type Agent struct {
 	On             Actions // of every gateway, see [Config.ActionsOf]
 }
 
-// Deaf says what is done about gateways that are up and do nothing any more.
+// Deaf configures the check for gateways that are up and take no messages.
 type Deaf struct {
 	Action string        // one of [OnReport], [OnRestart], [DeafOff]; a profile's is in [Profile].Deaf
-	After  time.Duration // a silence counts when it is longer than this
-	Period time.Duration // between two looks at all of them
+	After  time.Duration // shortest silence that is a sign
+	Period time.Duration // time between two checks of all gateways
 }
 
 // Other values of [Deaf].Action.
@@ -78,9 +78,9 @@ const (
 // Profiles says how a profile is recognised on disk.
 type Profiles struct {
 	Marker string // name of the file that makes a directory a profile
-	Max    int    // so many profiles are supervised beside the root one, and so many directories without the marker are followed
+	Max    int    // most profiles that are supervised beside the root one, and most directories without the marker that are watched
 
-	Own map[string]Profile // by name, of those that have settings of their own; see [Config.ProfileOf]
+	Own map[string]Profile // settings of single profiles by name; see [Config.ProfileOf]
 }
 
 // Restart is the policy for a process that ended without having been asked to.
@@ -127,11 +127,11 @@ type Logs struct {
 	Console   string // one of the Console constants
 	MaxLineKB int    // a longer line is split
 
-	// ConsoleStall is how long the reader of the console may take nothing before lines are left out there; 0: no service waits for it.
+	// ConsoleStall is how long the reader of the console may read nothing before the console drops lines; 0: no service waits for it.
 	ConsoleStall time.Duration
 
 	Mask     bool                 // secrets are not shown on the console
-	Profiles map[string]LogLimits // by profile, of those that have limits of their own
+	Profiles map[string]LogLimits // limits of single profiles by name
 }
 
 // LogLimits bound one log.
@@ -141,7 +141,7 @@ type LogLimits struct {
 	MaxAge    time.Duration // after which a rotated file is removed; 0: never
 	QuotaMB   int           // of all files of the log together; 0: no limit
 	MinFreeMB int           // with less free space than that no file is written; 0: no limit
-	RateLimit int           // lines a second that are taken; 0: all
+	RateLimit int           // most lines a second; 0: no limit
 	Compress  string        // one of the Compress constants
 }
 
@@ -159,7 +159,7 @@ func (c *Config) LogLimitsOf(profile string) LogLimits {
 	return c.Logs.LogLimits
 }
 
-// The forms of [Logs].Console: what of the services' output reaches the container's stdout and stderr.
+// The values of [Logs].Console: the form in which the services' output reaches the container's stdout and stderr.
 const (
 	ConsoleRaw      = "raw"      // the bytes as they came
 	ConsolePrefixed = "prefixed" // each line after the name of its service
@@ -168,11 +168,11 @@ const (
 )
 
 // Service is one supervised process besides the gateways. Command, Cwd and Env are final: their templates are already
-// expanded, and what the file does not say is inherited from the rest of the configuration.
+// expanded, and missing keys are inherited from the rest of the configuration.
 type Service struct {
 	Name      string
 	Command   []string
-	Enabled   bool   // what EnabledBy and the key "enabled" come to
+	Enabled   bool   // result of EnabledBy and the key "enabled"
 	EnabledBy string // environment variable that decides, empty for none
 	User      string
 	Cwd       string
@@ -201,7 +201,7 @@ type Run struct {
 // Unlimited is the resource limit "unlimited" (RLIM_INFINITY of getrlimit(2)).
 const Unlimited uint64 = math.MaxUint64
 
-// Boot says what runs at boot besides hinit's own steps, and how the boot treats trouble.
+// Boot configures the boot: further steps, and the effect of a failed one.
 type Boot struct {
 	Steps  string // [StepsHinit] or [StepsImage]
 	Strict bool   // a boot step that fails ends the boot
@@ -233,7 +233,7 @@ type Control struct {
 	Others string // one of the Others constants
 }
 
-// The values of [Control].Others: what users who are neither root nor the agent's user may do on the control socket.
+// The values of [Control].Others: the rights of users other than root and the agent's user on the control socket.
 const (
 	OthersStatus = "status" // read the status
 	OthersNone   = "none"   // refuse every request

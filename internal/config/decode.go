@@ -18,7 +18,7 @@ import (
 type decoder struct {
 	problems *problems
 	origins  map[string]origin
-	doubt    *trust.Doubt // who else can change the file; nil: only root can, or root needs no protection
+	doubt    *trust.Doubt // users besides root who can change the file; nil: none, or hinit is not root
 }
 
 // origin is where a value came from. The zero origin is a built-in default.
@@ -280,7 +280,7 @@ func checkHoles(at any, holes []string) string {
 	return ""
 }
 
-// describe says in words what stands at n, on one line and not at length.
+// describe returns a short description of the value at n, on one line, for messages.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// value decodes n into the value at a schema pointer. text says what a text is expected to be.
+// value decodes n into the value at a schema pointer. text describes the expected text, for messages.
 func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
 	fail := func(n *yaml.Node, expected string) {
 		d.problems.at(n.Line, "cannot set %s: expected %s, got %s", key, expected, describe(n))
@@ -106,7 +106,7 @@ func (d *decoder) text(n *yaml.Node, key, expected string) (string, bool) {
 	return "", false
 }
 
-// list reads a list, which replaces the one that was there. one reads an item; its key ends in the index. example is what the list may hold.
+// list reads a list, which replaces the default. one reads an item, whose key ends in the index. example is a valid item, for messages.
 func list[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.at(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
@@ -177,7 +177,7 @@ func parseSize(n *yaml.Node) (uint64, bool) {
 	return number << (10 * power), true
 }
 
-// cutSize takes a size apart: the number, and how often it is multiplied.
+// cutSize splits a size into its number and its factor.
 func cutSize(text string) (number uint64, power int, ok bool) {
 	digits := strings.TrimRight(text, "BbiKMGTkmgt")
 	suffix := strings.ToUpper(text[len(digits):])
@@ -197,7 +197,7 @@ func decimal(text string) uint64 {
 	return number
 }
 
-// wholeNumber says what is expected of a number whose key names a unit, where a size was given.
+// wholeNumber returns a message for a size such as 5M where the key names the unit and expects a number.
 func wholeNumber(key string, n *yaml.Node) string {
 	size, isSize := parseSize(n)
 	for suffix, unit := range map[string]struct {

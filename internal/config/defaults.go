@@ -51,11 +51,11 @@ func defaults() *Config {
 	}
 }
 
-// hookTimeout is how long a hook may take when it does not say. Both hooks of the image start a Python interpreter and read
-// every skill or migrate one file, which takes a slow NAS ten seconds.
+// hookTimeout is the default timeout of a hook. Both hooks of the image start a Python interpreter and read every skill or
+// migrate one file. On a slow NAS that takes ten seconds.
 const hookTimeout = time.Minute
 
-// newHook returns what a hook is before its own keys are read.
+// newHook returns a hook with the defaults.
 func newHook() Hook { return Hook{Timeout: hookTimeout} }
 
 // imageHooks are the boot steps of the Hermes image (contract, section 2.1, steps 15 and 18): they belong to the agent. Their
@@ -80,7 +80,7 @@ func imageHooks() []Hook {
 	}
 }
 
-// newService returns what a service is before its own keys are read; c must be complete but for services.
+// newService returns a service with the defaults and the keys that it inherits from c. Decode the rest of c before.
 func newService(c *Config, name string) Service {
 	s := Service{
 		Name: name,

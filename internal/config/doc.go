@@ -1,4 +1,4 @@
-// Package config reads hinit.yaml and the environment and says what hinit is to do.
+// Package config reads hinit.yaml and the environment, and returns the configuration of hinit.
 //
 // It promises three things. Every key has a built-in default for the Hermes image, so no file at all is a valid configuration. No
 // mistake is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an invalid environment variable

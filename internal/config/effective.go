@@ -12,7 +12,7 @@ import (
 	"hinit/internal/redact"
 )
 
-// Entry is one effective value: a key of hinit.yaml, what it is set to, and where that came from.
+// Entry is one effective value: a key of hinit.yaml, its value, and the origin of the value.
 type Entry struct {
 	Key    string `json:"key"`    // dotted path; the variables of an env and the limits have an entry each
 	Value  any    `json:"value"`  // text, bool, number, list of words or of numbers; durations are text
@@ -133,7 +133,7 @@ func appendLeaves[T any](leaves []leaf, base string, fields []field[T], root *T)
 	return leaves
 }
 
-// originOf follows inheritance until somebody set the value.
+// originOf returns the origin of a value. It follows inheritance to the key that is set.
 func (c *Config) originOf(l leaf) origin {
 	if o, ok := c.origins[l.key]; ok {
 		return o
@@ -141,7 +141,7 @@ func (c *Config) originOf(l leaf) origin {
 	return c.origins[l.inherits]
 }
 
-// inForce are the keys of a service that [Config.InForce] lists, and what is below them.
+// inForce are the keys of a service that [Config.InForce] lists, with the keys below them.
 var inForce = []string{
 	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
 	"group", "reload_signal", "stop_command",

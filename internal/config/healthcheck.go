@@ -10,14 +10,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Check is one check of a service or of every gateway: what is asked, how often, and how many answers in a row count.
+// Check is one check of a service or of every gateway: the question, its period, and the number of answers that decide.
 type Check struct {
 	Name      string // unique in its service
 	Kind      string // one of the Check kinds
-	Type      string // one of the Check types: the part below that counts
+	Type      string // one of the Check types: selects the field below
 	Period    time.Duration
 	Timeout   time.Duration
-	Delay     time.Duration // from the start of the process to the first look
+	Delay     time.Duration // from the start of the process to the first question
 	Success   int           // good answers in a row until it passes
 	Failure   int           // bad answers in a row until it fails
 	Jitter    float64       // each period is varied by up to this part of it
@@ -39,7 +39,7 @@ const (
 	CheckAlive   = "alive"   // whether it is to be left running
 )
 
-// The types of a check, which are also the keys that hold what they look at.
+// The types of a check. Each is also the key of the mapping with its settings.
 const (
 	CheckHTTP  = "http"
 	CheckTCP   = "tcp"
@@ -63,7 +63,7 @@ const (
 type HTTPCheck struct {
 	URL, Host, Port, Path string
 	Status                string // codes and ranges of codes: "200-399,404"
-	Contains, Matches     string // what the body has to have, both as far as they are set
+	Contains, Matches     string // a text and a regular expression for the body; "" for none
 	Headers               map[string]string
 }
 
@@ -73,28 +73,28 @@ type DialCheck struct {
 	Path       string // of a Unix socket
 }
 
-// FileCheck looks at a file.
+// FileCheck tests that a file exists.
 type FileCheck struct {
 	Path    string
 	Fresher time.Duration // it was written within this time; 0: it only has to be there
 }
 
-// LogCheck looks at the lines that the service writes.
+// LogCheck tests the lines that the service writes.
 type LogCheck struct {
 	Contains, Matches string        // of a line; both as far as they are set
 	Never             bool          // such a line must not come
 	Within            time.Duration // such a line has to come at least so often; 0: once in a run
 }
 
-// StateCheck looks at the gateway's own state file.
+// StateCheck tests the gateway's state file.
 type StateCheck struct {
 	Heartbeat time.Duration // it was written within this time; 0: at any time
 	Platforms string        // "any" or "all" of the platforms are connected; "" for none of that
 }
 
-// DeafCheck looks for several signs at once that a gateway is up and does nothing.
+// DeafCheck fails when several signs agree that a gateway is up and takes no messages.
 type DeafCheck struct {
-	After time.Duration // a silence counts when it is longer than this
+	After time.Duration // shortest silence that is a sign
 }
 
 var (
@@ -102,7 +102,7 @@ var (
 	checkTypes = []string{CheckHTTP, CheckTCP, CheckUnix, CheckExec, CheckFile, CheckLog, CheckState, CheckDeaf}
 )
 
-// mostChecks bounds what one service can make PID 1 do.
+// mostChecks bounds the checks of one service, and so the work of PID 1.
 const mostChecks = 32
 
 func newCheck(kind string) Check {
@@ -213,7 +213,7 @@ func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
 	return c, len(d.problems.list) == before
 }
 
-// contradiction says what is wrong with a check whose single values are in order.
+// contradiction returns a message when valid values of a check contradict each other, "" otherwise.
 func (c *Check) contradiction() string {
 	switch {
 	case c.Kind != CheckReady && c.Success != 1:

@@ -30,7 +30,7 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns what is done when a profile's gateway is deaf. Where it has a check of that type, the check says it.
+// DeafOf returns the action for a profile's deaf gateway. A check of the type deaf decides before [Deaf].
 func (c *Config) DeafOf(profile string) Deaf {
 	deaf := c.Agent.Deaf
 	deaf.Action = c.ProfileOf(profile).Deaf
@@ -50,7 +50,7 @@ func (l *loader) finishProfileChecks(prefix, name string) {
 	}
 }
 
-// finishChecks refuses what a service's checks can't have: it has no profile.
+// finishChecks refuses checks of a service that need a profile.
 func (l *loader) finishChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]
@@ -92,7 +92,7 @@ func checkCheckName(at any) string {
 	return ""
 }
 
-// checkPort takes a number or something that becomes one.
+// checkPort accepts a number, or a template that may become one.
 func checkPort(at any) string {
 	s := *at.(*string)
 	if n, err := strconv.ParseUint(s, 10, 16); (err != nil || n == 0) && !strings.Contains(s, "{") {
@@ -134,7 +134,7 @@ func holesFilled(s string) string {
 	return regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1")
 }
 
-// checkStatus takes "200", "200-299", and both after commas.
+// checkStatus accepts "200", "200-299", and lists of both with commas.
 func checkStatus(at any) string {
 	if _, err := ParseStatus(*at.(*string)); err != nil {
 		return err.Error()

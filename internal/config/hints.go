@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// hint says what a message of the YAML library about a line usually means.
+// hint returns the usual mistake behind a message of the YAML library about a line.
 func hint(data []byte, line int, msg string) string {
 	switch {
 	case strings.Contains(msg, "mapping values are not allowed"):
@@ -53,7 +53,7 @@ func missingColon(data []byte, line int) string {
 	return "is the line indented as those of the same level?"
 }
 
-// otherNames are keys of other programs for what hinit calls otherwise.
+// otherNames maps keys of other programs to hinit's keys.
 var otherNames = map[string]string{
 	"depends_on": "needs", "after": "needs", "requires": "needs", "environment": "env", "working_dir": "cwd", "working_directory": "cwd", "directory": "cwd",
 	"workdir": "cwd", "cmd": "command", "exec": "command", "entrypoint": "command", "healthcheck": "checks", "liveness_probe": "checks", "readiness_probe": "checks",
@@ -78,7 +78,7 @@ func snake(key string) string {
 	return b.String()
 }
 
-// strange names a character of a key that looks like a blank or like nothing.
+// strange names an invisible character of a key.
 func strange(key string) string {
 	for _, r := range key {
 		if r > unicode.MaxASCII && (unicode.IsSpace(r) || unicode.Is(unicode.Cf, r)) {
@@ -91,7 +91,7 @@ func strange(key string) string {
 // units are the words that people write for units of a duration.
 var units = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h")
 
-// durationHint says how to write what was probably meant by a duration, "" where that is not clear.
+// durationHint returns the probably intended duration in valid form, "" where it is not clear.
 func durationHint(text string) string {
 	text = units.Replace(strings.ToLower(text))
 	days := 0

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// ImageDir holds what docker/remove-s6 has learnt of the agent's image while that was built. Only root can write it.
+// ImageDir holds the facts about the agent's image that docker/remove-s6 wrote during the build. Only root can write it.
 const ImageDir = "/usr/share/hinit/image"
 
-// Image is what the agent's image does by itself, where its versions differ. The zero value is an image that nothing is known of:
-// hinit then does what the image of July 2026 does.
+// Image describes the behaviour of the agent's image, where its versions differ. The zero value is an unknown image: hinit then
+// behaves as the image of July 2026.
 type Image struct {
 	Version     string   // of the agent, "" when nothing is known of the image
 	Stamp       string   // another one for each build of the image
@@ -29,7 +29,7 @@ type Image struct {
 	Beyond []string
 }
 
-// readImage reads what is known of the image in dir. Files that others than root can change count as missing.
+// readImage reads the facts about the image in dir. Files that others than root can change count as missing.
 func readImage(dir string) (m Image) {
 	read := func(name string) string {
 		data, doubt, err := readFile(filepath.Join(dir, name))
@@ -62,7 +62,7 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// image takes over what the image decides and nothing else does. It returns the exit codes that park a gateway.
+// image applies the image's decisions to keys that are not set. It returns the exit codes that park a gateway.
 func (l *loader) image() (gatewayParks []int) {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {

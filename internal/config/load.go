@@ -21,7 +21,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxFileSize bounds what is read into PID 1; a configuration is a few kilobytes.
+// maxFileSize bounds the memory of PID 1 for the file; a configuration has a few kilobytes.
 const maxFileSize = 1 << 20
 
 // Options says where a configuration is to be found.
@@ -34,7 +34,7 @@ type Options struct {
 	// Plain: the configuration is for a plain supervisor. It has no agent, no profiles, no built-in services and no hooks; the
 	// variables of the Hermes image set nothing.
 	Plain bool
-	// ImageDir is where to look for what is known of the agent's image; "": [ImageDir].
+	// ImageDir is the directory with the facts about the agent's image; "": [ImageDir].
 	ImageDir string
 	// Env looks up an environment variable, as [os.LookupEnv] does, which is used when it is nil.
 	Env func(name string) (string, bool)
@@ -84,7 +84,7 @@ func (l *loader) lookup(name string) (string, bool) {
 	return v, ok && v != ""
 }
 
-// read finds the file and returns what is in it, nothing when there is none.
+// read finds the file and returns its content, nil when there is none.
 func (l *loader) read(path string) ([]byte, error) {
 	named := ""
 	if path == "" {
@@ -124,8 +124,8 @@ func (l *loader) build(data []byte) (*Config, error) {
 	return l.cfg, nil
 }
 
-// readFile reads a regular file of bounded size. Opening anything else could block for ever. The doubt is who else than root can
-// change what is in it, now or by the next look.
+// readFile reads a regular file of bounded size. Opening anything else could block for ever. The doubt names a user besides
+// root with the right to change the content, now or before the next read.
 func readFile(path string) ([]byte, *trust.Doubt, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -156,7 +156,7 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	return data, doubt, nil
 }
 
-// shown returns an error for a file in doubt that may not be for whoever has put it there: messages quote what is in it.
+// shown returns an error for a file in doubt that the user who put it there may not be allowed to read: messages quote its content.
 func shown(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -232,7 +232,7 @@ func (l *loader) warn(format string, args ...any) {
 	l.cfg.Warnings = append(l.cfg.Warnings, fmt.Sprintf(format, args...))
 }
 
-// finish turns the defaults into the configuration, with doc, which may be nil, as the file.
+// finish completes the configuration from the defaults and from doc, the content of the file. doc may be nil.
 func (l *loader) finish(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
@@ -290,7 +290,7 @@ func (l *loader) profileLogs(d *decoder, n *yaml.Node) {
 	}
 }
 
-// applyEnv lets the environment win over what the file said.
+// applyEnv sets the keys whose variables are set. The environment wins over the file.
 func (l *loader) applyEnv(fields []field[Config]) {
 	for _, f := range fields {
 		if f.env == "" || l.plain && strings.HasPrefix(f.env, "HERMES_") {
@@ -329,7 +329,7 @@ func (l *loader) applyEnv(fields []field[Config]) {
 	}
 }
 
-// restartProblem reports a policy that contradicts itself, at the first of its keys that somebody set.
+// restartProblem reports a policy that contradicts itself, at the first of its keys that is set.
 func (l *loader) restartProblem(prefix, reason string) {
 	var at origin
 	for _, name := range restartPairs {

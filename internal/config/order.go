@@ -10,7 +10,7 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// Need is what a service or a gateway waits for before it starts.
+// Need is a state of another service that a service or a gateway waits for before it starts.
 type Need struct {
 	Name     string // of a service; gateway-NAME is the gateway of a profile
 	Until    string // one of the Until constants
@@ -39,7 +39,7 @@ const (
 const (
 	OnceBoot      = "boot"       // at each boot of the container
 	OnceEachStart = "each-start" // at each boot, and before each later start of a service that needs it
-	OnceManual    = "manual"     // when somebody asks for it
+	OnceManual    = "manual"     // on request
 )
 
 // The values of [Schedule].Missed.
@@ -70,7 +70,7 @@ func (s *Service) WantedUp() bool {
 	return s.Enabled && (!s.IsTask() || s.Task.Once == OnceBoot || s.Task.Once == OnceEachStart)
 }
 
-// Profile is what one profile has of its own, complete with what it inherits. The values of Env are templates.
+// Profile has the settings of one profile, inherited ones included. The values of Env are templates.
 type Profile struct {
 	Restart   Restart
 	Stop      Stop
@@ -91,10 +91,10 @@ func (c *Config) ProfileOf(name string) Profile {
 	return Profile{Restart: c.Restart, Stop: c.Stop, Setup: c.Agent.Setup, Deaf: c.Agent.Deaf.Action}
 }
 
-// gatewayPrefix begins what a gateway is called as a service.
+// gatewayPrefix begins the service name of a gateway.
 const gatewayPrefix = "gateway-"
 
-// needsFields are the keys of what must be there before something starts, and of what it follows.
+// needsFields are the keys needs and restart_on.
 func needsFields[T any](needs func(*T) *[]Need, restartOn func(*T) *[]string) []field[T] {
 	return []field[T]{
 		{

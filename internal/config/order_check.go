@@ -12,7 +12,7 @@ type owner struct {
 	restartOn    *[]string
 }
 
-// order checks what needs what, once everything is known, and settles what a need waits for.
+// order checks the needs of all services, and sets the default state that each need waits for. Call it when all services are known.
 func (l *loader) order() {
 	c := l.cfg
 	var owners []owner
@@ -50,7 +50,7 @@ func (l *loader) order() {
 	}
 }
 
-// need settles one need and reports whether it counts.
+// need completes one need, and reports whether it is in force.
 func (l *loader) need(o owner, n *Need) bool {
 	key := o.prefix + "needs"
 	s, isService := l.cfg.Services[n.Name]
@@ -106,7 +106,7 @@ func (l *loader) known(key string, line int, name string) bool {
 	return false
 }
 
-// edge leads from an owner to what it names.
+// edge is a reference from an owner to a name in its needs.
 type edge struct {
 	to   string
 	line int

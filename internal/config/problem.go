@@ -27,7 +27,7 @@ func (p *Problem) Error() string {
 	}
 }
 
-// problems collects what is wrong, in any order.
+// problems collects mistakes, in any order.
 type problems struct {
 	file string
 	list []*Problem

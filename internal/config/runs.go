@@ -48,7 +48,7 @@ func (l *loader) runs(d *decoder, n *yaml.Node) {
 	}
 }
 
-// newRun returns what a run is before its own keys are read. A worker of the agent gives up within two seconds of TERM (contract
+// newRun returns a run with the defaults. A worker of the agent gives up within two seconds of TERM (contract
 // kanban, section 22.1).
 func newRun() Run {
 	return Run{Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second}

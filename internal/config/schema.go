@@ -9,29 +9,29 @@ import (
 // field is one key of the configuration below a root of type T. Its meaning stands in the reference (internal/gendocs).
 type field[T any] struct {
 	path     string       // dotted, below the root
-	is       kind         // what its value may be
+	is       kind         // valid values
 	env      string       // environment variable that wins over the file
-	fromEnv  fromEnv      // turns the variable's text into the key's; nil: as it is
+	fromEnv  fromEnv      // converts the variable's text into the key's; nil: no conversion
 	inherits string       // key that this one follows while it is not set
 	alias    string       // path of the key that this one is another spelling of
 	holes    []string     // placeholders its text may use; nil: no template
 	at       func(*T) any // pointer to the value
 	short    bool         // a text in the place of the mapping that the key is in is its value
 
-	// root: it decides what runs as whom, where root works, or how large PID 1 gets. Only a file that only root can change may change it.
+	// root: the key decides which user runs what, where root works, or how large PID 1 gets. It counts only in a file that root alone can change.
 	root bool
 }
 
-// kind is what a value may be, beyond its Go type.
+// kind describes the valid values of a key, beyond its Go type.
 type kind struct {
 	name  string // how the reference and errors name it; empty: by the Go type
 	check check
 }
 
 type (
-	// check gets the pointer that field.at returns. It returns what is wrong with the value, "" for nothing.
+	// check gets the pointer that field.at returns. It returns the fault of the value, "" for none.
 	check func(at any) string
-	// fromEnv returns the text to use and what is wrong with it.
+	// fromEnv returns the text to use, and its fault, "" for none.
 	fromEnv func(text string) (string, string)
 )
 
@@ -195,7 +195,7 @@ func profileLogFields() []field[LogLimits] {
 	return logFields("", "logs.", func(l *LogLimits) *LogLimits { return l })
 }
 
-// logFields is to [LogLimits] what restartFields is to [Restart].
+// logFields returns the keys of a [LogLimits] below prefix.
 func logFields[T any](prefix, inherited string, of func(*T) *LogLimits) []field[T] {
 	fields := []field[T]{
 		{path: "max_size_mb", is: between(1, 1<<20), at: func(t *T) any { return &of(t).MaxSizeMB }},
@@ -234,7 +234,7 @@ func restartFields[T any](prefix, inherited string, of func(*T) *Restart) []fiel
 
 func signalWords() string { return "signal: `" + strings.Join(signalNames(), "`, `") + "`" }
 
-// stopFields is to [Stop] what restartFields is to [Restart].
+// stopFields returns the keys of a [Stop] below prefix.
 func stopFields[T any](prefix, inherited string, of func(*T) *Stop) []field[T] {
 	fields := []field[T]{
 		{path: "signal", is: kind{name: signalWords()}, at: func(t *T) any { return &of(t).Signal }},

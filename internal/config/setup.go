@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Setup is what a process sets about itself before it becomes its command, what is allowed to it, and how operators reach it. The zero value
+// Setup has the settings that a process makes before it becomes its command, its permissions, and the ways for operators to reach it. The zero value
 // sets nothing.
 type Setup struct {
 	EnvFile    Paths // files of variables; a missing one is no error where the path follows a "-"
@@ -51,7 +51,7 @@ const (
 	IOIdle       = "idle"
 )
 
-// Memory is how much memory all processes of a service together may have; 0 is no limit. hinit looks every few seconds.
+// Memory limits the memory of all processes of a service together; 0 is no limit. hinit measures it every few seconds.
 type Memory struct {
 	Warn    Bytes // from here on hinit says so
 	Restart Bytes // from here on it is restarted
@@ -60,7 +60,7 @@ type Memory struct {
 // Set reports whether there is a limit.
 func (m Memory) Set() bool { return m.Warn > 0 || m.Restart > 0 }
 
-// Switch is on, off, or what hinit makes of it.
+// Switch is on, off, or auto, which hinit resolves.
 type Switch string
 
 // The values of [Switch].
@@ -109,7 +109,7 @@ func (b Bytes) text() string {
 	return strconv.FormatUint(n, 10)
 }
 
-// inherited is a Setup of its own that begins as s.
+// inherited returns a copy of s that can be changed.
 func (s Setup) inherited() Setup {
 	s.Limits, s.EnvFile, s.Operation.StopCommand = maps.Clone(s.Limits), slices.Clone(s.EnvFile), slices.Clone(s.Operation.StopCommand)
 	return s
@@ -202,7 +202,7 @@ func checkUmask(at any) string {
 	return ""
 }
 
-// checkSetup says what is wrong with values that are in order one by one: the key and the reason, "" for nothing.
+// checkSetup finds values that are valid alone and contradict each other. It returns the key and the reason, "" for none.
 func checkSetup(s *Setup) (key, reason string) {
 	switch m := s.Memory; {
 	case s.Priority.IONice.Class == "" && s.Priority.IONice.Level != 0:
@@ -222,7 +222,7 @@ func (l *loader) finishSetup(s *Setup, prefix string) {
 	}
 }
 
-// leastMemory is what a program of any kind has.
+// leastMemory is the smallest memory limit that hinit accepts: every program has more.
 const leastMemory = 1 << 20
 
 func (d *decoder) bytes(n *yaml.Node, key string, at *Bytes) {

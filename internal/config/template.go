@@ -13,15 +13,15 @@ const (
 	holeProfile     = "profile"      // name of the profile
 	holeProfileHome = "profile_home" // home directory of the profile
 	holeTo          = "to"           // new name, in a rename
-	holeTask        = "task"         // what a one-shot run is for
-	holeOptions     = "options"      // a whole word: the words that who asks for a run adds
+	holeTask        = "task"         // the task of a one-shot run
+	holeOptions     = "options"      // a whole word: the words that the client adds
 )
 
 // AgentDecides reports whether the agent may put text into a command or an address that belongs to this user: only where the user is
 // the agent itself. The agent writes the .env of its profiles, so a template of any other user takes {env:NAME} from hinit.yaml alone.
 func (c *Config) AgentDecides(user string) bool { return user == "" || user == c.Agent.User }
 
-// FillVariables replaces every {env:NAME} in text by what value returns.
+// FillVariables replaces every {env:NAME} in text by the result of value.
 func FillVariables(text string, value func(name string) string) string {
 	const begin = "{env:"
 	var b strings.Builder
@@ -154,7 +154,7 @@ func holeName(s string) string {
 	return ""
 }
 
-// checkTemplate says what is wrong with the placeholders of s when only those in known have a meaning there.
+// checkTemplate returns the fault of the placeholders of s, "" for none. Only the placeholders in known are valid.
 func checkTemplate(s string, known []string) string {
 	problem := ""
 	scanTemplate(s, func(name string) (string, bool) {

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// unreadable finds the first byte that a YAML file can't have, and says what is wrong with it; "" when there is none. The library
+// unreadable describes the first byte that a YAML file can't have; "" when there is none. The library
 // knows neither the line nor the column of such a byte. A file that begins as one of UTF-16 is left to the library.
 func unreadable(data []byte) (line int, what string) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
@@ -32,7 +32,7 @@ func unreadable(data []byte) (line int, what string) {
 	return 0, ""
 }
 
-// mostLines and mostBytes are how large a file may be whose mistake is looked for line by line: that parses it once for each line.
+// mostLines and mostBytes bound the files in which hinit searches a mistake line by line: that parses the file once for each line.
 const (
 	mostLines = 500
 	mostBytes = 64 << 10

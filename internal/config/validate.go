@@ -71,7 +71,7 @@ func checkFileName(at any) string {
 	return ""
 }
 
-// checkParallel refuses what does not say how many gateways start at the same time.
+// checkParallel accepts auto or a positive number.
 func checkParallel(at any) string {
 	s := *at.(*string)
 	if n, err := strconv.Atoi(s); s != ParallelAuto && (err != nil || n < 1) {
@@ -80,7 +80,7 @@ func checkParallel(at any) string {
 	return ""
 }
 
-// checkUser refuses what can be neither a user nor user:group. Whether the user exists shows only in the container.
+// checkUser accepts the form of a user or of user:group. Only the container knows whether the user exists.
 func checkUser(at any) string {
 	s := *at.(*string)
 	user, group, both := strings.Cut(s, ":")
@@ -109,7 +109,7 @@ func checkCommand(at any) string {
 	return ""
 }
 
-// checkInputs refuses what cannot be a path or a glob of the inputs of a hook.
+// checkInputs accepts paths and globs as inputs of a hook.
 func checkInputs(at any) string {
 	for _, p := range *at.(*[]string) {
 		if reason := checkDirTemplate(&p); reason != "" && !strings.HasPrefix(p, "$") {
@@ -168,7 +168,7 @@ func optional(k kind) kind {
 	}}
 }
 
-// checkCodes takes what a process can exit with and a shell can show.
+// checkCodes accepts exit codes from 0 to 255.
 func checkCodes(at any) string {
 	for _, n := range *at.(*[]int) {
 		if n < 0 || n > 255 {
@@ -188,7 +188,7 @@ func oneOf(words ...string) kind {
 	}}
 }
 
-// checkRestart says what is wrong with a policy whose single values are in order.
+// checkRestart returns the fault of a policy whose single values are valid, "" for none.
 func checkRestart(r *Restart) string {
 	if r.Max < r.Initial {
 		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.Initial))
@@ -237,7 +237,7 @@ func serviceName(s string) bool {
 	return s != "" && len(s) <= serviceNameMax
 }
 
-// secondsOrDuration takes "7.5" as "7.5s".
+// secondsOrDuration reads "7.5" as "7.5s".
 func secondsOrDuration(text string) (string, string) {
 	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
 		return strconv.FormatFloat(f, 'f', -1, 64) + "s", ""

@@ -61,7 +61,7 @@ func ShellTruthy(s string) bool {
 	return false
 }
 
-// PlainlyFalse reports whether s is a word that somebody writes to switch a thing off. A value that is neither true nor
+// PlainlyFalse reports whether s is a word that switches a thing off. A value that is neither true nor
 // plainly false deserves a warning.
 func PlainlyFalse(s string) bool {
 	switch strings.ToLower(s) {

@@ -1,4 +1,4 @@
-// Package keep saves what the first boot has made of an empty data directory, in the build of an image. The boot of a container with an
+// Package keep saves the files of a first boot from an empty data directory, in the build of an image. The boot of a container with an
 // empty volume copies it.
 //
 // It promises that no secret and no state of one container is saved. It starts no goroutine.

@@ -1,4 +1,4 @@
-// Package kept is the format of what the image keeps for an empty data directory: the boot reads it, and package keep writes it in the build.
+// Package kept is the format of the image's files for an empty data directory: the boot reads it, and package keep writes it in the build.
 //
 // It promises that both mean the same files. It starts no goroutine.
 package kept
@@ -49,7 +49,7 @@ type Record struct {
 // Home is the record beside the seed.
 type Home struct {
 	Record
-	Files []File `json:"files"` // a directory comes before what is in it
+	Files []File `json:"files"` // a directory comes before its files
 }
 
 // Read reads the record beside a seed.

@@ -12,26 +12,26 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// lookAtAll looks at the whole volume. After an error, which is about the volume, the known profiles stay known.
-func (w *Watcher) lookAtAll(ctx context.Context) error {
+// scanAll scans the whole volume. After an error, which is about the volume, the known profiles stay known.
+func (w *Watcher) scanAll(ctx context.Context) error {
 	began := time.Now()
 	w.settled()
 	w.sure = false
-	err := w.lookAtVolume(ctx)
+	err := w.scanVolume(ctx)
 	w.warnVolume(err)
-	w.looked = began
+	w.scannedAt = began
 	w.rest(began, err)
 	return err
 }
 
-// Looks that take long are far between: a share of time is theirs, however many names there are.
+// Long scans are rare: they get a fixed share of the time, however many names there are.
 const (
-	pollShare = 20                    // a poll takes one part in so many
-	lookShare = 10                    // and a look that a notification asks for
-	longLook  = 20 * time.Millisecond // what is shorter need not wait
+	pollShare = 20                    // polls take at most one part of the time in so many
+	scanShare = 10                    // scans that notifications start take at most one part in so many
+	longScan  = 20 * time.Millisecond // shorter scans are not limited
 )
 
-// rest sets when the next look is due.
+// rest sets when the next scan is due.
 func (w *Watcher) rest(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)
@@ -40,12 +40,12 @@ func (w *Watcher) rest(began time.Time, err error) {
 		pause = w.o.Poll
 	}
 	w.nextPoll = now.Add(max(pause, pollShare*took))
-	if took > longLook {
-		w.rests = now.Add(lookShare * took)
+	if took > longScan {
+		w.rests = now.Add(scanShare * took)
 	}
 }
 
-func (w *Watcher) lookAtVolume(ctx context.Context) error {
+func (w *Watcher) scanVolume(ctx context.Context) error {
 	w.startHints()
 	defer func() { w.warnHints() }()
 	began := time.Now()
@@ -54,7 +54,7 @@ func (w *Watcher) lookAtVolume(ctx context.Context) error {
 		return err
 	}
 	defer d.Close()
-	w.hint(d, ".", w.store.root) // before looking, so that what changes later isn't missed
+	w.hint(d, ".", w.store.root) // before the scan, so that what changes later isn't missed
 	if !w.store.answers(profilesDir) {
 		return errSilent
 	}
@@ -81,17 +81,17 @@ func (w *Watcher) lookAtVolume(ctx context.Context) error {
 	w.spare = slices.DeleteFunc(w.spare, func(name string) bool { return !w.candidates[name] })
 	w.hintHomes(d, l)
 
-	w.lookAt(ctx, d, Default, true)
+	w.scanHome(ctx, d, Default, true)
 	for _, name := range l.marked {
-		w.lookAt(ctx, d, name, true)
+		w.scanHome(ctx, d, name, true)
 	}
 	for _, name := range l.unmarked {
 		if w.known[name] != nil { // only its marker is gone
-			w.lookAt(ctx, d, name, false)
+			w.scanHome(ctx, d, name, false)
 		}
 	}
 	for _, name := range w.haveMarker(d) { // it came since
-		w.lookAt(ctx, d, name, true)
+		w.scanHome(ctx, d, name, true)
 	}
 	w.dir, w.sure = l.dir, len(l.silent) == 0 && l.dir.before(began)
 	return ctx.Err()
@@ -111,14 +111,14 @@ func (w *Watcher) haveMarker(d *fsutil.Dir) (names []string) {
 	return names
 }
 
-// poll looks for changes that no notification told of. It compares the times of the files that matter, and looks at everything only
+// poll looks for changes that no notification told of. It compares the times of the files that matter, and scans everything only
 // where that is not enough.
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
-	remotely := w.remote && began.Sub(w.looked) >= w.o.IdlePoll // where the times of directories may mean nothing
+	remotely := w.remote && began.Sub(w.scannedAt) >= w.o.IdlePoll // where the times of directories may mean nothing
 	changed, all := w.changedTimes()
 	if all || remotely {
-		_ = w.lookAtAll(ctx) // its error has become a warning
+		_ = w.scanAll(ctx) // its error has become a warning
 		return
 	}
 	if len(changed) > 0 {
@@ -130,14 +130,14 @@ func (w *Watcher) poll(ctx context.Context) {
 		}
 		defer d.Close()
 		for _, name := range changed {
-			w.lookAt(ctx, d, name, false)
+			w.scanHome(ctx, d, name, false)
 		}
 	}
 	w.rest(began, nil)
 }
 
-// changedTimes compares the times of the files that matter with the times of the last look. It returns the profiles whose files
-// have changed and the directories that have got the marker. all means that only a look at everything tells more.
+// changedTimes compares the times of the files that matter with the times of the last scan. It returns the profiles whose files
+// have changed and the directories that have got the marker. all means that only a full scan tells more.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if !w.sure || w.moreHints() || w.store.isSilent(profilesDir) {
 		return nil, true
@@ -211,8 +211,8 @@ func (w *Watcher) drop(d *fsutil.Dir, here map[string]bool) {
 	}
 }
 
-// lookAtDirty looks at the homes that were hinted at, and at what has come to profiles/.
-func (w *Watcher) lookAtDirty(ctx context.Context) {
+// scanDirty scans the homes with notifications, and new names in profiles/.
+func (w *Watcher) scanDirty(ctx context.Context) {
 	fresh := slices.Sorted(maps.Keys(w.fresh))
 	names := make([]string, 0, len(w.dirty))
 	for name := range w.dirty {
@@ -231,25 +231,25 @@ func (w *Watcher) lookAtDirty(ctx context.Context) {
 	}
 	defer d.Close()
 	for _, name := range fresh {
-		if w.lookAtNew(ctx, d, name) {
+		if w.scanNew(ctx, d, name) {
 			continue
 		}
-		if w.markAll(); !w.isDue(time.Now()) { // the last look at everything took too long for another one now
+		if w.markAll(); !w.isDue(time.Now()) { // the last full scan took too long for another one now
 			break
 		}
-		_ = w.lookAtAll(ctx) // which sees the others too; its error has become a warning
+		_ = w.scanAll(ctx) // which sees the others too; its error has become a warning
 		return
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		w.lookAt(ctx, d, name, false)
+		w.scanHome(ctx, d, name, false)
 	}
 }
 
-// lookFor looks for one profile, see [Watcher.Find].
-func (w *Watcher) lookFor(ctx context.Context, name string) error {
+// scanFor looks for one profile, see [Watcher.Find].
+func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	if w.dirtyAll {
-		return w.lookAtAll(ctx) // it is due
+		return w.scanAll(ctx) // it is due
 	}
 	if w.known[name] != nil {
 		return nil
@@ -261,8 +261,8 @@ func (w *Watcher) lookFor(ctx context.Context, name string) error {
 	}
 	defer d.Close()
 	err = ctx.Err()
-	if !w.lookAtNew(ctx, d, name) {
-		err = w.lookAtAll(ctx)
+	if !w.scanNew(ctx, d, name) {
+		err = w.scanAll(ctx)
 	}
 	if err == nil && w.known[name] == nil && w.isFull() && d.Has(filepath.Join(profilesDir, name, w.store.marker)) == nil {
 		return limitError(filepath.Join(w.store.root, profilesDir), w.store.max)
@@ -270,10 +270,10 @@ func (w *Watcher) lookFor(ctx context.Context, name string) error {
 	return err
 }
 
-// lookAtNew looks at one name in profiles/ that something has happened to, and reports whether that is enough. Otherwise
-// everything must be looked at. That is so when the name was something else before, is a link, can't be a profile, does not
+// scanNew scans one name in profiles/ that something has happened to, and reports whether that is enough. Otherwise
+// everything must be scanned. That is so when the name was something else before, is a link, can't be a profile, does not
 // answer or can't be watched.
-func (w *Watcher) lookAtNew(ctx context.Context, d *fsutil.Dir, name string) bool {
+func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if usable(name) != nil {
 		return false
 	}
@@ -287,7 +287,7 @@ func (w *Watcher) lookAtNew(ctx context.Context, d *fsutil.Dir, name string) boo
 		if err != nil || !info.IsDir() || !w.hints.watchesAt(path, stampOf(info)) {
 			return false
 		}
-		w.lookAt(ctx, d, name, false) // it was seen already
+		w.scanHome(ctx, d, name, false) // it was seen already
 		return true
 	case errors.Is(err, fs.ErrNotExist):
 		w.forgetCandidate(name)
@@ -298,7 +298,7 @@ func (w *Watcher) lookAtNew(ctx context.Context, d *fsutil.Dir, name string) boo
 		w.forgetCandidate(name)
 		return true
 	case w.candidates[name] && w.hints.watchesAt(path, stampOf(info)):
-		w.lookAt(ctx, d, name, false)
+		w.scanHome(ctx, d, name, false)
 		return true
 	case w.hints.watches(stampOf(info)):
 		return false // a directory that was renamed
@@ -306,11 +306,11 @@ func (w *Watcher) lookAtNew(ctx context.Context, d *fsutil.Dir, name string) boo
 	complete := !w.partial
 	w.makeRoom()
 	w.candidates[name] = true
-	w.hintSpare(name, stampOf(info)) // before looking, so that what changes later isn't missed
+	w.hintSpare(name, stampOf(info)) // before the scan, so that what changes later isn't missed
 	if complete && w.partial {
 		return false
 	}
-	w.lookAt(ctx, d, name, false)
+	w.scanHome(ctx, d, name, false)
 	return true
 }
 
@@ -327,7 +327,7 @@ func (w *Watcher) makeRoom() {
 		return
 	}
 	for name := range w.candidates {
-		if !slices.Contains(w.spare, name) { // what is watched is younger
+		if !slices.Contains(w.spare, name) { // watched directories are younger
 			w.forgetCandidate(name)
 			return
 		}
@@ -346,12 +346,12 @@ func (w *Watcher) isFull() bool {
 	return named >= w.store.max
 }
 
-// limitKey is what the warning about that limit is known by.
+// limitKey identifies the warning about that limit.
 const limitKey = "limit"
 
-// lookAt looks at one home and tells what is new about it. An unknown profile appears if it has the marker; marked says that it
+// scanHome scans one home and tells what is new about it. An unknown profile appears if it has the marker; marked says that it
 // certainly has.
-func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
+func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -372,7 +372,7 @@ func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked
 			return
 		}
 		p := Profile{Name: name, Home: filepath.Join(w.store.root, home)}
-		k = &lookedAt{profile: p}
+		k = &scanned{profile: p}
 		w.known[name] = k
 		delete(w.candidates, name)
 		w.spare = slices.DeleteFunc(w.spare, func(other string) bool { return other == name })
@@ -383,7 +383,7 @@ func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked
 	}
 	var st State
 	began := time.Now()
-	k.looked = began
+	k.scannedAt = began
 	err = d.Together(func(d *fsutil.Dir) (err error) { // not more than this: what is told of it is not the agent's doing
 		k.seen = stampAt(d, filepath.Join(home, stateFile))
 		k.sure = k.seen.before(began)
@@ -402,5 +402,5 @@ func (w *Watcher) lookAt(ctx context.Context, d *fsutil.Dir, name string, marked
 		k.state = st
 		w.o.Notify(StateChanged{Profile: k.profile, State: st})
 	}
-	w.lookAtInput(d, home, k)
+	w.scanInput(d, home, k)
 }
