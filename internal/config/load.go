@@ -349,7 +349,7 @@ func plainDefaults() *Config {
 	if wd, err := os.Getwd(); err == nil {
 		c.Home = wd
 	}
-	c.Agent = Agent{Cwd: "{home}", Ready: ReadyUp, Env: map[string]string{}, Setup: newSetup()}
+	c.Agent = Agent{Cwd: "{home}", Ready: ReadyUp, Settle: c.Agent.Settle, Env: map[string]string{}, Setup: newSetup()}
 	c.Restart.ParkOn, c.Restart.ImmediateOn = []int{}, []int{} // these codes mean something to the agent
 	c.Logs.Dir = "{home}/logs"
 	c.Boot.Hooks = nil

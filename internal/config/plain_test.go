@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/internal/config"
 )
@@ -43,6 +44,14 @@ func TestAPlainSupervisorHasNothingOfTheAgent(t *testing.T) {
 	web, kept := c.Services["web"], c.Services["kept"]
 	if web.Log || !kept.Log || web.Cwd != wd || len(web.Env) != 0 || web.User != "" || len(web.Restart.ParkOn) != 0 {
 		t.Errorf("web is %+v, kept is %+v", web, kept)
+	}
+}
+
+// hinit start of hinit run said "is up" at once of a service that died 0.4 s later.
+func TestAStartOfAPlainSupervisorCountsAfterASecond(t *testing.T) {
+	c, err := loadPlain(t, "services:\n  web: {command: [sleep, \"1\"]}\n", nil)
+	if err != nil || c.Agent.Settle != time.Second {
+		t.Errorf("a start counts after %v (%v)", c.Agent.Settle, err)
 	}
 }
 
