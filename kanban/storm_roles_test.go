@@ -103,7 +103,7 @@ func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) 
 }
 
 func (r *stormRunner) Left(ref Ref) ([]int, bool) {
-	pids, _ := proc.ByEnv(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
+	pids, _ := ProcessesWith(map[string]string{"HERMES_KANBAN_TASK": ref.Task, "HERMES_KANBAN_DB": ref.DB})
 	return pids, true
 }
 

@@ -1,6 +1,7 @@
 // Command hinit-tools has the commands that PID 1 need not link. hinit runs it for explain, tree, profile, topology, logs,
-// events, checks, reload, shell, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6 lead here too. It
-// dispatches to packages tools and applet and does nothing else; it owns no goroutine.
+// events, checks, reload, reexec, notify, wait, shell, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6
+// and of the agent's gateway commands lead here too. It dispatches to packages tools, applet and agentcli and does nothing else; it owns no
+// goroutine.
 package main
 
 import (
@@ -8,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 
+	"hinit/internal/agentcli"
 	"hinit/internal/cli"
 	"hinit/internal/cli/tools"
 	_ "hinit/internal/entry" // where the process begins: s6-svc works where no thread can be made
 	"hinit/internal/proc"
 	"hinit/internal/s6/applet"
+	"hinit/shim/agentuser"
 )
 
 func main() { os.Exit(run(os.Args)) }
@@ -22,10 +25,13 @@ func run(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"hinit-tools"}
 	}
-	if filepath.Base(argv[0]) == proc.LimitsName { // it becomes the agent's command, as the agent's user
+	switch filepath.Base(argv[0]) {
+	case proc.LimitsName: // it becomes the agent's command, as the agent's user
 		code, err := proc.LimitsMain(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
+	case agentuser.NativeName:
+		return gatewayCommand(argv[1:]).Main()
 	}
 	if name, tool, ok := applet.Find(argv[0]); ok {
 		return tool(&applet.Call{
@@ -34,4 +40,12 @@ func run(argv []string) int {
 		})
 	}
 	return tools.Main(argv[1:])
+}
+
+// gatewayCommand is what this process gives to a gateway command of the agent.
+func gatewayCommand(args []string) *agentcli.Call {
+	return &agentcli.Call{
+		Args: args, Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,
+		Dial: func() (agentcli.Supervisor, error) { return cli.Dial() },
+	}
 }

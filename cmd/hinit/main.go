@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"hinit/internal/agentcli"
 	"hinit/internal/cli"
 	"hinit/internal/container"
 	"hinit/internal/container/units"
@@ -29,21 +28,11 @@ func run(argv []string) int {
 		return code
 	case units.StandInName:
 		return units.StandIn()
-	case agentuser.NativeName:
-		return gatewayCommand(argv[1:]).Main()
 	case "init", "tini":
 		return container.Main(argv[0], argv[1:])
 	}
-	if name := filepath.Base(argv[0]); strings.HasPrefix(name, "s6-") || name == "with-contenv" { // a link that leads here
-		return cli.ToolOfS6(argv)
+	if name := filepath.Base(argv[0]); strings.HasPrefix(name, "s6-") || name == "with-contenv" || name == agentuser.NativeName { // a link that leads here
+		return cli.ToolByName(argv)
 	}
 	return cli.Main(argv[1:], cli.Init{Container: container.Main, Plain: container.Plain})
-}
-
-// gatewayCommand is what this process gives to a gateway command of the agent.
-func gatewayCommand(args []string) *agentcli.Call {
-	return &agentcli.Call{
-		Args: args, Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,
-		Dial: func() (agentcli.Supervisor, error) { return cli.Dial() },
-	}
 }

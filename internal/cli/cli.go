@@ -110,8 +110,10 @@ func Verbs(be Init) []Verb {
 		tool("checks", "list what the checks say, ask them now, or pause them"), tool("shell", "open a shell as a service: its user, environment and directory"),
 		tool("signal", "send a signal to the main process of a service"), runOnceVerb(), tool("profile", "make, remove, rename and list profiles"),
 		tool("topology", "tell or change how many gateways serve the profiles"), tool("logs", "print what a gateway or service wrote"),
-		tool("events", "print what has happened: starts, exits with their causes, stops"), notifyVerb(), waitVerb(),
-		tool("reload", "read hinit.yaml again and apply it, or have the named services read their own configuration"), reexecVerb(),
+		tool("events", "print what has happened: starts, exits with their causes, stops"), tool("notify", "post a notice: an event of your own, for whoever waits for it"),
+		tool("wait", "wait until a service is ready or has ended, or for a notice"),
+		tool("reload", "read hinit.yaml again and apply it, or have the named services read their own configuration"),
+		tool("reexec", "replace the running hinit by the binary in its place; everything goes on"),
 		tool("config", "print the effective configuration and where each value came from"),
 		tool("doctor", "check what commonly goes wrong, and say what to do about it"),
 		healthcheckVerb(), versionVerb(),
@@ -236,9 +238,9 @@ func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, 
 // DialPause is the time between two attempts to reach an init that has just been started.
 const DialPause = 20 * time.Millisecond
 
-// dialSoon is dial, for a command that may have come before the init answers: while process 1 is an init that has hardly
+// DialSoon is Dial, for a command that may have come before the init answers: while process 1 is an init that has hardly
 // begun, it tries again.
-func (t *Terminal) dialSoon(ctx context.Context, patience time.Duration) (*client.Client, error) {
+func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*client.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
 		if err == nil || !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) || !beginning() {

@@ -39,9 +39,9 @@ func companionOf(program string, first []string, name, summary string) Verb {
 	}
 }
 
-// ToolOfS6 replaces the process by hinit-tools, which answers to the names of s6's tools. It returns the exit code of these tools for a failed
-// system call.
-func ToolOfS6(argv []string) int {
+// ToolByName replaces the process by hinit-tools, which answers to the names of s6's tools and of the agent's gateway commands. It returns
+// the exit code of s6's tools for a failed system call.
+func ToolByName(argv []string) int {
 	_, err := execBeside(toolsProgram, argv)
 	fmt.Fprintf(os.Stderr, "%s: fatal: cannot run hinit-tools: %v; install it beside hinit\n", filepath.Base(argv[0]), err)
 	return 111

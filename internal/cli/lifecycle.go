@@ -65,9 +65,9 @@ func lifecycle(t *Terminal, c *Call) int {
 	begin := time.Now()
 	patience := *timeout
 	if patience == 0 {
-		patience = bootPatience
+		patience = BootPatience
 	}
-	cl, err := t.dialSoon(ctx, patience)
+	cl, err := t.DialSoon(ctx, patience)
 	if err != nil {
 		return t.Failed(c.Doing(), err)
 	}
@@ -149,8 +149,8 @@ func allMeans(verb string) string {
 	return "every gateway, and every service that hinit.yaml enables or that is wanted up"
 }
 
-// bootPatience is how long a command waits for a hinit that is still booting when it is not told.
-const bootPatience = 30 * time.Second
+// BootPatience is how long a command waits for a hinit that is still booting when it is not told.
+const BootPatience = 30 * time.Second
 
 // everything is what --all means for a verb, once hinit knows all there is. Where the data volume does not answer, that is what hinit
 // knows already, and half of the patience is left for it.
@@ -240,7 +240,7 @@ func runOnce(t *Terminal, c *Call) int {
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	begin := time.Now()
-	cl, err := t.dialSoon(ctx, min(*timeout, bootPatience))
+	cl, err := t.DialSoon(ctx, min(*timeout, BootPatience))
 	if err != nil {
 		return t.Failed(fmt.Sprintf("run %q once", names[0]), err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"hinit/internal/cmdline"
+	"hinit/internal/reexec"
 	"hinit/internal/version"
 )
 
@@ -17,7 +18,8 @@ func versionVerb() Verb {
 				return code
 			}
 			if *handover {
-				return showHandover(t)
+				fmt.Fprintln(t.Out, reexec.Format) // what hinit reexec asks a new binary
+				return cmdline.Done
 			}
 			if *asJSON {
 				return t.Failed(c.Doing(), WriteJSON(t.Out, version.Get()))

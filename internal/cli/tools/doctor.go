@@ -116,7 +116,7 @@ func (x *examination) init() (cl *client.Client, plain string) {
 	for _, s := range st.Services {
 		x.service(s)
 	}
-	if cli.Visible(st.Init) {
+	if visible(st.Init) {
 		x.memory(st)
 		if n := unreaped(st.Init.PID, reapTime); n > 0 {
 			x.found.Failed("zombies", "%d ended processes are not reaped", n)
@@ -152,7 +152,7 @@ func (x *examination) lease(in client.Init) {
 
 // binary checks whether the init runs what lies in its place, and what this command is.
 func (x *examination) binary(in client.Init) {
-	if cli.Visible(in) && in.BinaryID != "" && !cli.Runs(in, in.Binary) {
+	if visible(in) && in.BinaryID != "" && !runsFile(in, in.Binary) {
 		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
 		return
 	}

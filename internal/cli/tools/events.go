@@ -64,7 +64,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		if *asJSON {
 			return cli.JSONLineTo(t.Out, e)
 		}
-		_, err := fmt.Fprintln(t.Out, show.Line(cli.EventLine(e)))
+		_, err := fmt.Fprintln(t.Out, show.Line(eventLine(e)))
 		return err
 	}
 	for _, e := range past {

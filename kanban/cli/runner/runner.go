@@ -270,7 +270,7 @@ func (r *Runner) adopt(w kanban.Worker) {
 	}
 	r.adopted[w.PID] = true
 	guard.Go("waiting for a worker", func() {
-		proc.Await(w.PID)
+		kanban.AwaitProcess(w.PID)
 		r.mu.Lock()
 		delete(r.adopted, w.PID)
 		r.mu.Unlock()
@@ -303,7 +303,7 @@ func (r *Runner) Left(ref kanban.Ref) (pids []int, ok bool) {
 // scanTime is how long a look at all processes may take. The environment of one can't be read while its cgroup keeps it from running.
 const scanTime = 5 * time.Second
 
-// byEnv is [proc.ByEnv]; ok is false when it takes too long. One scan is under way at a time.
+// byEnv is [kanban.ProcessesWith]; ok is false when it takes too long. One scan is under way at a time.
 func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
 	select {
 	case r.scans <- struct{}{}:
@@ -314,7 +314,7 @@ func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
 	var found []int
 	var all bool
 	guard.Go("looking for processes", func() {
-		found, all = proc.ByEnv(vars)
+		found, all = kanban.ProcessesWith(vars)
 		<-r.scans
 		close(done)
 	})

@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
@@ -17,9 +18,9 @@ import (
 	"hinit/internal/reexec"
 )
 
-func reexecVerb() Verb {
-	return Verb{
-		Name: "reexec", Doing: "re-execute hinit", Args: "[--binary FILE] [--json]", Summary: "replace the running hinit by the binary in its place; everything goes on",
+func reexecVerb() cli.Verb {
+	return cli.Verb{
+		Name: "reexec", Doing: "re-execute hinit", Args: "[--binary FILE] [--json]",
 		Help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
 one that does not work, or that others than root could write, is refused and nothing changes.`,
 		Run: reexecute,
@@ -35,7 +36,7 @@ type reexecReport struct {
 	Same    bool   `json:"same"`    // it is the binary that ran before, so nothing has changed
 }
 
-func reexecute(t *Terminal, c *Call) int {
+func reexecute(t *cli.Terminal, c *cli.Call) int {
 	file := c.Flags.String("binary", "", "become this `FILE` (default: the one the running hinit was started from)")
 	asJSON := c.Flags.Bool("json", false, "print JSON")
 	if _, code, ok := c.Parse(t, 0, 0); !ok {
@@ -58,14 +59,14 @@ func reexecute(t *Terminal, c *Call) int {
 	if err := tryImage(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
-	same := Runs(before.Init, path) // afterwards every hinit runs it
+	same := runsFile(before.Init, path) // afterwards every hinit runs it
 	after, err := cl.Reexec(ctx, *file)
 	if err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
 	if *asJSON {
 		report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
-		return t.Failed(c.Doing(), WriteJSON(t.Out, report))
+		return t.Failed(c.Doing(), cli.WriteJSON(t.Out, report))
 	}
 	fmt.Fprintf(t.Out, "hinit %s is image %d now", after.Version, after.Image)
 	if same {
@@ -76,15 +77,15 @@ func reexecute(t *Terminal, c *Call) int {
 	return cmdline.Done
 }
 
-// Runs reports whether the program that an init runs is a file. It is false where that can't be told: from outside the
+// runsFile reports whether the program that an init runs is a file. It is false where that can't be told: from outside the
 // container, file numbers mean something else.
-func Runs(in client.Init, path string) bool {
-	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && Visible(in)
+func runsFile(in client.Init, path string) bool {
+	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && visible(in)
 }
 
-// Visible reports whether the init's pid is the init's in this PID namespace too. The process starts before its hinit: on a busy
+// visible reports whether the init's pid is the init's in this PID namespace too. The process starts before its hinit: on a busy
 // machine an engine takes seconds between the two.
-func Visible(in client.Init) bool {
+func visible(in client.Init) bool {
 	st, err := procstat.Read(in.PID)
 	return err == nil && isOf(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
 }
@@ -116,12 +117,6 @@ func tryImage(path string) error {
 		return fmt.Errorf("%q speaks format %q of the handover and the running hinit %d; restart the container for that", path, show.Line(firstLine(string(said))), reexec.Format)
 	}
 	return nil
-}
-
-// showHandover is what tryImage asks.
-func showHandover(t *Terminal) int {
-	fmt.Fprintln(t.Out, reexec.Format)
-	return cmdline.Done
 }
 
 // firstLine is for messages of one line.

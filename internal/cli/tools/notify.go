@@ -1,4 +1,4 @@
-package cli
+package tools
 
 import (
 	"context"
@@ -8,16 +8,17 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/supervisor"
 )
 
-func notifyVerb() Verb {
-	return Verb{
-		Name: "notify", Args: "KEY [DATA]", Summary: "post a notice: an event of your own, for whoever waits for it",
+func notifyVerb() cli.Verb {
+	return cli.Verb{
+		Name: "notify", Args: "KEY [DATA]",
 		Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
-		Run: func(t *Terminal, c *Call) int {
+		Run: func(t *cli.Terminal, c *cli.Call) int {
 			words, code, ok := c.Parse(t, 1, 2)
 			if !ok {
 				return code
@@ -26,15 +27,15 @@ func notifyVerb() Verb {
 			if len(words) > 1 {
 				n.Data = words[1]
 			}
-			_, err := Ask(t, ShortWait, func(ctx context.Context, cl *client.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
+			_, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
 			return t.Failed(fmt.Sprintf("post the notice %q", n.Key), err)
 		},
 	}
 }
 
-func waitVerb() Verb {
-	return Verb{
-		Name: "wait", Services: true, Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]", Summary: "wait until a service is ready or has ended, or for a notice",
+func waitVerb() cli.Verb {
+	return cli.Verb{
+		Name: "wait", Services: true, Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
 		Help: "ready and exit need a NAME, and end the wait at once where it is so already. A notice has to come\n" +
 			"after the beginning of the wait. The exit code is 1 when the time is over, or when a service can't\n" +
 			"get ready by itself.",
@@ -42,7 +43,7 @@ func waitVerb() Verb {
 	}
 }
 
-func wait(t *Terminal, c *Call) int {
+func wait(t *cli.Terminal, c *cli.Call) int {
 	what := c.Flags.String("for", "", "what to wait for: `ready|exit|notice`")
 	key := c.Flags.String("key", "", "only a notice with the key `K`")
 	timeout := c.Flags.Duration("timeout", 0, "how long to wait, as `D`; for ever without it")
@@ -67,11 +68,11 @@ func wait(t *Terminal, c *Call) int {
 		ctx, cancel = context.WithTimeout(ctx, *timeout)
 		defer cancel()
 	}
-	patience := bootPatience
+	patience := cli.BootPatience
 	if *timeout > 0 {
 		patience = min(patience, *timeout)
 	}
-	cl, err := t.dialSoon(ctx, patience)
+	cl, err := t.DialSoon(ctx, patience)
 	if err != nil {
 		return t.Failed("wait", err)
 	}
@@ -105,7 +106,7 @@ func wait(t *Terminal, c *Call) int {
 		}
 	}
 	if *asJSON {
-		err = WriteJSON(t.Out, came)
+		err = cli.WriteJSON(t.Out, came)
 	} else {
 		_, err = fmt.Fprintln(t.Out, show.Line(line))
 	}
@@ -144,7 +145,7 @@ func (w *waiting) notice(ctx context.Context) (came *waitReport, line string, er
 		if e.Key == "" || w.key != "" && e.Key != w.key || w.first.Name != "" && e.Service != w.first.Name {
 			return nil
 		}
-		came, line = &waitReport{Event: &e}, EventLine(e)
+		came, line = &waitReport{Event: &e}, eventLine(e)
 		return errCame
 	})
 	return came, line, notCame(err)
@@ -194,8 +195,8 @@ func notCame(err error) error {
 	return err
 }
 
-// EventLine is one event in a line for people.
-func EventLine(e client.Event) string {
+// eventLine is one event in a line for people.
+func eventLine(e client.Event) string {
 	if e.Lost > 0 {
 		return fmt.Sprintf("(%d older events are lost)", e.Lost)
 	}
