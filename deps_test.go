@@ -50,6 +50,7 @@ var floors = map[string]int{
 
 	"hinit/internal/container/bootstatus":  4,
 	"hinit/internal/container/owners":      4,
+	"hinit/internal/container/prepare":     7, // the boot before the first service
 	"hinit/internal/container/signals":     5,
 	"hinit/internal/container/health":      5,
 	"hinit/internal/container/logs":        5,

@@ -39,7 +39,7 @@ var grown = map[string]int{
 	"internal/boot.repair":         28,
 	"internal/config.Agent":        21,
 	"internal/config.Service":      24,
-	"internal/container.container": 31,
+	"internal/container.container": 28,
 	"internal/container.handover":  38,
 	"internal/control.Core":        23,
 	"internal/gateways.Keeper":     23,

@@ -23,7 +23,7 @@ import (
 func (c *container) core() control.Core {
 	return control.Core{
 		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
-		Command: c.keeper.Command, Rescan: c.keeper.Rescan, Reload: c.reloadInTime, Examine: c.examine, Reexec: c.reexec,
+		Command: c.keeper.Command, Rescan: c.keeper.Rescan, Reload: c.registry.ReloadInTime, Examine: c.examine, Reexec: c.reexec,
 		Find: func(ctx context.Context, name string) error {
 			if err := c.holder.Check(); err != nil {
 				return control.Elsewhere(err)
@@ -33,7 +33,10 @@ func (c *container) core() control.Core {
 		Config: func() []client.ConfigEntry { return wireEntries(c.cfg.Load().Effective()) },
 		Init:   c.describe,
 		Settle: func() time.Duration { return c.cfg.Load().Agent.Settle },
-		Boot:   control.Boot{AwaitBoot: c.awaitBoot, Booting: c.booting, Expected: c.expected},
+		Boot: control.Boot{
+			AwaitBoot: c.awaitBoot, Expected: c.stage.Expected,
+			Booting: func() (bool, *client.BootHook) { return !c.boot.IsOver(), c.boot.Hook() },
+		},
 		About: control.About{
 			Output: c.logs.Output, Checks: c.health,
 			Note: func(v *supervisor.Service) string {
@@ -98,7 +101,7 @@ func (c *container) describe() client.Init {
 		PID:   os.Getpid(), Version: version.Get().String(), StartedAt: c.started, Home: c.cfg.Load().Home,
 		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.IsOver(), Hook: c.boot.Hook(),
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
-		Warnings: slices.Concat(own, agents), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.broughtUp()), Repair: c.owners.Status(),
+		Warnings: slices.Concat(own, agents), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.keeper.BroughtUp()), Repair: c.owners.Status(),
 	}
 	if usedUp != "" {
 		info.Warnings = append(info.Warnings, usedUp)

@@ -6,13 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
-	"hinit/internal/blocking"
-	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
 	"hinit/internal/notify"
@@ -45,7 +42,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	// Nothing on the volume needs the socket or the slots. The first process that is started may.
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
-	c.expectServices(cfg)
+	c.stage.ExpectServices(cfg)
 	serving, ok := c.holder.Claim(ctx, b, false)
 	if !ok {
 		return
@@ -81,7 +78,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 // prepare makes the container ready for its first service. It returns false when the container is to end. A nil boot was over long
 // ago.
 func (c *container) prepare(serving context.Context, cfg *config.Config, b *bootRun) bool {
-	if err := c.stage2(serving, cfg, b); err != nil && serving.Err() == nil {
+	if err := c.stage.Run(serving, cfg, b.Ready); err != nil && serving.Err() == nil {
 		b.Ready()
 		c.fatal(err.Error())
 		return false
@@ -97,19 +94,8 @@ func (b *bootRun) openControl(cfg *config.Config) {
 	if cfg.Origin("control.socket") != "default" {
 		path = cfg.Control.Socket
 	}
-	step := b.c.measure("control", func() error {
-		var place boot.Runtime
-		_ = blocking.Do(blocking.Runtime, func() error {
-			place = boot.PrepareRuntime(path, os.LookupEnv, os.Geteuid())
-			return nil
-		})
-		if place.Warning != "" {
-			b.c.Warn("%s", place.Warning)
-		}
-		if place.Socket == "" {
-			return errors.New("there is no place for the control socket, so hinit status and its sisters won't work")
-		}
-		err := b.c.control.Open(place.Socket)
+	step := b.c.stage.Measure("control", func() error {
+		err := b.c.control.OpenAt(path)
 		if dir := b.c.control.Dir(); dir != "" && b.c.agent.Cred != nil {
 			err = errors.Join(err, b.c.agent.Publish(dir, cfg.Agent.User))
 		}
@@ -126,7 +112,7 @@ func (b *bootRun) openS6() {
 	if c.route.Load().Plain || !personality.Wanted() {
 		return
 	}
-	step := c.measure("s6", func() error {
+	step := c.stage.Measure("s6", func() error {
 		err := c.openS6(b.ctx)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // so the container was started, which is no failure
 			c.Warn("%v", err)
@@ -154,8 +140,8 @@ func (b *bootRun) startCmd() {
 		return
 	}
 	b.cmd = true
-	b.c.slotsForCmd(b.ctx)
 	if s6 := b.c.s6.Load(); s6 != nil {
+		b.c.keeper.AwaitSlots(b.ctx, s6.Made())
 		_ = s6.Scan(b.ctx) // it fails when the container has ended
 	}
 	b.c.startCmd(b.ctx)
@@ -170,14 +156,16 @@ func (b *bootRun) StartCmdEarly() {
 
 // bootIsOver tells everybody who waits for it, but not before the profiles are known, which may take longer than the boot does.
 func (c *container) bootIsOver(ctx context.Context) {
-	if c.reading != nil {
-		select {
-		case <-c.reading:
-		case <-ctx.Done():
-		}
-	}
+	c.keeper.AwaitRead(ctx)
 	c.boot.End()
-	c.tellOuter()
+	if c.loop.Snapshot().Stopping {
+		return
+	}
+	guard.Go("saying that the boot is done", func() {
+		if err := notify.Outer("READY=1"); err != nil {
+			c.Warn("cannot say that the boot is done %v", err)
+		}
+	})
 }
 
 // takeOver does what the boot did not do, or did for an earlier term. serving ends with the lock.
@@ -189,12 +177,9 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 	c.registry.Turn.Lock()
 	defer c.registry.Turn.Unlock()
-	if c.reading != nil { // of an earlier term, and the volume was slow
-		select {
-		case <-c.reading:
-		case <-serving.Done():
-			return
-		}
+	c.keeper.AwaitRead(serving) // of an earlier term, and the volume was slow
+	if serving.Err() != nil {
+		return
 	}
 	c.keeper.Reset() // what that has noted since its lease was lost
 	if !c.holder.Serve(serving) {
@@ -211,9 +196,9 @@ func (c *container) takeOver(ctx, serving context.Context) {
 // startServices registers the services and gateways and starts those that are wanted. It returns false when the container is to
 // end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
-	c.phase("services", func() error { return c.registry.Services(ctx, cfg) })
+	c.stage.Phase("services", func() error { return c.registry.Services(ctx, cfg) })
 	if !c.route.Load().Plain {
-		c.phase("profiles", func() error { return c.profiles(ctx, cfg) })
+		c.stage.Phase("profiles", func() error { return c.bringUp(ctx, cfg) })
 	}
 	if cfg.Boot.Strict && c.boot.Failed() {
 		c.fatal("a boot step has failed, and boot.strict is set")
@@ -223,8 +208,8 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 		return false
 	}
 	c.timetable.Serve(ctx, cfg, false)
-	c.sayTimeline()
-	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.bootOptions(cfg), true) })
+	c.stage.SayTimeline()
+	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.BootOptions(cfg), true) })
 	return true
 }
 
@@ -243,35 +228,9 @@ func (c *container) startCmd(ctx context.Context) {
 	}
 }
 
-// phase runs one step of the boot, measures it, and goes on whatever comes of it.
-func (c *container) phase(name string, step func() error) { c.boot.Add(c.measure(name, step)) }
-
-func (c *container) measure(name string, step func() error) client.BootStep {
-	start := time.Now()
-	err := step()
-	p := client.BootStep{Name: name, Seconds: time.Since(start).Seconds()}
-	if err != nil {
-		p.Error = err.Error()
-		c.Warn("%v", err)
-	}
-	return p
-}
-
-// outerTime is how long hinit waits for whoever started it to take that the boot is done.
-const outerTime = 5 * time.Second
-
-// tellOuter says that the boot is done to whoever started this container and wants to know, as podman --sdnotify=container and systemd do.
-func (c *container) tellOuter() {
-	path := os.Getenv(notify.SocketVar)
-	if path == "" || c.loop.Snapshot().Stopping {
-		return
-	}
-	guard.Go("saying that the boot is done", func() {
-		ctx, cancel := context.WithTimeout(context.Background(), outerTime)
-		defer cancel()
-		err := blocking.Within(ctx, blocking.Foreign, "the notification", func() error { return notify.Send(path, "READY=1") })
-		if err != nil {
-			c.Warn("cannot say that the boot is done to %s=%q: %v", notify.SocketVar, path, err)
-		}
-	})
+// fatal ends the container because of the boot.
+func (c *container) fatal(reason string) {
+	c.Say("%s", reason)
+	c.Say("fatal: stopping the container")
+	c.loop.Post(supervisor.Shutdown{Code: 1, Reason: "the boot has failed"})
 }

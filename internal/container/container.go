@@ -18,6 +18,7 @@ import (
 	"hinit/internal/container/leaseholder"
 	"hinit/internal/container/logs"
 	"hinit/internal/container/owners"
+	"hinit/internal/container/prepare"
 	"hinit/internal/container/report"
 	"hinit/internal/container/signals"
 	"hinit/internal/container/timetable"
@@ -54,6 +55,7 @@ type container struct {
 	reporter *report.Reporter
 	units    *units.Maker
 	signals  *signals.Signals
+	stage    *prepare.Stage
 	control  *control.Endpoint
 
 	dataVolume
@@ -79,11 +81,6 @@ type dataVolume struct {
 // progress is what the boot, the reloads and the reports have come to.
 type progress struct {
 	prepared atomic.Bool // stage 2 was done
-	full     atomic.Bool // the repair of owners has to look everywhere
-
-	stopBegan atomic.Pointer[time.Time] // the end of the container
-	reading   chan struct{}             // closed when the boot has read the profiles; nil when it does not
-	logged    chan struct{}             // closed when the boot log is written; set like reading
 }
 
 // assemble makes the rooms of a container that has its table of processes.
@@ -108,7 +105,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	if err != nil {
 		return nil, err
 	}
-	sig.Mean(route.HasCommand(), controls(os.Stdin), c.reloadAndSay)
+	sig.Mean(route.HasCommand(), controls(os.Stdin), func() { c.registry.ReloadAndSay() })
 	turns, spare := parallel(cfg)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, Spare: spare,
@@ -116,7 +113,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.holder.Admit(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
-		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: c.beginStop,
+		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.keeper.Stop() },
 		Lost: func() {
 			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // services may have gone unseen
 			c.keeper.Catchup()
@@ -129,19 +126,26 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { agents.Warn("%s", line) })
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
-		Actor: agent.Actor, MayRun: func() error { return c.holder.Check() },
+		Actor: agent.Actor, MayRun: func() error { return c.holder.Check() }, Plain: route.Plain,
+		Serves: func() bool { return c.holder.Serves() }, Change: c.cfg.Store, Times: func(cfg *config.Config) { c.timetable.Change(cfg) },
 	})
 	c.holder = leaseholder.New(leaseholder.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
 		Withdraw: c.registry.Withdraw, Reset: func() { c.keeper.Reset() }, TakeOver: c.takeOver,
 	}, c.loop, c.lease, c.boot)
+	c.stage = &prepare.Stage{
+		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
+		Route: c.route.Load, Serves: c.holder.Serves, Started: c.started,
+	}
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.holder.Check
 	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) })
 	c.keeper = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
 		MayServe: c.holder.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
-		Adopt: func(ctx context.Context, profile string) { c.owners.Adopt(ctx, c.bootOptions(c.cfg.Load()), profile) },
+		Adopt: func(ctx context.Context, profile string) {
+			c.owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
+		},
 	})
 	c.control = control.NewEndpoint(c.core(), control.Options{
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
@@ -180,11 +184,4 @@ func parallel(cfg *config.Config) (first, spare int) {
 	}
 	n := tuning.Processors()
 	return n, 2 * n
-}
-
-// beginStop is called when the stop of the container begins.
-func (c *container) beginStop() {
-	now := time.Now()
-	c.stopBegan.CompareAndSwap(nil, &now)
-	c.keeper.Stop()
 }

@@ -99,7 +99,7 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 	cfg := c.cfg.Load()
 	old := &handover{
 		Past: past, Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.User, Known: c.agent.Known,
-		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Asked: c.units.Topology(), Full: c.full.Load(), Alone: c.holder.Serves(), Prepared: c.prepared.Load(),
+		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Asked: c.units.Topology(), Full: c.stage.Full.Load(), Alone: c.holder.Serves(), Prepared: c.prepared.Load(),
 		Interrupt: c.signals.Interrupt(), Reported: reported,
 	}
 	old.Control = h.socket
@@ -160,7 +160,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
 	old.equip(c.units)
-	c.full.Store(old.Full)
+	c.stage.Full.Store(old.Full)
 	c.holder.TakeOver(old.Alone)
 	c.prepared.Store(old.Prepared)
 	c.registry.TakeOver(old.ofRegistry)
@@ -227,10 +227,10 @@ func (c *container) goOn(ctx context.Context) {
 		return
 	}
 	if c.units.Topology() == nil {
-		c.readTopology()
+		c.keeper.ReadTopology()
 	}
 	c.keeper.GoOn(ctx)
-	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.bootOptions(c.cfg.Load()), !c.owners.Done()) })
+	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.BootOptions(c.cfg.Load()), !c.owners.Done()) })
 }
 
 // freezeTime is how long the logs may take to get what has been read into their files. The supervisor waits meanwhile.

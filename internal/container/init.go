@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,10 +15,10 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/signals"
-	"hinit/internal/control/show"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
+	"hinit/internal/registry"
 	"hinit/internal/s6/personality"
 	"hinit/internal/tuning"
 	"hinit/supervisor"
@@ -44,16 +43,16 @@ func Main(argv0 string, args []string) int {
 	if over {
 		return code
 	}
-	cfg, err := loadConfig(config.Options{Env: os.LookupEnv})
+	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
-		return refuse(exitUsage, err)
+		return initlog.Refuse(exitUsage, err)
 	}
 	agent, err := boot.SettleAgent(cfg)
 	if err != nil {
-		return refuse(exitFailed, err)
+		return initlog.Refuse(exitFailed, err)
 	}
 	if err := boot.Admit(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
-		farewell(exitFailed, err)
+		initlog.Farewell(exitFailed, err)
 		fmt.Fprintln(os.Stderr, err)
 		return exitFailed
 	}
@@ -85,7 +84,7 @@ func beginInit(args []string) (first firstImage, code int, over bool) {
 	tuning.LimitMemory()
 	var err error
 	if first.threads, err = tuning.MakeThreads(taken.Threads()); err != nil {
-		return first, refuse(exitFailed, err), true
+		return first, initlog.Refuse(exitFailed, err), true
 	}
 	if !errors.Is(none, reexec.ErrNone) {
 		first.threads()
@@ -100,11 +99,11 @@ func beginInit(args []string) (first firstImage, code int, over bool) {
 func (f firstImage) live(cfg *config.Config, agent boot.Agent, args []string, route boot.Route) int {
 	procs, err := proc.New()
 	if err != nil {
-		return refuse(exitFailed, err)
+		return initlog.Refuse(exitFailed, err)
 	}
 	c, err := assemble(cfg, agent, args, route, f.sig, procs)
 	if err != nil {
-		return refuse(exitFailed, err)
+		return initlog.Refuse(exitFailed, err)
 	}
 	return c.life(func(ctx context.Context) {
 		defer f.normalGC()
@@ -117,23 +116,6 @@ func (c *container) life(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
 		_ = proc.TakeTerminal(os.Stdin) // the shell that started hinit wants it back
-	}
-	return code
-}
-
-// farewell is the termination message of an init that does not begin.
-func farewell(code int, err error) {
-	last := initlog.NewTerminationLog()
-	for line := range strings.Lines(err.Error()) {
-		last.Add(strings.TrimSuffix(line, "\n"))
-	}
-	last.End(code)
-}
-
-func refuse(code int, err error) int {
-	farewell(code, err)
-	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
 	}
 	return code
 }
@@ -151,7 +133,7 @@ func (c *container) run(begin func(context.Context)) int {
 	guard.Go("telling of sent signals", func() { c.signals.TellFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
 	c.faults()
 	code := c.loop.Run()
-	noted := c.noteStop()
+	noted := c.keeper.NoteStop()
 	<-reported // it ends by itself when the loop has
 
 	cancel(errors.New("the container has stopped"))
@@ -159,43 +141,17 @@ func (c *container) run(begin func(context.Context)) int {
 	defer done()
 	c.control.Close(flush)
 	if err := c.logs.Close(flush); err != nil {
-		fmt.Fprintln(os.Stderr, "[hinit]", show.Text(err.Error()))
+		initlog.Stderr(err)
 	}
-	_ = within(flush, flushTime, noted)
+	select {
+	case <-noted:
+	case <-flush.Done():
+	}
 	if c.generation.Failed() {
 		code = reexec.ExitFault
 	}
 	c.Logger.End(code)
 	return code
-}
-
-// noteStop writes how long the stop of the container took to the volume. The channel is closed when that is done.
-func (c *container) noteStop() <-chan struct{} {
-	done := make(chan struct{})
-	began := c.stopBegan.Load()
-	if began == nil || c.route.Load().Plain || !c.route.Load().HasProfiles() || !c.holder.Serves() {
-		close(done)
-		return done
-	}
-	took := time.Since(*began)
-	guard.Go("noting how long the stop took", func() {
-		defer close(done)
-		_ = c.store.NoteStop(took, c.cfg.Load().Shutdown.Budget) // a volume that takes no file gets no advice
-	})
-	return done
-}
-
-// warnOfSlowStop says what to do when the last stop of the container was near its limit.
-func (c *container) warnOfSlowStop() {
-	if took, budget := c.store.SlowStop(); took > 0 {
-		more := int(2 * max(took, budget) / time.Second)
-		where := "compose.yaml `stop_grace_period: %ds`"
-		if boot.InPod(os.LookupEnv) {
-			where = "the pod `terminationGracePeriodSeconds: %d`"
-		}
-		c.Warn("the last stop of the container took %s of the %s that it has, after which everything is killed; give it more: HINIT_STOP_TIMEOUT=%d, and in "+where,
-			show.Duration(took), show.Duration(budget), more, more+2)
-	}
 }
 
 // controls says whether a file is the controlling terminal of this process.
@@ -212,12 +168,6 @@ func look(f func()) {
 	})
 }
 
-// loadConfig is config.Load, which reads the file, in its turn.
-func loadConfig(o config.Options) (cfg *config.Config, err error) {
-	look(func() { cfg, err = config.Load(o) })
-	return cfg, err
-}
-
 // hereConfig is the file that hinit run reads when no other one is named.
 const hereConfig = "hinit.yaml"
 
@@ -230,14 +180,14 @@ func Plain(file string) int {
 	}
 	file, err := plainFile(file)
 	if err != nil {
-		return refuse(exitUsage, err)
+		return initlog.Refuse(exitUsage, err)
 	}
-	cfg, err := loadConfig(config.Options{Path: file, Plain: true, Env: os.LookupEnv})
+	cfg, err := registry.LoadConfig(config.Options{Path: file, Plain: true, Env: os.LookupEnv})
 	if err != nil {
-		return refuse(exitUsage, err)
+		return initlog.Refuse(exitUsage, err)
 	}
 	if len(cfg.Services) == 0 {
-		return refuse(exitUsage, config.NoServices(cfg.Path))
+		return initlog.Refuse(exitUsage, config.NoServices(cfg.Path))
 	}
 	return first.live(cfg, boot.Caller(), nil, boot.Route{Plain: true})
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"hinit/internal/blocking"
+	"hinit/internal/boot"
 	"hinit/internal/guard"
 )
 
@@ -37,6 +39,23 @@ func NewEndpoint(core Core, options Options) *Endpoint {
 // Open makes the socket at a path, and serves it.
 func (e *Endpoint) Open(path string) error {
 	return e.listen("cannot open the control socket, so hinit status and its sisters won't work", func() (net.Listener, error) { return Listen(path) })
+}
+
+// OpenAt finds a place for the control socket, and opens it there. configured is the path that the configuration names, "" for none. It blocks
+// on the disk.
+func (e *Endpoint) OpenAt(configured string) error {
+	var place boot.Runtime
+	_ = blocking.Do(blocking.Runtime, func() error {
+		place = boot.PrepareRuntime(configured, os.LookupEnv, os.Geteuid())
+		return nil
+	})
+	if place.Warning != "" {
+		e.options.Warn("%s", place.Warning)
+	}
+	if place.Socket == "" {
+		return errors.New("there is no place for the control socket, so hinit status and its sisters won't work")
+	}
+	return e.Open(place.Socket)
 }
 
 // listen serves a listener. failed begins the error.

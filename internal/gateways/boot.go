@@ -6,6 +6,9 @@ import (
 	"os"
 	"time"
 
+	"hinit/internal/boot"
+	"hinit/internal/container/bootstatus"
+	"hinit/internal/container/initlog"
 	"hinit/internal/registry"
 	"hinit/internal/tuning"
 	"hinit/profiles"
@@ -14,12 +17,15 @@ import (
 // mostInOrder is how many profiles are read before the first of their gateways starts.
 const mostInOrder = 256
 
-// Boot is what the boot has for [Keeper.Boot].
+// Boot is what the boot has for [Keeper.BringUp].
 type Boot struct {
-	Args     []string                 // the container's CMD
-	Services int                      // how many services there are besides the gateways
-	Found    func(profiles int)       // is told how many profiles there are, and 0 at the end
-	Log      func(write func() error) // writes the boot log when the slots are there
+	Args     []string               // the container's CMD
+	Services int                    // how many services there are besides the gateways
+	Made     func() <-chan struct{} // returns what is closed when all slots are made; nil where hinit does not answer as s6
+	SetRoute func(*boot.Route)      // puts another meaning of the CMD in force
+	Settled  func()                 // is told that the profiles are known
+	Status   *bootstatus.Status
+	Logger   *initlog.Logger // for messages that no agent can cause
 }
 
 // Boot makes the gateway of every profile known, up or down as the volume says, each as soon as that is decided. It returns the
@@ -29,11 +35,11 @@ func (k *Keeper) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err
 	record := func() error { return nil } // that the CMD wants a gateway
 	var answers []func() error
 	writeLog := func() error { return nil }
-	defer b.Found(0)
+	defer b.Status.Found(0)
 	plan := k.Store.Reconcile(profiles.BootOptions{
 		Args: b.Args, Getenv: os.Getenv, Log: func(write func() error) { writeLog = write },
 		Found: func(n int) {
-			b.Found(n)
+			b.Status.Found(n)
 			k.Registry.StartInOrder(n <= mostInOrder)
 		},
 		Decided: func(d profiles.Decision) {
@@ -50,7 +56,7 @@ func (k *Keeper) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err
 			answers = append(answers, k.Registry.Gateway(ctx, registry.Gateway{Profile: d.Profile, Start: start, Down: !start, Used: d.Used}))
 		},
 	})
-	b.Log(writeLog)
+	k.logSoon(ctx, &b, writeLog)
 	k.expectLate(plan)
 	for _, w := range plan.Warnings {
 		k.Logger.Warn("%s", w)

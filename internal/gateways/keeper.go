@@ -41,9 +41,22 @@ type Keeper struct {
 	gateways map[string]*gateway // by profile
 	left     map[profiles.HomeID]departed
 	late     lateProfiles
-	watcher  *profiles.Watcher
-	unwatch  context.CancelFunc
-	stopping bool // the container is
+	watcher  watcher
+	boot     bootProgress
+	stopping time.Time // when the stop of the container began, zero before
+}
+
+// watcher follows the profiles on the volume.
+type watcher struct {
+	*profiles.Watcher // nil before [Keeper.Start]
+
+	cancel context.CancelFunc
+}
+
+// bootProgress is how far the boot has come with the profiles. The registry's Turn guards it.
+type bootProgress struct {
+	reading chan struct{} // closed when the boot has read the profiles; nil when it does not
+	logged  chan struct{} // closed when the boot log is written; set like reading
 }
 
 // Options are what a Keeper works with. The functions may be called from any goroutine.
@@ -84,8 +97,8 @@ func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { k.profileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
 	k.mu.Lock()
-	k.watcher, k.unwatch = k.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch
-	if k.stopping {
+	k.watcher = watcher{k.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch}
+	if !k.stopping.IsZero() {
 		unwatch()
 	}
 	k.mu.Unlock()
@@ -121,13 +134,13 @@ func (k *Keeper) GoOn(ctx context.Context) {
 func (k *Keeper) Stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.stopping {
+	if !k.stopping.IsZero() {
 		return
 	}
-	k.stopping = true
+	k.stopping = time.Now()
 	tuning.DetachInotify()
-	if k.unwatch != nil {
-		k.unwatch()
+	if k.watcher.cancel != nil {
+		k.watcher.cancel()
 	}
 }
 
@@ -153,13 +166,13 @@ func (k *Keeper) Reset() {
 func (k *Keeper) isStopping() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.stopping
+	return !k.stopping.IsZero()
 }
 
 func (k *Keeper) watch() *profiles.Watcher {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.watcher
+	return k.watcher.Watcher
 }
 
 // errNotWatching is what a look at the profiles fails with during the boot.

@@ -1,10 +1,15 @@
 package notify
 
 import (
+	"context"
 	"fmt"
+	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/blocking"
 )
 
 // Send says something to whoever listens at path, a file or "@name", without waiting for a listener that takes nothing. It may wait for the disk.
@@ -19,6 +24,24 @@ func Send(path, text string) error {
 	defer unix.Close(fd)
 	if err := unix.Sendto(fd, []byte(text), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, &unix.SockaddrUnix{Name: path}); err != nil {
 		return fmt.Errorf("cannot send to it: %w", err)
+	}
+	return nil
+}
+
+// outerTime is how long hinit waits for its own starter to take a message.
+const outerTime = 5 * time.Second
+
+// Outer tells the program that started this container, if it wants to know, as podman --sdnotify=container and systemd do. It blocks for at
+// most five seconds.
+func Outer(text string) error {
+	path := os.Getenv(SocketVar)
+	if path == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), outerTime)
+	defer cancel()
+	if err := blocking.Within(ctx, blocking.Foreign, "the notification", func() error { return Send(path, text) }); err != nil {
+		return fmt.Errorf("to %s=%q: %w", SocketVar, path, err)
 	}
 	return nil
 }

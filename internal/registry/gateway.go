@@ -98,6 +98,9 @@ func (r *Registry) redefineAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
+// ReadTopology makes gateways, from their next start on, learn what an operator had asked for when the profiles were read.
+func (r *Registry) ReadTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
+
 // SetTopology makes every gateway, from its next start on, learn what an operator has asked for.
 func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	r.Turn.Lock()

@@ -42,8 +42,12 @@ type Options struct {
 	Logs   *logs.Logs
 	Health *health.Health
 	Logger *initlog.Logger
-	Actor  *fsutil.Actor // opens the logs of runs, as the agent's user
-	MayRun func() error  // why no run may be started now, nil when it may
+	Actor  *fsutil.Actor        // opens the logs of runs, as the agent's user
+	MayRun func() error         // why no run may be started now, nil when it may
+	Plain  bool                 // a plain supervisor, whose configuration stays in its place
+	Serves func() bool          // this init supervises the profiles and services
+	Change func(*config.Config) // puts another configuration in force
+	Times  func(*config.Config) // takes the schedules of another configuration
 }
 
 // Registry registers services. Its methods may be called from any goroutine.

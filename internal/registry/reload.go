@@ -4,128 +4,115 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
+	"io/fs"
 	"slices"
+	"strings"
+	"time"
 
 	"hinit/client"
+	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/supervisor"
 )
 
-// Plan is the change from one configuration to another: what becomes of each gateway and of each service of hinit.yaml.
-type Plan struct {
-	old, new *config.Config
-	services map[string]supervisor.Unit // of the new configuration
-
-	before, after map[string]supervisor.Unit // definitions by name, gateways among them
+// ReloadInTime is Reload for a client that waits.
+func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
+	// The configuration may be on a disk that hangs. One reload at a time waits for it, and ends what it has begun.
+	var did client.ReloadReply
+	err = blocking.Wait(ctx, "the reload", func() (err error) {
+		did, err = r.Reload(context.WithoutCancel(ctx), how)
+		return err
+	})
+	if errors.Is(err, blocking.ErrSlow) {
+		return client.ReloadReply{}, fmt.Errorf("%w; it goes on", err)
+	}
+	return did, err
 }
 
-// Plan compares two configurations. It changes nothing. The error says why a service of the new one can't run.
-func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
-	services, err := r.o.Units.Services(cfg)
+// ReloadAndSay is a reload without a waiting client.
+func (r *Registry) ReloadAndSay() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	did, err := r.Reload(ctx, client.Reload{})
 	if err != nil {
-		return nil, err
-	}
-	p := &Plan{old: old, new: cfg, services: services, before: make(map[string]supervisor.Unit), after: maps.Clone(services)}
-	for _, s := range old.Services {
-		if u, err := r.o.Units.Service(old, s); err == nil { // else a user that it names is gone
-			p.before[s.Name] = u
+		for line := range strings.Lines(err.Error()) { // a mistake a line
+			r.o.Logger.Say("cannot reload: %s", strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "cannot reload: "))
 		}
+		return
 	}
-	for _, s := range r.Snapshot().Services {
-		if profile, err := r.o.Store.Profile(s.Profile); err == nil && s.Kind == supervisor.KindGateway {
-			exports := r.Exports(s.Name)
-			p.before[s.Name], p.after[s.Name] = r.o.Units.Gateway(old, profile, exports), r.o.Units.Gateway(cfg, profile, exports)
-		}
+	r.o.Logger.Say("reloaded, %d settings changed", len(did.Changes))
+	for _, s := range did.Plan {
+		r.o.Logger.Say("%s %s %s", s.Op, s.Service, s.What)
 	}
-	return p, nil
 }
 
-// Apply carries out a plan. The new configuration must be in force.
-func (r *Registry) Apply(ctx context.Context, p *Plan) error {
-	var problems []error
-	for _, name := range slices.Sorted(maps.Keys(p.old.Services)) {
-		if _, stays := p.new.Services[name]; !stays {
-			problems = append(problems, r.Do(ctx, supervisor.Remove{Name: name}), r.Withdraw(ctx, name))
+// Reload reads the configuration again. New services are started, services that are gone are stopped, a changed definition takes
+// effect at the next start. A bad or missing file changes nothing, unless how allows a missing one. It reports what only a new
+// container can change.
+func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
+	none := client.ReloadReply{}
+	if !r.Turn.TryLock() {
+		return none, errors.New("cannot reload: the boot or another reload is under way; try again")
+	}
+	defer r.Turn.Unlock()
+	old := r.o.Config()
+	options := config.Options{}
+	if r.o.Plain {
+		options = config.Options{Path: old.Path, Plain: true}
+	}
+	cfg, err := LoadConfig(options)
+	if old.Path != "" && (err == nil && cfg.Path == "" || errors.Is(err, fs.ErrNotExist)) {
+		if !how.Force {
+			return none, fmt.Errorf("cannot read configuration %q: it is gone, and without it its services would be stopped (nothing was changed); put it back, or: hinit reload --force", old.Path)
+		}
+		options.Text = []byte{}
+		cfg, err = LoadConfig(options)
+	}
+	if err != nil {
+		return none, err
+	}
+	changed := config.Diff(old, cfg)
+	for _, key := range changed {
+		if slices.Contains(fixedKeys, key) {
+			return none, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", key)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.services)) {
-		if f := r.follow(); f != nil && f.Foreign(name) {
-			problems = append(problems, fmt.Errorf("cannot define service %q: a service directory has that name; remove it from the scan directory", name))
-			continue
-		}
-		problems = append(problems, r.changeService(ctx, p.new, p.old, p.services[name]))
+	plan, err := r.Plan(old, cfg)
+	if err != nil {
+		return none, fmt.Errorf("%w (nothing was changed)", err)
 	}
-	return errors.Join(append(problems, r.redefineAll(ctx))...)
+	out := client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
+	if !r.o.Serves() { // it has no services
+		if !how.DryRun {
+			r.o.Change(cfg)
+		}
+		return out, nil
+	}
+	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool { // settings of a single service are in the plan
+		return strings.HasPrefix(key, "services.") || strings.HasPrefix(key, "profiles.") && strings.Count(key, ".") > 1
+	})
+	if !how.DryRun {
+		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // it fails when everything ends anyway
+		r.o.Change(cfg)
+		r.o.Health.Configure(cfg)
+		err = r.Apply(ctx, plan)
+		r.o.Times(cfg)
+	}
+	out.Plan = plan.Steps(r.Snapshot(), !how.DryRun)
+	return out, err
 }
 
-// Steps tells the plan, in the order of the names. now is how the services are: before the plan is carried out, or after, as done says.
-func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
-	names := maps.Clone(p.before)
-	maps.Copy(names, p.after)
-	steps := []client.ReloadStep{}
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if op, what := p.step(name, now.Find(name), done); op != "" {
-			steps = append(steps, client.ReloadStep{Op: op, Service: name, What: what})
-		}
-	}
-	return steps
+// fixedKeys are read once, at the start of the container.
+var fixedKeys = []string{
+	"home", "agent.user", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
+	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }
 
-// step is what becomes of one service, v; "" for nothing.
-func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
-	before, was := p.before[name]
-	after, is := p.after[name]
-	tense := func(past, present string) string {
-		if done {
-			return past
-		}
-		return "would " + present
-	}
-	old, def := p.old.Services[name], p.new.Services[name]
-	switch {
-	case was && !is:
-		return "-", tense("stopped", "be stopped") + ", it is not in the file any more"
-	case !was && is && def.Enabled && !def.WantedUp():
-		return "+", tense("added", "be added") + ", " + taskRuns(def)
-	case !was && is && def.Enabled:
-		return "+", tense("started", "be started")
-	case !was && is:
-		return "+", tense("added", "be added") + ", it is not enabled"
-	case old.Enabled && !def.Enabled:
-		return "-", tense("stopped", "be stopped") + ", it is not enabled any more"
-	case !old.Enabled && def.Enabled && !def.WantedUp():
-		return "+", tense("enabled", "be enabled") + ", " + taskRuns(def)
-	case !old.Enabled && def.Enabled:
-		return "+", tense("started", "be started") + ", it is enabled now"
-	}
-	changed := tense("changed", "change")
-	runs := v != nil && v.PID != 0
-	env := old.Notify.Protocol != def.Notify.Protocol || old.Notify.Watchdog != def.Notify.Watchdog // which it finds in its environment
-	switch spec := env || !before.Spec.Same(after.Spec); {
-	case spec && runs && (v.Drifted || !done):
-		return "~", changed + ", restart to apply"
-	case spec && runs:
-		return "~", changed + " to what runs"
-	case spec:
-		return "~", changed + ", in force when it starts"
-	case !reflect.DeepEqual(old.Task.Schedule, def.Task.Schedule):
-		return "~", changed + " its schedule, in force at once"
-	case !slices.Equal(before.Policy.Needs, after.Policy.Needs) && (v == nil || v.State != supervisor.Waiting):
-		return "~", changed + " what it needs, in force when it starts"
-	case !reflect.DeepEqual(before.Policy, after.Policy), before.Log != after.Log, !reflect.DeepEqual(old.Logs, def.Logs), old.Task != def.Task:
-		return "~", changed + ", in force at once"
-	case runs && v.Drifted:
-		return "~", "changed before, restart to apply"
-	}
-	return "", ""
-}
-
-// taskRuns says when a task runs that is not started now.
-func taskRuns(s config.Service) string {
-	if s.Task.Schedule.Cron == "" {
-		return "it runs when it is asked for: hinit run-once " + s.Name
-	}
-	return "it runs by its schedule"
+// LoadConfig is [config.Load], which reads the file, in its turn: a disk may hang.
+func LoadConfig(o config.Options) (cfg *config.Config, err error) {
+	_ = blocking.Do(blocking.Foreign, func() error {
+		cfg, err = config.Load(o)
+		return nil
+	})
+	return cfg, err
 }

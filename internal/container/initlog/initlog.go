@@ -147,3 +147,26 @@ func (w *TerminationLog) write(first string, last bool) error {
 		return err
 	})
 }
+
+// Refuse says why an init does not begin: on stderr, and as its termination message. It returns the exit code.
+func Refuse(code int, err error) int {
+	Farewell(code, err)
+	Stderr(err)
+	return code
+}
+
+// Stderr writes an error to stderr, a line of the container log for each of its lines.
+func Stderr(err error) {
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
+	}
+}
+
+// Farewell writes the termination message of an init that does not begin.
+func Farewell(code int, err error) {
+	last := NewTerminationLog()
+	for line := range strings.Lines(err.Error()) {
+		last.Add(strings.TrimSuffix(line, "\n"))
+	}
+	last.End(code)
+}

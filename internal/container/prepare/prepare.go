@@ -1,0 +1,290 @@
+// Package prepare makes the container ready for its first service: the data volume, the agent's hooks, the user's scripts. It also says which
+// services the boot will register.
+//
+// It promises that a hook runs as a task of the supervisor, because nothing else may start a process. Its methods run in the goroutine of
+// the boot and block on the disk; [Stage.Expected] may be called from any goroutine.
+package prepare
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/container/bootstatus"
+	"hinit/internal/container/initlog"
+	"hinit/internal/container/logs"
+	"hinit/internal/container/units"
+	"hinit/internal/control/show"
+	"hinit/internal/proc"
+	"hinit/internal/registry"
+	"hinit/internal/version"
+	"hinit/profiles"
+	"hinit/supervisor"
+)
+
+// Stage is the part of the boot before the first service.
+type Stage struct {
+	*initlog.Logger
+
+	Agents   *initlog.Logger // for messages that an agent can cause
+	Registry *registry.Registry
+	Status   *bootstatus.Status
+	Units    *units.Maker
+	Logs     *logs.Logs
+	Store    *profiles.Store
+	Agent    boot.Agent
+	Route    func() *boot.Route
+	Serves   func() bool // this init supervises the profiles and services
+	Started  time.Time   // when the container was started
+	Full     atomic.Bool // the repair of owners has to look everywhere
+}
+
+// Run prepares the container for its first service (contract, section 2.1). ready returns when processes may be started. The error is a
+// reason to stop the container.
+func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error {
+	if s.Route().Plain {
+		ready()
+		return s.runHooks(ctx, cfg, boot.ConfiguredHooks(cfg), nil)
+	}
+	for _, l := range s.Agent.Lines {
+		s.line(l)
+	}
+	var modes []string
+	look(func() {
+		modes = boot.Modes(boot.ModesOptions{
+			Pod: boot.InPod(os.LookupEnv),
+			UID: os.Geteuid(), Agent: s.Agent.Actor, AgentUID: s.Agent.User.UID, Known: s.Agent.Known, Name: cfg.Agent.User,
+		})
+	})
+	for _, mode := range modes {
+		s.Warn("%s", mode)
+	}
+	hooks := boot.ConfiguredHooks(cfg)
+	memory := boot.NewMemory(s.BootOptions(cfg), version.Get().String(), hooks)
+	report := boot.Prepare(ctx, s.BootOptions(cfg))
+	s.Status.Add(report.Phases...)
+	s.Units.SetHome(report.Home)
+	if len(report.Env) > 0 {
+		s.Units.SetEnv(proc.SetEnv(s.Units.Env(), report.Env))
+	}
+	s.Full.Store(report.Full)
+	failed, failing := report.Failed()
+	ends, ending := report.Failed("plant", "browser") // the boot steps do the work of the first, and an agent lives without the second
+	switch {
+	case failing && cfg.Boot.Strict:
+		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
+	case ending && cfg.Image.Stage2Fails == "2":
+		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
+	}
+	if report.Unusable {
+		memory = nil
+	} else {
+		memory.Recall(ctx, s.Units.AgentEnv(cfg), report.Planted)
+	}
+	var scripts []boot.Hook
+	var lines []boot.Line
+	var err error
+	look(func() {
+		switch {
+		case byImage(cfg):
+			var h boot.Hook
+			h, err = boot.ImageHook()
+			hooks = append([]boot.Hook{h}, hooks...)
+		case !report.Unusable: // it looks at the volume
+			if h, wanted := boot.RebootstrapHook(s.BootOptions(cfg)); wanted {
+				hooks = append(hooks, h)
+			}
+		}
+		scripts, lines = boot.ContInitHooks(boot.ContInitDir, s.Agent.Actor)
+	})
+	if err != nil {
+		return err
+	}
+	for _, l := range lines {
+		s.line(l)
+	}
+	s.Phase("wait", func() error { // for what began meanwhile
+		ready()
+		return nil
+	})
+	look(func() { boot.Publish(s.BootOptions(cfg), report.Env) })
+	hooks = append(hooks, scripts...)
+	for i := range hooks { // the image's Python steps may fail
+		hooks[i].Required = hooks[i].Required || hooks[i].ContInit && cfg.Image.Stage2Fails == "2"
+	}
+	if len(hooks) > 0 && !report.Unusable && !s.Route().DashboardOnly {
+		s.expectProfiles(cfg)
+	}
+	if err := s.runHooks(ctx, cfg, hooks, memory); err != nil {
+		return err
+	}
+	if cfg.Image.Stage2Fails == "1" && s.Status.Failed() {
+		s.Warn("a boot step has failed, and the boot goes on because S6_BEHAVIOUR_IF_STAGE2_FAILS is 1")
+	}
+	if memory != nil {
+		if err := memory.Settle(ctx); err != nil {
+			s.Say("%v", err)
+		}
+	}
+	s.line(boot.Line{Text: boot.SetupComplete})
+	return nil
+}
+
+func (s *Stage) runHooks(ctx context.Context, cfg *config.Config, hooks []boot.Hook, memory *boot.Memory) error {
+	for i := range hooks {
+		hooks[i].Number = i + 1
+	}
+	s.Status.HooksBegin(len(hooks))
+	phases, err := boot.RunHooks(ctx, hooks, &hookRunner{Stage: s, cfg: cfg}, memory, cfg.Boot.Strict, s.line)
+	s.Status.HooksEnd()
+	s.Status.Add(phases...)
+	return err
+}
+
+func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsImage }
+
+// BootOptions are what the rooms of package boot take from this container.
+func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
+	return boot.Options{
+		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.Full.Load(),
+		ByImage: byImage(cfg), Stamp: cfg.Image.Stamp, Say: func(l boot.Line) { pass(s.Agents, l) },
+	}
+}
+
+// line passes on a line of the boot, and remembers it when it is a warning.
+func (s *Stage) line(l boot.Line) { pass(s.Logger, l) }
+
+func pass(v *initlog.Logger, l boot.Line) {
+	v.Line(l.Text)
+	if l.Warning {
+		v.Remember(l.Text)
+	}
+}
+
+// SayTimeline reports the duration of the boot and of its steps. The time that no step has measured, such as the wait for the
+// control socket, is a step too.
+func (s *Stage) SayTimeline() {
+	if rest := time.Since(s.Started).Seconds() - show.BootSeconds(s.Status.Steps()); rest > 0 {
+		s.Status.Add(client.BootStep{Name: "other", Seconds: rest})
+	}
+	s.Say("boot: %s", show.Timeline(s.Status.Steps()))
+}
+
+// Phase runs one step of the boot, measures it, and goes on whatever comes of it.
+func (s *Stage) Phase(name string, step func() error) { s.Status.Add(s.Measure(name, step)) }
+
+// Measure is Phase for a step that the caller adds to the status.
+func (s *Stage) Measure(name string, step func() error) client.BootStep {
+	start := time.Now()
+	err := step()
+	p := client.BootStep{Name: name, Seconds: time.Since(start).Seconds()}
+	if err != nil {
+		p.Error = err.Error()
+		s.Warn("%v", err)
+	}
+	return p
+}
+
+// hookRunner runs the hooks of the boot as tasks of the supervisor, for nothing else may start a process.
+type hookRunner struct {
+	*Stage
+
+	cfg *config.Config
+	n   atomic.Int32
+}
+
+// RunHook implements boot.Runner.
+func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
+	r.Status.HookBegins(h.Name, h.Number)
+	u, err := r.Units.Hook(r.cfg, h, int(r.n.Add(1)))
+	if err != nil {
+		return 0, err
+	}
+	if doubt := r.Units.Doubt("the hook "+h.Name, u); doubt != "" {
+		r.Warn("%s", doubt)
+	}
+	name := u.Name
+	if err := r.Registry.Register(ctx, u, supervisor.WantUp); err != nil {
+		return 0, err
+	}
+	defer r.Registry.Post(supervisor.Remove{Name: name})
+	code, err := supervisor.AwaitTask(ctx, r.Registry, name)
+	if ctx.Err() != nil {
+		r.Registry.Post(supervisor.Stop{Name: name})
+		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // nothing of it is alive then
+		return 0, context.Cause(ctx)
+	}
+	r.Logs.Drain(name) // what it wrote comes before what follows it
+	return code, err
+}
+
+// reasonExpected is why an expected service does not run.
+const reasonExpected = "the boot has not come to it yet"
+
+// ExpectServices takes the services of the configuration for expected.
+func (s *Stage) ExpectServices(cfg *config.Config) {
+	var list []*supervisor.Service
+	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
+		of := cfg.Services[name]
+		v := s.expectedService(name, supervisor.KindService, registry.NeedBoot, of.WantedUp())
+		if v.Command = of.Command; of.Log {
+			v.Log = cfg.Logs.Dir + "/" + name + "/current"
+		}
+		list = append(list, v)
+	}
+	s.Status.Expect(list)
+}
+
+func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, wanted bool) *supervisor.Service {
+	want := supervisor.WantDown
+	if wanted {
+		want = supervisor.WantUp
+	}
+	return &supervisor.Service{
+		Name: name, Kind: kind, State: supervisor.Waiting, Want: want, Reason: reasonExpected, Since: s.Started, Needs: []string{need},
+	}
+}
+
+// expectProfiles looks at the profiles while the hooks run. It blocks on the disk. The boot sees what a hook changes meanwhile.
+func (s *Stage) expectProfiles(cfg *config.Config) {
+	s.Status.Look(func() []*supervisor.Service {
+		found, _, err := s.Store.List() // the boot warns
+		if err != nil {
+			return nil
+		}
+		route := s.Route()
+		gateways := make([]*supervisor.Service, 0, len(found))
+		for _, p := range found {
+			named := route.Supervise && p.Profile.Name == route.Profile
+			v := s.expectedService(profiles.SlotName(p.Profile.Name), supervisor.KindGateway, registry.NeedProfiles, named || p.State.Start())
+			u := s.Units.Gateway(cfg, p.Profile, nil)
+			v.Profile, v.Log, v.Command = p.Profile.Name, u.Log, u.Spec.Argv
+			gateways = append(gateways, v)
+		}
+		return gateways
+	})
+}
+
+// Expected returns the services that the boot will register, see [bootstatus.Status.Expected]. It returns nil where there are none.
+func (s *Stage) Expected(ctx context.Context, all bool) []*supervisor.Service {
+	if s.Status.IsOver() || !s.Serves() {
+		return nil
+	}
+	return s.Status.Expected(ctx, all)
+}
+
+// look runs what reads files outside the volume, in its turn: a disk may hang.
+func look(f func()) {
+	_ = blocking.Do(blocking.Foreign, func() error {
+		f()
+		return nil
+	})
+}

@@ -1,0 +1,190 @@
+package gateways
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/boot"
+	"hinit/internal/control/show"
+	"hinit/internal/guard"
+	"hinit/internal/registry"
+	"hinit/supervisor"
+)
+
+// profilesBudget is how long the boot waits for the profiles. A volume that answers later still gets its gateways.
+const profilesBudget = 15 * time.Second
+
+// BringUp registers the gateways and begins to watch the volume. After profilesBudget the boot goes on without gateways that are missing.
+func (k *Keeper) BringUp(ctx context.Context, b Boot) error {
+	done := make(chan error, 1)
+	read := make(chan struct{})
+	k.boot.reading = read
+	guard.Go("bringing up the profiles", func() {
+		defer close(read)
+		if err := k.MayServe(); err != nil {
+			b.Settled()
+			done <- err
+			return
+		}
+		if k.Route().Supervise {
+			k.whichProfile(&b)
+		}
+		k.ReadTopology()
+		k.warnOfSlowStop(&b)
+		known, err := k.Boot(ctx, b)
+		_ = k.Registry.Meet(ctx, registry.NeedProfiles) // it fails when the container has ended
+		if !k.Route().DashboardOnly {                   // such a container shares its volume with one that has the gateways
+			k.Start(ctx, known)
+		}
+		guard.Go("waiting for the boot log", func() { // another image would not write it
+			<-k.boot.logged
+			b.Settled()
+		})
+		done <- err
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(profilesBudget):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if p := b.Status.Profiles(k.BroughtUp()); p != nil && p.Done > 0 {
+		b.Logger.Say("boot: profiles %s of %s after %s; the boot goes on while the others come up", show.Thousands(p.Done), show.Thousands(p.Profiles), profilesBudget)
+		return nil
+	}
+	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", k.Config().Home, profilesBudget)
+}
+
+// whichProfile settles whose gateway the CMD asked for: the one it named, or the one the agent's commands would use.
+func (k *Keeper) whichProfile(b *Boot) {
+	if !k.Route().ProfileNamed {
+		active, err := k.Store.Active()
+		if err != nil {
+			b.Logger.Warn("cannot tell which profile is selected, so it is the default one: %v", err)
+		} else if _, err := k.Store.Profile(active); err == nil {
+			route := *k.Route()
+			route.Profile = active
+			b.SetRoute(&route)
+		}
+	}
+	for line := range strings.Lines(boot.Breadcrumb(k.Route().Profile)) {
+		b.Logger.Line(strings.TrimSuffix(line, "\n"))
+	}
+	if len(k.Route().Ignored) > 0 {
+		b.Logger.Warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(k.Route().Ignored, " "))
+	}
+}
+
+// ReadTopology tells gateways, from their next start on, what an operator has asked for.
+func (k *Keeper) ReadTopology() {
+	if t, err := k.Store.Topology(os.Getenv, ""); err == nil { // else the boot pass warns
+		k.Registry.ReadTopology(t)
+	}
+}
+
+// BroughtUp is how many profiles have a gateway.
+func (k *Keeper) BroughtUp() int {
+	n := 0
+	for _, s := range k.Registry.Snapshot().Services {
+		if s.Kind == supervisor.KindGateway {
+			n++
+		}
+	}
+	return n
+}
+
+const (
+	// slotTime is how long the boot log, which says that the slots are there, waits for them on a slow file system.
+	slotTime = 20 * time.Second
+	// cmdSlotTime is how long the CMD waits for all slots.
+	cmdSlotTime = time.Second
+)
+
+// logSoon writes the boot log when the slots in the queue are there: who waits for that log looks for the slots next.
+func (k *Keeper) logSoon(ctx context.Context, b *Boot, write func() error) {
+	logged := make(chan struct{})
+	k.boot.logged = logged
+	guard.Go("writing the boot log", func() {
+		defer close(logged)
+		if b.Made != nil && !within(ctx, slotTime, b.Made()) && ctx.Err() == nil {
+			b.Logger.Warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
+		}
+		if err := write(); err != nil && !errors.Is(err, unix.EROFS) { // of a read-only volume the boot has said that
+			b.Logger.Warn("cannot write the boot log: %v", err)
+		}
+	})
+}
+
+// AwaitSlots lets a CMD that looks for slots find them, unless there are very many.
+func (k *Keeper) AwaitSlots(ctx context.Context, made <-chan struct{}) {
+	if made == nil || k.boot.reading == nil || k.Route().Supervise || k.Route().Foreground {
+		return
+	}
+	select {
+	case <-k.boot.reading:
+	default:
+		return // the volume hangs
+	}
+	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
+	defer done()
+	_ = within(ctx, cmdSlotTime, made) && within(ctx, cmdSlotTime, k.boot.logged) // it starts in any case
+}
+
+// warnOfSlowStop says what to do when the last stop of the container was near its limit.
+func (k *Keeper) warnOfSlowStop(b *Boot) {
+	if took, budget := k.Store.SlowStop(); took > 0 {
+		more := int(2 * max(took, budget) / time.Second)
+		where := "compose.yaml `stop_grace_period: %ds`"
+		if boot.InPod(os.LookupEnv) {
+			where = "the pod `terminationGracePeriodSeconds: %d`"
+		}
+		b.Logger.Warn("the last stop of the container took %s of the %s that it has, after which everything is killed; give it more: HINIT_STOP_TIMEOUT=%d, and in "+where,
+			show.Duration(took), show.Duration(budget), more, more+2)
+	}
+}
+
+// AwaitRead waits until the boot has read the profiles, or ctx ends. It returns at once where the boot does not read them.
+func (k *Keeper) AwaitRead(ctx context.Context) {
+	if k.boot.reading != nil {
+		select {
+		case <-k.boot.reading:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// NoteStop writes to the volume how long the stop of the container took. The channel is closed when that is done.
+func (k *Keeper) NoteStop() <-chan struct{} {
+	done := make(chan struct{})
+	k.mu.Lock()
+	began := k.stopping
+	k.mu.Unlock()
+	if began.IsZero() || !k.Route().HasProfiles() || k.MayServe() != nil {
+		close(done)
+		return done
+	}
+	took := time.Since(began)
+	guard.Go("noting how long the stop took", func() {
+		defer close(done)
+		_ = k.Store.NoteStop(took, k.Config().Shutdown.Budget) // a volume that takes no file gets no advice
+	})
+	return done
+}
+
+// within waits for a channel to be closed, and says whether it was.
+func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bool {
+	select {
+	case <-closed:
+		return true
+	case <-time.After(limit):
+	case <-ctx.Done():
+	}
+	return false
+}
