@@ -26,7 +26,8 @@ const (
 // app brings together the terminal library, the model and the feed.
 type app struct {
 	ctx     context.Context //nolint:containedctx // that of the screen: the library calls without one
-	feed    *feed.Feed
+	feeds   []*feed.Feed    // of the hosts, in the order of the model
+	local   bool            // the only host is the init of this container
 	model   *model.Model
 	mouse   bool
 	send    func(tea.Msg)
@@ -40,12 +41,25 @@ type app struct {
 }
 
 type (
-	changeMsg client.StatusChange
-	lostMsg   struct{ err error }
-	usageMsg  map[string]usage.Usage
-	eventsMsg []client.Event
-	logMsg    struct {
-		name  string
+	changeMsg struct {
+		host   int
+		change client.StatusChange
+	}
+	lostMsg struct {
+		host int
+		err  error
+	}
+	usageMsg struct {
+		host int
+		used map[string]usage.Usage
+	}
+	eventsMsg []event
+	event     struct {
+		client.Event
+		host int
+	}
+	logMsg struct {
+		of    model.Log
 		lines []model.LogLine
 	}
 	insideMsg model.Inside
@@ -58,12 +72,14 @@ func (a *app) Init() tea.Cmd {
 	a.places = make(chan struct{}, mostAtOnce)
 	a.model.Tick(time.Now())
 	a.draw()
-	guard.Go("following the status", func() {
-		a.feed.Status(a.ctx, func(c client.StatusChange) { a.send(changeMsg(c)) }, func(err error) { a.send(lostMsg{err}) })
-	})
-	guard.Go("measuring", func() {
-		a.feed.Usage(a.ctx, func(u map[string]usage.Usage) { a.send(usageMsg(u)) })
-	})
+	for i, f := range a.feeds {
+		guard.Go("following the status", func() {
+			f.Status(a.ctx, func(c client.StatusChange) { a.send(changeMsg{i, c}) }, func(err error) { a.send(lostMsg{i, err}) })
+		})
+		guard.Go("measuring", func() {
+			f.Usage(a.ctx, func(u map[string]usage.Usage) { a.send(usageMsg{i, u}) })
+		})
+	}
 	return tick()
 }
 
@@ -81,33 +97,34 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			return a, next
 		}
 	case changeMsg:
-		a.model.Change(client.StatusChange(msg), now)
+		a.model.Change(msg.host, msg.change, now)
 	case lostMsg:
-		a.model.Lost(msg.err.Error(), now)
+		a.model.Lost(msg.host, msg.err.Error(), now)
 	case usageMsg: // drawn with the next tick
-		used := make(map[string]model.Usage, len(msg))
-		for name, u := range msg {
+		used := make(map[string]model.Usage, len(msg.used))
+		for name, u := range msg.used {
 			used[name] = model.Usage(u)
 		}
-		a.model.Used(used, now)
+		a.model.Used(msg.host, used, now)
 		return a, nil
 	case eventsMsg:
 		for _, e := range msg {
-			a.model.Event(e)
+			a.model.Event(e.host, e.Event)
 		}
 	case logMsg:
-		if msg.name != a.wants.Log {
+		if msg.of != a.wants.Log {
 			return a, nil // the cursor has gone on
 		}
-		a.model.Log(msg.name, msg.lines)
+		a.model.Log(msg.of, msg.lines)
 	case insideMsg:
 		a.model.Inside(model.Inside(msg))
 	case endedMsg:
-		a.do(a.model.Ended(model.Result(msg)))
+		next = a.do(a.model.Ended(model.Result(msg)))
 	case tea.WindowSizeMsg:
 		a.model.Resize(msg.Width, msg.Height)
 	default:
-		if !a.pressed(msg, now) {
+		is := false
+		if next, is = a.pressed(msg, now); !is {
 			return a, nil
 		}
 	}
@@ -119,8 +136,8 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return a, next
 }
 
-// pressed takes keys and the mouse.
-func (a *app) pressed(msg tea.Msg, now time.Time) bool {
+// pressed takes keys and the mouse. It reports whether the message was one of them.
+func (a *app) pressed(msg tea.Msg, now time.Time) (next tea.Cmd, is bool) {
 	switch msg := msg.(type) {
 	case tea.KeyPressMsg:
 		a.model.Tick(now)
@@ -128,26 +145,26 @@ func (a *app) pressed(msg tea.Msg, now time.Time) bool {
 		if msg.Text != "" && msg.Text != " " {
 			key = msg.Text
 		}
-		a.do(a.model.Key(key))
+		next = a.do(a.model.Key(key))
 	case tea.PasteMsg:
 		for _, r := range msg.Content {
 			a.model.Paste(r)
 		}
 	case tea.MouseClickMsg:
 		if msg.Button != tea.MouseLeft {
-			return false
+			return nil, false
 		}
 		a.model.Click(msg.X, msg.Y)
 	case tea.MouseWheelMsg:
 		by, is := map[tea.MouseButton]int{tea.MouseWheelUp: -1, tea.MouseWheelDown: 1}[msg.Button]
 		if !is {
-			return false
+			return nil, false
 		}
 		a.model.Wheel(msg.Y, by)
 	default:
-		return false
+		return nil, false
 	}
-	return true
+	return next, true
 }
 
 // draw makes the frame. View is asked for it after each message, most of which change nothing.
@@ -166,9 +183,25 @@ func (a *app) View() tea.View {
 	return v
 }
 
-// do carries out orders, a few at a time.
-func (a *app) do(orders []model.Order) {
+// do carries out orders, a few at a time. A shell gets the terminal.
+func (a *app) do(orders []model.Order) (next tea.Cmd) {
 	for _, o := range orders {
+		from := a.feeds[o.Host]
+		var act func() error
+		switch o.Verb {
+		case client.VerbStart, client.VerbStop, client.VerbRestart, client.VerbRunOnce:
+			act = func() error { return from.Do(a.ctx, o.Verb, o.Name) }
+		case model.VerbSignal:
+			act = func() error { return from.Signal(a.ctx, o.Name, o.Word) }
+		case model.VerbSave:
+			text := a.model.LogText()
+			act = func() error { return feed.Save(o.Word, text) }
+		case model.VerbShell:
+			if a.local {
+				return tea.Exec(shell{o.Name}, func(err error) tea.Msg { return endedMsg{Order: o, Err: err} })
+			}
+			act = func() error { return errElsewhere }
+		}
 		guard.Go("giving an order", func() {
 			select {
 			case a.places <- struct{}{}:
@@ -176,9 +209,10 @@ func (a *app) do(orders []model.Order) {
 				return
 			}
 			defer func() { <-a.places }()
-			a.send(endedMsg{Order: o, Err: a.feed.Do(a.ctx, o.Verb, o.Name)})
+			a.send(endedMsg{Order: o, Err: act()})
 		})
 	}
+	return nil
 }
 
 // follow starts and ends what only some panes show.
@@ -186,17 +220,17 @@ func (a *app) follow() {
 	now := a.model.Wants()
 	was := a.wants
 	a.wants = now
-	if now.Log != was.Log || now.LogDir != was.LogDir {
+	if now.Log != was.Log {
 		stop(a.log)
-		a.log = a.during(now.Log != "" && now.LogDir != "", "following a log", func(ctx context.Context) {
-			a.feed.Log(ctx, now.LogDir, func(lines []model.LogLine) { a.send(logMsg{now.Log, lines}) })
+		a.log = a.during(now.Log.File != "", "following a log", func(ctx context.Context) {
+			a.feeds[now.Log.Host].Log(ctx, now.Log, func(lines []model.LogLine) { a.send(logMsg{now.Log, lines}) })
 		})
 	}
 	if now.Inside != was.Inside || now.PID != was.PID {
 		stop(a.inside)
-		a.inside = a.during(now.Inside != "", "looking at processes", func(ctx context.Context) {
+		a.inside = a.during(now.Inside.Name != "", "looking at processes", func(ctx context.Context) {
 			for ctx.Err() == nil {
-				a.send(insideMsg(a.feed.Inside(now.Inside, now.PID)))
+				a.send(insideMsg(a.feeds[now.Inside.Host].Inside(now.Inside, now.PID)))
 				pause.For(ctx, insideEvery)
 			}
 		})
@@ -223,15 +257,17 @@ func (a *app) during(wanted bool, doing string, run func(ctx context.Context)) c
 
 // followEvents hands events on in batches: each message makes a frame.
 func (a *app) followEvents() {
-	fresh := make(chan client.Event, 256)
-	guard.Go("reading the events", func() {
-		a.feed.Events(a.ctx, eventPast, func(e client.Event) {
-			select {
-			case fresh <- e:
-			case <-a.ctx.Done():
-			}
+	fresh := make(chan event, 256)
+	for i, f := range a.feeds {
+		guard.Go("reading the events", func() {
+			f.Events(a.ctx, eventPast, func(e client.Event) {
+				select {
+				case fresh <- event{e, i}:
+				case <-a.ctx.Done():
+				}
+			})
 		})
-	})
+	}
 	for {
 		var batch eventsMsg
 		select {

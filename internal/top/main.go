@@ -1,10 +1,13 @@
 package top
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -35,6 +38,7 @@ func Main(args []string) int {
 	c := cmdline.NewCall(verb(), args, os.Stdout, os.Stderr)
 	themeName := c.Flags.String("theme", "", "`NAME` of the colours: "+themeNames()+"; NO_COLOR takes the last")
 	noMouse := c.Flags.Bool("no-mouse", false, "leave the mouse to the terminal")
+	hosts := c.Flags.String("H", "", "the inits to look after by their sockets, as `unix:PATH,…`; NAME=unix:PATH chooses the name on the screen")
 	once := c.Flags.Bool("once", false, "print the table once, as without a terminal")
 	if words, code, ok := c.Parse(0, -1); !ok {
 		return code
@@ -45,14 +49,14 @@ func Main(args []string) int {
 	if !known {
 		return c.Fail(cmdline.WrongUsage, "cannot "+doing+": there is no theme %q; there are: %s", *themeName, themeNames())
 	}
-	f, err := feed.Open(os.LookupEnv)
+	feeds, names, err := open(*hosts)
 	if err != nil {
 		return c.Failed(doing, err)
 	}
 	if *once || os.Getenv("TERM") == "dumb" || !proc.IsTerminal(os.Stdin) || !proc.IsTerminal(os.Stdout) {
-		return c.Failed(doing, printOnce(f))
+		return c.Failed(doing, printOnce(feeds, names))
 	}
-	return screen(c, f, theme, !*noMouse)
+	return screen(c, feeds, names, theme, !*noMouse)
 }
 
 func themeOf(name string) (index int, known bool) {
@@ -79,27 +83,64 @@ func verb() cmdline.Verb {
 		fmt.Fprintf(&keys, "\n  %-14s %s", k[0], k[1])
 	}
 	return cmdline.Verb{
-		Program: "hinit", Name: "top", Args: "[--theme NAME] [--no-mouse] [--once]",
+		Program: "hinit", Name: "top", Args: "[-H unix:PATH,…] [--theme NAME] [--no-mouse] [--once]",
 		Summary: "look after all services on one screen", Help: "Keys:" + keys.String(),
 	}
 }
 
-// printOnce is for what is no terminal: the table of hinit status.
-func printOnce(f *feed.Feed) error {
+// open opens the feeds of the sockets in a list, and returns their names. An empty list is this container's init.
+func open(list string) (feeds []*feed.Feed, names []string, err error) {
+	if list == "" {
+		f, err := feed.Open(os.LookupEnv)
+		return []*feed.Feed{f}, []string{""}, err
+	}
+	for word := range strings.SplitSeq(list, ",") {
+		name, address, named := strings.Cut(word, "=")
+		if !named {
+			address = word
+		}
+		path, is := strings.CutPrefix(address, "unix:")
+		if !is || path == "" {
+			return nil, nil, fmt.Errorf("%q in -H is no address; write unix:PATH with the path of the control socket", word)
+		}
+		if !named || name == "" {
+			if name = filepath.Base(filepath.Dir(path)); slices.Contains(names, name) {
+				name = path
+			}
+		}
+		if slices.Contains(names, name) {
+			return nil, nil, fmt.Errorf("%q is twice in -H; give each socket another name, as NAME=unix:PATH", name)
+		}
+		feeds, names = append(feeds, feed.OpenSocket(os.LookupEnv, path)), append(names, name)
+	}
+	return feeds, names, nil
+}
+
+// printOnce is for an output that is no terminal: the table of hinit status, with several hosts below the name of each.
+func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 	ctx, cancel := context.WithTimeout(context.Background(), onceTime)
 	defer cancel()
-	st, err := f.Once(ctx)
-	if err == nil {
-		_, err = os.Stdout.Write(show.Status(st, show.Look{}))
+	for i, f := range feeds {
+		st, err := f.Once(ctx)
+		if err != nil {
+			failed = cmp.Or(failed, err)
+			continue
+		}
+		if len(feeds) > 1 {
+			fmt.Fprintf(os.Stdout, "%s:\n", show.Name(names[i]))
+		}
+		if _, err := os.Stdout.Write(show.Status(st, show.Look{})); err != nil {
+			return err
+		}
 	}
-	return err
+	return failed
 }
 
 // screen shows the screen until somebody quits, a signal comes, or the terminal is gone.
-func screen(c *cmdline.Call, f *feed.Feed, theme int, mouse bool) int {
+func screen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, mouse bool) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	a := &app{ctx: ctx, feed: f, model: model.New(theme), mouse: mouse}
+	a := &app{ctx: ctx, feeds: feeds, local: names[0] == "", model: model.New(theme, names...), mouse: mouse}
 	program := tea.NewProgram(a, tea.WithFPS(fps), tea.WithContext(ctx))
 	a.send = program.Send
 	var fault atomic.Pointer[string]

@@ -3,16 +3,13 @@ package tools
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/s6/formats"
 )
 
 func signalVerb() cli.Verb {
@@ -26,7 +23,7 @@ func signalVerb() cli.Verb {
 				return code
 			}
 			names, word := words[:len(words)-1], words[len(words)-1]
-			if signalNumber(word) == 0 {
+			if _, known := formats.ParseSignal(word); !known {
 				return t.Fail(cmdline.WrongUsage,
 					"cannot send a signal: %q is no signal; write a name such as HUP or a number from 1 to 64, after the names of services", word)
 			}
@@ -35,31 +32,22 @@ func signalVerb() cli.Verb {
 	}
 }
 
-// lastSignal is the highest number of a signal that Linux has.
-const lastSignal = 64
-
-// signalNumber returns the number of a signal by its name, with or without SIG, or by its number; 0 for none.
-func signalNumber(word string) syscall.Signal {
-	if n, err := strconv.ParseUint(word, 10, 8); err == nil && n <= lastSignal {
-		return syscall.Signal(n)
-	}
-	return unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(word), "SIG"))
-}
-
 // sendSignals sends a signal to each service. The function which returns the name of the signal for a service.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
 	worst := cmdline.Done
 	for _, name := range names {
-		word, pid := "", 0
+		number, pid := 0, 0
 		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (s client.Service, err error) {
-			if s, err = cl.Service(ctx, name); err == nil {
-				word, err = which(s)
+			if s, err = cl.Service(ctx, name); err != nil {
+				return s, err
 			}
+			word, err := which(s)
 			if err != nil {
 				return s, err
 			}
+			number, _ = formats.ParseSignal(word)
 			pid = s.PID
-			return cl.Signal(ctx, name, signalNumber(word))
+			return cl.Signal(ctx, name, syscall.Signal(number))
 		})
 		switch {
 		case err != nil:
@@ -67,7 +55,7 @@ func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, whic
 		case asJSON:
 			worst = max(worst, t.Failed(verb, cli.JSONLineTo(t.Out, s)))
 		default:
-			fmt.Fprintf(t.Out, "%s was sent %s (pid %d)\n", show.Name(s.Name), show.Signal(int(signalNumber(word))), pid)
+			fmt.Fprintf(t.Out, "%s was sent %s (pid %d)\n", show.Name(s.Name), show.Signal(number), pid)
 		}
 	}
 	return worst

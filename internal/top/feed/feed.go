@@ -8,17 +8,22 @@ package feed
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/config"
 	"hinit/internal/pause"
+	"hinit/internal/s6/formats"
 )
 
-// Feed is the way to one hinit. Make it with Open.
+// Feed is the way to one hinit. Make it with Open or OpenSocket.
 type Feed struct {
 	env    func(string) (string, bool)
+	socket string // that was named; "" for the init of this container
 	client atomic.Pointer[client.Client]
 	status atomic.Pointer[client.Status] // the newest
 }
@@ -32,7 +37,17 @@ func Open(env func(string) (string, bool)) (*Feed, error) {
 	return f, nil
 }
 
+// OpenSocket returns the feed of the hinit that listens on a socket. Nothing is asked yet.
+func OpenSocket(env func(string) (string, bool), socket string) *Feed {
+	f := &Feed{env: env, socket: socket}
+	f.client.Store(client.New(socket))
+	return f
+}
+
 func (f *Feed) dial() error {
+	if f.socket != "" {
+		return nil // each question connects anew
+	}
 	cl, err := client.Find(config.Socket(config.Options{Env: f.env}), f.env)
 	if err != nil {
 		return err
@@ -110,4 +125,24 @@ func reason(err error) error {
 func (f *Feed) Do(ctx context.Context, verb client.Verb, name string) error {
 	_, err := f.client.Load().Order(ctx, verb, name, client.Wait{Wait: true})
 	return err
+}
+
+// Signal sends a signal, which has the name or number of word.
+func (f *Feed) Signal(ctx context.Context, name, word string) error {
+	number, known := formats.ParseSignal(word)
+	if !known {
+		return fmt.Errorf("%q is no signal; write a name such as HUP or a number from 1 to 64", word)
+	}
+	_, err := f.client.Load().Signal(ctx, name, syscall.Signal(number))
+	return err
+}
+
+// Save writes a text to a new file. A file or a link that is there already is not touched.
+func Save(path, text string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	return errors.Join(err, file.Close())
 }

@@ -22,8 +22,8 @@ const (
 )
 
 // Inside reads in /proc about the processes of a service, whose main process is pid. Secrets are left out as far as they can be told.
-func (f *Feed) Inside(name string, pid int) model.Inside {
-	out := model.Inside{Name: name}
+func (f *Feed) Inside(of model.ID, pid int) model.Inside {
+	out := model.Inside{ID: of}
 	if pid <= 0 {
 		out.Missing = "it has no process"
 		return out
@@ -38,11 +38,11 @@ func (f *Feed) Inside(name string, pid int) model.Inside {
 		out.Missing = err.Error()
 		return out
 	}
-	roots := proc.Roots{Mains: map[int]string{pid: name}}
+	roots := proc.Roots{Mains: map[int]string{pid: of.Name}}
 	if st := f.status.Load(); st != nil {
 		roots = usage.RootsOf(*st, root)
 	}
-	out.Processes = tree(all, roots, pid, name)
+	out.Processes = tree(all, roots, pid, of.Name)
 	for i := range out.Processes {
 		out.Processes[i].Command = command(root, out.Processes[i].PID)
 	}

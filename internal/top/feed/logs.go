@@ -2,11 +2,15 @@ package feed
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"hinit/internal/boot"
+	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/top/model"
 	"hinit/logrotate/reader"
@@ -22,11 +26,10 @@ const (
 	logWidth = 4 << 10
 )
 
-// Log follows a log file, over rotations, until ctx ends. lines gets nil first, and then what was written, at most five times a
-// second; of a flood the end. A volume that hangs delays only the goroutine that reads.
-func (f *Feed) Log(ctx context.Context, current string, lines func([]model.LogLine)) {
-	st := f.status.Load()
-	as, err := boot.LogReader(st != nil && st.Init.Plain != "", f.env)
+// Log follows a log file, over rotations, until ctx ends; of a run before it gives the last lines. lines gets nil first, and then what
+// was written, at most five times a second; of a flood the end. A volume that hangs delays only the goroutine that reads.
+func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine)) {
+	as, err := f.logReader()
 	if err != nil {
 		lines([]model.LogLine{{Text: "cannot read the log: " + err.Error()}})
 		return
@@ -35,9 +38,15 @@ func (f *Feed) Log(ctx context.Context, current string, lines func([]model.LogLi
 	var fresh []model.LogLine
 	ended := make(chan error, 1)
 	guard.Go("reading a log", func() {
-		o := reader.Options{Dir: filepath.Dir(current), N: logHistory, Follow: true}
+		o := reader.Options{Dir: filepath.Dir(of.File), N: logHistory, Follow: true}
+		if !of.Until.IsZero() {
+			o.N, o.Follow, o.Since, o.Previous = -1, false, of.From, true
+		}
 		ended <- reader.Read(ctx, as, o, func(line []byte) error {
 			at, text, _ := reader.Split(line)
+			if !of.Until.IsZero() && at.After(of.Until) {
+				return errPast
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if len(fresh) == 2*logBatch {
@@ -50,23 +59,47 @@ func (f *Feed) Log(ctx context.Context, current string, lines func([]model.LogLi
 	lines(nil)
 	tick := time.NewTicker(logEvery)
 	defer tick.Stop()
-	for {
+	for over := false; !over; {
 		select {
 		case <-ctx.Done():
 			return
-		case err := <-ended:
-			if ctx.Err() == nil && err != nil {
-				lines([]model.LogLine{{Text: "cannot read the log: " + err.Error()}})
-			}
-			return
+		case err = <-ended:
+			over = true
 		case <-tick.C:
 		}
 		mu.Lock()
 		batch := fresh[max(0, len(fresh)-logBatch):]
 		fresh = nil
 		mu.Unlock()
-		if len(batch) > 0 {
+		if over && err != nil && !errors.Is(err, errPast) {
+			batch = append(batch, model.LogLine{Text: "cannot read the log: " + err.Error()})
+		}
+		if len(batch) > 0 && ctx.Err() == nil {
 			lines(batch)
 		}
 	}
+}
+
+// errPast ends the reading of a run that is over.
+var errPast = errors.New("the lines are of a later run")
+
+// logReader returns the identity that reads the logs. The path of a log is one of the init's file system. For a socket that was named, the
+// file is read only where that file system is this process's too, and never as root.
+func (f *Feed) logReader() (*fsutil.Actor, error) {
+	st := f.status.Load()
+	if st == nil {
+		return nil, errors.New("hinit has not answered yet")
+	}
+	if f.socket == "" {
+		return boot.LogReader(st.Init.Plain != "", f.env)
+	}
+	here, err := os.Stat("/")
+	if err != nil {
+		return nil, err
+	}
+	there, err := os.Stat(fmt.Sprintf("%s/%d/root/", f.proc(), st.Init.PID))
+	if err != nil || f.proc() == "" || !os.SameFile(here, there) {
+		return nil, errors.New("it is in another file system; call hinit top or hinit logs in that container")
+	}
+	return boot.LogReader(false, f.env)
 }

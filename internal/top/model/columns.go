@@ -62,21 +62,13 @@ func stateWord(s *client.Service) string {
 	return s.State
 }
 
-// look is how the state of a service looks: never by its colour alone.
-func look(s *client.Service) (sign string, role frame.Role) {
-	switch trouble(s) {
-	case 0:
-		return "✗", frame.Bad
-	case 1:
-		return "!", frame.Bad
-	case 2:
-		return "!", frame.Doing
-	case 3:
-		return "…", frame.Doing
-	case 4:
-		return "●", frame.Good
-	}
-	return "·", frame.Dim
+// looks are how the states of services look, by their grade: never by the colour alone.
+var looks = [grades]struct {
+	sign string
+	role frame.Role
+}{
+	inTrouble: {"✗", frame.Bad}, ailing: {"!", frame.Bad}, unknown: {"?", frame.Dim}, drifted: {"!", frame.Doing},
+	coming: {"…", frame.Doing}, well: {"●", frame.Good}, off: {"·", frame.Dim},
 }
 
 // column is a column of the table.
@@ -85,7 +77,7 @@ type column struct {
 	width int
 	sort  order // what a click on its head sorts by
 	right bool
-	cell  func(m *Model, s *client.Service, width int) (string, frame.Role)
+	cell  func(m *Model, s Service, width int) (string, frame.Role)
 }
 
 const (
@@ -96,7 +88,7 @@ const (
 )
 
 // shortName is the profile of a gateway, and the name of anything else.
-func shortName(s *client.Service) string {
+func shortName(s Service) string {
 	if s.Kind == client.KindGateway && s.Profile != "" {
 		return s.Profile
 	}
@@ -106,26 +98,33 @@ func shortName(s *client.Service) string {
 // columns returns the columns that fit, the important ones first; the note takes what is left.
 func (m *Model) columns() []column {
 	longest, short := 4, 4
-	for i := range m.status.Services {
-		longest = max(longest, frame.Width(m.status.Services[i].Name))
-		short = max(short, frame.Width(shortName(&m.status.Services[i])))
+	for _, s := range m.services {
+		longest = max(longest, frame.Width(s.Name))
+		short = max(short, frame.Width(shortName(s)))
 	}
 	most := min(widest, max(m.width/3, 8))
-	named := func(s *client.Service) string { return s.Name }
+	named := func(s Service) string { return s.Name }
 	if longest > most { // what all gateways have in common goes first
 		longest, named = short, shortName
 	}
-	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
+	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s Service, _ int) (string, frame.Role) {
 		return label(named(s)), frame.Plain
 	}}
-	state := column{"STATE", 12, byState, false, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
-		sign, role := look(s)
-		return sign + " " + stateWord(s), role
+	state := column{"STATE", 12, byState, false, func(m *Model, s Service, _ int) (string, frame.Role) {
+		look := looks[m.trouble(s)]
+		return look.sign + " " + stateWord(s.Service), look.role
 	}}
-	note := column{"NOTE", 0, byTrouble, false, func(m *Model, s *client.Service, _ int) (string, frame.Role) {
-		return show.Line(show.Note(s, m.now)), frame.Plain
+	note := column{"NOTE", 0, byTrouble, false, func(m *Model, s Service, _ int) (string, frame.Role) {
+		return show.Line(show.Note(s.Service, m.now)), frame.Plain
 	}}
-	room := m.width - 2 - (name.width + 1) - (state.width + 1) // for the note, which ends the line
+	out := []column{name, state}
+	if len(m.hosts) > 1 {
+		out = append([]column{m.hostColumn()}, out...)
+	}
+	room := m.width - 2 // for the note, which ends the line
+	for _, c := range out {
+		room -= c.width + 1
+	}
 	extras := minor()
 	with := make([]bool, len(extras))
 	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // the most useful first
@@ -137,7 +136,6 @@ func (m *Model) columns() []column {
 			with[i], room = true, room-need
 		}
 	}
-	out := []column{name, state}
 	for i, c := range extras {
 		if with[i] {
 			out = append(out, c)
@@ -150,34 +148,45 @@ func (m *Model) columns() []column {
 	return out
 }
 
+// hostColumn says of which host a service is.
+func (m *Model) hostColumn() column {
+	longest := len("HOST")
+	for i := range m.hosts {
+		longest = max(longest, frame.Width(show.Name(m.hosts[i].name)))
+	}
+	return column{"HOST", min(longest, max(m.width/6, 4)), byHost, false, func(m *Model, s Service, _ int) (string, frame.Role) {
+		return show.Name(m.hosts[s.Host].name), frame.Dim
+	}}
+}
+
 // minor are the columns between the state and the note.
 func minor() []column {
 	const figures = 10
-	used := func(text func(r *record, width int) string) func(*Model, *client.Service, int) (string, frame.Role) {
-		return func(m *Model, s *client.Service, width int) (string, frame.Role) {
-			r := m.usage[s.Name]
+	used := func(text func(r *record, width int) string) func(*Model, Service, int) (string, frame.Role) {
+		return func(m *Model, s Service, width int) (string, frame.Role) {
+			r := m.usage[s.ID()]
 			if r == nil || !r.known {
 				return "-", frame.Dim
 			}
 			return text(r, width), frame.Plain
 		}
 	}
-	figure := func(values func(r *record) []float64, least float64) func(*Model, *client.Service, int) (string, frame.Role) {
-		return func(m *Model, s *client.Service, width int) (string, frame.Role) {
-			if r := m.usage[s.Name]; r != nil {
+	figure := func(values func(r *record) []float64, least float64) func(*Model, Service, int) (string, frame.Role) {
+		return func(m *Model, s Service, width int) (string, frame.Role) {
+			if r := m.usage[s.ID()]; r != nil {
 				return sparks(values(r), width, least), frame.Figure
 			}
 			return "", frame.Figure
 		}
 	}
 	return []column{
-		{"SINCE", 7, bySince, true, func(m *Model, s *client.Service, _ int) (string, frame.Role) {
+		{"SINCE", 7, bySince, true, func(m *Model, s Service, _ int) (string, frame.Role) {
 			return age(m.now.Sub(s.Since)), frame.Plain
 		}},
-		{"RST", 4, byRestarts, true, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
+		{"RST", 4, byRestarts, true, func(_ *Model, s Service, _ int) (string, frame.Role) {
 			return show.Number(s.Restarts), frame.Plain
 		}},
-		{"EXIT", 8, byTrouble, false, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
+		{"EXIT", 8, byTrouble, false, func(_ *Model, s Service, _ int) (string, frame.Role) {
 			if s.LastExit == nil {
 				return "-", frame.Dim
 			}
@@ -188,7 +197,7 @@ func minor() []column {
 		{"MEM", 6, byMemory, true, used(func(r *record, _ int) string { return size(r.last.Memory) })},
 		{"", figures, byMemory, false, figure(func(r *record) []float64 { return r.memory }, 1)},
 		{"PROC", 4, byTrouble, true, used(func(r *record, _ int) string { return show.Number(r.last.Processes) })},
-		{"PID", 7, byTrouble, true, func(_ *Model, s *client.Service, _ int) (string, frame.Role) {
+		{"PID", 7, byTrouble, true, func(_ *Model, s Service, _ int) (string, frame.Role) {
 			return show.Number(s.PID), frame.Plain
 		}},
 	}

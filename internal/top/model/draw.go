@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/top/frame"
 )
@@ -65,74 +64,6 @@ func (m *Model) Frame() frame.Frame {
 	return f
 }
 
-// top are the lines about hinit itself.
-func (m *Model) top() (out []frame.Line) {
-	var head frame.Line
-	head.Add(frame.Title, "hinit top ")
-	if m.link.heard.IsZero() {
-		head.Add(frame.Dim, "asking hinit for its status")
-	} else {
-		m.summary(&head)
-	}
-	out = append(out, head)
-	if since, why, is := m.silent(); is {
-		text := fmt.Sprintf("not answering since %s (%s)", since.Local().Format("15:04:05"), age(m.now.Sub(since)))
-		if why != "" {
-			text += ": " + show.Line(oneLine(why))
-		}
-		return append(out, frame.Text(frame.Bad, text))
-	}
-	in := m.status.Init
-	switch {
-	case in.Stopping:
-		out = append(out, frame.Text(frame.Bad, "the container is stopping"))
-	case in.Booting:
-		out = append(out, frame.Text(frame.Doing, "booting"+show.Hook(in.Hook)))
-	case in.Lease != nil && in.Lease.State == client.LeaseWaiting:
-		out = append(out, frame.Text(frame.Doing, show.Line(in.Lease.Detail)))
-	case len(in.Warnings) > 0 && m.height >= 20:
-		more := ""
-		if n := len(in.Warnings); n > 1 {
-			more = fmt.Sprintf(" (and %d more: hinit status)", n-1)
-		}
-		out = append(out, frame.Text(frame.Doing, "warning"+more+": "+show.Line(in.Warnings[0])))
-	}
-	return out
-}
-
-// summary counts what the table has. The troubles come first: they are read on the narrowest screen.
-func (m *Model) summary(l *frame.Line) {
-	var count [6]int
-	var all Usage
-	measured := false
-	for i := range m.status.Services {
-		s := &m.status.Services[i]
-		count[trouble(s)]++
-		if r := m.usage[s.Name]; r != nil && r.known {
-			measured = true
-			all.CPU += r.last.CPU
-			all.Memory += r.last.Memory
-			all.Processes += r.last.Processes
-		}
-	}
-	n := len(m.status.Services)
-	add := func(role frame.Role, count int, word string) {
-		if count > 0 {
-			l.Add(role, fmt.Sprintf("%d %s ", count, word))
-		}
-	}
-	add(frame.Bad, count[0], "in trouble")
-	add(frame.Bad, count[1], "ailing")
-	add(frame.Doing, count[2], "drifted")
-	add(frame.Doing, count[3], "on the way")
-	l.Add(frame.Good, fmt.Sprintf("%d of %d well ", count[4]+count[2], n))
-	add(frame.Dim, count[5], "down")
-	if measured {
-		l.Add(frame.Plain, fmt.Sprintf("cpu %s mem %s proc %d ", percent(all.CPU), size(all.Memory), all.Processes))
-	}
-	l.Add(frame.Dim, "up "+age(m.now.Sub(m.status.Init.StartedAt))+" "+show.Line(m.status.Init.Home))
-}
-
 // tableLines are the head of the table and its rows.
 func (m *Model) tableLines(height int) []frame.Line {
 	columns := m.columns()
@@ -155,9 +86,6 @@ func (m *Model) tableLines(height int) []frame.Line {
 	t := &m.table
 	t.top = min(t.top, max(len(t.rows)-height, 0))
 	t.top = max(min(t.top, t.index), t.index-height+1, 0)
-	if t.index == 1 && t.rows[0].service < 0 {
-		t.top = 0
-	}
 	for i := t.top; i < min(t.top+height, len(t.rows)); i++ {
 		out = append(out, m.rowLine(i, columns))
 	}
@@ -166,7 +94,7 @@ func (m *Model) tableLines(height int) []frame.Line {
 		if t.filter != "" {
 			text = "no service matches the filter; esc clears it"
 		}
-		if height > 0 && !m.link.heard.IsZero() {
+		if height > 0 && m.heard() {
 			out = append(out, frame.Text(frame.Dim, "  "+text))
 		}
 	}
@@ -178,23 +106,24 @@ func (m *Model) tableLines(height int) []frame.Line {
 
 func (m *Model) rowLine(i int, columns []column) frame.Line {
 	r := m.table.rows[i]
-	if r.service < 0 {
-		return frame.Text(frame.Title, r.title())
-	}
-	s := &m.status.Services[r.service]
 	l := frame.Line{Chosen: i == m.table.index}
+	marked := r.is && m.table.marks[r.service.ID()]
 	// The sign besides the reversed line is for those who see no colours.
-	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.Chosen, m.table.marks[s.Name]}]
+	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.Chosen, marked}]
 	l.Add(frame.Marked, mark)
+	if !r.is {
+		m.headOf(&l, r)
+		return l
+	}
 	for i, c := range columns {
 		if i > 0 {
 			l.Add(frame.Plain, " ")
 		}
-		text, role := c.cell(m, s, c.width)
+		text, role := c.cell(m, r.service, c.width)
 		if c.right {
 			text = frame.Right(text, c.width)
 		}
-		if m.table.marks[s.Name] && c.sort == byName {
+		if marked && c.sort == byName {
 			role = frame.Marked
 		}
 		l.Add(role, frame.Fill(text, c.width))
@@ -221,6 +150,9 @@ func (m *Model) bottom() (l frame.Line) {
 	case m.asking == searchAsked:
 		l.Add(frame.Key, "search: ")
 		l.Add(frame.Plain, show.Line(m.pane.search)+"_")
+	case m.asking == signalAsked, m.asking == fileAsked:
+		l.Add(frame.Key, m.question())
+		l.Add(frame.Plain, show.Line(m.word)+"_")
 	case m.asking == orderAsked:
 		l.Add(frame.Bad, m.question())
 	case m.message.text != "":
@@ -230,27 +162,17 @@ func (m *Model) bottom() (l frame.Line) {
 		}
 		l.Add(role, show.Line(m.message.text))
 	case m.rollout != nil:
-		l.Add(frame.Doing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.done, m.rollout.all, label(m.rollout.running)))
+		l.Add(frame.Doing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.done, m.rollout.all, m.label(m.rollout.running)))
 	default:
 		if m.table.filter != "" {
 			l.Add(frame.Found, "/"+show.Line(m.table.filter))
 			l.Add(frame.Plain, " ")
 		}
-		for _, k := range [][2]string{
-			{"?", "help"},
-			{"/", "filter"},
-			{"d", "details"},
-			{"l", "log"},
-			{"e", "events"},
-			{"space", "mark"},
-			{"s", "start"},
-			{"x", "stop"},
-			{"r", "restart"},
-			{"R", "rollout"},
-			{"<>", "sort"},
-			{"p", "profiles"},
-			{"q", "quit"},
-		} {
+		keys := tableKeys
+		if m.pane.kind == logPane {
+			keys = logKeys
+		}
+		for _, k := range keys {
 			if l.Width()+len(k[0])+1+len(k[1]) > m.width {
 				break
 			}
@@ -261,23 +183,56 @@ func (m *Model) bottom() (l frame.Line) {
 	return l
 }
 
+// tableKeys and logKeys are what the last line tells, the most important first: a narrow screen has the first of them only.
+var (
+	tableKeys = [][2]string{
+		{"q", "quit"},
+		{"?", "help"},
+		{"/", "filter"},
+		{"d", "details"},
+		{"l", "log"},
+		{"e", "events"},
+		{"space", "mark"},
+		{"s", "start"},
+		{"x", "stop"},
+		{"r", "restart"},
+		{"R", "rollout"},
+		{"<>", "sort"},
+		{"p", "group"},
+		{"S", "signal"},
+		{"!", "shell"},
+	}
+	logKeys = [][2]string{
+		{"q", "quit"},
+		{"?", "help"},
+		{"l", "close"},
+		{"L", "level"},
+		{"b", "run before"},
+		{"w", "write"},
+		{"tab", "scroll, search"},
+		{"z", "larger"},
+	}
+)
+
 // Keys is the help: keys and what they do.
 var Keys = [][2]string{
 	{"up down j k", "go through the services (or the lines of a pane)"},
 	{"pgup pgdn g G", "a page; the first, the last"},
 	{"/", "filter as you type; !word leaves out; in a pane: search, n N"},
 	{"< >", "sort by the next column; i the other way round"},
-	{"p", "group by profile"},
+	{"p", "in groups: of the configuration, by profile, by host; f folds one"},
 	{"d enter", "details: last exit, its lines, processes, environment"},
 	{"l", "the log, which follows"},
+	{"b L w", "the log of the run before; the least level; write it to a file"},
 	{"e", "the events of all services"},
 	{"tab z", "go into the pane; make it as large as the screen"},
 	{"space *", "mark; mark all that are shown"},
-	{"s x r", "start, stop, restart what is marked, or this one; y"},
+	{"s x r", "start, stop, restart what is marked, or this one or group; y"},
+	{"S !", "send a signal (asks which); a shell as the service"},
 	{"R", "rollout: restart one after the other, stop at a failure"},
 	{"t", "colours, for the colour-blind, none"},
-	{"esc", "take back: rollout, search, pane, marks, filter"},
-	{"q", "quit"},
+	{"esc", "take back: rollout, search, level, pane, marks, filter"},
+	{"q ctrl+c", "quit"},
 }
 
 // help is the list of keys, from the line to which it was scrolled. On a narrow screen what a key does stands below it.

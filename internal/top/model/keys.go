@@ -1,6 +1,7 @@
 package model
 
 import (
+	"strings"
 	"unicode/utf8"
 
 	"hinit/client"
@@ -27,6 +28,8 @@ func (m *Model) Key(key string) []Order {
 			m.jump(-1)
 		}
 		return nil
+	case signalAsked, fileAsked:
+		return m.answered(key)
 	case orderAsked:
 		if key == "y" || key == "enter" {
 			return m.confirmed()
@@ -48,13 +51,12 @@ func (m *Model) Key(key string) []Order {
 	if m.moves(key) || m.views(key) {
 		return nil
 	}
-	m.orders(key)
-	return nil
+	return m.orders(key)
 }
 
 // Paste takes a letter that was pasted: into a line that is typed, and nowhere else, where it would be a key.
 func (m *Model) Paste(letter rune) {
-	if (m.asking == filterAsked || m.asking == searchAsked) && letter >= ' ' {
+	if m.asking > nothing && m.asking < orderAsked && letter >= ' ' {
 		m.Key(string(letter))
 	}
 }
@@ -118,23 +120,38 @@ func (m *Model) views(key string) bool {
 			m.jump(map[string]int{"n": -1, "N": 1}[key])
 		}
 	case "<", ">", "left", "right":
-		step := 1
-		if key == "<" || key == "left" {
-			step = int(orders) - 1
+		count := orders
+		if len(m.hosts) == 1 {
+			count = byHost // it is the last
 		}
-		m.sortBy((t.sort + order(step)) % orders)
+		step := order(1)
+		if key == "<" || key == "left" {
+			step = count - 1
+		}
+		m.sortBy((t.sort + step) % count)
 	case "i":
 		t.reversed = !t.reversed
 		m.arrange()
 	case "p":
-		t.grouped = !t.grouped
-		m.arrange()
+		m.regroup()
+	case "f":
+		m.fold()
 	case "l":
 		m.open(logPane)
 	case "e":
 		m.open(eventPane)
-	case "d", "enter":
+	case "d":
 		m.open(detailPane)
+	case "enter":
+		if _, is := m.current(); is || len(t.rows) == 0 {
+			m.open(detailPane)
+		} else {
+			m.fold()
+		}
+	case "b":
+		m.before()
+	case "L":
+		m.severer()
 	case "tab":
 		m.pane.focused = m.pane.kind != noPane && !m.pane.focused
 	case "z":
@@ -177,13 +194,15 @@ func (m *Model) escape() {
 	switch {
 	case m.rollout != nil:
 		m.rollout.ended = true
-		m.message = message{"the rollout ends after " + label(m.rollout.running), false}
+		m.message = message{"the rollout ends after " + m.label(m.rollout.running), false}
 	case m.pane.search != "":
 		m.pane.search = ""
+	case m.pane.kind == logPane && m.pane.least != 0:
+		m.pane.least = 0
 	case m.pane.kind != noPane:
 		m.open(m.pane.kind)
 	case len(m.table.marks) > 0:
-		m.table.marks = make(map[string]bool)
+		m.table.marks = make(map[ID]bool)
 	default:
 		m.table.filter = ""
 		m.arrange()
@@ -191,32 +210,44 @@ func (m *Model) escape() {
 }
 
 // orders takes the keys that choose services and order something.
-func (m *Model) orders(key string) {
+func (m *Model) orders(key string) []Order {
+	s, is := m.current()
 	switch key {
 	case "space":
-		if s := m.current(); s != nil {
-			if m.table.marks[s.Name] {
-				delete(m.table.marks, s.Name)
-			} else {
-				m.table.marks[s.Name] = true
-			}
-			m.move(1)
+		if is && m.table.marks[s.ID()] {
+			delete(m.table.marks, s.ID())
+		} else if is {
+			m.table.marks[s.ID()] = true
 		}
+		m.move(1)
 	case "*":
 		for _, r := range m.table.rows {
-			if r.service >= 0 {
-				m.table.marks[m.status.Services[r.service].Name] = true
+			if r.is {
+				m.table.marks[r.service.ID()] = true
 			}
 		}
 	case "s":
-		m.ask(client.VerbStart, false)
+		m.ask(client.VerbStart, orderAsked, false)
 	case "x":
-		m.ask(client.VerbStop, false)
+		m.ask(client.VerbStop, orderAsked, false)
 	case "r":
-		m.ask(client.VerbRestart, false)
+		m.ask(client.VerbRestart, orderAsked, false)
 	case "R":
-		m.ask(client.VerbRestart, true)
+		m.ask(client.VerbRestart, orderAsked, true)
+	case "S":
+		m.ask(VerbSignal, signalAsked, false)
+	case "!":
+		if is {
+			return []Order{{Verb: VerbShell, ID: s.ID()}}
+		}
+	case "w":
+		if !is || m.pane.kind != logPane {
+			m.message = message{"there is no log on the screen to write; l shows one", true}
+			break
+		}
+		m.pending, m.asking, m.word = pending{verb: VerbSave, ids: []ID{s.ID()}}, fileAsked, strings.ReplaceAll(s.Name, "/", "_")+".log"
 	}
+	return nil
 }
 
 // Click takes a click at a place of the last frame.
@@ -236,10 +267,10 @@ func (m *Model) Click(x, y int) {
 		}
 	case y > at.head && y <= at.head+at.rows:
 		m.pane.focused = false
-		if i := m.table.top + y - at.head - 1; i < len(m.table.rows) && m.table.rows[i].service >= 0 {
-			m.table.index = i
-			m.table.at = m.status.Services[m.table.rows[i].service].Name
-			m.pane.moved()
+		if i := m.table.top + y - at.head - 1; i < len(m.table.rows) {
+			if m.put(i); !m.table.rows[i].is {
+				m.fold()
+			}
 		}
 	case at.lines > 0 && y >= at.pane:
 		m.pane.focused = true

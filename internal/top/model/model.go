@@ -31,18 +31,41 @@ type Process struct {
 	Command    string // it may be anything
 }
 
-// Inside is what only those see who share hinit's processes.
+// Inside is what a process sees that shares hinit's processes.
 type Inside struct {
-	Name        string // of the service
+	ID
 	Processes   []Process
 	Environment []string // NAME=value, without secrets
 	Missing     string   // why there is none
 }
 
+// ID names a service: its name, and the place of its host in the list of [New].
+type ID struct {
+	Host int
+	Name string
+}
+
+// Service is a service of a host.
+type Service struct {
+	*client.Service
+	Host int
+}
+
+// ID returns the name of the service.
+func (s Service) ID() ID { return ID{s.Host, s.Name} }
+
+// The verbs of orders besides the ones of package client.
+const (
+	VerbSignal client.Verb = "signal"
+	VerbShell  client.Verb = "shell"
+	VerbSave   client.Verb = "save" // write the lines of [Model.LogText] to the file that Word names
+)
+
 // Order is a command to a service that somebody has confirmed.
 type Order struct {
 	Verb client.Verb
-	Name string
+	ID
+	Word string // of a signal, or the path of a file
 }
 
 // Result is how an order ended.
@@ -53,11 +76,17 @@ type Result struct {
 
 // Wants is what the screen shows now, and needs from outside.
 type Wants struct {
-	Log    string // service whose log is followed, "" for none
-	LogDir string // current file of it, as hinit says
-	Inside string // service whose processes and environment are shown
-	PID    int    // its main process
+	Log    Log
+	Inside ID  // service whose processes and environment are shown, the zero value for none
+	PID    int // its main process
 	Events bool
+}
+
+// Log says which lines are wanted.
+type Log struct {
+	ID                    // the zero value for none
+	File        string    // current file of it, as hinit says
+	From, Until time.Time // of the run before; zero where the log is followed
 }
 
 // paneKind is what the pane below the table shows.
@@ -78,6 +107,8 @@ const (
 	filterAsked
 	searchAsked
 	orderAsked
+	signalAsked
+	fileAsked
 	helpShown
 )
 
@@ -85,25 +116,19 @@ const (
 type Model struct {
 	width, height int
 	now           time.Time
-	status        client.Status
-	link          link
-	usage         map[string]*record
+	hosts         []host
+	services      []Service // of all hosts
+	usage         map[ID]*record
 	table         table
 	pane          pane
 	asking        asking
 	pending       pending // the order that waits for a yes
 	rollout       *rollout
 	message       message
+	word          string // that is typed: a signal or a path
 	theme         int
 	helpTop       int // its first line on the screen
 	over          bool
-}
-
-// link is how hinit answers.
-type link struct {
-	heard time.Time // the last line of the status; zero before the first
-	lost  time.Time // when it went away, zero while it is there
-	why   string
 }
 
 // message is the last line's news.
@@ -112,9 +137,15 @@ type message struct {
 	bad  bool
 }
 
-// New returns the model of an empty screen. theme is one of [frame.Themes].
-func New(theme int) *Model {
-	return &Model{width: 80, height: 24, usage: make(map[string]*record), theme: theme, table: table{marks: make(map[string]bool)}}
+// New returns the model of an empty screen. theme is one of [frame.Themes]; hosts are the names of the inits, of which a single one is
+// not shown.
+func New(theme int, hosts ...string) *Model {
+	m := &Model{width: 80, height: 24, usage: make(map[ID]*record), theme: theme}
+	m.table.marks, m.table.folded = make(map[ID]bool), make(map[string]bool)
+	for _, name := range hosts {
+		m.hosts = append(m.hosts, host{name: name})
+	}
+	return m
 }
 
 // Resize sets the size of the screen.
@@ -129,86 +160,21 @@ func (m *Model) Over() bool { return m.over }
 // Theme returns the theme that was chosen.
 func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
 
-// Change takes a line of the status.
-func (m *Model) Change(c client.StatusChange, now time.Time) {
-	m.now = now
-	c.Apply(&m.status)
-	m.link = link{heard: now}
-	if c.Whole {
-		there := make(map[string]bool, len(m.status.Services))
-		for i := range m.status.Services {
-			there[m.status.Services[i].Name] = true
-		}
-		for name := range m.usage {
-			if !there[name] {
-				delete(m.usage, name)
-			}
-		}
-		for name := range m.table.marks {
-			if !there[name] {
-				delete(m.table.marks, name)
-			}
-		}
-	}
-	m.arrange()
-}
-
-// Lost says that hinit does not answer.
-func (m *Model) Lost(why string, now time.Time) {
-	m.now = now
-	if m.link.lost.IsZero() {
-		m.link.lost = now
-	}
-	m.link.why = why
-}
-
-// silent returns since when hinit does not answer, and why; false while it does.
-func (m *Model) silent() (since time.Time, why string, is bool) {
-	switch {
-	case !m.link.lost.IsZero():
-		return m.link.lost, m.link.why, true
-	case !m.link.heard.IsZero() && m.now.Sub(m.link.heard) > Silence:
-		return m.link.heard, "", true
-	}
-	return time.Time{}, "", false
-}
-
-// Used takes what the services use, as measured now. nil says that it can't be measured from here.
-func (m *Model) Used(usage map[string]Usage, now time.Time) {
-	m.now = now
-	for i := range m.status.Services {
-		name := m.status.Services[i].Name
-		u, is := usage[name]
-		r := m.usage[name]
-		if r == nil {
-			if !is {
-				continue
-			}
-			r = new(record)
-			m.usage[name] = r
-		}
-		r.add(u, is)
-	}
-	if m.table.sort == byCPU || m.table.sort == byMemory {
-		m.arrange()
-	}
-}
-
 // Event takes one event.
-func (m *Model) Event(e client.Event) { m.pane.event(e) }
+func (m *Model) Event(host int, e client.Event) { m.pane.event(hostEvent{e, host}) }
 
 // Log takes lines of the followed service, without their ends; none when it is read anew. They may be anything.
-func (m *Model) Log(name string, lines []LogLine) { m.pane.log(name, lines) }
+func (m *Model) Log(of Log, lines []LogLine) { m.pane.log(of, lines) }
 
 // Inside takes what is known of the processes of a service.
 func (m *Model) Inside(in Inside) { m.pane.inside = in }
 
 // Ended takes the end of an order, and returns what is to be done next.
 func (m *Model) Ended(r Result) []Order {
-	if m.rollout != nil && m.rollout.running == r.Name {
+	if m.rollout != nil && m.rollout.running == r.ID {
 		return m.rolled(r)
 	}
-	m.message = message{string(r.Verb) + " " + label(r.Name) + ": done", false}
+	m.message = message{string(r.Verb) + " " + m.label(r.ID) + ": done", false}
 	if r.Err != nil {
 		m.message = message{oneLine(r.Err.Error()), true}
 	}
@@ -217,20 +183,33 @@ func (m *Model) Ended(r Result) []Order {
 
 // Wants returns what the screen needs from outside.
 func (m *Model) Wants() (w Wants) {
-	s := m.current()
-	if s == nil {
-		return Wants{Events: m.pane.kind == eventPane}
+	w.Events = m.pane.kind == eventPane
+	s, is := m.current()
+	if !is {
+		return w
 	}
 	switch m.pane.kind {
 	case logPane:
-		w.Log, w.LogDir = s.Name, s.Log
+		w.Log = Log{ID: s.ID(), File: s.Log}
+		if m.pane.before {
+			w.Log.From, w.Log.Until = runBefore(s)
+		}
 	case detailPane:
-		w.Inside, w.PID = s.Name, s.PID
-	case eventPane:
-		w.Events = true
-	case noPane:
+		w.Inside, w.PID = s.ID(), s.PID
+	case noPane, eventPane:
 	}
 	return w
+}
+
+// runBefore returns when the run that ended last began and ended. The zero value says that none has ended.
+func runBefore(s Service) (from, until time.Time) {
+	if s.LastExit == nil {
+		return from, until
+	}
+	const early, late = time.Second, 100 * time.Millisecond // its last lines are read after its end; a run that begins at once says little by then
+	lasted := time.Duration(s.LastExit.UptimeSeconds * float64(time.Second))
+	ended := s.LastExit.At.UTC()
+	return ended.Add(-lasted - early), ended.Add(late)
 }
 
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

@@ -41,6 +41,15 @@ func typeIn(m *model.Model, keys ...string) (orders []model.Order) {
 	return orders
 }
 
+// given writes orders, each with its word.
+func given(orders []model.Order) string {
+	words := make([]string, 0, len(orders))
+	for _, o := range orders {
+		words = append(words, strings.TrimSpace(fmt.Sprintf("%s %s %s", o.Verb, o.Name, o.Word)))
+	}
+	return "[{" + strings.Join(words, "} {") + "}]"
+}
+
 func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 	for _, tt := range []struct {
 		keys []string
@@ -64,7 +73,7 @@ func TestTheTableIsSortedFilteredAndGrouped(t *testing.T) {
 			t.Errorf("%v: %q, want %q\n%s", tt.keys, got, tt.want, m.Frame().Plain())
 		}
 	}
-	if text := scene(100, 20, few(), "p").Frame().Plain(); !strings.Contains(text, "profile c: 1 of 1 up\n> gateway-c") || !strings.Contains(text, "profile b: 0 of 1 up") {
+	if text := scene(100, 20, few(), "p").Frame().Plain(); !strings.Contains(text, "> ▾ profile c: 1 of 1 up, 1 in trouble\n  gateway-c") || !strings.Contains(text, "profile b: 0 of 1 up") {
 		t.Errorf("in groups:\n%s", text)
 	}
 }
@@ -78,15 +87,15 @@ func TestTheCursorStaysWithItsService(t *testing.T) {
 	m.Key("down")
 	worse := up("a")
 	worse.State = client.StateFailed
-	m.Change(client.StatusChange{Services: []client.Service{worse}}, noon)
+	m.Change(0, client.StatusChange{Services: []client.Service{worse}}, noon)
 	if text := m.Frame().Plain(); !strings.Contains(text, "> gateway-a") || names(m) != "a c b" {
 		t.Errorf("after a change:\n%s", text)
 	}
-	m.Change(client.StatusChange{Whole: true, Services: few()[1:]}, noon)
+	m.Change(0, client.StatusChange{Whole: true, Services: few()[1:]}, noon)
 	if text := m.Frame().Plain(); strings.Contains(text, "gateway-a") || !strings.Contains(text, "> gateway-c") {
 		t.Errorf("after its end:\n%s", text)
 	}
-	m.Change(client.StatusChange{Whole: true, Services: []client.Service{}}, noon)
+	m.Change(0, client.StatusChange{Whole: true, Services: []client.Service{}}, noon)
 	if orders := typeIn(m, "down", "up", "space", "d", "l", "r", "y", "p", "x", "y"); len(orders) != 0 {
 		t.Errorf("orders for nothing: %v", orders)
 	}
@@ -98,15 +107,15 @@ func TestOrdersNeedAYes(t *testing.T) {
 		keys []string
 		want string
 	}{
-		{[]string{"x"}, "[]"},
-		{[]string{"n"}, "[]"},
+		{[]string{"x"}, "[{}]"},
+		{[]string{"n"}, "[{}]"},
 		{[]string{"x", "y"}, "[{stop gateway-c}]"},
 		{[]string{"s", "enter"}, "[{start gateway-c}]"},
 		{[]string{"*", "r", "y"}, "[{restart gateway-c} {restart gateway-a} {restart gateway-b}]"},
-		{[]string{"r", "q"}, "[]"}, // any other key is a no
+		{[]string{"r", "q"}, "[{}]"}, // any other key is a no
 		{[]string{"space", "/", "b", "enter", "s", "y"}, "[{start gateway-c}]"},
 	} {
-		if got := fmt.Sprint(typeIn(m, tt.keys...)); got != tt.want {
+		if got := given(typeIn(m, tt.keys...)); got != tt.want {
 			t.Errorf("%v: %s, want %s", tt.keys, got, tt.want)
 		}
 	}
@@ -121,27 +130,134 @@ func TestOrdersNeedAYes(t *testing.T) {
 func TestARolloutGoesOneByOne(t *testing.T) {
 	m := scene(100, 20, few())
 	done := func(name string, err error) string {
-		return fmt.Sprint(m.Ended(model.Result{Order: model.Order{Verb: client.VerbRestart, Name: name}, Err: err}))
+		return given(m.Ended(model.Result{Order: model.Order{Verb: client.VerbRestart, ID: model.ID{Name: name}}, Err: err}))
 	}
 	last := func() string {
 		lines := strings.Split(strings.TrimSuffix(m.Frame().Plain(), "\n"), "\n")
 		return lines[len(lines)-1]
 	}
-	if got := fmt.Sprint(typeIn(m, "*", "R", "y")); got != "[{restart gateway-c}]" {
+	if got := given(typeIn(m, "*", "R", "y")); got != "[{restart gateway-c}]" {
 		t.Fatalf("it begins with %s", got)
 	}
-	if got := fmt.Sprint(typeIn(m, "r", "y")); got != "[]" || !strings.Contains(last(), "now gateway-c") {
+	if got := given(typeIn(m, "r", "y")); got != "[{}]" || !strings.Contains(last(), "now gateway-c") {
 		t.Errorf("another order while it runs: %s, %q", got, last())
 	}
 	if got := done("gateway-c", nil); got != "[{restart gateway-a}]" {
 		t.Errorf("then %s", got)
 	}
-	if got := done("gateway-a", errors.New("it died\nat once")); got != "[]" || last() != "rollout stopped at gateway-a, 1 of 3 are done: it died; at once" {
+	if got := done("gateway-a", errors.New("it died\nat once")); got != "[{}]" || last() != "rollout stopped at gateway-a, 1 of 3 are done: it died; at once" {
 		t.Errorf("after a failure: %s, %q", got, last())
 	}
 	typeIn(m, "*", "R", "y", "esc")
-	if got := done("gateway-c", nil); got != "[]" || last() != "rollout: 1 of 3 are restarted and ready" {
+	if got := done("gateway-c", nil); got != "[{}]" || last() != "rollout: 1 of 3 are restarted and ready" {
 		t.Errorf("after esc: %s, %q", got, last())
+	}
+}
+
+// TestTheOrderForAGroupIsForItsServices: the cursor at the head of a group, folded or not.
+func TestTheOrderForAGroupIsForItsServices(t *testing.T) {
+	services := few()
+	services[0].Group, services[2].Group = "payments", "payments"
+	m := scene(100, 20, services, "p")
+	text := m.Frame().Plain()
+	if !strings.Contains(text, "> ▾ @payments: 2 of 2 up, 1 in trouble\n  gateway-c") || !strings.Contains(text, "▾ of no group: 0 of 1 up\n  gateway-b") {
+		t.Errorf("the groups:\n%s", text)
+	}
+	if got := given(typeIn(m, "r", "y")); got != "[{restart gateway-c} {restart gateway-a}]" {
+		t.Errorf("an order: %s", got)
+	}
+	typeIn(m, "down", "f") // of the group of the service
+	if text = m.Frame().Plain(); !strings.Contains(text, "> ▸ @payments: 2 of 2 up, 1 in trouble\n  ▾ of no group") || names(m) != "b" {
+		t.Errorf("folded:\n%s", text)
+	}
+	if got := given(typeIn(m, "x", "y")); got != "[{stop gateway-c} {stop gateway-a}]" {
+		t.Errorf("an order for a folded group: %s", got)
+	}
+	if typeIn(m, "enter"); names(m) != "c a b" {
+		t.Errorf("shown again:\n%s", m.Frame().Plain())
+	}
+	if typeIn(m, "p", "p", "/", "@", "p", "a", "y", "enter"); names(m) != "c a" {
+		t.Errorf("filtered by a group:\n%s", m.Frame().Plain())
+	}
+}
+
+func TestASignalIsAskedFor(t *testing.T) {
+	m := scene(100, 20, few())
+	if got := given(typeIn(m, "S", "H", "U", "P", "enter")); got != "[{signal gateway-c HUP}]" {
+		t.Errorf("%s", got)
+	}
+	for _, keys := range [][]string{{"S", "esc"}, {"S", "enter"}, {"S", "U", "backspace", "enter"}} {
+		if got := given(typeIn(m, keys...)); got != "[{}]" {
+			t.Errorf("%v: %s", keys, got)
+		}
+	}
+	if got := given(typeIn(m, "!")); got != "[{shell gateway-c}]" {
+		t.Errorf("a shell: %s", got)
+	}
+}
+
+func TestALogHasALevelAndARunBefore(t *testing.T) {
+	services := few()
+	services[2].LastExit = &client.Exit{Cause: "crash", At: noon.Add(-time.Hour), UptimeSeconds: 60}
+	m := scene(100, 24, services, "l")
+	m.Log(m.Wants().Log, []model.LogLine{{Text: "INFO: begins"}, {Text: "ERROR: it broke"}, {Text: "  at line 7"}, {Text: "WARNING: slow"}})
+	for _, step := range []struct {
+		key, shown string
+	}{
+		{"L", "INFO: begins|ERROR: it broke|  at line 7|WARNING: slow"},
+		{"L", "ERROR: it broke|  at line 7|WARNING: slow"},
+		{"L", "ERROR: it broke|  at line 7"},
+		{"L", "INFO: begins|ERROR: it broke|  at line 7|WARNING: slow"},
+	} {
+		m.Key(step.key)
+		if got := strings.ReplaceAll(strings.TrimSuffix(m.LogText(), "\n"), "\n", "|"); got != step.shown {
+			t.Errorf("%q, want %q", got, step.shown)
+		}
+	}
+	if got := given(typeIn(m, "w", "enter")); got != "[{save gateway-c gateway-c.log}]" {
+		t.Errorf("write: %s", got)
+	}
+	m.Key("b")
+	w := m.Wants().Log
+	if w.From.Sub(noon) > -time.Hour-time.Minute || w.Until.Before(noon.Add(-time.Hour)) || !strings.Contains(m.Frame().Plain(), "log of gateway-c, the run before: crash") {
+		t.Errorf("the run before is %v to %v\n%s", w.From, w.Until, m.Frame().Plain())
+	}
+	if m.Key("b"); !m.Wants().Log.From.IsZero() {
+		t.Error("the newest lines don't come back")
+	}
+	if typeIn(m, "down", "b"); !strings.Contains(m.Frame().Plain(), "no run of gateway-a has ended yet") {
+		t.Errorf("without a run before:\n%s", m.Frame().Plain())
+	}
+}
+
+// TestAHostThatDoesNotAnswerIsShown: its rows stay, and count as unknown; the rows of the others go on.
+func TestAHostThatDoesNotAnswerIsShown(t *testing.T) {
+	m := threeHosts(100, 30)
+	text := m.Frame().Plain()
+	for _, part := range []string{"1 in trouble 1 ailing 5 unknown", "us-2: not answering since", "HOST", "us-2 gateway-agent40 ? up", "eu-1 gateway-agent17 ✗ crash-loop", "us-1 gateway-agent31 ! deaf"} {
+		if !strings.Contains(text, part) {
+			t.Errorf("there is no %q:\n%s", part, text)
+		}
+	}
+	orders := typeIn(m, "/", "u", "s", "-", "1", "enter", "x", "y")
+	if len(orders) != 1 || orders[0].ID != (model.ID{Host: 1, Name: "gateway-agent31"}) {
+		t.Errorf("an order goes to %v", orders)
+	}
+	typeIn(m, "esc", "p", "p", "p")
+	if text = m.Frame().Plain(); !strings.Contains(text, "▾ host us-2: 5 of 5 up, 5 unknown") {
+		t.Errorf("by host:\n%s", text)
+	}
+}
+
+// TestTheKeyThatQuitsIsShown: on 80 columns and on 40, in each pane.
+func TestTheKeyThatQuitsIsShown(t *testing.T) {
+	for _, width := range []int{40, 80} {
+		for _, key := range []string{"esc", "d", "l", "e"} {
+			lines := strings.Split(strings.TrimSuffix(scene(width, 24, few(), key).Frame().Plain(), "\n"), "\n")
+			if last := lines[len(lines)-1]; !strings.Contains(last, "q quit") || !strings.Contains(last, "? help") {
+				t.Errorf("at %d after %s: %q", width, key, last)
+			}
+		}
 	}
 }
 
@@ -155,12 +271,12 @@ func TestSilenceIsSaid(t *testing.T) {
 	if text := m.Frame().Plain(); !strings.Contains(text, "not answering since") || names(m) != "c a b" {
 		t.Errorf("after a silence:\n%s", text)
 	}
-	m.Lost("nobody listens", noon.Add(time.Minute))
-	m.Lost("nobody listens", noon.Add(2*time.Minute))
+	m.Lost(0, "nobody listens", noon.Add(time.Minute))
+	m.Lost(0, "nobody listens", noon.Add(2*time.Minute))
 	if text := m.Frame().Plain(); !strings.Contains(text, "(1m0s): nobody listens") {
 		t.Errorf("after an error:\n%s", text)
 	}
-	m.Change(client.StatusChange{Whole: true, Services: few()}, noon.Add(time.Hour))
+	m.Change(0, client.StatusChange{Whole: true, Services: few()}, noon.Add(time.Hour))
 	if text := m.Frame().Plain(); strings.Contains(text, "not answering") {
 		t.Errorf("it is back:\n%s", text)
 	}
@@ -168,15 +284,15 @@ func TestSilenceIsSaid(t *testing.T) {
 
 func TestALogFollowsAndIsSearched(t *testing.T) {
 	m := scene(80, 24, few(), "l")
-	if w := m.Wants(); w.Log != "gateway-c" || w.LogDir != "/opt/data/logs/gateways/c/current" {
+	if w := m.Wants(); w.Log.Name != "gateway-c" || w.Log.File != "/opt/data/logs/gateways/c/current" {
 		t.Errorf("it wants %+v", w)
 	}
 	var lines []model.LogLine
 	for i := range 100 {
 		lines = append(lines, model.LogLine{Text: fmt.Sprintf("line %d \x1b[31mred\x1b[0m", i)})
 	}
-	m.Log("gateway-c", nil)
-	m.Log("gateway-c", lines)
+	m.Log(m.Wants().Log, nil)
+	m.Log(m.Wants().Log, lines)
 	if text := m.Frame().Plain(); !strings.Contains(text, "line 99 red") || strings.Contains(text, "line 50") {
 		t.Errorf("the end:\n%s", text)
 	}
@@ -184,7 +300,7 @@ func TestALogFollowsAndIsSearched(t *testing.T) {
 	if text := m.Frame().Plain(); !strings.Contains(text, "line 17 red") {
 		t.Errorf("searched:\n%s", text)
 	}
-	m.Log("gateway-c", []model.LogLine{{Text: "new"}}) // what is looked at stays
+	m.Log(m.Wants().Log, []model.LogLine{{Text: "new"}}) // what is looked at stays
 	if text := m.Frame().Plain(); !strings.Contains(text, "line 17 red") || strings.Contains(text, "new") {
 		t.Errorf("while lines come:\n%s", text)
 	}
@@ -220,11 +336,11 @@ func TestTheMouseChooses(t *testing.T) {
 func TestAnyKeysOnAnyScreen(t *testing.T) {
 	keys := []string{
 		"up", "down", "pgup", "pgdown", "home", "end", "/", "esc", "enter", "tab", "space", "*", "a", "e", "l", "d", "p", "z", "t", "?", "n", "N",
-		"<", ">", "i", "s", "x", "r", "R", "y", "backspace", "ctrl+u", "é", "left", "alt+x", "",
+		"<", ">", "i", "s", "x", "r", "R", "y", "S", "!", "f", "b", "L", "w", "backspace", "ctrl+u", "é", "left", "alt+x", "",
 	}
 	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		m := scene(80, 24, fifty())
+		m := threeHosts(80, 24)
 		var waiting []model.Order
 		for step := range 300 {
 			if random.IntN(10) == 0 {
@@ -232,11 +348,11 @@ func TestAnyKeysOnAnyScreen(t *testing.T) {
 			}
 			switch random.IntN(12) {
 			case 0:
-				m.Change(client.StatusChange{Whole: true, Services: fifty()[random.IntN(51):]}, noon)
+				m.Change(random.IntN(3), client.StatusChange{Whole: true, Services: fifty()[random.IntN(51):]}, noon)
 			case 1:
-				m.Log("gateway-agent17", []model.LogLine{{Text: strings.Repeat("x界", random.IntN(200))}})
+				m.Log(m.Wants().Log, []model.LogLine{{Text: strings.Repeat("x界", random.IntN(200))}})
 			case 2:
-				m.Event(client.Event{Service: "gateway-agent17", To: "up"})
+				m.Event(0, client.Event{Service: "gateway-agent17", To: "up"})
 			case 3:
 				if len(waiting) > 0 {
 					waiting = append(waiting[1:], m.Ended(model.Result{Order: waiting[0]})...)

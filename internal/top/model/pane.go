@@ -8,6 +8,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/control/show"
+	"hinit/internal/loglevel"
 	"hinit/internal/top/frame"
 )
 
@@ -21,6 +22,14 @@ const (
 type LogLine struct {
 	At   time.Time // zero where the file does not say
 	Text string
+
+	level loglevel.Level
+}
+
+// hostEvent is an event of a host.
+type hostEvent struct {
+	client.Event
+	host int
 }
 
 // pane is what stands below the table.
@@ -30,9 +39,12 @@ type pane struct {
 	zoomed  bool
 	back    int // lines from the end (log, events) or from the beginning (details)
 	search  string
-	name    string // whose log it has
+	before  bool           // the log of the run before is shown
+	least   loglevel.Level // lines of lower levels are not shown; 0 for all
+	of      Log            // that it has
 	lines   []LogLine
-	events  []client.Event
+	levels  loglevel.Tracker
+	events  []hostEvent
 	inside  Inside
 }
 
@@ -43,7 +55,7 @@ func (p *pane) moved() {
 	}
 }
 
-func (p *pane) event(e client.Event) {
+func (p *pane) event(e hostEvent) {
 	p.events = append(p.events, e)
 	if over := len(p.events) - keptEvents; over > 0 {
 		p.events = append(p.events[:0], p.events[over:]...)
@@ -53,17 +65,74 @@ func (p *pane) event(e client.Event) {
 	}
 }
 
-func (p *pane) log(name string, lines []LogLine) {
-	if p.name != name || len(lines) == 0 { // it is read from its beginning, or another one
-		p.name, p.lines = name, nil
+func (p *pane) log(of Log, lines []LogLine) {
+	if p.of != of || len(lines) == 0 { // it is read from its beginning, or another one
+		p.of, p.lines, p.levels = of, nil, loglevel.Tracker{}
 	}
-	p.lines = append(p.lines, lines...)
+	shown := 0
+	for _, l := range lines {
+		l.level = p.levels.Of([]byte(l.Text))
+		p.lines = append(p.lines, l)
+		if l.level >= p.least {
+			shown++
+		}
+	}
 	if over := len(p.lines) - keptLines; over > 0 {
 		p.lines = append(p.lines[:0], p.lines[over:]...)
 	}
 	if p.kind == logPane && p.back > 0 {
-		p.back = min(p.back+len(lines), len(p.lines))
+		p.back = min(p.back+shown, len(p.lines))
 	}
+}
+
+// before shows the log of the run before, or the newest lines again.
+func (m *Model) before() {
+	s, is := m.current()
+	switch {
+	case !is:
+	case m.pane.kind == logPane && m.pane.before:
+		m.pane.before, m.pane.back = false, 0
+	case s.LastExit == nil:
+		m.message = message{"no run of " + m.label(s.ID()) + " has ended yet", true}
+	default:
+		m.pane.kind, m.pane.before, m.pane.back = logPane, true, 0
+	}
+}
+
+// severer leaves out the lines of the next lower level, or none again.
+func (m *Model) severer() {
+	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
+	m.pane.least, m.pane.back = next[m.pane.least], 0
+	m.message = message{"lines of all levels", false}
+	if m.pane.least != 0 {
+		m.message.text = "lines of level " + m.pane.least.String() + " and above"
+	}
+}
+
+// shown are the lines of the log that its level lets through.
+func (p *pane) shown() []LogLine {
+	if p.least == 0 {
+		return p.lines
+	}
+	var out []LogLine
+	for _, l := range p.lines {
+		if l.level >= p.least {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// LogText returns the lines that the log pane shows, with their times, as they were written.
+func (m *Model) LogText() string {
+	var b strings.Builder
+	for _, l := range m.pane.shown() {
+		if !l.At.IsZero() {
+			b.WriteString(l.At.Format(time.RFC3339Nano) + " ")
+		}
+		b.WriteString(l.Text + "\n")
+	}
+	return b.String()
 }
 
 // scroll moves what a pane shows by lines, towards the end for more than 0.
@@ -119,10 +188,19 @@ func (m *Model) wholeLines() []frame.Line {
 
 func (m *Model) paneTitle() string {
 	name := ""
-	if s := m.current(); s != nil {
-		name = label(s.Name)
+	s, is := m.current()
+	if is {
+		name = m.label(s.ID())
 	}
 	title := map[paneKind]string{logPane: "log of " + name, eventPane: "events", detailPane: name}[m.pane.kind]
+	if m.pane.kind == logPane {
+		if m.pane.before && is && s.LastExit != nil {
+			title += ", the run before: " + show.Line(show.LastExitAt(s.LastExit, m.now))
+		}
+		if m.pane.least != 0 {
+			title += ", " + m.pane.least.String() + " and above"
+		}
+	}
 	if m.pane.back > 0 && m.pane.kind != detailPane {
 		title += fmt.Sprintf(" (%d lines back; end follows)", m.pane.back)
 	}
@@ -140,25 +218,35 @@ func textOf(text string) string {
 }
 
 func (m *Model) logLines() []frame.Line {
-	s := m.current()
-	if s == nil {
+	s, is := m.current()
+	if !is {
 		return nil
 	}
 	if s.Log == "" {
 		return []frame.Line{frame.Text(frame.Dim, "it has no log file of its own: its output is in the container's log (docker logs)")}
 	}
-	if m.pane.name != s.Name {
+	if m.pane.of != m.Wants().Log {
 		return []frame.Line{frame.Text(frame.Dim, "reading "+show.Line(s.Log))}
 	}
-	if len(m.pane.lines) == 0 {
+	lines := m.pane.shown()
+	switch {
+	case len(m.pane.lines) == 0 && m.pane.before:
+		return []frame.Line{frame.Text(frame.Dim, "the run before has written nothing")}
+	case len(m.pane.lines) == 0:
 		return []frame.Line{frame.Text(frame.Dim, "it has written nothing yet")}
+	case len(lines) == 0:
+		return []frame.Line{frame.Text(frame.Dim, fmt.Sprintf("none of %d lines has this level; L chooses another", len(m.pane.lines)))}
 	}
-	out := make([]frame.Line, len(m.pane.lines))
-	for i, l := range m.pane.lines {
+	out := make([]frame.Line, len(lines))
+	for i, l := range lines {
 		if !l.At.IsZero() {
 			out[i].Add(frame.Dim, l.At.Format("15:04:05 "))
 		}
-		out[i].Add(frame.Plain, textOf(l.Text))
+		role := frame.Plain
+		if l.level >= loglevel.Warning {
+			role = map[bool]frame.Role{true: frame.Bad, false: frame.Doing}[l.level >= loglevel.Error]
+		}
+		out[i].Add(role, textOf(l.Text))
 	}
 	return out
 }
@@ -172,7 +260,7 @@ func (m *Model) eventLines() []frame.Line {
 			continue
 		}
 		l.Add(frame.Dim, e.At.Local().Format("15:04:05 "))
-		l.Add(frame.Title, label(e.Service)+" ")
+		l.Add(frame.Title, m.label(ID{e.host, e.Service})+" ")
 		role := frame.Plain
 		switch e.To {
 		case client.StateBackoff, client.StateFailed, client.StateParked:
@@ -196,8 +284,8 @@ func (m *Model) eventLines() []frame.Line {
 }
 
 func (m *Model) detailLines() (out []frame.Line) {
-	s := m.current()
-	if s == nil {
+	s, is := m.current()
+	if !is {
 		return nil
 	}
 	say := func(role frame.Role, head, text string) {
@@ -206,13 +294,13 @@ func (m *Model) detailLines() (out []frame.Line) {
 		l.Add(role, text)
 		out = append(out, l)
 	}
-	sign, role := look(s)
-	text := fmt.Sprintf("%s %s for %s, wanted %s", sign, stateWord(s), age(m.now.Sub(s.Since)), show.Line(s.Want))
+	look := looks[m.trouble(s)]
+	text := fmt.Sprintf("%s %s for %s, wanted %s", look.sign, stateWord(s.Service), age(m.now.Sub(s.Since)), show.Line(s.Want))
 	if s.PID != 0 {
 		text += fmt.Sprintf(", pid %d, run %d", s.PID, s.Run)
 	}
-	say(role, "", text)
-	if note := show.Note(s, m.now); note != "" {
+	say(look.role, "", text)
+	if note := show.Note(s.Service, m.now); note != "" {
 		say(frame.Plain, "note       ", show.Line(note))
 	}
 	if s.Reason != "" {
@@ -224,12 +312,15 @@ func (m *Model) detailLines() (out []frame.Line) {
 			say(frame.Plain, "           | ", textOf(line))
 		}
 	}
+	if s.Group != "" {
+		say(frame.Plain, "group      ", "@"+show.Line(s.Group))
+	}
 	say(frame.Plain, "restarts   ", fmt.Sprintf("%d, of them %d quick failures in a row", s.Restarts, s.ConsecutiveFailures))
 	say(frame.Plain, "command    ", show.Line(strings.Join(s.Command, " ")))
 	if s.Log != "" {
 		say(frame.Plain, "log        ", show.Line(s.Log))
 	}
-	if m.pane.inside.Name != s.Name {
+	if m.pane.inside.ID != s.ID() {
 		return out
 	}
 	in := m.pane.inside

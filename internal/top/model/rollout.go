@@ -10,59 +10,84 @@ import (
 // pending is an order that waits for a yes.
 type pending struct {
 	verb    client.Verb
-	names   []string
+	ids     []ID
 	rollout bool
 }
 
 // rollout is a restart of one service after the other. The next begins when the one before it is ready.
 type rollout struct {
-	queue   []string
-	running string
+	queue   []ID
+	running ID
 	done    int
 	all     int
 	ended   bool // somebody has asked for no more
 }
 
-// ask asks for a yes to an order for the chosen services.
-func (m *Model) ask(verb client.Verb, inTurn bool) {
-	names := m.chosen()
+// ask asks for a yes to an order for the chosen services, or for the word that it needs.
+func (m *Model) ask(verb client.Verb, how asking, inTurn bool) {
+	ids := m.chosen()
 	switch {
-	case len(names) == 0:
+	case len(ids) == 0:
 		m.message = message{"no service is chosen", true}
 	case m.rollout != nil:
-		m.message = message{"a rollout is under way; esc ends it after " + label(m.rollout.running), true}
+		m.message = message{"a rollout is under way; esc ends it after " + m.label(m.rollout.running), true}
 	default:
-		m.pending, m.asking = pending{verb, names, inTurn}, orderAsked
+		m.pending, m.asking, m.word = pending{verb, ids, inTurn}, how, ""
 	}
 }
 
 // question is what the last line asks.
 func (m *Model) question() string {
-	names := make([]string, len(m.pending.names))
-	for i, name := range m.pending.names {
-		names[i] = label(name)
+	names := make([]string, len(m.pending.ids))
+	for i, id := range m.pending.ids {
+		names[i] = m.label(id)
 	}
-	what := string(m.pending.verb)
+	what, whom := string(m.pending.verb), names[0]
 	if m.pending.rollout {
 		what = "restart one after the other"
 	}
-	if len(names) == 1 {
-		return fmt.Sprintf("%s %s? y/n", what, names[0])
+	if len(names) > 1 {
+		whom = fmt.Sprintf("%d services", len(names))
 	}
-	return fmt.Sprintf("%s %d services? y/n  %s", what, len(names), strings.Join(names, " "))
+	switch {
+	case m.asking == signalAsked:
+		return "signal to " + whom + " (HUP, USR1, 15; enter sends, esc doesn't): "
+	case m.asking == fileAsked:
+		return "write the log of " + whom + " to the new file: "
+	case len(names) == 1:
+		return fmt.Sprintf("%s %s? y/n", what, whom)
+	}
+	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
+}
+
+// answered takes a key into the word that is asked for, and returns the orders once it is there.
+func (m *Model) answered(key string) []Order {
+	was := m.asking
+	m.typed(key, &m.word)
+	switch {
+	case m.asking != nothing:
+		return nil
+	case m.word == "":
+		m.pending = pending{}
+		return nil
+	}
+	m.asking = was
+	return m.confirmed()
 }
 
 // confirmed returns the orders that were asked for.
 func (m *Model) confirmed() (orders []Order) {
 	p := m.pending
 	m.pending, m.asking = pending{}, nothing
-	m.table.marks = make(map[string]bool)
+	if p.verb != VerbSave {
+		m.table.marks = make(map[ID]bool)
+	}
 	if p.rollout {
-		m.rollout = &rollout{queue: p.names, all: len(p.names)}
+		m.rollout = &rollout{queue: p.ids, all: len(p.ids)}
 		return m.next()
 	}
-	for _, name := range p.names {
-		orders = append(orders, Order{p.verb, name})
+	for _, id := range p.ids {
+		orders = append(orders, Order{p.verb, id, m.word})
 	}
 	m.message = message{fmt.Sprintf("%s: %d asked for", p.verb, len(orders)), false}
 	return orders
@@ -77,14 +102,14 @@ func (m *Model) next() []Order {
 		return nil
 	}
 	r.running, r.queue = r.queue[0], r.queue[1:]
-	return []Order{{client.VerbRestart, r.running}}
+	return []Order{{Verb: client.VerbRestart, ID: r.running}}
 }
 
 // rolled takes the end of one restart of the rollout.
 func (m *Model) rolled(result Result) []Order {
 	r := m.rollout
 	if result.Err != nil {
-		m.message = message{fmt.Sprintf("rollout stopped at %s, %d of %d are done: %s", label(r.running), r.done, r.all, oneLine(result.Err.Error())), true}
+		m.message = message{fmt.Sprintf("rollout stopped at %s, %d of %d are done: %s", m.label(r.running), r.done, r.all, oneLine(result.Err.Error())), true}
 		m.rollout = nil
 		return nil
 	}

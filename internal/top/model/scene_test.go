@@ -49,9 +49,18 @@ func fifty() []client.Service {
 
 // scene is a screen on which that is seen.
 func scene(width, height int, services []client.Service, keys ...string) *model.Model {
-	m := model.New(0)
+	m := model.New(0, "")
 	m.Resize(width, height)
-	m.Change(client.StatusChange{Whole: true, Init: client.Init{PID: 1, Home: "/opt/data", StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
+	m.Change(0, client.StatusChange{Whole: true, Init: client.Init{PID: 1, Home: "/opt/data", StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
+	measure(m, 0, services)
+	for _, k := range keys {
+		m.Key(k)
+	}
+	return m
+}
+
+// measure gives the services of a host twelve measurements.
+func measure(m *model.Model, host int, services []client.Service) {
 	for at := range 12 {
 		used := make(map[string]model.Usage)
 		for i := range services {
@@ -61,20 +70,52 @@ func scene(width, height int, services []client.Service, keys ...string) *model.
 				}
 			}
 		}
-		m.Used(used, noon)
+		m.Used(host, used, noon)
 	}
-	for _, k := range keys {
-		m.Key(k)
-	}
-	return m
 }
 
 // TestThePictureIsTheScreen: WRITE_PICTURE=1 draws it again.
 func TestThePictureIsTheScreen(t *testing.T) {
-	f := scene(124, 26, fifty(), "d").Frame()
-	for dark, file := range map[bool]string{false: "top-light.svg", true: "top-dark.svg"} {
+	for name, scene := range map[string]*model.Model{
+		"top":       scene(124, 26, fifty(), "d"),
+		"top-hosts": threeHosts(124, 20, "p"),
+		"top-80":    scene(80, 24, fifty(), "l", "L", "L"),
+	} {
+		onePicture(t, name, scene.Frame())
+	}
+}
+
+// threeHosts are hosts with a group each, of which one does not answer.
+func threeHosts(width, height int, keys ...string) *model.Model {
+	m := model.New(0, "eu-1", "us-1", "us-2")
+	m.Resize(width, height)
+	all := fifty()
+	for i := range all {
+		all[i].Group = []string{"payments", "support", "research"}[i%3]
+	}
+	for host, services := range [][]client.Service{all[10:20], all[24:34], all[40:45]} {
+		m.Change(host, client.StatusChange{Whole: true, Init: client.Init{PID: 1, StartedAt: noon.Add(-3 * time.Hour)}, Services: services}, noon)
+		measure(m, host, services)
+	}
+	m.Lost(2, "no hinit listens on \"/run/us-2/control.sock\"", noon.Add(-4*time.Second))
+	for _, k := range keys {
+		m.Key(k)
+	}
+	m.Tick(noon.Add(time.Second))
+	return m
+}
+
+// onePicture compares the pictures of a screen with the ones of the docs.
+func onePicture(t *testing.T, name string, f frame.Frame) {
+	t.Helper()
+	title := map[string]string{
+		"top":       "hinit top: fifty gateways, of which one loops and one is deaf",
+		"top-hosts": "hinit top: the groups of three hosts, of which one does not answer",
+		"top-80":    "hinit top on 80 columns",
+	}[name]
+	for dark, file := range map[bool]string{false: name + "-light.svg", true: name + "-dark.svg"} {
 		path := "../../../docs/img/" + file
-		want := picture(f, dark, "hinit top: fifty gateways, of which one loops and one is deaf")
+		want := picture(f, dark, title)
 		if os.Getenv("WRITE_PICTURE") != "" {
 			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 				t.Fatal(err)
@@ -115,11 +156,11 @@ func TestNothingButColoursIsObeyed(t *testing.T) {
 	s.LastExit = &client.Exit{Cause: bad, Tail: []string{bad}, Error: bad}
 	for _, keys := range [][]string{{"d"}, {"l"}, {"e"}, {"p"}, {"R"}, {"/"}} {
 		m := scene(200, 40, []client.Service{s}, keys...)
-		m.Log(bad, []model.LogLine{{Text: bad}})
-		m.Event(client.Event{Service: bad, Reason: bad, From: "up", To: "down", Exit: &client.Exit{Cause: bad}})
-		m.Inside(model.Inside{Name: bad, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
-		m.Lost(bad, noon)
-		m.Ended(model.Result{Order: model.Order{Verb: client.VerbStart, Name: bad}, Err: errors.New(bad)})
+		m.Log(model.Log{ID: model.ID{Name: bad}, File: "/" + bad}, []model.LogLine{{Text: bad}})
+		m.Event(0, client.Event{Service: bad, Reason: bad, From: "up", To: "down", Exit: &client.Exit{Cause: bad}})
+		m.Inside(model.Inside{ID: model.ID{Name: bad}, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
+		m.Lost(0, bad, noon)
+		m.Ended(model.Result{Order: model.Order{Verb: client.VerbStart, ID: model.ID{Name: bad}}, Err: errors.New(bad)})
 		obeyed(t, m.Frame())
 	}
 }

@@ -2,11 +2,9 @@ package model
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
-	"hinit/client"
 	"hinit/internal/control/show"
 )
 
@@ -21,122 +19,152 @@ const (
 	byRestarts
 	byCPU
 	byMemory
+	byHost
 	orders
 )
 
-var orderNames = [orders]string{"trouble", "name", "state", "since", "restarts", "cpu", "memory"}
+var orderNames = [orders]string{"trouble", "name", "state", "since", "restarts", "cpu", "memory", "host"}
+
+// grade says how much a service needs somebody. The first grade comes first in the table.
+type grade int
+
+const (
+	inTrouble grade = iota
+	ailing
+	unknown // its host does not answer
+	drifted
+	coming
+	well
+	off
+	grades
+)
 
 // table is the list of services and where one is in it.
 type table struct {
 	rows     []row
-	at       string // service with the cursor, "" for the first
-	index    int    // of its row
-	top      int    // first row on the screen
+	at       place // of the cursor, the zero value for the first
+	index    int   // of its row
+	top      int   // first row on the screen
 	sort     order
 	reversed bool
-	grouped  bool
+	groups   grouping
+	folded   map[string]bool // groups whose services are not shown
 	filter   string
-	marks    map[string]bool
+	marks    map[ID]bool
 }
 
-// row is a service, or the head of a group when service is negative.
+// row is a service, or the head of a group.
 type row struct {
-	service int
-	profile string
-	up, all int
+	service Service
+	is      bool   // it is a service
+	group   string // for heads
+	members []Service
 }
 
-// current is the service with the cursor, nil when none is shown.
-func (m *Model) current() *client.Service {
-	if r := m.table.index; r >= 0 && r < len(m.table.rows) && m.table.rows[r].service >= 0 {
-		return &m.status.Services[m.table.rows[r].service]
-	}
-	return nil
+// place names a row: a service, or else the head of a group.
+type place struct {
+	ID
+	head string
 }
 
-// trouble says how much a service needs somebody: 0 most.
-func trouble(s *client.Service) int {
-	switch show.Judge(s).Grade {
-	case show.Trouble:
-		return 0
-	case show.Ailing:
-		return 1
-	case show.Coming:
-		return 3
-	case show.Off:
-		return 5
-	case show.Well:
+func (r row) place() place {
+	if r.is {
+		return place{ID: r.service.ID()}
 	}
-	if s.Drifted {
-		return 2
+	return place{head: r.group + "\x00"}
+}
+
+// current is the service with the cursor.
+func (m *Model) current() (s Service, is bool) {
+	if r := m.table.index; r >= 0 && r < len(m.table.rows) {
+		return m.table.rows[r].service, m.table.rows[r].is
 	}
-	return 4
+	return s, false
+}
+
+// trouble says how much a service needs somebody.
+func (m *Model) trouble(s Service) grade {
+	verdict := show.Judge(s.Service).Grade
+	if _, _, silent := m.silent(s.Host); silent {
+		return unknown
+	}
+	switch {
+	case verdict == show.Trouble:
+		return inTrouble
+	case verdict == show.Ailing:
+		return ailing
+	case verdict == show.Coming:
+		return coming
+	case verdict == show.Off:
+		return off
+	case s.Drifted:
+		return drifted
+	}
+	return well
 }
 
 // arrange makes the rows anew: what the filter lets through, sorted, in groups. The cursor stays with its service.
 func (m *Model) arrange() {
 	t := &m.table
-	services := m.status.Services
-	t.rows = t.rows[:0]
+	var services []Service
 	words := strings.Fields(strings.ToLower(t.filter))
-	for i := range services {
-		if m.passes(&services[i], words) {
-			t.rows = append(t.rows, row{service: i})
+	for _, s := range m.services {
+		if m.passes(s, words) {
+			services = append(services, s)
 		}
 	}
-	slices.SortStableFunc(t.rows, func(a, b row) int {
-		n := m.compare(&services[a.service], &services[b.service])
+	slices.SortStableFunc(services, func(a, b Service) int {
+		n := m.compare(a, b)
 		if t.reversed {
 			return -n
 		}
 		return n
 	})
-	if t.grouped {
-		t.rows = m.inGroups(t.rows)
+	t.rows = t.rows[:0]
+	if t.groups != noGroups {
+		m.inGroups(services)
+	} else {
+		t.add(services)
 	}
 	m.find()
 }
 
-// find puts the cursor on its service, or on the next best row.
-func (m *Model) find() {
-	t := &m.table
-	if t.at != "" {
-		for i, r := range t.rows {
-			if r.service >= 0 && m.status.Services[r.service].Name == t.at {
-				t.index = i
-				return
-			}
-		}
-	} else {
-		t.index = 0
-	}
-	t.index = min(max(t.index, 0), max(len(t.rows)-1, 0))
-	if t.index < len(t.rows) && t.rows[t.index].service < 0 {
-		t.index++ // a group has at least one service
+func (t *table) add(services []Service) {
+	for _, s := range services {
+		t.rows = append(t.rows, row{service: s, is: true})
 	}
 }
 
-// move moves the cursor by rows, over the heads of groups.
-func (m *Model) move(by int) {
+// find puts the cursor on its row, or on the next best one.
+func (m *Model) find() {
 	t := &m.table
-	step := 1
-	if by < 0 {
-		step, by = -1, -by
+	if t.at == (place{}) {
+		t.index = 0
+		return
 	}
-	for i := t.index + step; i >= 0 && i < len(t.rows) && by > 0; i += step {
-		if t.rows[i].service >= 0 {
-			t.index = i
-			by--
-		}
+	if i := slices.IndexFunc(t.rows, func(r row) bool { return r.place() == t.at }); i >= 0 {
+		t.index = i
+		return
 	}
-	if s := m.current(); s != nil {
-		t.at = s.Name
+	t.index = min(max(t.index, 0), max(len(t.rows)-1, 0))
+}
+
+// move moves the cursor by rows.
+func (m *Model) move(by int) { m.put(m.table.index + by) }
+
+// put puts the cursor on a row, or on the one next to it that there is.
+func (m *Model) put(index int) {
+	t := &m.table
+	if len(t.rows) == 0 {
+		return
 	}
+	t.index = min(max(index, 0), len(t.rows)-1)
+	t.at = t.rows[t.index].place()
 	m.pane.moved()
 }
 
 // passes reports whether a service has all the words of a filter; one that begins with ! it must not have.
-func (m *Model) passes(s *client.Service, words []string) bool {
+func (m *Model) passes(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
 	}
@@ -144,7 +172,7 @@ func (m *Model) passes(s *client.Service, words []string) bool {
 	if s.LastExit != nil {
 		cause = s.LastExit.Cause
 	}
-	text := strings.ToLower(strings.Join([]string{s.Name, s.Profile, s.Kind, stateWord(s), s.State, cause, show.Note(s, m.now)}, "\x00"))
+	text := strings.ToLower(strings.Join([]string{s.Name, s.Profile, s.Kind, stateWord(s.Service), s.State, cause, show.Note(s.Service, m.now), "@" + s.Group, m.hosts[s.Host].name}, "\x00"))
 	for _, word := range words {
 		not, negated := strings.CutPrefix(word, "!")
 		if negated && not != "" && strings.Contains(text, not) || !negated && !strings.Contains(text, word) {
@@ -154,20 +182,20 @@ func (m *Model) passes(s *client.Service, words []string) bool {
 	return true
 }
 
-func (m *Model) compare(a, b *client.Service) int {
-	last := func(s *client.Service) Usage {
-		if r := m.usage[s.Name]; r != nil {
+func (m *Model) compare(a, b Service) int {
+	last := func(s Service) Usage {
+		if r := m.usage[s.ID()]; r != nil {
 			return r.last
 		}
 		return Usage{}
 	}
 	switch m.table.sort {
 	case byTrouble:
-		return cmp.Compare(trouble(a), trouble(b))
+		return cmp.Compare(m.trouble(a), m.trouble(b))
 	case byName:
 		return strings.Compare(a.Name, b.Name)
 	case byState:
-		return strings.Compare(stateWord(a), stateWord(b))
+		return strings.Compare(stateWord(a.Service), stateWord(b.Service))
 	case bySince:
 		return b.Since.Compare(a.Since)
 	case byRestarts:
@@ -176,61 +204,35 @@ func (m *Model) compare(a, b *client.Service) int {
 		return cmp.Compare(last(b).CPU, last(a).CPU)
 	case byMemory:
 		return cmp.Compare(last(b).Memory, last(a).Memory)
+	case byHost:
+		return cmp.Compare(a.Host, b.Host)
 	case orders:
 	}
 	return 0
 }
 
-// inGroups puts rows of a profile together, below a head, in the order of the first of each.
-func (m *Model) inGroups(rows []row) []row {
-	var names []string
-	groups := make(map[string][]row)
-	for _, r := range rows {
-		name := m.status.Services[r.service].Profile
-		if groups[name] == nil {
-			names = append(names, name)
-		}
-		groups[name] = append(groups[name], r)
-	}
-	out := make([]row, 0, len(rows)+len(names))
-	for _, name := range names {
-		head := row{service: -1, profile: name, all: len(groups[name])}
-		for _, r := range groups[name] {
-			if m.status.Services[r.service].State == client.StateUp {
-				head.up++
-			}
-		}
-		out = append(append(out, head), groups[name]...)
-	}
-	return out
-}
-
-func (r row) title() string {
-	name := "profile " + label(r.profile)
-	if r.profile == "" {
-		name = "of no profile"
-	}
-	return fmt.Sprintf("%s: %d of %d up", name, r.up, r.all)
-}
-
-// chosen are the marked services in the order of the table, or the one with the cursor.
-func (m *Model) chosen() (names []string) {
-	shown := make(map[string]bool)
+// chosen are the marked services in the order of the table, or the one with the cursor, or the services of the group with the cursor.
+func (m *Model) chosen() (ids []ID) {
 	for _, r := range m.table.rows {
-		if r.service >= 0 && m.table.marks[m.status.Services[r.service].Name] {
-			names = append(names, m.status.Services[r.service].Name)
-			shown[names[len(names)-1]] = true
+		if r.is && m.table.marks[r.service.ID()] {
+			ids = append(ids, r.service.ID())
 		}
 	}
-	for i := range m.status.Services { // marked, and not let through by the filter
-		if name := m.status.Services[i].Name; m.table.marks[name] && !shown[name] {
-			names = append(names, name)
+	for _, s := range m.services { // marked, and not let through by the filter
+		if m.table.marks[s.ID()] && !slices.Contains(ids, s.ID()) {
+			ids = append(ids, s.ID())
 		}
 	}
-	if s := m.current(); len(names) == 0 && s != nil {
-		return []string{s.Name}
+	if at := m.table.index; len(ids) == 0 && at < len(m.table.rows) {
+		r := m.table.rows[at]
+		if r.is {
+			return []ID{r.service.ID()}
+		}
+		for _, s := range r.members {
+			ids = append(ids, s.ID())
+		}
 	}
-	return names
+	return ids
 }
 
 // label is a name as the screen shows it.

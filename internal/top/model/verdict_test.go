@@ -38,10 +38,12 @@ func shapes() (all []client.Service) {
 }
 
 func TestTopSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
+	m := New(0, "")
 	for _, s := range shapes() {
 		verdict := show.Judge(&s)
-		_, role := look(&s)
-		if (role == frame.Bad) != verdict.Troubled() || (role == frame.Good) != (verdict.Grade == show.Well) || (trouble(&s) <= 1) != verdict.Troubled() {
+		grade := m.trouble(Service{&s, 0})
+		role := looks[grade].role
+		if (role == frame.Bad) != verdict.Troubled() || (role == frame.Good) != (verdict.Grade == show.Well) || (grade <= ailing) != verdict.Troubled() {
 			t.Errorf("%+v: top draws %v, the verdict is %+v", s, role, verdict)
 		}
 	}

@@ -1,0 +1,211 @@
+package model
+
+import (
+	"fmt"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/control/show"
+	"hinit/internal/top/frame"
+)
+
+// host is an init of which services are shown.
+type host struct {
+	name   string
+	status client.Status
+	heard  time.Time // the last line of the status; zero before the first
+	lost   time.Time // when it went away, zero while it is there
+	why    string
+}
+
+// Change takes a line of the status of a host.
+func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
+	m.now = now
+	h := &m.hosts[of]
+	c.Apply(&h.status)
+	h.heard, h.lost, h.why = now, time.Time{}, ""
+	m.services = m.services[:0]
+	for i := range m.hosts {
+		for j := range m.hosts[i].status.Services {
+			m.services = append(m.services, Service{&m.hosts[i].status.Services[j], i})
+		}
+	}
+	if c.Whole {
+		m.forget()
+	}
+	m.arrange()
+}
+
+// forget drops what is known of services that are gone.
+func (m *Model) forget() {
+	there := make(map[ID]bool, len(m.services))
+	for _, s := range m.services {
+		there[s.ID()] = true
+	}
+	for id := range m.usage {
+		if !there[id] {
+			delete(m.usage, id)
+		}
+	}
+	for id := range m.table.marks {
+		if !there[id] {
+			delete(m.table.marks, id)
+		}
+	}
+}
+
+// Lost says that a host does not answer.
+func (m *Model) Lost(of int, why string, now time.Time) {
+	m.now = now
+	h := &m.hosts[of]
+	if h.lost.IsZero() {
+		h.lost = now
+	}
+	h.why = why
+}
+
+// Used takes what the services of a host use, as measured now. nil says that it can't be measured from here.
+func (m *Model) Used(of int, usage map[string]Usage, now time.Time) {
+	m.now = now
+	for _, s := range m.services {
+		if s.Host != of {
+			continue
+		}
+		u, is := usage[s.Name]
+		r := m.usage[s.ID()]
+		if r == nil {
+			if !is {
+				continue
+			}
+			r = new(record)
+			m.usage[s.ID()] = r
+		}
+		r.add(u, is)
+	}
+	if m.table.sort == byCPU || m.table.sort == byMemory {
+		m.arrange()
+	}
+}
+
+// silent returns since when a host does not answer, and why; false while it does.
+func (m *Model) silent(of int) (since time.Time, why string, is bool) {
+	switch h := &m.hosts[of]; {
+	case !h.lost.IsZero():
+		return h.lost, h.why, true
+	case !h.heard.IsZero() && m.now.Sub(h.heard) > Silence:
+		return h.heard, "", true
+	}
+	return time.Time{}, "", false
+}
+
+// heard reports whether any host has answered.
+func (m *Model) heard() bool {
+	for i := range m.hosts {
+		if !m.hosts[i].heard.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// label is a service as the screen names it: with its host where there are several.
+func (m *Model) label(id ID) string {
+	if len(m.hosts) > 1 {
+		return show.Name(m.hosts[id.Host].name) + ":" + label(id.Name)
+	}
+	return label(id.Name)
+}
+
+// news is the line about a host that has to be known: that it does not answer, boots or stops, or its first warning.
+func (m *Model) news(of int) (l frame.Line, is bool) {
+	h := &m.hosts[of]
+	if len(m.hosts) > 1 {
+		l.Add(frame.Title, show.Name(h.name)+": ")
+	}
+	in := &h.status.Init
+	since, why, silent := m.silent(of)
+	switch {
+	case silent:
+		text := fmt.Sprintf("not answering since %s (%s)", since.Local().Format("15:04:05"), age(m.now.Sub(since)))
+		if why != "" {
+			text += ": " + show.Line(oneLine(why))
+		}
+		l.Add(frame.Bad, text)
+	case in.Stopping:
+		l.Add(frame.Bad, "the container is stopping")
+	case in.Booting:
+		l.Add(frame.Doing, "booting"+show.Hook(in.Hook))
+	case in.Lease != nil && in.Lease.State == client.LeaseWaiting:
+		l.Add(frame.Doing, show.Line(in.Lease.Detail))
+	case len(in.Warnings) > 0 && m.height >= 20:
+		more := ""
+		if n := len(in.Warnings); n > 1 {
+			more = fmt.Sprintf(" (and %d more: hinit status)", n-1)
+		}
+		l.Add(frame.Doing, "warning"+more+": "+show.Line(in.Warnings[0]))
+	default:
+		return l, false
+	}
+	return l, true
+}
+
+// top are the lines about the hosts. On a low screen not all of the lines fit: silent hosts come first.
+func (m *Model) top() (out []frame.Line) {
+	var head frame.Line
+	head.Add(frame.Title, "hinit top ")
+	if m.heard() {
+		m.summary(&head)
+	} else {
+		head.Add(frame.Dim, "asking hinit for its status")
+	}
+	out = append(out, head)
+	most := max(m.height/4, 1)
+	for _, wanted := range []bool{true, false} {
+		for i := range m.hosts {
+			if _, _, silent := m.silent(i); silent != wanted || len(out) > most {
+				continue
+			}
+			if l, is := m.news(i); is {
+				out = append(out, l)
+			}
+		}
+	}
+	return out
+}
+
+// summary counts what the table has. The troubles come first: they are read on the narrowest screen.
+func (m *Model) summary(l *frame.Line) {
+	var count [grades]int
+	var all Usage
+	measured := false
+	for _, s := range m.services {
+		count[m.trouble(s)]++
+		if r := m.usage[s.ID()]; r != nil && r.known {
+			measured = true
+			all.CPU += r.last.CPU
+			all.Memory += r.last.Memory
+			all.Processes += r.last.Processes
+		}
+	}
+	add := func(role frame.Role, count int, word string) {
+		if count > 0 {
+			l.Add(role, fmt.Sprintf("%d %s ", count, word))
+		}
+	}
+	add(frame.Bad, count[inTrouble], "in trouble")
+	add(frame.Bad, count[ailing], "ailing")
+	add(frame.Bad, count[unknown], "unknown")
+	add(frame.Doing, count[drifted], "drifted")
+	add(frame.Doing, count[coming], "on the way")
+	l.Add(frame.Good, fmt.Sprintf("%d of %d well ", count[well]+count[drifted], len(m.services)))
+	add(frame.Dim, count[off], "down")
+	if measured {
+		l.Add(frame.Plain, fmt.Sprintf("cpu %s mem %s proc %d ", percent(all.CPU), size(all.Memory), all.Processes))
+	}
+	if len(m.hosts) > 1 {
+		l.Add(frame.Dim, fmt.Sprintf("%d hosts", len(m.hosts)))
+		return
+	}
+	in := &m.hosts[0].status.Init
+	l.Add(frame.Dim, "up "+age(m.now.Sub(in.StartedAt))+" "+show.Line(in.Home))
+}

@@ -1,0 +1,42 @@
+package top
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"hinit/internal/proc"
+)
+
+// shell is hinit shell NAME, as the terminal library runs it: with the terminal of this process, while the screen waits.
+type shell struct{ name string }
+
+// Run runs the shell to its end. Its exit code is the one of its last command, and no error.
+func (s shell) Run() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	child, err := proc.StartChild(proc.Spec{
+		ID: 1, Argv: []string{filepath.Join(filepath.Dir(self), "hinit"), "shell", s.name}, Env: os.Environ(),
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Attached: true,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = child.Wait()
+	return err
+}
+
+// SetStdin implements tea.ExecCommand, as the next two do. The library has only the files of this process.
+func (shell) SetStdin(io.Reader) {}
+
+// SetStdout implements tea.ExecCommand.
+func (shell) SetStdout(io.Writer) {}
+
+// SetStderr implements tea.ExecCommand.
+func (shell) SetStderr(io.Writer) {}
+
+// errElsewhere says why a service of another container has no shell.
+var errElsewhere = errors.New("cannot open a shell of another container: it is made from the configuration here; call hinit shell in that container")

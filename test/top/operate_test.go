@@ -1,0 +1,151 @@
+package top_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"hinit/client"
+	"hinit/internal/testkit"
+)
+
+// TestSeveralHostsOnOneScreen: rows say which host, an order goes to the right one, and one that ends is shown as such.
+func TestSeveralHostsOnOneScreen(t *testing.T) {
+	t.Parallel()
+	first, second := newHouse(t, "", "coder"), newHouse(t, "", "coder")
+	first.boot()
+	second.boot()
+	sockets := "eu=unix:" + first.dir + "/control.sock,us=unix:" + second.dir + "/control.sock"
+	w := first.top(100, 24, "-H", sockets)
+	w.shows("4 of 6 well 2 down", "2 hosts", "eu   gateway-coder", "us   gateway-coder")
+	w.press("/")
+	w.write("us coder")
+	w.press("Enter", "x")
+	w.shows("stop us:gateway-coder? y/n")
+	w.press("y")
+	w.shows("stop us:gateway-coder: done", "· down")
+	if s := first.status("coder"); s.State != client.StateUp {
+		t.Errorf("the other host's was stopped: %s", asJSON(s))
+	}
+	w.press("l")
+	w.shows("log of us:gateway-coder", "Hermes Gateway Starting")
+	w.press("l")
+	w.escape()
+	if err := second.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.shows("us: not answering since", "us   gateway-coder   ?", "eu   gateway-coder   ● up", "3 unknown")
+	if out, code := first.run(built+"/hinit", "top", "-H", sockets); code != 4 || !strings.Contains(out, "eu:\n") || !strings.Contains(out, "no hinit listens on") {
+		t.Errorf("%d %q", code, out)
+	}
+	if out, code := first.run(built+"/hinit", "top", "-H", "tcp:1"); code != 1 || !strings.Contains(out, "write unix:PATH") {
+		t.Errorf("%d %q", code, out)
+	}
+	second.boot()
+	testkit.Until(t, "the second host comes back", func() bool { return !strings.Contains(w.screen(), "not answering") })
+	w.press("q")
+	w.shows("it has ended with 0")
+}
+
+const speaking = `services:
+  web:
+    group: payments
+    log: true
+    env: {COLOUR: blue}
+    command: ["/bin/sh", "-c", "trap 'echo WARNING: heard HUP' HUP; sleep 0.5; echo INFO: run begins; echo ERROR: a fault; while :; do sleep 0.1; done"]
+  other:
+    group: payments
+    command: [/bin/sleep, "1000000"]
+`
+
+// TestASignalAndAShellFromTheScreen: the signal arrives, the shell has the service's environment, and the screen comes back after it.
+func TestASignalAndAShellFromTheScreen(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, speaking)
+	h.boot()
+	w := h.top(100, 24)
+	w.shows("web", "q quit")
+	w.press("/")
+	w.write("web")
+	w.press("Enter", "l")
+	w.shows("INFO: run begins")
+	w.press("S")
+	w.shows("signal to web (HUP, USR1, 15; enter sends, esc doesn't): _")
+	w.write("hup")
+	w.press("Enter")
+	w.shows("signal web: done", "WARNING: heard HUP")
+	w.press("S")
+	w.write("nonsense")
+	w.press("Enter")
+	w.shows(`"nonsense" is no signal`)
+	w.press("!")
+	testkit.Until(t, "the shell has the terminal", func() bool { return !strings.Contains(w.screen(), "hinit top") })
+	w.write("echo the colour is $COLOUR")
+	w.press("Enter")
+	w.shows("the colour is blue")
+	w.write("exit")
+	w.press("Enter")
+	w.shows("shell web: done", "hinit top", "log of web")
+	w.press("q")
+	w.shows("it has ended with 0")
+}
+
+// TestTheLogOfTheRunBeforeIsWritten: of a level, to a new file, and never over one that is there.
+func TestTheLogOfTheRunBeforeIsWritten(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, speaking)
+	h.boot()
+	testkit.Until(t, "the first run has said all", func() bool { return h.status("web").Output != nil && h.status("web").Output.Lines == 2 })
+	if _, err := h.client.Restart(t.Context(), "web", waiting); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.client.Signal(t.Context(), "web", 1); err != nil {
+		t.Fatal(err)
+	}
+	w := h.top(100, 24)
+	w.shows("web")
+	w.press("/")
+	w.write("web")
+	w.press("Enter", "l")
+	w.shows("WARNING: heard HUP")
+	w.press("b")
+	screen := w.shows("log of web, the run before:", "ERROR: a fault")
+	if strings.Contains(screen, "WARNING: heard HUP") {
+		t.Errorf("the log of the run before has lines of this one:\n%s", screen)
+	}
+	w.press("L", "L")
+	testkit.Until(t, "the level leaves lines out", func() bool { return !strings.Contains(w.screen(), "INFO: run begins") })
+	path := h.dir + "/saved.log"
+	for _, said := range []string{"save web: done", "file exists"} {
+		w.press("w", "C-u")
+		w.write(path)
+		w.press("Enter")
+		w.shows(said)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil || strings.Count(string(text), "\n") != 1 || !strings.Contains(string(text), "Z ERROR: a fault") {
+		t.Errorf("the file has %q (%v)", text, err)
+	}
+}
+
+// TestAGroupIsStoppedFromTheScreen: folded, its troubles counted, stopped as one.
+func TestAGroupIsStoppedFromTheScreen(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, speaking)
+	h.boot()
+	w := h.top(80, 24)
+	w.shows("web", "q quit", "? help")
+	w.press("p", "Home")
+	w.shows("> ▾ @payments: 2 of 2 up")
+	w.press("f")
+	w.shows("> ▸ @payments: 2 of 2 up")
+	w.press("x")
+	w.shows("stop 2 services? y/n")
+	w.press("y")
+	w.shows("▸ @payments: 0 of 2 up")
+	for _, name := range []string{"web", "other"} {
+		if s := h.status(name); s.State != client.StateDown {
+			t.Errorf("%s", asJSON(s))
+		}
+	}
+}
