@@ -75,8 +75,7 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
 	case v.Want == supervisor.WantDown: // a task that has done its work
-		well := v.LastExit.Cause == supervisor.CauseClean
-		return verdict{reached: well && v.State == supervisor.Down, died: !well && v.State == supervisor.Down}
+		return verdict{reached: v.Done && v.State == supervisor.Down, died: !v.Done && v.State == supervisor.Down}
 	}
 	if g.crashed(v) {
 		return verdict{died: true} // whatever state it is in by now

@@ -2,9 +2,12 @@ package tools
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -14,8 +17,12 @@ import (
 	"hinit/internal/cli"
 	"hinit/internal/config"
 	"hinit/internal/container/units"
+	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/pty"
+	"hinit/internal/reexec"
+	"hinit/internal/s6/formats"
+	"hinit/internal/usage"
 	"hinit/profiles"
 )
 
@@ -66,7 +73,8 @@ func shell(t *cli.Terminal, c *cli.Call) int {
 	return x.Code
 }
 
-// specOf returns what a service runs as. It is made from the configuration: a process of the agent decides nothing about what root starts.
+// specOf returns what a service runs as. It is made from the configuration, the environment of the init and the slot: a process of the agent
+// decides nothing about what root starts.
 func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
 	plain := init.Plain != ""
 	if plain {
@@ -76,6 +84,10 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 	}
 	cfg, err := config.Load(config.Options{Path: init.Plain, Plain: plain, Env: t.Env})
 	if err != nil {
+		return spec, err
+	}
+	own := ofTerminal(os.Environ())
+	if err := takeEnviron(t, init.PID); err != nil {
 		return spec, err
 	}
 	agent, env := boot.Caller(), boot.OuterEnv()
@@ -90,11 +102,19 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 	def, known := cfg.Services[s.Name]
 	switch {
 	case s.Kind == client.KindGateway:
-		p, err := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Profile(s.Profile)
+		store := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
+		p, err := store.Profile(s.Profile)
 		if err != nil {
 			return spec, err
 		}
-		spec = maker.Gateway(cfg, p, nil).Spec
+		if topology, err := store.Topology(os.Getenv, ""); err == nil { // else PID 1 warns
+			maker.SetTopology(topology)
+		}
+		exports, err := exportsOf(t, agent.Actor, s.Name)
+		if err != nil {
+			return spec, err
+		}
+		spec = maker.Gateway(cfg, p, exports).Spec
 	case known:
 		u, err := maker.Service(cfg, def)
 		if err != nil {
@@ -107,8 +127,61 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 	if user, err := account.Lookup("", who); os.Geteuid() != 0 && who != "" && (err != nil || user.UID != uint32(os.Geteuid())) {
 		return spec, &client.Error{Kind: client.KindNotAllowed, Message: fmt.Sprintf("it runs as %s; be root or that user", who)}
 	}
-	spec.ID, spec.OOM = 1, 0
+	spec.ID, spec.OOM, spec.Env = 1, 0, proc.SetEnv(spec.Env, own)
 	return spec, nil
+}
+
+// ofTerminal returns the variables that belong to the caller's terminal.
+func ofTerminal(environ []string) map[string]string {
+	out := make(map[string]string)
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		if name == "TERM" || name == "LANG" || strings.HasPrefix(name, "LC_") {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// takeEnviron gives this process the environment of the init. A user that may not see it goes on with the environment of the caller.
+func takeEnviron(t *cli.Terminal, pid int) error {
+	cl, err := t.Dial()
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(fmt.Sprintf("%s/%d/environ", usage.Root(cl.Socket(), pid), pid))
+	if err != nil {
+		return nil //nolint:nilerr // as said
+	}
+	os.Clearenv()
+	for kv := range strings.SplitSeq(string(text), "\x00") {
+		if name, value, is := strings.Cut(kv, "="); is && name != "" && name != reexec.Var && name != reexec.HaltVar {
+			if err := os.Setenv(name, value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// maxRun limits how much of the run program of a slot is read.
+const maxRun = 64 << 10
+
+// exportsOf returns what the slot of a gateway exports, as PID 1 reads it. hinit may have no slots.
+func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
+	slots, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) ([]client.Slot, error) { return cl.Slots(ctx) })
+	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })
+	if err != nil || at < 0 {
+		return nil, err
+	}
+	dir, err := fsutil.OpenDir(slots[at].Dir, as)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	script, err := dir.ReadFile(formats.RunFile, maxRun)
+	exports, _ := formats.Exports(script)
+	return exports, err
 }
 
 // onOwnTerminal runs a command to its end: on a terminal of its own where standard input is one.

@@ -378,10 +378,13 @@ func over(a, b map[string]string) map[string]string {
 }
 
 func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
+	bad := func(codes []int) []int { // a success neither parks nor asks for a start
+		return slices.DeleteFunc(slices.Clone(codes), func(code int) bool { return slices.Contains(r.SuccessCodes, code) })
+	}
 	return supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: r.Initial, Max: r.Max, Factor: r.Factor, Jitter: r.Jitter},
 		ResetAfter: r.ResetAfter, LoopCount: r.CrashLoopCount, LoopWindow: r.CrashLoopWindow,
-		ParkOn: r.ParkOn, ImmediateOn: r.ImmediateOn, Successes: r.SuccessCodes,
+		ParkOn: bad(r.ParkOn), ImmediateOn: bad(r.ImmediateOn), Successes: r.SuccessCodes,
 		StopSignal: int(s.Signal), Grace: s.Grace,
 		Order: supervisor.Order{After: afterOf(r.Policy), MaxRestarts: r.MaxRestarts, RestartsWindow: r.MaxRestartsWindow},
 	}
