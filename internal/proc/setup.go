@@ -41,6 +41,9 @@ const (
 // maxCPU is the highest number of a processor.
 const maxCPU = 1023
 
+// variableLetters may be in the name of a variable that a file of a directory sets.
+const variableLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
+
 // maxEnvFile is how large a file of variables may be: an environment can hardly be larger (execve(2)).
 const maxEnvFile = 1 << 20
 
@@ -256,7 +259,7 @@ func environ(env []string, p *pending) ([]string, error) {
 	set := make(map[string]string)
 	for _, file := range p.files {
 		path, optional := strings.CutPrefix(file, "-")
-		text, err := readEnvFile(path, p.ownFiles)
+		vars, err := variablesOf(path, p.ownFiles)
 		switch {
 		case optional && errors.Is(err, unix.ENOENT):
 			continue
@@ -265,7 +268,7 @@ func environ(env []string, p *pending) ([]string, error) {
 		case err != nil:
 			return nil, fmt.Errorf("cannot read env_file %s: %w", path, err)
 		}
-		for _, v := range dotenv.Parse(text) {
+		for _, v := range vars {
 			if value := v.Value(); v.Name != "" && !slices.Contains(keep, v.Name) && !strings.Contains(v.Name+value, "\x00") {
 				set[v.Name] = value
 			}
@@ -274,27 +277,66 @@ func environ(env []string, p *pending) ([]string, error) {
 	return SetEnv(env, set), nil
 }
 
+// variablesOf returns the variables of a file. Each file of a directory, such as a mounted Secret, is a variable of the file's name. Files
+// that can't have the name of a variable are left out.
+func variablesOf(path string, own bool) ([]dotenv.Var, error) {
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		text, err := readEnvFile(path, own)
+		return dotenv.Parse(text), err
+	}
+	if doubt, err := trust.Look(path, envJudge(own)); err != nil || doubt != nil {
+		return nil, errors.Join(err, disbelief(doubt))
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var vars []dotenv.Var
+	for _, e := range entries {
+		if strings.Trim(e.Name(), variableLetters) != "" {
+			continue
+		}
+		text, err := readEnvFile(filepath.Join(path, e.Name()), own)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", e.Name(), err)
+		}
+		vars = append(vars, dotenv.Var{Name: e.Name(), Raw: strings.TrimRight(text, "\r\n")})
+	}
+	return vars, nil
+}
+
 // readEnvFile reads a file of variables as the user that this process is. Root, and with own any other user, refuses a file that
 // another user can change: LD_PRELOAD in it would be that user's command.
 func readEnvFile(path string, own bool) (string, error) {
-	var judge trust.Judge
-	if uid := os.Geteuid(); own || uid == 0 {
-		judge = trust.OwnedBy(uint32(uid))
-	}
-	fd, doubt, err := trust.Open(filepath.Clean(path), judge)
+	fd, doubt, err := trust.Open(filepath.Clean(path), envJudge(own))
 	if err != nil {
 		return "", err
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	if doubt != nil {
-		return "", fmt.Errorf("uid %d can't believe it: %s, or keep the file where only root can write", os.Geteuid(), doubt)
+		return "", disbelief(doubt)
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
 	if err == nil && len(text) > maxEnvFile {
 		err = fmt.Errorf("it has more than %d bytes", maxEnvFile)
 	}
 	return string(text), err
+}
+
+// envJudge doubts a path that another user can change, where this process must not follow another user.
+func envJudge(own bool) trust.Judge {
+	if uid := os.Geteuid(); own || uid == 0 {
+		return trust.OwnedBy(uint32(uid))
+	}
+	return nil
+}
+
+func disbelief(doubt *trust.Doubt) error {
+	if doubt == nil {
+		return nil
+	}
+	return fmt.Errorf("uid %d can't believe it: %s, or keep the file where only root can write", os.Geteuid(), doubt)
 }
 
 // parseCPUs reads a list of processors such as 0-3,6.

@@ -103,6 +103,48 @@ func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 	}
 }
 
+// TestASecretIsADirectoryOfVariables: a pod mounts a Secret as links into a directory that is exchanged as a whole.
+func TestASecretIsADirectoryOfVariables(t *testing.T) {
+	dir := t.TempDir()
+	if os.Geteuid() == 0 {
+		dir = rootsDir(t)
+	}
+	version := func(name, token string) {
+		t.Helper()
+		for key, value := range map[string]string{"TOKEN": token + "\n", "tls.crt": "no variable"} {
+			if err := errors.Join(os.MkdirAll(dir+"/"+name, 0o700), os.WriteFile(dir+"/"+name+"/"+key, []byte(value), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(os.Symlink(name, dir+"/new"), os.Rename(dir+"/new", dir+"/..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	version("..1", "a = 'b'")
+	for _, key := range []string{"TOKEN", "tls.crt"} {
+		if err := os.Symlink("..data/"+key, dir+"/"+key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := Spec{Env: []string{"PATH=/usr/bin:/bin"}, Setup: Setup{EnvFiles: []string{dir}}}
+	if out, code := shell(t, spec, `echo "$TOKEN"; env`); code != 0 || !strings.HasPrefix(out, "a = 'b'\n") || strings.Contains(out, "tls") {
+		t.Errorf("code %d, it has %q", code, out)
+	}
+	version("..2", "later")
+	if out, _ := shell(t, spec, `echo "$TOKEN"`); out != "later\n" {
+		t.Errorf("after the Secret has changed it has %q", out)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := os.Chown(dir, 10000, 10000); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := shell(t, spec, `echo "$TOKEN"`); code != 126 || out == "later\n" {
+		t.Errorf("root read another user's directory: code %d, %q", code, out)
+	}
+}
+
 // rootsDir is a directory that only root can change.
 func rootsDir(t *testing.T) string {
 	t.Helper()
@@ -119,7 +161,7 @@ func TestAFileOfVariablesThatCantBeReadIsNoStart(t *testing.T) {
 	if err := unix.Mkfifo(dir+"/fifo", 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{dir + "/missing", dir + "/fifo", dir} {
+	for _, file := range []string{dir + "/missing", dir + "/fifo", dir + "/fifo/x"} {
 		if _, code := shell(t, Spec{Setup: Setup{EnvFiles: []string{file}}}, "echo started"); code != 126 {
 			t.Errorf("with %s the code is %d", file, code)
 		}
