@@ -27,7 +27,7 @@ func Components() map[string]string {
 }
 
 // order is the order of the files in the base: files that others need come first.
-var order = []string{"account.yaml", "volume.yaml", "service.yaml", "network.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
+var order = []string{"account.yaml", "config.yaml", "volume.yaml", "service.yaml", "network.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
 
 // Manifest is one object.
 type Manifest struct {

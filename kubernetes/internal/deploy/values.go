@@ -40,6 +40,7 @@ func Values() []Value {
 		{"bootSeconds", 600, "How long the boot may take, with hooks and migrations, before the pod is restarted.", between(10, 86400)},
 		{"console", "raw", "What the container's log has of the services: `raw` lines, lines with a `prefixed` name, or `json` with time, name and stream.", oneOf("raw", "prefixed", "json", "off")},
 		{"env", map[string]any{}, "More variables of the container.", map[string]any{"additionalProperties": map[string]any{"type": "string"}, "propertyNames": map[string]any{"pattern": `^[A-Za-z_][A-Za-z0-9_]*$`}}},
+		{"config", "", "The text of hinit.yaml. Empty: none.", nil},
 		{"secret", "", "A Secret whose keys become files in /run/secrets/agent. Empty: none.", pattern(`^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$`)},
 		{"storage.size", "1Gi", "The size of the volume.", pattern(quantity)},
 		{"storage.className", "", "Its StorageClass. Empty: the cluster's default.", pattern(`^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$`)},

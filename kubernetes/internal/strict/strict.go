@@ -17,6 +17,7 @@ import (
 // kinds are the objects that the manifests may have, by apiVersion and kind.
 var kinds = map[string]func() any{
 	"apps/v1 StatefulSet":                      func() any { return new(appsv1.StatefulSet) },
+	"v1 ConfigMap":                             func() any { return new(corev1.ConfigMap) },
 	"v1 Namespace":                             func() any { return new(corev1.Namespace) },
 	"v1 PersistentVolumeClaim":                 func() any { return new(corev1.PersistentVolumeClaim) },
 	"v1 Service":                               func() any { return new(corev1.Service) },
