@@ -48,6 +48,7 @@ type State struct {
 	StartTime        uint64 // of that process, clock ticks since boot (proc_pid_stat(5), field 22); 0 unknown
 	RestartRequested bool
 	ExitReason       string // "" none
+	Active           int    // answers that the gateway works on
 
 	Platforms int    // that it has
 	Troubled  int    // of them: retrying or failed
@@ -57,7 +58,7 @@ type State struct {
 	served    string // they, each between two slashes
 
 	// Written is the modification time of the file. Beat is when the gateway wrote it last, or the zero time if hinit or a command
-	// has written it since. Equal leaves both out.
+	// has written it since. Equal leaves both out, and Active.
 	Written, Beat time.Time
 }
 
@@ -71,6 +72,7 @@ func (s State) Serves(profile string) bool { return strings.Contains(s.served, "
 // Equal reports whether o says the same, no matter when it was written.
 func (s State) Equal(o State) bool {
 	s.Written, o.Written, s.Beat, o.Beat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	s.Active, o.Active = 0, 0
 	return s == o
 }
 
@@ -161,6 +163,9 @@ func parseState(data []byte) (State, error) {
 			st.PID, _ = strconv.Atoi(string(m.value))
 		case "start_time":
 			st.StartTime, _ = strconv.ParseUint(string(m.value), 10, 64)
+		case "active_agents":
+			st.Active, _ = strconv.Atoi(string(m.value))
+			st.Active = max(st.Active, 0)
 		case "restart_requested":
 			st.RestartRequested = string(m.value) == "true"
 		case "updated_at":

@@ -111,6 +111,7 @@ func Verbs(be Init) []Verb {
 		tool("signal", "send a signal to the main process of a service"), runOnceVerb(), tool("profile", "make, remove, rename and list profiles"),
 		tool("topology", "tell or change how many gateways serve the profiles"), tool("logs", "print what a gateway or service wrote"),
 		tool("events", "print what has happened: starts, exits with their causes, stops"), tool("notify", "post a notice: an event of your own, for whoever waits for it"),
+		tool("drain", "wait until no gateway works on an answer"),
 		tool("wait", "wait until a service is ready or has ended, or for a notice"),
 		tool("reload", "read hinit.yaml again and apply it, or have the named services read their own configuration"),
 		tool("reexec", "replace the running hinit by the binary in its place; everything goes on"),

@@ -162,7 +162,7 @@ func TestTheChartAndTheBaseAgree(t *testing.T) {
 func TestAWrongValueIsRefusedByItsName(t *testing.T) {
 	for _, wrong := range []string{
 		"name: Agents", "name: a_b", "name: ''", "name: -a", "image: ''", "image: 'a b'", "image: 3", "imagePullPolicy: always", "args: gateway run", "args: [1]",
-		"user: 0", "user: root", "user: -1", "user: 1.5", "stopSeconds: 0", "stopSeconds: 30s", "stopSeconds: 99999", "bootSeconds: 1", "console: text",
+		"user: 0", "user: root", "user: -1", "user: 1.5", "stopSeconds: 0", "stopSeconds: 30s", "stopSeconds: 99999", "drainSeconds: -1", "bootSeconds: 1", "console: text",
 		"env: [A=b]", "env: {A: 1}", "env: {'A-B': x}", "secret: My_Secret", "config: {services: {}}", "storage: {size: 1 GB}", "storage: {size: -1Gi}", "storage: {accessMode: RWX}",
 		"storage: {className: 'a b'}", "storage: 1Gi", "cpu: {limit: 1Gi}", "memory: {limit: lots}", "memory: {limit: 1g}", "scratch: {run: true}",
 		"web: true", "web: {enabled: 'yes'}", "standby: {enable: true}", "replicas: 3", "networkPolicy: {}\nStorage: {}",
@@ -184,7 +184,7 @@ func TestAWrongValueIsRefusedByItsName(t *testing.T) {
 
 func TestValuesReachThePod(t *testing.T) {
 	all, err := helm(t, map[string]any{
-		"name": "team", "user": 1000650000, "stopSeconds": 120, "secret": "keys", "config": "agent: {env_file: /run/secrets/agent}\n# \"quoted\"\n", "env": map[string]any{"TZ": "Europe/Berlin"}, "cpu": map[string]any{"limit": "2"},
+		"name": "team", "user": 1000650000, "stopSeconds": 120, "drainSeconds": 60, "secret": "keys", "config": "agent: {env_file: /run/secrets/agent}\n# \"quoted\"\n", "env": map[string]any{"TZ": "Europe/Berlin"}, "cpu": map[string]any{"limit": "2"},
 		"storage": map[string]any{"existingClaim": "old"}, "networkPolicy": map[string]any{"enabled": false},
 	})
 	if err != nil {
@@ -198,7 +198,7 @@ func TestValuesReachThePod(t *testing.T) {
 		t.Error("the configuration is", config)
 	}
 	for _, want := range []string{
-		`"name": "team-config"`, `"mountPath": "/etc/hinit"`, `"runAsUser": 1000650000`, `"terminationGracePeriodSeconds": 120`, `"value": "118s"`, `"secretName": "keys"`, `"Europe/Berlin"`, `"cpu": "2"`, `"claimName": "old"`,
+		`"name": "team-config"`, `"mountPath": "/etc/hinit"`, `"runAsUser": 1000650000`, `"terminationGracePeriodSeconds": 180`, `"60s"`, `"value": "118s"`, `"secretName": "keys"`, `"Europe/Berlin"`, `"cpu": "2"`, `"claimName": "old"`,
 	} {
 		if !strings.Contains(pod, want) {
 			t.Errorf("the pod has no %s:\n%s", want, pod)

@@ -40,6 +40,7 @@ func Render(values map[string]any) ([]Manifest, error) {
 	funcs := template.FuncMap{
 		"quote": func(v any) string { return strconv.Quote(fmt.Sprint(v)) },
 		"int64": func(a int) int64 { return int64(a) },
+		"add":   func(a, b int) int64 { return int64(a + b) },
 		"sub":   func(a, b int) int64 { return int64(a - b) },
 		"div":   func(a, b int) int64 { return int64(a / b) },
 	}

@@ -1,0 +1,72 @@
+package tools
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"hinit/internal/boot"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
+	"hinit/internal/pause"
+	"hinit/internal/procstat"
+	"hinit/profiles"
+)
+
+const (
+	drainTime  = 20 * time.Second
+	drainEvery = 200 * time.Millisecond
+)
+
+func drainVerb() cli.Verb {
+	return cli.Verb{
+		Name: "drain", Doing: "wait for idle gateways", Args: "[--timeout DURATION]",
+		Help: `For the preStop hook of a pod: a gateway that is ended while it works on an answer loses it. Idle is a gateway
+whose gateway_state.json has no active_agents. Nothing is stopped, and gateways go on taking work. The exit code is 1 when the time is over.`,
+		Run: func(t *cli.Terminal, c *cli.Call) int {
+			timeout := c.Flags.Duration("timeout", drainTime, "how long to wait")
+			if _, code, ok := c.Parse(t, 0, 0); !ok {
+				return code
+			}
+			cfg, err := t.Config()
+			if err != nil {
+				return t.Failed("wait for idle gateways", err)
+			}
+			agent, err := boot.LookupAgent(cfg)
+			if err != nil {
+				return t.Failed("wait for idle gateways", err)
+			}
+			store := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
+			ctx, cancel := context.WithTimeout(context.Background(), *timeout)
+			defer cancel()
+			for {
+				busy, err := working(store)
+				switch {
+				case err != nil:
+					return t.Failed("wait for idle gateways", err)
+				case len(busy) == 0:
+					return cmdline.Done
+				case !pause.For(ctx, drainEvery):
+					return t.Fail(cmdline.Failed, "not idle within %s: %s", *timeout, strings.Join(busy, ", "))
+				}
+			}
+		},
+	}
+}
+
+// working returns the profiles whose gateways work on answers. The state file of a process that has ended does not count.
+func working(store *profiles.Store) (busy []string, err error) {
+	all, _, err := store.Discover()
+	for _, p := range all {
+		st, unread := store.ReadState(p.Name)
+		if unread != nil || st.Active == 0 {
+			continue // the gateway of an unreadable file can't be waited for
+		}
+		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
+			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))
+		}
+	}
+	return busy, err
+}

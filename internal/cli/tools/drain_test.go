@@ -1,0 +1,39 @@
+package tools
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+
+	"hinit/internal/fsutil"
+	"hinit/internal/procstat"
+	"hinit/profiles"
+)
+
+// TestAPodEndsWhenNoGatewayWorks: a rollout ended gateways in the middle of an answer.
+func TestAPodEndsWhenNoGatewayWorks(t *testing.T) {
+	home := t.TempDir()
+	self, err := procstat.Read(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		state string
+		want  []string
+	}{
+		{fmt.Sprintf(`{"pid": %d, "start_time": %d, "active_agents": 2}`, self.PID, self.Start), []string{"default works on 2"}},
+		{fmt.Sprintf(`{"pid": %d, "start_time": %d, "active_agents": 0}`, self.PID, self.Start), nil},
+		{fmt.Sprintf(`{"pid": %d, "start_time": %d, "active_agents": 2}`, self.PID, self.Start+1), nil}, // of an earlier process
+		{fmt.Sprintf(`{"pid": %d, "start_time": %d, "active_agents": -7}`, self.PID, self.Start), nil},
+		{`{"active_agents":`, nil},
+	} {
+		if err := os.WriteFile(home+"/gateway_state.json", []byte(tt.state), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := working(profiles.Open(home, fsutil.Self(), ""))
+		if err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, %v", tt.state, got, err)
+		}
+	}
+}
