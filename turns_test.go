@@ -71,7 +71,6 @@ var noTurnNeeded = map[string]string{
 	"client":                "a client: the command line",
 	"internal/cli":          "the command line",
 	"internal/cmdline":      "the command line",
-	"internal/agentcli":     "the command line",
 	"internal/control/show": "the command line",
 	"internal/fsutil":       "its Actor takes the turn, see fsutil.Actor.In",
 	"internal/procstat":     "who calls it takes the turn, see fileCalls",
