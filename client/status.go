@@ -200,7 +200,14 @@ type Service struct {
 
 	Exits     map[string]int `json:"exits,omitempty"`     // how often it has ended, by cause; the cause of last_exit may still change
 	Restarted map[string]int `json:"restarted,omitempty"` // the restarts, by the cause of the exit before them
+	Isolation *Isolation     `json:"isolation,omitempty"` // of a gateway whose profile has isolation
 	Output    *Output        `json:"output,omitempty"`    // what it has written; missing before it has written anything
+}
+
+// Isolation is what a gateway is kept from.
+type Isolation struct {
+	Mode    string   `json:"mode"`     // files or user, as the configuration says
+	InForce []string `json:"in_force"` // what the kernel says of its process, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty: nothing is in force
 }
 
 // Output counts what a service has written to its stdout and stderr.

@@ -11,20 +11,21 @@ const DefaultPath = "/etc/hinit/hinit.yaml"
 
 // Config is the whole configuration, checked and complete. Its fields mirror the keys of hinit.yaml.
 type Config struct {
-	Home     string // data directory, absolute and clean: home of the root profile
-	Agent    Agent
-	Profiles Profiles
-	Restart  Restart
-	Stop     Stop
-	Start    Start
-	Shutdown Shutdown
-	Logs     Logs
-	Services map[string]Service // by name; everything supervised besides the gateways
-	Runs     map[string]Run     // by name; commands that a client may have run once
-	Boot     Boot
-	Control  Control
-	Image    Image
-	On       Actions // after events of services that have no own ones for the event
+	Home      string // data directory, absolute and clean: home of the root profile
+	Agent     Agent
+	Profiles  Profiles
+	Restart   Restart
+	Stop      Stop
+	Start     Start
+	Isolation Isolation // of every gateway, see [Config.IsolationOf]
+	Shutdown  Shutdown
+	Logs      Logs
+	Services  map[string]Service // by name; everything supervised besides the gateways
+	Runs      map[string]Run     // by name; commands that a client may have run once
+	Boot      Boot
+	Control   Control
+	Image     Image
+	On        Actions // after events of services that have no own ones for the event
 
 	// Path is the file that was read, empty when there was none.
 	Path string
@@ -79,6 +80,7 @@ const (
 type Profiles struct {
 	Marker string // name of the file that makes a directory a profile
 	Max    int    // most profiles that are supervised beside the root one, and most directories without the marker that are watched
+	UIDs   string // the range of user ids for profiles with [IsolationUser], see [Config.UIDRange]
 
 	Own map[string]Profile // settings of single profiles by name; see [Config.ProfileOf]
 }

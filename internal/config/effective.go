@@ -144,7 +144,7 @@ func (c *Config) originOf(l leaf) origin {
 // inForce are the keys of a service that [Config.InForce] lists, with the keys below them.
 var inForce = []string{
 	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
-	"group", "reload_signal", "stop_command",
+	"group", "reload_signal", "stop_command", "isolation",
 }
 
 // InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults: its user, limits,

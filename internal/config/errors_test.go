@@ -43,7 +43,7 @@ func TestErrors(t *testing.T) {
 		},
 		{
 			"list for file", "- a", nil, "hinit.yaml:1: cannot read the file: expected a mapping with keys agent, boot, control, " +
-				"home, logs, on, profiles, restart, runs, services, shutdown, start, stop, got a list",
+				"home, isolation, logs, on, profiles, restart, runs, services, shutdown, start, stop, got a list",
 		},
 		{
 			"number for duration", "stop: {grace: 30}", nil,
@@ -140,7 +140,7 @@ func TestErrors(t *testing.T) {
 hinit.yaml:2: cannot use service "w": services.w.command is missing
 hinit.yaml:3: cannot set home: expected an absolute path, got "5"
 hinit.yaml:4: cannot set logs.archives: expected a whole number, got the text "x"
-hinit.yaml:5: unknown key "x"; known here: agent, boot, control, home, logs, on, profiles, restart, runs, services, shutdown, start, stop
+hinit.yaml:5: unknown key "x"; known here: agent, boot, control, home, isolation, logs, on, profiles, restart, runs, services, shutdown, start, stop
 cannot use HERMES_DASHBOARD_PORT="y": expected a port from 1 to 65535
 cannot use HINIT_STOP_TIMEOUT="x": expected a duration such as 8s, or a number of seconds`,
 		},

@@ -271,6 +271,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	l.profileLogs(d, profileLogs)
 	c.Restart.ParkOn = gatewayParks
 	l.ownProfiles(d, own)
+	l.finishIsolation()
 	c.Restart.ParkOn = parkOn // of services
 	l.services(d, services)
 	l.order()
@@ -366,7 +367,7 @@ func (l *loader) plainService(s *Service) {
 // refuseAgent reports the keys that mean something only where there is an agent.
 func (l *loader) refuseAgent() {
 	for _, key := range sortedKeys(l.cfg.origins) {
-		for _, prefix := range []string{"agent.", "profiles.", "logs.profiles."} {
+		for _, prefix := range []string{"agent.", "profiles.", "logs.profiles.", "isolation."} {
 			if strings.HasPrefix(key, prefix) {
 				l.problems.from(l.cfg.origins[key], "cannot set %s: hinit run hosts no agent; remove the key, or use hinit init", key)
 			}

@@ -81,6 +81,8 @@ type Profile struct {
 	On     Actions // of its own, see [Config.ActionsOf]
 	Checks []Check // of its own, see [Config.ChecksOf]
 	Deaf   string  // as [Deaf].Action
+
+	Isolation Isolation // see [Config.IsolationOf]
 }
 
 // ProfileOf returns the settings of a profile.
@@ -88,7 +90,7 @@ func (c *Config) ProfileOf(name string) Profile {
 	if p, own := c.Profiles.Own[name]; own {
 		return p
 	}
-	return Profile{Restart: c.Restart, Stop: c.Stop, Setup: c.Agent.Setup, Deaf: c.Agent.Deaf.Action}
+	return Profile{Restart: c.Restart, Stop: c.Stop, Setup: c.Agent.Setup, Deaf: c.Agent.Deaf.Action, Isolation: c.Isolation}
 }
 
 // gatewayPrefix begins the service name of a gateway.
@@ -130,12 +132,13 @@ func profileFields() []field[Profile] {
 	}}
 	fields = append(fields, needsFields(func(p *Profile) *[]Need { return &p.Needs }, func(p *Profile) *[]string { return &p.RestartOn })...)
 	fields = append(fields, setupFields("", "agent.", ofProfile, func(p *Profile) *Setup { return &p.Setup })...)
+	fields = append(fields, isolationFields("isolation.", func(p *Profile) *Isolation { return &p.Isolation })...)
 	fields = append(fields, restartFields("restart.", "restart.", func(p *Profile) *Restart { return &p.Restart })...)
 	return append(fields, stopFields("stop.", "stop.", func(p *Profile) *Stop { return &p.Stop })...)
 }
 
 func newProfile(c *Config) Profile {
-	p := Profile{Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited(), Deaf: c.Agent.Deaf.Action}
+	p := Profile{Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited(), Deaf: c.Agent.Deaf.Action, Isolation: c.Isolation.inherited()}
 	p.Restart.ParkOn, p.Restart.ImmediateOn = slices.Clone(c.Restart.ParkOn), slices.Clone(c.Restart.ImmediateOn)
 	p.Restart.SuccessCodes = slices.Clone(c.Restart.SuccessCodes)
 	return p

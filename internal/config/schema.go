@@ -85,6 +85,7 @@ func configFields() []field[Config] {
 		{path: "agent.profile_rename", holes: ofRename, is: optionalCommand, at: func(c *Config) any { return &c.Agent.ProfileRename }},
 		{path: "profiles.marker", is: kind{"file name", checkFileName}, at: func(c *Config) any { return &c.Profiles.Marker }},
 		{root: true, path: "profiles.max", is: between(1, 100_000), at: func(c *Config) any { return &c.Profiles.Max }},
+		{root: true, path: "isolation.uids", is: kind{"range of uids", checkUIDs}, at: func(c *Config) any { return &c.Profiles.UIDs }},
 		{path: "start.parallel", is: kind{"auto or a number", checkParallel}, at: func(c *Config) any { return &c.Start.Parallel }},
 		{
 			path: "shutdown.budget", env: "HINIT_STOP_TIMEOUT", fromEnv: secondsOrDuration, is: positive,
@@ -110,6 +111,7 @@ func configFields() []field[Config] {
 		onField("agent.", func(c *Config) *Actions { return &c.Agent.On }),
 	}
 	fields = append(fields, setupFields("agent.", "", ofProfile, func(c *Config) *Setup { return &c.Agent.Setup })...)
+	fields = append(fields, isolationFields("", func(c *Config) *Isolation { return &c.Isolation })...)
 	fields = append(fields, logFields("logs.", "", func(c *Config) *LogLimits { return &c.Logs.LogLimits })...)
 	fields = append(fields, restartFields("restart.", "", func(c *Config) *Restart { return &c.Restart })...)
 	return append(fields, stopFields("stop.", "", func(c *Config) *Stop { return &c.Stop })...)

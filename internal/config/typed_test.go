@@ -104,7 +104,7 @@ func TestWhatPeopleType(t *testing.T) {
 		},
 		{
 			"hello\n",
-			`hinit.yaml:1: cannot read the file: expected a mapping with keys agent, boot, control, home, logs, on, profiles, restart, runs, services, shutdown, start, stop, got the text "hello"`,
+			`hinit.yaml:1: cannot read the file: expected a mapping with keys agent, boot, control, home, isolation, logs, on, profiles, restart, runs, services, shutdown, start, stop, got the text "hello"`,
 		},
 		{
 			"\x00\x01\x02",

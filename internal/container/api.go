@@ -46,7 +46,7 @@ func (c *container) core() control.Core {
 				}
 				return note
 			},
-			Settings: func(service string) []client.ConfigEntry { return wireEntries(c.cfg.Load().InForce(service)) },
+			Configured: settings{c},
 		},
 		Gateways: control.Gateways{
 			ServedBy: c.keeper.ServedBy, Beside: c.keeper.Beside, Topology: c.keeper.Topology,

@@ -148,7 +148,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		},
 	})
 	c.control = control.NewEndpoint(c.core(), control.Options{
-		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) },
+		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, ShutOut: c.shutOut,
 		Used: c.reporter.Use, Say: c.Say, Warn: c.Warn,
 	})
 	var memory timetable.Memory // a plain supervisor has no directory of its own to remember in

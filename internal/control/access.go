@@ -20,6 +20,7 @@ import (
 type peer struct {
 	pid      int32
 	uid, gid uint32
+	shutOut  bool // it is isolated
 }
 
 // fifoPID stands for whoever writes to the FIFO.
@@ -94,17 +95,24 @@ const (
 type policy struct {
 	self, agent uint32
 	others      bool // others may read
+	shutOut     func(pid int, uid uint32) bool
 }
 
 func newPolicy(o Options) policy {
-	return policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == OthersStatus}
+	p := policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == OthersStatus, shutOut: o.ShutOut}
+	if p.shutOut == nil {
+		p.shutOut = func(int, uint32) bool { return false }
+	}
+	return p
 }
 
 func (p policy) classOf(who peer) class {
-	switch who.uid {
-	case 0:
+	switch {
+	case who.shutOut:
+		return otherClass
+	case who.uid == 0:
 		return rootClass
-	case p.self, p.agent:
+	case who.uid == p.self, who.uid == p.agent:
 		return agentClass
 	}
 	return otherClass
@@ -118,6 +126,9 @@ func (p policy) check(who peer, need access) *client.Error {
 			what = "end the container"
 		}
 		return refuse(client.KindNotAllowed, "uid %d may not %s; root may", who.uid, what)
+	}
+	if who.shutOut {
+		return refuse(client.KindNotAllowed, "the isolation of this process keeps it from the control socket; to allow it, set isolation.control of its profile in hinit.yaml")
 	}
 	if p.classOf(who) != otherClass || need == mayRead && p.others {
 		return nil

@@ -77,8 +77,15 @@ type About struct {
 	// Output counts what a service writes. It returns nil for a service without a log.
 	Output func(service string) *client.Output
 	Checks Checks
+	Configured
+}
+
+// Configured knows what the configuration says of a service.
+type Configured interface {
+	// Isolation says how a gateway is isolated, and what of it is in force. It returns nil for a service without isolation.
+	Isolation(v *supervisor.Service) *client.Isolation
 	// Settings returns the settings of a service that differ from the built-in defaults, nil for none.
-	Settings func(service string) []client.ConfigEntry
+	Settings(service string) []client.ConfigEntry
 }
 
 // Checks knows the checks of all services.
@@ -121,7 +128,9 @@ type Options struct {
 	AgentUID uint32           // this user may control, besides root and hinit's own
 	Others   string           // OthersStatus or OthersNone; anything else is OthersNone
 	Log      func(msg string) // told about faults of the server; must not block; nil for none
-	Used     func()           // told when a request is answered; must not block; nil for none
+	// ShutOut reports whether a process may do nothing here, whatever its user may; nil for none.
+	ShutOut func(pid int, uid uint32) bool
+	Used    func() // told when a request is answered; must not block; nil for none
 
 	// Say writes a line to the container log; Warn warns as long as the container runs. Only an [Endpoint] uses them.
 	Say, Warn func(format string, args ...any)

@@ -166,6 +166,7 @@ func (g *gate) Accept() (net.Conn, error) {
 			_ = g.places.close(c) // a client without a name
 			continue
 		}
+		who.shutOut = g.policy.shutOut(int(who.pid), who.uid)
 		n := &g.places.taken[g.policy.classOf(who)]
 		if n.Add(1) > mostConns() {
 			n.Add(-1)

@@ -77,6 +77,7 @@ type core interface {
 	Output(service string) *client.Output
 	Checks
 	Settings(service string) []client.ConfigEntry
+	Isolation(v *supervisor.Service) *client.Isolation
 	ServedBy(v *supervisor.Service) string
 	Beside(service string)
 	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
@@ -98,7 +99,7 @@ func coreOf(c core) Core {
 		Command: c.Command, Rescan: c.Rescan, Find: c.Find, Reload: c.Reload, Examine: c.Examine, Reexec: c.Reexec,
 		Config: c.Config, Init: c.Init, Settle: c.Settle,
 		Boot:     Boot{AwaitBoot: c.AwaitBoot, Booting: c.Booting, Expected: c.Expected},
-		About:    About{Note: c.Note, Output: c.Output, Checks: c, Settings: c.Settings},
+		About:    About{Note: c.Note, Output: c.Output, Checks: c, Configured: c},
 		Gateways: Gateways{ServedBy: c.ServedBy, Beside: c.Beside, Topology: c.Topology},
 		S6:       c.S6,
 	}
@@ -112,6 +113,7 @@ func (absent) Steer(string, time.Time) error                        { return nil
 func (absent) Output(string) *client.Output                         { return nil }
 func (absent) Note(*supervisor.Service) string                      { return "" }
 func (absent) Settings(string) []client.ConfigEntry                 { return nil }
+func (absent) Isolation(*supervisor.Service) *client.Isolation      { return nil }
 func (absent) Settle() time.Duration                                { return hold }
 func (absent) ServedBy(*supervisor.Service) string                  { return "" }
 func (absent) Beside(string)                                        {}

@@ -17,6 +17,7 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/control/show"
+	"hinit/internal/isolation"
 	"hinit/internal/procstat"
 	"hinit/internal/tuning"
 	"hinit/profiles"
@@ -247,11 +248,12 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
 		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
-		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: list(v.Command),
+		Ready: v.Ready, Announces: v.Announces, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory, Command: list(isolation.Command(v.Command)),
 		Needs: list(v.Needs), Run: v.Run, Paused: paused(v, st), Drifted: v.Drifted, Exits: counts(v.Exits), Restarted: counts(v.Restarted),
 	}
 	out.Checks = s.checks(v, who)
 	out.Output = s.core.Output(v.Name)
+	out.Isolation = s.core.Isolation(v)
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
 	}

@@ -30,6 +30,7 @@ var programs = map[string][]string{
 	"hinit-shim":           {stripped, "hinit/cmd/hinit-shim"},
 	"hinit-actions":        {stripped, "hinit/cmd/hinit-actions"},
 	"hinit-import":         {stripped, "hinit/cmd/hinit-import"},
+	"hinit-isolate":        {stripped, "hinit/cmd/hinit-isolate"},
 	"hinit-kanban":         {stripped, "hinit/cmd/hinit-kanban"},
 	"hinit-web":            {stripped, "hinit/cmd/hinit-web"},
 	"hinit-tools":          {entry, "hinit/cmd/hinit-tools"},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 )
 
 // servicePage is one service.
@@ -27,9 +28,15 @@ type servicePage struct {
 	Past     pastView
 	Log      logView
 	Events   []eventView
-	Done     string
-	Undo     string // the command that takes the last one back
+	Did      didView
+	Isolated string // how it is isolated, "" for not at all
 	Read     string // why there are no buttons
+}
+
+// didView is the last command.
+type didView struct {
+	Done string
+	Undo string // the command that takes it back
 }
 
 // checkView is a check as the page shows it.
@@ -55,10 +62,10 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 	}
 	page := servicePage{
 		rowView: s.view(v, s.hub.uses(v.Name)), PID: v.PID, Run: v.Run, Reason: oneLine(v.Reason), Failures: v.ConsecutiveFailures,
-		Next: v.NextStart, Exits: make(map[string]int, len(v.Exits)), Tree: s.hub.meter.processes(v.Name),
+		Next: v.NextStart, Exits: make(map[string]int, len(v.Exits)), Tree: s.hub.meter.processes(v.Name), Isolated: oneLine(show.Isolation(v)),
 	}
 	if verb := r.FormValue("done"); done[verb] != "" {
-		page.Done, page.Undo = done[verb], undo[verb]
+		page.Did = didView{done[verb], undo[verb]}
 	}
 	if !s.mayControl(r) {
 		page.Read = readOnly

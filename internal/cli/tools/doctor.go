@@ -115,6 +115,13 @@ func (x *examination) init() (cl *client.Client, plain string) {
 	x.lease(st.Init)
 	for _, s := range st.Services {
 		x.service(s)
+		switch i := s.Isolation; {
+		case i == nil || s.PID == 0:
+		case len(i.InForce) == 0:
+			x.found.Failed("isolation", "%s: %s", s.Name, show.Isolation(&s))
+		default:
+			x.found.OK("isolation", "%s: %s", s.Name, show.Isolation(&s))
+		}
 	}
 	if visible(st.Init) {
 		x.memory(st)

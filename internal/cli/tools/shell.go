@@ -18,6 +18,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/container/units"
 	"hinit/internal/fsutil"
+	"hinit/internal/isolation"
 	"hinit/internal/proc"
 	"hinit/internal/pty"
 	"hinit/internal/reexec"
@@ -57,12 +58,14 @@ func shell(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed(doing, err)
 	}
-	if spec.Argv = words[1:]; len(spec.Argv) == 0 {
-		spec.Argv = []string{"/bin/sh"}
+	command := words[1:]
+	if len(command) == 0 {
+		command = []string{"/bin/sh"}
 		if unix.Access("/bin/bash", unix.X_OK) == nil {
-			spec.Argv[0] = "/bin/bash"
+			command[0] = "/bin/bash"
 		}
 	}
+	spec.Argv = isolation.Instead(spec.Argv, command)
 	x, err := onOwnTerminal(t, spec)
 	if err != nil {
 		return t.Failed(doing, err)

@@ -141,13 +141,14 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 	policy.Announces, policy.Turns = cfg.Agent.Ready == config.ReadyState, true
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
+	spec := proc.Spec{
+		Argv: cfg.Expand(command, vars), Env: m.shared(proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set)),
+		Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.Priority.OOMScore,
+		Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
+	}
+	m.isolate(cfg, p, &spec)
 	return supervisor.Unit{
-		Name: profiles.SlotName(p.Name), Profile: p.Name, Group: own.Operation.Group, Kind: supervisor.KindGateway, Policy: policy,
-		Spec: proc.Spec{
-			Argv: cfg.Expand(command, vars), Env: m.shared(proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set)),
-			Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.Priority.OOMScore,
-			Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
-		},
+		Name: profiles.SlotName(p.Name), Profile: p.Name, Group: own.Operation.Group, Kind: supervisor.KindGateway, Policy: policy, Spec: spec,
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
 	}
 }
@@ -175,6 +176,10 @@ func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]s
 	}
 	if t := m.topology.Load(); t != nil {
 		env = over(env, t.Vars())
+	}
+	if _, own := cfg.ProfileOf(p.Name).Env["HOME"]; cfg.IsolationOf(p.Name).On() && !own {
+		env["HOME"] = p.Home // the configured one has the homes of others
+		return env
 	}
 	return m.withHome(env)
 }
@@ -336,11 +341,15 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 	if dir == "" {
 		dir = cfg.ExpandString(cfg.Agent.Cwd, vars)
 	}
-	return proc.Spec{
+	spec := proc.Spec{
 		Argv: cfg.ExpandRun(template.Command, vars, r.Options),
 		Env:  proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), over(set, template.Env)), r.Env),
 		Dir:  dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits), Setup: m.sealed(cfg),
 	}
+	if home != "" {
+		m.isolate(cfg, profiles.Profile{Name: r.Profile, Home: home}, &spec)
+	}
+	return spec
 }
 
 // Foreign is what a service directory that hinit did not make runs with: as root or as the agent.

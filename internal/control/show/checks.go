@@ -3,6 +3,7 @@ package show
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"hinit/client"
@@ -27,6 +28,20 @@ func (w *page) settings(s *client.Service) {
 	w.line("settings of " + Line(s.Name) + ":")
 	for i := range s.Settings {
 		w.wrapped("    ", Line(Setting(&s.Settings[i])))
+	}
+}
+
+// Isolation says how a service is isolated, and what of it is in force. It is "" for a service without isolation.
+func Isolation(s *client.Service) string {
+	switch i := s.Isolation; {
+	case i == nil:
+		return ""
+	case s.PID == 0:
+		return i.Mode + " (it does not run)"
+	case len(i.InForce) == 0:
+		return i.Mode + ", NOT IN FORCE: its process began without it; to apply it: hinit restart " + s.Name
+	default:
+		return i.Mode + " (" + strings.Join(i.InForce, ", ") + ")"
 	}
 }
 

@@ -62,6 +62,9 @@ func Status(st client.Status, look Look) []byte {
 			if s.StatusText != "" {
 				w.line(Line(s.Name + " says: " + s.StatusText))
 			}
+			if i := s.Isolation; i != nil {
+				w.line(Line("isolation of " + s.Name + ": " + Isolation(s)))
+			}
 			w.checks(s)
 			w.settings(s)
 		}

@@ -1,0 +1,196 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Isolation says what the gateway of a profile may reach.
+type Isolation struct {
+	Mode    string // one of the Isolation constants
+	Share   Paths  // templates of paths that it may reach besides its home; PATH:ro is for reading only
+	Ports   []int  // TCP ports that it may listen on
+	Control bool   // it may use the control socket
+	Missing string // one of the Missing constants
+}
+
+// The values of [Isolation].Mode.
+const (
+	IsolationNone  = "none"  // what all gateways share: one user, and each reads the files of the others
+	IsolationFiles = "files" // one user, and the kernel confines each gateway to its own files (Landlock)
+	IsolationUser  = "user"  // the same, and each profile has a user of its own
+)
+
+// The values of [Isolation].Missing: what happens where the kernel lacks a part of the isolation.
+const (
+	MissingRefuse  = "refuse"  // the gateway does not start
+	MissingDegrade = "degrade" // it starts with the parts that there are
+)
+
+// ShareReadOnly ends an entry of [Isolation].Share that is for reading only.
+const ShareReadOnly = ":ro"
+
+// rootProfile is the profile whose home is the data directory.
+const rootProfile = "default"
+
+// On reports whether a gateway is isolated in any way.
+func (i Isolation) On() bool { return i.Mode == IsolationFiles || i.Mode == IsolationUser }
+
+// IsolationOf returns the isolation of a profile. The root profile has none: the homes of all others are in its own.
+func (c *Config) IsolationOf(profile string) Isolation {
+	isolation := c.ProfileOf(profile).Isolation
+	if profile == rootProfile {
+		isolation.Mode = IsolationNone
+	}
+	return isolation
+}
+
+// Isolated reports whether any profile may have that isolation.
+func (c *Config) Isolated(mode string) bool {
+	if c.Isolation.Mode == mode {
+		return true
+	}
+	for name := range c.Profiles.Own {
+		if c.IsolationOf(name).Mode == mode {
+			return true
+		}
+	}
+	return false
+}
+
+// Isolates reports whether any profile may be isolated.
+func (c *Config) Isolates() bool { return c.Isolated(IsolationFiles) || c.Isolated(IsolationUser) }
+
+// UIDs is a range of user ids, which are group ids too.
+type UIDs struct{ First, Last uint32 }
+
+// Has reports whether a uid is in the range.
+func (u UIDs) Has(uid uint32) bool { return uid >= u.First && uid <= u.Last }
+
+// Size is how many there are.
+func (u UIDs) Size() int { return int(u.Last-u.First) + 1 }
+
+// UIDRange returns the user ids that profiles get.
+func (c *Config) UIDRange() UIDs {
+	uids, _ := parseUIDs(c.Profiles.UIDs) // it was checked
+	return uids
+}
+
+// leastUID is the first uid that no system account has, and mostUID the last that is no special value of the kernel.
+const (
+	leastUID = 1000
+	mostUID  = 1<<31 - 2
+)
+
+func parseUIDs(text string) (uids UIDs, reason string) {
+	from, to, both := strings.Cut(text, "-")
+	first, err := strconv.ParseUint(from, 10, 31)
+	last, err2 := strconv.ParseUint(to, 10, 31)
+	switch {
+	case !both || err != nil || err2 != nil:
+		return uids, fmt.Sprintf("expected a range of uids such as 20000-29999, got %q", text)
+	case last < first:
+		return uids, fmt.Sprintf("the range %s ends before it begins; write %s-%s", text, to, from)
+	case first < leastUID:
+		return uids, fmt.Sprintf("uids below %d belong to the system, got %s; write 20000-29999", leastUID, text)
+	case last > mostUID:
+		return uids, fmt.Sprintf("a uid is at most %d, got %s", mostUID, text)
+	}
+	return UIDs{uint32(first), uint32(last)}, ""
+}
+
+func checkUIDs(at any) string {
+	_, reason := parseUIDs(*at.(*string))
+	return reason
+}
+
+func checkShare(at any) string {
+	for _, entry := range *at.(*Paths) {
+		path := strings.TrimSuffix(entry, ShareReadOnly)
+		if reason := checkDirTemplate(&path); reason != "" {
+			return reason
+		}
+		if path == "/" {
+			return `"/" shares everything; name the directories`
+		}
+	}
+	return ""
+}
+
+func checkPorts(at any) string {
+	for _, port := range *at.(*[]int) {
+		if port < 1 || port > 65535 {
+			return fmt.Sprintf("a port is from 1 to 65535, got %d", port)
+		}
+	}
+	return ""
+}
+
+// isolationFields is the schema of an isolation; inherited is the prefix of the keys it follows, "" for none.
+func isolationFields[T any](inherited string, of func(*T) *Isolation) []field[T] {
+	return below("isolation.", inherited, []field[T]{
+		{root: true, path: "mode", short: true, is: oneOf(IsolationNone, IsolationFiles, IsolationUser), at: func(t *T) any { return &of(t).Mode }},
+		{root: true, path: "share", holes: ofProfile, is: kind{"list of paths", checkShare}, at: func(t *T) any { return &of(t).Share }},
+		{root: true, path: "ports", is: kind{"list of ports", checkPorts}, at: func(t *T) any { return &of(t).Ports }},
+		{root: true, path: "control", at: func(t *T) any { return &of(t).Control }},
+		{root: true, path: "missing", is: oneOf(MissingRefuse, MissingDegrade), at: func(t *T) any { return &of(t).Missing }},
+	})
+}
+
+func (i Isolation) inherited() Isolation {
+	i.Share, i.Ports = slices.Clone(i.Share), slices.Clone(i.Ports)
+	return i
+}
+
+func newIsolation() Isolation {
+	return Isolation{Mode: IsolationNone, Share: Paths{}, Ports: []int{}, Missing: MissingRefuse}
+}
+
+// finishIsolation reports what is wrong with values that are in order one by one.
+func (l *loader) finishIsolation() {
+	c := l.cfg
+	if own, set := c.Profiles.Own[rootProfile]; set && own.Isolation.On() {
+		if o, here := c.origins["profiles."+rootProfile+".isolation.mode"]; here {
+			l.problems.from(o, "cannot isolate the root profile: its home has the homes of all others in it; give each customer a profile with a name")
+		}
+	}
+	l.checkShares("", c.Isolation)
+	users := 0
+	for _, name := range sortedKeys(c.Profiles.Own) {
+		own := c.Profiles.Own[name].Isolation
+		l.checkShares("profiles."+name+".", own)
+		if own.Mode == IsolationUser && name != rootProfile {
+			users++
+		}
+	}
+	key := "isolation.uids"
+	switch uids := c.UIDRange(); {
+	case uids == UIDs{}: // it is reported already
+	case users > uids.Size():
+		l.problems.from(c.origins[key], "cannot use %s: %s has %d uids for %d profiles with isolation: user; make the range larger", key, c.Profiles.UIDs, uids.Size(), users)
+	case c.Isolation.Mode == IsolationUser && uids.Size() < c.Profiles.Max:
+		l.problems.from(c.origins[key], "cannot use %s: %s has %d uids, and there may be %d profiles (profiles.max); make the range larger, or profiles.max smaller",
+			key, c.Profiles.UIDs, uids.Size(), c.Profiles.Max)
+	case c.Isolated(IsolationUser):
+		if uid, err := strconv.ParseUint(strings.Split(c.Agent.User, ":")[0], 10, 32); err == nil && uids.Has(uint32(uid)) {
+			l.problems.from(c.origins[key], "cannot use %s: %s has the agent's own uid %d in it; choose another range", key, c.Profiles.UIDs, uid)
+		}
+	}
+}
+
+// checkShares refuses to share a directory with other profiles, or with hinit's files, in it.
+func (l *loader) checkShares(prefix string, i Isolation) {
+	for _, entry := range i.Share {
+		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{holeProfile: "NAME", holeProfileHome: "NAME"}))
+		for _, inside := range []string{l.cfg.Home + "/profiles/x", l.cfg.Home + "/.hinit/x", l.cfg.Control.Socket} {
+			if strings.HasPrefix(inside, path+"/") {
+				key := prefix + "isolation.share"
+				l.problems.from(l.cfg.origins[key], "cannot share %s by %s: %s is in it; share a directory beside it", path, key, filepath.Dir(inside))
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package container
+
+import (
+	"fmt"
+	"os"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/isolation"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+// confined returns what the kernel says of a process and of this one.
+func confined(pid int) (theirs, own proc.Confinement, err error) {
+	err = blocking.Do(blocking.Short, func() (err error) {
+		if own, err = proc.Confined(os.Getpid()); err == nil {
+			theirs, err = proc.Confined(pid)
+		}
+		return err
+	})
+	return theirs, own, err
+}
+
+// settings is what the configuration says of services.
+type settings struct{ *container }
+
+// Settings implements [control.Configured].
+func (c settings) Settings(service string) []client.ConfigEntry {
+	return wireEntries(c.cfg.Load().InForce(service))
+}
+
+// Isolation says how a gateway is isolated, and what of it the kernel confirms. Landlock comes before the filter of system calls
+// (internal/isolate), so that the filter stands for both.
+func (c settings) Isolation(v *supervisor.Service) *client.Isolation {
+	cfg := c.cfg.Load()
+	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).On() {
+		return nil
+	}
+	out := &client.Isolation{Mode: cfg.IsolationOf(v.Profile).Mode, InForce: []string{}}
+	if v.PID == 0 {
+		return out
+	}
+	theirs, own, err := confined(v.PID)
+	switch {
+	case err != nil || theirs.Filters <= own.Filters:
+		return out
+	case theirs.UID != c.agent.User.UID:
+		out.InForce = append(out.InForce, fmt.Sprintf("uid %d", theirs.UID))
+	}
+	if abi := isolation.LandlockABI(); abi > 0 {
+		out.InForce = append(out.InForce, fmt.Sprintf("Landlock ABI %d", abi))
+	}
+	out.InForce = append(out.InForce, "seccomp")
+	if theirs.NoNewPrivs {
+		out.InForce = append(out.InForce, "no_new_privs")
+	}
+	return out
+}
+
+// shutOut reports whether a client of the control socket is isolated, and its profile has not been given the socket. A process that is gone
+// is shut out too: nothing is known of it.
+func (c *container) shutOut(pid int, uid uint32) bool {
+	cfg := c.cfg.Load()
+	if uid == 0 || !cfg.Isolates() {
+		return false
+	}
+	theirs, own, err := confined(pid)
+	switch filters := theirs.Filters - own.Filters; {
+	case err != nil, filters > isolation.Filters:
+		return true
+	case filters == isolation.Filters:
+		return false
+	}
+	return cfg.UIDRange().Has(uid) // without a filter, only the user tells
+}

@@ -1,0 +1,172 @@
+// Package isolate confines the process it is called in, for good: by Landlock to files, ports and signals of its own, and by a filter of
+// system calls. Package isolation has the words in which PID 1 asks for it.
+//
+// It promises that a part that is missing is an error, unless the plan says that the process goes on without. It owns no goroutine.
+package isolate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/isolation"
+	"hinit/internal/proc"
+)
+
+// Main becomes the command of argv, confined as it says. It returns only on failure, with the exit code.
+func Main(argv, env []string) int {
+	runtime.LockOSThread() // the filter and the capabilities belong to one thread, which execve(2) keeps
+	plan, command, err := isolation.Parse(argv)
+	if err == nil {
+		env, err = Confine(plan, env)
+	}
+	if err != nil {
+		say("cannot isolate %s: %v", plan.Name, err)
+		return 126
+	}
+	path, err := proc.LookPath(command[0], env)
+	if err == nil {
+		err = unix.Exec(path, command, env)
+	}
+	failed := &proc.SpawnError{What: command[0], Err: err}
+	say("%v", failed)
+	return failed.ShellCode()
+}
+
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "[hinit] "+format+"\n", args...) }
+
+// Confine isolates the calling thread, and returns the environment of what it executes. The goroutine stays on the thread.
+func Confine(p isolation.Plan, env []string) ([]string, error) {
+	if err := judge(p, isolation.LandlockABI()); err != nil {
+		if !p.Degrade {
+			return nil, err
+		}
+		say("%s is not isolated as configured: %v", p.Name, err)
+	}
+	own, err := temporary(p.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := restrict(p, own); err != nil {
+		return nil, err
+	}
+	// The user is not root's any more, so that there are capabilities only where the container gives some to everybody.
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
+		return nil, fmt.Errorf("cannot drop the capabilities: %w", err)
+	}
+	header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		return nil, fmt.Errorf("cannot drop the capabilities: %w", err)
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("cannot set no_new_privs: %w", err)
+	}
+	if err := seal(p.Control); err != nil && !p.Degrade {
+		return nil, err
+	} else if err != nil {
+		say("%s is not isolated as configured: %v", p.Name, err)
+	}
+	return proc.SetEnv(env, map[string]string{"TMPDIR": own}), nil
+}
+
+// The versions of Landlock's interface from which on it has what an isolation needs (landlock(7)).
+const (
+	abiFiles   = 3 // files, and moving and truncating them
+	abiPorts   = 4 // TCP ports
+	abiSignals = 6 // signals and abstract sockets
+)
+
+// judge says what the kernel lacks for a plan, nil for nothing. A user of its own needs no scope of signals.
+func judge(p isolation.Plan, abi int) error {
+	const next = "; start the container on a newer kernel, or set isolation.missing to degrade"
+	switch {
+	case abi == 0:
+		return errors.New("the kernel has no Landlock, or the container's seccomp profile forbids it" + next)
+	case abi < abiFiles:
+		return fmt.Errorf("the Landlock of this kernel (ABI %d) does not confine all changes of files (ABI %d)%s", abi, abiFiles, next)
+	case abi < abiSignals && !p.User:
+		return fmt.Errorf("the Landlock of this kernel (ABI %d) does not confine signals (ABI %d)%s, or isolation to user", abi, abiSignals, next)
+	}
+	return nil
+}
+
+// temporary returns a directory for temporary files that is this user's alone. Another user may have taken its usual name.
+func temporary(profile string) (string, error) {
+	dir := fmt.Sprintf("/tmp/hinit-%s-%d", profile, os.Getuid())
+	err := os.Mkdir(dir, 0o700)
+	var st unix.Stat_t
+	if errors.Is(err, os.ErrExist) {
+		err = unix.Lstat(dir, &st)
+		if err == nil && (st.Uid != uint32(os.Getuid()) || st.Mode != unix.S_IFDIR|0o700) {
+			return os.MkdirTemp("/tmp", "hinit-"+profile+"-")
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot make a directory for temporary files: %w", err)
+	}
+	return dir, nil
+}
+
+// restrict confines the process by Landlock, as far as the kernel has it.
+func restrict(p isolation.Plan, temporary string) error {
+	hidden, err := hiddenPlaces(p.Hide)
+	if err != nil {
+		return err
+	}
+	rules := []landlock.Rule{
+		writable(p.Home, temporary, "/dev/pts"), readable("/proc", "/sys"),
+		landlock.RWFiles("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx").WithIoctlDev().IgnoreIfMissing(),
+		landlock.BindTCP(0), // the kernel chooses one that is free
+	}
+	if err := hidden.image("/", func(path string) { rules = append(rules, readable(path)) }); err != nil {
+		return err
+	}
+	for _, path := range p.Share {
+		rules = append(rules, writable(path))
+	}
+	for _, path := range p.Read {
+		rules = append(rules, readable(path))
+	}
+	for _, port := range p.Ports {
+		rules = append(rules, landlock.BindTCP(uint16(port)))
+	}
+	if err := confinement.BestEffort().Restrict(rules...); err != nil {
+		return fmt.Errorf("cannot confine it by Landlock: %w", err)
+	}
+	return nil
+}
+
+// isFile reports whether a path leads to something else than a directory. The rights of directories are refused for it.
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir()
+}
+
+func writable(paths ...string) landlock.Rule {
+	rule := landlock.RWDirs(paths...)
+	switch {
+	case isFile(paths[0]):
+		rule = landlock.RWFiles(paths...)
+	case isolation.LandlockABI() > 1: // before, no right lets files move from one directory to another
+		rule = rule.WithRefer()
+	}
+	return rule.WithIoctlDev().WithResolveUnix().IgnoreIfMissing()
+}
+
+func readable(paths ...string) landlock.Rule {
+	rule := landlock.RODirs(paths...)
+	if isFile(paths[0]) {
+		rule = landlock.ROFiles(paths...)
+	}
+	return rule.WithResolveUnix().IgnoreIfMissing()
+}
+
+// beneath reports whether a path is a directory or leads into it.
+func beneath(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}

@@ -1,0 +1,208 @@
+package isolate
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/isolation"
+	"hinit/internal/testkit"
+)
+
+// mainVar makes the test binary the program.
+const mainVar = "ISOLATE_TEST_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(mainVar) != "" {
+		os.Exit(Main(os.Args, os.Environ()))
+	}
+	os.Exit(m.Run())
+}
+
+// isolated runs a shell command as another user, confined by p.
+func isolated(t *testing.T, p isolation.Plan, script string) string {
+	t.Helper()
+	testkit.NeedRoot(t)
+	if isolation.LandlockABI() < abiSignals {
+		testkit.Cannot(t, "the kernel's Landlock does not confine signals")
+	}
+	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-t-12321") }) // of the command
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = p.Argv(isolation.Program, []string{"/bin/sh", "-c", script})
+	cmd.Env = []string{mainVar + "=1", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Logf("%v", err)
+	}
+	return string(out)
+}
+
+// place makes directories that the user of isolated owns.
+func place(t *testing.T, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for d := dir; d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
+		_ = os.Chmod(d, 0o755)
+	}
+	for _, name := range names {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name, "f"), []byte("text of "+name+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{name, name + "/f"} {
+			if err := os.Chown(filepath.Join(dir, path), 12321, 12321); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return dir
+}
+
+func TestAnIsolatedCommandReachesItsOwnFilesOnly(t *testing.T) {
+	dir := place(t, "own", "other", "shared", "read")
+	p := isolation.Plan{Name: "t", Home: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Read: []string{dir + "/read"}}
+	out := isolated(t, p, `cd "`+dir+`/own"; cat f; cat ../other/f; cat ../shared/f ../read/f; echo x >../shared/g && echo wrote-shared; echo x >../read/g && echo wrote-read
+ln ../other/f l && echo linked; mv f ../shared/f && echo moved; ls .. && echo listed; echo x >/tmp/hinit-test-x && echo wrote-tmp; echo x >$TMPDIR/x && echo wrote-own-tmp; cat /etc/passwd >/dev/null && echo read-image`)
+	for _, want := range []string{"text of own", "text of shared", "text of read", "wrote-shared", "moved", "wrote-own-tmp", "read-image"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("it could not do %q:\n%s", want, out)
+		}
+	}
+	for _, never := range []string{"text of other", "wrote-read", "linked", "listed", "wrote-tmp\n"} {
+		if strings.Contains(out, never) {
+			t.Errorf("it could do %q:\n%s", never, out)
+		}
+	}
+}
+
+func TestAnIsolatedCommandGetsNoNamespaceNoTraceAndNoSignalOutside(t *testing.T) {
+	dir := place(t, "own")
+	outside := exec.Command("sleep", "60")
+	outside.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}}
+	if err := outside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = outside.Process.Kill(); _ = outside.Wait() }()
+	pid := strconv.Itoa(outside.Process.Pid)
+	out := isolated(t, isolation.Plan{Name: "t", Home: dir + "/own"}, `kill -TERM `+pid+` && echo signalled; unshare -U true && echo unshared; cat /proc/`+pid+`/environ >/dev/null && echo read-environ
+sh -c 'kill -TERM $$; sleep 5' ; sleep 5 & kill $! && echo own-signal; grep Seccomp_filters /proc/self/status; grep NoNewPrivs /proc/self/status`)
+	for _, never := range []string{"signalled", "unshared", "read-environ"} {
+		if strings.Contains(out, never) {
+			t.Errorf("it could do %q:\n%s", never, out)
+		}
+	}
+	if !strings.Contains(out, "own-signal") || !strings.Contains(out, "NoNewPrivs:\t1") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestAProgramThatIsNotThereHasTheCodeOfAShell(t *testing.T) {
+	dir := place(t, "own")
+	if out := isolated(t, isolation.Plan{Name: "t", Home: dir + "/own"}, "exec /no/such/program"); !strings.Contains(out, "not found") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestWhatTheKernelLacksIsRefusedInWords(t *testing.T) {
+	for _, c := range []struct {
+		abi  int
+		user bool
+		want string
+	}{
+		{0, false, "has no Landlock"},
+		{0, true, "has no Landlock"},
+		{2, true, "does not confine all changes of files"},
+		{5, false, "does not confine signals"},
+		{5, true, ""},
+		{6, false, ""},
+		{9, false, ""},
+	} {
+		err := judge(isolation.Plan{User: c.user}, c.abi)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("ABI %d, user %v: %v", c.abi, c.user, err)
+		}
+	}
+}
+
+// The filter is run as the kernel would run it.
+func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
+	vm, err := bpf.NewVM(filter())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(arch, number uint32, args ...uint32) int {
+		data := make([]byte, 64)
+		put := func(at int, v uint32) { // the VM is one of packets: its numbers are in network order
+			data[at], data[at+1], data[at+2], data[at+3] = byte(v>>24), byte(v>>16), byte(v>>8), byte(v)
+		}
+		put(dataNumber, number)
+		put(dataArch, arch)
+		for i, arg := range args {
+			put(dataArg0+8*i, arg)
+		}
+		got, err := vm.Run(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	own := arches[runtime.GOARCH]
+	const allowed = unix.SECCOMP_RET_ALLOW
+	for _, number := range refused {
+		if got := ask(own, number); got == allowed {
+			t.Errorf("the call %d is allowed", number)
+		}
+	}
+	for name, c := range map[string]struct {
+		number  uint32
+		args    []uint32
+		allowed bool
+	}{
+		"read": {unix.SYS_READ, nil, true}, "execve": {unix.SYS_EXECVE, nil, true}, "clone of a thread": {unix.SYS_CLONE, []uint32{unix.CLONE_VM | unix.CLONE_THREAD}, true},
+		"clone of a user namespace": {unix.SYS_CLONE, []uint32{unix.CLONE_NEWUSER}, false}, "clone3": {unix.SYS_CLONE3, nil, false},
+		"TCP": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP}, true}, "multipath TCP": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, false},
+		"size of a terminal": {unix.SYS_IOCTL, []uint32{0, unix.TIOCGWINSZ}, true}, "typing into a terminal": {unix.SYS_IOCTL, []uint32{0, unix.TIOCSTI}, false},
+	} {
+		if got := ask(own, c.number, c.args...); (got == allowed) != c.allowed {
+			t.Errorf("%s: allowed %v, want %v", name, got == allowed, c.allowed)
+		}
+	}
+	if ask(unix.AUDIT_ARCH_I386, unix.SYS_READ) == allowed || ask(own, x32|unix.SYS_READ) == allowed && own == unix.AUDIT_ARCH_X86_64 {
+		t.Error("a call of another architecture is allowed")
+	}
+}
+
+func TestAMountIsNoPartOfTheImage(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"image/bin", "image/data/x", "image/etc", "elsewhere"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(dir+"/elsewhere", dir+"/image/link"); err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	hidden := places{dir + "/image/data/x", dir + "/image/etc"}
+	if err := hidden.image(dir+"/image", func(path string) { found = append(found, path) }); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{dir + "/image/bin"}; !slices.Equal(found, want) {
+		t.Errorf("found %q, want %q", found, want)
+	}
+	if got := unescape(`/a\040b\134c`); got != `/a b\c` {
+		t.Errorf("a path of mountinfo is %q", got)
+	}
+}

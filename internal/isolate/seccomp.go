@@ -1,0 +1,108 @@
+package isolate
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// refused are the system calls that no tool of an agent needs, and that lead out of the isolation or into the kernel.
+var refused = []uint32{
+	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
+	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
+	unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
+	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
+	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
+	unix.SYS_UNSHARE, unix.SYS_SETNS,
+	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
+	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_SYSLOG, unix.SYS_OPEN_BY_HANDLE_AT,
+	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
+	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
+	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
+}
+
+// The fields of seccomp_data that the filter reads (seccomp(2)); arguments are 64 bits wide, the low half first.
+const (
+	dataNumber = 0
+	dataArch   = 4
+	dataArg0   = 16
+	dataArg1   = 24
+	dataArg2   = 32
+)
+
+// namespaces are the flags of clone(2) that make namespaces.
+const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+
+// x32 is the bit that numbers of the x32 ABI have. Other calls have small numbers.
+const x32 = 0x40000000
+
+var arches = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
+
+func fails(errno unix.Errno) bpf.Instruction {
+	return bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(errno)}
+}
+
+func load(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
+
+// filter returns the program that the kernel runs before each system call of an isolated process. Calls of another architecture fail:
+// their numbers mean other calls.
+func filter() []bpf.Instruction {
+	program := []bpf.Instruction{
+		load(dataArch),
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: arches[runtime.GOARCH], SkipTrue: 1},
+		fails(unix.ENOSYS),
+		load(dataNumber),
+		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: x32, SkipTrue: 1},
+		fails(unix.ENOSYS),
+		// Its flags are in memory, where no filter can look. Programs call clone when there is no clone3.
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1},
+		fails(unix.ENOSYS),
+	}
+	for _, number := range refused {
+		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, fails(unix.EPERM))
+	}
+	program = append(program, when(unix.SYS_CLONE, dataArg0, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, unix.EPERM)...)
+	// TIOCSTI types into a terminal that another process may read.
+	program = append(program, when(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.TIOCSTI, SkipTrue: 1}, unix.EPERM)...)
+	// Landlock does not see which ports multipath TCP listens on. Programs fall back to TCP.
+	program = append(program, when(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_MPTCP, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
+	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
+}
+
+// when makes a call fail whose argument unless does not skip. It leaves the number loaded.
+func when(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 4},
+		load(argument), unless, fails(errno), load(dataNumber),
+	}
+}
+
+// seal installs the filter for the calling thread and all that it starts. Without control it installs a second one, by which PID 1 knows that
+// the process may not use the control socket.
+func seal(control bool) error {
+	if arches[runtime.GOARCH] == 0 {
+		return fmt.Errorf("cannot filter system calls: hinit has no filter for %s", runtime.GOARCH)
+	}
+	programs := [][]bpf.Instruction{filter()}
+	if !control {
+		programs = append(programs, []bpf.Instruction{bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}})
+	}
+	for _, program := range programs {
+		raw, err := bpf.Assemble(program)
+		if err != nil {
+			return fmt.Errorf("cannot assemble the filter of system calls: %w", err)
+		}
+		code := make([]unix.SockFilter, len(raw))
+		for i, r := range raw {
+			code[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+		}
+		installed := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+		if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&installed))); errno != 0 {
+			return fmt.Errorf("cannot filter system calls: %w", errno)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,38 @@
+package isolation
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+)
+
+func TestAPlanSurvivesTheWayToTheProgram(t *testing.T) {
+	plan := Plan{
+		Name: "coder", Home: "/data/profiles/coder", Hide: []string{"/data", "/run/hinit"}, Share: []string{"/srv/board"}, Read: []string{"/srv/a=b"},
+		Ports: []int{8700}, User: true, Control: true, Degrade: true,
+	}
+	argv := plan.Argv("/usr/bin/"+Program, []string{"agent", "--", "home=/"})
+	got, command, err := Parse(argv)
+	if err != nil || !reflect.DeepEqual(got, plan) || !slices.Equal(command, []string{"agent", "--", "home=/"}) {
+		t.Errorf("%+v, %q, %v", got, command, err)
+	}
+	if got := Command(argv); !slices.Equal(got, command) {
+		t.Errorf("the command is %q", got)
+	}
+	if got, command, err := Parse(Instead(argv, []string{"sh"})); err != nil || !reflect.DeepEqual(got, plan) || !slices.Equal(command, []string{"sh"}) {
+		t.Errorf("%+v, %q, %v", got, command, err)
+	}
+}
+
+func TestWordsThatAreNoPlanAreLeftAlone(t *testing.T) {
+	for _, argv := range [][]string{{"agent", "gateway", "run"}, {"agent", "--", "x"}, {Program, "--"}, {Program, "hide", "x"}} {
+		if got := Command(argv); !slices.Equal(got, argv) {
+			t.Errorf("%q became %q", argv, got)
+		}
+	}
+	for _, word := range []string{"port=70000", "port=x", "hid=/x"} {
+		if _, _, err := Parse([]string{Program, word, "--", "true"}); err == nil {
+			t.Errorf("%s is a plan", word)
+		}
+	}
+}
