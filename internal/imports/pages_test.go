@@ -71,3 +71,29 @@ func TestEachRowOfThePagesIsTried(t *testing.T) {
 		}
 	}
 }
+
+// The unit on the page gives what the page shows.
+func TestTheUnitOnThePageIsImportedAsShown(t *testing.T) {
+	page, err := os.ReadFile("../../docs/how-to/move-from-another-supervisor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "## Units of systemd")
+	unit := regexp.MustCompile("(?s)```ini\n(.*?)```").FindStringSubmatch(section)
+	shown := regexp.MustCompile("(?s)```text\n\\$ hinit import [^\n]*\n(.*?)```").FindStringSubmatch(section)
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("ssh.service", []byte(unit[1]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	result, err := Convert("ssh.service", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for _, n := range result.Notes {
+		got += n.String() + "\n"
+	}
+	if got += "$ cat hinit.yaml\n" + string(result.YAML); got != shown[1] {
+		t.Errorf("the page shows\n%s\nthe import says\n%s", shown[1], got)
+	}
+}

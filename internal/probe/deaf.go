@@ -52,13 +52,13 @@ func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	}
 	var signs []string
 	if beats {
-		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", rough(e.Heartbeat.For), rough(e.Heartbeat.UsualGap)))
+		signs = append(signs, fmt.Sprintf("no heartbeat for %s although it writes one every %s", rough(e.Heartbeat.For), rough(max(e.Heartbeat.UsualGap, time.Second))))
 	}
 	if e.Asked {
 		signs = append(signs, "/health does not answer")
 	}
 	if lines {
-		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", rough(e.Log.For), rough(e.Log.UsualGap)))
+		signs = append(signs, fmt.Sprintf("its log is silent for %s although it writes every %s", rough(e.Log.For), rough(max(e.Log.UsualGap, time.Second))))
 	}
 	return true, strings.Join(signs, ", ")
 }
