@@ -124,7 +124,9 @@ func (s *storm) pause(id string) {
 	if thaw(id) {
 		s.note("left frozen by the engine", id)
 		<-unpaused
-		docker("unpause", id) // the engine may still take it for paused
+		if state := docker("inspect", "--format", "{{.State.Paused}}", id); state.out == "true\n" {
+			docker("restart", "-t", "0", id) // the engine takes it for paused, and its runtime does not
+		}
 	}
 	s.note("pauses", id)
 }
