@@ -109,7 +109,16 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for try := 1; ; try++ {
-		err := m.wakeOnce(ctx, c)
+		err := fmt.Errorf("it is %s: %w", c.State, ErrGone)
+		switch c.State {
+		case Running:
+			return nil
+		case Paused:
+			err = m.engine.Unpause(ctx, c.ID)
+		case Exited, Created, Restarting:
+			err = m.engine.Start(ctx, c.ID)
+		case Removing, Dead, Gone:
+		}
 		if err == nil || try == wakeTries || errors.Is(err, ErrRefused) || ctx.Err() != nil {
 			return err
 		}
@@ -118,19 +127,6 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 			return err
 		}
 	}
-}
-
-func (m *Manager) wakeOnce(ctx context.Context, c Container) error {
-	switch c.State {
-	case Running:
-		return nil
-	case Paused:
-		return m.engine.Unpause(ctx, c.ID)
-	case Exited, Created, Restarting:
-		return m.engine.Start(ctx, c.ID)
-	case Removing, Dead, Gone:
-	}
-	return fmt.Errorf("it is %s: %w", c.State, ErrGone)
 }
 
 // create makes a container, starts it, and waits until the program inside has begun. A failure leaves no container behind. A

@@ -111,9 +111,9 @@ func (s *Sandbox) watchRoot(req *Request) (ended func(code int)) {
 			return
 		}
 		s.mu.Lock()
-		told, s.told = s.told, true
-		s.mu.Unlock()
-		if !told {
+		defer s.mu.Unlock()
+		if !s.told {
+			s.told = true
 			fmt.Fprintln(to, line)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -135,23 +136,22 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 // makeRoom drops tenants that have long asked for nothing, and the one of this user that has done so for longest where it has too many.
 func (h *hub) makeRoom(key tenantKey) error {
 	h.dropIdle()
-	n, oldest := 0, tenantKey{}
+	n, idle := 0, []tenantKey(nil)
 	for k, t := range h.tenants {
-		if k.uid != key.uid || k.operator != key.operator {
-			continue
-		}
-		n++
-		if first := h.tenants[oldest]; t.busy == 0 && (first == nil || t.used.Before(first.used)) {
-			oldest = k
+		if k.uid == key.uid && k.operator == key.operator {
+			n++
+			if t.busy == 0 {
+				idle = append(idle, k)
+			}
 		}
 	}
-	if n < mostTenants {
+	switch {
+	case n < mostTenants:
 		return nil
-	}
-	if h.tenants[oldest] == nil {
+	case len(idle) == 0:
 		return fmt.Errorf("cannot use the sandboxes: commands of %d profiles run already", n)
 	}
-	h.drop(oldest)
+	h.drop(slices.MinFunc(idle, func(a, b tenantKey) int { return h.tenants[a].used.Compare(h.tenants[b].used) }))
 	return nil
 }
 

@@ -134,6 +134,15 @@ func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
+// done prints the name of a container with which something was done, or why it was not.
+func (c Caller) done(ref string, err error) int {
+	if err != nil {
+		return c.fail(exitFailed, err, ref)
+	}
+	fmt.Fprintln(c.Stdout, ref)
+	return 0
+}
+
 func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine.Inspect(ctx, ref)
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
@@ -148,13 +157,11 @@ func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Calle
 		p.Manager.Forget(container.ID)
 		err = p.Manager.Wake(ctx, container) // a paused one too: the docker command can't, and the agent would make a second container
 	}
+	code := from.done(ref, err)
 	if err != nil {
-		from.fail(exitFailed, err, ref)
 		fmt.Fprintf(from.Stderr, "Error: failed to start containers: %s\n", ref)
-		return exitFailed
 	}
-	fmt.Fprintln(from.Stdout, ref)
-	return 0
+	return code
 }
 
 func (p *Personality) inspect(ctx context.Context, _ *Call, ref string, from Caller) int {
@@ -177,11 +184,7 @@ func (p *Personality) stop(ctx context.Context, c *Call, ref string, from Caller
 		p.Manager.Forget(container.ID)
 		err = p.Engine.Stop(ctx, container.ID, time.Duration(c.Grace)*time.Second)
 	}
-	if err != nil {
-		return from.fail(exitFailed, err, ref)
-	}
-	fmt.Fprintln(from.Stdout, ref)
-	return 0
+	return from.done(ref, err)
 }
 
 func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Caller) int {
@@ -196,11 +199,7 @@ func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Call
 		p.Manager.Forget(container.ID)
 		err = p.Engine.Remove(ctx, container.ID)
 	}
-	if err != nil {
-		return from.fail(exitFailed, err, ref)
-	}
-	fmt.Fprintln(from.Stdout, ref)
-	return 0
+	return from.done(ref, err)
 }
 
 // tagged is an image reference with the tag that docker adds.
