@@ -165,11 +165,7 @@ func (e *env) yes(name string, def bool) bool {
 	if !set {
 		return def
 	}
-	switch strings.ToLower(text) {
-	case "true", "1", "yes":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
 func (e *env) number(name string, def float64) float64 {
@@ -322,12 +318,7 @@ func (e *env) home() (dir, profile string) {
 var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
 
 func looksLikeHost(path string) bool {
-	for _, prefix := range hostPrefixes {
-		if strings.HasPrefix(path, prefix) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(hostPrefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 }
 
 // cwd finds where commands begin, and what is mounted there.

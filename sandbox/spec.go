@@ -209,19 +209,11 @@ func forwarded(o Options) map[string]string {
 		o.warn(err.Error())
 	}
 	out := make(map[string]string)
-	take := func(name string) {
+	for _, name := range slices.Concat(o.ForwardEnv, slices.DeleteFunc(slices.Clone(o.Pass), IsCredential)) {
 		value, _ := getenv(name)
 		if value = cmp.Or(value, dotenv[name]); value != "" {
 			out[name] = value
 		}
-	}
-	for _, name := range o.Pass {
-		if !IsCredential(name) {
-			take(name)
-		}
-	}
-	for _, name := range o.ForwardEnv {
-		take(name)
 	}
 	return out
 }
@@ -238,12 +230,8 @@ var credentials = []string{"_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDE
 // IsCredential reports whether a name is of a kind that providers and messengers use for credentials. Such a name is passed on only by
 // TERMINAL_DOCKER_FORWARD_ENV, in which an operator names it.
 func IsCredential(name string) bool {
-	for _, suffix := range credentials {
-		if strings.HasSuffix(strings.ToUpper(name), suffix) {
-			return true
-		}
-	}
-	return strings.HasPrefix(name, "HERMES_")
+	ends := func(suffix string) bool { return strings.HasSuffix(strings.ToUpper(name), suffix) }
+	return strings.HasPrefix(name, "HERMES_") || slices.ContainsFunc(credentials, ends)
 }
 
 // The labels of a sandbox's container. The first three are the agent's own; only the exact values make a container a sandbox.
