@@ -123,11 +123,15 @@ func row(base string, k config.Key, doc string) string {
 	if k.Env != "" {
 		doc = "Variable: `" + k.Env + "`. " + doc
 	}
+	mark := ""
 	if k.Root {
-		doc += " [Root's](#who-may-write-the-file)."
+		mark = rootMark
 	}
-	return fmt.Sprintf("| `%s` | %s | %s |\n", base+k.Path, withDefault(typ, defaultOf(base, k)), doc)
+	return fmt.Sprintf("| `%s`%s | %s | %s |\n", base+k.Path, mark, withDefault(typ, defaultOf(base, k)), doc)
 }
+
+// rootMark stands behind a key of root's.
+const rootMark = "ᴿ"
 
 // withDefault puts a default behind its type.
 func withDefault(typ, value string) string {
@@ -137,10 +141,10 @@ func withDefault(typ, value string) string {
 	return typ + "; " + value
 }
 
-// defaultOf writes the default of a key the way it would stand in the file, "" for a key that has to be said or that means nothing then.
+// defaultOf writes the default of a key the way it would stand in the file, "" for an empty one and for a required key.
 func defaultOf(base string, k config.Key) string {
 	text := "`" + flow(k.Value) + "`"
-	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`"}, text)
+	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`", "`0`", "`\"0\"`", "`false`"}, text)
 	switch {
 	case k.Inherits != "":
 		return "as `" + k.Inherits + "`"
@@ -150,7 +154,7 @@ func defaultOf(base string, k config.Key) string {
 		return ""
 	case k.Path == "boot.hooks":
 		return "[these](#hooks)"
-	case base == "checks[]." && blank, base == "on.EVENT[]." && k.Path != "timeout":
+	case blank, base == "on.EVENT[]." && k.Path != "timeout":
 		return ""
 	}
 	return text
