@@ -204,7 +204,7 @@ type Service struct {
 	Output    *Output        `json:"output,omitempty"`    // what it has written; missing before it has written anything
 }
 
-// Isolation is what a gateway is kept from.
+// Isolation lists the restrictions of a gateway.
 type Isolation struct {
 	Mode    string   `json:"mode"`     // files or user, as the configuration says
 	InForce []string `json:"in_force"` // what the kernel says of its process, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty: nothing is in force

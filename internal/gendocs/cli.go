@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,13 +48,15 @@ goes to standard output, errors to standard error in one line. What the exit cod
 the commands print with ` + "`--json`" + ` in [json.md](json.md). Programs of their own have their own help: ` + "`hinit sandbox`" + ` ([page](sandbox.md)),
 ` + "`hinit kanban` ([page](kanban.md)), `hinit web`, `hinit forward`, `hinit metrics` and `hinit top`" + `.
 
+` + "`hinit COMMAND --help` and `hinit man COMMAND`" + ` explain the flags of a command.
+
 ` + "```text\n" + overview + "```\n")
 	verbs := regexp.MustCompile(`(?m)^  hinit ([\w-]+)`).FindAllStringSubmatch(overview, -1)
 	if len(verbs) == 0 {
 		return "", fmt.Errorf("cannot find the commands in the help of hinit")
 	}
 	verbs = slices.DeleteFunc(verbs, func(verb []string) bool { return companions[verb[1]] })
-	err = helps(ctx, &b, binary, "hinit", verbs)
+	err = chapters(ctx, &b, binary, verbs)
 	return b.String(), err
 }
 
@@ -87,82 +88,58 @@ To begin: [three agents share a board](../tutorial/three-agents-share-a-board.md
 
 ` + "```text\n" + overview + "```\n")
 	verbs := regexp.MustCompile(`(?m)^  hinit kanban (\w+)`).FindAllStringSubmatch(overview, -1)
-	err = helps(ctx, &b, binary, "hinit kanban", verbs)
+	err = usages(ctx, &b, binary, verbs)
 	return b.String(), err
 }
 
 // companions are the verbs that hinit hands to other programs.
 var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
 
-// several is the number of commands from which on the page describes their common flag once.
-const several = 3
-
-// helps writes a chapter for each command. A chapter leaves out the summary, which the overview has, and what another chapter says already.
-func helps(ctx context.Context, b *strings.Builder, binary, program string, verbs [][]string) error {
-	texts, uses := make(map[string]string), make(map[string]int)
+// usages writes a line for each command: its usage and the names of its flags, whose meaning its --help has.
+func usages(ctx context.Context, b *strings.Builder, binary string, verbs [][]string) error {
+	b.WriteString("\n## Flags\n\n`--help` behind a command explains them.\n\n```text\n")
 	for _, verb := range verbs {
 		help, err := output(ctx, binary, verb[1], "--help")
 		if err != nil {
 			return err
 		}
-		texts[verb[1]] = help
+		usage, _, _ := strings.Cut(strings.TrimPrefix(help, "usage: "), "\n")
+		words := []string{strings.ReplaceAll(usage, "[OPTIONS] ", "")}
 		for line := range strings.Lines(help) {
 			if strings.HasPrefix(line, "  -") {
-				uses[line]++
+				words = append(words, strings.Fields(line)[0])
 			}
 		}
-	}
-	b.WriteString("\n## Flags of several commands\n\n```text\n")
-	for _, line := range slices.Sorted(maps.Keys(uses)) {
-		if uses[line] >= several {
-			b.WriteString(line)
-		}
+		b.WriteString(strings.Join(words, " ") + "\n")
 	}
 	b.WriteString("```\n")
-	said := make(map[string]string)
-	for _, verb := range verbs {
-		usage, rest, _ := strings.Cut(texts[verb[1]], "\n\n")
-		_, rest, _ = strings.Cut(rest, "\n\n")
-		about, flags, _ := strings.Cut("\n\n"+rest, "\n\n  -")
-		if about = strings.Trim(about, "\n"); about != "" {
-			if first := said[about]; first != "" {
-				about = "As for " + program + " " + first + "."
-			} else {
-				said[about] = verb[1]
-			}
-			about = "\n" + about + "\n"
-		}
-		own, common := chapterFlags("  -"+flags, usage, uses)
-		fmt.Fprintf(b, "\n## %s %s\n\n```text\n%s\n", program, verb[1], usage)
-		for _, part := range []string{about, own, common} {
-			b.WriteString(part)
-		}
-		b.WriteString("```\n")
-	}
 	return nil
 }
 
-// chapterFlags splits the flags of a command into those that it alone describes and a line with the names of the others. The usage line
-// may have such a name already.
-func chapterFlags(flags, usage string, uses map[string]int) (own, common string) {
-	var names []string
-	for line := range strings.Lines(flags) {
-		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch {
-		case name == "-" || uses[line] >= several && strings.Contains(usage, name):
-		case uses[line] >= several:
-			names = append(names, name)
-		default:
-			own += line
+// chapters writes a chapter for each command: its usage and its text. It leaves out the summary, which the overview has, the flags, which
+// --help explains, and a text that another chapter has.
+func chapters(ctx context.Context, b *strings.Builder, binary string, verbs [][]string) error {
+	said := make(map[string]string)
+	for _, verb := range verbs {
+		help, err := output(ctx, binary, verb[1], "--help")
+		if err != nil {
+			return err
 		}
+		usage, rest, _ := strings.Cut(help, "\n\n")
+		_, rest, _ = strings.Cut(rest, "\n\n")
+		about, _, _ := strings.Cut("\n\n"+rest, "\n\n  -")
+		about = strings.Trim(about, "\n")
+		if first := said[about]; first != "" && about != "" {
+			about = "As for hinit " + first + "."
+		} else {
+			said[about] = verb[1]
+		}
+		if about != "" {
+			about = "\n" + about + "\n"
+		}
+		fmt.Fprintf(b, "\n## hinit %s\n\n```text\n%s\n%s```\n", verb[1], strings.TrimSpace(usage), about)
 	}
-	if own != "" {
-		own = "\n" + own
-	}
-	if len(names) > 0 {
-		common = "\nalso: " + strings.Join(names, " ") + "\n"
-	}
-	return own, common
+	return nil
 }
 
 // output runs the binary with an empty environment, so that the page is the same everywhere.

@@ -62,9 +62,14 @@ func sandboxPages(ctx context.Context, root string) (map[string]string, error) {
 
 ` + "```text\n" + overview + "```\n")
 	verbs := regexp.MustCompile(`(?m)^  hinit sandbox (\w+)`).FindAllStringSubmatch(overview, -1)
-	if err := helps(ctx, &b, binary, "hinit sandbox", verbs); err != nil {
+	if err := usages(ctx, &b, binary, verbs); err != nil {
 		return nil, err
 	}
+	serve, err := output(ctx, binary, "serve", "--help")
+	if err != nil {
+		return nil, err
+	}
+	b.WriteString("\n## hinit sandbox serve\n\n```text\n" + serve + "```\n")
 	b.WriteString(`
 ## In the place of docker
 

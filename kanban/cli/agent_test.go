@@ -3,7 +3,6 @@ package cli
 import (
 	"encoding/json"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -176,17 +175,15 @@ func TestTheAgentsCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	used["reclaim"] = append(used["reclaim"], "local")
-	verb, flags := "", make(map[string][]string)
+	flags := make(map[string][]string)
 	for line := range strings.Lines(string(page)) {
-		if name, is := strings.CutPrefix(line, "## hinit kanban "); is {
-			verb = strings.TrimSpace(name)
+		words := strings.Fields(line)
+		if !strings.HasPrefix(line, "hinit kanban ") || words[2] == "COMMAND" {
+			continue
 		}
-		if m := regexp.MustCompile(`^  --?([a-z][a-z-]*)`).FindStringSubmatch(line); m != nil && verb != "" && m[1] != "board" {
-			flags[verb] = append(flags[verb], m[1])
-		}
-		if names, is := strings.CutPrefix(line, "also: "); is {
-			for name := range strings.FieldsSeq(strings.ReplaceAll(names, "--board", "")) {
-				flags[verb] = append(flags[verb], strings.TrimLeft(name, "-"))
+		for _, word := range words[3:] {
+			if name := strings.TrimLeft(word, "-"); name != word && name != "board" {
+				flags[words[2]] = append(flags[words[2]], name)
 			}
 		}
 	}
