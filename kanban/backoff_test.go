@@ -127,4 +127,46 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 			b.sound()
 		}
 	})
+	// The task was reclaimed by hand meanwhile, before the next pass or within it. The worker of the reclaimed attempt met the next one's.
+	t.Run("it does not answer, and the task is reclaimed", func(t *testing.T) {
+		for _, within := range []bool{false, true} {
+			b := newBoard(t)
+			b.runner.knows, b.runner.late = true, make(map[int64]Worker)
+			id := b.ready("alpha")
+			b.runner.fail = &HostError{Err: errors.New("no answer"), Unsure: true}
+			if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
+				t.Error("the pass went well")
+			}
+			first := b.task(id).CurrentRunID
+			b.runner.known[first] = Sighting{Sight: NeverStarted}
+			reclaim := func() {
+				b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, claim_expires = NULL, current_run_id = NULL")
+				b.exec("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at")
+			}
+			if within {
+				b.runner.onLook = func() {
+					b.runner.onLook = nil
+					reclaim()
+				}
+			} else {
+				reclaim()
+				_, err := b.d.Tick(t.Context(), b.now, TickOptions{})
+				must(t, err)
+				if b.wantStatus(id, Ready); b.lastRun(id).ID != first {
+					t.Error("another attempt began before the start was withdrawn")
+				}
+			}
+			b.runner.fail = nil
+			for range 2 {
+				b.tick()
+			}
+			if b.task(id).CurrentRunID == first || b.task(id).WorkerPID == 0 {
+				t.Errorf("there is no other attempt: %+v", b.task(id))
+			}
+			if b.runner.known[first].Sight == Alive {
+				t.Errorf("within the pass %v: two workers are on one task", within)
+			}
+			b.sound()
+		}
+	})
 }

@@ -54,6 +54,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	for _, w := range p.leaving {
 		at(p.leaves(w))
 	}
+	if len(p.unanswered) > 0 {
+		at(p.now + interval)
+	}
 	held, err := d.Store.held(ctx, p.now-activePRWindow)
 	for _, h := range held {
 		end := p.until(h)

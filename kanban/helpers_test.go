@@ -279,15 +279,22 @@ type fakeRunner struct {
 	knows   bool // it knows the workers that it starts
 	onStart func(Job) error
 	onLook  func()
-	deaf    bool // End kills no worker
+	deaf    bool             // End kills no worker
+	late    map[int64]Worker // starts that got no answer, and take effect with the next one
 	left    map[string][]int
 }
 
 func (r *fakeRunner) Start(_ context.Context, job Job) (Worker, error) {
 	r.Lock()
 	defer r.Unlock()
+	if host := (*HostError)(nil); errors.As(r.fail, &host) && host.Unsure && r.late != nil {
+		r.late[job.Run] = Worker{PID: 77, Start: uint64(job.Run)}
+	}
 	if r.fail != nil {
 		return Worker{}, r.fail
+	}
+	for run, w := range r.late {
+		r.known[run] = Sighting{Sight: Alive, Worker: w}
 	}
 	r.jobs = append(r.jobs, job)
 	if r.onStart != nil {
@@ -332,6 +339,16 @@ func (r *fakeRunner) Look(_ context.Context, refs []Ref) ([]Sighting, error) {
 		list[i] = r.known[ref.Run]
 	}
 	return list, nil
+}
+
+func (r *fakeRunner) Withdraw(_ context.Context, ref Ref) (Sighting, error) {
+	r.Lock()
+	defer r.Unlock()
+	if errors.As(r.fail, new(*HostError)) {
+		return Sighting{}, r.fail
+	}
+	delete(r.late, ref.Run)
+	return r.known[ref.Run], nil
 }
 
 func (r *fakeRunner) End(_ context.Context, refs []Ref, _ time.Duration) []Termination {

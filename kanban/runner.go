@@ -18,6 +18,10 @@ type Runner interface {
 	// Look says for each run what has become of its worker, in the order of refs. It doesn't wait.
 	Look(ctx context.Context, refs []Ref) ([]Sighting, error)
 
+	// Withdraw makes sure that no worker of a run begins from now on: a start that got no answer must not take effect later. If that
+	// start was faster, the answer has its worker. After an error the start is as uncertain as before.
+	Withdraw(ctx context.Context, ref Ref) (Sighting, error)
+
 	// End terminates the workers side by side: SIGTERM to the worker and everything it left, KILL after the grace. It returns
 	// when all are dead or when killing didn't help in time, and says for each which. A run that it doesn't know gets a
 	// Termination that wasn't attempted.

@@ -38,6 +38,8 @@ type pass struct {
 	watched  []*watched
 	leaving  []*watched // their attempt is over, and their worker is still alive
 	over     []entry    // of the ledger, nothing of these is left
+
+	unanswered []*watched // their attempt is over, and a worker that was asked for may begin still
 }
 
 // home is the status that a released task goes back to.
@@ -171,9 +173,31 @@ func (p *pass) settleLeft(left []*watched) {
 		if w.sight == Unknown && w.ref.PID != 0 {
 			alive = p.procs().Alive(w.ref.PID) && (w.ref.Start == 0 || p.procs().Start(w.ref.PID) == w.ref.Start)
 		}
-		if w.WorkerPID = w.ref.PID; alive {
+		switch w.WorkerPID = w.ref.PID; {
+		case alive:
 			p.leaving = append(p.leaving, w)
-		} else {
+		case w.ref.PID == 0 && w.sight != Ended:
+			p.unanswered = append(p.unanswered, w)
+		default:
+			p.over = append(p.over, p.ledger.runs[w.CurrentRunID])
+		}
+	}
+}
+
+// withdraw keeps starts that got no answer from taking effect beside another attempt. A worker that has begun meanwhile is one whose
+// attempt is over.
+func (p *pass) withdraw(list []*watched) {
+	for _, w := range list {
+		s, err := p.Runner.Withdraw(p.ctx, w.ref)
+		switch {
+		case err != nil:
+			p.log().Warn("cannot withdraw the start of a worker; the task waits", "task", w.ID, "run", w.CurrentRunID, "error", err)
+			p.unanswered = append(p.unanswered, w)
+		case s.Sight == Alive:
+			p.note(w, s)
+			w.WorkerPID = w.ref.PID
+			p.leaving = append(p.leaving, w)
+		default:
 			p.over = append(p.over, p.ledger.runs[w.CurrentRunID])
 		}
 	}
@@ -243,6 +267,9 @@ func (p *pass) clear(task string) bool {
 	if len(mine) > 0 || p.Runner == nil {
 		return len(mine) == 0
 	}
+	if slices.ContainsFunc(p.unanswered, func(w *watched) bool { return w.ID == task }) {
+		return false
+	}
 	ref := Ref{DB: p.Store.paths.DB, Task: task}
 	left, ok := p.Runner.Left(ref)
 	if len(left) > 0 {
@@ -279,6 +306,10 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) (list []Leaving
 
 // tidy forgets what was remembered of workers that are gone, and notes whose claims these are. Only the holder of the tick lock may.
 func (p *pass) tidy() {
+	if unanswered := p.unanswered; p.mayStart {
+		p.unanswered = nil
+		p.withdraw(unanswered)
+	}
 	open := make(map[int64]bool, len(p.watched)+len(p.leaving))
 	locks := map[string]bool{p.Store.Claimer(): true}
 	for _, w := range append(p.watched, p.leaving...) {

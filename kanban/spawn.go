@@ -64,10 +64,14 @@ func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
 // its name, under which the runner starts one worker, however late an earlier request takes effect. Another attempt could meet that worker.
 func (p *pass) startAgain(w *watched) error {
 	task, err := taskByID(p.ctx, p.Store.db, w.ID)
-	if err != nil || task.Status != Running || task.CurrentRunID != w.CurrentRunID {
+	w.settled = true
+	if errors.Is(err, ErrNoTask) || err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID) { // reclaimed since this pass looked
+		p.withdraw([]*watched{w})
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	w.settled = true
 	workspace, why, err := p.run(task, w.review)
 	if err == nil && why != nil {
 		return p.spawnFailed(task, w.review, why)

@@ -94,6 +94,11 @@ func stormFind(ref Ref) Sighting {
 	return Sighting{Sight: NeverStarted}
 }
 
+func (r *stormRunner) Withdraw(ctx context.Context, ref Ref) (Sighting, error) {
+	list, err := r.Look(ctx, []Ref{ref})
+	return list[0], err
+}
+
 func (r *stormRunner) End(ctx context.Context, refs []Ref, grace time.Duration) []Termination {
 	list := make([]Termination, len(refs))
 	for i, ref := range refs {

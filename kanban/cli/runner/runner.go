@@ -161,10 +161,8 @@ func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting
 			run, known = r.find(ref)
 		}
 		switch {
-		case known && run.End == nil:
-			out[i] = kanban.Sighting{Sight: kanban.Alive, Worker: workerOf(run)}
 		case known:
-			out[i] = kanban.Sighting{Sight: kanban.Ended, Worker: workerOf(run), Exit: exitOf(run)}
+			out[i] = sighting(run)
 		case ref.PID == 0:
 			if out[i] = r.orphaned(ref); out[i].Sight == kanban.Alive {
 				r.adopt(out[i].Worker)
@@ -174,6 +172,31 @@ func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting
 		}
 	}
 	return out, nil
+}
+
+// sighting says what has become of a run.
+func sighting(run client.Run) kanban.Sighting {
+	if run.End == nil {
+		return kanban.Sighting{Sight: kanban.Alive, Worker: workerOf(run)}
+	}
+	return kanban.Sighting{Sight: kanban.Ended, Worker: workerOf(run), Exit: exitOf(run)}
+}
+
+// nowhere is a directory that no run can begin in.
+const nowhere = os.DevNull + "/withdrawn"
+
+// Withdraw implements [kanban.Runner]. It gives the name of the attempt to a run that can't begin: a host starts one run of a name. A host that
+// refuses this run would refuse the worker, too.
+func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.Sighting, error) {
+	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: nowhere})
+	if err == nil {
+		r.note(run)
+		return sighting(run), nil
+	}
+	if err := hostError(err); errors.As(err, new(*kanban.HostError)) {
+		return kanban.Sighting{}, err
+	}
+	return kanban.Sighting{Sight: kanban.NeverStarted}, nil
 }
 
 func (r *Runner) find(ref kanban.Ref) (client.Run, bool) {

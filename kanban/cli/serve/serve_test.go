@@ -65,6 +65,11 @@ func (o *office) Look(_ context.Context, refs []kanban.Ref) ([]kanban.Sighting, 
 	return out, nil
 }
 
+func (o *office) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.Sighting, error) {
+	list, err := o.Look(ctx, []kanban.Ref{ref})
+	return list[0], err
+}
+
 func (o *office) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []kanban.Termination {
 	out := make([]kanban.Termination, len(refs))
 	for i := range refs {

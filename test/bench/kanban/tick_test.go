@@ -43,6 +43,8 @@ func (r *runner) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []ka
 	return make([]kanban.Termination, len(refs))
 }
 
+func (*runner) Withdraw(context.Context, kanban.Ref) (kanban.Sighting, error) { return kanban.Sighting{}, nil }
+
 func (*runner) Left(kanban.Ref) ([]int, bool) { return nil, true }
 
 func (r *runner) Forget([]kanban.Ref) {}

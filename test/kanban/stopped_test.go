@@ -1,0 +1,96 @@
+package kanban_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"hinit/kanban"
+	"hinit/kanban/cli/runner"
+)
+
+// sockets are the sockets that a process has open.
+func sockets(pid int) (names []string) {
+	fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	for _, fd := range fds {
+		if name, err := os.Readlink(fd); err == nil && strings.HasPrefix(name, "socket:") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// PID 1 stood still while it was asked for a worker, and the task was reclaimed by hand. When PID 1 went on, it started that worker
+// beside the one of the next attempt.
+func TestReclaimWhilePID1StandsStill(t *testing.T) {
+	t.Parallel() // it waits
+	b := newBox(t, "")
+	s := b.board()
+	defer s.Close()
+	pid := b.only("the dispatcher", dispatcher)
+	before := sockets(pid)
+	b.must(b.cmd.Process.Signal(syscall.SIGSTOP))
+	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // it fails where PID 1 has ended
+	id := b.create(s, kanban.NewTask{Title: "x", Assignee: "coder", Body: "sleep 3s"})
+	var asks []string
+	b.await("the dispatcher to ask for a worker", func() bool {
+		task, err := s.Task(b.Context(), id)
+		asks = slices.DeleteFunc(sockets(pid), func(name string) bool { return slices.Contains(before, name) })
+		return err == nil && task.Status == kanban.Running && len(asks) > 0
+	})
+	b.await("it to give up", func() bool {
+		now := sockets(pid)
+		return !slices.ContainsFunc(asks, func(name string) bool { return slices.Contains(now, name) })
+	})
+	if out := b.inside(bin+"/hinit-kanban", "reclaim", "--local", id); !strings.Contains(out, "Reclaimed") {
+		t.Fatal(out)
+	}
+	b.must(b.cmd.Process.Signal(syscall.SIGCONT))
+	b.await("the task to be done", func() bool {
+		_, found := b.alive()
+		if _, twice := b.alive(); found != "" && twice == found { // one of them may have died while it was looked at
+			t.Fatalf("live processes of two attempts: %s\n%s", found, b.left())
+		}
+		task, err := s.Task(b.Context(), id)
+		return err == nil && task.Status == kanban.Done
+	})
+	runs, err := s.Runs(b.Context(), id)
+	b.must(err)
+	var outcomes []string
+	for _, r := range runs {
+		outcomes = append(outcomes, r.Outcome)
+	}
+	if want := []string{"reclaimed", "completed"}; !slices.Equal(outcomes, want) {
+		t.Errorf("the attempts ended as %q, not %q", outcomes, want)
+	}
+	b.await("the end of every worker", func() bool { return len(b.outside(workers)) == 0 })
+}
+
+// PID 1 gets the request for a worker late, after the attempt was withdrawn.
+func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
+	t.Parallel() // it waits
+	b := newBox(t, "")
+	r, err := runner.ByPID1(b.Context(), b.client)
+	b.must(err)
+	defer r.Close()
+	job := kanban.Job{Profile: "coder", Ref: kanban.Ref{DB: b.home + "/kanban.db", Board: "default", Task: "t_00000000", Run: 7}}
+	job.Vars = map[string]string{"HERMES_KANBAN_TASK": job.Task}
+	for range 2 {
+		if s, err := r.Withdraw(b.Context(), job.Ref); err != nil || s.Sight != kanban.Ended {
+			t.Fatalf("%+v, %v", s, err)
+		}
+	}
+	if w, err := r.Start(b.Context(), job); err == nil {
+		t.Errorf("there is a worker: %+v", w)
+	}
+	job.Run++
+	w, err := r.Start(b.Context(), job)
+	b.must(err)
+	if s, err := r.Withdraw(b.Context(), job.Ref); err != nil || s.Worker != w {
+		t.Errorf("the worker that had begun is %+v, not %+v: %v", s.Worker, w, err)
+	}
+}
