@@ -165,17 +165,17 @@ func TestClockSteps(t *testing.T) {
 // One row with a word in a column of numbers stopped the board of everybody: SQLite lets any writer store it.
 func TestAWordInAColumnOfNumbersStopsNobody(t *testing.T) {
 	t.Parallel()
-	for _, columns := range []int{tasksTable, runsTable} {
-		for _, c := range tables[columns].columns {
+	for _, table := range []table{tasksTable, runsTable} {
+		for _, c := range table.columns {
 			if !strings.HasPrefix(c.def, integer) || c.def == serial {
 				continue
 			}
 			b := newBoard(t)
 			bad, good := b.ready("alpha"), b.ready("beta")
 			b.tick()
-			b.exec("UPDATE " + tables[columns].name + " SET " + c.name + " = 'zzz' WHERE rowid = 1")
+			b.exec("UPDATE " + table.name + " SET " + c.name + " = 'zzz' WHERE rowid = 1")
 			misfits, err := b.Misfits(t.Context())
-			if must(t, err); len(misfits) == 0 || columns == tasksTable && !strings.Contains(misfits[0], bad) {
+			if must(t, err); len(misfits) == 0 || table.name == "tasks" && !strings.Contains(misfits[0], bad) {
 				t.Errorf("%s: doctor names %q", c.name, misfits)
 			}
 			next := b.ready("beta")

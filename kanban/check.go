@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -73,34 +74,14 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 		return "", err
 	}
 	defer db.Close()
-	rows, err := db.QueryContext(ctx, "PRAGMA integrity_check")
-	if err != nil {
-		return damage(err)
-	}
-	defer rows.Close()
-	var lines []string
-	for rows.Next() {
-		var line string
-		if err := rows.Scan(&line); err != nil {
-			return damage(err)
-		}
-		lines = append(lines, line)
-	}
-	if err := rows.Err(); err != nil {
-		return damage(err)
-	}
-	if len(lines) == 1 && lines[0] == "ok" {
-		return "", nil
+	lines, err := read[string](ctx, db, "PRAGMA integrity_check")
+	switch {
+	case corrupt(err): // a file that can't be read now is not damaged
+		return err.Error(), nil
+	case err != nil, slices.Equal(lines, []string{"ok"}):
+		return "", err
 	}
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
-}
-
-// damage separates a damaged file from one that can't be read now.
-func damage(err error) (string, error) {
-	if corrupt(err) {
-		return err.Error(), nil
-	}
-	return "", err
 }
 
 // copyCorrupt copies a damaged file and its companions, named by their content, so that many attempts make one copy.

@@ -58,49 +58,30 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 		if task.Status != from || task.ClaimLock != "" || o.profile != "" && o.profile != task.Assignee {
 			return errNothing
 		}
-		if from == Ready {
-			waits, err := t.waits(id)
-			if err != nil {
-				return err
-			}
-			if waits {
-				if _, err := t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready'", id); err != nil {
-					return err
-				}
-				return t.event(id, 0, evClaimRejected, object{{"reason", "parents_not_done"}})
-			}
+		if from == Ready && t.waits(id) {
+			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready'", id)
+			t.event(id, 0, evClaimRejected, object{{"reason", "parents_not_done"}})
+			return nil
 		}
-		if err := t.closeLeaked(task); err != nil {
-			return err
-		}
-		run, err := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_expires, max_runtime_seconds, started_at)
+		t.closeLeaked(task)
+		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_expires, max_runtime_seconds, started_at)
 			VALUES (?, ?, ?, 'running', ?, ?, ?)`,
 			id, orNull(task.Assignee), orNull(task.CurrentStepKey), expires, task.MaxRuntimeSeconds, t.now)
-		if err != nil {
-			return err
-		}
 		lock := lockOf(s.Claimer(), run)
-		if _, err := t.exec("UPDATE task_runs SET claim_lock = ? WHERE id = ?", lock, run); err != nil {
-			return err
-		}
-		n, err := t.exec(`UPDATE tasks SET status = 'running', claim_lock = ?1, claim_expires = ?2, started_at = COALESCE(started_at, ?3), current_run_id = ?7,
+		t.exec("UPDATE task_runs SET claim_lock = ? WHERE id = ?", lock, run)
+		rows := t.exec(`UPDATE tasks SET status = 'running', claim_lock = ?1, claim_expires = ?2, started_at = COALESCE(started_at, ?3), current_run_id = ?7,
 				workspace_path = COALESCE(NULLIF(workspace_path, ''), CASE WHEN workspace_kind = 'scratch' AND ?5 <> '' THEN ?5 || '/' || id END)
 			WHERE id = ?4 AND status = ?6 AND claim_lock IS NULL`, lock, expires, t.now, id, o.scratch, from, run)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
+		if rows == 0 {
 			return errNothing
 		}
 		payload := object{{"lock", lock}, {"expires", expires}, {"run_id", run}}
 		if from == Review {
 			payload = payload.with(pair{"source_status", "review"})
 		}
-		if err := t.event(id, run, evClaimed, payload); err != nil {
-			return err
-		}
+		t.event(id, run, evClaimed, payload)
 		won = true
-		task, err = taskByID(ctx, t, id)
+		task, err = taskByID(ctx, t.conn, id)
 		return err
 	})
 	return task, won && err == nil, err
@@ -110,21 +91,20 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
 	expires := now.Unix() + s.ttl(ttl)
 	err = s.write(ctx, now, func(t *tx) error {
-		ok, err = t.extend(id, lock, expires, "")
-		return err
+		ok = t.extend(id, lock, expires, "")
+		return nil
 	})
 	return ok && err == nil, err
 }
 
 // extend moves the end of a claim, of the task and of its run. The condition guards against a claim that has changed hands.
-func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) (bool, error) {
-	n, err := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
+func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) bool {
+	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
-	if err != nil || n == 0 {
-		return false, err
+	if rows > 0 {
+		t.exec("UPDATE task_runs SET claim_expires = ? WHERE id = (SELECT current_run_id FROM tasks WHERE id = ?) AND ended_at IS NULL", expires, id)
 	}
-	_, err = t.exec("UPDATE task_runs SET claim_expires = ? WHERE id = (SELECT current_run_id FROM tasks WHERE id = ?) AND ended_at IS NULL", expires, id)
-	return err == nil, err
+	return rows > 0
 }
 
 // HeartbeatWorker notes a sign of life. A run other than 0 must be the current one.
@@ -133,16 +113,13 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 		if task.Status != Running || run != 0 && run != task.CurrentRunID {
 			return errNothing
 		}
-		if _, err := t.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", t.now, id); err != nil {
-			return err
-		}
-		if _, err := t.exec("UPDATE task_runs SET last_heartbeat_at = ? WHERE id = ? AND ended_at IS NULL", t.now, task.CurrentRunID); err != nil {
-			return err
-		}
+		t.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", t.now, id)
+		t.exec("UPDATE task_runs SET last_heartbeat_at = ? WHERE id = ? AND ended_at IS NULL", t.now, task.CurrentRunID)
 		var payload object
 		if note != "" {
 			payload = object{{"note", note}}
 		}
-		return t.event(id, task.CurrentRunID, evHeartbeat, payload)
+		t.event(id, task.CurrentRunID, evHeartbeat, payload)
+		return nil
 	})
 }

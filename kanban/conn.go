@@ -66,36 +66,49 @@ func isCode(err error, codes ...int) bool {
 	return errors.As(err, &e) && slices.Contains(codes, e.Code()&0xff)
 }
 
-// querier is what reads: the connection inside a transaction or outside.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-// tx is a write transaction. Every row it writes has its time.
+// tx is a write transaction. Every row it writes has its time. Its first error sticks: the calls after that do nothing, and the transaction
+// fails with it. So its functions return no errors.
 type tx struct {
-	*sql.Conn
+	conn  *sql.Conn
 	ctx   context.Context //nolint:containedctx // it lives as long as the call
 	store *Store
 	now   int64
+	err   error
 }
 
 // exec changes rows and says how many.
-func (t *tx) exec(query string, args ...any) (int64, error) {
-	res, err := t.ExecContext(t.ctx, query, args...)
-	if err != nil {
-		return 0, err
+func (t *tx) exec(query string, args ...any) (rows int64) {
+	if t.err != nil {
+		return 0
 	}
-	return res.RowsAffected()
+	res, err := t.conn.ExecContext(t.ctx, query, args...)
+	if err == nil {
+		rows, err = res.RowsAffected()
+	}
+	t.err = err
+	return rows
 }
 
 // insert adds a row and returns its id.
-func (t *tx) insert(query string, args ...any) (int64, error) {
-	res, err := t.ExecContext(t.ctx, query, args...)
-	if err != nil {
-		return 0, err
+func (t *tx) insert(query string, args ...any) (id int64) {
+	t.exec(query, args...)
+	return one[int64](t, "SELECT last_insert_rowid()")
+}
+
+// all is [read] inside a transaction.
+func all[T any](t *tx, query string, args ...any) (rows []T) {
+	if t.err == nil {
+		rows, t.err = read[T](t.ctx, t.conn, query, args...)
 	}
-	return res.LastInsertId()
+	return rows
+}
+
+// one is [first] inside a transaction.
+func one[T any](t *tx, query string, args ...any) (row T) {
+	if t.err == nil {
+		row, t.err = first[T](t.ctx, t.conn, query, args...)
+	}
+	return row
 }
 
 // errNothing ends a transaction that has nothing to commit. It is no failure.
@@ -109,7 +122,7 @@ func (s *Store) Writable(ctx context.Context) error {
 // change runs one transaction on a task. It reports false for an unknown task, and where do has nothing to do.
 func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
+		task, err := taskByID(ctx, t.conn, id)
 		if errors.Is(err, ErrNoTask) {
 			return errNothing
 		}
@@ -132,7 +145,10 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
-	err = do(&tx{Conn: conn, ctx: ctx, store: s, now: now.Unix()})
+	t := &tx{conn: conn, ctx: ctx, store: s, now: now.Unix()}
+	if err = do(t); t.err != nil {
+		err = t.err
+	}
 	if err == nil {
 		err = s.point("commit")
 	}

@@ -3,10 +3,8 @@ package kanban
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -41,23 +39,22 @@ func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, e
 		return "", err
 	}
 	if n.IdempotencyKey != "" {
-		var id string
-		err := s.db.QueryRowContext(ctx, `SELECT id FROM tasks WHERE idempotency_key = ? AND status <> 'archived'
-			ORDER BY created_at DESC, rowid DESC LIMIT 1`, n.IdempotencyKey).Scan(&id)
-		if !errors.Is(err, sql.ErrNoRows) {
+		id, err := first[string](ctx, s.db, `SELECT id FROM tasks WHERE idempotency_key = ? AND status <> 'archived'
+			ORDER BY created_at DESC, rowid DESC LIMIT 1`, n.IdempotencyKey)
+		if id != "" || err != nil {
 			return id, err
 		}
 	}
-	id := newID()
-	err := s.write(ctx, now, func(t *tx) error { return t.create(id, n) })
-	if taken(err) {
-		id = newID()
-		err = s.write(ctx, now, func(t *tx) error { return t.create(id, n) })
+	for again := true; ; again = false {
+		id := newID()
+		err := s.write(ctx, now, func(t *tx) error { return t.create(id, n) })
+		if err == nil {
+			return id, nil
+		}
+		if !again || !taken(err) {
+			return "", err
+		}
 	}
-	if err != nil {
-		return "", err
-	}
-	return id, nil
 }
 
 func newID() string {
@@ -133,17 +130,13 @@ func (s *Store) skills(given []string) ([]string, error) {
 }
 
 func (t *tx) create(id string, n NewTask) error {
-	parents := slices.Compact(slices.Sorted(slices.Values(n.Parents)))
+	parents := append([]string{}, slices.Compact(slices.Sorted(slices.Values(n.Parents)))...)
 	status := Ready
 	var unknown []string
 	for _, parent := range parents {
-		var is Status
-		err := t.QueryRowContext(t.ctx, "SELECT status FROM tasks WHERE id = ?", parent).Scan(&is)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
+		switch is := one[Status](t, "SELECT status FROM tasks WHERE id = ?", parent); {
+		case is == "":
 			unknown = append(unknown, parent)
-		case err != nil:
-			return err
 		case !finished(is):
 			status = Todo
 		}
@@ -154,48 +147,31 @@ func (t *tx) create(id string, n NewTask) error {
 	if n.Status != "" {
 		status = n.Status
 	}
-	var skills any
+	var skills, named any
 	if len(n.Skills) > 0 {
-		skills = encode(n.Skills)
+		skills, named = encode(n.Skills), n.Skills
 	}
-	_, err := t.exec(`INSERT INTO tasks (id, title, body, assignee, status, priority, created_by, created_at, workspace_kind, workspace_path,
+	t.exec(`INSERT INTO tasks (id, title, body, assignee, status, priority, created_by, created_at, workspace_kind, workspace_path,
 			branch_name, tenant, idempotency_key, max_runtime_seconds, skills, model_override, max_retries, goal_mode, goal_max_turns, session_id, due_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		id, n.Title, orNull(n.Body), orNull(n.Assignee), status, n.Priority, orNull(n.CreatedBy), t.now, n.WorkspaceKind, orNull(n.WorkspacePath),
 		orNull(n.Branch), orNull(n.Tenant), orNull(n.IdempotencyKey), n.MaxRuntimeSeconds, skills, orNull(n.ModelOverride), n.MaxRetries,
-		n.GoalMode, n.GoalMaxTurns, orNull(n.SessionID), timeOrNull(n.DueAt))
-	if err != nil {
-		return err
-	}
+		n.GoalMode, n.GoalMaxTurns, orNull(n.SessionID), orNull(n.DueAt))
 	for _, parent := range parents {
-		if _, err := t.exec("INSERT INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, id); err != nil {
-			return err
-		}
+		t.exec("INSERT INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, id)
 	}
-	if parents == nil {
-		parents = []string{}
-	}
-	var named any
-	if len(n.Skills) > 0 {
-		named = n.Skills
-	}
-	err = t.event(id, 0, evCreated, object{
-		{"assignee", orNull(n.Assignee)},
-		{"status", string(status)},
-		{"parents", parents},
-		{"tenant", orNull(n.Tenant)},
-		{"branch_name", orNull(n.Branch)},
-		{"skills", named},
-		{"goal_mode", n.GoalMode},
+	t.event(id, 0, evCreated, object{
+		{"assignee", orNull(n.Assignee)}, {"status", string(status)}, {"parents", parents}, {"tenant", orNull(n.Tenant)},
+		{"branch_name", orNull(n.Branch)}, {"skills", named}, {"goal_mode", n.GoalMode},
 	})
-	if err == nil && status == Blocked {
+	if status == Blocked {
 		// Without this event the block would not be sticky and the next pass would undo it.
-		err = t.event(id, 0, evBlocked, object{{"reason", "created blocked"}})
+		t.event(id, 0, evBlocked, object{{"reason", "created blocked"}})
 	}
-	if err == nil && n.DueAt != 0 {
-		err = t.event(id, 0, evDueSet, object{{"due_at", n.DueAt}})
+	if n.DueAt != 0 {
+		t.event(id, 0, evDueSet, object{{"due_at", n.DueAt}})
 	}
-	return err
+	return nil
 }
 
 // finished says whether a parent in this status lets its children go on. Archived counts everywhere, so that no two operations
@@ -207,10 +183,6 @@ const unfinishedParents = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.
 	WHERE l.child_id = tasks.id AND p.status NOT IN ('done', 'archived'))`
 
 // waits says whether a task has an unfinished parent.
-func (t *tx) waits(id string) (yes bool, err error) {
-	err = t.QueryRowContext(t.ctx, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id).Scan(&yes)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = fmt.Errorf("%s: %w", id, ErrNoTask)
-	}
-	return yes, err
+func (t *tx) waits(id string) bool {
+	return one[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
 }

@@ -2,7 +2,6 @@ package kanban
 
 import (
 	"context"
-	"database/sql"
 	"time"
 )
 
@@ -21,8 +20,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	}
 	interval := int64(d.Config.interval() / time.Second)
 	if d.Backoff > 0 { // whatever else there is to wait for: it serves, and nothing may stand still
-		var some bool
-		err := d.Store.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))").Scan(&some)
+		some, err := first[bool](ctx, d.Store.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))")
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -60,11 +58,11 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	held, err := d.Store.held(ctx, p.now-activePRWindow)
 	for _, h := range held {
 		end := p.until(h)
-		switch h.outcome {
+		switch h.Outcome {
 		case "":
-			end = h.at + activePRWindow
+			end = h.At + activePRWindow
 		case "completed":
-			end = h.at + recentSuccessWindow + 1
+			end = h.At + recentSuccessWindow + 1
 		}
 		if end > p.now {
 			at(end)
@@ -78,16 +76,10 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 
 // held are the ends of attempts, and the pull requests with an empty outcome, that may hold back a waiting task: those after a time. It
 // may tell too many: a pass that comes too early does nothing. A task that waits for no such reason is looked at now and then all the same.
-func (s *Store) held(ctx context.Context, after int64) (list []attempt, err error) {
-	err = each(ctx, s.db, func(r *sql.Rows) error {
-		var e attempt
-		err := r.Scan(&e.task, &e.run, &e.outcome, &e.at, &e.failures)
-		list = append(list, e)
-		return err
-	}, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
+func (s *Store) held(ctx context.Context, after int64) ([]attempt, error) {
+	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1
 		UNION ALL
 		SELECT t.id, 0, '', max(CAST(c.created_at AS INTEGER)), 0 FROM tasks t JOIN task_comments c ON c.task_id = t.id
 			WHERE t.status = 'ready' AND c.created_at > ?1 AND instr(c.body, 'https://github.com/') > 0 GROUP BY t.id`, after)
-	return list, err
 }

@@ -129,8 +129,27 @@ func (d *Dispatcher) Hold() (held bool, err error) {
 
 // row is a task that could be started.
 type row struct {
-	id, assignee string
-	again        bool // it was started before
+	ID, Assignee string
+	Again        bool // it was started before
+}
+
+// waiting are the unclaimed tasks in a status in the order in which they are started.
+func (s *Store) waiting(ctx context.Context, status Status) ([]row, error) {
+	return read[row](ctx, s.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
+		ORDER BY priority DESC, created_at, rowid`, status)
+}
+
+// atWork is who works on the running tasks, by attempt; a task without an attempt has a negative number.
+func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
+	rows, err := read[struct {
+		Run  int64
+		Name string
+	}](ctx, s.db, "SELECT COALESCE(NULLIF(CAST(current_run_id AS INTEGER), 0), -rowid), COALESCE(assignee, '') FROM tasks WHERE status = 'running'")
+	who := make(map[int64]string)
+	for _, r := range rows {
+		who[r.Run] = r.Name
+	}
+	return who, err
 }
 
 // rowLoops is the shared state of the two loops over rows.
@@ -183,11 +202,11 @@ func (p *pass) dispatch(opt TickOptions) error {
 	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && l.isProfile(who, true) {
 		l.fallback = who
 	}
-	return errors.Join(l.each(Ready, l.ready), l.each(Review, l.review))
+	return errors.Join(l.each(Ready), l.each(Review))
 }
 
-// each runs a loop over the rows in one status until the cap is reached.
-func (l *rowLoops) each(status Status, do func(row) error) error {
+// each starts the tasks in one status until the cap is reached.
+func (l *rowLoops) each(status Status) error {
 	rows, err := l.Store.waiting(l.ctx, status)
 	if err != nil {
 		return fmt.Errorf("cannot read %s tasks: %w", status, err)
@@ -196,10 +215,7 @@ func (l *rowLoops) each(status Status, do func(row) error) error {
 		if l.free == 0 {
 			return nil
 		}
-		if err := l.ctx.Err(); err != nil {
-			return err
-		}
-		if err := do(r); err != nil {
+		if err := errors.Join(l.ctx.Err(), l.consider(r, status == Review)); err != nil {
 			return err
 		}
 	}
@@ -221,35 +237,24 @@ func (l *rowLoops) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-func (l *rowLoops) ready(r row) error {
-	if r.assignee == "" {
-		if r.assignee = l.fallback; r.assignee == "" || !l.assignDefault(r) {
-			l.res.SkippedUnassigned = append(l.res.SkippedUnassigned, r.id)
-			return nil
+// consider starts a task if a profile may run it. A task in review has no default assignee and no cap per profile.
+func (l *rowLoops) consider(r row, review bool) error {
+	if r.Assignee == "" && !review && l.fallback != "" {
+		if r.Assignee = l.fallback; !l.assignDefault(r) {
+			r.Assignee = ""
+		} else {
+			l.res.AutoAssigned = append(l.res.AutoAssigned, r.ID)
 		}
-		l.res.AutoAssigned = append(l.res.AutoAssigned, r.id)
 	}
-	if !l.isProfile(r.assignee, false) {
-		l.res.SkippedNonspawnable = append(l.res.SkippedNonspawnable, r.id)
-		return nil
-	}
-	if l.profile > 0 && l.running[r.assignee] >= l.profile {
-		l.res.SkippedCapped = append(l.res.SkippedCapped, Capped{r.id, r.assignee, l.running[r.assignee]})
-		return nil
-	}
-	return l.start(r, false)
-}
-
-// review is the loop over tasks in review. It has no default assignee and no cap per profile. Of the respawn guard it has only
-// the cooldown, without which a worker that hits a quota wall would be started again at once.
-func (l *rowLoops) review(r row) error {
 	switch {
-	case r.assignee == "":
-		l.res.SkippedUnassigned = append(l.res.SkippedUnassigned, r.id)
-	case !l.isProfile(r.assignee, false):
-		l.res.SkippedNonspawnable = append(l.res.SkippedNonspawnable, r.id)
+	case r.Assignee == "":
+		l.res.SkippedUnassigned = append(l.res.SkippedUnassigned, r.ID)
+	case !l.isProfile(r.Assignee, false):
+		l.res.SkippedNonspawnable = append(l.res.SkippedNonspawnable, r.ID)
+	case !review && l.profile > 0 && l.running[r.Assignee] >= l.profile:
+		l.res.SkippedCapped = append(l.res.SkippedCapped, Capped{r.ID, r.Assignee, l.running[r.Assignee]})
 	default:
-		return l.start(r, true)
+		return l.start(r, review)
 	}
 	return nil
 }
@@ -261,42 +266,40 @@ func (l *rowLoops) assignDefault(r row) bool {
 	}
 	var mine bool
 	err := l.write(func(t *tx) error {
-		n, err := t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", r.assignee, r.id)
-		if err != nil || n == 0 {
-			return err
+		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", r.Assignee, r.ID) > 0; mine {
+			t.event(r.ID, 0, evAssigned, object{{"assignee", r.Assignee}, {"source", "kanban.default_assignee"}})
 		}
-		mine = true
-		return t.event(r.id, 0, evAssigned, object{{"assignee", r.assignee}, {"source", "kanban.default_assignee"}})
+		return nil
 	})
 	if err != nil {
-		l.log().Debug("cannot assign a task to the default profile", "task", r.id, "error", err)
+		l.log().Debug("cannot assign a task to the default profile", "task", r.ID, "error", err)
 	}
 	return mine && err == nil
 }
 
 // start claims a task and starts its worker.
 func (l *rowLoops) start(r row, review bool) error {
-	reason, err := l.guard(r.id, review)
+	reason, err := l.guard(r.ID, review)
 	if err != nil {
 		return err
 	}
 	if reason != "" {
-		return l.guarded(r.id, reason)
+		return l.guarded(r.ID, reason)
 	}
 	if l.dry {
-		l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.id, Assignee: r.assignee})
+		l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.ID, Assignee: r.Assignee})
 		l.took(r)
 		return nil
 	}
-	if r.again && !l.clear(r.id) {
+	if r.Again && !l.clear(r.ID) {
 		return nil
 	}
 	l.remember(entry{Lock: l.Store.Claimer()})                                                 // before the first claim, so that the claim of a dead dispatcher is recognised
-	claim := claimOptions{from: Ready, profile: r.assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its cap
+	claim := claimOptions{from: Ready, profile: r.Assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its cap
 	if review {
 		claim.from = Review
 	}
-	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.id, claim)
+	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.ID, claim)
 	if err != nil || !won {
 		return err
 	}
@@ -307,13 +310,13 @@ func (l *rowLoops) start(r row, review bool) error {
 	if why != nil {
 		return l.spawnFailed(task, review, why)
 	}
-	l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.id, Assignee: task.Assignee, Workspace: workspace})
+	l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.ID, Assignee: task.Assignee, Workspace: workspace})
 	l.took(r)
 	return nil
 }
 
 func (l *rowLoops) took(r row) {
-	l.running[r.assignee]++
+	l.running[r.Assignee]++
 	if l.free > 0 {
 		l.free--
 	}

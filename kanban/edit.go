@@ -25,10 +25,9 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 		if who != task.Assignee {
 			set += ", consecutive_failures = 0, last_failure_error = NULL"
 		}
-		if _, err := t.exec("UPDATE tasks SET "+set+" WHERE id = ?", orNull(who), id); err != nil {
-			return err
-		}
-		return t.event(id, 0, evAssigned, object{{"assignee", orNull(who)}})
+		t.exec("UPDATE tasks SET "+set+" WHERE id = ?", orNull(who), id)
+		t.event(id, 0, evAssigned, object{{"assignee", orNull(who)}})
+		return nil
 	})
 }
 
@@ -39,43 +38,32 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 	}
 	return s.write(ctx, now, func(t *tx) error {
 		for _, id := range []string{parent, child} {
-			if _, err := taskByID(ctx, t, id); err != nil {
+			if _, err := taskByID(ctx, t.conn, id); err != nil {
 				return fmt.Errorf("cannot link %s to %s: %s: %w", child, parent, id, err)
 			}
 		}
-		var cycle bool
-		err := t.QueryRowContext(ctx, `WITH RECURSIVE below(id) AS (
+		cycle := one[bool](t, `WITH RECURSIVE below(id) AS (
 				SELECT ? UNION SELECT l.child_id FROM task_links l JOIN below b ON l.parent_id = b.id)
-			SELECT EXISTS (SELECT 1 FROM below WHERE id = ?)`, child, parent).Scan(&cycle)
-		if err != nil {
-			return err
-		}
+			SELECT EXISTS (SELECT 1 FROM below WHERE id = ?)`, child, parent)
 		if cycle {
 			return refuse("cannot link %s to %s: it would wait for itself in a cycle", child, parent)
 		}
-		if n, err := t.exec("INSERT OR IGNORE INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, child); err != nil || n == 0 {
-			return err
+		if t.exec("INSERT OR IGNORE INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, child) > 0 {
+			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready' AND "+unfinishedParents, child)
+			t.event(child, 0, evLinked, object{{"parent", parent}, {"child", child}})
 		}
-		if _, err := t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready' AND "+unfinishedParents, child); err != nil {
-			return err
-		}
-		return t.event(child, 0, evLinked, object{{"parent", parent}, {"child", child}})
+		return nil
 	})
 }
 
 // Unlink takes a link away, and says whether there was one.
 func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string) (was bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
-		n, err := t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child)
-		if err != nil || n == 0 {
-			return err
+		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
+			t.event(child, 0, evUnlinked, object{{"parent", parent}, {"child", child}})
+			t.promote([]string{child}, DefaultFailureLimit) // that parent may have been what it waited for
 		}
-		was = true
-		if err := t.event(child, 0, evUnlinked, object{{"parent", parent}, {"child", child}}); err != nil {
-			return err
-		}
-		_, err = t.promote([]string{child}, DefaultFailureLimit) // that parent may have been what it waited for
-		return err
+		return nil
 	})
 	return was && err == nil, err
 }
@@ -87,14 +75,12 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 		return 0, refuse("cannot comment on %s: author and body are required", id)
 	}
 	err = s.write(ctx, now, func(t *tx) error {
-		if _, err := taskByID(ctx, t, id); err != nil {
+		if _, err := taskByID(ctx, t.conn, id); err != nil {
 			return fmt.Errorf("cannot comment on %s: %w", id, err)
 		}
-		comment, err = t.insert("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
-		if err != nil {
-			return err
-		}
-		return t.event(id, 0, evCommented, object{{"author", author}, {"len", utf8.RuneCountInString(body)}})
+		comment = t.insert("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
+		t.event(id, 0, evCommented, object{{"author", author}, {"len", utf8.RuneCountInString(body)}})
+		return nil
 	})
 	return comment, err
 }
@@ -140,27 +126,19 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 			return refuse("cannot edit the result of %s: it is %s, and only a task that is done has one", id, task.Status)
 		}
 		if len(sets) > 0 {
-			if _, err := t.exec("UPDATE tasks SET "+strings.Join(sets, ", ")+" WHERE id = ?", append(args, id)...); err != nil {
-				return err
-			}
+			t.exec("UPDATE tasks SET "+strings.Join(sets, ", ")+" WHERE id = ?", append(args, id)...)
 		}
 		for name, value := range map[string]*string{"summary": e.Summary, "metadata": e.Metadata} {
-			if value == nil {
-				continue
-			}
-			fields = append(fields, name)
-			if _, err := t.exec("UPDATE task_runs SET "+name+" = ? WHERE id = (SELECT max(id) FROM task_runs WHERE task_id = ? AND outcome = 'completed')",
-				orNull(*value), id); err != nil {
-				return err
+			if value != nil {
+				fields = append(fields, name)
+				t.exec("UPDATE task_runs SET "+name+" = ? WHERE id = (SELECT max(id) FROM task_runs WHERE task_id = ? AND outcome = 'completed')", orNull(*value), id)
 			}
 		}
 		if len(fields) > 0 {
-			if err := t.event(id, 0, evEdited, object{{"fields", fields}}); err != nil {
-				return err
-			}
+			t.event(id, 0, evEdited, object{{"fields", fields}})
 		}
 		if e.Priority != nil {
-			return t.event(id, 0, evReprioritized, object{{"priority", *e.Priority}})
+			t.event(id, 0, evReprioritized, object{{"priority", *e.Priority}})
 		}
 		return nil
 	})
@@ -172,17 +150,11 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 		if task.Status == Archived {
 			return errNothing
 		}
-		_, err := t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
-		if err != nil {
-			return err
-		}
-		if err := t.closeRun(task.CurrentRunID, as("reclaimed", "archived")); err != nil {
-			return err
-		}
-		if err := t.event(id, task.CurrentRunID, evArchived, nil); err != nil {
-			return err
-		}
-		return t.promoteChildren(id)
+		t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
+		t.closeRun(task.CurrentRunID, as("reclaimed", "archived"))
+		t.event(id, task.CurrentRunID, evArchived, nil)
+		t.promoteChildren(id)
+		return nil
 	})
 	if done {
 		s.cleanFamily(ctx, id)
@@ -196,16 +168,12 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 		if task.Status != Archived {
 			return refuse("cannot delete %s: it is %s; archive it first", id, task.Status)
 		}
-		if _, err := t.exec("DELETE FROM task_links WHERE parent_id = ? OR child_id = ?", id, id); err != nil {
-			return err
-		}
+		t.exec("DELETE FROM task_links WHERE parent_id = ? OR child_id = ?", id, id)
 		for _, table := range []string{"task_comments", "task_events", "task_runs", "kanban_notify_subs", "task_attachments"} {
-			if _, err := t.exec("DELETE FROM "+table+" WHERE task_id = ?", id); err != nil {
-				return err
-			}
+			t.exec("DELETE FROM "+table+" WHERE task_id = ?", id)
 		}
-		_, err := t.exec("DELETE FROM tasks WHERE id = ?", id)
-		return err
+		t.exec("DELETE FROM tasks WHERE id = ?", id)
+		return nil
 	})
 	if done {
 		removeInside(s.paths.Attachments, filepath.Join(s.paths.Attachments, id))
@@ -230,7 +198,7 @@ func removeInside(managed, path string) {
 // cleanFamily removes the unused scratch workspaces once a task is finished: its own, and its parents'. A workspace stays while a
 // child of its task has work to do, for the child may read it.
 func (s *Store) cleanFamily(ctx context.Context, id string) {
-	paths, err := column1[string](ctx, s.db, `SELECT workspace_path FROM tasks
+	paths, err := read[string](ctx, s.db, `SELECT workspace_path FROM tasks
 		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))
 			AND status IN ('done', 'archived') AND workspace_kind = 'scratch' AND workspace_path IS NOT NULL
 			AND NOT EXISTS (SELECT 1 FROM task_links l JOIN tasks c ON c.id = l.child_id

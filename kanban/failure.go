@@ -42,29 +42,22 @@ func (f fault) blocks(task Task) bool {
 // A block by the limit isn't sticky: it goes on when the limit is raised. A block by a lower limit would be undone by the next
 // promotion pass, here or in another program: the counter is below the ordinary limit. So it leaves a `blocked` event, which
 // makes the block sticky for all programs.
-func (t *tx) fail(task Task, why string, f fault, blocks bool) error {
+func (t *tx) fail(task Task, why string, f fault, blocks bool) {
 	text := clip(why, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1
-	set := "consecutive_failures = ?, last_failure_error = ?"
-	if blocks {
-		set += ", status = 'blocked'"
+	t.exec("UPDATE tasks SET consecutive_failures = ?, last_failure_error = ? WHERE id = ?", failures, text, task.ID)
+	if !blocks {
+		return
 	}
+	t.exec("UPDATE tasks SET status = 'blocked' WHERE id = ?", task.ID)
 	run := task.CurrentRunID
-	if _, err := t.exec("UPDATE tasks SET "+set+" WHERE id = ?", failures, text, task.ID); err != nil || !blocks {
-		return err
-	}
 	limit, source := f.effective(task)
-	err := t.event(task.ID, run, evGaveUp, object{
-		{"failures", failures},
-		{"effective_limit", limit},
-		{"limit_source", source},
-		{"error", text},
-		{"trigger_outcome", f.trigger},
+	t.event(task.ID, run, evGaveUp, object{
+		{"failures", failures}, {"effective_limit", limit}, {"limit_source", source}, {"error", text}, {"trigger_outcome", f.trigger},
 	}.with(f.extra...))
-	if err == nil && f.trip > 0 && failures < int64(f.limit) {
-		err = t.event(task.ID, run, evBlocked, object{{"reason", text}})
+	if f.trip > 0 && failures < int64(f.limit) {
+		t.event(task.ID, run, evBlocked, object{{"reason", text}})
 	}
-	return err
 }
 
 // spawnFailed gives a claimed task back whose worker couldn't be started.

@@ -25,19 +25,21 @@ func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, 
 		return errNothing
 	}
 	set := "status = ?, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL" + more
-	_, err := t.exec("UPDATE tasks SET "+set+" WHERE id = ?", append(append([]any{to}, args...), task.ID)...)
-	return err
+	t.exec("UPDATE tasks SET "+set+" WHERE id = ?", append(append([]any{to}, args...), task.ID)...)
+	return nil
 }
 
 // handOver closes the task's run, or notes one without length where there is something to note and no run. It returns the run.
-func (t *tx) handOver(task Task, e ending) (int64, error) {
-	if task.CurrentRunID != 0 {
-		return task.CurrentRunID, t.closeRun(task.CurrentRunID, e)
+func (t *tx) handOver(task Task, e ending) (run int64) {
+	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
+		return 0
 	}
-	if e.summary == "" && e.metadata == "" {
-		return 0, nil
+	if run = task.CurrentRunID; run == 0 {
+		run = t.insert("INSERT INTO task_runs (task_id, profile, step_key, status, started_at) VALUES (?, ?, ?, ?, ?)",
+			task.ID, orNull(task.Assignee), orNull(task.CurrentStepKey), e.status, t.now)
 	}
-	return t.emptyRun(task, e)
+	t.closeRun(run, e)
+	return run
 }
 
 // Complete finishes a task and promotes what waited for it. False: not in a status that can be completed, or another run's.
@@ -52,25 +54,20 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if c.Run != 0 && c.Run != task.CurrentRunID {
 			return errNothing
 		}
-		verified, phantoms, err := t.verifyCards(task, c.CreatedCards)
-		if err != nil {
-			return err
-		}
+		verified, phantoms := t.verifyCards(task, c.CreatedCards)
 		if len(phantoms) > 0 {
 			phantom = &PhantomError{id, phantoms}
-			return t.event(id, task.CurrentRunID, evPhantomCards, object{
+			t.event(id, task.CurrentRunID, evPhantomCards, object{
 				{"phantom_cards", phantoms}, {"verified_cards", verified}, {"summary_preview", orNull(clip(firstLine(summary), 200))},
 			})
+			return nil
 		}
-		err = t.leave(task, []Status{Running, Ready, Blocked}, Done, c.Run,
+		err := t.leave(task, []Status{Running, Ready, Blocked}, Done, c.Run,
 			", result = ?, completed_at = max(?, COALESCE(started_at, 0)), consecutive_failures = 0", orNull(c.Result), t.now)
 		if err != nil {
 			return err
 		}
-		run, err := t.handOver(task, ending{status: "done", outcome: "completed", summary: summary, metadata: c.Metadata})
-		if err != nil {
-			return err
-		}
+		run := t.handOver(task, ending{status: "done", outcome: "completed", summary: summary, metadata: c.Metadata})
 		payload := object{{"result_len", utf8.RuneCountInString(c.Result)}, {"summary", orNull(clip(firstLine(summary), 400))}}
 		if len(verified) > 0 {
 			payload = payload.with(pair{"verified_cards", verified})
@@ -78,13 +75,10 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if len(c.Artifacts) > 0 {
 			payload = payload.with(pair{"artifacts", c.Artifacts})
 		}
-		if err := t.event(id, run, evCompleted, payload); err != nil {
-			return err
-		}
-		if err := t.doubtReferences(id, run, c); err != nil {
-			return err
-		}
-		return t.promoteChildren(id)
+		t.event(id, run, evCompleted, payload)
+		t.doubtReferences(id, run, c)
+		t.promoteChildren(id)
+		return nil
 	})
 	if err == nil && phantom != nil {
 		return false, phantom
@@ -101,45 +95,36 @@ func firstLine(s string) string {
 }
 
 // verifyCards separates the tasks that a task's worker did create from those it only says it did.
-func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string, err error) {
+func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string) {
 	verified = []string{}
 	for _, card := range cards {
-		var own bool
-		err := t.QueryRowContext(t.ctx, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
-				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`,
-			card, task.Assignee, task.ID, task.ID).Scan(&own)
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case own:
+		own := one[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
+				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
+		if own {
 			verified = append(verified, card)
-		default:
+		} else {
 			phantoms = append(phantoms, card)
 		}
 	}
-	return verified, phantoms, nil
+	return verified, phantoms
 }
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
 // doubtReferences notes ids in the hand-over that no task has. It is advice for whoever reads the board.
-func (t *tx) doubtReferences(id string, run int64, c Completion) error {
+func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
 		var unknown []string
 		for _, ref := range references.FindAllString(text[1], -1) {
-			var known bool
-			if err := t.QueryRowContext(t.ctx, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", ref).Scan(&known); err != nil {
-				return err
-			}
-			if !known && !slices.Contains(unknown, ref) {
+			if !slices.Contains(unknown, ref) && !one[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", ref) {
 				unknown = append(unknown, ref)
 			}
 		}
 		if len(unknown) > 0 {
-			return t.event(id, run, evPhantomRefs, object{{"phantom_refs", unknown}, {"source", text[0]}})
+			t.event(id, run, evPhantomRefs, object{{"phantom_refs", unknown}, {"source", text[0]}})
+			return
 		}
 	}
-	return nil
 }
 
 // Block takes a task off the board until somebody unblocks it. A run other than 0 must be the current one.
@@ -157,11 +142,9 @@ func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, 
 		if err := t.leave(task, from, to, run, ""); err != nil {
 			return err
 		}
-		run, err := t.handOver(task, ending{status: string(to), outcome: string(to), summary: reason})
-		if err != nil {
-			return err
-		}
-		return t.event(id, run, kind, object{{"reason", orNull(reason)}})
+		run := t.handOver(task, ending{status: string(to), outcome: string(to), summary: reason})
+		t.event(id, run, kind, object{{"reason", orNull(reason)}})
+		return nil
 	})
 }
 
@@ -171,22 +154,14 @@ func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, er
 		if task.Status != Blocked && task.Status != Scheduled {
 			return errNothing
 		}
-		if err := t.closeLeaked(task); err != nil {
-			return err
-		}
+		t.closeLeaked(task)
 		to, payload := Ready, object(nil)
-		waits, err := t.waits(id)
-		if err != nil {
-			return err
-		}
-		if waits {
+		if t.waits(id) {
 			to, payload = Todo, object{{"status", string(Todo)}}
 		}
-		_, err = t.exec("UPDATE tasks SET status = ?, consecutive_failures = 0, last_failure_error = NULL WHERE id = ?", to, id)
-		if err != nil {
-			return err
-		}
-		return t.event(id, 0, evUnblocked, payload)
+		t.exec("UPDATE tasks SET status = ?, consecutive_failures = 0, last_failure_error = NULL WHERE id = ?", to, id)
+		t.event(id, 0, evUnblocked, payload)
+		return nil
 	})
 }
 
@@ -199,29 +174,20 @@ type Promotion struct {
 // Promote makes a todo or blocked task ready. A refusal is a [ValueError] that says why.
 func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promotion) error {
 	return s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t, id)
-		if err != nil {
+		task, err := taskByID(ctx, t.conn, id)
+		switch {
+		case err != nil:
 			return fmt.Errorf("cannot promote %s: %w", id, err)
-		}
-		if task.Status != Todo && task.Status != Blocked {
+		case task.Status != Todo && task.Status != Blocked:
 			return refuse("cannot promote %s: it is %s; only todo and blocked tasks can be promoted", id, task.Status)
-		}
-		waits, err := t.waits(id)
-		if err != nil {
-			return err
-		}
-		if waits && !p.Force {
+		case !p.Force && t.waits(id):
 			return refuse("cannot promote %s: it waits for unfinished parents; force it to ignore them", id)
-		}
-		if p.DryRun {
+		case p.DryRun:
 			return errNothing
 		}
-		if err := t.closeLeaked(task); err != nil {
-			return err
-		}
-		if _, err := t.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id); err != nil {
-			return err
-		}
-		return t.event(id, 0, evPromotedManual, object{{"actor", orNull(p.Actor)}, {"reason", orNull(p.Reason)}, {"forced", p.Force}})
+		t.closeLeaked(task)
+		t.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id)
+		t.event(id, 0, evPromotedManual, object{{"actor", orNull(p.Actor)}, {"reason", orNull(p.Reason)}, {"forced", p.Force}})
+		return nil
 	})
 }

@@ -1,8 +1,6 @@
 package kanban
 
 import (
-	"database/sql"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"regexp"
@@ -31,11 +29,11 @@ const rateLimitedText = "exited rate-limited (quota wall)"
 
 // attempt is how an attempt has ended, and how long it holds back the next one.
 type attempt struct {
-	task     string
-	run      int64
-	outcome  string
-	at       int64
-	failures int64 // of the task
+	Task     string
+	Run      int64
+	Outcome  string
+	At       int64
+	Failures int64 // of the task
 }
 
 // backoffMost bounds how often the time between two attempts doubles.
@@ -44,53 +42,52 @@ const backoffMost = 4
 // until is when the task of an attempt that has ended may be started again. Jitter keeps tasks apart that failed for one reason.
 func (p *pass) until(e attempt) int64 {
 	var wait int64
-	switch e.outcome {
+	switch e.Outcome {
 	case "rate_limited":
 		wait = envSeconds(p.Store.opt.Env, "HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", 0, DefaultCooldown)
 	case "crashed", "timed_out", "spawn_failed", "stale":
-		wait = int64(p.Backoff/time.Second) << min(max(e.failures-1, 0), backoffMost)
+		wait = int64(p.Backoff/time.Second) << min(max(e.Failures-1, 0), backoffMost)
 	}
 	if p.Backoff > 0 && wait > 0 {
 		h := fnv.New32a()
-		fmt.Fprint(h, e.task, e.run)
+		fmt.Fprint(h, e.Task, e.Run)
 		wait += wait * int64(h.Sum32()%100) / 500
 	}
-	if e.at > p.now+clockSlack { // the clock has gone back since; the age is unknown
+	if e.At > p.now+clockSlack { // the clock has gone back since; the age is unknown
 		return p.now
 	}
-	return e.at + wait
+	return e.At + wait
 }
 
 // guard says why a ready task should not be started now, or nothing. Another attempt would hit the same wall, or repeat work that is
 // done. It clears itself by time only; an operator clears blocker_auth by unblocking or reassigning.
 func (p *pass) guard(task string, review bool) (string, error) {
-	last := attempt{task: task}
-	var failure string
-	var success int64
-	err := p.Store.db.QueryRowContext(p.ctx, `SELECT COALESCE(r.id, 0), COALESCE(r.outcome, ''), COALESCE(CAST(r.ended_at AS INTEGER), 0), CAST(t.consecutive_failures AS INTEGER),
+	type state struct {
+		attempt
+		Failure string
+		Success int64
+	}
+	s, err := first[state](p.ctx, p.Store.db, `SELECT t.id, COALESCE(r.id, 0), COALESCE(r.outcome, ''), COALESCE(CAST(r.ended_at AS INTEGER), 0), CAST(t.consecutive_failures AS INTEGER),
 			COALESCE(t.last_failure_error, ''), COALESCE((SELECT max(CAST(s.ended_at AS INTEGER)) FROM task_runs s WHERE s.task_id = t.id AND s.outcome = 'completed'), 0)
 		FROM tasks t LEFT JOIN task_runs r ON r.id = (SELECT n.id FROM task_runs n WHERE n.task_id = t.id AND n.ended_at IS NOT NULL
 			ORDER BY n.ended_at DESC, n.id DESC LIMIT 1)
-		WHERE t.id = ?`, task).Scan(&last.run, &last.outcome, &last.at, &last.failures, &failure, &success)
-	if errors.Is(err, sql.ErrNoRows) {
-		return "", nil
-	}
-	waits := p.now < p.until(last)
+		WHERE t.id = ?`, task)
+	waits := p.now < p.until(s.attempt)
 	switch {
-	case err != nil:
+	case err != nil || s.Task == "":
 		return "", err
-	case last.outcome == "rate_limited" && waits:
+	case s.Outcome == "rate_limited" && waits:
 		return guardCooldown, nil
 	case waits:
 		return guardBackoff, nil
-	case review || last.outcome == "rate_limited":
+	case review || s.Outcome == "rate_limited":
 		return "", nil
-	case authTrouble.MatchString(failure) && !strings.Contains(failure, rateLimitedText):
+	case authTrouble.MatchString(s.Failure) && !strings.Contains(s.Failure, rateLimitedText):
 		return guardAuth, nil
-	case success != 0 && p.now-success <= recentSuccessWindow && success <= p.now+clockSlack:
+	case s.Success != 0 && p.now-s.Success <= recentSuccessWindow && s.Success <= p.now+clockSlack:
 		return guardSuccess, nil
 	}
-	comments, err := column1[string](p.ctx, p.Store.db, `SELECT body FROM task_comments
+	comments, err := read[string](p.ctx, p.Store.db, `SELECT body FROM task_comments
 		WHERE task_id = ? AND created_at > ? AND created_at <= ? AND instr(body, 'https://github.com/') > 0`, task, p.now-activePRWindow, p.now+clockSlack)
 	if slices.ContainsFunc(comments, pullRequest.MatchString) {
 		return guardPR, nil
@@ -105,11 +102,13 @@ func (p *pass) guarded(task, reason string) error {
 		return nil
 	}
 	payload := object{{"reason", reason}}
-	var said bool
-	err := p.Store.db.QueryRowContext(p.ctx, `SELECT kind = ? AND payload = ? FROM task_events WHERE task_id = ? ORDER BY id DESC LIMIT 1`,
-		evGuarded, encode(payload), task).Scan(&said)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) || said {
+	said, err := first[bool](p.ctx, p.Store.db, `SELECT kind = ? AND payload IS ? FROM task_events WHERE task_id = ? ORDER BY id DESC LIMIT 1`,
+		evGuarded, encode(payload), task)
+	if err != nil || said {
 		return err
 	}
-	return p.write(func(t *tx) error { return t.event(task, 0, evGuarded, payload) })
+	return p.write(func(t *tx) error {
+		t.event(task, 0, evGuarded, payload)
+		return nil
+	})
 }

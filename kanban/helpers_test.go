@@ -220,7 +220,7 @@ func sound(t *testing.T, s *Store) {
 		"claims of tasks that do not run":   `SELECT id FROM tasks WHERE status <> 'running' AND (claim_lock IS NOT NULL OR worker_pid IS NOT NULL)`,
 		"runs that ended before they began": `SELECT id FROM task_runs WHERE ended_at < started_at`,
 	} {
-		list, err := column1[any](t.Context(), s.db, query)
+		list, err := read[any](t.Context(), s.db, query)
 		must(t, err)
 		if len(list) > 0 {
 			t.Errorf("%s: %v", what, list)

@@ -38,14 +38,12 @@ const (
 )
 
 // event appends to a task's history. A nil payload is null; a run of 0 is none.
-func (t *tx) event(task string, run int64, kind string, payload object) error {
+func (t *tx) event(task string, run int64, kind string, payload object) {
 	var text any
 	if payload != nil {
 		text = encode(payload)
 	}
-	_, err := t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)",
-		task, timeOrNull(run), kind, text, t.now)
-	return err
+	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, orNull(run), kind, text, t.now)
 }
 
 // ending is how a run is closed.
@@ -60,32 +58,18 @@ func as(outcome, err string) ending { return ending{status: outcome, outcome: ou
 
 // closeRun closes a run that is open. The pointer at it goes with the change of its task. No run ends before it began. The time
 // of this transaction was read before the wait for the lock, in which another process may have begun the run; and clocks step.
-func (t *tx) closeRun(run int64, e ending) error {
+func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
-		return nil
+		return
 	}
-	_, err := t.exec(`UPDATE task_runs SET status = ?, outcome = ?, summary = ?, error = ?, metadata = ?, ended_at = max(?, started_at),
+	t.exec(`UPDATE task_runs SET status = ?, outcome = ?, summary = ?, error = ?, metadata = ?, ended_at = max(?, started_at),
 			claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
 		WHERE id = ? AND ended_at IS NULL`,
 		e.status, e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
-	return err
-}
-
-// emptyRun notes a hand-over of an unclaimed task, as a run without length.
-func (t *tx) emptyRun(task Task, e ending) (int64, error) {
-	return t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, started_at, ended_at, outcome, summary, error, metadata)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		task.ID, orNull(task.Assignee), orNull(task.CurrentStepKey), e.status, t.now, t.now, e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata))
 }
 
 // closeLeaked closes a run that a task which isn't running still points at.
-func (t *tx) closeLeaked(task Task) error {
-	if task.CurrentRunID == 0 {
-		return nil
-	}
-	if err := t.closeRun(task.CurrentRunID, as("reclaimed", "the task had left the run behind")); err != nil {
-		return err
-	}
-	_, err := t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)
-	return err
+func (t *tx) closeLeaked(task Task) {
+	t.closeRun(task.CurrentRunID, as("reclaimed", "the task had left the run behind"))
+	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)
 }

@@ -84,10 +84,10 @@ type Collected struct {
 
 // Collect removes events of finished tasks and log files, as old as that and older.
 func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Duration) (c Collected, err error) {
-	err = s.write(ctx, now, func(t *tx) (err error) {
-		c.Events, err = t.exec(`DELETE FROM task_events WHERE created_at < ?
+	err = s.write(ctx, now, func(t *tx) error {
+		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?
 			AND task_id IN (SELECT id FROM tasks WHERE status IN ('done', 'archived'))`, now.Add(-events).Unix())
-		return err
+		return nil
 	})
 	if err != nil {
 		return c, err

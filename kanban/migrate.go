@@ -2,7 +2,6 @@ package kanban
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,21 +23,18 @@ type shape struct {
 
 func shapeOf(ctx context.Context, q querier) (shape, error) {
 	sh := shape{columns: make(map[string]map[string]string)}
-	err := each(ctx, q, func(r *sql.Rows) error {
-		var name, col, typ string
-		if err := r.Scan(&name, &col, &typ); err != nil {
-			return err
-		}
-		if sh.columns[name] == nil {
-			sh.columns[name] = make(map[string]string)
-		}
-		sh.columns[name][col] = strings.ToUpper(typ)
-		return nil
-	}, "SELECT m.name, c.name, c.type FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'")
+	columns, err := read[struct{ Table, Name, Type string }](ctx, q,
+		"SELECT m.name, c.name, c.type FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'")
 	if err != nil {
 		return sh, err
 	}
-	sh.indexes, err = column1[string](ctx, q, "SELECT name FROM sqlite_master WHERE type = 'index'")
+	for _, c := range columns {
+		if sh.columns[c.Table] == nil {
+			sh.columns[c.Table] = make(map[string]string)
+		}
+		sh.columns[c.Table][c.Name] = strings.ToUpper(c.Type)
+	}
+	sh.indexes, err = read[string](ctx, q, "SELECT name FROM sqlite_master WHERE type = 'index'")
 	return sh, err
 }
 
@@ -90,9 +86,8 @@ func (s *Store) migrate(ctx context.Context) error {
 	}
 	complete, old := sh.complete()
 	if complete {
-		var stray bool
-		err := s.db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM tasks WHERE status = 'running' AND current_run_id IS NULL)
-			OR EXISTS (SELECT 1 FROM task_events WHERE kind IN ('ready', 'priority', 'spawn_auto_blocked'))`).Scan(&stray)
+		stray, err := first[bool](ctx, s.db, `SELECT EXISTS (SELECT 1 FROM tasks WHERE status = 'running' AND current_run_id IS NULL)
+			OR EXISTS (SELECT 1 FROM task_events WHERE kind IN ('ready', 'priority', 'spawn_auto_blocked'))`)
 		if err != nil || !stray {
 			return err
 		}
@@ -103,142 +98,81 @@ func (s *Store) migrate(ctx context.Context) error {
 		}
 	}
 	return s.write(ctx, time.Time{}, func(t *tx) error {
-		sh, err := shapeOf(ctx, t) // another opener may have been faster
+		sh, err := shapeOf(ctx, t.conn) // another opener may have been faster
 		if err != nil {
 			return err
 		}
-		for _, step := range []func(shape) error{t.makeTables, t.addColumns, t.rebuild, t.makeIndexes, t.renameKinds, t.openRuns} {
-			if err := step(sh); err != nil {
-				return err
+		for _, table := range tables {
+			t.exec(table.create(table.name))
+			if sh.legacy(table) {
+				t.rebuild(sh, table)
+			} else if sh.columns[table.name] != nil {
+				t.addColumns(sh, table)
 			}
 		}
+		for _, ix := range indexes {
+			t.exec(fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s ON %s(%s)", ix[0], ix[1], ix[2]))
+		}
+		for _, kind := range renamedKinds {
+			t.exec("UPDATE task_events SET kind = ? WHERE kind = ?", kind[1], kind[0])
+		}
+		t.openRuns()
 		return nil
 	})
-}
-
-func (t *tx) makeTables(shape) error {
-	for _, table := range tables {
-		if _, err := t.exec(table.create(table.name)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // copies are columns that carry on what an old file calls otherwise. The old column stays for old programs.
 var copies = map[string]string{"consecutive_failures": "spawn_failures", "last_failure_error": "last_spawn_error"}
 
-func (t *tx) addColumns(sh shape) error {
-	for _, table := range tables {
-		if sh.columns[table.name] == nil || sh.legacy(table) {
+func (t *tx) addColumns(sh shape, table table) {
+	for _, c := range sh.lacking(table) {
+		t.exec(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table.name, c.name, c.def))
+		if from := copies[c.name]; table.name == "tasks" && sh.columns["tasks"][from] != "" {
+			t.exec(fmt.Sprintf("UPDATE tasks SET %s = %s WHERE %s IS NOT NULL", c.name, from, from))
+		}
+	}
+}
+
+// rebuild replaces a table with keys of an old kind. The old keys go; what pointed at them is pointed at the new ones or at nothing.
+func (t *tx) rebuild(sh shape, table table) {
+	var into, from []string
+	for _, c := range table.columns {
+		switch _, have := sh.columns[table.name][c.name]; {
+		case c.def == serial, !have:
 			continue
+		case c.name == "last_event_id":
+			from = append(from, "CASE WHEN last_event_id <> '' AND last_event_id NOT GLOB '*[^0-9]*' THEN CAST(last_event_id AS INTEGER) ELSE 0 END")
+		case c.name == "run_id":
+			from = append(from, "CASE WHEN typeof(run_id) = 'integer' THEN run_id END")
+		default:
+			from = append(from, c.name)
 		}
-		for _, c := range sh.lacking(table) {
-			if _, err := t.exec(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table.name, c.name, c.def)); err != nil && !strings.Contains(err.Error(), "duplicate column name") {
-				return err
-			}
-			if from := copies[c.name]; table.name == "tasks" && sh.columns["tasks"][from] != "" {
-				if _, err := t.exec(fmt.Sprintf("UPDATE tasks SET %s = %s WHERE %s IS NOT NULL", c.name, from, from)); err != nil {
-					return err
-				}
-			}
-		}
+		into = append(into, c.name)
 	}
-	return nil
-}
-
-// rebuild replaces tables with keys of an old kind. The old keys go; what pointed at them is pointed at the new ones or at nothing.
-func (t *tx) rebuild(sh shape) error {
-	for _, table := range tables {
-		if !sh.legacy(table) {
-			continue
-		}
-		var into, from []string
-		for _, c := range table.columns {
-			switch _, have := sh.columns[table.name][c.name]; {
-			case c.def == serial, !have:
-				continue
-			case c.name == "last_event_id":
-				from = append(from, "CASE WHEN last_event_id <> '' AND last_event_id NOT GLOB '*[^0-9]*' THEN CAST(last_event_id AS INTEGER) ELSE 0 END")
-			case c.name == "run_id":
-				from = append(from, "CASE WHEN typeof(run_id) = 'integer' THEN run_id END")
-			default:
-				from = append(from, c.name)
-			}
-			into = append(into, c.name)
-		}
-		fresh := table.name + "_rebuilt"
-		for _, stmt := range []string{
-			table.create(fresh),
-			fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM %s ORDER BY rowid", fresh, strings.Join(into, ", "), strings.Join(from, ", "), table.name),
-			"DROP TABLE " + table.name,
-			fmt.Sprintf("ALTER TABLE %s RENAME TO %s", fresh, table.name),
-		} {
-			if _, err := t.exec(stmt); err != nil {
-				return err
-			}
-		}
-		if table.name == "task_runs" {
-			if err := t.pointAtRuns(); err != nil {
-				return err
-			}
-		}
+	fresh := table.name + "_rebuilt"
+	t.exec(table.create(fresh))
+	t.exec(fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM %s ORDER BY rowid", fresh, strings.Join(into, ", "), strings.Join(from, ", "), table.name))
+	t.exec("DROP TABLE " + table.name)
+	t.exec(fmt.Sprintf("ALTER TABLE %s RENAME TO %s", fresh, table.name))
+	if table.name != runsTable.name {
+		return
 	}
-	return nil
-}
-
-// pointAtRuns joins tasks to their open runs again after the runs got new ids, and closes the runs without a worker.
-func (t *tx) pointAtRuns() error {
-	for _, stmt := range []string{
-		"UPDATE task_events SET run_id = NULL",
-		`UPDATE tasks SET current_run_id = (SELECT max(r.id) FROM task_runs r WHERE r.task_id = tasks.id AND r.ended_at IS NULL AND tasks.status = 'running')`,
-		`UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
-		 WHERE ended_at IS NULL AND id NOT IN (SELECT current_run_id FROM tasks WHERE current_run_id IS NOT NULL)`,
-	} {
-		if _, err := t.exec(stmt); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (t *tx) makeIndexes(shape) error {
-	for _, ix := range indexes {
-		if _, err := t.exec(fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s ON %s(%s)", ix[0], ix[1], ix[2])); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (t *tx) renameKinds(shape) error {
-	for _, kind := range renamedKinds {
-		if _, err := t.exec("UPDATE task_events SET kind = ? WHERE kind = ?", kind[1], kind[0]); err != nil {
-			return err
-		}
-	}
-	return nil
+	// The runs got new ids. Tasks are joined to their open runs again, and runs without a worker are closed.
+	t.exec("UPDATE task_events SET run_id = NULL")
+	t.exec(`UPDATE tasks SET current_run_id = (SELECT max(r.id) FROM task_runs r WHERE r.task_id = tasks.id AND r.ended_at IS NULL AND tasks.status = 'running')`)
+	t.exec(`UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
+		WHERE ended_at IS NULL AND id NOT IN (SELECT current_run_id FROM tasks WHERE current_run_id IS NOT NULL)`)
 }
 
 // openRuns gives a run to each running task that has none.
-func (t *tx) openRuns(shape) error {
-	ids, err := column1[string](t.ctx, t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL")
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		run, err := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, worker_pid, max_runtime_seconds,
+func (t *tx) openRuns() {
+	for _, id := range all[string](t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL") {
+		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, worker_pid, max_runtime_seconds,
 				last_heartbeat_at, started_at)
 			SELECT id, assignee, current_step_key, 'running', claim_lock, claim_expires, worker_pid, max_runtime_seconds,
 				last_heartbeat_at, COALESCE(started_at, created_at) FROM tasks WHERE id = ?`, id)
-		if err != nil {
-			return err
-		}
-		if _, err := t.exec("UPDATE tasks SET current_run_id = ? WHERE id = ?", run, id); err != nil {
-			return err
-		}
+		t.exec("UPDATE tasks SET current_run_id = ? WHERE id = ?", run, id)
 	}
-	return nil
 }
 
 // backupOld copies the board as it was before a migration, named by its content.

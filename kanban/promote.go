@@ -2,7 +2,6 @@ package kanban
 
 import (
 	"context"
-	"database/sql"
 	"time"
 )
 
@@ -18,42 +17,31 @@ const promotable = `(status = 'todo' OR status = 'blocked'
 
 // RecomputeReady is the promotion pass: todo and blocked tasks that nothing holds back any more become ready.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
-	ids, err := column1[string](ctx, s.db, "SELECT id FROM tasks WHERE status IN ('todo', 'blocked') AND "+promotable+" ORDER BY rowid", failureLimit)
+	ids, err := read[string](ctx, s.db, "SELECT id FROM tasks WHERE status IN ('todo', 'blocked') AND "+promotable+" ORDER BY rowid", failureLimit)
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
 	err = s.write(ctx, now, func(t *tx) error {
-		promoted, err = t.promote(ids, failureLimit)
-		return err
+		promoted = t.promote(ids, failureLimit)
+		return nil
 	})
 	return promoted, err
 }
 
 // promote makes the tasks ready whose conditions still hold.
-func (t *tx) promote(ids []string, failureLimit int) (promoted int, err error) {
+func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 	for _, id := range ids {
-		n, err := t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit)
-		if err != nil {
-			return promoted, err
+		if t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit) > 0 {
+			t.event(id, 0, evPromoted, nil)
+			promoted++
 		}
-		if n == 0 {
-			continue
-		}
-		if err := t.event(id, 0, evPromoted, nil); err != nil {
-			return promoted, err
-		}
-		promoted++
 	}
-	return promoted, nil
+	return promoted
 }
 
 // promoteChildren is the promotion pass for those that waited for one task.
-func (t *tx) promoteChildren(parent string) error {
-	ids, err := column1[string](t.ctx, t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent)
-	if err == nil {
-		_, err = t.promote(ids, DefaultFailureLimit)
-	}
-	return err
+func (t *tx) promoteChildren(parent string) {
+	t.promote(all[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
 }
 
 // Health is whether there is work that a dispatcher could start.
@@ -63,22 +51,15 @@ type Health struct {
 
 // Health answers the health questions: is a row ready, or in review, unclaimed, for a profile that exists?
 func (s *Store) Health(ctx context.Context, profiles Profiles) (h Health, err error) {
-	type lane struct {
-		status Status
-		who    string
-	}
-	var lanes []lane
-	err = each(ctx, s.db, func(r *sql.Rows) error {
-		var l lane
-		err := r.Scan(&l.status, &l.who)
-		lanes = append(lanes, l)
-		return err
-	}, `SELECT DISTINCT status, assignee FROM tasks WHERE status IN ('ready', 'review') AND claim_lock IS NULL AND COALESCE(assignee, '') <> ''`)
+	lanes, err := read[struct {
+		Status Status
+		Who    string
+	}](ctx, s.db, `SELECT DISTINCT status, assignee FROM tasks WHERE status IN ('ready', 'review') AND claim_lock IS NULL AND COALESCE(assignee, '') <> ''`)
 	for _, l := range lanes {
-		ok, failed := profiles.Exists(l.who)
+		ok, failed := profiles.Exists(l.Who)
 		if ok && failed == nil {
-			h.SpawnableReady = h.SpawnableReady || l.status == Ready
-			h.SpawnableReview = h.SpawnableReview || l.status == Review
+			h.SpawnableReady = h.SpawnableReady || l.Status == Ready
+			h.SpawnableReview = h.SpawnableReview || l.Status == Review
 		}
 	}
 	return h, err

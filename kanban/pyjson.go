@@ -61,20 +61,12 @@ func encode(v any) string {
 	return b.String()
 }
 
-// orNull makes a null of an empty string.
-func orNull(s string) any {
-	if s == "" {
+// orNull makes a null of an empty string, or of the number zero.
+func orNull[T comparable](v T) any {
+	if v == *new(T) {
 		return nil
 	}
-	return s
-}
-
-// timeOrNull makes a null of a zero number.
-func timeOrNull(n int64) any {
-	if n == 0 {
-		return nil
-	}
-	return n
+	return v
 }
 
 // clip is a string cut to its first n characters.

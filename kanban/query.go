@@ -12,37 +12,61 @@ import (
 	"time"
 )
 
-// each calls do for every row of a query.
-func each(ctx context.Context, q querier, do func(*sql.Rows) error, query string, args ...any) error {
+// querier is what reads: the connection inside a transaction or outside.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// read returns the rows of a query. T is a struct with a field for each column, in order, or the type of the only column. A field that is
+// a struct has several columns.
+func read[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		if err := do(rows); err != nil {
-			return err
+		var row T
+		if err := rows.Scan(fields(reflect.ValueOf(&row).Elem())...); err != nil {
+			return nil, err
 		}
+		list = append(list, row)
 	}
-	return rows.Err()
+	return list, rows.Err()
 }
 
-// column1 reads a query of one column.
-func column1[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
-	err = each(ctx, q, func(r *sql.Rows) error {
-		var v T
-		if err := r.Scan(&v); err != nil {
-			return err
+// fields are the places that a row is read into.
+func fields(row reflect.Value) (places []any) {
+	if row.Kind() != reflect.Struct {
+		place := row.Addr().Interface()
+		if words, is := place.(*[]string); is {
+			place = (*jsonList)(words)
 		}
-		list = append(list, v)
-		return nil
-	}, query, args...)
-	return list, err
+		return []any{place}
+	}
+	for _, field := range row.Fields() {
+		places = append(places, fields(field)...)
+	}
+	return places
 }
 
-// load reads rows of a table. The fields of T are its columns in order; null is the zero value where the field is no pointer. A
+// first returns the first row of a query; the zero value where there is none.
+func first[T any](ctx context.Context, q querier, query string, args ...any) (row T, err error) {
+	rows, err := read[T](ctx, q, query, args...)
+	if len(rows) > 0 {
+		row = rows[0]
+	}
+	return row, err
+}
+
+// load reads rows of a table. The fields of T are its columns in order.
+func load[T any](ctx context.Context, q querier, t table, rest string, args ...any) ([]T, error) {
+	return read[T](ctx, q, "SELECT "+selection[T](t)+" FROM "+t.name+" "+rest, args...)
+}
+
+// selection are the columns of a table as a query selects them for the fields of T. Null is the zero value where the field is no pointer. A
 // value of another type than the column's, which SQLite lets any writer store, is read as SQLite converts it, without an error.
-func load[T any](ctx context.Context, q querier, t table, rest string, args ...any) (list []T, err error) {
+func selection[T any](t table) string {
 	names := make([]string, len(t.columns))
 	for i, c := range t.columns {
 		switch kind := reflect.TypeFor[T]().Field(i).Type.Kind(); {
@@ -56,37 +80,24 @@ func load[T any](ctx context.Context, q querier, t table, rest string, args ...a
 			names[i] = whole(c.name)
 		}
 	}
-	err = each(ctx, q, func(r *sql.Rows) error {
-		var one T
-		row := reflect.ValueOf(&one).Elem()
-		fields := make([]any, len(names))
-		for i := range fields {
-			if fields[i] = row.Field(i).Addr().Interface(); row.Field(i).Kind() == reflect.Slice {
-				fields[i] = (*jsonList)(fields[i].(*[]string))
-			}
-		}
-		err := r.Scan(fields...)
-		list = append(list, one)
-		return err
-	}, "SELECT "+strings.Join(names, ", ")+" FROM "+t.name+" "+rest, args...)
-	return list, err
+	return strings.Join(names, ", ")
 }
 
 // whole is a column as a whole number, whatever a row has in it.
 func whole(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
 // Misfits names the rows of tasks and attempts that have something else in a column of numbers.
-func (s *Store) Misfits(ctx context.Context) (ids []string, err error) {
-	for _, t := range []table{tables[tasksTable], tables[runsTable]} {
+func (s *Store) Misfits(ctx context.Context) ([]string, error) {
+	var query []string
+	for _, t := range []table{tasksTable, runsTable} {
 		for _, c := range t.columns {
-			if strings.HasPrefix(c.def, integer) && c.def != serial && err == nil {
-				var more []string
-				more, err = column1[string](ctx, s.db, fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name))
-				ids = append(ids, more...)
+			if !strings.HasPrefix(c.def, integer) || c.def == serial {
+				continue
 			}
+			query = append(query, fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name))
 		}
 	}
-	return ids, err
+	return read[string](ctx, s.db, strings.Join(query, " UNION ALL "))
 }
 
 // jsonList is a column with a JSON array of strings; anything else is an empty list.
@@ -102,9 +113,9 @@ func (l *jsonList) Scan(column any) error {
 
 // lean is the table of tasks without their bodies, which no operation needs, and whose size nothing limits.
 var lean = func() table {
-	t := tables[tasksTable]
+	t := tasksTable
 	t.columns = slices.Clone(t.columns)
-	t.columns[2] = column{"''", textNeeded}
+	t.columns[2].name = "''"
 	return t
 }()
 
@@ -126,7 +137,7 @@ func readTask(ctx context.Context, q querier, id string, t table) (Task, error) 
 
 // Task reads one task, or returns [ErrNoTask].
 func (s *Store) Task(ctx context.Context, id string) (Task, error) {
-	return readTask(ctx, s.db, id, tables[tasksTable])
+	return readTask(ctx, s.db, id, tasksTable)
 }
 
 // Filter selects tasks. Empty fields select everything but archived tasks.
@@ -176,37 +187,37 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	if f.Limit > 0 {
 		where, args = where+" LIMIT ?", append(args, f.Limit)
 	}
-	return load[Task](ctx, s.db, tables[tasksTable], where, args...)
+	return load[Task](ctx, s.db, tasksTable, where, args...)
 }
 
 // Runs are the attempts at a task, the first one first.
 func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
-	return load[Run](ctx, s.db, tables[runsTable], "WHERE task_id = ? ORDER BY id", task)
+	return load[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
 }
 
 // LastRuns are the attempts at any task that began last, the newest first.
 func (s *Store) LastRuns(ctx context.Context, most int) ([]Run, error) {
-	return load[Run](ctx, s.db, tables[runsTable], "ORDER BY id DESC LIMIT ?", most)
+	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", most)
 }
 
 // Events are those after a cursor, of one task or of all (empty).
 func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, error) {
 	if task == "" {
-		return load[Event](ctx, s.db, tables[eventsTable], "WHERE id > ? ORDER BY id", after)
+		return load[Event](ctx, s.db, eventsTable, "WHERE id > ? ORDER BY id", after)
 	}
-	return load[Event](ctx, s.db, tables[eventsTable], "WHERE task_id = ? AND id > ? ORDER BY id", task, after)
+	return load[Event](ctx, s.db, eventsTable, "WHERE task_id = ? AND id > ? ORDER BY id", task, after)
 }
 
 // Comments are the remarks on a task, the oldest first.
 func (s *Store) Comments(ctx context.Context, task string) ([]Comment, error) {
-	return load[Comment](ctx, s.db, tables[commentsTable], "WHERE task_id = ? ORDER BY created_at, id", task)
+	return load[Comment](ctx, s.db, commentsTable, "WHERE task_id = ? ORDER BY created_at, id", task)
 }
 
 // Links are the tasks that a task waits for, and those that wait for it.
 func (s *Store) Links(ctx context.Context, task string) (parents, children []string, err error) {
-	parents, err = column1[string](ctx, s.db, "SELECT parent_id FROM task_links WHERE child_id = ? ORDER BY parent_id", task)
+	parents, err = read[string](ctx, s.db, "SELECT parent_id FROM task_links WHERE child_id = ? ORDER BY parent_id", task)
 	if err == nil {
-		children, err = column1[string](ctx, s.db, "SELECT child_id FROM task_links WHERE parent_id = ? ORDER BY child_id", task)
+		children, err = read[string](ctx, s.db, "SELECT child_id FROM task_links WHERE parent_id = ? ORDER BY child_id", task)
 	}
 	return parents, children, err
 }
@@ -222,29 +233,25 @@ type Stats struct {
 // Stats counts the board's tasks.
 func (s *Store) Stats(ctx context.Context, now time.Time) (Stats, error) {
 	st := Stats{Now: now.Unix(), ByStatus: make(map[Status]int), ByAssignee: make(map[string]map[Status]int)}
-	err := each(ctx, s.db, func(r *sql.Rows) error {
-		var (
-			status Status
-			who    string
-			n      int
-		)
-		if err := r.Scan(&status, &who, &n); err != nil {
-			return err
-		}
-		st.ByStatus[status] += n
-		if who != "" && status != Archived {
-			if st.ByAssignee[who] == nil {
-				st.ByAssignee[who] = make(map[Status]int)
-			}
-			st.ByAssignee[who][status] += n
-		}
-		return nil
-	}, "SELECT status, COALESCE(assignee, ''), count(*) FROM tasks GROUP BY status, assignee")
+	counts, err := read[struct {
+		Status Status
+		Who    string
+		N      int
+	}](ctx, s.db, "SELECT status, COALESCE(assignee, ''), count(*) FROM tasks GROUP BY status, assignee")
 	if err != nil {
 		return st, err
 	}
-	var oldest int64
-	err = s.db.QueryRowContext(ctx, "SELECT COALESCE(min(CAST(created_at AS INTEGER)), 0) FROM tasks WHERE status = 'ready'").Scan(&oldest)
+	for _, c := range counts {
+		st.ByStatus[c.Status] += c.N
+		if c.Who == "" || c.Status == Archived {
+			continue
+		}
+		if st.ByAssignee[c.Who] == nil {
+			st.ByAssignee[c.Who] = make(map[Status]int)
+		}
+		st.ByAssignee[c.Who][c.Status] += c.N
+	}
+	oldest, err := first[int64](ctx, s.db, "SELECT COALESCE(min(CAST(created_at AS INTEGER)), 0) FROM tasks WHERE status = 'ready'")
 	if oldest > 0 {
 		st.OldestAge = new(max(0, now.Unix()-oldest))
 	}

@@ -26,32 +26,27 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 	err = p.write(func(t *tx) error {
 		condition := " WHERE id = ? AND status = ? AND claim_lock IS ? AND current_run_id IS ?"
 		args := append([]any{w.home()}, r.args...)
-		args = append(args, w.ID, w.Status, orNull(w.ClaimLock), timeOrNull(w.CurrentRunID))
+		args = append(args, w.ID, w.Status, orNull(w.ClaimLock), orNull(w.CurrentRunID))
 		if r.unmoved {
-			condition, args = condition+" AND claim_expires IS ?", append(args, timeOrNull(w.ClaimExpires))
+			condition, args = condition+" AND claim_expires IS ?", append(args, orNull(w.ClaimExpires))
 		}
-		n, err := t.exec(`UPDATE tasks SET status = CASE status WHEN 'running' THEN ? ELSE status END, claim_lock = NULL, claim_expires = NULL,
-			worker_pid = NULL, current_run_id = NULL`+r.set+condition, args...)
-		if err != nil || n == 0 {
-			return err
+		ok = t.exec(`UPDATE tasks SET status = CASE status WHEN 'running' THEN ? ELSE status END, claim_lock = NULL, claim_expires = NULL,
+			worker_pid = NULL, current_run_id = NULL`+r.set+condition, args...) > 0
+		if !ok {
+			return nil
 		}
-		ok = true
 		blocked = r.fault != nil && r.fault.blocks(w.Task)
 		if blocked && r.event == evSpawnFailed {
 			r.event, r.outcome = "", "gave_up"
 		}
-		if err := t.closeRun(w.CurrentRunID, as(r.outcome, r.why)); err != nil {
-			return err
-		}
+		t.closeRun(w.CurrentRunID, as(r.outcome, r.why))
 		if r.event != "" {
-			if err := t.event(w.ID, w.CurrentRunID, r.event, r.payload); err != nil {
-				return err
-			}
+			t.event(w.ID, w.CurrentRunID, r.event, r.payload)
 		}
-		if r.fault == nil {
-			return nil
+		if r.fault != nil {
+			t.fail(w.Task, r.why, *r.fault, blocked)
 		}
-		return t.fail(w.Task, r.why, *r.fault, blocked)
+		return nil
 	})
 	if ok = ok && err == nil; ok && blocked {
 		p.res.AutoBlocked = append(p.res.AutoBlocked, w.ID)
@@ -101,50 +96,37 @@ func (p *pass) end(list []*watched, survives string, gone func(*watched, Termina
 		w.settled = true
 		expires := p.now + survivorDefers
 		errs = append(errs, p.write(func(t *tx) error {
-			ok, err := t.extend(w.ID, w.ClaimLock, expires, "")
-			if err != nil || !ok {
-				return err
+			if t.extend(w.ID, w.ClaimLock, expires, "") {
+				t.event(w.ID, w.CurrentRunID, evReclaimDeferred,
+					object{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.info(end)...))
 			}
-			return t.event(w.ID, w.CurrentRunID, evReclaimDeferred,
-				object{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.info(end)...))
+			return nil
 		}))
 	}
 	return errors.Join(errs...)
 }
 
 func (p *pass) extend(w *watched) error {
-	expires := p.now + p.Store.ttl(0)
-	err := p.write(func(t *tx) error {
-		ok, err := t.extend(w.ID, w.ClaimLock, expires, " AND claim_expires = ?", w.ClaimExpires)
-		if err != nil || !ok {
-			return err
+	was := w.ClaimExpires
+	w.ClaimExpires = p.now + p.Store.ttl(0)
+	return p.write(func(t *tx) error {
+		if t.extend(w.ID, w.ClaimLock, w.ClaimExpires, " AND claim_expires = ?", was) {
+			t.event(w.ID, w.CurrentRunID, evClaimExtended, object{
+				{"reason", "pid_alive"}, {"worker_pid", w.WorkerPID}, {"claim_lock", w.ClaimLock}, {"claim_expires_was", was},
+				{"claim_expires_now", w.ClaimExpires}, {"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
+			})
 		}
-		return t.event(w.ID, w.CurrentRunID, evClaimExtended, object{
-			{"reason", "pid_alive"},
-			{"worker_pid", w.WorkerPID},
-			{"claim_lock", w.ClaimLock},
-			{"claim_expires_was", w.ClaimExpires},
-			{"claim_expires_now", expires},
-			{"last_heartbeat_at", timeOrNull(w.LastHeartbeatAt)},
-		})
+		return nil
 	})
-	w.ClaimExpires = expires
-	return err
 }
 
 // reclaim takes a claim back without counting a failure.
 func (p *pass) reclaim(w *watched, end Termination, why string) (bool, error) {
 	info := w.info(end)
-	ok, err := p.release(w, release{event: evReclaimed, outcome: "reclaimed", why: why, unmoved: true, payload: object{
-		{"stale_lock", orNull(w.ClaimLock)},
-		{"worker_pid", timeOrNull(int64(w.WorkerPID))},
-		{"claim_expires", timeOrNull(w.ClaimExpires)},
-		{"last_heartbeat_at", timeOrNull(w.LastHeartbeatAt)},
-		{"now", p.now},
-		{"host_local", w.local},
-		{"heartbeat_stale", p.heartbeatStale(w)},
+	return p.release(w, release{event: evReclaimed, outcome: "reclaimed", why: why, unmoved: true, payload: object{
+		{"stale_lock", orNull(w.ClaimLock)}, {"worker_pid", orNull(w.WorkerPID)}, {"claim_expires", orNull(w.ClaimExpires)},
+		{"last_heartbeat_at", orNull(w.LastHeartbeatAt)}, {"now", p.now}, {"host_local", w.local}, {"heartbeat_stale", p.heartbeatStale(w)},
 	}.with(info[0], info[2], info[3], info[4])})
-	return ok, err
 }
 
 // detectStale takes tasks back that have been running for long without a sign of life. It isn't a failure.
@@ -166,11 +148,8 @@ func (p *pass) detectStale() error {
 			age = p.now - w.LastHeartbeatAt
 		}
 		ok, err := p.release(w, release{event: evStale, outcome: "stale", why: "no sign of life", payload: object{
-			{"elapsed_seconds", p.now - w.since},
-			{"last_heartbeat_at", timeOrNull(w.LastHeartbeatAt)},
-			{"heartbeat_age_seconds", age},
-			{"timeout_seconds", limit},
-			{"pid", timeOrNull(int64(w.WorkerPID))},
+			{"elapsed_seconds", p.now - w.since}, {"last_heartbeat_at", orNull(w.LastHeartbeatAt)}, {"heartbeat_age_seconds", age},
+			{"timeout_seconds", limit}, {"pid", orNull(w.WorkerPID)},
 		}.with(w.info(end)...)})
 		if ok {
 			p.res.Stale = append(p.res.Stale, w.ID)
@@ -217,8 +196,8 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	if ok || err != nil {
 		return ok, err
 	}
-	outcome, err := column1[string](ctx, d.Store.db, "SELECT COALESCE(outcome, '') FROM task_runs WHERE id = ?", w.CurrentRunID)
-	return len(outcome) == 1 && outcome[0] == "reclaimed", err
+	outcome, err := first[string](ctx, d.Store.db, "SELECT COALESCE(outcome, '') FROM task_runs WHERE id = ?", w.CurrentRunID)
+	return outcome == "reclaimed", err
 }
 
 // Reassign gives a task to another profile, after a reclaim if asked for. False: running, or no such task.

@@ -2,7 +2,6 @@ package kanban
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"os"
 	"slices"
@@ -88,20 +87,19 @@ func (p *pass) replaced(w *watched) bool {
 func (p *pass) look() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
-	err := each(p.ctx, p.Store.db, func(r *sql.Rows) error {
-		w := &watched{}
-		err := r.Scan(&w.ID, &w.Assignee, &w.StartedAt, &w.ClaimLock, &w.ClaimExpires, &w.WorkerPID, &w.MaxRuntimeSeconds, &w.LastHeartbeatAt,
-			&w.CurrentRunID, &w.ConsecutiveFailures, &w.MaxRetries, &w.since, &w.review)
-		w.Status = Running
-		p.watched = append(p.watched, w)
-		return err
-	}, `SELECT t.id, COALESCE(t.assignee, ''), COALESCE(CAST(t.started_at AS INTEGER), 0), COALESCE(t.claim_lock, ''), COALESCE(CAST(t.claim_expires AS INTEGER), 0),
-			COALESCE(CAST(t.worker_pid AS INTEGER), 0), CAST(t.max_runtime_seconds AS INTEGER), COALESCE(CAST(t.last_heartbeat_at AS INTEGER), 0), COALESCE(CAST(t.current_run_id AS INTEGER), 0),
-			CAST(t.consecutive_failures AS INTEGER), CAST(t.max_retries AS INTEGER), max(0, COALESCE(CAST(COALESCE(r.started_at, t.started_at) AS INTEGER), 0)),
-			EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = t.current_run_id AND e.kind = 'claimed' AND e.payload LIKE '%"source_status": "review"%')
-		FROM tasks t LEFT JOIN task_runs r ON r.id = t.current_run_id WHERE t.status = 'running' ORDER BY t.rowid`)
+	rows, err := read[struct {
+		Task   Task
+		Since  int64
+		Review bool
+	}](p.ctx, p.Store.db, "SELECT "+selection[Task](lean)+`,
+			max(0, COALESCE(CAST(COALESCE((SELECT r.started_at FROM task_runs r WHERE r.id = tasks.current_run_id), started_at) AS INTEGER), 0)),
+			EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = tasks.current_run_id AND e.kind = 'claimed' AND e.payload LIKE '%"source_status": "review"%')
+		FROM tasks WHERE status = 'running' ORDER BY rowid`)
 	if err != nil {
 		return fmt.Errorf("cannot read running tasks: %w", err)
+	}
+	for _, r := range rows {
+		p.watched = append(p.watched, &watched{Task: r.Task, since: r.Since, review: r.Review})
 	}
 	open := make(map[int64]bool, len(p.watched))
 	var asked []*watched
@@ -157,11 +155,16 @@ func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
 		w.ref = p.Dispatcher.ref(w.Task)
 		w.ref.Worker = e.Worker
 		left = append(left, w)
-		err := each(p.ctx, p.Store.db, func(r *sql.Rows) error { return r.Scan(&w.Assignee, &w.Status, &w.since) },
-			`SELECT COALESCE(t.assignee, ''), t.status, COALESCE(CAST(r.ended_at AS INTEGER), 0) FROM tasks t JOIN task_runs r ON r.task_id = t.id WHERE r.id = ?`, run)
+		end, err := first[struct {
+			Assignee string
+			Status   Status
+			At       int64
+		}](p.ctx, p.Store.db, `SELECT COALESCE(t.assignee, ''), t.status, COALESCE(CAST(r.ended_at AS INTEGER), 0)
+			FROM tasks t JOIN task_runs r ON r.task_id = t.id WHERE r.id = ?`, run)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read an attempt that is over: %w", err)
 		}
+		w.Assignee, w.Status, w.since = end.Assignee, end.Status, end.At
 	}
 	return left, nil
 }
@@ -450,7 +453,7 @@ func (w *watched) survived(t Termination) bool { return t.Attempted && w.local &
 // info is the part of a payload that tells of a termination.
 func (w *watched) info(t Termination) object {
 	return object{
-		{"prev_pid", timeOrNull(int64(w.WorkerPID))},
+		{"prev_pid", orNull(w.WorkerPID)},
 		{"host_local", w.local},
 		{"termination_attempted", t.Attempted},
 		{"terminated", t.Terminated},

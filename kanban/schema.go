@@ -2,6 +2,7 @@ package kanban
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 )
 
@@ -16,103 +17,50 @@ type table struct {
 }
 
 const (
-	text       = "TEXT"
-	textNeeded = "TEXT NOT NULL"
-	integer    = "INTEGER"
-	intNeeded  = "INTEGER NOT NULL"
-	zero       = "INTEGER NOT NULL DEFAULT 0"
-	serial     = "INTEGER PRIMARY KEY AUTOINCREMENT"
+	text    = "TEXT"
+	integer = "INTEGER"
+	serial  = "INTEGER PRIMARY KEY AUTOINCREMENT"
 )
 
-// Where the tables stand whose rows are read as a whole. The fields of [Task], [Comment], [Event] and [Run] are their columns in order.
-const (
-	tasksTable    = 0
-	commentsTable = 2
-	eventsTable   = 3
-	runsTable     = 4
+// columnsOf are the columns of a table whose rows are read as a whole: each field of T is one, under the name that it has in JSON.
+func columnsOf[T any]() (list []column) {
+	for field := range reflect.TypeFor[T]().Fields() {
+		list = append(list, column{field.Tag.Get("json"), field.Tag.Get("sql")})
+	}
+	return list
+}
+
+// columns takes columns as SQL has them.
+func columns(defs ...string) (list []column) {
+	for _, text := range defs {
+		name, def, _ := strings.Cut(text, " ")
+		list = append(list, column{name, def})
+	}
+	return list
+}
+
+// The tables whose rows are read as a whole.
+var (
+	tasksTable    = table{name: "tasks", columns: columnsOf[Task]()}
+	commentsTable = table{name: "task_comments", columns: columnsOf[Comment]()}
+	eventsTable   = table{name: "task_events", columns: columnsOf[Event]()}
+	runsTable     = table{name: "task_runs", columns: columnsOf[Run]()}
 )
 
 var tables = []table{
-	{name: "tasks", columns: []column{
-		{"id", "TEXT PRIMARY KEY"},
-		{"title", textNeeded},
-		{"body", text},
-		{"assignee", text},
-		{"status", textNeeded},
-		{"priority", "INTEGER DEFAULT 0"},
-		{"created_by", text},
-		{"created_at", intNeeded},
-		{"started_at", integer},
-		{"completed_at", integer},
-		{"workspace_kind", "TEXT NOT NULL DEFAULT 'scratch'"},
-		{"workspace_path", text},
-		{"branch_name", text},
-		{"claim_lock", text},
-		{"claim_expires", integer},
-		{"tenant", text},
-		{"result", text},
-		{"idempotency_key", text},
-		{"consecutive_failures", zero},
-		{"worker_pid", integer},
-		{"last_failure_error", text},
-		{"max_runtime_seconds", integer},
-		{"last_heartbeat_at", integer},
-		{"current_run_id", integer},
-		{"workflow_template_id", text},
-		{"current_step_key", text},
-		{"skills", text},
-		{"model_override", text},
-		{"max_retries", integer},
-		{"goal_mode", zero},
-		{"goal_max_turns", integer},
-		{"session_id", text},
-		{"due_at", integer},
-	}},
-	{name: "task_links", columns: []column{{"parent_id", textNeeded}, {"child_id", textNeeded}}, key: "parent_id, child_id"},
-	{name: "task_comments", columns: []column{
-		{"id", serial}, {"task_id", textNeeded}, {"author", textNeeded}, {"body", textNeeded}, {"created_at", intNeeded},
-	}},
-	{name: "task_events", columns: []column{
-		{"id", serial}, {"task_id", textNeeded}, {"run_id", integer}, {"kind", textNeeded}, {"payload", text}, {"created_at", intNeeded},
-	}},
-	{name: "task_runs", columns: []column{
-		{"id", serial},
-		{"task_id", textNeeded},
-		{"profile", text},
-		{"step_key", text},
-		{"status", textNeeded},
-		{"claim_lock", text},
-		{"claim_expires", integer},
-		{"worker_pid", integer},
-		{"max_runtime_seconds", integer},
-		{"last_heartbeat_at", integer},
-		{"started_at", intNeeded},
-		{"ended_at", integer},
-		{"outcome", text},
-		{"summary", text},
-		{"metadata", text},
-		{"error", text},
-	}},
-	{name: "task_attachments", columns: []column{
-		{"id", serial},
-		{"task_id", textNeeded},
-		{"filename", textNeeded},
-		{"stored_path", textNeeded},
-		{"content_type", text},
-		{"size", zero},
-		{"uploaded_by", text},
-		{"created_at", intNeeded},
-	}},
-	{name: "kanban_notify_subs", columns: []column{
-		{"task_id", textNeeded},
-		{"platform", textNeeded},
-		{"chat_id", textNeeded},
-		{"thread_id", "TEXT NOT NULL DEFAULT ''"},
-		{"user_id", text},
-		{"notifier_profile", text},
-		{"created_at", intNeeded},
-		{"last_event_id", zero},
-	}, key: "task_id, platform, chat_id, thread_id"},
+	tasksTable,
+	{name: "task_links", columns: columns("parent_id TEXT NOT NULL", "child_id TEXT NOT NULL"), key: "parent_id, child_id"},
+	commentsTable,
+	eventsTable,
+	runsTable,
+	{name: "task_attachments", columns: columns(
+		"id "+serial, "task_id TEXT NOT NULL", "filename TEXT NOT NULL", "stored_path TEXT NOT NULL", "content_type TEXT",
+		"size INTEGER NOT NULL DEFAULT 0", "uploaded_by TEXT", "created_at INTEGER NOT NULL",
+	)},
+	{name: "kanban_notify_subs", key: "task_id, platform, chat_id, thread_id", columns: columns(
+		"task_id TEXT NOT NULL", "platform TEXT NOT NULL", "chat_id TEXT NOT NULL", "thread_id TEXT NOT NULL DEFAULT ''", "user_id TEXT",
+		"notifier_profile TEXT", "created_at INTEGER NOT NULL", "last_event_id INTEGER NOT NULL DEFAULT 0",
+	)},
 }
 
 // indexes are name, table and columns.

@@ -94,13 +94,10 @@ func (p *pass) hostFailed(task Task, review bool, why *HostError) error {
 // recordSpawn writes down the pid of a run's worker. A worker may have finished its task by then: the event is written all the same.
 func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	return p.write(func(t *tx) error {
-		if _, err := t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run); err != nil {
-			return err
-		}
-		if _, err := t.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ? AND ended_at IS NULL", pid, run); err != nil {
-			return err
-		}
-		return t.event(task, run, evSpawned, object{{"pid", pid}})
+		t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run)
+		t.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ? AND ended_at IS NULL", pid, run)
+		t.event(task, run, evSpawned, object{{"pid", pid}})
+		return nil
 	})
 }
 

@@ -348,15 +348,30 @@ func TestRollbackHidesNothing(t *testing.T) {
 	b := newBoard(t)
 	first := errors.New("the first error")
 	err := b.write(t.Context(), b.now, func(tx *tx) error {
-		if _, err := tx.exec("ROLLBACK"); err != nil { // so that the one that follows fails
-			return err
-		}
+		tx.exec("ROLLBACK") // so that the one that follows fails
 		return first
 	})
 	if !errors.Is(err, first) {
 		t.Errorf("%v", err)
 	}
 	b.ready("alpha") // and the connection is still of use
+}
+
+// An error in a transaction ends it: what comes after it does nothing, and nothing of it stays.
+func TestTheFirstErrorSticks(t *testing.T) {
+	b := newBoard(t)
+	id := b.ready("alpha")
+	err := b.write(t.Context(), b.now, func(tx *tx) error {
+		tx.exec("UPDATE tasks SET title = 'changed'")
+		if one[string](tx, "SELECT nothing FROM tasks") != "" || tx.insert("INSERT INTO task_events (task_id) VALUES ('x')") != 0 {
+			t.Error("an answer after an error")
+		}
+		tx.exec("UPDATE tasks SET title = 'again'")
+		return errNothing
+	})
+	if err == nil || !strings.Contains(err.Error(), "nothing") || b.task(id).Title != "task" {
+		t.Errorf("%v; the title is %q", err, b.task(id).Title)
+	}
 }
 
 // A store's own look at the file must not drop the engine's locks in this process.

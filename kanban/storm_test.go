@@ -3,7 +3,6 @@ package kanban
 import (
 	"bytes"
 	"context"
-	"database/sql"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -148,16 +147,16 @@ func stormWatchCaps(ctx context.Context, t *testing.T, path string) {
 	defer db.Close()
 	for ctx.Err() == nil {
 		total := 0
-		err := each(ctx, db, func(r *sql.Rows) error {
-			var who string
-			var n int
-			err := r.Scan(&who, &n)
-			total += n
-			if n > stormPerProfile {
-				t.Errorf("%s runs %d tasks at a time", who, n)
+		running, err := read[struct {
+			Who string
+			N   int
+		}](ctx, db, "SELECT assignee, count(*) FROM tasks WHERE status = 'running' AND assignee IN ('alpha', 'beta') GROUP BY assignee")
+		for _, r := range running {
+			total += r.N
+			if r.N > stormPerProfile {
+				t.Errorf("%s runs %d tasks at a time", r.Who, r.N)
 			}
-			return err
-		}, "SELECT assignee, count(*) FROM tasks WHERE status = 'running' AND assignee IN ('alpha', 'beta') GROUP BY assignee")
+		}
 		if err != nil && ctx.Err() == nil {
 			t.Error(err)
 		}
@@ -300,7 +299,7 @@ func stormAccount(t *testing.T, s *Store) {
 			t.Errorf("%s is %s; its events lead to %s", task.ID, task.Status, want)
 		}
 	}
-	runs, err := column1[int64](t.Context(), s.db, "SELECT id FROM task_runs")
+	runs, err := read[int64](t.Context(), s.db, "SELECT id FROM task_runs")
 	must(t, err)
 	for _, run := range runs {
 		if claims[run] > 1 || ends[run] != 1 && claims[run] == 1 {

@@ -17,9 +17,9 @@ func (r Run) MarshalJSON() ([]byte, error) { return wire(runsTable, r), nil }
 func (e Event) MarshalJSON() ([]byte, error) { return wire(eventsTable, e), nil }
 
 // wire is a row of a table in JSON, under the names of the columns.
-func wire(table int, row any) []byte {
+func wire(t table, row any) []byte {
 	var o object
-	for i, c := range tables[table].columns {
+	for i, c := range t.columns {
 		field := reflect.ValueOf(row).Field(i)
 		value := field.Interface()
 		switch column := field.String(); {

@@ -19,7 +19,7 @@ func TestWire(t *testing.T) {
 		must(t, err)
 		var got map[string]any
 		must(t, json.Unmarshal(data, &got))
-		for _, c := range tables[0].columns {
+		for _, c := range tasksTable.columns {
 			var null bool
 			must(t, b.db.QueryRow("SELECT "+c.name+" IS NULL FROM tasks WHERE id = ?", id).Scan(&null))
 			if value, there := got[c.name]; !there || (value == nil) != null && c.name != "skills" { // the agent's JSON has a list, always

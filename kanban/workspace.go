@@ -39,9 +39,9 @@ func (p *pass) place(task *Task) (why, err error) {
 	}
 	task.WorkspacePath, task.Branch = workspace, branch
 	return nil, p.write(func(t *tx) error {
-		_, err := t.exec("UPDATE tasks SET workspace_path = ?, branch_name = ? WHERE id = ? AND current_run_id = ?",
+		t.exec("UPDATE tasks SET workspace_path = ?, branch_name = ? WHERE id = ? AND current_run_id = ?",
 			workspace, orNull(branch), task.ID, task.CurrentRunID)
-		return err
+		return nil
 	})
 }
 
@@ -130,10 +130,11 @@ func (p *pass) tip(task Task) {
 	}
 	_ = f.Close()
 	err = p.write(func(t *tx) error {
-		return t.event(task.ID, task.CurrentRunID, evTip, object{{
+		t.event(task.ID, task.CurrentRunID, evTip, object{{
 			"message", "this task works in a scratch directory, which is removed when it is done; " +
 				"keep files with workspace kind dir or worktree",
 		}})
+		return nil
 	})
 	if err != nil {
 		p.log().Debug("cannot write the hint about scratch workspaces", "error", err)
