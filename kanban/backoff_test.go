@@ -46,7 +46,7 @@ func TestBackoff(t *testing.T) {
 			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, current_run_id = NULL, worker_pid = NULL")
 			b.runner.fail = errors.New("no such file")
 		}
-		if b.count(id, evGuarded) != 0 {
+		if b.count(id, "respawn_guarded") != 0 {
 			t.Error("the wait is an event")
 		}
 	})

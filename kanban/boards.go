@@ -210,17 +210,11 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 		return "", err
 	}
 	base := filepath.Join(dir, fmt.Sprintf("%s-%d", slug, now.Unix()))
-	for n := range 1000 {
-		to := base
-		if n > 0 {
-			to = fmt.Sprintf("%s-%d", base, n)
-		}
-		if _, err := os.Lstat(to); err == nil {
-			continue
-		}
-		return to, os.Rename(b.dir(slug), to)
+	to := base
+	for n := 1; exists(to) == nil; n++ {
+		to = fmt.Sprintf("%s-%d", base, n)
 	}
-	return "", fs.ErrExist
+	return to, os.Rename(b.dir(slug), to)
 }
 
 // ProfileDirs are profiles as directories of a root; `default` always exists.
@@ -228,31 +222,29 @@ type ProfileDirs string
 
 var profileNames = slugs // the same rule
 
+// path is where a profile's home is, if it exists; empty for what can't be a profile's name.
+func (p ProfileDirs) path(name string) string {
+	switch {
+	case strings.EqualFold(name, "default"):
+		return string(p)
+	case profileNames.MatchString(name):
+		return filepath.Join(string(p), "profiles", name)
+	}
+	return ""
+}
+
 // Exists implements [Profiles].
 func (p ProfileDirs) Exists(name string) (bool, error) {
-	if strings.EqualFold(name, "default") {
-		return true, nil
+	st, err := os.Stat(p.path(name))
+	if strings.EqualFold(name, "default") || errors.Is(err, fs.ErrNotExist) {
+		return strings.EqualFold(name, "default"), nil
 	}
-	if !profileNames.MatchString(name) {
-		return false, nil
-	}
-	st, err := os.Stat(filepath.Join(string(p), "profiles", name))
-	switch {
-	case err == nil:
-		return st.IsDir(), nil
-	case errors.Is(err, fs.ErrNotExist):
-		return false, nil
-	default:
-		return false, err
-	}
+	return err == nil && st.IsDir(), err
 }
 
 // Dir is a profile's home, or empty if it doesn't exist.
 func (p ProfileDirs) Dir(name string) string {
-	dir := filepath.Join(string(p), "profiles", name)
-	if strings.EqualFold(name, "default") {
-		dir = string(p)
-	}
+	dir := p.path(name)
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 		return ""
 	}
@@ -264,10 +256,8 @@ func (p ProfileDirs) List() []string {
 	names := []string{"default"}
 	entries, _ := os.ReadDir(filepath.Join(string(p), "profiles"))
 	for _, e := range entries {
-		if profileNames.MatchString(e.Name()) && !slices.Contains(names, e.Name()) {
-			if ok, _ := p.Exists(e.Name()); ok {
-				names = append(names, e.Name())
-			}
+		if ok, _ := p.Exists(e.Name()); ok && !strings.EqualFold(e.Name(), "default") {
+			names = append(names, e.Name())
 		}
 	}
 	return names

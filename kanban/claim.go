@@ -60,7 +60,7 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 		}
 		if from == Ready && t.waits(id) {
 			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready'", id)
-			t.event(id, 0, evClaimRejected, object{{"reason", "parents_not_done"}})
+			t.event(id, 0, "claim_rejected", object{{"reason", "parents_not_done"}})
 			return nil
 		}
 		t.closeLeaked(task)
@@ -79,7 +79,7 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 		if from == Review {
 			payload = payload.with(pair{"source_status", "review"})
 		}
-		t.event(id, run, evClaimed, payload)
+		t.event(id, run, "claimed", payload)
 		won = true
 		task, err = taskByID(ctx, t.conn, id)
 		return err
@@ -119,7 +119,7 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 		if note != "" {
 			payload = object{{"note", note}}
 		}
-		t.event(id, task.CurrentRunID, evHeartbeat, payload)
+		t.event(id, task.CurrentRunID, "heartbeat", payload)
 		return nil
 	})
 }

@@ -32,8 +32,8 @@ func TestClaims(t *testing.T) {
 			})
 		}
 		wait.Wait()
-		if wins.Load() != 1 || b.count(id, evClaimed) != 1 {
-			t.Errorf("%d winners, %d events", wins.Load(), b.count(id, evClaimed))
+		if wins.Load() != 1 || b.count(id, "claimed") != 1 {
+			t.Errorf("%d winners, %d events", wins.Load(), b.count(id, "claimed"))
 		}
 		b.sound()
 	})
@@ -89,7 +89,7 @@ func TestClaims(t *testing.T) {
 			t.Errorf("%v %v", won, err)
 		}
 		b.wantStatus(child, Todo)
-		same(t, "events", b.kinds(child), evCreated, evClaimRejected)
+		same(t, "events", b.kinds(child), "created", "claim_rejected")
 	})
 	t.Run("a leaked run is closed", func(t *testing.T) {
 		b := newBoard(t)
@@ -143,8 +143,8 @@ func TestReclaim(t *testing.T) {
 		}
 		b.wantStatus(id, Running)
 		same(t, "signals", b.procs.signals)
-		same(t, "events", b.kinds(id), evCreated, evClaimed, evClaimExtended)
-		p := b.payload(id, evClaimExtended)
+		same(t, "events", b.kinds(id), "created", "claimed", "claim_extended")
+		p := b.payload(id, "claim_extended")
 		if p["reason"] != "pid_alive" || p["worker_pid"] != 71.0 || p["claim_expires_was"] != float64(was) || p["last_heartbeat_at"] != nil {
 			t.Errorf("%v", p)
 		}
@@ -168,7 +168,7 @@ func TestReclaim(t *testing.T) {
 		if task.Status != Running || task.WorkerPID != 71 || task.ClaimExpires != b.now.Unix()+120 {
 			t.Errorf("%+v", task)
 		}
-		if p := b.payload(id, evReclaimDeferred); p["reason"] != "ttl_expired_worker_alive" || p["sigkill"] != true || p["terminated"] != false {
+		if p := b.payload(id, "reclaim_deferred"); p["reason"] != "ttl_expired_worker_alive" || p["sigkill"] != true || p["terminated"] != false {
 			t.Errorf("%v", p)
 		}
 	})
@@ -179,7 +179,7 @@ func TestReclaim(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		same(t, "signals", b.procs.signals)
-		if p := b.payload(id, evReclaimed); p["host_local"] != false || p["termination_attempted"] != false {
+		if p := b.payload(id, "reclaimed"); p["host_local"] != false || p["termination_attempted"] != false {
 			t.Errorf("%v", p)
 		}
 	})
@@ -242,7 +242,7 @@ func TestReclaim(t *testing.T) {
 			t.Errorf("%+v", task)
 		}
 		same(t, "signals", b.procs.signals, 71)
-		p := b.payload(id, evReclaimed)
+		p := b.payload(id, "reclaimed")
 		if p["manual"] != true || p["reason"] != "stuck" || p["prev_pid"] != 71.0 || p["terminated"] != true || p["prev_lock"] != lock {
 			t.Errorf("%v", p)
 		}
@@ -319,7 +319,7 @@ func TestHeartbeats(t *testing.T) {
 	if must(t, err); !ok || b.task(id).LastHeartbeatAt != b.now.Unix() || b.lastRun(id).LastHeartbeatAt != b.now.Unix() {
 		t.Errorf("%v %+v", ok, b.task(id))
 	}
-	if p := b.payload(id, evHeartbeat); p["note"] != "half way" {
+	if p := b.payload(id, "heartbeat"); p["note"] != "half way" {
 		t.Errorf("%v", p)
 	}
 	// A stale run cannot complete, block, schedule or heartbeat a newer attempt.

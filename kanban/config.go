@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -54,10 +55,7 @@ type Config struct {
 }
 
 func (c Config) interval() time.Duration {
-	if c.Interval <= 0 {
-		return DefaultInterval
-	}
-	return max(c.Interval, time.Second)
+	return max(cmp.Or(max(c.Interval, 0), DefaultInterval), time.Second)
 }
 
 // GatewaysDispatch says whether the agent's gateways dispatch, by environment and configuration (contract, section 24). A variable that
@@ -110,21 +108,17 @@ func ParseConfig(data []byte) (Config, []string, error) {
 		RotateBytes:             DefaultRotateBytes,
 		LogBackups:              r.count("worker_log_backup_count", 0),
 	}
-	if c.Interval == 0 {
-		c.Interval = DefaultInterval
-	}
-	c.Interval = max(c.Interval, time.Second)
+	c.Interval = c.interval()
 	if n := r.count("failure_limit", 1); n != nil {
 		c.FailureLimit = *n
 	}
 	if n := r.count("worker_log_rotate_bytes", 1); n != nil {
 		c.RotateBytes = int64(*n)
 	}
-	if who, ok := values["default_assignee"].(string); ok {
-		c.DefaultAssignee = strings.TrimSpace(who)
-	} else if v := values["default_assignee"]; v != nil {
-		r.warn("default_assignee", "a profile's name", v)
-	}
+	c.DefaultAssignee = value(&r, "default_assignee", "a profile's name", "", "", func(v any) (string, bool) {
+		who, is := v.(string)
+		return strings.TrimSpace(who), is
+	})
 	return c, r.warnings, nil
 }
 
@@ -137,16 +131,25 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-func (r *configReader) truth(key string, otherwise bool) bool {
-	switch v := r.values[key].(type) {
-	case nil:
-		return otherwise
-	case bool:
-		return v
-	default:
-		r.warn(key, "true or false", v)
-		return otherwise
+// value reads a key with a function that says whether the value can be used. A key that isn't there, or is null, is missing.
+func value[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
+	v := r.values[key]
+	if v == nil {
+		return missing
 	}
+	got, ok := use(v)
+	if !ok {
+		r.warn(key, want, v)
+		return invalid
+	}
+	return got
+}
+
+func (r *configReader) truth(key string, otherwise bool) bool {
+	return value(r, key, "true or false", otherwise, otherwise, func(v any) (bool, bool) {
+		yes, is := v.(bool)
+		return yes, is
+	})
 }
 
 // Int makes an integer of a value of a configuration as Python's int() does. It takes text with an integer in it, cuts a fraction
@@ -174,40 +177,18 @@ func Int(v any) (int, bool) {
 }
 
 func (r *configReader) count(key string, least int) *int {
-	v := r.values[key]
-	if v == nil {
-		return nil
-	}
-	n, ok := Int(v)
-	if !ok || n < least {
-		r.warn(key, fmt.Sprintf("a whole number of at least %d", least), v)
-		return nil
-	}
-	return &n
+	return value(r, key, fmt.Sprintf("a whole number of at least %d", least), nil, nil, func(v any) (*int, bool) {
+		n, ok := Int(v)
+		return &n, ok && n >= least
+	})
 }
 
 func (r *configReader) seconds(key string, missing, invalid time.Duration) time.Duration {
-	v := r.values[key]
-	var n float64
-	switch v := v.(type) {
-	case nil:
-		return missing
-	case int:
-		n = float64(v)
-	case float64:
-		n = v
-	case string:
-		f, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
-		if err != nil {
-			f = math.NaN()
+	return value(r, key, "a number of seconds", missing, invalid, func(v any) (time.Duration, bool) {
+		if _, is := v.(bool); is {
+			return 0, false
 		}
-		n = f
-	default:
-		n = math.NaN()
-	}
-	if math.IsNaN(n) || n < 0 || n > 1e9 {
-		r.warn(key, "a number of seconds", v)
-		return invalid
-	}
-	return time.Duration(n * float64(time.Second))
+		n, err := strconv.ParseFloat(strings.TrimSpace(fmt.Sprint(v)), 64)
+		return time.Duration(n * float64(time.Second)), err == nil && n >= 0 && n <= 1e9
+	})
 }

@@ -60,7 +60,7 @@ func (p *pass) detectCrashed() error {
 	}
 	alike := make(map[string]int)
 	for _, c := range crashes {
-		if c.kind == evCrashed && c.counted && !c.alone {
+		if c.kind == "crashed" && c.counted && !c.alone {
 			alike[fingerprint(c.text)]++
 		}
 	}
@@ -84,9 +84,9 @@ func (p *pass) detectCrashed() error {
 // classify says what the end of a worker means.
 func (p *pass) classify(w *watched) *crash {
 	pid, x := w.WorkerPID, w.exit
-	c := &crash{watched: w, kind: evCrashed, outcome: "crashed", counted: true, alone: x.wordless()}
+	c := &crash{watched: w, kind: "crashed", outcome: "crashed", counted: true, alone: x.wordless()}
 	notTheTask := func(format string, args ...any) {
-		c.kind, c.outcome, c.counted, c.text = evReclaimed, "reclaimed", false, fmt.Sprintf(format, args...)
+		c.kind, c.outcome, c.counted, c.text = "reclaimed", "reclaimed", false, fmt.Sprintf(format, args...)
 	}
 	switch {
 	case w.gone:
@@ -96,7 +96,7 @@ func (p *pass) classify(w *watched) *crash {
 	case !x.Known:
 		c.text = fmt.Sprintf("pid %d not alive", pid)
 	case x.Signal == 0 && x.Code == exitRateLimited:
-		c.kind, c.outcome, c.counted = evRateLimited, "rate_limited", false
+		c.kind, c.outcome, c.counted = "rate_limited", "rate_limited", false
 		c.text = fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
 		c.extra = object{{"exit_code", exitRateLimited}}
 	case x.Terminated:
@@ -108,7 +108,7 @@ func (p *pass) classify(w *watched) *crash {
 		}
 		c.extra = object{{"exit_kind", "signaled"}, {"exit_code", x.Signal}}
 	case x.Code == 0:
-		c.kind = evProtocol
+		c.kind = "protocol_violation"
 		c.text = "worker exited cleanly (rc=0) without calling kanban_complete or kanban_block: the task would stay running for ever"
 		c.extra = object{{"exit_code", 0}}
 	default:
@@ -130,7 +130,7 @@ func fingerprint(text string) string {
 }
 
 func (p *pass) writeCrash(c *crash, trip int) error {
-	if c.kind == evReclaimed {
+	if c.kind == "reclaimed" {
 		ok, err := p.reclaim(c.watched, Termination{Attempted: true, Terminated: true}, c.text)
 		if ok {
 			p.res.Released = append(p.res.Released, c.ID)

@@ -102,7 +102,7 @@ func TestCrashes(t *testing.T) {
 		if run := b.lastRun(id); run.Outcome != "crashed" || run.Status != "crashed" || run.Error != "pid 71 not alive" || run.WorkerPID != 0 {
 			t.Errorf("%+v", run)
 		}
-		same(t, "events", b.kinds(id), evCreated, evClaimed, evCrashed)
+		same(t, "events", b.kinds(id), "created", "claimed", "crashed")
 		b.sound()
 	})
 	for name, c := range map[string]struct {
@@ -128,7 +128,7 @@ func TestCrashes(t *testing.T) {
 			if task := b.task(id); !strings.Contains(task.LastFailureError, c.text) || task.ConsecutiveFailures != 1 {
 				t.Errorf("%+v", task)
 			}
-			p := b.payload(id, evCrashed)
+			p := b.payload(id, "crashed")
 			for key, want := range c.payload {
 				if p[key] != want {
 					t.Errorf("%v", p)
@@ -140,7 +140,7 @@ func TestCrashes(t *testing.T) {
 		b := newBoard(t)
 		id := b.ready("alpha")
 		b.tick()
-		for n, want := range []string{evSpawned, evGaveUp} { // the other attempt, or no more
+		for n, want := range []string{"spawned", "gave_up"} { // the other attempt, or no more
 			b.exits(id, Exit{Code: 0, At: b.now})
 			same(t, "too early", b.tick().Crashed)
 			b.wantStatus(id, Running)
@@ -157,7 +157,7 @@ func TestCrashes(t *testing.T) {
 			}
 		}
 		b.wantStatus(id, Blocked)
-		if b.count(id, evProtocol) != 2 || b.count(id, evBlocked) != 0 {
+		if b.count(id, "protocol_violation") != 2 || b.count(id, "blocked") != 0 {
 			t.Errorf("%q", b.kinds(id))
 		}
 		ok, err := b.Unblock(t.Context(), b.now, id)
@@ -178,7 +178,7 @@ func TestCrashes(t *testing.T) {
 			b.exec("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = ?, claim_lock = NULL WHERE task_id = ?", b.now.Unix(), id)
 			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ? AND claim_lock = ?", id, lock)
 			same(t, "spawned", spawnedIDs(b.tick()), id)
-			if task := b.task(id); task.ConsecutiveFailures != 0 || b.count(id, evCrashed)+b.count(id, evProtocol) != 0 {
+			if task := b.task(id); task.ConsecutiveFailures != 0 || b.count(id, "crashed")+b.count(id, "protocol_violation") != 0 {
 				t.Errorf("%+v: %+v %q", x, task, b.kinds(id))
 			}
 		}
@@ -231,7 +231,7 @@ func TestCrashes(t *testing.T) {
 			if task.Status != Ready || task.ConsecutiveFailures != 0 || !strings.Contains(task.LastFailureError, "rate-limited (quota wall)") {
 				t.Fatalf("%+v", task)
 			}
-			if b.lastRun(id).Outcome != "rate_limited" || b.payload(id, evRateLimited)["exit_code"] != 75.0 {
+			if b.lastRun(id).Outcome != "rate_limited" || b.payload(id, "rate_limited")["exit_code"] != 75.0 {
 				t.Fatalf("%+v", b.lastRun(id))
 			}
 			b.pass(DefaultCooldown)
@@ -248,7 +248,7 @@ func TestCrashes(t *testing.T) {
 			if want == Running {
 				continue
 			}
-			if p := b.payload(id, evGaveUp); p["limit_source"] != "dispatcher" || p["effective_limit"] != 2.0 || p["failures"] != 2.0 {
+			if p := b.payload(id, "gave_up"); p["limit_source"] != "dispatcher" || p["effective_limit"] != 2.0 || p["failures"] != 2.0 {
 				t.Errorf("%v", p)
 			}
 		}

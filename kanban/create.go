@@ -160,16 +160,16 @@ func (t *tx) create(id string, n NewTask) error {
 	for _, parent := range parents {
 		t.exec("INSERT INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, id)
 	}
-	t.event(id, 0, evCreated, object{
+	t.event(id, 0, "created", object{
 		{"assignee", orNull(n.Assignee)}, {"status", string(status)}, {"parents", parents}, {"tenant", orNull(n.Tenant)},
 		{"branch_name", orNull(n.Branch)}, {"skills", named}, {"goal_mode", n.GoalMode},
 	})
 	if status == Blocked {
 		// Without this event the block would not be sticky and the next pass would undo it.
-		t.event(id, 0, evBlocked, object{{"reason", "created blocked"}})
+		t.event(id, 0, "blocked", object{{"reason", "created blocked"}})
 	}
 	if n.DueAt != 0 {
-		t.event(id, 0, evDueSet, object{{"due_at", n.DueAt}})
+		t.event(id, 0, "due_set", object{{"due_at", n.DueAt}})
 	}
 	return nil
 }

@@ -355,7 +355,7 @@ func TestAdoption(t *testing.T) {
 		b.runner.known[task.CurrentRunID] = Sighting{Sight: Alive, Worker: Worker{PID: task.WorkerPID}}
 		successor(b)
 		b.tick()
-		if got := b.task(id); got.WorkerPID != task.WorkerPID || b.count(id, evSpawned) != 2 {
+		if got := b.task(id); got.WorkerPID != task.WorkerPID || b.count(id, "spawned") != 2 {
 			t.Errorf("%+v", got)
 		}
 	})

@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,12 +54,7 @@ func (d *Dispatcher) procs() Processes {
 	return d.Procs
 }
 
-func (d *Dispatcher) log() *slog.Logger {
-	if d.Log == nil {
-		return slog.Default()
-	}
-	return d.Log
-}
+func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 
 // Tick makes one pass: it releases what is dead, promotes what became possible, claims and starts what is ready. A task whose worker
 // can't be started doesn't stop the others. A dry run releases and promotes, as the contract has it, but assigns, claims and starts
@@ -86,10 +82,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 			defer lock.Release()
 		case opt.DryRun: // what would be started can be said all the same
 			res.SkippedLocked = err == nil
-			if err := p.look(); err != nil {
-				return res, err
-			}
-			return res, p.dispatch(opt)
+			return res, errors.Join(p.look(), p.dispatch(opt))
 		default:
 			res.SkippedLocked = true
 			return res, nil
@@ -267,7 +260,7 @@ func (l *rowLoops) assignDefault(r row) bool {
 	var mine bool
 	err := l.write(func(t *tx) error {
 		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", r.Assignee, r.ID) > 0; mine {
-			t.event(r.ID, 0, evAssigned, object{{"assignee", r.Assignee}, {"source", "kanban.default_assignee"}})
+			t.event(r.ID, 0, "assigned", object{{"assignee", r.Assignee}, {"source", "kanban.default_assignee"}})
 		}
 		return nil
 	})

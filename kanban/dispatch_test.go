@@ -41,7 +41,7 @@ func TestDispatcher(t *testing.T) {
 			t.Errorf("promoted %d", r.Promoted)
 		}
 		b.wantStatus(child, Running)
-		same(t, "events", b.kinds(child), evCreated, evPromoted, evClaimed, evTip, evSpawned)
+		same(t, "events", b.kinds(child), "created", "promoted", "claimed", "tip_scratch_workspace", "spawned")
 	})
 	t.Run("spawn failure releases claim", func(t *testing.T) {
 		b := newBoard(t)
@@ -213,7 +213,7 @@ func TestReviewLane(t *testing.T) {
 		id := inReview(b, "alpha")
 		same(t, "spawned", spawnedIDs(b.tick()), id)
 		same(t, "options", b.runner.jobs[0].Options, "--skills", "sdlc-review")
-		if p := b.payload(id, evClaimed); p["source_status"] != "review" {
+		if p := b.payload(id, "claimed"); p["source_status"] != "review" {
 			t.Errorf("payload %v", p)
 		}
 	})

@@ -26,7 +26,7 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 			set += ", consecutive_failures = 0, last_failure_error = NULL"
 		}
 		t.exec("UPDATE tasks SET "+set+" WHERE id = ?", orNull(who), id)
-		t.event(id, 0, evAssigned, object{{"assignee", orNull(who)}})
+		t.event(id, 0, "assigned", object{{"assignee", orNull(who)}})
 		return nil
 	})
 }
@@ -50,7 +50,7 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 		}
 		if t.exec("INSERT OR IGNORE INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, child) > 0 {
 			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready' AND "+unfinishedParents, child)
-			t.event(child, 0, evLinked, object{{"parent", parent}, {"child", child}})
+			t.event(child, 0, "linked", object{{"parent", parent}, {"child", child}})
 		}
 		return nil
 	})
@@ -60,7 +60,7 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string) (was bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
-			t.event(child, 0, evUnlinked, object{{"parent", parent}, {"child", child}})
+			t.event(child, 0, "unlinked", object{{"parent", parent}, {"child", child}})
 			t.promote([]string{child}, DefaultFailureLimit) // that parent may have been what it waited for
 		}
 		return nil
@@ -79,7 +79,7 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 			return fmt.Errorf("cannot comment on %s: %w", id, err)
 		}
 		comment = t.insert("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
-		t.event(id, 0, evCommented, object{{"author", author}, {"len", utf8.RuneCountInString(body)}})
+		t.event(id, 0, "commented", object{{"author", author}, {"len", utf8.RuneCountInString(body)}})
 		return nil
 	})
 	return comment, err
@@ -135,10 +135,10 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 			}
 		}
 		if len(fields) > 0 {
-			t.event(id, 0, evEdited, object{{"fields", fields}})
+			t.event(id, 0, "edited", object{{"fields", fields}})
 		}
 		if e.Priority != nil {
-			t.event(id, 0, evReprioritized, object{{"priority", *e.Priority}})
+			t.event(id, 0, "reprioritized", object{{"priority", *e.Priority}})
 		}
 		return nil
 	})
@@ -152,7 +152,7 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 		}
 		t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
 		t.closeRun(task.CurrentRunID, as("reclaimed", "archived"))
-		t.event(id, task.CurrentRunID, evArchived, nil)
+		t.event(id, task.CurrentRunID, "archived", nil)
 		t.promoteChildren(id)
 		return nil
 	})

@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -14,10 +15,7 @@ type fault struct {
 }
 
 func (d *Dispatcher) failureLimit() int {
-	if d.Config.FailureLimit > 0 {
-		return d.Config.FailureLimit
-	}
-	return DefaultFailureLimit
+	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }
 
 // effective is the limit that counts for a task, and where it comes from.
@@ -52,11 +50,11 @@ func (t *tx) fail(task Task, why string, f fault, blocks bool) {
 	t.exec("UPDATE tasks SET status = 'blocked' WHERE id = ?", task.ID)
 	run := task.CurrentRunID
 	limit, source := f.effective(task)
-	t.event(task.ID, run, evGaveUp, object{
+	t.event(task.ID, run, "gave_up", object{
 		{"failures", failures}, {"effective_limit", limit}, {"limit_source", source}, {"error", text}, {"trigger_outcome", f.trigger},
 	}.with(f.extra...))
 	if f.trip > 0 && failures < int64(f.limit) {
-		t.event(task.ID, run, evBlocked, object{{"reason", text}})
+		t.event(task.ID, run, "blocked", object{{"reason", text}})
 	}
 }
 
@@ -64,7 +62,7 @@ func (t *tx) fail(task Task, why string, f fault, blocks bool) {
 func (p *pass) spawnFailed(task Task, review bool, why error) error {
 	text := why.Error()
 	ok, err := p.release(&watched{Task: task, review: review}, release{
-		event: evSpawnFailed, outcome: "spawn_failed", why: text,
+		event: "spawn_failed", outcome: "spawn_failed", why: text,
 		payload: object{{"error", clip(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
 		fault:   &fault{limit: p.failureLimit(), trigger: "spawn_failed"},
 	})
@@ -89,7 +87,7 @@ func (p *pass) enforceMaxRuntime() error {
 		elapsed, limit := p.now-w.since, *w.MaxRuntimeSeconds
 		text := fmt.Sprintf("elapsed %s is over the maximum runtime of %s", time.Duration(elapsed)*time.Second, time.Duration(limit)*time.Second)
 		ok, err := p.release(w, release{
-			event: evTimedOut, outcome: "timed_out", why: text, set: ", last_heartbeat_at = NULL",
+			event: "timed_out", outcome: "timed_out", why: text, set: ", last_heartbeat_at = NULL",
 			payload: object{{"pid", w.WorkerPID}, {"elapsed_seconds", elapsed}, {"limit_seconds", limit}, {"sigkill", end.Killed}},
 			fault:   &fault{limit: p.failureLimit(), trigger: "timed_out", extra: object{{"pid", w.WorkerPID}}},
 		})

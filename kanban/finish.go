@@ -57,7 +57,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		verified, phantoms := t.verifyCards(task, c.CreatedCards)
 		if len(phantoms) > 0 {
 			phantom = &PhantomError{id, phantoms}
-			t.event(id, task.CurrentRunID, evPhantomCards, object{
+			t.event(id, task.CurrentRunID, "completion_blocked_hallucination", object{
 				{"phantom_cards", phantoms}, {"verified_cards", verified}, {"summary_preview", orNull(clip(firstLine(summary), 200))},
 			})
 			return nil
@@ -75,7 +75,7 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if len(c.Artifacts) > 0 {
 			payload = payload.with(pair{"artifacts", c.Artifacts})
 		}
-		t.event(id, run, evCompleted, payload)
+		t.event(id, run, "completed", payload)
 		t.doubtReferences(id, run, c)
 		t.promoteChildren(id)
 		return nil
@@ -121,7 +121,7 @@ func (t *tx) doubtReferences(id string, run int64, c Completion) {
 			}
 		}
 		if len(unknown) > 0 {
-			t.event(id, run, evPhantomRefs, object{{"phantom_refs", unknown}, {"source", text[0]}})
+			t.event(id, run, "suspected_hallucinated_references", object{{"phantom_refs", unknown}, {"source", text[0]}})
 			return
 		}
 	}
@@ -129,12 +129,12 @@ func (t *tx) doubtReferences(id string, run int64, c Completion) {
 
 // Block takes a task off the board until somebody unblocks it. A run other than 0 must be the current one.
 func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
-	return s.putAside(ctx, now, id, reason, run, Blocked, evBlocked, []Status{Running, Ready})
+	return s.putAside(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
 }
 
 // Schedule puts a task aside; it is never dispatched from there.
 func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
-	return s.putAside(ctx, now, id, reason, run, Scheduled, evScheduled, []Status{Todo, Ready, Running, Blocked})
+	return s.putAside(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
 }
 
 func (s *Store) putAside(ctx context.Context, now time.Time, id, reason string, run int64, to Status, kind string, from []Status) (bool, error) {
@@ -160,7 +160,7 @@ func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, er
 			to, payload = Todo, object{{"status", string(Todo)}}
 		}
 		t.exec("UPDATE tasks SET status = ?, consecutive_failures = 0, last_failure_error = NULL WHERE id = ?", to, id)
-		t.event(id, 0, evUnblocked, payload)
+		t.event(id, 0, "unblocked", payload)
 		return nil
 	})
 }
@@ -187,7 +187,7 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 		}
 		t.closeLeaked(task)
 		t.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id)
-		t.event(id, 0, evPromotedManual, object{{"actor", orNull(p.Actor)}, {"reason", orNull(p.Reason)}, {"forced", p.Force}})
+		t.event(id, 0, "promoted_manual", object{{"actor", orNull(p.Actor)}, {"reason", orNull(p.Reason)}, {"forced", p.Force}})
 		return nil
 	})
 }

@@ -103,12 +103,12 @@ func (p *pass) guarded(task, reason string) error {
 	}
 	payload := object{{"reason", reason}}
 	said, err := first[bool](p.ctx, p.Store.db, `SELECT kind = ? AND payload IS ? FROM task_events WHERE task_id = ? ORDER BY id DESC LIMIT 1`,
-		evGuarded, encode(payload), task)
+		"respawn_guarded", encode(payload), task)
 	if err != nil || said {
 		return err
 	}
 	return p.write(func(t *tx) error {
-		t.event(task, 0, evGuarded, payload)
+		t.event(task, 0, "respawn_guarded", payload)
 		return nil
 	})
 }

@@ -1,42 +1,5 @@
 package kanban
 
-// The kinds of event that this package writes.
-const (
-	evCreated         = "created"
-	evAssigned        = "assigned"
-	evLinked          = "linked"
-	evUnlinked        = "unlinked"
-	evPromoted        = "promoted"
-	evPromotedManual  = "promoted_manual"
-	evClaimed         = "claimed"
-	evClaimRejected   = "claim_rejected"
-	evClaimExtended   = "claim_extended"
-	evReclaimDeferred = "reclaim_deferred"
-	evReclaimed       = "reclaimed"
-	evSpawned         = "spawned"
-	evSpawnFailed     = "spawn_failed"
-	evHeartbeat       = "heartbeat"
-	evCrashed         = "crashed"
-	evProtocol        = "protocol_violation"
-	evRateLimited     = "rate_limited"
-	evTimedOut        = "timed_out"
-	evStale           = "stale"
-	evGaveUp          = "gave_up"
-	evGuarded         = "respawn_guarded"
-	evCompleted       = "completed"
-	evPhantomCards    = "completion_blocked_hallucination"
-	evPhantomRefs     = "suspected_hallucinated_references"
-	evBlocked         = "blocked"
-	evScheduled       = "scheduled"
-	evUnblocked       = "unblocked"
-	evEdited          = "edited"
-	evReprioritized   = "reprioritized"
-	evCommented       = "commented"
-	evArchived        = "archived"
-	evTip             = "tip_scratch_workspace"
-	evDueSet          = "due_set"
-)
-
 // event appends to a task's history. A nil payload is null; a run of 0 is none.
 func (t *tx) event(task string, run int64, kind string, payload object) {
 	var text any

@@ -19,16 +19,16 @@ func TestFailureLimit(t *testing.T) {
 		if r := b.tick(); len(r.AutoBlocked) != 0 || b.task(id).ConsecutiveFailures != 1 || b.lastRun(id).Outcome != "spawn_failed" {
 			t.Errorf("%+v %+v", r, b.lastRun(id))
 		}
-		if p := b.payload(id, evSpawnFailed); p["error"] != "exec format error" || p["failures"] != 1.0 {
+		if p := b.payload(id, "spawn_failed"); p["error"] != "exec format error" || p["failures"] != 1.0 {
 			t.Errorf("%v", p)
 		}
 		r := b.tick()
 		same(t, "auto-blocked", r.AutoBlocked, id)
 		b.wantStatus(id, Blocked)
-		if b.lastRun(id).Outcome != "gave_up" || b.count(id, evGaveUp) != 1 || b.count(id, "spawn_auto_blocked") != 0 {
+		if b.lastRun(id).Outcome != "gave_up" || b.count(id, "gave_up") != 1 || b.count(id, "spawn_auto_blocked") != 0 {
 			t.Errorf("%+v %q", b.lastRun(id), b.kinds(id))
 		}
-		if p := b.payload(id, evGaveUp); p["limit_source"] != "dispatcher" || p["trigger_outcome"] != "spawn_failed" {
+		if p := b.payload(id, "gave_up"); p["limit_source"] != "dispatcher" || p["trigger_outcome"] != "spawn_failed" {
 			t.Errorf("%v", p)
 		}
 		b.sound()
@@ -88,7 +88,7 @@ func TestFailureLimit(t *testing.T) {
 				b.tick()
 				n++
 			}
-			if p := b.payload(id, evGaveUp); n != c.want || p["limit_source"] != c.source || p["effective_limit"] != float64(c.want) {
+			if p := b.payload(id, "gave_up"); n != c.want || p["limit_source"] != c.source || p["effective_limit"] != float64(c.want) {
 				t.Errorf("%d tries, %v", n, p)
 			}
 		}
@@ -142,7 +142,7 @@ func TestMaxRuntime(t *testing.T) {
 		if task := b.task(id); task.Status != Ready || task.WorkerPID != 0 || task.LastHeartbeatAt != 0 || task.ConsecutiveFailures != 1 {
 			t.Errorf("%+v", task)
 		}
-		p := b.payload(id, evTimedOut)
+		p := b.payload(id, "timed_out")
 		if p["pid"] != 71.0 || p["elapsed_seconds"] != 60.0 || p["limit_seconds"] != 60.0 || p["sigkill"] != false {
 			t.Errorf("%v", p)
 		}
@@ -171,7 +171,7 @@ func TestMaxRuntime(t *testing.T) {
 		if task := b.task(id); task.Status != Running || task.WorkerPID != 71 {
 			t.Errorf("%+v", task)
 		}
-		if p := b.payload(id, evReclaimDeferred); p["reason"] != "max_runtime_worker_alive" {
+		if p := b.payload(id, "reclaim_deferred"); p["reason"] != "max_runtime_worker_alive" {
 			t.Errorf("%v", p)
 		}
 		b.procs.survives[71] = false
@@ -232,7 +232,7 @@ func TestStale(t *testing.T) {
 			if task := b.task(id); task.Status != Ready || task.ConsecutiveFailures != 0 || b.lastRun(id).Outcome != "stale" {
 				t.Errorf("%+v", task)
 			}
-			if p := b.payload(id, evStale); p["timeout_seconds"] != 14400.0 || p["pid"] != 71.0 || p["terminated"] != true {
+			if p := b.payload(id, "stale"); p["timeout_seconds"] != 14400.0 || p["pid"] != 71.0 || p["terminated"] != true {
 				t.Errorf("%v", p)
 			}
 		})
@@ -255,7 +255,7 @@ func TestStale(t *testing.T) {
 		b.procs.survives[71] = true
 		b.pass(2 * time.Minute)
 		same(t, "stale", b.tick().Stale)
-		if p := b.payload(id, evReclaimDeferred); p["reason"] != "heartbeat_stale_worker_alive" {
+		if p := b.payload(id, "reclaim_deferred"); p["reason"] != "heartbeat_stale_worker_alive" {
 			t.Errorf("%v", p)
 		}
 	})
@@ -279,7 +279,7 @@ func TestPromotion(t *testing.T) {
 			n, err := b.RecomputeReady(t.Context(), b.now, c.limit)
 			must(t, err)
 			b.wantStatus(id, c.want)
-			if task := b.task(id); task.ConsecutiveFailures != int64(c.failures) || n != b.count(id, evPromoted) {
+			if task := b.task(id); task.ConsecutiveFailures != int64(c.failures) || n != b.count(id, "promoted") {
 				t.Errorf("%+v, %d promoted", task, n)
 			}
 		}
@@ -397,7 +397,7 @@ func TestRespawnGuardInATick(t *testing.T) {
 	b.exec("UPDATE tasks SET last_failure_error = '403 Forbidden' WHERE id = ?", id)
 	r := b.dry()
 	same(t, "guarded in a dry run", r.RespawnGuarded, Guarded{id, guardAuth})
-	if b.count(id, evGuarded) != 0 {
+	if b.count(id, "respawn_guarded") != 0 {
 		t.Error("a dry run wrote an event")
 	}
 	r = b.tick()
@@ -405,12 +405,12 @@ func TestRespawnGuardInATick(t *testing.T) {
 	same(t, "spawned", spawnedIDs(r), clean)
 	same(t, "auto-blocked", r.AutoBlocked)
 	b.wantStatus(id, Ready)
-	if p := b.payload(id, evGuarded); p["reason"] != guardAuth {
+	if p := b.payload(id, "respawn_guarded"); p["reason"] != guardAuth {
 		t.Errorf("%v", p)
 	}
 	b.tick()
 	b.tick()
-	if n := b.count(id, evGuarded); n != 1 { // Q: the snapshot writes one for each tick
+	if n := b.count(id, "respawn_guarded"); n != 1 { // Q: the snapshot writes one for each tick
 		t.Errorf("%d events for one spell", n)
 	}
 }

@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,10 +15,7 @@ import (
 )
 
 func (c Config) rotateBytes() int64 {
-	if c.RotateBytes < 1 {
-		return DefaultRotateBytes
-	}
-	return c.RotateBytes
+	return cmp.Or(max(c.RotateBytes, 0), DefaultRotateBytes)
 }
 
 func (c Config) logBackups() int {

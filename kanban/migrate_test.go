@@ -82,7 +82,7 @@ func TestMigration(t *testing.T) {
 	for _, e := range events {
 		kinds = append(kinds, e.Kind)
 	}
-	same(t, "kinds", kinds, evPromoted, evReprioritized, evGaveUp)
+	same(t, "kinds", kinds, "promoted", "reprioritized", "gave_up")
 	cursors, err := read[int64](t.Context(), s.db, "SELECT last_event_id FROM kanban_notify_subs ORDER BY chat_id")
 	must(t, err)
 	same(t, "cursors", cursors, 12, 0)

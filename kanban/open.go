@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/pause"
 )
 
 // Options say how a board is opened. The zero value is the contract.
@@ -85,9 +88,7 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 	if opt.Env == nil {
 		opt.Env = os.Getenv
 	}
-	if opt.Log == nil {
-		opt.Log = slog.Default()
-	}
+	opt.Log = cmp.Or(opt.Log, slog.Default())
 	if opt.BusyTimeout <= 0 {
 		opt.BusyTimeout = DefaultBusyTimeout
 		if ms, err := strconv.Atoi(opt.Env.trimmed("HERMES_KANBAN_BUSY_TIMEOUT_MS")); err == nil && ms > 0 {
@@ -101,12 +102,8 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 		}
 		opt.Host = host
 	}
-	if opt.initWait == 0 {
-		opt.initWait = maxInitWait
-	}
-	if opt.PID == 0 {
-		opt.PID = os.Getpid()
-	}
+	opt.initWait = cmp.Or(opt.initWait, maxInitWait)
+	opt.PID = cmp.Or(opt.PID, os.Getpid())
 	s := &Store{paths: paths, opt: opt}
 	if err := s.open(ctx); err != nil {
 		_ = s.Close()
@@ -189,72 +186,57 @@ func (s *Store) openReadOnly(ctx context.Context, size int64) error {
 
 // attach connects to the file. Mode "rwc" makes a file that isn't there.
 func (s *Store) attach(ctx context.Context, mode string) (err error) {
-	path := s.paths.DB
-	if s.db, err = connect(path, mode, s.opt.BusyTimeout); err != nil {
-		return fmt.Errorf("cannot open board %s: %w", path, err)
+	if s.db, err = connect(s.paths.DB, mode, s.opt.BusyTimeout); err == nil {
+		_, err = first[int](ctx, s.db, "SELECT count(*) FROM sqlite_master")
 	}
-	var tables int
-	if err := s.db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master").Scan(&tables); err != nil {
-		return fmt.Errorf("cannot open board %s: %w", path, err)
+	if err == nil {
+		s.raw, err = openRegular(s.paths.DB)
 	}
-	if s.raw, err = openRegular(path); err != nil {
-		return fmt.Errorf("cannot open board %s: %w", path, err)
+	return s.cannotOpen(err)
+}
+
+func (s *Store) cannotOpen(err error) error {
+	if err != nil {
+		return fmt.Errorf("cannot open board %s: %w", s.paths.DB, err)
 	}
 	return nil
 }
 
 // lockInit takes the lock that keeps first opens of several processes apart, or gives up after a while.
 func (s *Store) lockInit(ctx context.Context) *Lock {
-	deadline := time.NewTimer(s.opt.initWait)
-	defer deadline.Stop()
-	poll := time.NewTicker(50 * time.Millisecond)
-	defer poll.Stop()
+	ctx, cancel := context.WithTimeout(ctx, s.opt.initWait)
+	defer cancel()
 	for {
 		lock, held, err := TryLock(s.paths.initLock())
 		if held {
 			return lock
 		}
-		if err != nil {
-			s.opt.Log.Warn("opening the board without its init lock", "path", s.paths.initLock(), "error", err)
-			return nil
-		}
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return nil
-		case <-deadline.C:
-			s.opt.Log.Warn("opening the board without its init lock: somebody holds it", "path", s.paths.initLock())
+		if err != nil || !pause.For(ctx, 50*time.Millisecond) {
+			s.opt.Log.Warn("opening the board without its init lock", "path", s.paths.initLock(), "error", cmp.Or(err, errHeld))
 			return nil
 		}
 	}
 }
 
+var errHeld = errors.New("another program holds it")
+
 var warnNoWAL sync.Once
 
 // journal turns the write-ahead log on, where the file system can do it.
 func (s *Store) journal(ctx context.Context) error {
-	var mode string
-	if err := s.db.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
-		return fmt.Errorf("cannot open board %s: %w", s.paths.DB, err)
+	mode, err := first[string](ctx, s.db, "PRAGMA journal_mode")
+	if err != nil || strings.EqualFold(mode, "wal") {
+		return s.cannotOpen(err)
 	}
-	if strings.EqualFold(mode, "wal") {
-		return nil
-	}
-	err := s.db.QueryRowContext(ctx, "PRAGMA journal_mode = WAL").Scan(&mode)
-	switch {
-	case err == nil && strings.EqualFold(mode, "wal"):
-		return nil
-	case busy(err):
-		return fmt.Errorf("cannot open board %s: %w", s.paths.DB, err)
+	mode, err = first[string](ctx, s.db, "PRAGMA journal_mode = WAL")
+	if strings.EqualFold(mode, "wal") || busy(err) {
+		return s.cannotOpen(err)
 	}
 	warnNoWAL.Do(func() {
 		s.opt.Log.Warn("the board's file system has no write-ahead log; readers and writers wait for each other", "path", s.paths.DB, "error", err)
 	})
-	err = s.db.QueryRowContext(ctx, "PRAGMA journal_mode = DELETE").Scan(&mode)
-	if err != nil {
-		return fmt.Errorf("cannot open board %s: %w", s.paths.DB, err)
-	}
-	return nil
+	_, err = first[string](ctx, s.db, "PRAGMA journal_mode = DELETE")
+	return s.cannotOpen(err)
 }
 
 // Close closes the file. A store that isn't closed keeps descriptors.
@@ -296,7 +278,6 @@ func (s *Store) Claimer() string { return s.opt.Host + ":" + strconv.Itoa(s.opt.
 func (s *Store) hostLocal(lock string) bool { return strings.HasPrefix(lock, s.opt.Host+":") }
 
 // DataVersion changes whenever another connection has changed the board.
-func (s *Store) DataVersion(ctx context.Context) (v int64, err error) {
-	err = s.db.QueryRowContext(ctx, "PRAGMA data_version").Scan(&v)
-	return v, err
+func (s *Store) DataVersion(ctx context.Context) (int64, error) {
+	return first[int64](ctx, s.db, "PRAGMA data_version")
 }

@@ -94,7 +94,7 @@ func TestAssignAndLink(t *testing.T) {
 	must(t, b.Link(t.Context(), b.now, y, z))
 	b.wantStatus(y, Todo)
 	b.wantStatus(z, Todo)
-	if n := b.count(z, evLinked); n != 1 {
+	if n := b.count(z, "linked"); n != 1 {
 		t.Errorf("%d linked events", n)
 	}
 	if got := b.events(y)[1].Payload; got != `{"parent": "`+x+`", "child": "`+y+`"}` {
@@ -151,7 +151,7 @@ func TestComplete(t *testing.T) {
 	}
 	same(t, "phantoms", phantom.Phantoms, foreign, "t_00000000")
 	b.wantStatus(id, Ready)
-	if p := b.payload(id, evPhantomCards); len(p["phantom_cards"].([]any)) != 2 || p["summary_preview"] != "x" {
+	if p := b.payload(id, "completion_blocked_hallucination"); len(p["phantom_cards"].([]any)) != 2 || p["summary_preview"] != "x" {
 		t.Errorf("%v", p)
 	}
 	summary := strings.Repeat("s", 500) + "\nsee t_deadbeef and " + made
@@ -163,11 +163,11 @@ func TestComplete(t *testing.T) {
 	}
 	want := `{"result_len": 2, "summary": "` + strings.Repeat("s", 400) + `", "verified_cards": ["` + made + `", "` + child + `"], "artifacts": ["f"]}`
 	for _, e := range b.events(id) {
-		if e.Kind == evCompleted && e.Payload != want {
+		if e.Kind == "completed" && e.Payload != want {
 			t.Errorf("payload %s", e.Payload)
 		}
 	}
-	if p := b.payload(id, evPhantomRefs); p["source"] != "summary" || len(p["phantom_refs"].([]any)) != 1 {
+	if p := b.payload(id, "suspected_hallucinated_references"); p["source"] != "summary" || len(p["phantom_refs"].([]any)) != 1 {
 		t.Errorf("%v", p)
 	}
 	if run := b.lastRun(id); run.Outcome != "completed" || run.Status != "done" || run.StartedAt != run.EndedAt || run.Metadata != `{"a":1}` || run.Summary != summary {
@@ -183,7 +183,7 @@ func TestAside(t *testing.T) {
 	id := b.ready("alpha")
 	b.claim(id)
 	ok, err := b.Block(t.Context(), b.now, id, "why?", 0)
-	if must(t, err); !ok || b.lastRun(id).Outcome != "blocked" || b.payload(id, evBlocked)["reason"] != "why?" {
+	if must(t, err); !ok || b.lastRun(id).Outcome != "blocked" || b.payload(id, "blocked")["reason"] != "why?" {
 		t.Errorf("%v %+v", ok, b.lastRun(id))
 	}
 	if ok, _ := b.Block(t.Context(), b.now, id, "again", 0); ok {
@@ -198,7 +198,7 @@ func TestAside(t *testing.T) {
 	parent := b.ready("orion-cc")
 	must(t, b.Link(t.Context(), b.now, parent, id))
 	ok, err = b.Unblock(t.Context(), b.now, id)
-	if must(t, err); !ok || b.payload(id, evUnblocked)["status"] != "todo" {
+	if must(t, err); !ok || b.payload(id, "unblocked")["status"] != "todo" {
 		t.Error("not unblocked to todo")
 	}
 	b.wantStatus(id, Todo)
@@ -212,7 +212,7 @@ func TestAside(t *testing.T) {
 	b.wantStatus(id, Todo)
 	must(t, b.Promote(t.Context(), b.now, id, Promotion{Force: true, Actor: "me", Reason: "now"}))
 	b.wantStatus(id, Ready)
-	if p := b.payload(id, evPromotedManual); p["actor"] != "me" || p["reason"] != "now" || p["forced"] != true {
+	if p := b.payload(id, "promoted_manual"); p["actor"] != "me" || p["reason"] != "now" || p["forced"] != true {
 		t.Errorf("%v", p)
 	}
 	if err := b.Promote(t.Context(), b.now, id, Promotion{}); err == nil {
@@ -231,7 +231,7 @@ func TestArchiveAndDelete(t *testing.T) {
 	b.claim(id)
 	_, err := b.AddComment(t.Context(), b.now, id, "user", " hello ")
 	must(t, err)
-	if p := b.payload(id, evCommented); p["author"] != "user" || p["len"] != 5.0 {
+	if p := b.payload(id, "commented"); p["author"] != "user" || p["len"] != 5.0 {
 		t.Errorf("%v", p)
 	}
 	for _, bad := range [][2]string{{"", "x"}, {"x", " "}} {
@@ -279,7 +279,7 @@ func TestEditAndStats(t *testing.T) {
 	if must(t, err); !ok || b.task(id).Title != "new" || b.task(id).Priority != 3 {
 		t.Errorf("%v %+v", ok, b.task(id))
 	}
-	same(t, "events", b.kinds(id), evCreated, evEdited, evReprioritized)
+	same(t, "events", b.kinds(id), "created", "edited", "reprioritized")
 	for _, e := range []Edit{{}, {Title: new(" ")}} {
 		if _, err := b.Edit(t.Context(), b.now, id, e); err == nil {
 			t.Errorf("%+v was taken", e)

@@ -32,7 +32,7 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 	for _, id := range ids {
 		if t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit) > 0 {
-			t.event(id, 0, evPromoted, nil)
+			t.event(id, 0, "promoted", nil)
 			promoted++
 		}
 	}

@@ -36,7 +36,7 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 			return nil
 		}
 		blocked = r.fault != nil && r.fault.blocks(w.Task)
-		if blocked && r.event == evSpawnFailed {
+		if blocked && r.event == "spawn_failed" {
 			r.event, r.outcome = "", "gave_up"
 		}
 		t.closeRun(w.CurrentRunID, as(r.outcome, r.why))
@@ -97,7 +97,7 @@ func (p *pass) end(list []*watched, survives string, gone func(*watched, Termina
 		expires := p.now + survivorDefers
 		errs = append(errs, p.write(func(t *tx) error {
 			if t.extend(w.ID, w.ClaimLock, expires, "") {
-				t.event(w.ID, w.CurrentRunID, evReclaimDeferred,
+				t.event(w.ID, w.CurrentRunID, "reclaim_deferred",
 					object{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.info(end)...))
 			}
 			return nil
@@ -111,7 +111,7 @@ func (p *pass) extend(w *watched) error {
 	w.ClaimExpires = p.now + p.Store.ttl(0)
 	return p.write(func(t *tx) error {
 		if t.extend(w.ID, w.ClaimLock, w.ClaimExpires, " AND claim_expires = ?", was) {
-			t.event(w.ID, w.CurrentRunID, evClaimExtended, object{
+			t.event(w.ID, w.CurrentRunID, "claim_extended", object{
 				{"reason", "pid_alive"}, {"worker_pid", w.WorkerPID}, {"claim_lock", w.ClaimLock}, {"claim_expires_was", was},
 				{"claim_expires_now", w.ClaimExpires}, {"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
 			})
@@ -123,7 +123,7 @@ func (p *pass) extend(w *watched) error {
 // reclaim takes a claim back without counting a failure.
 func (p *pass) reclaim(w *watched, end Termination, why string) (bool, error) {
 	info := w.info(end)
-	return p.release(w, release{event: evReclaimed, outcome: "reclaimed", why: why, unmoved: true, payload: object{
+	return p.release(w, release{event: "reclaimed", outcome: "reclaimed", why: why, unmoved: true, payload: object{
 		{"stale_lock", orNull(w.ClaimLock)}, {"worker_pid", orNull(w.WorkerPID)}, {"claim_expires", orNull(w.ClaimExpires)},
 		{"last_heartbeat_at", orNull(w.LastHeartbeatAt)}, {"now", p.now}, {"host_local", w.local}, {"heartbeat_stale", p.heartbeatStale(w)},
 	}.with(info[0], info[2], info[3], info[4])})
@@ -147,7 +147,7 @@ func (p *pass) detectStale() error {
 		if w.LastHeartbeatAt != 0 {
 			age = p.now - w.LastHeartbeatAt
 		}
-		ok, err := p.release(w, release{event: evStale, outcome: "stale", why: "no sign of life", payload: object{
+		ok, err := p.release(w, release{event: "stale", outcome: "stale", why: "no sign of life", payload: object{
 			{"elapsed_seconds", p.now - w.since}, {"last_heartbeat_at", orNull(w.LastHeartbeatAt)}, {"heartbeat_age_seconds", age},
 			{"timeout_seconds", limit}, {"pid", orNull(w.WorkerPID)},
 		}.with(w.info(end)...)})
@@ -190,7 +190,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 		why += ": " + reason
 	}
 	ok, err = p.release(w, release{
-		event: evReclaimed, outcome: "reclaimed", why: why, set: ", consecutive_failures = 0",
+		event: "reclaimed", outcome: "reclaimed", why: why, set: ", consecutive_failures = 0",
 		payload: object{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.info(end)...),
 	})
 	if ok || err != nil {

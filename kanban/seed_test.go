@@ -30,11 +30,11 @@ func TestDefaultAssignee(t *testing.T) {
 		if len(r.Spawned) != 1 || r.Spawned[0].Assignee != "default" || b.task(id).Assignee != "default" {
 			t.Errorf("spawned %+v, assignee %q", r.Spawned, b.task(id).Assignee)
 		}
-		if n := b.count(id, evAssigned); n != 1 {
+		if n := b.count(id, "assigned"); n != 1 {
 			t.Errorf("%d assigned events", n)
 		}
 		for _, e := range b.events(id) {
-			if want := `{"assignee": "default", "source": "kanban.default_assignee"}`; e.Kind == evAssigned && e.Payload != want {
+			if want := `{"assignee": "default", "source": "kanban.default_assignee"}`; e.Kind == "assigned" && e.Payload != want {
 				t.Errorf("payload %s", e.Payload)
 			}
 		}
@@ -94,7 +94,7 @@ func TestDefaultAssignee(t *testing.T) {
 		same(t, "spawned", spawnedIDs(r), first)
 		same(t, "auto-assigned", r.AutoAssigned, second)
 		same(t, "capped", r.SkippedCapped, Capped{second, "alpha", 1})
-		if r = b.tick(); len(r.AutoAssigned) != 0 || b.count(second, evAssigned) != 1 {
+		if r = b.tick(); len(r.AutoAssigned) != 0 || b.count(second, "assigned") != 1 {
 			t.Error("it was assigned again")
 		}
 	})

@@ -3,6 +3,7 @@ package kanban
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -96,7 +97,7 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	return p.write(func(t *tx) error {
 		t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run)
 		t.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ? AND ended_at IS NULL", pid, run)
-		t.event(task, run, evSpawned, object{{"pid", pid}})
+		t.event(task, run, "spawned", object{{"pid", pid}})
 		return nil
 	})
 }
@@ -124,60 +125,47 @@ func (p *pass) job(task Task, review bool) Job {
 	if err := rotate(log, p.Config.rotateBytes(), p.Config.logBackups()); err != nil {
 		p.log().Warn("cannot rotate a worker's log", "path", log, "error", err)
 	}
-	job := Job{Ref: p.Dispatcher.ref(task), Profile: who, Options: options, Vars: p.worker(task, who), Log: log}
+	job := Job{Ref: p.Dispatcher.ref(task), Profile: who, Options: options, Log: log}
 	if st, err := os.Stat(task.WorkspacePath); err == nil && st.IsDir() {
 		job.Dir = task.WorkspacePath
 	}
+	job.Vars = p.worker(task, who, job.Dir)
 	return job
 }
 
 // worker returns the variables by which the agent knows that it is a worker, and of what.
-func (p *pass) worker(task Task, who string) vars {
-	env := make(vars)
-	paths := p.Store.paths
+func (p *pass) worker(task Task, who, dir string) map[string]string {
+	optional := map[string]string{"HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
+	if filepath.IsAbs(dir) {
+		optional["TERMINAL_CWD"] = dir
+	}
 	if p.Spawn.ProfileDir != nil {
-		if home := p.Spawn.ProfileDir(who); home != "" {
-			env.set("HERMES_HOME", home)
-		}
+		optional["HERMES_HOME"] = p.Spawn.ProfileDir(who)
 	}
-	env.set("HERMES_PROFILE", who)
-	env.setIf("HERMES_TENANT", task.Tenant)
-	env.set("HERMES_KANBAN_TASK", task.ID)
-	env.set("HERMES_KANBAN_WORKSPACE", task.WorkspacePath)
-	if st, err := os.Stat(task.WorkspacePath); err == nil && st.IsDir() && filepath.IsAbs(task.WorkspacePath) {
-		env.set("TERMINAL_CWD", task.WorkspacePath)
-	}
-	env.setIf("HERMES_KANBAN_BRANCH", task.Branch)
-	env.set("HERMES_KANBAN_RUN_ID", strconv.FormatInt(task.CurrentRunID, 10))
-	env.set("HERMES_KANBAN_CLAIM_LOCK", task.ClaimLock)
 	if task.GoalMode {
-		env.set("HERMES_KANBAN_GOAL_MODE", "1")
+		optional["HERMES_KANBAN_GOAL_MODE"] = "1"
 		if task.GoalMaxTurns != nil {
-			env.set("HERMES_KANBAN_GOAL_MAX_TURNS", strconv.FormatInt(*task.GoalMaxTurns, 10))
+			optional["HERMES_KANBAN_GOAL_MAX_TURNS"] = strconv.FormatInt(*task.GoalMaxTurns, 10)
 		}
 	}
 	if task.MaxRuntimeSeconds != nil {
 		limit := max(1, *task.MaxRuntimeSeconds-30)
 		for _, name := range []string{"TERMINAL_TIMEOUT", "TERMINAL_MAX_FOREGROUND_TIMEOUT"} {
 			if n, err := strconv.ParseInt(strings.TrimSpace(proc.Getenv(p.Spawn.Environ, name)), 10, 64); err != nil || n < limit {
-				env.set(name, strconv.FormatInt(limit, 10))
+				optional[name] = strconv.FormatInt(limit, 10)
 			}
 		}
 	}
-	env.set("HERMES_KANBAN_DB", paths.DB)
-	env.set("HERMES_KANBAN_WORKSPACES_ROOT", paths.Workspaces)
-	env.set("HERMES_KANBAN_BOARD", paths.Board)
-	return env
-}
-
-// vars are the variables that are a worker's own.
-type vars map[string]string
-
-// set drops what no process can be given.
-func (v vars) set(name, value string) { v[name] = strings.ReplaceAll(value, "\x00", "") }
-
-func (v vars) setIf(name, value string) {
-	if value != "" {
-		v.set(name, value)
+	paths := p.Store.paths
+	env := map[string]string{
+		"HERMES_PROFILE": who, "HERMES_KANBAN_TASK": task.ID, "HERMES_KANBAN_WORKSPACE": task.WorkspacePath,
+		"HERMES_KANBAN_RUN_ID": strconv.FormatInt(task.CurrentRunID, 10), "HERMES_KANBAN_CLAIM_LOCK": task.ClaimLock,
+		"HERMES_KANBAN_DB": paths.DB, "HERMES_KANBAN_WORKSPACES_ROOT": paths.Workspaces, "HERMES_KANBAN_BOARD": paths.Board,
 	}
+	maps.DeleteFunc(optional, func(_, value string) bool { return value == "" })
+	maps.Copy(env, optional)
+	for name, value := range env { // no process can be given such a byte
+		env[name] = strings.ReplaceAll(value, "\x00", "")
+	}
+	return env
 }

@@ -46,7 +46,7 @@ func TestSpawn(t *testing.T) {
 		if job.Log != b.paths.Log(id) || job.Dir != task.WorkspacePath || job.Run != task.CurrentRunID {
 			t.Errorf("%+v", job)
 		}
-		if p := b.payload(id, evSpawned); p["pid"] != float64(task.WorkerPID) || b.lastRun(id).WorkerPID != task.WorkerPID {
+		if p := b.payload(id, "spawned"); p["pid"] != float64(task.WorkerPID) || b.lastRun(id).WorkerPID != task.WorkerPID {
 			t.Errorf("%v", p)
 		}
 	})
@@ -113,7 +113,7 @@ func TestSpawn(t *testing.T) {
 	t.Run("TERMINAL_CWD needs an existing directory", func(t *testing.T) {
 		b := newBoard(t)
 		p := &pass{Dispatcher: b.d, res: &Result{}, ctx: t.Context()}
-		if got, set := p.worker(Task{WorkspacePath: "/no/such/place"}, "alpha")["TERMINAL_CWD"]; set {
+		if got, set := p.job(Task{ID: "t_1", WorkspacePath: "/no/such/place"}, false).Vars["TERMINAL_CWD"]; set {
 			t.Errorf("%q", got)
 		}
 	})

@@ -262,11 +262,11 @@ func stormAccount(t *testing.T, s *Store) {
 			must(t, json.Unmarshal([]byte(e.Payload), &p))
 		}
 		next := map[string]Status{
-			evCreated: p.Status, evPromoted: Ready, evPromotedManual: Ready, evClaimed: Running, evClaimRejected: Todo, evReclaimed: Ready, evCrashed: Ready,
-			evProtocol: Ready, evRateLimited: Ready, evTimedOut: Ready, evStale: Ready, evSpawnFailed: Ready, evGaveUp: Blocked, evBlocked: Blocked,
-			evCompleted: Done, evScheduled: Scheduled, evArchived: Archived,
+			"created": p.Status, "promoted": Ready, "promoted_manual": Ready, "claimed": Running, "claim_rejected": Todo, "reclaimed": Ready, "crashed": Ready,
+			"protocol_violation": Ready, "rate_limited": Ready, "timed_out": Ready, "stale": Ready, "spawn_failed": Ready, "gave_up": Blocked, "blocked": Blocked,
+			"completed": Done, "scheduled": Scheduled, "archived": Archived,
 		}[e.Kind]
-		if e.Kind == evUnblocked {
+		if e.Kind == "unblocked" {
 			if next = p.Status; next == "" {
 				next = Ready
 			}
@@ -275,17 +275,17 @@ func stormAccount(t *testing.T, s *Store) {
 			status[e.TaskID] = next
 			loose[e.TaskID] = false
 		}
-		loose[e.TaskID] = loose[e.TaskID] || e.Kind == evLinked
+		loose[e.TaskID] = loose[e.TaskID] || e.Kind == "linked"
 		switch e.Kind {
-		case evClaimed:
+		case "claimed":
 			claims[e.RunID]++
-		case evReclaimed, evCrashed, evProtocol, evRateLimited, evTimedOut, evStale, evSpawnFailed, evCompleted, evScheduled, evArchived:
+		case "reclaimed", "crashed", "protocol_violation", "rate_limited", "timed_out", "stale", "spawn_failed", "completed", "scheduled", "archived":
 			ends[e.RunID]++
-		case evBlocked:
+		case "blocked":
 			if !tripped[e.RunID] { // else it makes the block sticky that gave_up tells of
 				ends[e.RunID]++
 			}
-		case evGaveUp:
+		case "gave_up":
 			tripped[e.RunID] = true
 			if strings.Contains(e.Payload, `"trigger_outcome": "spawn_failed"`) {
 				ends[e.RunID]++

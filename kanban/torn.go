@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"hinit/internal/pause"
 )
 
 // TornError says that a file is shorter than its header says, after a commit that reported success.
@@ -27,25 +29,13 @@ const tornWait = 2 * time.Second
 // checkLength compares the header's page count with the size of the file. Pages that the file lacks and the log has are no loss.
 // A process that dies in a checkpoint, or finds the disk full, leaves them there, and the next checkpoint writes them.
 func (s *Store) checkLength(ctx context.Context) error {
-	err := s.torn()
-	if err == nil {
-		return nil
-	}
-	deadline := time.NewTimer(tornWait)
-	defer deadline.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for err != nil {
-		select {
-		case <-deadline.C:
+	ctx, cancel := context.WithTimeout(ctx, tornWait)
+	defer cancel()
+	for {
+		if err := s.torn(); err == nil || !pause.For(ctx, 20*time.Millisecond) {
 			return err
-		case <-ctx.Done():
-			return err
-		case <-poll.C:
-			err = s.torn()
 		}
 	}
-	return nil
 }
 
 func (s *Store) torn() error {

@@ -130,7 +130,7 @@ func (p *pass) tip(task Task) {
 	}
 	_ = f.Close()
 	err = p.write(func(t *tx) error {
-		t.event(task.ID, task.CurrentRunID, evTip, object{{
+		t.event(task.ID, task.CurrentRunID, "tip_scratch_workspace", object{{
 			"message", "this task works in a scratch directory, which is removed when it is done; " +
 				"keep files with workspace kind dir or worktree",
 		}})

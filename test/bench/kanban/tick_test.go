@@ -43,7 +43,9 @@ func (r *runner) End(_ context.Context, refs []kanban.Ref, _ time.Duration) []ka
 	return make([]kanban.Termination, len(refs))
 }
 
-func (*runner) Withdraw(context.Context, kanban.Ref) (kanban.Sighting, error) { return kanban.Sighting{}, nil }
+func (*runner) Withdraw(context.Context, kanban.Ref) (kanban.Sighting, error) {
+	return kanban.Sighting{}, nil
+}
 
 func (*runner) Left(kanban.Ref) ([]int, bool) { return nil, true }
 
