@@ -53,10 +53,14 @@ func backup(c *call) action {
 	}
 }
 
-// examination is what doctor has found so far.
+// examination is what doctor looks at, and what it has found so far.
 type examination struct {
 	*call
-	findings client.Findings
+	*kanban.Store
+	findings       client.Findings
+	cfg            kanban.Config
+	ready, running []kanban.Task
+	host           string // as the claims of this host have it
 }
 
 func doctor(c *call) action {
@@ -72,9 +76,9 @@ func doctor(c *call) action {
 			x.findings.Failed("file", "%v", cmp.Or(kanban.Plainly(err), err.Error()))
 		default:
 			x.findings.OK("file", "%s is sound", s.Paths().DB)
-			err = x.examine(ctx, s)
-			_ = s.Close() // nothing was written
-			if err != nil {
+			x.Store = s
+			defer s.Close()
+			if err := x.examine(ctx); err != nil {
 				return err
 			}
 		}
@@ -93,50 +97,49 @@ func doctor(c *call) action {
 }
 
 // examine checks an open board for faults.
-func (x *examination) examine(ctx context.Context, s *kanban.Store) error {
-	cfg, warnings, err := kanban.ReadConfig(x.configPath())
-	if err != nil {
+func (x *examination) examine(ctx context.Context) (err error) {
+	var warnings []string
+	if x.cfg, warnings, err = kanban.ReadConfig(x.configPath()); err != nil {
 		x.findings.Warning("config", "%v; the defaults apply", err)
 	}
 	for _, w := range warnings {
 		x.findings.Warning("config", "%s", w)
 	}
-	ready, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Ready})
-	if err != nil {
-		return err
+	x.host, _, _ = strings.Cut(x.Claimer(), ":")
+	for status, tasks := range map[kanban.Status]*[]kanban.Task{kanban.Ready: &x.ready, kanban.Running: &x.running} {
+		if *tasks, err = x.Tasks(ctx, kanban.Filter{Status: status}); err != nil {
+			return err
+		}
 	}
-	running, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Running})
-	if err != nil {
-		return err
+	for _, check := range []func(context.Context) error{x.file, x.assignees, x.claims, x.workers, x.held, x.dispatchers} {
+		if err := check(ctx); err != nil {
+			return err
+		}
 	}
-	if err := s.Writable(ctx); err != nil {
-		users, _ := lockHolders(s.Paths().DB + "-shm")
+	return nil
+}
+
+// file finds what is wrong with the board's file.
+func (x *examination) file(ctx context.Context) error {
+	if err := x.Writable(ctx); err != nil {
+		users, _ := lockHolders(x.Paths().DB + "-shm")
 		users = slices.DeleteFunc(users, func(pid int) bool { return pid == os.Getpid() })
 		why, _, _ := strings.Cut(cmp.Or(kanban.Plainly(err), err.Error()), "; try again")
 		x.findings.Failed("file", "%s; processes that have it open: %v", why, users)
 	}
-	x.assignees(ready, cfg)
-	x.claims(running, s)
-	if misfits, err := s.Misfits(ctx); err != nil {
-		return err
-	} else if len(misfits) > 0 {
+	misfits, err := x.Misfits(ctx)
+	if len(misfits) > 0 {
 		x.findings.Failed("file", "%s: no number, and read as one; mend it with sqlite3", some(misfits))
 	}
-	if err := x.workers(ctx, s); err != nil {
-		return err
-	}
-	if err := x.held(ctx, ready, s); err != nil {
-		return err
-	}
-	return x.dispatchers(ctx, ready, s)
+	return err
 }
 
 // assignees finds ready tasks that no worker can be started for.
-func (x *examination) assignees(ready []kanban.Task, cfg kanban.Config) {
+func (x *examination) assignees(context.Context) error {
 	profiles := kanban.ProfileDirs(x.boards().Root)
 	var nobody []string
 	strangers := make(map[string][]string)
-	for _, t := range ready {
+	for _, t := range x.ready {
 		who := strings.TrimSpace(t.Assignee)
 		if who == "" {
 			nobody = append(nobody, t.ID)
@@ -144,13 +147,12 @@ func (x *examination) assignees(ready []kanban.Task, cfg kanban.Config) {
 			strangers[who] = append(strangers[who], t.ID)
 		}
 	}
-	fallback := strings.TrimSpace(cfg.DefaultAssignee)
-	is, _ := profiles.Exists(strings.ToLower(fallback))
-	switch {
-	case fallback != "" && !is:
-		x.findings.Warning("assignee", "kanban.default_assignee is %q, which is no profile, so it counts as none", fallback)
-	case fallback != "":
-		nobody = nil
+	if fallback := strings.TrimSpace(x.cfg.DefaultAssignee); fallback != "" {
+		if is, _ := profiles.Exists(strings.ToLower(fallback)); is {
+			nobody = nil
+		} else {
+			x.findings.Warning("assignee", "kanban.default_assignee is %q, which is no profile, so it counts as none", fallback)
+		}
 	}
 	if len(nobody) > 0 {
 		x.findings.Failed("assignee", "%s: nobody to run them; hinit kanban assign %s PROFILE, or set kanban.default_assignee", some(nobody), nobody[0])
@@ -165,6 +167,7 @@ func (x *examination) assignees(ready []kanban.Task, cfg kanban.Config) {
 	if len(nobody)+len(strangers) == 0 {
 		x.findings.OK("assignee", "every ready task has somebody to run it")
 	}
+	return nil
 }
 
 // some names the first of many.
@@ -177,18 +180,17 @@ func some(ids []string) string {
 }
 
 // claims finds claims whose worker or owner is gone.
-func (x *examination) claims(running []kanban.Task, s *kanban.Store) {
-	host, _, _ := strings.Cut(s.Claimer(), ":")
+func (x *examination) claims(context.Context) error {
 	now, sound := x.Now().Unix(), true
-	for _, t := range running {
+	for _, t := range x.running {
 		owner, _, _ := strings.Cut(t.ClaimLock, ":")
 		_, alive := proc.StartTicks(t.WorkerPID)
 		switch {
 		case t.ClaimLock == "" || t.ClaimExpires == 0: // as the other writers of the board see it
 			x.findings.Warning("lock", "%s is running and nobody has claimed it; hinit kanban reclaim %s", t.ID, t.ID)
-		case owner != host && t.ClaimExpires < now:
+		case owner != x.host && t.ClaimExpires < now:
 			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)
-		case owner != host:
+		case owner != x.host:
 			x.findings.Warning("lock", "%s is claimed by another host, %q, until %s; if that host is gone: hinit kanban reclaim %s", t.ID, owner, at(t.ClaimExpires), t.ID)
 		case t.WorkerPID != 0 && !alive:
 			x.findings.Warning("lock", "%s: its worker, process %d, is gone; the next pass releases it", t.ID, t.WorkerPID)
@@ -200,13 +202,14 @@ func (x *examination) claims(running []kanban.Task, s *kanban.Store) {
 		sound = false
 	}
 	if sound {
-		x.findings.OK("lock", "%d running, each with its worker", len(running))
+		x.findings.OK("lock", "%d running, each with its worker", len(x.running))
 	}
+	return nil
 }
 
 // workers finds those that go on though their attempt is over.
-func (x *examination) workers(ctx context.Context, s *kanban.Store) error {
-	left, err := x.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, x.Now())
+func (x *examination) workers(ctx context.Context) error {
+	left, err := x.dispatcher(x.Store, kanban.Config{}, host{}).Leaving(ctx, x.Now())
 	for _, w := range left {
 		x.findings.Warning("worker", "%s: its attempt %d is over since %s, and its worker, process %d, is alive; the dispatcher ends it at %s",
 			w.Task, w.Run, w.Since.Format(time.TimeOnly), w.PID, w.Until.Format(time.TimeOnly))
@@ -215,12 +218,12 @@ func (x *examination) workers(ctx context.Context, s *kanban.Store) error {
 }
 
 // held finds ready tasks that the respawn guard will not let go by itself.
-func (x *examination) held(ctx context.Context, ready []kanban.Task, s *kanban.Store) error {
-	for _, t := range ready {
+func (x *examination) held(ctx context.Context) error {
+	for _, t := range x.ready {
 		if t.LastFailureError == "" {
 			continue
 		}
-		events, err := s.Events(ctx, t.ID, 0)
+		events, err := x.Events(ctx, t.ID, 0)
 		if err != nil {
 			return err
 		}
@@ -236,43 +239,30 @@ func (x *examination) held(ctx context.Context, ready []kanban.Task, s *kanban.S
 const recent = 10 * time.Minute
 
 // dispatchers finds out who starts workers.
-func (x *examination) dispatchers(ctx context.Context, ready []kanban.Task, s *kanban.Store) error {
-	holders, known := lockHolders(s.Paths().TickLock())
-	gateway, _ := lockHolders(kanban.GatewayLock(x.boards().Root))
-	if len(holders) == 0 { // then a gateway dispatches, if there is one
-		holders = gateway
-	}
-	host, _, _ := strings.Cut(s.Claimer(), ":")
-	list, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Running})
-	if err != nil {
-		return err
-	}
-	pids := make(map[int]bool)
-	for _, pid := range holders {
-		pids[pid] = true
+func (x *examination) dispatchers(context.Context) error {
+	pids, known := lockHolders(x.Paths().TickLock())
+	if len(pids) == 0 { // then a gateway dispatches, if there is one
+		pids, _ = lockHolders(kanban.GatewayLock(x.boards().Root))
 	}
 	since := x.Now().Add(-recent).Unix()
-	for _, t := range list {
+	for _, t := range x.running {
 		owner, text, _ := strings.Cut(t.ClaimLock, ":")
 		text, _, _ = strings.Cut(text, ".")
 		pid, err := strconv.Atoi(text)
-		if _, alive := proc.StartTicks(pid); err == nil && owner == host && alive && t.WorkerPID != pid && t.ClaimExpires >= since {
-			pids[pid] = true
+		if _, alive := proc.StartTicks(pid); err == nil && owner == x.host && alive && t.WorkerPID != pid && t.ClaimExpires >= since {
+			pids = append(pids, pid)
 		}
 	}
-	var numbers []string
-	for pid := range pids {
-		numbers = append(numbers, strconv.Itoa(pid))
-	}
-	slices.Sort(numbers)
+	slices.Sort(pids)
+	pids = slices.Compact(pids)
 	switch {
-	case len(numbers) > 1:
-		x.findings.Warning("dispatcher", "processes %s dispatch this board; nothing is started twice, but one is enough",
-			strings.Join(numbers, ", "))
-	case len(numbers) == 1:
-		x.findings.OK("dispatcher", "process %s", numbers[0])
-	case known && len(ready) > 0:
-		x.findings.Failed("dispatcher", "%d tasks are ready and nobody dispatches; %s", len(ready), x.whoCould())
+	case len(pids) > 1:
+		numbers := strings.Trim(strings.ReplaceAll(fmt.Sprint(pids), " ", ", "), "[]")
+		x.findings.Warning("dispatcher", "processes %s dispatch this board; nothing is started twice, but one is enough", numbers)
+	case len(pids) == 1:
+		x.findings.OK("dispatcher", "process %d", pids[0])
+	case known && len(x.ready) > 0:
+		x.findings.Failed("dispatcher", "%d tasks are ready and nobody dispatches; %s", len(x.ready), x.whoCould())
 	case known:
 		x.findings.Warning("dispatcher", "nobody dispatches; %s", x.whoCould())
 	}

@@ -60,14 +60,15 @@ type host struct {
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
 		cl, err := client.Find(config.Socket(config.Options{Env: c.lookup}), c.lookup)
+		nobody := errors.Is(err, client.ErrUnreachable)
+		var r *runner.Runner
 		if err == nil {
-			r, err := runner.ByPID1(ctx, cl)
-			if err == nil {
-				return host{r, cl, c.volume(ctx, cl)}, nil
-			}
-			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
+			r, err = runner.ByPID1(ctx, cl)
 		}
-		if !errors.Is(err, client.ErrUnreachable) {
+		switch {
+		case err == nil:
+			return host{r, cl, c.volume(ctx, cl)}, nil
+		case !nobody:
 			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
 		}
 	}
@@ -122,7 +123,7 @@ func dispatch(c *call) action {
 	c.asJSON()
 	dry := c.Flags.Bool("dry-run", false, "start nothing")
 	limit := c.Flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
-	here := c.Flags.Bool("local", false, "start workers from here, not by PID 1")
+	withWorkers := c.withWorkers("start workers from here, not by PID 1")
 	var most *int64
 	c.optional(&most, "max", "at most `N` tasks running; wins over the configuration", number)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
@@ -131,24 +132,20 @@ func dispatch(c *call) action {
 			cfg = kanban.Config{} // the contract: unreadable is as good as empty
 		}
 		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
-		h, err := c.chooseHost(ctx, *here)
-		if err != nil {
-			return err
-		}
-		defer h.Close()
 		opt := kanban.TickOptions{DryRun: *dry}
 		if most != nil {
 			opt.MaxSpawn = new(int(*most))
 		}
-		res, err := c.dispatcher(s, cfg, h).Tick(ctx, c.Now(), opt)
-		if err != nil {
+		return withWorkers(ctx, s, cfg, func(d *kanban.Dispatcher) error {
+			res, err := d.Tick(ctx, c.Now(), opt)
+			if c.json && err == nil {
+				return c.printJSON(res)
+			}
+			if err == nil {
+				c.showResult(res, cfg, *dry)
+			}
 			return err
-		}
-		if c.json {
-			return c.printJSON(res)
-		}
-		c.showResult(res, cfg, *dry)
-		return nil
+		})
 	}
 }
 
@@ -168,30 +165,23 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	count("Promoted", res.Promoted, nil)
 	count("Spawned", len(res.Spawned), nil)
 	for _, t := range res.Spawned {
-		mark := ""
-		if dry {
-			mark = " (dry)"
+		c.print("  - %s  ->  %s  @ %s%s\n", t.Task, t.Assignee, dash(t.Workspace), map[bool]string{true: " (dry)"}[dry])
+	}
+	tasks := func(what string, ids []string) {
+		if len(ids) > 0 {
+			c.print("%s: %s\n", what, strings.Join(ids, ", "))
 		}
-		c.print("  - %s  ->  %s  @ %s%s\n", t.Task, t.Assignee, dash(t.Workspace), mark)
 	}
-	if len(res.AutoAssigned) > 0 {
-		c.print("Auto-assigned to kanban.default_assignee=%s: %s\n", quoted(cfg.DefaultAssignee), strings.Join(res.AutoAssigned, ", "))
-	}
-	if len(res.SkippedUnassigned) > 0 {
-		c.print("Skipped (unassigned): %s\n", strings.Join(res.SkippedUnassigned, ", "))
-	}
+	tasks("Auto-assigned to kanban.default_assignee="+quoted(cfg.DefaultAssignee), res.AutoAssigned)
+	tasks("Skipped (unassigned)", res.SkippedUnassigned)
 	for _, t := range res.SkippedCapped {
 		c.print("Deferred (%s at per-profile cap, %d running): %s\n", t.Assignee, t.Current, t.Task)
 	}
-	if len(res.SkippedNonspawnable) > 0 {
-		c.print("Skipped (non-spawnable assignee — terminal lane, OK): %s\n", strings.Join(res.SkippedNonspawnable, ", "))
-	}
+	tasks("Skipped (non-spawnable assignee — terminal lane, OK)", res.SkippedNonspawnable)
 	for _, t := range res.RespawnGuarded {
 		c.print("Held back (%s): %s\n", t.Reason, t.Task)
 	}
-	if len(res.RateLimited) > 0 {
-		c.print("Rate limited: %s\n", strings.Join(res.RateLimited, ", "))
-	}
+	tasks("Rate limited", res.RateLimited)
 	if res.SkippedLocked {
 		c.print("Nothing was changed: another dispatcher has this board\n")
 	}
@@ -208,9 +198,9 @@ func quoted(s string) string {
 }
 
 func reclaim(c *call) action {
-	withWorkers, reason := c.withWorkers(), c.reasons()
+	withWorkers, reason := c.withWorkers("don't ask PID 1"), c.reasons()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		return withWorkers(ctx, s, func(d *kanban.Dispatcher) error {
+		return withWorkers(ctx, s, kanban.Config{}, func(d *kanban.Dispatcher) error {
 			ok, err := d.Reclaim(ctx, c.Now(), words[0], reason(words[1:]))
 			if err == nil && !ok {
 				err = fmt.Errorf("cannot reclaim %s (not running or unknown id)", words[0])
@@ -221,10 +211,10 @@ func reclaim(c *call) action {
 }
 
 func reassign(c *call) action {
-	withWorkers, reason := c.withWorkers(), c.reasons()
+	withWorkers, reason := c.withWorkers("don't ask PID 1"), c.reasons()
 	take := c.Flags.Bool("reclaim", false, "take it from its worker first")
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		return withWorkers(ctx, s, func(d *kanban.Dispatcher) error {
+		return withWorkers(ctx, s, kanban.Config{}, func(d *kanban.Dispatcher) error {
 			ok, err := d.Reassign(ctx, c.Now(), words[0], profile(words[1]), *take, reason(nil))
 			if err == nil && !ok {
 				err = fmt.Errorf("cannot reassign %s (running, or unknown id); to take it from its worker: --reclaim", words[0])
@@ -235,15 +225,15 @@ func reassign(c *call) action {
 }
 
 // withWorkers defines --local and returns what runs an operation that may end workers.
-func (c *call) withWorkers() func(context.Context, *kanban.Store, func(*kanban.Dispatcher) error) error {
-	here := c.Flags.Bool("local", false, "don't ask PID 1")
-	return func(ctx context.Context, s *kanban.Store, do func(*kanban.Dispatcher) error) error {
+func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
+	here := c.Flags.Bool("local", false, local)
+	return func(ctx context.Context, s *kanban.Store, cfg kanban.Config, do func(*kanban.Dispatcher) error) error {
 		h, err := c.chooseHost(ctx, *here)
 		if err != nil {
 			return err
 		}
 		defer h.Close()
-		return do(c.dispatcher(s, kanban.Config{}, h))
+		return do(c.dispatcher(s, cfg, h))
 	}
 }
 

@@ -54,10 +54,7 @@ func follow(c *call) action {
 			t, err := s.Task(ctx, e.TaskID)
 			return err == nil && (only.Assignee == "" || t.Assignee == only.Assignee) && (only.Tenant == "" || t.Tenant == only.Tenant)
 		}
-		changes, err := serve.Watch(s.Paths().DB)
-		if err != nil {
-			return err
-		}
+		changes := serve.Watch(s.Paths().DB)
 		defer changes.Close()
 		var cursor int64
 		for first := true; ; first = false {

@@ -93,13 +93,15 @@ func (c *call) more() *list {
 	return ids
 }
 
-// noted writes the reason of a change as a remark, as the agent's command does.
-func (c *call) noted(ctx context.Context, s *kanban.Store, id, kind, reason string) error {
-	if reason == "" {
-		return nil
-	}
-	_, err := s.AddComment(ctx, c.Now(), id, c.author(""), kind+": "+reason)
-	return err
+// withReason runs an operation on tasks, and writes the reason of each change as a remark, as the agent's command does.
+func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, done, kind, reason string, do func(id string) (bool, error)) error {
+	return c.each(ids, done+" %s", func(id string) (bool, error) {
+		ok, err := do(id)
+		if ok && err == nil && reason != "" {
+			_, err = s.AddComment(ctx, c.Now(), id, c.author(""), kind+": "+reason)
+		}
+		return ok, err
+	})
 }
 
 // putAside is block and schedule.
@@ -107,16 +109,12 @@ func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.C
 	reason, ids, attempt := c.reasons(), c.more(), c.attempt()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		why := reason(words[1:])
-		return c.each(append(words[:1:1], *ids...), done+" %s", func(id string) (bool, error) {
+		return c.withReason(ctx, s, append(words[:1:1], *ids...), done, kind, why, func(id string) (bool, error) {
 			run, err := attempt(id)
 			if err != nil {
 				return false, err
 			}
-			ok, err := do(s, ctx, c.Now(), id, why, run)
-			if ok && err == nil {
-				err = c.noted(ctx, s, id, kind, why)
-			}
-			return ok, err
+			return do(s, ctx, c.Now(), id, why, run)
 		})
 	}
 }
@@ -124,13 +122,7 @@ func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.C
 func unblock(c *call) action {
 	reason := c.reasons()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		return c.each(words, "Unblocked %s", func(id string) (bool, error) {
-			ok, err := s.Unblock(ctx, c.Now(), id)
-			if ok && err == nil {
-				err = c.noted(ctx, s, id, "UNBLOCK", reason(nil))
-			}
-			return ok, err
-		})
+		return c.withReason(ctx, s, words, "Unblocked", "UNBLOCK", reason(nil), func(id string) (bool, error) { return s.Unblock(ctx, c.Now(), id) })
 	}
 }
 
@@ -155,9 +147,10 @@ func promote(c *call) action {
 		if p.DryRun {
 			did = "Would promote"
 		}
+		promote := func(id string) (bool, error) { return true, s.Promote(ctx, c.Now(), id, p) }
 		all := append(words[:1:1], *ids...)
 		if !c.json {
-			return c.each(all, did+" %s", func(id string) (bool, error) { return true, s.Promote(ctx, c.Now(), id, p) })
+			return c.each(all, did+" %s", promote)
 		}
 		var failed error
 		for _, id := range all {
@@ -165,7 +158,7 @@ func promote(c *call) action {
 			if p.Reason != "" {
 				one.Reason = &p.Reason
 			}
-			if err := s.Promote(ctx, c.Now(), id, p); err != nil {
+			if _, err := promote(id); err != nil {
 				one.Promoted, one.Error, failed = false, new(err.Error()), errSaid
 			}
 			said = append(said, one)

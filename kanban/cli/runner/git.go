@@ -21,12 +21,6 @@ const gitMost = 1 << 20
 
 // Git runs git in a directory and returns what it wrote. The error has that too. It implements [kanban.Git], also where r is nil.
 func (r *Runner) Git(ctx context.Context, dir string, args ...string) (string, error) {
-	fd, err := unix.MemfdCreate("git", unix.MFD_CLOEXEC)
-	if err != nil {
-		return "", fmt.Errorf("cannot run git: %w", err)
-	}
-	output := os.NewFile(uintptr(fd), "output of git")
-	defer output.Close()
 	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
 	run := child
 	if r != nil {
@@ -34,8 +28,7 @@ func (r *Runner) Git(ctx context.Context, dir string, args ...string) (string, e
 			run = here.once
 		}
 	}
-	code, err := run(ctx, spec, output)
-	text, _ := io.ReadAll(io.NewSectionReader(output, 0, gitMost)) // memory
+	text, code, err := run(ctx, spec)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("exit code %d: %s", code, bytes.TrimSpace(text))
 	}
@@ -46,29 +39,28 @@ func (r *Runner) Git(ctx context.Context, dir string, args ...string) (string, e
 }
 
 // child runs a command in a process that has no supervisor.
-func child(ctx context.Context, spec proc.Spec, output *os.File) (code int, err error) {
-	spec.Files = []*os.File{nil, output, output}
-	null, err := os.Open(os.DevNull)
-	if err != nil {
-		return 0, err
-	}
-	defer null.Close()
-	spec.Files[0] = null
-	x, err := proc.Run(ctx, spec)
+func child(ctx context.Context, spec proc.Spec) (text []byte, code int, err error) {
+	out, errs, x, err := proc.Output(ctx, spec, gitMost)
 	if ctx.Err() != nil {
-		return 0, context.Cause(ctx)
+		err = context.Cause(ctx)
 	}
-	if x.Signal != 0 {
-		return 128 + x.Signal, err
+	if code = x.Code; x.Signal != 0 {
+		code = 128 + x.Signal
 	}
-	return x.Code, err
+	return append(out, errs...), code, err
 }
 
 // once runs a command as a run of the supervisor, which waits for every child of this process.
-func (h local) once(ctx context.Context, spec proc.Spec, output *os.File) (code int, err error) {
+func (h local) once(ctx context.Context, spec proc.Spec) (text []byte, code int, err error) {
+	fd, err := unix.MemfdCreate("git", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, 0, err
+	}
+	output := os.NewFile(uintptr(fd), "output of git")
+	defer output.Close()
 	dup, err := unix.FcntlInt(output.Fd(), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
 	run, err := h.book.Start(ctx, runs.Order{Tag: "git/" + h.book.Unique(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "git")})
 	for err == nil && run.End == nil {
@@ -80,13 +72,15 @@ func (h local) once(ctx context.Context, spec proc.Spec, output *os.File) (code 
 		case <-news:
 		case <-ctx.Done():
 			_, err = h.book.Stop(context.WithoutCancel(ctx), run.ID)
-			return 0, errors.Join(context.Cause(ctx), err)
+			return nil, 0, errors.Join(context.Cause(ctx), err)
 		}
 	}
 	if err != nil {
-		return 0, err
+		return nil, 0, err
 	}
-	return exitCode(run)
+	text, _ = io.ReadAll(io.NewSectionReader(output, 0, gitMost)) // memory
+	code, err = exitCode(run)
+	return text, code, err
 }
 
 func exitCode(run client.Run) (int, error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -65,18 +66,14 @@ const agentName = "hermes"
 // Agent finds the agent's command: the configured one, else the one of its usual name. A program without a directory is looked for on PATH,
 // but never in the current directory.
 func Agent(configured string) (string, error) {
+	dirs := slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) })
 	for _, name := range []string{configured, agentName} {
-		if strings.Contains(name, "/") {
-			if abs, err := filepath.Abs(name); err == nil && unix.Access(abs, unix.X_OK) == nil {
-				return abs, nil
-			}
-			continue
+		path, err := proc.LookPath(name, []string{"PATH=" + strings.Join(dirs, ":")})
+		if err == nil {
+			path, err = filepath.Abs(path)
 		}
-		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
-			file := filepath.Join(dir, name)
-			if st, err := os.Stat(file); filepath.IsAbs(dir) && err == nil && st.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil {
-				return file, nil
-			}
+		if err == nil && unix.Access(path, unix.X_OK) == nil {
+			return path, nil
 		}
 	}
 	return "", fmt.Errorf("`%s` executable not found on PATH, and there is no %s: install it, or name it in HERMES_BIN", agentName, configured)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/kanban"
 )
@@ -59,10 +59,7 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 		defer close(r.over)
 		for follow.Err() == nil {
 			_ = r.host.follow(follow, r.note) // that it went away is told by Start and End, which need it
-			select {
-			case <-follow.Done():
-			case <-time.After(followPause):
-			}
+			pause.For(follow, followPause)
 		}
 	})
 	return r, nil
@@ -100,10 +97,15 @@ func (r *Runner) note(run client.Run) {
 	if run.End != nil {
 		close(r.bell)
 		r.bell = make(chan struct{})
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+		r.notify()
+	}
+}
+
+// notify tells that a worker has ended. Several ends before somebody looks are one.
+func (r *Runner) notify() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -129,18 +131,20 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 
 // hostError tells a host that can't start workers now from one that refuses this worker.
 func hostError(err error) error {
-	answer := (*client.Error)(nil)
+	answer, answered := errors.AsType[*client.Error](err)
 	switch {
-	case !errors.As(err, &answer):
-		if ctx := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded); !ctx {
-			return err
-		}
-	case slices.Contains([]client.Kind{client.KindBusy, client.KindStopping, client.KindNotAllowed}, answer.Kind):
-		return &kanban.HostError{Err: err}
-	case !slices.Contains([]client.Kind{client.KindUnreachable, client.KindTimeout, client.KindReplaced}, answer.Kind):
+	case !answered && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
+		return &kanban.HostError{Err: err, Unsure: true}
+	case !answered:
 		return err
 	}
-	return &kanban.HostError{Err: err, Unsure: true}
+	switch answer.Kind {
+	case client.KindBusy, client.KindStopping, client.KindNotAllowed:
+		return &kanban.HostError{Err: err}
+	case client.KindUnreachable, client.KindTimeout, client.KindReplaced:
+		return &kanban.HostError{Err: err, Unsure: true}
+	}
+	return err
 }
 
 func workerOf(run client.Run) kanban.Worker {
@@ -249,8 +253,8 @@ func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) k
 			return t
 		}
 	}
-	timeout := time.NewTimer(grace + endTime)
-	defer timeout.Stop()
+	ctx, cancel := context.WithTimeout(ctx, grace+endTime)
+	defer cancel()
 	for {
 		r.mu.Lock()
 		now, bell := r.runs[run.Tag], r.bell
@@ -262,8 +266,6 @@ func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) k
 		}
 		select {
 		case <-bell:
-		case <-timeout.C:
-			return t
 		case <-ctx.Done():
 			return t
 		}
@@ -297,10 +299,7 @@ func (r *Runner) adopt(w kanban.Worker) {
 		r.mu.Lock()
 		delete(r.adopted, w.PID)
 		r.mu.Unlock()
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+		r.notify()
 	})
 }
 
@@ -341,12 +340,10 @@ func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
 		<-r.scans
 		close(done)
 	})
-	timer := time.NewTimer(scanTime)
-	defer timer.Stop()
 	select {
 	case <-done:
 		return found, all, true
-	case <-timer.C:
+	case <-time.After(scanTime):
 		return nil, false, false
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"hinit/internal/pause"
 	"hinit/kanban"
 )
 
@@ -89,8 +90,6 @@ func (b *board) serve(ctx context.Context) {
 // the file at the lock's path may become another one.
 func (b *board) hold(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
-	ask := time.NewTicker(askEvery)
-	defer ask.Stop()
 	for times := 0; ; times++ {
 		held, err := b.d.Hold()
 		tried()
@@ -104,12 +103,7 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 			b.server.Log.Info("another dispatcher has the board; waiting for its end", "lock", path)
 			b.server.say(b.slug, word{text: "waits: another dispatcher has the board"})
 		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-ask.C:
-		}
-		if !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
+		if !pause.For(ctx, askEvery) || !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
 			return false
 		}
 	}
@@ -119,15 +113,12 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 func (b *board) lastPasses() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastLimit)
 	defer cancel()
-	look := time.NewTicker(lastLook)
-	defer look.Stop()
-	for ctx.Err() == nil {
+	for {
 		res, err := b.d.Tick(ctx, b.server.Now(), kanban.TickOptions{MaxSpawn: new(int)})
 		b.report(res)
-		if err != nil || res.Alive == 0 {
+		if err != nil || res.Alive == 0 || !pause.For(ctx, lastLook) {
 			return
 		}
-		<-look.C
 	}
 }
 
@@ -136,31 +127,20 @@ func (b *board) open(ctx context.Context, paths kanban.Paths) error {
 	if err != nil {
 		return err
 	}
-	changes, err := Watch(paths.DB)
-	if err != nil {
-		_ = d.Store.Close() // nothing was written
-		return err
-	}
-	b.d, b.changes = d, changes
+	b.d, b.changes = d, Watch(paths.DB)
 	return nil
 }
 
 // awaitRepair waits until a broken file is another one, or the time is over.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := identity(db)
-	changes, err := Watch(db)
-	if err != nil {
-		return
-	}
+	changes := Watch(db)
 	defer changes.Close()
-	over := time.NewTimer(brokenRetry)
-	defer over.Stop()
-	for identity(db) == was && b.server.Boards.Exists(b.slug) { // a removal may have been half done when it was opened
+	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
+	defer cancel()
+	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // a removal may have been half done when it was opened
 		select {
 		case <-ctx.Done():
-			return
-		case <-over.C:
-			return
 		case <-changes.C:
 		}
 	}

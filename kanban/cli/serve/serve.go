@@ -64,10 +64,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("cannot serve the boards: %w", err)
 	}
-	list, err := watchDir(dir)
-	if err != nil {
-		return err
-	}
+	list := watch(dir, "")
 	defer list.Close()
 	s.scan(ctx, &all)
 	all.Go(func() { s.tellReady(ctx) })
@@ -143,10 +140,7 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.serves, m.Slug)
-			select {
-			case s.ended <- struct{}{}: // another board may have its place
-			default:
-			}
+			notify(s.ended) // another board may have its place
 		})
 	}
 }
@@ -156,10 +150,15 @@ func (s *Server) poke() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, b := range s.serves {
-		select {
-		case b.poked <- struct{}{}:
-		default:
-		}
+		notify(b.poked)
+	}
+}
+
+// notify wakes the receiver. Several calls before it runs are one.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 

@@ -1,8 +1,8 @@
 package serve
 
 import (
+	"context"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -25,37 +25,32 @@ const pollEvery = 2 * time.Second
 type Changes struct {
 	C <-chan struct{} // receives after one change or more, and a few times for nothing
 
-	watcher *fsnotify.Watcher // nil without notifications
-	stop    chan struct{}
-	once    sync.Once
-	over    chan struct{}
+	stop context.CancelFunc
+	over chan struct{} // closed when nothing is watched any more
 }
 
 // Watch begins to watch a database. It watches the directory, for the write-ahead log comes and goes.
-func Watch(db string) (*Changes, error) { return watch(filepath.Dir(db), filepath.Base(db)) }
+func Watch(db string) *Changes { return watch(filepath.Dir(db), filepath.Base(db)) }
 
-// watchDir is Watch for whatever comes into a directory.
-func watchDir(dir string) (*Changes, error) { return watch(dir, "") }
-
-func watch(dir, base string) (*Changes, error) {
+// watch is Watch for a file of a directory, and those beside it, or for all that comes into it.
+func watch(dir, base string) *Changes {
+	ctx, stop := context.WithCancel(context.Background())
 	news := make(chan struct{}, 1)
-	c := &Changes{C: news, stop: make(chan struct{}), over: make(chan struct{})}
-	var err error
-	if c.watcher, err = fsnotify.NewWatcher(); err == nil {
-		err = c.watcher.Add(dir)
+	c := &Changes{C: news, stop: stop, over: make(chan struct{})}
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		err = watcher.Add(dir)
 	}
-	if err != nil && c.watcher != nil {
-		_ = c.watcher.Close() // nothing was watched
-		c.watcher = nil
-	}
-	poll := c.watcher == nil || !fsutil.Local(dir)
-	guard.Go("watching "+dir, func() { c.run(base, poll, news) })
-	return c, nil
+	poll := err != nil || !fsutil.Local(dir)
+	guard.Go("watching "+dir, func() {
+		defer close(c.over)
+		run(ctx, base, poll, watcher, news)
+	})
+	return c
 }
 
-// run passes events on.
-func (c *Changes) run(base string, poll bool, news chan<- struct{}) {
-	defer close(c.over)
+// run passes events on. Without a watcher it polls.
+func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher, news chan<- struct{}) {
 	var tick <-chan time.Time
 	if poll {
 		t := time.NewTicker(pollEvery)
@@ -64,15 +59,16 @@ func (c *Changes) run(base string, poll bool, news chan<- struct{}) {
 	}
 	var events <-chan fsnotify.Event
 	var lost <-chan error
-	if c.watcher != nil {
-		events, lost = c.watcher.Events, c.watcher.Errors
+	if watcher != nil {
+		defer watcher.Close()
+		events, lost = watcher.Events, watcher.Errors
 	}
 	settle := settleFirst // what was written before the watch began may not be seen yet, too
 	again := time.NewTimer(settle)
 	defer again.Stop()
 	for {
 		select {
-		case <-c.stop:
+		case <-ctx.Done():
 			return
 		case <-again.C:
 			if settle *= 2; settle <= settleLast {
@@ -84,24 +80,15 @@ func (c *Changes) run(base string, poll bool, news chan<- struct{}) {
 			}
 			settle = settleFirst
 			again.Reset(settle)
-		case err := <-lost: // too many at a time, so that some are not told; whichever it is, it is worth a look
-			_ = err
+		case <-lost: // too many at a time, so that some are not told; whichever it is, it is worth a look
 		case <-tick:
 		}
-		select {
-		case news <- struct{}{}:
-		default:
-		}
+		notify(news)
 	}
 }
 
 // Close stops watching.
 func (c *Changes) Close() {
-	c.once.Do(func() {
-		close(c.stop)
-		<-c.over
-		if c.watcher != nil {
-			_ = c.watcher.Close() // nothing is lost with it
-		}
-	})
+	c.stop()
+	<-c.over
 }
