@@ -161,8 +161,13 @@ func (t *tx) create(id string, n NewTask) error {
 		t.exec("INSERT INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, id)
 	}
 	t.event(id, 0, "created", object{
-		{"assignee", orNull(n.Assignee)}, {"status", string(status)}, {"parents", parents}, {"tenant", orNull(n.Tenant)},
-		{"branch_name", orNull(n.Branch)}, {"skills", named}, {"goal_mode", n.GoalMode},
+		{"assignee", orNull(n.Assignee)},
+		{"status", string(status)},
+		{"parents", parents},
+		{"tenant", orNull(n.Tenant)},
+		{"branch_name", orNull(n.Branch)},
+		{"skills", named},
+		{"goal_mode", n.GoalMode},
 	})
 	if status == Blocked {
 		// Without this event the block would not be sticky and the next pass would undo it.

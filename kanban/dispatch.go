@@ -186,7 +186,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 			l.free = free
 		}
 	}
-	if l.free == 0 {
+	if p.res.Full = l.free == 0; p.res.Full {
 		return nil
 	}
 	if limit := p.Config.MaxInProgressPerProfile; limit != nil && *limit > 0 {
@@ -284,6 +284,7 @@ func (l *rowLoops) start(r row, review bool) error {
 		l.took(r)
 		return nil
 	}
+	l.res.Stuck++
 	if r.Again && !l.clear(r.ID) {
 		return nil
 	}
@@ -303,6 +304,7 @@ func (l *rowLoops) start(r row, review bool) error {
 	if why != nil {
 		return l.spawnFailed(task, review, why)
 	}
+	l.res.Stuck--
 	l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.ID, Assignee: task.Assignee, Workspace: workspace})
 	l.took(r)
 	return nil

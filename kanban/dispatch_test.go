@@ -303,27 +303,30 @@ func TestReviewLane(t *testing.T) {
 	})
 }
 
-// Contract 26 and 28.3, has_spawnable_*.
-func TestHealth(t *testing.T) {
+// Contract 26 and 28.3, has_spawnable_*: what could be started and is not is work that stands still.
+func TestWorkThatStandsStill(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	want := func(what string, ready, review bool) {
+	want := func(what string, stuck int) {
 		t.Helper()
-		h, err := b.Health(t.Context(), b.d.Profiles)
-		if must(t, err); h != (Health{ready, review}) {
-			t.Errorf("%s: %+v", what, h)
+		if r := b.tick(); r.Stuck != stuck || r.Full {
+			t.Errorf("%s: %+v", what, r)
 		}
 	}
-	want("empty", false, false)
+	want("empty", 0)
 	b.ready("ghost")
 	b.ready("")
-	want("terminal lanes only", false, false)
+	want("terminal lanes only", 0)
+	b.runner.fail = errors.New("no such file")
 	id := b.ready("alpha")
-	want("one ready", true, false)
+	want("one ready", 1)
 	b.exec("UPDATE tasks SET status = 'review' WHERE id = ?", id)
-	want("one in review", false, true)
+	want("one in review", 1)
 	b.exec("UPDATE tasks SET claim_lock = 'x:1' WHERE id = ?", id)
-	want("claimed", false, false)
+	want("claimed", 0)
+	b.runner.fail = nil
+	b.ready("alpha")
+	want("started", 0)
 }
 
 func TestNext(t *testing.T) {

@@ -43,24 +43,3 @@ func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 func (t *tx) promoteChildren(parent string) {
 	t.promote(all[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
 }
-
-// Health is whether there is work that a dispatcher could start.
-type Health struct {
-	SpawnableReady, SpawnableReview bool
-}
-
-// Health answers the health questions: is a row ready, or in review, unclaimed, for a profile that exists?
-func (s *Store) Health(ctx context.Context, profiles Profiles) (h Health, err error) {
-	lanes, err := read[struct {
-		Status Status
-		Who    string
-	}](ctx, s.db, `SELECT DISTINCT status, assignee FROM tasks WHERE status IN ('ready', 'review') AND claim_lock IS NULL AND COALESCE(assignee, '') <> ''`)
-	for _, l := range lanes {
-		ok, failed := profiles.Exists(l.Who)
-		if ok && failed == nil {
-			h.SpawnableReady = h.SpawnableReady || l.Status == Ready
-			h.SpawnableReview = h.SpawnableReview || l.Status == Review
-		}
-	}
-	return h, err
-}

@@ -112,8 +112,12 @@ func (p *pass) extend(w *watched) error {
 	return p.write(func(t *tx) error {
 		if t.extend(w.ID, w.ClaimLock, w.ClaimExpires, " AND claim_expires = ?", was) {
 			t.event(w.ID, w.CurrentRunID, "claim_extended", object{
-				{"reason", "pid_alive"}, {"worker_pid", w.WorkerPID}, {"claim_lock", w.ClaimLock}, {"claim_expires_was", was},
-				{"claim_expires_now", w.ClaimExpires}, {"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
+				{"reason", "pid_alive"},
+				{"worker_pid", w.WorkerPID},
+				{"claim_lock", w.ClaimLock},
+				{"claim_expires_was", was},
+				{"claim_expires_now", w.ClaimExpires},
+				{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
 			})
 		}
 		return nil
@@ -124,8 +128,13 @@ func (p *pass) extend(w *watched) error {
 func (p *pass) reclaim(w *watched, end Termination, why string) (bool, error) {
 	info := w.info(end)
 	return p.release(w, release{event: "reclaimed", outcome: "reclaimed", why: why, unmoved: true, payload: object{
-		{"stale_lock", orNull(w.ClaimLock)}, {"worker_pid", orNull(w.WorkerPID)}, {"claim_expires", orNull(w.ClaimExpires)},
-		{"last_heartbeat_at", orNull(w.LastHeartbeatAt)}, {"now", p.now}, {"host_local", w.local}, {"heartbeat_stale", p.heartbeatStale(w)},
+		{"stale_lock", orNull(w.ClaimLock)},
+		{"worker_pid", orNull(w.WorkerPID)},
+		{"claim_expires", orNull(w.ClaimExpires)},
+		{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
+		{"now", p.now},
+		{"host_local", w.local},
+		{"heartbeat_stale", p.heartbeatStale(w)},
 	}.with(info[0], info[2], info[3], info[4])})
 }
 
@@ -148,8 +157,11 @@ func (p *pass) detectStale() error {
 			age = p.now - w.LastHeartbeatAt
 		}
 		ok, err := p.release(w, release{event: "stale", outcome: "stale", why: "no sign of life", payload: object{
-			{"elapsed_seconds", p.now - w.since}, {"last_heartbeat_at", orNull(w.LastHeartbeatAt)}, {"heartbeat_age_seconds", age},
-			{"timeout_seconds", limit}, {"pid", orNull(w.WorkerPID)},
+			{"elapsed_seconds", p.now - w.since},
+			{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
+			{"heartbeat_age_seconds", age},
+			{"timeout_seconds", limit},
+			{"pid", orNull(w.WorkerPID)},
 		}.with(w.info(end)...)})
 		if ok {
 			p.res.Stale = append(p.res.Stale, w.ID)

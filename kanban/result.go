@@ -16,6 +16,8 @@ type Result struct {
 	RespawnGuarded      []Guarded   `json:"respawn_guarded"`
 	RateLimited         []string    `json:"rate_limited"` // requeued without counting
 	SkippedLocked       bool        `json:"skipped_locked"`
+	Stuck               int         `json:"-"` // could be started, and were not, for no reason in this result
+	Full                bool        `json:"-"` // as many run as may
 	Leaving             int         `json:"-"` // workers that are alive though their attempt is over
 	Alive               int         `json:"-"` // running workers that the runner sees
 	Exits               []EndedRun  `json:"-"` // every worker whose end this pass wrote down

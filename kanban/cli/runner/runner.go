@@ -129,20 +129,21 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 	return workerOf(run), nil
 }
 
+// hostErrors are the answers of a host that can't start workers now, and whether the worker may start all the same.
+var hostErrors = map[client.Kind]bool{
+	client.KindBusy: false, client.KindStopping: false, client.KindNotAllowed: false,
+	client.KindUnreachable: true, client.KindTimeout: true, client.KindReplaced: true,
+}
+
 // hostError tells a host that can't start workers now from one that refuses this worker.
 func hostError(err error) error {
-	answer, answered := errors.AsType[*client.Error](err)
-	switch {
-	case !answered && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
-		return &kanban.HostError{Err: err, Unsure: true}
-	case !answered:
-		return err
+	unsure := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	host := unsure
+	if answer, is := errors.AsType[*client.Error](err); is {
+		unsure, host = hostErrors[answer.Kind]
 	}
-	switch answer.Kind {
-	case client.KindBusy, client.KindStopping, client.KindNotAllowed:
-		return &kanban.HostError{Err: err}
-	case client.KindUnreachable, client.KindTimeout, client.KindReplaced:
-		return &kanban.HostError{Err: err, Unsure: true}
+	if host {
+		return &kanban.HostError{Err: err, Unsure: unsure}
 	}
 	return err
 }

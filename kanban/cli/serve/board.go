@@ -280,13 +280,7 @@ func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (aga
 			b.server.say(b.slug, word{text: Summary(st, res)})
 		}
 	}
-	if len(res.Spawned) > 0 {
-		b.stuck = time.Time{}
-		return again
-	}
-	h, err := b.d.Store.Health(ctx, b.d.Profiles)
-	explained := len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || b.isFull(ctx)
-	if err != nil || explained || !h.SpawnableReady && !h.SpawnableReview {
+	if len(res.Spawned) > 0 || res.Full || len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || res.Stuck == 0 {
 		b.stuck = time.Time{}
 		return again
 	}
@@ -302,19 +296,6 @@ func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (aga
 		again = limit
 	}
 	return again
-}
-
-// isFull reports whether as many run as the configuration allows.
-func (b *board) isFull(ctx context.Context) bool {
-	most := b.d.Config.MaxInProgress
-	if most == nil || b.d.Config.MaxSpawn != nil && *b.d.Config.MaxSpawn < *most {
-		most = b.d.Config.MaxSpawn
-	}
-	if most == nil {
-		return false
-	}
-	st, err := b.d.Store.Stats(ctx, b.server.Now())
-	return err == nil && st.ByStatus[kanban.Running] >= *most
 }
 
 // Summary is a board in one line: "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped".
