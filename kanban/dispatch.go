@@ -186,7 +186,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 			l.free = free
 		}
 	}
-	if p.res.Full = l.free == 0; p.res.Full {
+	if l.free == 0 {
 		return nil
 	}
 	if limit := p.Config.MaxInProgressPerProfile; limit != nil && *limit > 0 {

@@ -191,3 +191,79 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 		return nil
 	})
 }
+
+// promotable is a condition on tasks: the promotion pass would make it ready. Its parameter is the failure limit.
+//
+// A block is sticky if `blocked` is the latest of `blocked` and `unblocked` in the history. A block by the failure limit isn't,
+// so that the task goes on when the limit is raised.
+const promotable = `(status = 'todo' OR status = 'blocked'
+		AND consecutive_failures < COALESCE(max_retries, ?)
+		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
+			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
+	AND NOT ` + unfinishedParents
+
+// RecomputeReady is the promotion pass: todo and blocked tasks that nothing holds back any more become ready.
+func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
+	ids, err := read[string](ctx, s.db, "SELECT id FROM tasks WHERE status IN ('todo', 'blocked') AND "+promotable+" ORDER BY rowid", failureLimit)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	err = s.write(ctx, now, func(t *tx) error {
+		promoted = t.promote(ids, failureLimit)
+		return nil
+	})
+	return promoted, err
+}
+
+// promote makes the tasks ready whose conditions still hold.
+func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
+	for _, id := range ids {
+		if t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit) > 0 {
+			t.event(id, 0, "promoted", nil)
+			promoted++
+		}
+	}
+	return promoted
+}
+
+// promoteChildren is the promotion pass for those that waited for one task.
+func (t *tx) promoteChildren(parent string) {
+	t.promote(all[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
+}
+
+// event appends to a task's history. A nil payload is null; a run of 0 is none.
+func (t *tx) event(task string, run int64, kind string, payload object) {
+	var text any
+	if payload != nil {
+		text = encode(payload)
+	}
+	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, orNull(run), kind, text, t.now)
+}
+
+// ending is how a run is closed.
+type ending struct {
+	status, outcome string
+	summary, err    string
+	metadata        string
+}
+
+// as is an ending whose status and outcome are the same word.
+func as(outcome, err string) ending { return ending{status: outcome, outcome: outcome, err: err} }
+
+// closeRun closes a run that is open. The pointer at it goes with the change of its task. No run ends before it began. The time
+// of this transaction was read before the wait for the lock, in which another process may have begun the run; and clocks step.
+func (t *tx) closeRun(run int64, e ending) {
+	if run == 0 {
+		return
+	}
+	t.exec(`UPDATE task_runs SET status = ?, outcome = ?, summary = ?, error = ?, metadata = ?, ended_at = max(?, started_at),
+			claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
+		WHERE id = ? AND ended_at IS NULL`,
+		e.status, e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
+}
+
+// closeLeaked closes a run that a task which isn't running still points at.
+func (t *tx) closeLeaked(task Task) {
+	t.closeRun(task.CurrentRunID, as("reclaimed", "the task had left the run behind"))
+	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)
+}

@@ -1,9 +1,16 @@
 package kanban
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
+	"time"
 )
 
 // column is a column as `create table` and `alter table add column` have it.
@@ -91,4 +98,208 @@ func (t table) create(name string) string {
 		defs = append(defs, "PRIMARY KEY ("+t.key+")")
 	}
 	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    %s\n)", name, strings.Join(defs, ",\n    "))
+}
+
+// renamedKinds are event kinds of old files and what they are called now.
+var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
+
+// shape is what a file has: the declared type of each column by table, and the names of its indexes.
+type shape struct {
+	columns map[string]map[string]string
+	indexes []string
+}
+
+func shapeOf(ctx context.Context, q querier) (shape, error) {
+	sh := shape{columns: make(map[string]map[string]string)}
+	columns, err := read[struct{ Table, Name, Type string }](ctx, q,
+		"SELECT m.name, c.name, c.type FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'")
+	if err != nil {
+		return sh, err
+	}
+	for _, c := range columns {
+		if sh.columns[c.Table] == nil {
+			sh.columns[c.Table] = make(map[string]string)
+		}
+		sh.columns[c.Table][c.Name] = strings.ToUpper(c.Type)
+	}
+	sh.indexes, err = read[string](ctx, q, "SELECT name FROM sqlite_master WHERE type = 'index'")
+	return sh, err
+}
+
+// legacy says whether a table has keys or cursors of an old kind and must be rebuilt.
+func (sh shape) legacy(t table) bool {
+	have := sh.columns[t.name]
+	for _, c := range t.columns {
+		if (c.def == serial || c.name == "last_event_id") && have[c.name] != "" && have[c.name] != "INTEGER" {
+			return true
+		}
+	}
+	return false
+}
+
+// lacking are the columns that a table lacks.
+func (sh shape) lacking(t table) (cols []column) {
+	have := sh.columns[t.name]
+	for _, c := range t.columns {
+		if _, ok := have[c.name]; !ok {
+			cols = append(cols, c)
+		}
+	}
+	return cols
+}
+
+// complete says whether the structure equals a fresh file's; old says whether rows must change for that.
+func (sh shape) complete() (complete, old bool) {
+	complete = true
+	for _, t := range tables {
+		if sh.columns[t.name] == nil {
+			complete = false
+			continue
+		}
+		if sh.legacy(t) || len(sh.lacking(t)) > 0 {
+			complete, old = false, true
+		}
+	}
+	for _, ix := range indexes {
+		complete = complete && slices.Contains(sh.indexes, ix[0])
+	}
+	return complete, old
+}
+
+// migrate brings the file to the present structure. A file whose rows must change is copied first.
+func (s *Store) migrate(ctx context.Context) error {
+	sh, err := shapeOf(ctx, s.db)
+	if err != nil {
+		return err
+	}
+	complete, old := sh.complete()
+	if complete {
+		stray, err := first[bool](ctx, s.db, `SELECT EXISTS (SELECT 1 FROM tasks WHERE status = 'running' AND current_run_id IS NULL)
+			OR EXISTS (SELECT 1 FROM task_events WHERE kind IN ('ready', 'priority', 'spawn_auto_blocked'))`)
+		if err != nil || !stray {
+			return err
+		}
+	}
+	if old {
+		if err := s.backupOld(ctx); err != nil {
+			return fmt.Errorf("cannot copy it first: %w", err)
+		}
+	}
+	return s.write(ctx, time.Time{}, func(t *tx) error {
+		sh, err := shapeOf(ctx, t.conn) // another opener may have been faster
+		if err != nil {
+			return err
+		}
+		for _, table := range tables {
+			t.exec(table.create(table.name))
+			if sh.legacy(table) {
+				t.rebuild(sh, table)
+			} else if sh.columns[table.name] != nil {
+				t.addColumns(sh, table)
+			}
+		}
+		for _, ix := range indexes {
+			t.exec(fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s ON %s(%s)", ix[0], ix[1], ix[2]))
+		}
+		for _, kind := range renamedKinds {
+			t.exec("UPDATE task_events SET kind = ? WHERE kind = ?", kind[1], kind[0])
+		}
+		t.openRuns()
+		return nil
+	})
+}
+
+// copies are columns that carry on what an old file calls otherwise. The old column stays for old programs.
+var copies = map[string]string{"consecutive_failures": "spawn_failures", "last_failure_error": "last_spawn_error"}
+
+func (t *tx) addColumns(sh shape, table table) {
+	for _, c := range sh.lacking(table) {
+		t.exec(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table.name, c.name, c.def))
+		if from := copies[c.name]; table.name == "tasks" && sh.columns["tasks"][from] != "" {
+			t.exec(fmt.Sprintf("UPDATE tasks SET %s = %s WHERE %s IS NOT NULL", c.name, from, from))
+		}
+	}
+}
+
+// rebuild replaces a table with keys of an old kind. The old keys go; what pointed at them is pointed at the new ones or at nothing.
+func (t *tx) rebuild(sh shape, table table) {
+	var into, from []string
+	for _, c := range table.columns {
+		switch _, have := sh.columns[table.name][c.name]; {
+		case c.def == serial, !have:
+			continue
+		case c.name == "last_event_id":
+			from = append(from, "CASE WHEN last_event_id <> '' AND last_event_id NOT GLOB '*[^0-9]*' THEN CAST(last_event_id AS INTEGER) ELSE 0 END")
+		case c.name == "run_id":
+			from = append(from, "CASE WHEN typeof(run_id) = 'integer' THEN run_id END")
+		default:
+			from = append(from, c.name)
+		}
+		into = append(into, c.name)
+	}
+	fresh := table.name + "_rebuilt"
+	t.exec(table.create(fresh))
+	t.exec(fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM %s ORDER BY rowid", fresh, strings.Join(into, ", "), strings.Join(from, ", "), table.name))
+	t.exec("DROP TABLE " + table.name)
+	t.exec(fmt.Sprintf("ALTER TABLE %s RENAME TO %s", fresh, table.name))
+	if table.name != runsTable.name {
+		return
+	}
+	// The runs got new ids. Tasks are joined to their open runs again, and runs without a worker are closed.
+	t.exec("UPDATE task_events SET run_id = NULL")
+	t.exec(`UPDATE tasks SET current_run_id = (SELECT max(r.id) FROM task_runs r WHERE r.task_id = tasks.id AND r.ended_at IS NULL AND tasks.status = 'running')`)
+	t.exec(`UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
+		WHERE ended_at IS NULL AND id NOT IN (SELECT current_run_id FROM tasks WHERE current_run_id IS NOT NULL)`)
+}
+
+// openRuns gives a run to each running task that has none.
+func (t *tx) openRuns() {
+	for _, id := range all[string](t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL") {
+		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, worker_pid, max_runtime_seconds,
+				last_heartbeat_at, started_at)
+			SELECT id, assignee, current_step_key, 'running', claim_lock, claim_expires, worker_pid, max_runtime_seconds,
+				last_heartbeat_at, COALESCE(started_at, created_at) FROM tasks WHERE id = ?`, id)
+		t.exec("UPDATE tasks SET current_run_id = ? WHERE id = ?", run, id)
+	}
+}
+
+// backupOld copies the board as it was before a migration, named by its content.
+func (s *Store) backupOld(ctx context.Context) error {
+	dir, err := os.MkdirTemp(filepath.Dir(s.paths.DB), ".backup.*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	copied := filepath.Join(dir, "kanban.db")
+	if err := s.Backup(ctx, copied); err != nil {
+		return err
+	}
+	sum, err := hashFile(copied)
+	if err != nil {
+		return err
+	}
+	return os.Rename(copied, fmt.Sprintf("%s.migration.%s.bak", s.paths.DB, sum))
+}
+
+// Backup writes a copy of the board to a new file and checks it.
+func (s *Store) Backup(ctx context.Context, path string) (err error) {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot write backup %s: %w", path, errors.Join(err, fs.ErrExist))
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(path)
+		}
+	}()
+	if _, err := s.db.ExecContext(ctx, "VACUUM INTO ?", path); err != nil {
+		return fmt.Errorf("cannot write backup %s: %w", path, err)
+	}
+	reason, err := s.integrity(ctx, path)
+	if err == nil && reason != "" {
+		err = errors.New(reason)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot check backup %s: %w", path, err)
+	}
+	return nil
 }

@@ -280,7 +280,7 @@ func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (aga
 			b.server.say(b.slug, word{text: Summary(st, res)})
 		}
 	}
-	if len(res.Spawned) > 0 || res.Full || len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || res.Stuck == 0 {
+	if len(res.Spawned) > 0 || len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || res.Stuck == 0 {
 		b.stuck = time.Time{}
 		return again
 	}

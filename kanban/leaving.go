@@ -1,0 +1,175 @@
+package kanban
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// unopened are the workers in the ledger whose attempt is over on the board: it was finished, or taken away from them.
+func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
+	for run, e := range p.ledger.runs {
+		if open[run] {
+			continue
+		}
+		if e.Boot != p.instance { // nothing can be learned of it here
+			p.over = append(p.over, e)
+			continue
+		}
+		w := &watched{Task: Task{ID: e.Task, WorkerPID: e.PID, CurrentRunID: run}, ours: true, local: true, settled: true}
+		w.ref = p.Dispatcher.ref(w.Task)
+		w.ref.Worker = e.Worker
+		left = append(left, w)
+		end, err := first[struct {
+			Assignee string
+			Status   Status
+			At       int64
+		}](p.ctx, p.Store.db, `SELECT COALESCE(t.assignee, ''), t.status, COALESCE(CAST(r.ended_at AS INTEGER), 0)
+			FROM tasks t JOIN task_runs r ON r.task_id = t.id WHERE r.id = ?`, run)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read an attempt that is over: %w", err)
+		}
+		w.Assignee, w.Status, w.since = end.Assignee, end.Status, end.At
+	}
+	return left, nil
+}
+
+// settleLeft separates the workers that go on after the end of their attempt from those that are gone.
+func (p *pass) settleLeft(left []*watched) {
+	for _, w := range left {
+		alive := w.sight == Alive
+		if w.sight == Unknown && w.ref.PID != 0 {
+			alive = p.procs().Alive(w.ref.PID) && (w.ref.Start == 0 || p.procs().Start(w.ref.PID) == w.ref.Start)
+		}
+		switch w.WorkerPID = w.ref.PID; {
+		case alive:
+			p.leaving = append(p.leaving, w)
+		case w.ref.PID == 0 && w.sight != Ended:
+			p.unanswered = append(p.unanswered, w)
+		default:
+			p.over = append(p.over, p.ledger.runs[w.CurrentRunID])
+		}
+	}
+}
+
+// withdraw keeps starts that got no answer from taking effect beside another attempt. A worker that has begun meanwhile is one whose
+// attempt is over.
+func (p *pass) withdraw(list []*watched) {
+	for _, w := range list {
+		s, err := p.Runner.Withdraw(p.ctx, w.ref)
+		switch {
+		case err != nil:
+			p.log().Warn("cannot withdraw the start of a worker; the task waits", "task", w.ID, "run", w.CurrentRunID, "error", err)
+			p.unanswered = append(p.unanswered, w)
+		case s.Sight == Alive:
+			p.note(w, s)
+			w.WorkerPID = w.ref.PID
+			p.leaving = append(p.leaving, w)
+		default:
+			p.over = append(p.over, p.ledger.runs[w.CurrentRunID])
+		}
+	}
+}
+
+// superseded says whether another attempt waits for the end of a worker.
+func (w *watched) superseded() bool { return w.Status == Ready || w.Status == Review }
+
+// leaves is when a worker whose attempt is over is asked to end: a finished one has something to write down still, as a rule.
+func (p *pass) leaves(w *watched) int64 {
+	asked, at := p.asked[w.CurrentRunID], w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
+	switch {
+	case asked != 0:
+		return min(asked, p.now) + survivorDefers
+	case w.superseded(), w.since > p.now+clockSlack:
+		return 0
+	}
+	return at
+}
+
+// endLeaving ends the workers that had time enough to leave.
+func (p *pass) endLeaving() error {
+	var due, stay []*watched
+	for _, w := range p.leaving {
+		if p.leaves(w) <= p.now {
+			due = append(due, w)
+		} else {
+			stay = append(stay, w)
+		}
+	}
+	p.leaving = append(stay, p.endLeft(due)...)
+	return nil
+}
+
+// endLeft ends such workers and returns those that survive.
+func (p *pass) endLeft(due []*watched) (survive []*watched) {
+	for i, end := range p.terminate(due) {
+		w := due[i]
+		p.log().Info("ended a worker whose attempt is over", "task", w.ID, "run", w.CurrentRunID, "pid", w.WorkerPID, "ended", end.Terminated)
+		if end.Terminated {
+			continue
+		}
+		if p.asked == nil {
+			p.asked = make(map[int64]int64)
+		}
+		p.asked[w.CurrentRunID] = p.now
+		survive = append(survive, w)
+	}
+	return survive
+}
+
+// clear ends everything that earlier attempts at a task have left, whoever started them, and reports whether nothing is left: two attempts
+// must not meet in one workspace.
+func (p *pass) clear(task string) bool {
+	var mine, others []*watched
+	for _, w := range p.leaving {
+		if w.ID == task {
+			mine = append(mine, w)
+		} else {
+			others = append(others, w)
+		}
+	}
+	if !slices.ContainsFunc(mine, func(w *watched) bool { return p.leaves(w) > p.now }) {
+		mine = p.endLeft(mine)
+		p.leaving = append(others, mine...)
+	}
+	if len(mine) > 0 || p.Runner == nil {
+		return len(mine) == 0
+	}
+	if slices.ContainsFunc(p.unanswered, func(w *watched) bool { return w.ID == task }) {
+		return false
+	}
+	ref := Ref{DB: p.Store.paths.DB, Task: task}
+	left, ok := p.Runner.Left(ref)
+	if len(left) > 0 {
+		var all sync.WaitGroup
+		for _, pid := range left {
+			all.Go(func() { p.procs().End(p.ctx, pid, TerminateGrace) })
+		}
+		all.Wait()
+		left, ok = p.Runner.Left(ref)
+	}
+	if len(left) > 0 || !ok {
+		p.log().Warn("what an earlier attempt has left can't be ended; the task waits", "task", task, "pids", left, "seen", ok)
+	}
+	return len(left) == 0 && ok
+}
+
+// Leaving is a worker that is alive though its attempt is over.
+type Leaving struct {
+	Task, Profile string
+	Run           int64
+	PID           int
+	Since, Until  time.Time // the end of the attempt, and when the worker is asked to end
+}
+
+// Leaving lists the workers that are alive though their attempt is over.
+func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) (list []Leaving, err error) {
+	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
+	err = p.look()
+	for _, w := range p.leaving {
+		list = append(list, Leaving{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaves(w), 0)})
+	}
+	return list, err
+}
