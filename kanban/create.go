@@ -5,9 +5,13 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -190,4 +194,204 @@ const unfinishedParents = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.
 // waits says whether a task has an unfinished parent.
 func (t *tx) waits(id string) bool {
 	return one[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
+}
+
+// Assign gives a task to a profile; an empty one takes it away. False: no such task. [ErrRunning] while somebody works on it.
+func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (bool, error) {
+	who, err := canonical(assignee)
+	if err != nil {
+		return false, err
+	}
+	return s.change(ctx, now, id, func(t *tx, task Task) error {
+		if task.Status == Running && task.ClaimLock != "" {
+			return fmt.Errorf("cannot assign %s: %w; reclaim it first", id, ErrRunning)
+		}
+		set := "assignee = ?"
+		if who != task.Assignee {
+			set += ", consecutive_failures = 0, last_failure_error = NULL"
+		}
+		t.exec("UPDATE tasks SET "+set+" WHERE id = ?", orNull(who), id)
+		t.event(id, 0, "assigned", object{{"assignee", orNull(who)}})
+		return nil
+	})
+}
+
+// Link makes child wait for parent.
+func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) error {
+	if parent == child {
+		return refuse("cannot link %s to itself", parent)
+	}
+	return s.write(ctx, now, func(t *tx) error {
+		for _, id := range []string{parent, child} {
+			if _, err := taskByID(ctx, t.conn, id); err != nil {
+				return fmt.Errorf("cannot link %s to %s: %s: %w", child, parent, id, err)
+			}
+		}
+		cycle := one[bool](t, `WITH RECURSIVE below(id) AS (
+				SELECT ? UNION SELECT l.child_id FROM task_links l JOIN below b ON l.parent_id = b.id)
+			SELECT EXISTS (SELECT 1 FROM below WHERE id = ?)`, child, parent)
+		if cycle {
+			return refuse("cannot link %s to %s: it would wait for itself in a cycle", child, parent)
+		}
+		if t.exec("INSERT OR IGNORE INTO task_links (parent_id, child_id) VALUES (?, ?)", parent, child) > 0 {
+			t.exec("UPDATE tasks SET status = 'todo' WHERE id = ? AND status = 'ready' AND "+unfinishedParents, child)
+			t.event(child, 0, "linked", object{{"parent", parent}, {"child", child}})
+		}
+		return nil
+	})
+}
+
+// Unlink takes a link away, and says whether there was one.
+func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string) (was bool, err error) {
+	err = s.write(ctx, now, func(t *tx) error {
+		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
+			t.event(child, 0, "unlinked", object{{"parent", parent}, {"child", child}})
+			t.promote([]string{child}, DefaultFailureLimit) // that parent may have been what it waited for
+		}
+		return nil
+	})
+	return was && err == nil, err
+}
+
+// AddComment writes a remark on a task.
+func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body string) (comment int64, err error) {
+	author, body = strings.TrimSpace(author), strings.TrimSpace(body)
+	if author == "" || body == "" {
+		return 0, refuse("cannot comment on %s: author and body are required", id)
+	}
+	err = s.write(ctx, now, func(t *tx) error {
+		if _, err := taskByID(ctx, t.conn, id); err != nil {
+			return fmt.Errorf("cannot comment on %s: %w", id, err)
+		}
+		comment = t.insert("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
+		t.event(id, 0, "commented", object{{"author", author}, {"len", utf8.RuneCountInString(body)}})
+		return nil
+	})
+	return comment, err
+}
+
+// Edit changes what a task says. Nil fields stay.
+type Edit struct {
+	Title, Body               *string
+	Result, Summary, Metadata *string // of a task that is done
+	Priority                  *int64
+}
+
+// Edit changes the texts of a task, whether or not a worker works on it. False: no such task.
+func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (bool, error) {
+	var sets, fields []string
+	var args []any
+	set := func(name string, value any) {
+		sets, args = append(sets, name+" = ?"), append(args, value)
+		if name != "priority" {
+			fields = append(fields, name)
+		}
+	}
+	if e.Title != nil {
+		title := strings.TrimSpace(*e.Title)
+		if title == "" {
+			return false, refuse("cannot edit %s: a title is required", id)
+		}
+		set("title", title)
+	}
+	if e.Body != nil {
+		set("body", orNull(*e.Body))
+	}
+	if e.Result != nil {
+		set("result", orNull(*e.Result))
+	}
+	if e.Priority != nil {
+		set("priority", *e.Priority)
+	}
+	if len(sets) == 0 && e.Summary == nil && e.Metadata == nil {
+		return false, refuse("cannot edit %s: nothing to change was given", id)
+	}
+	return s.change(ctx, now, id, func(t *tx, task Task) error {
+		if (e.Result != nil || e.Summary != nil || e.Metadata != nil) && task.Status != Done {
+			return refuse("cannot edit the result of %s: it is %s, and only a task that is done has one", id, task.Status)
+		}
+		if len(sets) > 0 {
+			t.exec("UPDATE tasks SET "+strings.Join(sets, ", ")+" WHERE id = ?", append(args, id)...)
+		}
+		for name, value := range map[string]*string{"summary": e.Summary, "metadata": e.Metadata} {
+			if value != nil {
+				fields = append(fields, name)
+				t.exec("UPDATE task_runs SET "+name+" = ? WHERE id = (SELECT max(id) FROM task_runs WHERE task_id = ? AND outcome = 'completed')", orNull(*value), id)
+			}
+		}
+		if len(fields) > 0 {
+			t.event(id, 0, "edited", object{{"fields", fields}})
+		}
+		if e.Priority != nil {
+			t.event(id, 0, "reprioritized", object{{"priority", *e.Priority}})
+		}
+		return nil
+	})
+}
+
+// Archive puts a task away; an open run is closed and dependents are promoted.
+func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done bool, err error) {
+	done, err = s.change(ctx, now, id, func(t *tx, task Task) error {
+		if task.Status == Archived {
+			return errNothing
+		}
+		t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
+		t.closeRun(task.CurrentRunID, as("reclaimed", "archived"))
+		t.event(id, task.CurrentRunID, "archived", nil)
+		t.promoteChildren(id)
+		return nil
+	})
+	if done {
+		s.cleanFamily(ctx, id)
+	}
+	return done, err
+}
+
+// DeleteArchived removes an archived task with its links, comments, events, runs, subscriptions and attachments; another one is a [ValueError].
+func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err error) {
+	done, err = s.change(ctx, time.Time{}, id, func(t *tx, task Task) error {
+		if task.Status != Archived {
+			return refuse("cannot delete %s: it is %s; archive it first", id, task.Status)
+		}
+		t.exec("DELETE FROM task_links WHERE parent_id = ? OR child_id = ?", id, id)
+		for _, table := range []string{"task_comments", "task_events", "task_runs", "kanban_notify_subs", "task_attachments"} {
+			t.exec("DELETE FROM "+table+" WHERE task_id = ?", id)
+		}
+		t.exec("DELETE FROM tasks WHERE id = ?", id)
+		return nil
+	})
+	if done {
+		removeInside(s.paths.Attachments, filepath.Join(s.paths.Attachments, id))
+	}
+	return done, err
+}
+
+// removeInside removes a directory that is strictly inside a managed one. Nothing outside is touched, whatever links lie there.
+func removeInside(managed, path string) {
+	rel, err := filepath.Rel(managed, path)
+	if err != nil || rel == "." || !filepath.IsLocal(rel) {
+		return
+	}
+	root, err := os.OpenRoot(managed)
+	if err != nil {
+		return
+	}
+	defer root.Close()
+	_ = root.RemoveAll(rel)
+}
+
+// cleanFamily removes the unused scratch workspaces once a task is finished: its own, and its parents'. A workspace stays while a
+// child of its task has work to do, for the child may read it.
+func (s *Store) cleanFamily(ctx context.Context, id string) {
+	paths, err := read[string](ctx, s.db, `SELECT workspace_path FROM tasks
+		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))
+			AND status IN ('done', 'archived') AND workspace_kind = 'scratch' AND workspace_path IS NOT NULL
+			AND NOT EXISTS (SELECT 1 FROM task_links l JOIN tasks c ON c.id = l.child_id
+				WHERE l.parent_id = tasks.id AND c.status NOT IN ('done', 'archived'))`, id, id)
+	if err != nil {
+		s.opt.Log.Warn("cannot find workspaces to remove", "task", id, "error", err)
+	}
+	for _, path := range slices.Compact(paths) {
+		removeInside(s.paths.Workspaces, path)
+	}
 }

@@ -9,9 +9,9 @@
 // ended. Nothing in here reads the clock to decide: the time is an argument.
 //
 // A pass has its order in dispatch.go. File running.go looks at the running tasks and their workers, and leaving.go at the workers whose
-// attempt is over. Files reclaim.go and crash.go take tasks back, finish.go promotes tasks, spawn.go starts workers, and ledger.go
-// remembers them. guard.go holds tasks back, and says when the next pass is due. The other files are what people and workers do with
-// the board, and SQLite.
+// attempt is over. Files claim.go and crash.go give tasks to workers and take them back. finish.go promotes tasks, spawn.go starts workers,
+// and ledger.go remembers them. guard.go holds tasks back, and says when the next pass is due. The other files are what people and
+// workers do with the board, and SQLite.
 //
 // The package owns no goroutine that outlives a call. It starts processes only through the [Runner] and the git hook it is given.
 package kanban

@@ -62,19 +62,13 @@ func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Terminati
 // ended waits until a process has ended, for so long. It is a zombie at the latest then.
 func ended(ctx context.Context, fd int, wait time.Duration) bool {
 	const slice = 100 * time.Millisecond // between two looks at the context
-	for {
-		step := min(wait, slice)
+	for deadline := time.Now().Add(wait); ; {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, err := unix.Poll(poll, int(step.Milliseconds()))
-		switch {
-		case n > 0:
-			return true
-		case err != nil && !errors.Is(err, unix.EINTR):
-			return false
-		case err == nil:
-			wait -= step
+		n, err := unix.Poll(poll, int(slice.Milliseconds()))
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return n > 0
 		}
-		if wait <= 0 || ctx.Err() != nil {
+		if ctx.Err() != nil || !time.Now().Before(deadline) {
 			return false
 		}
 	}

@@ -91,7 +91,8 @@ func (p *pass) hostFailed(task Task, review bool, why *HostError) error {
 	if why.Unsure {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
 	}
-	_, err := p.reclaim(&watched{Task: task, review: review, local: true}, Termination{}, why.Error())
+	w := &watched{Task: task, review: review, local: true}
+	_, err := p.release(w, p.reclaimed(w, Termination{}, why.Error()))
 	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
 }
 

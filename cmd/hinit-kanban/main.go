@@ -3,10 +3,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
+	"hinit/internal/account"
+	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/kanban"
 	"hinit/kanban/cli"
@@ -23,4 +27,39 @@ func main() {
 		os.Exit(1)
 	}
 	os.Exit(cli.System().Main(os.Args[1:]))
+}
+
+// becomeAgent gives up root for the agent's user. The board and its directories are the agent's: as root, this program would follow the
+// agent's links and signal the processes that the agent has written there. Without a user of that name it becomes the owner of home, the
+// directory with the board; root stays root where that is root's own. It blocks on /etc and on the volume.
+func becomeAgent(home string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	cfg, err := config.Load(config.Options{Env: os.LookupEnv})
+	if err != nil {
+		return fmt.Errorf("cannot find the agent's user, as which root works on the board: %w", err)
+	}
+	user, err := account.Lookup("", cfg.Agent.User)
+	if errors.Is(err, account.ErrNotFound) {
+		var st syscall.Stat_t
+		if err := syscall.Stat(home, &st); err != nil || st.Uid == 0 {
+			return nil // there is no board yet, or root has it
+		}
+		user, err = account.User{UID: st.Uid, GID: st.Gid, Groups: []uint32{st.Gid}, Home: home}, nil
+	}
+	if err != nil || user.UID == 0 {
+		return err
+	}
+	groups := make([]int, len(user.Groups))
+	for i, g := range user.Groups {
+		groups[i] = int(g)
+	}
+	// Each is for all threads. The uid comes last: nothing is allowed after it.
+	for _, step := range []error{syscall.Setgroups(groups), syscall.Setgid(int(user.GID)), syscall.Setuid(int(user.UID)), os.Setenv("HOME", user.Home)} {
+		if step != nil {
+			return fmt.Errorf("cannot work on the board as user %d: %w; run it as that user", user.UID, step)
+		}
+	}
+	return nil
 }

@@ -40,10 +40,7 @@ func gc(c *call) action {
 		}
 		const day = 24 * time.Hour
 		n, err := s.Collect(ctx, c.Now(), time.Duration(*events)*day, time.Duration(*logs)*day)
-		if c.json && err == nil {
-			return c.printJSON(n)
-		}
-		return c.did(true, err, "Deleted %d events and %d logs", n.Events, n.Logs)
+		return c.show(n, err, func() { c.print("Deleted %d events and %d logs\n", n.Events, n.Logs) })
 	}
 }
 

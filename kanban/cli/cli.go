@@ -79,21 +79,13 @@ var elsewhere = []string{"swarm", "specify", "decompose", "context", "notify-sub
 
 // Main runs the verb that the arguments name, and returns the exit code of the process.
 func (t *Terminal) Main(args []string) int {
-	all, board := args, ""
-	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
-		name, value, has := strings.Cut(strings.TrimLeft(args[0], "-"), "=")
-		switch {
-		case name == "board" && has:
-			board, args = value, args[1:]
-		case name == "board" && len(args) > 1:
-			board, args = args[1], args[2:]
-		case name == "h" || name == "help":
-			args = nil
-		default:
-			return t.call(verb{}, nil).Fail(cmdline.WrongUsage, "cannot use %s: flags of a command follow its name; see: %s help", args[0], program)
-		}
+	all, flags := args, cmdline.Flags(program)
+	board := flags.String("board", "", "")
+	err := flags.Parse(args)
+	if args = flags.Args(); err != nil && !errors.Is(err, flag.ErrHelp) {
+		return t.call(verb{}, nil).Fail(cmdline.WrongUsage, "%v: flags of a command follow its name; see: %s help", err, program)
 	}
-	if len(args) == 0 || args[0] == "help" {
+	if err != nil || len(args) == 0 || args[0] == "help" {
 		t.help()
 		return cmdline.Done
 	}
@@ -101,7 +93,7 @@ func (t *Terminal) Main(args []string) int {
 	for _, v := range verbs() {
 		if v.name == args[0] || slices.Contains(v.aliases, args[0]) {
 			c := t.call(v, args[1:])
-			c.Flags.StringVar(&c.board, "board", board, "the board, `SLUG`; the current one by default")
+			c.Flags.StringVar(&c.board, "board", *board, "the board, `SLUG`; the current one by default")
 			return c.run()
 		}
 		names = append(names, v.name)
@@ -269,6 +261,18 @@ func (c *call) print(format string, args ...any) {
 // asJSON defines --json.
 func (c *call) asJSON() { c.Flags.BoolVar(&c.json, "json", false, "print JSON") }
 
+// show prints what was found, as JSON or by a function for people; or it returns why nothing was.
+func (c *call) show(v any, err error, people func()) error {
+	switch {
+	case err != nil:
+		return err
+	case c.json:
+		return c.printJSON(v)
+	}
+	people()
+	return nil
+}
+
 // printJSON writes a value with an indent of two.
 func (c *call) printJSON(v any) error {
 	e := json.NewEncoder(c.Terminal.Out)
@@ -277,10 +281,10 @@ func (c *call) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// table returns a function that adds a row to a table, and one that prints the table. A cell is one line that is not too long.
-func (c *call) table() (row func(cells ...any), end func() error) {
+// table prints the rows that a function adds. A cell is one line that is not too long.
+func (c *call) table(fill func(row func(cells ...any))) {
 	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
-	return func(cells ...any) {
+	fill(func(cells ...any) {
 		for i, cell := range cells {
 			if i > 0 {
 				fmt.Fprint(w, "\t")
@@ -288,7 +292,8 @@ func (c *call) table() (row func(cells ...any), end func() error) {
 			fmt.Fprint(w, dash(clip(show.Line(fmt.Sprint(cell)))))
 		}
 		fmt.Fprintln(w)
-	}, w.Flush
+	})
+	_ = w.Flush() // without a reader there is nothing left to do
 }
 
 // boards are the boards of this installation.
@@ -389,12 +394,6 @@ func when(text string) (int64, error) {
 		err = fmt.Errorf("%q is no time; write for instance 2026-01-31", text)
 	}
 	return n, err
-}
-
-// given reports whether a flag was on the command line.
-func (c *call) given(name string) (is bool) {
-	c.Flags.Visit(func(f *flag.Flag) { is = is || f.Name == name })
-	return is
 }
 
 // dash is what a table has for nothing.

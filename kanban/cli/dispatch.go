@@ -138,13 +138,7 @@ func dispatch(c *call) action {
 		}
 		return withWorkers(ctx, s, cfg, func(d *kanban.Dispatcher) error {
 			res, err := d.Tick(ctx, c.Now(), opt)
-			if c.json && err == nil {
-				return c.printJSON(res)
-			}
-			if err == nil {
-				c.showResult(res, cfg, *dry)
-			}
-			return err
+			return c.show(res, err, func() { c.showResult(res, cfg, *dry) })
 		})
 	}
 }

@@ -113,13 +113,12 @@ func stats(c *call) action {
 		}
 		defer s.Close()
 		st, err := s.Stats(ctx, c.Now())
-		switch {
-		case err != nil:
-			return err
-		case c.json:
-			return c.printJSON(st)
-		}
-		row, end := c.table()
+		return c.show(st, err, func() { c.showStats(st) })
+	}
+}
+
+func (c *call) showStats(st kanban.Stats) {
+	c.table(func(row func(...any)) {
 		for _, status := range kanban.Statuses {
 			row(status, st.ByStatus[status])
 		}
@@ -128,20 +127,18 @@ func stats(c *call) action {
 				row(status+" (unknown)", st.ByStatus[status])
 			}
 		}
-		_ = end() // without a reader there is nothing left to do
-		for _, who := range slices.Sorted(maps.Keys(st.ByAssignee)) {
-			var parts []string
-			for _, status := range kanban.Statuses {
-				if n := st.ByAssignee[who][status]; n > 0 {
-					parts = append(parts, fmt.Sprintf("%d %s", n, status))
-				}
+	})
+	for _, who := range slices.Sorted(maps.Keys(st.ByAssignee)) {
+		var parts []string
+		for _, status := range kanban.Statuses {
+			if n := st.ByAssignee[who][status]; n > 0 {
+				parts = append(parts, fmt.Sprintf("%d %s", n, status))
 			}
-			c.print("%s: %s\n", who, strings.Join(parts, ", "))
 		}
-		if st.OldestAge != nil {
-			c.print("oldest ready task: %s\n", time.Duration(*st.OldestAge)*time.Second)
-		}
-		return nil
+		c.print("%s: %s\n", who, strings.Join(parts, ", "))
+	}
+	if st.OldestAge != nil {
+		c.print("oldest ready task: %s\n", time.Duration(*st.OldestAge)*time.Second)
 	}
 }
 
@@ -241,9 +238,6 @@ func assignees(c *call) action {
 	c.asJSON()
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		st, err := s.Stats(ctx, c.Now())
-		if err != nil {
-			return err
-		}
 		type line struct {
 			Name   string                `json:"name"`
 			OnDisk bool                  `json:"on_disk"` // it is a profile
@@ -260,22 +254,23 @@ func assignees(c *call) action {
 		for _, name := range slices.Sorted(maps.Keys(rows)) {
 			list = append(list, rows[name])
 		}
-		if c.json {
-			return c.printJSON(list)
-		}
-		row, end := c.table()
-		for _, r := range list {
-			kind, tasks := "profile", 0
-			if !r.OnDisk {
-				kind = "no profile: works through its own terminal"
-			}
-			for _, n := range r.Counts {
-				tasks += n
-			}
-			row(r.Name, tasks, kind)
-		}
-		return end()
+		return c.show(list, err, func() {
+			c.table(func(row func(...any)) {
+				for _, r := range list {
+					kind := map[bool]string{true: "profile", false: "no profile: works through its own terminal"}[r.OnDisk]
+					row(r.Name, total(r.Counts), kind)
+				}
+			})
+		})
 	}
+}
+
+// total is how many tasks were counted.
+func total(counts map[kanban.Status]int) (n int) {
+	for _, some := range counts {
+		n += some
+	}
+	return n
 }
 
 // The verbs about boards themselves.
@@ -379,21 +374,18 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 				line.Counts = st.ByStatus
 			}
 		}
-		for _, n := range line.Counts {
-			line.Total += n
-		}
+		line.Total = total(line.Counts)
 		if lines = append(lines, line); failed == nil && err != nil && !errors.Is(err, fs.ErrNotExist) {
 			c.failed("count the tasks of board "+m.Slug, err)
 		}
 	})
-	if c.json || err != nil {
-		return errors.Join(err, c.printJSON(lines))
-	}
-	row, end := c.table()
-	for _, l := range lines {
-		row(map[bool]string{true: "* ", false: "  "}[l.Current]+l.Slug, l.Name, fmt.Sprint(l.Total, " tasks"), l.Description)
-	}
-	return end()
+	return c.show(lines, err, func() {
+		c.table(func(row func(...any)) {
+			for _, l := range lines {
+				row(map[bool]string{true: "* ", false: "  "}[l.Current]+l.Slug, l.Name, fmt.Sprint(l.Total, " tasks"), l.Description)
+			}
+		})
+	})
 }
 
 func (c *call) showBoard(b *kanban.Boards, slug string) error {
@@ -406,14 +398,12 @@ func (c *call) showBoard(b *kanban.Boards, slug string) error {
 		err = fmt.Errorf("cannot show board %q: it does not exist", slug)
 	}
 	m := b.Meta(slug)
-	if err != nil || c.json {
-		return errors.Join(err, c.printJSON(m))
-	}
-	c.print("%s  %s\n", m.Slug, m.Name)
-	c.row("description", m.Description)
-	c.row("database", paths.DB)
-	c.row("workspaces", paths.Workspaces)
-	c.row("logs", paths.Logs)
-	c.row("default workdir", m.DefaultWorkdir)
-	return nil
+	return c.show(m, err, func() {
+		c.print("%s  %s\n", m.Slug, m.Name)
+		c.row("description", m.Description)
+		c.row("database", paths.DB)
+		c.row("workspaces", paths.Workspaces)
+		c.row("logs", paths.Logs)
+		c.row("default workdir", m.DefaultWorkdir)
+	})
 }

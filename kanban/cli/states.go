@@ -218,14 +218,7 @@ func runs(c *call) action {
 		if err == nil {
 			list, err = selected(list)
 		}
-		switch {
-		case err != nil:
-			return err
-		case c.json:
-			return c.printJSON(listed(list))
-		}
-		c.showRuns(list)
-		return nil
+		return c.show(listed(list), err, func() { c.showRuns(list) })
 	}
 }
 
@@ -243,22 +236,22 @@ func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) 
 }
 
 func (c *call) showRuns(list []kanban.Run) {
-	row, end := c.table()
-	row("RUN", "PROFILE", "PID", "STARTED", "TOOK", "OUTCOME", "WHY")
-	for _, r := range list {
-		took, outcome, pid, why := "", r.Status, "", cmp.Or(r.Error, r.Summary)
-		if r.EndedAt != 0 {
-			took, outcome = (time.Duration(r.EndedAt-r.StartedAt) * time.Second).String(), r.Outcome
-		}
-		if r.WorkerPID != 0 {
-			pid = fmt.Sprint(r.WorkerPID)
+	c.table(func(row func(...any)) {
+		row("RUN", "PROFILE", "PID", "STARTED", "TOOK", "OUTCOME", "WHY")
+		for _, r := range list {
+			took, outcome, pid, why := "", r.Status, "", cmp.Or(r.Error, r.Summary)
 			if r.EndedAt != 0 {
-				why = strings.TrimPrefix(why+"; its worker is still alive", "; ")
+				took, outcome = (time.Duration(r.EndedAt-r.StartedAt) * time.Second).String(), r.Outcome
 			}
+			if r.WorkerPID != 0 {
+				pid = fmt.Sprint(r.WorkerPID)
+				if r.EndedAt != 0 {
+					why = strings.TrimPrefix(why+"; its worker is still alive", "; ")
+				}
+			}
+			row(r.ID, r.Profile, pid, at(r.StartedAt), took, outcome, why)
 		}
-		row(r.ID, r.Profile, pid, at(r.StartedAt), took, outcome, why)
-	}
-	_ = end() // without a reader there is nothing left to do
+	})
 }
 
 func workerLog(c *call) action {

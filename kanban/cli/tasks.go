@@ -70,22 +70,17 @@ func create(c *call) action {
 		case n.MaxRetries != nil && *n.MaxRetries < 1:
 			return misused("--max-retries must be at least 1")
 		}
+		var t kanban.Task
 		id, err := s.Create(ctx, c.Now(), n)
-		if err != nil {
-			return err
+		if err == nil {
+			t, err = s.Task(ctx, id)
 		}
-		t, err := s.Task(ctx, id)
-		if err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(t)
-		}
-		c.print("Created %s  (%s, assignee=%s)\n", t.ID, t.Status, dash(t.Assignee))
-		if t.Status == kanban.Ready && t.Assignee != "" {
-			c.warnIdle()
-		}
-		return nil
+		return c.show(t, err, func() {
+			c.print("Created %s  (%s, assignee=%s)\n", t.ID, t.Status, dash(t.Assignee))
+			if t.Status == kanban.Ready && t.Assignee != "" {
+				c.warnIdle()
+			}
+		})
 	}
 }
 
@@ -113,18 +108,14 @@ func listTasks(c *call) action {
 			return misused("cannot sort by %q: there are %s", f.Sort, strings.Join(kanban.Orders(), ", "))
 		}
 		tasks, err := s.Tasks(ctx, f)
-		if err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(listed(tasks))
-		}
-		row, end := c.table()
-		row("ID", "STATUS", "PRIORITY", "ASSIGNEE", "TITLE")
-		for _, t := range tasks {
-			row(t.ID, t.Status, t.Priority, t.Assignee, t.Title)
-		}
-		return end()
+		return c.show(listed(tasks), err, func() {
+			c.table(func(row func(...any)) {
+				row("ID", "STATUS", "PRIORITY", "ASSIGNEE", "TITLE")
+				for _, t := range tasks {
+					row(t.ID, t.Status, t.Priority, t.Assignee, t.Title)
+				}
+			})
+		})
 	}
 }
 
@@ -180,14 +171,7 @@ func showTask(c *call) action {
 		if err == nil {
 			t.Runs, err = selected(t.Runs)
 		}
-		if err != nil {
-			return err
-		}
-		if c.json {
-			return c.printJSON(t)
-		}
-		c.showWhole(t)
-		return nil
+		return c.show(t, err, func() { c.showWhole(t) })
 	}
 }
 
@@ -280,13 +264,14 @@ func (c *call) author(named string) string {
 
 func comment(c *call) action {
 	author := c.Flags.String("author", "", "`AUTHOR`; HERMES_PROFILE or user by default")
-	most := c.Flags.Int("max-len", 0, "cut it to `N` characters")
+	var most *int64
+	c.optional(&most, "max-len", "cut it to `N` characters", number)
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		text := strings.Join(words[1:], " ")
-		if *most < 0 || *most == 0 && c.given("max-len") {
+		if most != nil && *most < 1 {
 			return misused("--max-len must be at least 1")
 		}
-		if runes := []rune(text); *most > 0 && len(runes) > *most {
+		if runes := []rune(text); most != nil && len(runes) > int(*most) {
 			text = string(runes[:*most])
 		}
 		_, err := s.AddComment(ctx, c.Now(), words[0], c.author(*author), text)
