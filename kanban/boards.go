@@ -142,15 +142,15 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 }
 
 // Update changes a board's metadata.
-func (b *Boards) Update(slug string, change func(*Meta)) (Meta, error) {
+func (b *Boards) Update(slug string, change func(*Meta)) error {
 	slug, err := b.existing(slug)
 	if err != nil {
-		return Meta{}, err
+		return err
 	}
 	m := b.Meta(slug)
 	change(&m)
 	m.Slug = slug
-	return m, b.save(m)
+	return b.save(m)
 }
 
 func (b *Boards) existing(name string) (string, error) {

@@ -140,8 +140,8 @@ func TestBoards(t *testing.T) {
 	if m := b.Meta("zeta"); m.Name != "Z" || m.Slug != "zeta" || m.DefaultWorkdir != "/w" {
 		t.Errorf("%+v", m)
 	}
-	m, err := b.Update("zeta", func(m *Meta) { m.Name, m.Slug = "New", "x" })
-	if must(t, err); m.Name != "New" || b.Meta("zeta").Name != "New" || b.Meta("zeta").DefaultWorkdir != "/w" {
+	must(t, b.Update("zeta", func(m *Meta) { m.Name, m.Slug = "New", "x" }))
+	if m := b.Meta("zeta"); m.Name != "New" || m.DefaultWorkdir != "/w" {
 		t.Errorf("%+v", m)
 	}
 

@@ -298,8 +298,8 @@ func (p *pass) detectStale() error {
 // A dispatcher at work beside it may see the end of the worker first, and give the task back, even to another worker. Then that was it:
 // nothing happens to the new attempt.
 func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason string) (ok bool, err error) {
-	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
-	if err := p.look(); err != nil {
+	p, err := d.observe(ctx, now)
+	if err != nil {
 		return false, err
 	}
 	w := &watched{}

@@ -252,7 +252,7 @@ func TestAdoption(t *testing.T) {
 	}
 	successor := func(b *board) {
 		d := *b.d
-		d.starts = nil
+		d.memories = nil
 		b.d = &d
 	}
 	t.Run("alive", func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 
@@ -31,9 +32,25 @@ type Dispatcher struct {
 	// hand.
 	Backoff time.Duration
 
-	starts map[int64]int64 // by run: when the process that its pid named at first had started
-	asked  map[int64]int64 // by run: when a worker was asked to end whose attempt is over, and survived
-	holds  *Lock           // of the board, between passes
+	memories map[int64]*memory // by run
+	holds    *Lock             // of the board, between passes
+}
+
+// memory is what a dispatcher remembers of a run between passes.
+type memory struct {
+	start uint64 // of the process that its pid named at first
+	asked int64  // when its worker was asked to end after the end of its attempt, and survived
+}
+
+// memory is that of a run, which it may change.
+func (d *Dispatcher) memory(run int64) *memory {
+	if d.memories == nil {
+		d.memories = make(map[int64]*memory)
+	}
+	if d.memories[run] == nil {
+		d.memories[run] = &memory{}
+	}
+	return d.memories[run]
 }
 
 // Profiles says which assignees can be run.
@@ -45,6 +62,12 @@ type Profiles interface {
 type TickOptions struct {
 	DryRun   bool
 	MaxSpawn *int // wins over the configuration
+}
+
+// observe begins a pass that changes nothing: it finds out what has become of every worker.
+func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) {
+	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
+	return p, p.look()
 }
 
 func (d *Dispatcher) procs() Processes {
@@ -148,7 +171,7 @@ func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
 // rowLoops is the shared state of the two loops over rows.
 type rowLoops struct {
 	*pass
-	free     int            // how many more may be started; negative: no cap
+	free     int            // how many more may be started
 	profile  int            // how many each profile may run; 0: no cap
 	running  map[string]int // by profile
 	exists   map[string]bool
@@ -156,7 +179,7 @@ type rowLoops struct {
 }
 
 func (p *pass) dispatch(opt TickOptions) error {
-	l := &rowLoops{pass: p, free: -1, running: make(map[string]int), exists: make(map[string]bool)}
+	l := &rowLoops{pass: p, free: math.MaxInt, running: make(map[string]int), exists: make(map[string]bool)}
 	who, err := p.Store.atWork(p.ctx)
 	if err != nil {
 		return err
@@ -182,9 +205,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 		l.free = max(0, *most-total)
 	}
 	if limit := p.Config.MaxInProgress; limit != nil && *limit > 0 {
-		if free := max(0, *limit-total); l.free < 0 || free < l.free {
-			l.free = free
-		}
+		l.free = min(l.free, max(0, *limit-total))
 	}
 	if l.free == 0 {
 		return nil
@@ -312,7 +333,5 @@ func (l *rowLoops) start(r row, review bool) error {
 
 func (l *rowLoops) took(r row) {
 	l.running[r.Assignee]++
-	if l.free > 0 {
-		l.free--
-	}
+	l.free--
 }

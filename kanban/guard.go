@@ -117,8 +117,8 @@ func (p *pass) guarded(task, reason string) error {
 // Next is when a pass has work that no change of the board and no end of a worker announces. That is when a claim, a grace, a
 // runtime or a cooldown runs out. Zero: never.
 func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error) {
-	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
-	if err := p.look(); err != nil {
+	p, err := d.observe(ctx, now)
+	if err != nil {
 		return time.Time{}, err
 	}
 	var next int64

@@ -78,7 +78,7 @@ func (w *watched) superseded() bool { return w.Status == Ready || w.Status == Re
 
 // leaves is when a worker whose attempt is over is asked to end: a finished one has something to write down still, as a rule.
 func (p *pass) leaves(w *watched) int64 {
-	asked, at := p.asked[w.CurrentRunID], w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
+	asked, at := p.memory(w.CurrentRunID).asked, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorDefers
@@ -110,10 +110,7 @@ func (p *pass) endLeft(due []*watched) (survive []*watched) {
 		if end.Terminated {
 			continue
 		}
-		if p.asked == nil {
-			p.asked = make(map[int64]int64)
-		}
-		p.asked[w.CurrentRunID] = p.now
+		p.memory(w.CurrentRunID).asked = p.now
 		survive = append(survive, w)
 	}
 	return survive
@@ -166,8 +163,7 @@ type Leaving struct {
 
 // Leaving lists the workers that are alive though their attempt is over.
 func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) (list []Leaving, err error) {
-	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
-	err = p.look()
+	p, err := d.observe(ctx, now)
 	for _, w := range p.leaving {
 		list = append(list, Leaving{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaves(w), 0)})
 	}

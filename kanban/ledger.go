@@ -3,8 +3,6 @@ package kanban
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"maps"
 	"os"
 	"slices"
@@ -12,8 +10,6 @@ import (
 	"strings"
 
 	"hinit/internal/procstat"
-
-	"golang.org/x/sys/unix"
 )
 
 // entry is what a dispatcher remembers of a worker that it started, or was about to start when its PID is 0. It is kept beside the
@@ -35,44 +31,24 @@ type ledger struct {
 	path  string
 	runs  map[int64]entry
 	locks map[string]entry // by claimant
-
-	broken bool // the file can't be read; the next entry replaces it
 }
 
 func readLedger(path string) *ledger {
 	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
-	data, err := readRegular(path)
-	l.broken = err != nil && !errors.Is(err, fs.ErrNotExist)
+	data, _ := readRegular(path) // the next entry replaces a file that can't be read
 	for line := range bytes.Lines(data) {
 		var e entry
-		if json.Unmarshal(line, &e) == nil { // a line cut short says nothing
+		if json.Unmarshal(line, &e) == nil {
 			l.take(e)
 		}
 	}
 	return l
 }
 
-// add appends an entry.
+// add writes the ledger with one more entry.
 func (l *ledger) add(e entry) error {
-	if l.broken {
-		l.broken = false
-		l.take(e)
-		return l.save()
-	}
-	line, err := json.Marshal(e)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o644)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if _, err := f.Write(append([]byte("\n"), append(line, '\n')...)); err != nil { // the first newline ends a line cut short
-		return err
-	}
 	l.take(e)
-	return nil
+	return l.save()
 }
 
 func (l *ledger) take(e entry) {

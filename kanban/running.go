@@ -1,8 +1,10 @@
 package kanban
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -70,16 +72,9 @@ func (p *pass) replaced(w *watched) bool {
 	if start == 0 {
 		return false
 	}
-	known := w.ref.Start
-	if known == 0 {
-		if p.starts == nil {
-			p.starts = make(map[int64]int64)
-		}
-		if known = uint64(p.starts[w.CurrentRunID]); known == 0 {
-			p.starts[w.CurrentRunID], known = int64(start), start
-		}
-	}
-	return start != known
+	seen := p.memory(w.CurrentRunID)
+	seen.start = cmp.Or(seen.start, start)
+	return start != cmp.Or(w.ref.Start, seen.start)
 }
 
 // look finds out what has become of every running task's worker.
@@ -155,13 +150,7 @@ func (p *pass) tidy() {
 			p.remember(entry{Lock: claimant(w.ClaimLock), Seen: true})
 		}
 	}
-	for _, runs := range []map[int64]int64{p.asked, p.starts} {
-		for run := range runs {
-			if !open[run] {
-				delete(runs, run)
-			}
-		}
-	}
+	maps.DeleteFunc(p.memories, func(run int64, _ *memory) bool { return !open[run] })
 	if len(p.over) == 0 {
 		return
 	}

@@ -348,10 +348,10 @@ func (l *list) Set(s string) error {
 }
 
 // optional defines a flag that may be absent: n is nil then.
-func (c *call) optional(n **int64, name, usage string, read func(text string) (int64, error)) {
+func optional[T int | int64](c *call, n **T, name, usage string, read func(text string) (int64, error)) {
 	c.Flags.Func(name, usage, func(text string) error {
 		v, err := read(text)
-		*n = &v
+		*n = new(T(v))
 		return err
 	})
 }

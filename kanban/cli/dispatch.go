@@ -124,18 +124,15 @@ func dispatch(c *call) action {
 	dry := c.Flags.Bool("dry-run", false, "start nothing")
 	limit := c.Flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
 	withWorkers := c.withWorkers("start workers from here, not by PID 1")
-	var most *int64
-	c.optional(&most, "max", "at most `N` tasks running; wins over the configuration", number)
+	opt := kanban.TickOptions{}
+	optional(c, &opt.MaxSpawn, "max", "at most `N` tasks running; wins over the configuration", number)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		cfg, _, err := kanban.ReadConfig(c.configPath())
 		if err != nil {
 			cfg = kanban.Config{} // the contract: unreadable is as good as empty
 		}
 		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
-		opt := kanban.TickOptions{DryRun: *dry}
-		if most != nil {
-			opt.MaxSpawn = new(int(*most))
-		}
+		opt.DryRun = *dry
 		return withWorkers(ctx, s, cfg, func(d *kanban.Dispatcher) error {
 			res, err := d.Tick(ctx, c.Now(), opt)
 			return c.show(res, err, func() { c.showResult(res, cfg, *dry) })
@@ -246,8 +243,8 @@ func daemon(c *call) action {
 	pidfile := c.Flags.String("pidfile", "", "`FILE` for the process number")
 	_ = c.Flags.Bool("verbose", false, "without effect: what is done is told")
 	_ = c.Flags.Bool("v", false, "the same")
-	var most *int64
-	c.optional(&most, "max", "at most `N` tasks running", number)
+	var most *int
+	optional(c, &most, "max", "at most `N` tasks running", number)
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		if !*force {
 			return misused("it is DEPRECATED; run: %s serve, or start the container with HINIT_KANBAN=1, or: hermes gateway start", program)
@@ -260,7 +257,7 @@ func daemon(c *call) action {
 		}
 		return c.serve(ctx, false, func(cfg *kanban.Config) {
 			if most != nil {
-				cfg.MaxSpawn = new(int(*most))
+				cfg.MaxSpawn = most
 			}
 			if *interval > 0 {
 				cfg.Interval = time.Duration(*interval * float64(time.Second))

@@ -346,10 +346,10 @@ func boards(c *call) action {
 		case "switch":
 			return c.did(true, b.Switch(slug), "Switched to board %s", slug)
 		case "rename":
-			_, err = b.Update(slug, func(m *kanban.Meta) { m.Name = arg })
+			err = b.Update(slug, func(m *kanban.Meta) { m.Name = arg })
 			return c.did(true, err, "Renamed board %s to %s", slug, arg)
 		}
-		_, err = b.Update(slug, func(m *kanban.Meta) { m.DefaultWorkdir = arg })
+		err = b.Update(slug, func(m *kanban.Meta) { m.DefaultWorkdir = arg })
 		return c.did(true, err, "Tasks of board %s work in %s", slug, dash(arg))
 	}
 }

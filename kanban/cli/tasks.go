@@ -37,14 +37,14 @@ func create(c *call) action {
 	f.StringVar(&n.Tenant, "tenant", "", "`NAME` to filter by")
 	f.Int64Var(&n.Priority, "priority", 0, "higher is first, `N`")
 	f.StringVar(&n.IdempotencyKey, "idempotency-key", "", "`KEY`: the task that has it is returned, and none made")
-	c.optional(&n.MaxRuntimeSeconds, "max-runtime", "`TIME` for one attempt: 90s, 30m, 2h, 1d, or seconds", seconds)
+	optional(c, &n.MaxRuntimeSeconds, "max-runtime", "`TIME` for one attempt: 90s, 30m, 2h, 1d, or seconds", seconds)
 	f.StringVar(&n.CreatedBy, "created-by", "user", "`AUTHOR`")
 	f.Var((*list)(&n.Skills), "skill", "`NAME` of a skill for its worker; may be repeated")
-	c.optional(&n.MaxRetries, "max-retries", "failures after which it is blocked, `N`", number)
+	optional(c, &n.MaxRetries, "max-retries", "failures after which it is blocked, `N`", number)
 	f.StringVar(&n.ModelOverride, "model", "", "model for its worker, `NAME`")
 	f.BoolVar(&n.GoalMode, "goal", false, "goal mode")
-	c.optional(&n.GoalMaxTurns, "goal-max-turns", "`N` turns in goal mode", number)
-	c.optional(&due, "due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970", when)
+	optional(c, &n.GoalMaxTurns, "goal-max-turns", "`N` turns in goal mode", number)
+	optional(c, &due, "due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970", when)
 	triage := f.Bool("triage", false, "put it into triage")
 	initial := f.String("initial-status", "running", "`STATUS`: blocked, triage or scheduled; running and ready let it be dispatched")
 	c.asJSON()
@@ -228,7 +228,7 @@ func metadata(text string) error {
 
 func edit(c *call) action {
 	var e kanban.Edit
-	c.optional(&e.Priority, "priority", "`N`", number)
+	optional(c, &e.Priority, "priority", "`N`", number)
 	texts := map[string]**string{"title": &e.Title, "body": &e.Body, "result": &e.Result, "summary": &e.Summary, "metadata": &e.Metadata}
 	for name, field := range texts {
 		usage := "`TEXT`"
@@ -265,7 +265,7 @@ func (c *call) author(named string) string {
 func comment(c *call) action {
 	author := c.Flags.String("author", "", "`AUTHOR`; HERMES_PROFILE or user by default")
 	var most *int64
-	c.optional(&most, "max-len", "cut it to `N` characters", number)
+	optional(c, &most, "max-len", "cut it to `N` characters", number)
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		text := strings.Join(words[1:], " ")
 		if most != nil && *most < 1 {
