@@ -99,10 +99,10 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 	profiles := kanban.ProfileDirs(c.boards().Root)
 	d := &kanban.Dispatcher{
 		Store: s, Config: cfg, Profiles: profiles, Log: c.logger(slog.LevelWarn),
-		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets},
+		Spawn: kanban.SpawnOptions{Environ: c.Environ, ProfileDir: profiles.Dir, Toolsets: profiles.Toolsets}, Git: runner.Git, Volume: h.volume,
 	}
-	if d.Git = h.Git; h.Runner != nil {
-		d.Runner, d.Volume = h.Runner, h.volume
+	if h.Runner != nil {
+		d.Runner = h.Runner
 	}
 	return d
 }

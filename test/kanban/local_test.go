@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 // Without hinit as PID 1 the command starts the workers itself. They go on when it has ended.
@@ -40,5 +42,54 @@ func TestDispatchWithoutPID1(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the worker has not finished:\n%s", board("list"))
 		}
+	}
+}
+
+// A task with workspace kind worktree gets a worktree of the repository, whoever works on it. Without hinit as PID 1 the command itself
+// waits for git.
+func TestWorktrees(t *testing.T) {
+	t.Parallel() // it waits
+	git, err := exec.LookPath("git")
+	if err != nil {
+		testkit.Cannot(t, err.Error())
+	}
+	home := t.TempDir()
+	repo := home + "/repo"
+	for _, args := range [][]string{{"init", "-q", repo}, {"-C", repo, "-c", "user.name=x", "-c", "user.email=x@x", "commit", "-q", "--allow-empty", "-m", "first"}} {
+		if out, err := exec.Command(git, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(home, "profiles/coder"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	board := func(args ...string) (string, error) {
+		cmd := exec.Command(bin+"/hinit-kanban", args...)
+		cmd.Env = []string{"PATH=/usr/bin:/bin", "HOME=" + home, "HERMES_HOME=" + home, "HERMES_BIN=" + bin + "/example-agent", "HINIT_RUNTIME_DIR=" + home + "/none"}
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	create := func(workspace string) string {
+		t.Helper()
+		out, err := board("create", "x", "--assignee", "coder", "--workspace", workspace)
+		id, _, found := strings.Cut(strings.TrimPrefix(out, "Created "), " ")
+		if err != nil || !found {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return id
+	}
+	id := create("worktree:" + repo)
+	out, err := board("claim", id)
+	if _, failed := os.Stat(repo + "/.worktrees/" + id + "/.git"); err != nil || failed != nil || !strings.Contains(out, "Workspace: "+repo+"/.worktrees/"+id) {
+		t.Errorf("%v, %v: %s", err, failed, out)
+	}
+	id = create("worktree:" + repo)
+	out, err = board("dispatch", "--local")
+	if _, failed := os.Stat(repo + "/.worktrees/" + id + "/.git"); err != nil || failed != nil || !strings.Contains(out, id+"  ->  coder") {
+		t.Errorf("%v, %v: %s", err, failed, out)
+	}
+	id = create("worktree:" + home + "/no-repository/below")
+	if out, err = board("claim", id); err == nil || !strings.Contains(out, "git worktree add") || !strings.Contains(out, "not a git repository") {
+		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -2,6 +2,7 @@ package runner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -47,14 +49,13 @@ func (h pid1) follow(ctx context.Context, tell func(client.Run)) error {
 	})
 }
 
-// Local returns a runner that supervises its workers in this process, with the command that hinit.yaml has for them. It may be called
-// once in a process.
+// Local returns a runner that supervises its workers in this process, with the command that hinit.yaml has for them.
 func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
-	book, err := onehost.Book()
+	b, err := book()
 	if err != nil {
 		return nil, err
 	}
-	return newRunner(ctx, local{book, cfg})
+	return newRunner(ctx, local{b, cfg})
 }
 
 // local is the host of a machine without hinit as PID 1.
@@ -126,76 +127,56 @@ func (h local) follow(ctx context.Context, tell func(client.Run)) error {
 // gitMost bounds what is read of git's output.
 const gitMost = 1 << 20
 
-// Git runs git in a directory and returns what it wrote. The error has that too. It implements [kanban.Git], also where r is nil.
-func (r *Runner) Git(ctx context.Context, dir string, args ...string) (string, error) {
-	spec := proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir}
-	run := child
-	if r != nil {
-		if here, is := r.host.(local); is {
-			run = here.once
-		}
-	}
-	text, code, err := run(ctx, spec)
-	if err == nil && code != 0 {
-		err = fmt.Errorf("exit code %d: %s", code, bytes.TrimSpace(text))
-	}
+// book is the runs of this process. Its supervisor waits for every child.
+var book = sync.OnceValues(onehost.Book)
+
+// Git runs git in a directory and returns what it wrote. The error has that too. It is a [kanban.Git].
+func Git(ctx context.Context, dir string, args ...string) (string, error) {
+	text, err := output(ctx, proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir})
 	if err != nil {
-		return string(text), fmt.Errorf("cannot run git %s: %w", strings.Join(args, " "), err)
+		err = fmt.Errorf("cannot run git %s: %w", strings.Join(args, " "), err)
 	}
-	return string(text), nil
+	return string(text), err
 }
 
-// child runs a command in a process that has no supervisor.
-func child(ctx context.Context, spec proc.Spec) (text []byte, code int, err error) {
-	out, errs, x, err := proc.Output(ctx, spec, gitMost)
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if code = x.Code; x.Signal != 0 {
-		code = 128 + x.Signal
-	}
-	return append(out, errs...), code, err
-}
-
-// once runs a command as a run of the supervisor, which waits for every child of this process.
-func (h local) once(ctx context.Context, spec proc.Spec) (text []byte, code int, err error) {
-	fd, err := unix.MemfdCreate("git", unix.MFD_CLOEXEC)
+// output runs a command and returns what it wrote.
+func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
+	b, err := book()
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	output := os.NewFile(uintptr(fd), "output of git")
-	defer output.Close()
-	dup, err := unix.FcntlInt(output.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	run, err := h.book.Start(ctx, runs.Order{Tag: "git/" + h.book.Unique(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "git")})
+	file := os.NewFile(uintptr(fd), "output")
+	defer file.Close()
+	dup, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	run, err := b.Start(ctx, runs.Order{Tag: "git/" + b.Unique(), Template: "git", Spec: spec, Output: os.NewFile(uintptr(dup), "output")})
 	for err == nil && run.End == nil {
-		news := h.book.News()
-		if run, err = h.book.Find(run.ID); err != nil || run.End != nil {
+		news := b.News()
+		if run, err = b.Find(run.ID); err != nil || run.End != nil {
 			break
 		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			_, err = h.book.Stop(context.WithoutCancel(ctx), run.ID)
-			return nil, 0, errors.Join(context.Cause(ctx), err)
+			_, err = b.Stop(context.WithoutCancel(ctx), run.ID)
+			return nil, errors.Join(context.Cause(ctx), err)
 		}
 	}
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	text, _ = io.ReadAll(io.NewSectionReader(output, 0, gitMost)) // memory
-	code, err = exitCode(run)
-	return text, code, err
-}
-
-func exitCode(run client.Run) (int, error) {
-	switch {
-	case run.End.Signal != nil:
-		return 128 + *run.End.Signal, nil
-	case run.End.Code != nil:
-		return *run.End.Code, nil
+	text, _ = io.ReadAll(io.NewSectionReader(file, 0, gitMost)) // memory
+	switch x := exitOf(run); {
+	case !x.Known:
+		err = errors.New(run.End.Error)
+	case x.Signal != 0 || x.Code != 0:
+		err = fmt.Errorf("exit code %d: %s", cmp.Or(x.Code, 128+x.Signal), bytes.TrimSpace(text))
 	}
-	return 0, errors.New(run.End.Error)
+	return text, err
 }
