@@ -65,7 +65,8 @@ func (c Config) GatewaysDispatch(env Env) bool {
 	return c.DispatchInGateway && !slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
 }
 
-// ReadConfig reads the board's configuration from a config.yaml. A file that isn't there is the default configuration.
+// ReadConfig reads the board's configuration from a config.yaml. A file that isn't there is the default configuration, and so is one
+// that can't be read.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
 	data, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,9 +76,10 @@ func ReadConfig(path string) (c Config, warnings []string, err error) {
 		c, warnings, err = ParseConfig(data)
 	}
 	if err != nil {
-		return c, nil, fmt.Errorf("cannot read configuration %s: %w", path, err)
+		c, _, _ = ParseConfig(nil)
+		err = fmt.Errorf("cannot read configuration %s: %w", path, err)
 	}
-	return c, warnings, nil
+	return c, warnings, err
 }
 
 // ParseConfig reads the board's configuration. A value that can't be used is left out, with a warning that names it: a gateway

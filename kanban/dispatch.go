@@ -42,7 +42,7 @@ type memory struct {
 	asked int64  // when its worker was asked to end after the end of its attempt, and survived
 }
 
-// memory is that of a run, which it may change.
+// memory returns what is remembered of a run. The caller may change it.
 func (d *Dispatcher) memory(run int64) *memory {
 	if d.memories == nil {
 		d.memories = make(map[int64]*memory)
@@ -318,17 +318,12 @@ func (l *rowLoops) start(r row, review bool) error {
 	if err != nil || !won {
 		return err
 	}
-	workspace, why, err := l.run(task, review)
-	if err != nil {
-		return err
+	started, err := l.run(task, review)
+	if started {
+		l.res.Stuck--
+		l.took(r)
 	}
-	if why != nil {
-		return l.spawnFailed(task, review, why)
-	}
-	l.res.Stuck--
-	l.res.Spawned = append(l.res.Spawned, Spawned{Task: r.ID, Assignee: task.Assignee, Workspace: workspace})
-	l.took(r)
-	return nil
+	return err
 }
 
 func (l *rowLoops) took(r row) {

@@ -10,8 +10,8 @@
 //
 // A pass has its order in dispatch.go. File running.go looks at the running tasks and their workers, and leaving.go at the workers whose
 // attempt is over. Files claim.go and crash.go give tasks to workers and take them back. finish.go promotes tasks, spawn.go starts workers,
-// and ledger.go remembers them. guard.go holds tasks back, and says when the next pass is due. The other files are what people and
-// workers do with the board, and SQLite.
+// and leaving.go has the ledger that remembers them. guard.go holds tasks back, and says when the next pass is due. The other files
+// have the changes that people and workers make, and SQLite.
 //
 // The package owns no goroutine that outlives a call. It starts processes only through the [Runner] and the git hook it is given.
 package kanban

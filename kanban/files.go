@@ -161,21 +161,15 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil {
-		return nil, err
+	if err != nil || limit <= 0 || limit >= st.Size() {
+		data, failed := io.ReadAll(f)
+		return data, errors.Join(err, failed)
 	}
-	if limit <= 0 || limit >= st.Size() {
-		return io.ReadAll(f)
+	data, err := io.ReadAll(io.NewSectionReader(f, st.Size()-limit-1, limit+1)) // and the byte before, which may end a line
+	if _, whole, found := bytes.Cut(data, []byte("\n")); found || err != nil {
+		return whole, err
 	}
-	data := make([]byte, limit+1) // and the byte before, which may end a line
-	n, err := f.ReadAt(data, st.Size()-limit-1)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	if _, whole, found := strings.Cut(string(data[:n]), "\n"); found {
-		return []byte(whole), nil
-	}
-	return data[1:n], nil
+	return data[min(1, len(data)):], nil
 }
 
 // Collected is what [Store.Collect] removed.

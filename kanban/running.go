@@ -275,11 +275,7 @@ func (w *watched) survived(t Termination) bool { return t.Attempted && w.local &
 // info is the part of a payload that tells of a termination.
 func (w *watched) info(t Termination) object {
 	return object{
-		{"prev_pid", orNull(w.WorkerPID)},
-		{"host_local", w.local},
-		{"termination_attempted", t.Attempted},
-		{"terminated", t.Terminated},
-		{"sigkill", t.Killed},
+		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},
 	}
 }
 

@@ -25,43 +25,51 @@ type SpawnOptions struct {
 // reviewSkill is the skill that a worker in review has in place of the task's own.
 const reviewSkill = "sdlc-review"
 
-// run prepares a claimed task and starts its worker. The second result is why that couldn't be done.
-func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
-	if why, err := p.place(&task); why != nil || err != nil {
-		return "", why, err
+// run gives a claimed task its worker, or gives the task back. It reports whether there is a worker.
+func (p *pass) run(task Task, review bool) (started bool, err error) {
+	why, err := p.begin(&task, review)
+	host, is := errors.AsType[*HostError](why)
+	switch {
+	case err != nil:
+		return false, err
+	case is:
+		return false, p.hostFailed(task, review, host)
+	case why != nil:
+		return false, p.spawnFailed(task, review, why)
 	}
-	workspace = task.WorkspacePath
-	p.tip(task)
-	job := p.job(task, review)
+	p.res.Spawned = append(p.res.Spawned, Spawned{task.ID, task.Assignee, task.WorkspacePath})
+	return true, nil
+}
+
+// begin prepares a claimed task and starts its worker. The first result is why that couldn't be done.
+func (p *pass) begin(task *Task, review bool) (why, err error) {
+	if why, err := p.place(task); why != nil || err != nil {
+		return why, err
+	}
+	p.tip(*task)
+	job := p.job(*task, review)
 	if p.Runner == nil {
-		return "", fmt.Errorf("nothing here can start workers"), nil
+		return fmt.Errorf("nothing here can start workers"), nil
 	}
 	if err := p.Store.point("claimed"); err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	p.remember(entry{Run: task.CurrentRunID, Task: task.ID})
 	if err := p.Store.point("remembered"); err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	worker, why := p.Runner.Start(p.ctx, job)
-	host := (*HostError)(nil)
-	if errors.As(why, &host) {
-		return "", nil, p.hostFailed(task, review, host)
-	}
 	if why != nil {
-		return "", why, nil
+		return why, nil
 	}
-	if err := p.Store.point("started"); err != nil {
-		return "", nil, err
-	}
-	if worker.PID == 0 {
-		return workspace, nil, nil // only the claim's time watches over it
+	if err := p.Store.point("started"); err != nil || worker.PID == 0 { // without a pid, only the claim's time watches over it
+		return nil, err
 	}
 	if worker.Start == 0 {
 		worker.Start = p.procs().Start(worker.PID)
 	}
 	p.remember(entry{Run: task.CurrentRunID, Task: task.ID, Worker: worker})
-	return workspace, nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
+	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
 // startAgain asks once more for the worker of an attempt that has none: the dispatcher died before it asked, or got no answer. The attempt keeps
@@ -69,20 +77,14 @@ func (p *pass) run(task Task, review bool) (workspace string, why, err error) {
 func (p *pass) startAgain(w *watched) error {
 	task, err := taskByID(p.ctx, p.Store.db, w.ID)
 	w.settled = true
-	if errors.Is(err, ErrNoTask) || err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID) { // reclaimed since this pass looked
+	switch {
+	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed since this pass looked
 		p.withdraw([]*watched{w})
 		return nil
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
-	workspace, why, err := p.run(task, w.review)
-	if err == nil && why != nil {
-		return p.spawnFailed(task, w.review, why)
-	}
-	if err == nil {
-		p.res.Spawned = append(p.res.Spawned, Spawned{Task: w.ID, Assignee: task.Assignee, Workspace: workspace})
-	}
+	_, err = p.run(task, w.review)
 	return err
 }
 

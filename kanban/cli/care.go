@@ -268,8 +268,7 @@ func (x *examination) dispatchers(context.Context) error {
 
 // whoCould says how a board gets a dispatcher.
 func (x *examination) whoCould() string {
-	cfg, _, err := kanban.ReadConfig(x.configPath())
-	if err == nil && !cfg.GatewaysDispatch(x.Terminal.Env) {
+	if !x.cfg.GatewaysDispatch(x.Terminal.Env) {
 		return "start the container with HINIT_KANBAN=1, or: hinit kanban serve; the gateways are told not to"
 	}
 	return "start the container with HINIT_KANBAN=1, or: hermes gateway start"

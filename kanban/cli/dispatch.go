@@ -127,10 +127,7 @@ func dispatch(c *call) action {
 	opt := kanban.TickOptions{}
 	optional(c, &opt.MaxSpawn, "max", "at most `N` tasks running; wins over the configuration", number)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
-		cfg, _, err := kanban.ReadConfig(c.configPath())
-		if err != nil {
-			cfg = kanban.Config{} // the contract: unreadable is as good as empty
-		}
+		cfg, _, _ := kanban.ReadConfig(c.configPath()) // the contract: unreadable is as good as empty
 		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
 		opt.DryRun = *dry
 		return withWorkers(ctx, s, cfg, func(d *kanban.Dispatcher) error {
@@ -273,7 +270,6 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 	cfg, warnings, err := kanban.ReadConfig(c.configPath())
 	if err != nil {
 		log.Warn("the configuration cannot be read; the defaults apply", "error", err)
-		cfg, _, _ = kanban.ParseConfig(nil)
 	}
 	for _, w := range warnings {
 		log.Warn(w)
