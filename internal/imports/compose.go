@@ -18,15 +18,14 @@ import (
 // compose is a process-compose.yaml that is taken over.
 type compose struct {
 	*importer
-	file    string
-	shell   []string
-	raw     bool // no variable of a command is filled in before the shell has it
-	docker  bool // it is a compose file of Docker
-	env     []pair
-	dotenv  string            // the .env beside the file
-	vars    map[string]string // for templates
-	waits   []wait
-	awaited map[string]bool // whose end somebody waits for
+	file   string
+	shell  []string
+	raw    bool // no variable of a command is filled in before the shell has it
+	docker bool // it is a compose file of Docker
+	env    []pair
+	dotenv string            // the .env beside the file
+	vars   map[string]string // for templates
+	waits  []wait
 }
 
 // wait is a dependency, by the names of process-compose.
@@ -46,7 +45,7 @@ func (im *importer) processCompose(path string) error {
 	if err != nil {
 		return err
 	}
-	c := &compose{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string), awaited: make(map[string]bool)}
+	c := &compose{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
 	im.defaults.set("stop.grace", "10s") // shutdown.timeout_seconds
 	var processes []entry
 	for _, e := range entries(root) {
@@ -86,19 +85,6 @@ func (im *importer) processCompose(path string) error {
 		c.dotenv = dotenv
 		c.note(from{place: place{file: dotenv}}, "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
 	}
-	for _, p := range processes {
-		for _, d := range entries(p.node) {
-			if d.name == "depends_on" {
-				c.dependsOn(nil, d)
-			}
-		}
-	}
-	for _, w := range c.waits {
-		if strings.Contains(w.condition, "_completed") {
-			c.awaited[w.to] = true
-		}
-	}
-	c.waits = nil
 	for _, p := range processes {
 		c.process(p)
 	}
@@ -334,14 +320,20 @@ func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string
 	if entrypoint != nil || c.docker {
 		s.set("command", append(entrypoint, arguments...))
 	}
-	scheduled := s.text("schedule.cron") != ""
-	if s.text("restart.policy") == "never" && (scheduled || s.text("once") != "" || c.awaited[p.name]) {
+	if s.isTask() {
+		asTask(s)
+	}
+	c.needCommand(s, c.at(p, p.name))
+}
+
+// asTask makes a task of a service that is not restarted. Without a schedule it runs at the boot.
+func asTask(s *service) {
+	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")
-		if !scheduled {
+		if s.text("schedule.cron") == "" {
 			s.set("once", "boot")
 		}
 	}
-	c.needCommand(s, c.at(p, p.name))
 }
 
 // references says which variables refer to others, which process-compose fills in and hinit doesn't.
@@ -376,6 +368,9 @@ func (c *compose) depend(w wait) {
 		c.note(at, "it would wait for itself; the need is left out")
 	}
 	for _, to := range found {
+		if strings.Contains(w.condition, "_completed") {
+			asTask(to)
+		}
 		w.from.wait(need{name: to.name, until: until, place: w.place})
 	}
 }

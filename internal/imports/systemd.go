@@ -47,7 +47,7 @@ func (im *importer) systemd(path string) error {
 		"restart.initial": "100ms", "restart.factor": "1", "restart.max": "100ms",
 	}
 	for _, name := range names {
-		if err := u.load(name); err != nil {
+		if err := u.load(name, true); err != nil {
 			return err
 		}
 	}
@@ -71,14 +71,15 @@ func (im *importer) systemd(path string) error {
 	return nil
 }
 
-// load reads a unit with its drop-ins, and the units that it activates. A unit that is there already is not read again.
-func (u *units) load(name string) error {
+// load reads a unit with its drop-ins, and the units that it activates, but not what those activate: a template can name ever new instances of
+// itself. A unit that is there already is not read again.
+func (u *units) load(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
 	if slices.ContainsFunc(u.list, func(other *unit) bool { return other.name == n.name && other.kind == n.kind }) {
 		return nil
 	}
-	if !slices.Contains(unitKinds, n.kind) {
+	if !slices.Contains(unitKinds, n.kind) || strings.Contains(name, "/") {
 		if slices.Contains([]string{".socket", ".path", ".mount", ".automount", ".swap", ".target", ".slice"}, n.kind) {
 			u.note(from{place: n.place}, "hinit has services and tasks only; this unit is left out")
 		}
@@ -117,8 +118,8 @@ func (u *units) load(name string) error {
 	}
 	for _, other := range activates {
 		template := regexp.MustCompile(`@.*\.`).ReplaceAllString(other, "@.")
-		if exists(filepath.Join(u.dir, other)) || exists(filepath.Join(u.dir, template)) {
-			if err := u.load(other); err != nil {
+		if follow && (exists(filepath.Join(u.dir, other)) || exists(filepath.Join(u.dir, template))) {
+			if err := u.load(other, false); err != nil {
 				return err
 			}
 		}

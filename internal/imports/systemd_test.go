@@ -104,3 +104,14 @@ func TestATimerWithoutATimeLeavesATask(t *testing.T) {
 		t.Errorf("%+v", a.Task)
 	}
 }
+
+// A template that names an instance of itself on failure must not be imported for ever.
+func TestATemplateThatActivatesItself(t *testing.T) {
+	c := imported(t, "a.service", map[string]string{
+		"a.service":  "[Unit]\nOnFailure=b@%n.service\n[Service]\nExecStart=/bin/a\n",
+		"b@.service": "[Unit]\nOnFailure=b@%n.service ../x.service\n[Service]\nType=oneshot\nExecStart=/bin/b %i\n",
+	})
+	if len(c.Services) != 3 || c.Services["b-a-service"].Task.Once != config.OnceManual { // and hinit-actions
+		t.Errorf("%v", c.Services)
+	}
+}
