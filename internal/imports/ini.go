@@ -34,7 +34,8 @@ type dialect struct {
 }
 
 // parseINI reads sections of keys and values. supervisord has "key: value" too, comments that begin after a blank, and keys in any case.
-// There, an indented line continues the value before.
+// There, an indented line continues the value before. The parser is its own: each note names a line, and
+// the one of go-systemd forgets lines.
 func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
 	var last *setting // whose value the next line continues
 	number := 0
