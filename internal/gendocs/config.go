@@ -279,8 +279,13 @@ func mapping(base string, keys []config.Key, mean meanings) object {
 			bound(node, base+k.Path)
 		case *syscall.Signal:
 			node = object{"type": "string", "pattern": anyCase("SIG", wordsIn(typeWords(k)))}
+		case *[]int: // of exit codes
+			node["items"] = object{"type": "integer", "minimum": 0, "maximum": 255}
 		case *map[string]config.ResourceLimit:
 			node = limitsSchema(wordsIn(strings.Split(mean.of("limits"), ".")[0]))
+		}
+		if k.Type == "port" { // a text may name a variable
+			node["minimum"], node["maximum"] = 1, 65535
 		}
 		node["description"] = plainText(mean.of(base + k.Path))
 		put(schema, k.Path, node)

@@ -93,6 +93,12 @@ func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
 			t.Errorf("the schema has the limit %s: %v", name, err)
 		}
 	}
+	if codes := at(t, schema, "services.NAME.park_on")["items"].(object); codes["maximum"] != 255.0 {
+		t.Errorf("park_on: [300] is taken: %v", codes)
+	}
+	if port := schema["$defs"].(object)["checks"].(object)["items"].(object)["properties"].(object)["tcp"].(object)["properties"].(object)["port"].(object); port["maximum"] != 65535.0 {
+		t.Errorf("port: 99999 is taken: %v", port)
+	}
 	if restart := at(t, schema, "services.NAME.restart")["anyOf"]; !strings.Contains(fmt.Sprint(restart), "on-failure") {
 		t.Errorf("restart: sometimes is taken: %v", restart)
 	}
