@@ -13,6 +13,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -202,6 +203,9 @@ func (b *bench) all() error {
 			return fmt.Errorf("%s: %w", x.name, err)
 		}
 	}
+	if err := b.personality(ctx, s.ID()); err != nil {
+		return err
+	}
 	if err := b.attachInside(few * 2); err != nil {
 		return err
 	}
@@ -210,7 +214,7 @@ func (b *bench) all() error {
 	}
 	// A writer of large pieces: one of small ones (busybox's head) is slower by itself than what it writes to.
 	writer := []string{"dd", "if=/dev/zero", "bs=1M", fmt.Sprint("count=", bulk>>20)}
-	if err := b.rates(max(5, b.runs/2), []rated{
+	if err := b.rates(max(5, b.runs/2), []way{
 		{"100 MB of output: docker exec", cli(writer...)},
 		{"100 MB of output: package", run(sandbox.Request{Argv: writer, Stdout: io.Discard})},
 		{"100 MB of output: no container, a pipe to this program", func() error { return pipe(writer) }},
@@ -245,26 +249,35 @@ func (b *bench) time(name string, runs int, do func() error) error {
 	return nil
 }
 
-// rated is a way for 100 MB of output.
-type rated struct {
+// way is one of several that are compared.
+type way struct {
 	name string
 	do   func() error
 }
 
-// rates measures the ways in turn, so that what else the machine does is the same for all.
-func (b *bench) rates(runs int, ways []rated) error {
+// turns times the ways in turn, so that what else the machine does is the same for all.
+func (b *bench) turns(runs int, ways []way) error {
+	return b.inTurns(runs, "ms", ways, milliseconds)
+}
+
+// rates is turns for ways of 100 MB of output.
+func (b *bench) rates(runs int, ways []way) error {
+	return b.inTurns(runs, "MB/s", ways, func(d time.Duration) float64 { return bulk / 1e6 / d.Seconds() })
+}
+
+func (b *bench) inTurns(runs int, unit string, ways []way, figure func(time.Duration) float64) error {
 	values := make([][]float64, len(ways))
 	for range runs {
-		for i, way := range ways {
+		for _, i := range rand.Perm(len(ways)) { // none always comes after the slowest
 			begin := time.Now()
-			if err := way.do(); err != nil {
-				return fmt.Errorf("%s: %w", way.name, err)
+			if err := ways[i].do(); err != nil {
+				return fmt.Errorf("%s: %w", ways[i].name, err)
 			}
-			values[i] = append(values[i], bulk/1e6/time.Since(begin).Seconds())
+			values[i] = append(values[i], figure(time.Since(begin)))
 		}
 	}
 	for i, way := range ways {
-		b.add(way.name, "MB/s", values[i])
+		b.add(way.name, unit, values[i])
 	}
 	return nil
 }
@@ -403,6 +416,8 @@ func (b *bench) judge() {
 	}
 	warm := b.median("true: package, by the shell")
 	say("true in a warm sandbox, by the shell", warm, "ms", warm <= 3, "≤ 3 ms")
+	personality := b.median(personalityRow)
+	say("true by the docker personality without the service", personality, "ms", personality <= 8, "≤ 8 ms")
 	attach := b.median("attach again: manager, sandbox, first command")
 	say("attach again from another process", attach, "ms", attach <= 15, "≤ 15 ms")
 	cold := b.median("first command, cold: what the package adds")
