@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -43,6 +44,9 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	if built != "" {
 		docker("rmi", "-f", image())
+		if helper, err := os.ReadFile(filepath.Join(built, "hinit-sandbox-helper")); err == nil { // the volume is named after the program
+			docker("volume", "rm", fmt.Sprintf("hinit-sandbox-gate-%.6x", sha256.Sum256(helper)))
+		}
 		_ = os.RemoveAll(built)
 	}
 	os.Exit(code)
