@@ -4,9 +4,9 @@ import "fmt"
 
 // Finding is the result of one check, as `hinit doctor` prints it.
 type Finding struct {
-	Check  string `json:"check"`  // what was looked at
+	Check  string `json:"check"`  // subject of the check
 	Result string `json:"result"` // ok, warning, failed
-	Detail string `json:"detail"` // what was found, and what to do about it
+	Detail string `json:"detail"` // finding, and next step
 }
 
 // The results of a check.

@@ -12,8 +12,8 @@ import (
 // RunRequest asks for a one-shot run of a configured command (POST /v1/runs), as the agent's user and in a session of its own.
 type RunRequest struct {
 	Template string            `json:"template"`          // name of the command in hinit.yaml (runs) or built in
-	Tag      string            `json:"tag"`               // who asks calls it so; a tag that is known already means that run and starts nothing
-	Profile  string            `json:"profile"`           // {profile}: whose home it gets as HERMES_HOME
+	Tag      string            `json:"tag"`               // the client's name for the run; a known tag means the existing run and starts nothing
+	Profile  string            `json:"profile"`           // {profile}; its home is HERMES_HOME of the run
 	Task     string            `json:"task,omitempty"`    // {task}
 	Options  []string          `json:"options,omitempty"` // words in the place of the word {options}
 	Env      map[string]string `json:"env,omitempty"`     // set on top of the container's environment
@@ -38,19 +38,19 @@ type Run struct {
 	Tag        string    `json:"tag"`
 	Template   string    `json:"template"`
 	Profile    string    `json:"profile"`
-	Service    string    `json:"service"` // what `hinit events` calls it
+	Service    string    `json:"service"` // name in `hinit events`
 	PID        int       `json:"pid"`     // 0 when it could not be started
 	StartTicks uint64    `json:"start_ticks"`
 	StartedAt  time.Time `json:"started_at"`
 	Log        string    `json:"log"`
-	Asked      string    `json:"asked"` // why it was asked to end, "" when it was not
+	Asked      string    `json:"asked"` // reason of a request to end it, "" without one
 	End        *RunEnd   `json:"end"`   // null while anything of it is alive
 }
 
 // RunEnd is how a run ended.
 type RunEnd struct {
 	Exit
-	Lost       bool    `json:"lost"` // it is gone, and how it ended is not known
+	Lost       bool    `json:"lost"` // it ended in an unknown way
 	OOM        bool    `json:"oom"`
 	CPUSeconds float64 `json:"cpu_seconds"`
 	MaxRSS     int64   `json:"max_rss_bytes"`

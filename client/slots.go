@@ -17,17 +17,17 @@ type Slot struct {
 	NormallyUp bool      `json:"normally_up"` // it starts by itself: its directory has no down file
 	Ready      bool      `json:"ready"`       // it is up and has said so
 	Paused     bool      `json:"paused"`      // by a command, not by a signal from elsewhere
-	Finishing  bool      `json:"finishing"`   // it is down, and its finish program or what it left behind is not yet
+	Finishing  bool      `json:"finishing"`   // it is down, and its finish program or a leftover process still runs
 	Started    bool      `json:"started"`     // its run program was started at least once
 	Notifies   bool      `json:"notifies"`    // it tells when it is ready
-	Permanent  bool      `json:"permanent"`   // it will not come up by itself any more: its finish program said so, or it is parked or failed
+	Permanent  bool      `json:"permanent"`   // no start follows by itself: its finish program said so, or it is parked or failed
 	Run        uint64    `json:"run"`         // number of its current or last run, 0 before the first
 	PID        int       `json:"pid"`         // 0 when it is not up
 	PGID       int       `json:"pgid"`        // 0 when it is not up
 	ExitCode   int       `json:"exitcode"`    // of its last run, -1 when there is none or a signal ended it
 	Signal     int       `json:"signal"`      // that ended its last run, 0 when none did
 	Since      time.Time `json:"since"`       // of the last change between up and down
-	ReadySince time.Time `json:"ready_since"` // since it is ready, or while it is down since nothing of it runs; zero when neither is the case
+	ReadySince time.Time `json:"ready_since"` // start of its readiness, or, while it is down, end of its last process; zero otherwise
 }
 
 // SlotsReply is the answer to a request for slots.

@@ -65,35 +65,35 @@ type Init struct {
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Stopping      bool          `json:"stopping"`                // the container is shutting down
 	Orphans       uint64        `json:"orphans"`                 // orphans that were reaped
-	Goroutines    int           `json:"goroutines"`              // of hinit itself; without a reason they do not become more
+	Goroutines    int           `json:"goroutines"`              // goroutines of hinit
 	Cmd           *Cmd          `json:"cmd"`                     // null when the container has no CMD
-	Warnings      []string      `json:"warnings"`                // what hinit cannot do in this container, for people
+	Warnings      []string      `json:"warnings"`                // limits of hinit in this container, for people
 	Booting       bool          `json:"booting,omitempty"`       // not all services are known yet
-	Hook          *BootHook     `json:"hook,omitempty"`          // that the boot runs now; of several the one that began last
+	Hook          *BootHook     `json:"hook,omitempty"`          // hook that the boot runs now; of several the newest
 	Boot          []BootStep    `json:"boot"`                    // in the order they ran
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // missing when the profiles are done, or not read yet
 	Binary        string        `json:"binary"`                  // file that the running program was started from
-	BinaryID      string        `json:"binary_id,omitempty"`     // tells that file from another one that was put in its place
+	BinaryID      string        `json:"binary_id,omitempty"`     // identifies that file; a replaced file has another value
 	Image         int           `json:"image"`                   // 1 for the program the container was started with, one more for each re-execution
-	ReexecError   string        `json:"reexec_error"`            // why the last re-execution that was asked for did not come about
-	Lease         *Lease        `json:"lease"`                   // of the data volume; null in a container that is for the dashboard alone
-	Repair        *Repair       `json:"repair"`                  // of file ownership, in the background; null when there is none
-	OOMFirst      string        `json:"oom_first,omitempty"`     // the service whose main process the kernel takes first when memory runs out; "" when that is not known, or names were given
+	ReexecError   string        `json:"reexec_error"`            // reason for which the last requested re-execution failed
+	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null in a container for the dashboard alone
+	Repair        *Repair       `json:"repair"`                  // repair of file ownership in the background; null without one
+	OOMFirst      string        `json:"oom_first,omitempty"`     // service whose main process the kernel ends first when memory runs out; "" when unknown, or when names were given
 }
 
 // BootProfiles is how many profiles the boot has handled.
 type BootProfiles struct {
-	Profiles int `json:"profiles"` // that there are
-	Done     int `json:"done"`     // whose gateways are known, and started if they are wanted
+	Profiles int `json:"profiles"` // all profiles
+	Done     int `json:"done"`     // profiles whose gateways are known, and started if they are wanted
 }
 
 // Lease says which hinit supervises the profiles of the data volume.
 type Lease struct {
 	State   string       `json:"state"`   // held, waiting or none
 	Since   time.Time    `json:"since"`   // of the state
-	Holder  *LeaseHolder `json:"holder"`  // the process that this hinit waits for; null when it waits for none, or the volume does not answer
+	Holder  *LeaseHolder `json:"holder"`  // process that this hinit waits for; null without one, or when the volume does not answer
 	Standby bool         `json:"standby"` // this hinit waits for the lock; without, it ends (HINIT_STANDBY=0)
-	Detail  string       `json:"detail"`  // what it waits for, or why it has no lock, for people
+	Detail  string       `json:"detail"`  // reason for which it has no lock, for people
 }
 
 // The states of a lease.
@@ -106,21 +106,21 @@ const (
 // LeaseHolder describes the process that has the lock of the data volume. Host and Since are from a note on the volume,
 // which the agent can write: they are shown and decide nothing.
 type LeaseHolder struct {
-	Host    string    `json:"host"`              // of the last hinit that took the lock; "" when that is not known
+	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
 	Since   time.Time `json:"since"`             // when it took the lock
-	PID     int       `json:"pid,omitempty"`     // the process of this container that has the lock, if it is no hinit
+	PID     int       `json:"pid,omitempty"`     // process of this container that has the lock, if it is no hinit
 	Command string    `json:"command,omitempty"` // its name
 }
 
 // Repair is the progress of the background repair of file ownership.
 type Repair struct {
 	Directory string  `json:"directory"` // where it is
-	Seen      int64   `json:"seen"`      // files and directories looked at
-	Changed   int64   `json:"changed"`   // given to the agent's user
+	Seen      int64   `json:"seen"`      // files and directories that were examined
+	Changed   int64   `json:"changed"`   // files and directories that the agent's user got
 	Failed    int64   `json:"failed"`
 	Done      bool    `json:"done"`
-	Seconds   float64 `json:"seconds"` // that it took, once it is done
-	Stopped   string  `json:"stopped"` // why it ended early, "" when it did not
+	Seconds   float64 `json:"seconds"` // duration, when it is done
+	Stopped   string  `json:"stopped"` // reason of an early end, "" without one
 }
 
 // Cmd is the container's CMD.
@@ -136,7 +136,7 @@ type Cmd struct {
 type BootHook struct {
 	Name    string  `json:"name"`
 	Number  int     `json:"number"` // from 1
-	Of      int     `json:"of"`     // so many there are; some may have nothing to do
+	Of      int     `json:"of"`     // number of all hooks; some may have nothing to do
 	Seconds float64 `json:"seconds"`
 }
 
@@ -145,7 +145,7 @@ type BootStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error"`   // "" when it went well
-	Skipped bool    `json:"skipped"` // it did not run, because nothing that it depends on has changed
+	Skipped bool    `json:"skipped"` // it did not run, because its inputs have not changed
 	Beside  bool    `json:"beside"`  // it ran at the same time as the one before it
 }
 
@@ -162,52 +162,52 @@ const (
 type Service struct {
 	Name                string     `json:"name"`                  // gateway-coder, dashboard
 	Profile             string     `json:"profile"`               // "" when it belongs to no profile
-	Group               string     `json:"group,omitempty"`       // of the configuration: its name in commands is @GROUP
+	Group               string     `json:"group,omitempty"`       // group in the configuration; @GROUP in commands
 	Kind                string     `json:"kind"`                  // gateway, service, or cmd for the container's CMD
 	State               string     `json:"state"`                 // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
-	Want                string     `json:"want"`                  // "up" or "down", what was asked for
+	Want                string     `json:"want"`                  // "up" or "down", as ordered
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
 	Since               time.Time  `json:"since"`                 // of the state
-	UptimeSeconds       float64    `json:"uptime_seconds"`        // how long it has been up, 0 in any other state
+	UptimeSeconds       float64    `json:"uptime_seconds"`        // time up, 0 in any other state
 	Restarts            int        `json:"restarts"`              // starts after an exit without an order
 	ConsecutiveFailures int        `json:"consecutive_failures"`  // fast exits in a row
-	NextStart           *time.Time `json:"next_start"`            // when it starts by itself, null when it does not
-	CrashLoop           bool       `json:"crash_loop"`            // too many fast exits; it goes on at the longest delay
-	Ready               bool       `json:"ready"`                 // it has said that it works, or it is up and can't say so
-	Announces           bool       `json:"announces"`             // it says itself when it is ready; anything else is ready while it is up
+	NextStart           *time.Time `json:"next_start"`            // time of its next start, null without one
+	CrashLoop           bool       `json:"crash_loop"`            // too many fast exits; restarts go on at the longest delay
+	Ready               bool       `json:"ready"`                 // it has reported readiness, or it is up and can't report it
+	Announces           bool       `json:"announces"`             // it reports its readiness; other services are ready while they are up
 	LastExit            *Exit      `json:"last_exit"`             // null before the first exit
 	Log                 string     `json:"log"`                   // path of its current log file, "" when it has none
-	Reason              string     `json:"reason"`                // why it is in this state, for people
-	Problem             string     `json:"problem"`               // what people should know of it besides: why it isn't ready or loops, or what is wrong though it is up; "" when nothing is
-	ServedBy            string     `json:"served_by,omitempty"`   // who serves its profile where one gateway serves several: default, default (expected), itself, itself and default, or none
-	StatusText          string     `json:"status_text,omitempty"` // what the running service says that it does (STATUS= of sd_notify); no sign of trouble
+	Reason              string     `json:"reason"`                // reason of the state, for people
+	Problem             string     `json:"problem"`               // fault for people, such as a failing check or a crash loop; "" without one
+	ServedBy            string     `json:"served_by,omitempty"`   // gateway of its profile where one gateway serves several: default, default (expected), itself, itself and default, or none
+	StatusText          string     `json:"status_text,omitempty"` // STATUS= of sd_notify; no sign of trouble
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
-	Command             []string   `json:"command"`               // that runs, or would be run
-	Needs               []string   `json:"needs"`                 // what it waits for
+	Command             []string   `json:"command"`               // current command, or the next one
+	Needs               []string   `json:"needs"`                 // names of services that it waits for
 	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
 	Paused              bool       `json:"paused"`                // a signal has stopped its process, such as SIGSTOP
-	Expected            bool       `json:"expected,omitempty"`    // the boot has not come to it yet; commands for it wait for that
-	Checks              []Check    `json:"checks,omitempty"`      // what the checks of the configuration say; missing where it has none
-	Drifted             bool       `json:"drifted"`               // it runs as an older configuration says; a restart applies the newer one
+	Expected            bool       `json:"expected,omitempty"`    // the boot has not reached it yet; commands for it wait
+	Checks              []Check    `json:"checks,omitempty"`      // results of its checks; missing without checks
+	Drifted             bool       `json:"drifted"`               // it runs with an older configuration; a restart applies the newer one
 	Task                bool       `json:"task,omitempty"`        // it ends by itself
 	Done                bool       `json:"done,omitempty"`        // its last run ended by itself with exit code 0
-	NextRun             *time.Time `json:"next_run,omitempty"`    // when its schedule starts it next
-	Restart             string     `json:"restart,omitempty"`     // after which ends it is started again: on-failure, on-success or never; missing: all
+	NextRun             *time.Time `json:"next_run,omitempty"`    // next start by its schedule
+	Restart             string     `json:"restart,omitempty"`     // restart policy: on-failure, on-success or never; missing: always
 
-	// Settings are what is settled for it about its user, limits, end and order, as far as that differs from the built-in defaults. They are there
-	// only where the service was asked for by name.
+	// Settings lists its user, limits, end and order where they differ from the built-in defaults. Only a service that was asked for by name has
+	// it.
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
-	Exits     map[string]int `json:"exits,omitempty"`     // how often it has ended, by cause; the cause of last_exit may still change
-	Restarted map[string]int `json:"restarted,omitempty"` // the restarts, by the cause of the exit before them
+	Exits     map[string]int `json:"exits,omitempty"`     // number of exits by cause; the cause of last_exit may still change
+	Restarted map[string]int `json:"restarted,omitempty"` // number of restarts by the cause of the exit before
 	Isolation *Isolation     `json:"isolation,omitempty"` // of a gateway whose profile has isolation
-	Output    *Output        `json:"output,omitempty"`    // what it has written; missing before it has written anything
+	Output    *Output        `json:"output,omitempty"`    // its output; missing before the first line
 }
 
 // Isolation lists the restrictions of a gateway.
 type Isolation struct {
 	Mode    string   `json:"mode"`     // files or user, as the configuration says
-	InForce []string `json:"in_force"` // what the kernel says of its process, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty: nothing is in force
+	InForce []string `json:"in_force"` // restrictions in the kernel, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty without any
 }
 
 // Output counts what a service has written to its stdout and stderr.
@@ -229,8 +229,8 @@ type Check struct {
 	Since    time.Time  `json:"since"`    // of the state
 	Failed   bool       `json:"failed"`   // it fails
 	Failures int        `json:"failures"` // bad answers in a row
-	Answer   string     `json:"answer"`   // the last one, for people; empty for callers that may not control hinit
-	At       *time.Time `json:"at"`       // when it came, null before the first
+	Answer   string     `json:"answer"`   // last answer, for people; empty for callers that may not control hinit
+	At       *time.Time `json:"at"`       // time of that answer, null before the first
 }
 
 // CheckPaused is the state of a check that an operator has paused.
@@ -246,7 +246,7 @@ type Exit struct {
 	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health or lease
 	At            time.Time `json:"at"`
 	Tail          []string  `json:"tail"`  // last log lines, oldest first; the last 3 where the lines of all services have over 1 MB; empty for callers that may not control hinit
-	Error         string    `json:"error"` // why it could not be started, "" when it was
+	Error         string    `json:"error"` // reason for which it could not be started, "" when it was
 	UptimeSeconds float64   `json:"uptime_seconds"`
 	PID           int       `json:"pid"` // 0 when it never ran
 }

@@ -10,9 +10,9 @@ import (
 // StatusChange is one line of a status that is followed. The first has everything, the next what has changed since the one before
 // it, and nothing where nothing has.
 type StatusChange struct {
-	Whole    bool      `json:"whole,omitempty"` // Services are all there are, in their order; without it they replace the ones of the same names
-	Init     Init      `json:"init"`            // as it is now
-	Services []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst are of the time of the line
+	Whole    bool      `json:"whole,omitempty"` // Services has all services in order; without it the listed ones replace services of the same names
+	Init     Init      `json:"init"`            // current state of hinit
+	Services []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst have their values at the time of the line
 }
 
 // Apply brings a status up to date.

@@ -3,7 +3,7 @@ package client
 import "time"
 
 // Event is one record of the history: a transition (From and To are set), the end of a run (Exit is set) or a remark. An event with
-// Lost set says how many events before the next one a slow reader has lost.
+// Lost set counts the events before the next one that a slow reader has lost.
 type Event struct {
 	Seq     uint64    `json:"seq"`           // counts up from 1 for the life of hinit
 	At      time.Time `json:"at"`            // when it happened
@@ -13,10 +13,10 @@ type Event struct {
 	Reason  string    `json:"reason"`        // why, for people
 	PID     int       `json:"pid"`           // of the main process, 0 when there is none
 	Exit    *Exit     `json:"exit"`          // null when it is not the end of a run
-	By      *By       `json:"by,omitzero"`   // who gave the order that the event carries out; absent where hinit decided by itself
-	Key     string    `json:"key,omitzero"`  // of a notice that somebody posted; absent when it is none
-	Data    string    `json:"data,omitzero"` // what was posted with it, control characters escaped
-	Lost    uint64    `json:"lost,omitzero"` // so many events are gone here; all other keys are empty then
+	By      *By       `json:"by,omitzero"`   // giver of the order that the event carries out; absent where hinit decided by itself
+	Key     string    `json:"key,omitzero"`  // key of a notice; absent in other events
+	Data    string    `json:"data,omitzero"` // data of a notice, control characters escaped
+	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty then
 }
 
 // The ways by which an order reaches hinit, as [By.Way] names them.
@@ -31,7 +31,7 @@ const (
 type By struct {
 	UID     int    `json:"uid"`     // its user, by the kernel
 	PID     int    `json:"pid"`     // 0 when it is not known
-	Program string `json:"program"` // what it calls itself (comm), which any process may set; "" when it is gone
+	Program string `json:"program"` // name that the process gives itself (comm); "" when it is gone
 	Way     string `json:"way"`     // one of the ways
 }
 
@@ -49,7 +49,7 @@ type Command struct {
 
 // ChecksRequest is the body of a request about the checks of a service.
 type ChecksRequest struct {
-	PauseMS int64 `json:"pause_ms,omitempty"` // nothing is asked for so long; 0: the checks go on, and are asked now
+	PauseMS int64 `json:"pause_ms,omitempty"` // length of the pause; 0: the checks go on, and run now
 }
 
 // SignalRequest is the body of a request for a signal.
@@ -69,8 +69,8 @@ type Topology struct {
 // TopologyReply says how many gateways serve the profiles.
 type TopologyReply struct {
 	Mode   string   `json:"mode"`    // per-profile, or multiplexed: the gateway of the default profile serves all
-	From   string   `json:"from"`    // the file or variable that settles it, "" for the default
-	Steps  []string `json:"steps"`   // what the change does to gateways, in order; never null
+	From   string   `json:"from"`    // file or variable that decides, "" for the default
+	Steps  []string `json:"steps"`   // effects of the change on gateways, in order; never null
 	DryRun bool     `json:"dry_run"` // nothing was changed
 }
 
@@ -95,7 +95,7 @@ type Reload struct {
 // ReloadReply is the answer to a reload. No list in it is ever null.
 type ReloadReply struct {
 	Changes  []string     `json:"changes"`  // the keys that changed
-	Plan     []ReloadStep `json:"plan"`     // what that does to services, in the order of their names
+	Plan     []ReloadStep `json:"plan"`     // effects on services, in the order of their names
 	Settings []string     `json:"settings"` // the changed keys that belong to no single service
 	DryRun   bool         `json:"dry_run"`  // nothing was changed
 }
@@ -121,10 +121,10 @@ const (
 
 // Health says whether hinit works. Services in trouble do not count: a restart of the container would not help them.
 type Health struct {
-	OK       bool     `json:"ok"`                // the answer to the probe; without one: the supervisor answers, and the container neither boots nor shuts down
-	Reason   string   `json:"reason"`            // why not, "" when OK
+	OK       bool     `json:"ok"`                // answer to the probe; without a probe: the supervisor answers, and the container neither boots nor shuts down
+	Reason   string   `json:"reason"`            // fault, "" when OK
 	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which alone is a reason not to be OK
-	Waiting  string   `json:"waiting,omitempty"` // what this container waits for before it serves the volume; a wait for another hinit is OK
+	Waiting  string   `json:"waiting,omitempty"` // reason for which this container does not serve the volume yet; a wait for another hinit is OK
 	Wanted   int      `json:"wanted"`            // services that are wanted up
 	Up       int      `json:"up"`                // how many of them are up
 	Troubled []string `json:"troubled"`          // the ones that are parked, failed, in a crash loop, or with a check that fails

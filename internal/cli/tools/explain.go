@@ -30,7 +30,7 @@ type explanation struct {
 	Next  string   `json:"next"`  // what hinit does next by itself
 	Type  []advice `json:"type"`  // what to type, the most useful first
 
-	Settings []client.ConfigEntry `json:"settings"` // what is settled for it, as far as that differs from the built-in defaults
+	Settings []client.ConfigEntry `json:"settings"` // its settings that differ from the built-in defaults
 }
 
 // advice is a command with what it is good for.
