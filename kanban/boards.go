@@ -190,10 +190,10 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if slug == DefaultBoard {
 		return "", refuse("cannot remove board default: it is the one that always exists")
 	}
-	if hard {
-		err = os.RemoveAll(b.dir(slug))
-	} else {
-		movedTo, err = b.archive(now, slug)
+	movedTo, err = b.archive(now, slug) // at once, so that no service opens a board that is half removed
+	if err == nil && hard {
+		err = os.RemoveAll(movedTo)
+		movedTo = ""
 	}
 	if err != nil {
 		return "", fmt.Errorf("cannot remove board %s: %w", slug, err)

@@ -3,6 +3,7 @@ package kanban
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -212,5 +213,33 @@ func TestProfileDirs(t *testing.T) {
 	same(t, "profiles", p.List(), "default", "coder")
 	if p.Dir("coder") != filepath.Join(root, "profiles", "coder") || p.Dir("ghost") != "" || p.Dir("default") != root {
 		t.Error("homes")
+	}
+}
+
+// A board could not be deleted while a service wrote beside its file: its directory was not empty, and the board was there again.
+func TestABoardIsDeletedWhileItIsWritten(t *testing.T) {
+	t.Parallel()
+	b := &Boards{Root: t.TempDir(), Env: env{}.get}
+	for range 5 {
+		_, err := b.Create(t.Context(), time.Now(), Meta{Slug: "gone"})
+		must(t, err)
+		paths, err := b.Paths("gone")
+		must(t, err)
+		written, over := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(over)
+			for n := 0; os.WriteFile(paths.DB+strconv.Itoa(n), nil, 0o644) == nil; n++ {
+				if n == 100 {
+					close(written)
+				}
+			}
+		}()
+		<-written
+		_, err = b.Remove(time.Now(), "gone", true)
+		must(t, err)
+		<-over
+		if b.Exists("gone") {
+			t.Fatal("it is there")
+		}
 	}
 }

@@ -161,10 +161,7 @@ func Int(v any) (int, bool) {
 	case int:
 		return v, true
 	case bool:
-		if v {
-			return 1, true
-		}
-		return 0, true
+		return map[bool]int{true: 1}[v], true
 	case float64:
 		if math.IsNaN(v) || math.Abs(v) > 1<<53 {
 			return 0, false
