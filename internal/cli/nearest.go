@@ -3,10 +3,8 @@ package cli
 import (
 	"strconv"
 	"strings"
-	"time"
 
 	"hinit/internal/cmdline"
-	"hinit/profiles"
 )
 
 // nameMeant is the end of a message about an unknown service or profile, made from hinit's answer.
@@ -21,19 +19,10 @@ func (t *Terminal) nameMeant(message string) string {
 	if err != nil {
 		return ""
 	}
-	names, _ := t.LiveNames(ShortWait)
-	return cmdline.DidYouMean(word, names)
-}
-
-// LiveNames are the names that the running init knows: profiles, other services, and then the slots of gateways.
-func (t *Terminal) LiveNames(limit time.Duration) (names, slots []string) {
-	st, _ := t.Status(limit) // without it there are no names
-	for _, s := range st.Services {
-		if s.Profile == "" {
-			names = append(names, s.Name)
-			continue
-		}
-		names, slots = append(names, s.Profile), append(slots, profiles.SlotName(s.Profile))
+	var names []string
+	st, _ := t.Status(ShortWait) // without it there are no names
+	for i := range st.Services {
+		names = append(names, wordFor(&st.Services[i], nil))
 	}
-	return names, slots
+	return cmdline.DidYouMean(word, names)
 }

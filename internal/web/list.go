@@ -13,6 +13,7 @@ import (
 // listPage is the list of services.
 type listPage struct {
 	Query, State, Order, By string
+	Orders                  *ordersView // of the group that is shown alone
 	Chips                   []chip
 	Bys                     [][2]string
 	Columns                 []column
@@ -35,6 +36,8 @@ type column struct{ Link, Order, Class, Title string }
 // group is the rows below a heading.
 type group struct {
 	Key, Class, Sign, Title string
+	Link                    bool // it has a page
+	Bad                     int  // services in trouble, where the heading does not say so itself
 	Rows                    []template.HTML
 }
 
@@ -56,14 +59,22 @@ var (
 	}
 	// grades are the groups and filters of the list, by the class of a look.
 	grades = []look{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
-	bys    = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"none", "in one list"}}
+	bys    = [][2]string{{"", "by state"}, {"profile", "by profile"}, {"group", "by group"}, {"none", "in one list"}}
 )
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	_, _ = s.hub.current(r.Context()) // its fault is in the head
+	_, err := s.hub.current(r.Context()) // its fault is in the head
 	rows, head, version := s.hub.all()
 	page := listPage{
 		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: bys, Head: head, Version: version,
+	}
+	title := "Services"
+	if name := r.PathValue("name"); name != "" {
+		if !slices.ContainsFunc(rows, func(row row) bool { return row.view.Group == name }) {
+			s.noService(w, r, err)
+			return
+		}
+		title, page.Query, page.By, page.Orders = "@"+name, "@"+name, "none", s.orders(w, r, "group", name)
 	}
 	count := make(map[string]int)
 	var shown []row
@@ -93,8 +104,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	arrange(shown, page.Order)
+	if page.Order == "" && page.By != "" { // trouble is first in each group too
+		grade := func(x row) int {
+			return slices.IndexFunc(grades, func(g look) bool { return g.Class == x.view.Class })
+		}
+		slices.SortStableFunc(shown, func(x, y row) int { return cmp.Compare(grade(x), grade(y)) })
+	}
 	page.Groups, page.Shown = grouped(shown, page.By), len(shown)
-	s.show(w, r, http.StatusOK, "list", "Services", page)
+	s.show(w, r, http.StatusOK, "list", title, page)
 }
 
 // arrange sorts rows; what uses, failed or changed most comes first.
@@ -117,7 +134,7 @@ func arrange(list []row, order string) {
 	})
 }
 
-// grouped puts rows below their headings: trouble first, or by profile, and what has no profile last.
+// grouped puts rows below their headings: trouble first, or by profile or group, and rows without one last.
 func grouped(list []row, by string) (out []group) {
 	if by == "none" {
 		out = append(out, group{Key: "all", Title: "all"})
@@ -135,17 +152,29 @@ func grouped(list []row, by string) (out []group) {
 	}
 	for i := range list {
 		key := list[i].view.Class
-		if by == "profile" {
+		title := ""
+		switch by {
+		case "profile":
 			key = list[i].view.Profile
+			title = cmp.Or(key, "no profile")
+		case "group":
+			if key = list[i].view.Group; key != "" {
+				title = "@" + key
+			} else {
+				title = "no group"
+			}
 		}
 		if _, is := at[key]; !is {
 			at[key] = len(out)
-			out = append(out, group{Key: key, Title: cmp.Or(key, "no profile")})
+			out = append(out, group{Key: key, Title: title, Link: by == "group" && key != ""})
 		}
 		g := &out[at[key]]
+		if by != "" && list[i].view.Class == "bad" {
+			g.Bad++
+		}
 		g.Rows = append(g.Rows, list[i].html)
 	}
-	if by == "profile" {
+	if by != "" {
 		slices.SortFunc(out, func(a, b group) int {
 			if (a.Key == "") != (b.Key == "") {
 				return cmp.Compare(b.Key, a.Key)
@@ -156,20 +185,23 @@ func grouped(list []row, by string) (out []group) {
 	return slices.DeleteFunc(out, func(g group) bool { return len(g.Rows) == 0 })
 }
 
-// names gives the palette the names of all services, each with the class of its look.
+// names gives the palette the names of all services, each with the class of its look and its group.
 func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context())
 	rows, _, _ := s.hub.all()
-	list := make([][2]string, 0, len(rows))
+	list := make([][3]string, 0, len(rows))
 	for _, row := range rows {
-		list = append(list, [2]string{row.view.Name, row.view.Class})
+		list = append(list, [3]string{row.view.Name, row.view.Class, row.view.Group})
 	}
 	text, _ := json.Marshal(list) // strings: it never fails
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text)
 }
 
-// has says whether a row shows a text, in any case.
+// has says whether a row shows a text, in any case. @GROUP is the services of a group.
 func (v *rowView) has(text string) bool {
+	if group, is := strings.CutPrefix(text, "@"); is {
+		return group == v.Group
+	}
 	return text == "" || strings.Contains(strings.ToLower(strings.Join([]string{v.Name, v.Profile, v.Word, v.ServedBy, v.Exit, v.Note}, " ")), strings.ToLower(text))
 }

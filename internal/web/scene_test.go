@@ -38,6 +38,7 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 			Name: "gateway-" + name, Profile: name, Kind: client.KindGateway, State: client.StateUp, Want: client.WantUp, Ready: true, Announces: true,
 			Since: now.Add(-time.Duration(3+i*7) * time.Hour), Restarts: i % 3, Reason: "started", Log: filepath.Join(dir, "current"), PID: 200 + i, Run: uint64(1 + i%3), Command: []string{"hermes", "-p", name, "gateway", "run", "--replace"},
 		}
+		s.Group = map[string]string{"pay": "payments", "sales": "payments", "mail": "support", "home": "support", "ops": "platform", "fleet": "platform"}[strings.TrimRight(name, "-12345")]
 		switch i {
 		case 26:
 			s.Problem = "it has read nothing from its inbox for 14 min (inbox.fifo); restart it, or look at its threads: hinit explain " + s.Name
@@ -126,6 +127,29 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.open(s.url + "/")
 	b.until(`document.getElementById('live').textContent === 'live'`)
 	picture("list")
+
+	// The groups of the configuration; a wall.
+	b.open(s.url + "/?by=group")
+	b.until(`document.getElementById('live').textContent === 'live' && document.querySelectorAll('#rows details').length === 4`)
+	if got := b.eval(`document.querySelector('details[data-key="platform"] tbody tr').dataset.name`); got != deaf {
+		t.Errorf("the first row of its group is %v", got)
+	}
+	if got := b.eval(`document.querySelector('details[data-key="support"] .trouble').textContent + document.querySelector('details[data-key="payments"] .trouble').textContent`); got != "" {
+		t.Errorf("groups without trouble have %v", got)
+	}
+	b.eval(`document.querySelector('details[data-key="payments"] summary b').click(); document.querySelector('details[data-key="support"] summary b').click(); 0`)
+	picture("groups")
+	b.size(2560, 1440)
+	b.open(s.url + "/")
+	b.until(`document.getElementById('live').textContent === 'live'`)
+	if gap := b.eval(`document.querySelector('#rows tbody').getBoundingClientRect().top - document.querySelector('#rows summary').getBoundingClientRect().bottom`); gap.(float64) > 3 {
+		t.Errorf("on a wall %v pixels are between a heading and its first row", gap)
+	}
+	picture("wall")
+	b.size(1280, 720)
+	b.eval(`localStorage.clear(); 0`)
+	b.open(s.url + "/")
+	b.until(`document.getElementById('live').textContent === 'live'`)
 
 	// The panel beside the list, and what to do there.
 	b.eval(`document.querySelector('[data-name="` + deaf + `"] td').click(); 0`)

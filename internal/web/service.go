@@ -28,15 +28,35 @@ type servicePage struct {
 	Past     pastView
 	Log      logView
 	Events   []eventView
-	Did      didView
 	Isolated string // how it is isolated, "" for not at all
-	Read     string // why there are no buttons
+	Orders   *ordersView
 }
 
-// didView is the last command.
-type didView struct {
-	Done string
-	Undo string // the command that takes it back
+// ordersView is the buttons of a service or a group.
+type ordersView struct {
+	Kind, Name string // service or group
+	Label      string
+	Secret     string
+	Control    bool
+	Read       string // why there are no buttons
+	Done, Undo string // the last order, and the verb that takes it back
+}
+
+// orders returns the buttons for a service or a group.
+func (s *Server) orders(w http.ResponseWriter, r *http.Request, kind, name string) *ordersView {
+	v := &ordersView{Kind: kind, Name: name, Label: name, Control: s.mayControl(r)}
+	if kind == "group" {
+		v.Label = "@" + name
+	}
+	if !v.Control {
+		v.Read = readOnly
+		return v
+	}
+	v.Secret = s.formSecret(w, r)
+	if verb := r.FormValue("done"); done[verb] != "" {
+		v.Done, v.Undo = done[verb], undo[verb]
+	}
+	return v
 }
 
 // checkView is a check as the page shows it.
@@ -64,12 +84,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		rowView: s.view(v, s.hub.uses(v.Name)), PID: v.PID, Run: v.Run, Reason: oneLine(v.Reason), Failures: v.ConsecutiveFailures,
 		Next: v.NextStart, Exits: make(map[string]int, len(v.Exits)), Tree: s.hub.meter.processes(v.Name), Isolated: oneLine(show.Isolation(v)),
 	}
-	if verb := r.FormValue("done"); done[verb] != "" {
-		page.Did = didView{done[verb], undo[verb]}
-	}
-	if !s.mayControl(r) {
-		page.Read = readOnly
-	}
+	page.Orders = s.orders(w, r, "service", v.Name)
 	if err != nil {
 		page.Fault = oneLine(err.Error())
 	}
@@ -131,21 +146,37 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, code int, why stri
 	s.show(w, r, code, "fail", "Not done", why)
 }
 
+// targets returns the names of the services that a path is for: one, or all of a group.
+func (s *Server) targets(r *http.Request) (kind string, names []string, err error) {
+	st, err := s.hub.current(r.Context())
+	kind, _, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	name := r.PathValue("name")
+	for i := range st.Services {
+		if v := &st.Services[i]; kind == "group" && v.Group == name || kind == "service" && v.Name == name {
+			names = append(names, v.Name)
+		}
+	}
+	return kind, names, err
+}
+
 // ask shows the question before a stop, for a browser without scripts.
 func (s *Server) ask(w http.ResponseWriter, r *http.Request) {
-	st, err := s.hub.current(r.Context())
-	v := find(st, r.PathValue("name"))
+	kind, names, err := s.targets(r)
 	switch {
-	case v == nil:
+	case len(names) == 0:
 		s.noService(w, r, err)
 	case !s.mayControl(r):
 		s.fail(w, r, http.StatusForbidden, readOnly)
 	default:
-		s.show(w, r, http.StatusOK, "ask", "Stop "+v.Name+"?", s.view(v, usedView{}))
+		orders := s.orders(w, r, kind, r.PathValue("name"))
+		s.show(w, r, http.StatusOK, "ask", "Stop "+orders.Label+"?", struct {
+			*ordersView
+			Names []string
+		}{orders, names})
 	}
 }
 
-// command starts, stops or restarts a service.
+// command starts, stops or restarts a service, or all of a group.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
 	_, bearer := bearer(r) // no browser adds it by itself, as it does with Basic
@@ -160,18 +191,28 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusForbidden, "The form is not of a page that this browser has from here. Go back, load the page again and repeat it.")
 		return
 	}
-	if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), name, client.Wait{}); err != nil {
-		code := http.StatusBadGateway
-		switch {
-		case errors.Is(err, client.ErrUnknown):
-			code = http.StatusNotFound
-		case errors.Is(err, client.ErrNotAllowed):
-			code = http.StatusForbidden
-		}
-		s.Log.Warn("refused", "verb", verb, "service", name, "remote", remote(r), "error", err)
-		s.fail(w, r, code, oneLine(err.Error()))
+	kind, names, err := s.targets(r)
+	if kind == "group" && len(names) == 0 {
+		s.noService(w, r, err)
 		return
 	}
-	s.Log.Info("told", "verb", verb, "service", name, "remote", remote(r))
-	http.Redirect(w, r, s.Base+"/service/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
+	if kind == "service" {
+		names = []string{name} // hinit may know a newer one
+	}
+	for _, target := range names {
+		if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), target, client.Wait{}); err != nil {
+			code := http.StatusBadGateway
+			switch {
+			case errors.Is(err, client.ErrUnknown):
+				code = http.StatusNotFound
+			case errors.Is(err, client.ErrNotAllowed):
+				code = http.StatusForbidden
+			}
+			s.Log.Warn("refused", "verb", verb, "service", target, "remote", remote(r), "error", err)
+			s.fail(w, r, code, oneLine(err.Error()))
+			return
+		}
+		s.Log.Info("told", "verb", verb, "service", target, "remote", remote(r))
+	}
+	http.Redirect(w, r, s.Base+"/"+kind+"/"+template.URLQueryEscaper(name)+"?done="+verb, http.StatusSeeOther)
 }

@@ -34,7 +34,7 @@ func lookOf(s *client.Service) look {
 
 // rowView is a service as the list shows it.
 type rowView struct {
-	Base, Name, Profile string
+	Base, Name, Profile, Group string
 	look
 	Since    time.Time
 	Restarts int
@@ -47,7 +47,7 @@ type rowView struct {
 
 func (s *Server) view(v *client.Service, used usedView) rowView {
 	out := rowView{
-		Base: s.Base, Name: v.Name, Profile: oneLine(v.Profile), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
+		Base: s.Base, Name: v.Name, Profile: oneLine(v.Profile), Group: oneLine(v.Group), look: lookOf(v), Since: v.Since, Restarts: v.Restarts, usedView: used,
 		ServedBy: v.ServedBy, Note: oneLine(v.Problem),
 	}
 	if x := v.LastExit; x != nil {

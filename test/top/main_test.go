@@ -74,6 +74,8 @@ type house struct {
 	env    []string
 	client *client.Client
 	cmd    *exec.Cmd
+
+	terminals int // so many were opened
 }
 
 // newHouse makes a volume with profiles that are wanted up. config is more of hinit.yaml.
@@ -168,10 +170,17 @@ func (h *house) top(width, height int, args ...string) *terminal {
 
 func (h *house) shell(width, height int, command string) *terminal {
 	h.t.Helper()
+	return h.at(h.t, width, height, command)
+}
+
+// at runs a command on a terminal, for a test that may be a part of the house's.
+func (h *house) at(t *testing.T, width, height int, command string) *terminal {
+	t.Helper()
 	if _, err := exec.LookPath("tmux"); err != nil {
-		testkit.Cannot(h.t, "needs tmux: apt-get install tmux")
+		testkit.Cannot(t, "needs tmux: apt-get install tmux")
 	}
-	w := &terminal{t: h.t, name: h.dir + "/tmux"}
+	w := &terminal{t: t, name: fmt.Sprint(h.dir, "/tmux", h.terminals)}
+	h.terminals++
 	script := filepath.Join(h.dir, "top.sh")
 	text := "#!/bin/sh\ntrap : INT\n" // Ctrl-C is for what it runs
 	for _, kv := range h.env {
@@ -180,13 +189,13 @@ func (h *house) shell(width, height int, command string) *terminal {
 		}
 	}
 	h.write("top.sh", text+command+"\necho it has ended with $?\nexec sleep 1000000\n")
-	tmux(h.t, "-S", w.name, "-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), "sh "+script,
+	tmux(t, "-S", w.name, "-f", "/dev/null", "new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), "sh "+script,
 		";", "set-option", "-g", "status", "off", ";", "set-option", "-g", "window-size", "manual",
 		";", "resize-window", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height))
-	h.t.Cleanup(func() {
-		if h.t.Failed() {
+	t.Cleanup(func() {
+		if t.Failed() {
 			out, _ := exec.Command("tmux", "-S", w.name, "capture-pane", "-p").CombinedOutput()
-			h.t.Logf("the terminal:\n%s", out)
+			t.Logf("the terminal:\n%s", out)
 		}
 		_ = exec.Command("tmux", "-S", w.name, "kill-server").Run()
 	})

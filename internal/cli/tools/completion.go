@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"hinit/client"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -112,6 +114,12 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		words = append(words, "")
 	}
 	words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "=" })
+	for i := len(words) - 1; i >= 0; i-- {
+		words[i] = strings.Trim(words[i], `'"`)  // a shell hands on the quote before a pattern
+		if words[i] == "@" && i+1 < len(words) { // and bash takes @GROUP for two words
+			words = slices.Replace(words, i, i+2, "@"+words[i+1])
+		}
+	}
 	typed := words[len(words)-1]
 	offer := func(word, about string) {
 		if strings.HasPrefix(word, typed) && !slices.ContainsFunc(found, func(c candidate) bool { return c.word == word }) {
@@ -142,7 +150,7 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		case "FILE", "DIR", "PATH":
 			files()
 		case "NAME":
-			offerNames(t, typed, offer)
+			offerNames(t, false, typed, offer)
 		}
 		for _, word := range f.words {
 			offer(word, f.usage)
@@ -188,24 +196,39 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	case d.files:
 		files()
 	case d.names:
-		offerNames(t, typed, offer)
+		offerNames(t, d.Services, typed, offer)
 	}
 	return found
 }
 
-// offerNames offers what the running hinit knows. The slots double the profiles, so they are for who has begun to type one.
-func offerNames(t *cli.Terminal, typed string, offer func(word, about string)) {
-	known, _ := within(time.Now().Add(completionWait), func() ([2][]string, error) { // to connect may take longer
-		names, slots := t.LiveNames(completionWait)
-		return [2][]string{names, slots}, nil
-	})
-	for _, name := range known[0] {
-		offer(name, "")
-	}
-	for _, slot := range known[1] {
-		if typed != "" {
-			offer(slot, "")
+// offerNames offers what the running hinit knows: services, for a verb of several also groups, and a pattern with what it stands for. The
+// slots double the profiles, so they are for a word that has begun.
+func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
+	st, _ := within(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) }) // to connect may take longer
+	var matched []string
+	groups := make(map[string]int)
+	for i := range st.Services {
+		s := &st.Services[i]
+		if s.Profile != "" {
+			offer(s.Profile, "")
 		}
+		if s.Profile == "" || typed != "" {
+			offer(s.Name, "")
+		}
+		if show.Matches(typed, s) {
+			matched = append(matched, s.Name)
+		}
+		groups[s.Group]++
+	}
+	if !several {
+		return
+	}
+	delete(groups, "")
+	for _, name := range slices.Sorted(maps.Keys(groups)) {
+		offer("@"+name, fmt.Sprintf("%d services", groups[name]))
+	}
+	if len(matched) > 0 && show.Chooses(typed) {
+		offer(typed, strings.Join(matched, ", "))
 	}
 }
 

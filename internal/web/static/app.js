@@ -185,7 +185,7 @@
     cpu: (a, b) => number(b, 4) - number(a, 4),
     memory: (a, b) => number(b, 6) - number(a, 6),
   };
-  const keyOf = (row) => by.value === 'none' ? 'all' : by.value === 'profile' ? row.dataset.p || '' : row.classList[0];
+  const keyOf = (row) => by.value === 'none' ? 'all' : by.value === 'profile' ? row.dataset.p || '' : by.value === 'group' ? row.dataset.g || '' : row.classList[0];
   const fold = (d) => d.addEventListener('toggle', () => {
     if (q.value) return;
     if (d.open) folded.delete(d.dataset.key); else folded.add(d.dataset.key);
@@ -197,8 +197,9 @@
       d.dataset.key = key;
       const head = make('summary', {});
       if (!by.value) head.append(make('span', {className: 'sign', ariaHidden: 'true', textContent: word[key][0]}), ' ' + word[key][1] + ' ');
-      else head.append((key || 'no profile') + ' ');
-      head.append(make('b', {}));
+      else if (by.value === 'group' && key) head.append(make('a', {href: base + '/group/' + encodeURIComponent(key), textContent: '@' + key}), ' ');
+      else head.append((key || 'no ' + by.value) + ' ');
+      head.append(make('b', {}), ' ', make('span', {className: 'trouble bad'}));
       const heads = list.querySelector('.heads thead').cloneNode(true);
       heads.className = 'flat';
       heads.querySelectorAll('a').forEach((a) => a.replaceWith(a.textContent));
@@ -209,7 +210,8 @@
     return sections.get(key);
   };
   const filter = (row) => {
-    const hit = row.textContent.toLowerCase().includes(q.value.toLowerCase()) && (!state.value || row.classList.contains(state.value));
+    const text = q.value[0] === '@' ? row.dataset.g === q.value.slice(1) : row.textContent.toLowerCase().includes(q.value.toLowerCase());
+    const hit = text && (!state.value || row.classList.contains(state.value));
     if (row.hidden === hit) row.hidden = !hit;
   };
   const tally = () => {
@@ -221,9 +223,11 @@
       if (!row.hidden) shown++;
     }
     for (const d of sections.values()) {
-      const n = [...d.querySelectorAll('tbody tr')].filter((row) => !row.hidden).length;
-      d.hidden = !n;
-      d.querySelector('summary b').textContent = n;
+      const there = [...d.querySelectorAll('tbody tr')].filter((row) => !row.hidden);
+      const bad = by.value ? there.filter((row) => row.classList.contains('bad')).length : 0;
+      d.hidden = !there.length;
+      d.querySelector('summary b').textContent = there.length;
+      d.querySelector('.trouble').textContent = bad ? bad + ' in trouble' : '';
       if (q.value) d.open = true; else d.open = !folded.has(d.dataset.key);
     }
     count.textContent = shown + ' shown';
@@ -257,6 +261,7 @@
     for (const name of [...known.keys()]) if (!there.has(name)) known.delete(name);
     const sorted = names.map((name) => known.get(name)).filter(Boolean);
     if (sorts[order.value]) sorted.sort(sorts[order.value]);
+    else if (by.value) sorted.sort((a, b) => keys.indexOf(a.classList[0]) - keys.indexOf(b.classList[0]));
     const groups = new Map();
     for (const row of sorted) {
       const key = keyOf(row);
@@ -398,7 +403,8 @@
   // The palette: services, pages and commands by name.
   const pages = [...document.querySelectorAll('.bar nav a')].map((a) => ({text: 'Go to ' + a.textContent, run: () => { location.href = a.href; }}));
   const tellHinit = (verb, name) => {
-    const form = make('form', {method: verb === 'stop' ? 'get' : 'post', action: base + '/service/' + encodeURIComponent(name) + '/' + verb}, make('input', {type: 'hidden', name: 'secret', value: secret}), make('button', {}));
+    const path = name[0] === '@' ? '/group/' + encodeURIComponent(name.slice(1)) : '/service/' + encodeURIComponent(name);
+    const form = make('form', {method: verb === 'stop' ? 'get' : 'post', action: base + path + '/' + verb}, make('input', {type: 'hidden', name: 'secret', value: secret}), make('button', {}));
     if (verb === 'stop') form.dataset.ask = 'Stop ' + name + '? It stays down until somebody starts it.';
     form.hidden = true;
     document.body.append(form);
@@ -439,10 +445,13 @@
     try {
       const list = await (await fetch(base + '/names')).json();
       list.sort((a, b) => keys.indexOf(a[1]) - keys.indexOf(b[1]));
+      const groups = [...new Set(list.map((s) => s[2]).filter(Boolean))].sort();
       const verbs = control === 'true' ? ['restart', 'stop', 'start'] : [];
       all = [
         ...list.map(([name, look]) => ({text: name, look, run: () => { if (panel) location.hash = encodeURIComponent(name); else location.href = base + '/service/' + encodeURIComponent(name); }})),
         ...pages,
+        ...groups.map((name) => ({text: '@' + name, run: () => { location.href = base + '/group/' + encodeURIComponent(name); }})),
+        ...verbs.flatMap((verb) => groups.map((name) => ({text: verb + ' @' + name, run: () => tellHinit(verb, '@' + name)}))),
         ...list.map(([name]) => ({text: 'log of ' + name, run: () => { location.href = base + '/service/' + encodeURIComponent(name) + '/log'; }})),
         ...verbs.flatMap((verb) => list.map(([name]) => ({text: verb + ' ' + name, run: () => tellHinit(verb, name)}))),
       ];

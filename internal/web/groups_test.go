@@ -1,0 +1,111 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"hinit/client"
+)
+
+// payments are three services, two of them of a group whose name begins another group's.
+func payments() []client.Service {
+	a, b, c := coder(), coder(), coder()
+	a.Name, a.Group = "pay-in", "pay"
+	b.Name, b.Group = "pay-out", "pay"
+	c.Name, c.Group = "salary", "payroll"
+	return []client.Service{a, b, c, coder()}
+}
+
+// TestTheOrderForAGroupReachesItsServicesOnly: with forms alone, and it asks before a stop.
+func TestTheOrderForAGroupReachesItsServicesOnly(t *testing.T) {
+	f := newFake(payments()...)
+	s := serve(t, Options{Hinit: f, Token: token})
+	_, page := s.do("GET", "/login", nil)
+	s.do("POST", "/login", url.Values{"token": {token}, "secret": {secret(page)}})
+	_, page = s.do("GET", "/?by=group", nil)
+	for _, part := range []string{`data-key="pay"><summary><a href="/group/pay">@pay</a> <b>2</b>`, `@payroll</a> <b>1</b>`, `no group <b>1</b>`, `data-g="payroll"`} {
+		if !strings.Contains(page, part) {
+			t.Errorf("the groups have no %s:\n%s", part, page)
+		}
+	}
+	_, page = s.do("GET", "/group/pay", nil)
+	if strings.Count(page, "<tr data-name=") != 2 || !strings.Contains(page, "<h1>@pay</h1>") || !strings.Contains(page, `action="/group/pay/restart"`) {
+		t.Errorf("the page of a group:\n%s", page)
+	}
+	form := url.Values{"secret": {secret(page)}}
+	if code, text := s.do("POST", "/group/pay/restart", form); code != http.StatusSeeOther || !strings.HasSuffix(text, " to /group/pay?done=restart") {
+		t.Errorf("a restart: %d %s", code, text)
+	}
+	if _, text := s.do("GET", "/group/pay/stop", nil); !strings.Contains(text, "pay-in, pay-out: down until somebody starts it") || !strings.Contains(text, `action="/group/pay/stop"`) {
+		t.Errorf("the question before a stop:\n%s", text)
+	}
+	s.do("POST", "/group/pay/stop", form)
+	if got := fmt.Sprint(f.orders()); got != "[restart pay-in restart pay-out stop pay-in stop pay-out]" {
+		t.Errorf("hinit was told %s", got)
+	}
+	if _, text := s.do("GET", "/group/pay?done=stop", nil); !strings.Contains(text, `action="/group/pay/start"><input type="hidden" name="secret" value="`+secret(text)+`"><button>Undo`) {
+		t.Errorf("a stop of a group has no undo:\n%s", text)
+	}
+	for _, path := range []string{"/group/none", "/group/none/stop"} {
+		if code, _ := s.do("GET", path, nil); code != http.StatusNotFound {
+			t.Errorf("%s: %d", path, code)
+		}
+	}
+	if code, _ := s.do("POST", "/group/none/stop", form); code != http.StatusNotFound {
+		t.Errorf("an order for no group: %d", code)
+	}
+	if code, _ := s.do("POST", "/group/pay/stop", url.Values{}); code != http.StatusForbidden {
+		t.Errorf("an order for a group without the form's secret: %d", code)
+	}
+}
+
+// TestAGroupWithoutButtonsSaysWhy: a page without a token is for reading.
+func TestAGroupWithoutButtonsSaysWhy(t *testing.T) {
+	f := newFake(payments()...)
+	s := serve(t, Options{Hinit: f})
+	if _, text := s.do("GET", "/group/pay", nil); !strings.Contains(text, "set HINIT_WEB_TOKEN_FILE") || strings.Contains(text, "/group/pay/restart") {
+		t.Errorf("%s", text)
+	}
+	if code, _ := s.do("POST", "/group/pay/stop", url.Values{}); code != http.StatusForbidden || len(f.orders()) != 0 {
+		t.Errorf("%d, told %q", code, f.orders())
+	}
+}
+
+// TestGroupsInABrowser: a group folds and stays folded, @NAME filters exactly, and the palette orders a group.
+func TestGroupsInABrowser(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a browser")
+	}
+	f := newFake(payments()...)
+	s := serve(t, Options{Hinit: f, Token: token})
+	b := newBrowser(t)
+	b.size(1280, 800)
+	b.open(s.url + "/login")
+	b.call(nil, "Input.insertText", map[string]any{"text": token})
+	b.key("Enter", 13, 0)
+	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 4`)
+	b.eval(`(() => { const o = document.getElementById('by'); o.value = 'group'; o.dispatchEvent(new Event('change')); })()`)
+	const heads = `[...document.querySelectorAll('#rows summary')].map((s) => s.textContent.trim()).join()`
+	b.until(heads + ` === '@pay 2,@payroll 1,no group 1'`)
+	b.eval(`document.querySelector('details[data-key="pay"] summary b').click()`)
+	b.until(`!document.querySelector('details[data-key="pay"]').open`)
+	f.set(func() { f.services[0].State, f.services[0].Problem = client.StateBackoff, "it is broken" })
+	b.until(`document.querySelector('[data-name="pay-in"]').className.startsWith('bad') && !document.querySelector('details[data-key="pay"]').open`)
+	b.until(`document.querySelector('details[data-key="pay"] summary').textContent.includes('1 in trouble')`)
+	b.open(s.url + "/?by=group")
+	b.until(`!document.querySelector('details[data-key="pay"]').open && document.querySelector('details[data-key="pay"] summary').textContent.includes('1 in trouble')`)
+	b.eval(`document.getElementById('q').focus()`)
+	b.call(nil, "Input.insertText", map[string]any{"text": "@pay"})
+	b.until(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).map((r) => r.dataset.name).join() === 'pay-in,pay-out'`)
+	b.eval(`document.getElementById('find').click()`)
+	b.until(`!!document.getElementById('palette')`)
+	b.until(`(() => { const i = document.querySelector('#palette input'); i.value = 'restart @pay'; i.dispatchEvent(new Event('input')); return document.querySelector('#palette li').textContent === 'restart @pay'; })()`)
+	b.key("Enter", 13, 0)
+	b.until(`location.pathname === '/group/pay' && document.body.textContent.includes('It was told to restart.')`)
+	if got := fmt.Sprint(f.orders()); got != "[restart pay-in restart pay-out]" {
+		t.Errorf("hinit was told %s", got)
+	}
+}

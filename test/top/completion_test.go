@@ -1,0 +1,55 @@
+package top_test
+
+import (
+	"os/exec"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// TestShellsCompleteGroupsAndPatterns: in the real shells, with the keys that people press.
+func TestShellsCompleteGroupsAndPatterns(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, speaking)
+	h.boot()
+	for shell, begin := range map[string]string{
+		"bash": "bash --norc --noprofile -i",
+		"zsh":  "zsh -f -i",
+		"fish": "fish --no-config",
+	} {
+		t.Run(shell, func(t *testing.T) {
+			if _, err := exec.LookPath(shell); err != nil {
+				testkit.Cannot(t, "needs "+shell+" (test/web/install-tools)")
+			}
+			w := h.at(t, 100, 24, "PS1='> ' PATH="+built+":$PATH "+begin)
+			w.write(map[string]string{
+				"bash": "source <(hinit completion bash)",
+				"zsh":  "autoload -Uz compinit && compinit -u -D && source <(hinit completion zsh)",
+				"fish": "hinit completion fish | source",
+			}[shell])
+			w.press("Enter")
+			w.write("echo ready | tr a-z A-Z")
+			w.press("Enter")
+			w.shows("READY")
+			for _, c := range []struct{ typed, done string }{
+				{"hinit stop @pa", "hinit stop @payments"},
+				{"hinit restart oth", "hinit restart other"},
+				{"hinit logs --level wa", "hinit logs --level warning"},
+			} {
+				w.press("C-l")
+				w.write(c.typed)
+				w.press("Tab")
+				w.shows(c.done)
+				w.press("C-u")
+			}
+			// A pattern that matches is a word: the shell ends its quote.
+			w.press("C-l")
+			w.write("hinit status 'w*")
+			w.press("Tab")
+			w.shows("hinit status 'w*'")
+			w.write("; echo ended | tr a-z A-Z")
+			w.press("Enter")
+			w.shows("web ", "ENDED")
+		})
+	}
+}
