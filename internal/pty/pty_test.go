@@ -1,0 +1,101 @@
+package pty_test
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/pty"
+	"hinit/internal/testkit"
+)
+
+// pair is a terminal, with the side that a person types at as a reader of lines.
+type pair struct {
+	near, far *os.File
+	shown     *bufio.Reader
+}
+
+func open(t *testing.T) pair {
+	t.Helper()
+	near, far, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+	return pair{near, far, bufio.NewReader(near)}
+}
+
+func flags(t *testing.T, terminal *os.File) unix.Termios {
+	t.Helper()
+	state, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *state
+}
+
+// TestARelayedTerminalIsOneAndGivesTheCallersBack: what is typed arrives once, and a new size is passed on. After the end the terminal of the
+// caller is as it was.
+func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
+	caller, command := open(t), open(t)
+	pty.Resize(caller.near, 90, 33)
+	before := flags(t, caller.far)
+	ended := make(chan error, 1)
+	go func() { ended <- pty.Relay(caller.far, caller.far, command.near) }()
+	size := func(columns, rows uint16) func() bool {
+		return func() bool { c, r := pty.Size(command.far); return c == columns && r == rows }
+	}
+	testkit.Until(t, "the command's terminal has the caller's size", size(90, 33))
+	if got := flags(t, caller.far).Lflag & (unix.ECHO | unix.ISIG | unix.ICANON); got != 0 {
+		t.Errorf("the caller's terminal is not raw: %x", got)
+	}
+	pty.Resize(caller.near, 120, 40)
+	if err := unix.Kill(os.Getpid(), unix.SIGWINCH); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Until(t, "a new size is passed on", size(120, 40))
+
+	if _, err := io.WriteString(caller.near, "typed\r"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(command.far).ReadString('\n'); err != nil || line != "typed\n" {
+		t.Errorf("the command reads %q (%v)", line, err)
+	}
+	if line, err := caller.shown.ReadString('\n'); err != nil || line != "typed\r\n" { // the command's terminal has echoed it
+		t.Errorf("the caller sees %q (%v)", line, err)
+	}
+	if _, err := io.WriteString(command.far, "answer \x1b[1mbold\x1b[m\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := caller.shown.ReadString('\n'); err != nil || line != "answer \x1b[1mbold\x1b[m\r\n" {
+		t.Errorf("the caller sees %q (%v)", line, err)
+	}
+	if err := command.far.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the end of the command is an error: %v", err)
+	}
+	if after := flags(t, caller.far); after != before {
+		t.Errorf("the caller's terminal is %+v, and was %+v", after, before)
+	}
+}
+
+// TestAFileIsNoTerminal: it is refused, and has a usual size.
+func TestAFileIsNoTerminal(t *testing.T) {
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := pty.Relay(file, &strings.Builder{}, file); err == nil {
+		t.Error("a file was relayed")
+	}
+	if columns, rows := pty.Size(file); columns != 80 || rows != 24 {
+		t.Errorf("%d by %d", columns, rows)
+	}
+}
