@@ -322,6 +322,7 @@
       e.preventDefault();
       location.hash = encodeURIComponent(row.dataset.name);
     });
+    q.form.querySelector('button').hidden = true; // it is for pages without scripts
     tally();
   }
 
