@@ -1,0 +1,168 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	mostNodes      = 2
+	bridge         = "hinit0"
+	serviceRange   = "10.97.0.0/24"
+	serviceAddress = "10.97.0.1"
+)
+
+func nodeName(n int) string    { return fmt.Sprintf("node%d", n) }
+func nodeAddress(n int) string { return fmt.Sprintf("10.98.255.%d", n) }
+
+// Cluster is a running cluster. Its methods may be called from one goroutine at a time.
+type Cluster struct {
+	Bin     string // the directory of the programs, kubectl among them
+	Config  string // the kubeconfig of the administrator
+	LeftOut string // why there are no nodes; empty where they run
+
+	dir, logs string // state, and what the programs write
+	port      string // of the API server, on every address of the network namespace
+	admin     func() (*http.Client, error)
+}
+
+// Start starts etcd, the API server, the controllers and the scheduler. left is why there is no cluster at all, empty for one. Nothing
+// stops a cluster but the end of the process that [Main] runs the tests in.
+func Start(ctx context.Context) (c *Cluster, left string, err error) {
+	c = &Cluster{Bin: os.Getenv(binVar), LeftOut: os.Getenv(leftVar), logs: os.Getenv(logVar), dir: "/run/cluster", port: "443"}
+	if c.Bin == "" {
+		return nil, c.LeftOut, nil
+	}
+	c.admin = sync.OnceValues(c.newClient)
+	if os.Geteuid() != 0 {
+		c.port = "16443"
+		if c.dir, err = os.MkdirTemp("", "hinit-cluster-"); err != nil {
+			return nil, "", err
+		}
+	}
+	pki := filepath.Join(c.dir, "pki")
+	c.Config = filepath.Join(pki, "admin.kubeconfig")
+	if err := certificates(pki, "https://127.0.0.1:"+c.port, mostNodes); err != nil {
+		return nil, "", err
+	}
+	if err := c.startStore(ctx, pki); err != nil {
+		return nil, "", err
+	}
+	return c, "", c.startControllers(ctx, pki)
+}
+
+// startStore starts etcd and the API server in front of it.
+func (c *Cluster) startStore(ctx context.Context, pki string) error {
+	store, peers := "http://127.0.0.1:16379", "http://127.0.0.1:16380"
+	if _, err := c.spawn("etcd", "etcd", "--name=c", "--data-dir="+filepath.Join(c.dir, "etcd"), "--listen-client-urls="+store, "--advertise-client-urls="+store,
+		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=c="+peers, "--unsafe-no-fsync", "--log-level=warn"); err != nil {
+		return err
+	}
+	server, err := c.spawn("kube-apiserver", "kube-apiserver", "--etcd-servers="+store, "--bind-address=0.0.0.0", "--advertise-address="+nodeAddress(1),
+		"--endpoint-reconciler-type=none", "--secure-port="+c.port,
+		"--tls-cert-file="+pki+"/apiserver.crt", "--tls-private-key-file="+pki+"/apiserver.key", "--client-ca-file="+pki+"/ca.crt",
+		"--kubelet-certificate-authority="+pki+"/ca.crt", "--kubelet-client-certificate="+pki+"/kubelet-client.crt",
+		"--kubelet-client-key="+pki+"/kubelet-client.key", "--kubelet-preferred-address-types=InternalIP",
+		"--service-account-key-file="+pki+"/accounts.pub", "--service-account-signing-key-file="+pki+"/accounts.key",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range="+serviceRange,
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true")
+	if err != nil {
+		return err
+	}
+	return c.await(ctx, "the API server is ready", server, func() bool { return c.Get(ctx, "/readyz", nil) == nil })
+}
+
+func (c *Cluster) startControllers(ctx context.Context, pki string) error {
+	for name, more := range map[string][]string{
+		"controllers": {
+			"--service-account-private-key-file=" + pki + "/accounts.key", "--root-ca-file=" + pki + "/ca.crt", "--use-service-account-credentials=true",
+			"--secure-port=16257",
+		},
+		"scheduler": {"--secure-port=16259"},
+	} {
+		program := map[string]string{"controllers": "kube-controller-manager", "scheduler": "kube-scheduler"}[name]
+		config := filepath.Join(pki, name+".kubeconfig")
+		words := append([]string{
+			"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config, "--bind-address=127.0.0.1",
+			"--leader-elect=false", "--tls-cert-file=" + pki + "/" + name + ".crt", "--tls-private-key-file=" + pki + "/" + name + ".key",
+		}, more...)
+		if _, err := c.spawn(program, program, words...); err != nil {
+			return err
+		}
+	}
+	// The controllers make the account that every pod of a namespace has.
+	return c.await(ctx, "the controllers work", nil, func() bool {
+		return c.Get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
+	})
+}
+
+// process is a program of the cluster.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+// spawn starts a program whose output goes to a log of that name.
+func (c *Cluster) spawn(log, program string, words ...string) (*process, error) {
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return nil, err
+	}
+	out, err := os.Create(filepath.Join(c.logs, log+".log"))
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close()
+	cmd := exec.Command(filepath.Join(c.Bin, program), words...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, c.dir
+	cmd.Env = append(os.Environ(), "PATH="+c.Bin+":"+os.Getenv("PATH"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start %s: %w", program, err)
+	}
+	p := &process{program, cmd, make(chan struct{})}
+	go func() { _, _ = cmd.Process.Wait(); close(p.done) }()
+	return p, nil
+}
+
+// kill ends a program with SIGKILL.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	<-p.done
+}
+
+// await waits for a condition while a program runs.
+func (c *Cluster) await(ctx context.Context, what string, p *process, cond func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	ended := make(chan struct{})
+	if p != nil {
+		ended = p.done
+	}
+	for !cond() {
+		select {
+		case <-ended:
+			return fmt.Errorf("%s has ended before %s; see %s", p.name, what, c.logs)
+		case <-ctx.Done():
+			return fmt.Errorf("cannot wait until %s: %w; see %s", what, ctx.Err(), c.logs)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// errStatus is an answer of the API server that is no success.
+type errStatus int
+
+func (e errStatus) Error() string { return "the API server answers " + http.StatusText(int(e)) }
+
+// NotFound reports whether the API server has no such object.
+func NotFound(err error) bool { return errors.Is(err, errStatus(http.StatusNotFound)) }

@@ -1,0 +1,52 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// NextImage is another name of the demo image, as a next version has.
+const NextImage = "hinit-demo:next"
+
+// podImages are the names of the demo image on each node: in the manifests, of a next version, and in the tutorial.
+var podImages = []string{
+	"docker.io/library/hinit-demo:latest", "docker.io/library/" + NextImage, "registry.example.org/hermes-hinit:1", "registry.example.org/hermes-hinit:2",
+}
+
+const (
+	builtImage = "hinit-kubernetes-test:latest"
+	pauseName  = "hinit-kubernetes-pause:latest"
+	pauseImage = "docker.io/library/" + pauseName
+)
+
+// images writes the demo image and the one of pause into a file, from the binaries of the repository. left is why it can't.
+func images(bin, repository, file string) (left string, err error) {
+	dist := "dist/linux-" + runtime.GOARCH
+	for _, name := range []string{"hinit", "busybox"} {
+		if !has(filepath.Join(repository, dist, name)) {
+			return dist + "/" + name + " is missing; make build " + dist + "/busybox", nil
+		}
+	}
+	docker, err := exec.LookPath("docker")
+	if err != nil {
+		return "no docker command, which builds the image of the pods", nil
+	}
+	if out, err := exec.Command(docker, "version", "--format", "{{.Server.Version}}").CombinedOutput(); err != nil {
+		return "no Docker engine answers, which builds the image of the pods: " + strings.TrimSpace(string(out)), nil
+	}
+	pause := exec.Command("sh", "-c", `tar -C "$1" -c pause | "$2" import -c 'USER 65535:65535' -c 'ENTRYPOINT ["/pause"]' - "$3"`, "sh", bin, docker, pauseName)
+	demo := exec.Command(docker, "build", "-q", "--network=none", "-t", builtImage, "-f", "docker/Dockerfile", "--target", "demo", "--build-arg", "ARCH="+runtime.GOARCH, ".")
+	save := exec.Command(docker, "save", "-o", file, builtImage, pauseName)
+	forget := exec.Command(docker, "rmi", builtImage, pauseName)
+	for _, cmd := range []*exec.Cmd{pause, demo, save, forget} {
+		cmd.Dir, cmd.Env = repository, os.Environ()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("cannot make the image of the pods: %s: %w: %s", cmd, err, out)
+		}
+	}
+	return "", nil
+}

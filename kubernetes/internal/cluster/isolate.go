@@ -1,0 +1,189 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	stageVar = "HINIT_CLUSTER_STAGE" // init or tests; empty in the process that go test has started
+	binVar   = "HINIT_CLUSTER_BIN"
+	logVar   = "HINIT_CLUSTER_LOG"
+	leftVar  = "HINIT_CLUSTER_LEFT_OUT"
+	imageVar = "HINIT_CLUSTER_IMAGE"
+)
+
+// Main runs the tests of a package beside a cluster and returns the exit code. Call it from TestMain.
+//
+// It runs three processes. The first one makes the image of the pods and waits. The second is process 1 of new namespaces, and reaps. The
+// third runs the tests. Without root there are no namespaces and no nodes: then the third is the second.
+func Main(m *testing.M) int {
+	switch os.Getenv(stageVar) {
+	case "init":
+		return reap()
+	case "tests":
+		return m.Run()
+	}
+	code, err := outside()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		return 1
+	}
+	if code == runHere {
+		return m.Run()
+	}
+	return code
+}
+
+// runHere tells Main to run the tests without a cluster: each says why it is skipped.
+const runHere = -1
+
+func outside() (int, error) {
+	p, err := findPlace()
+	if err != nil {
+		return 0, err
+	}
+	cache, bin := p.cache, p.bin
+	if err := os.MkdirAll(filepath.Join(cache, "log"), 0o755); err != nil {
+		return 0, err
+	}
+	if !p.built() {
+		return runHere, os.Setenv(leftVar, "the programs of the cluster are not in "+cache+"; make test-kubernetes builds them")
+	}
+	unlock, err := lock(filepath.Join(cache, "lock"))
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	image := filepath.Join(cache, "images.tar")
+	left := noNodes()
+	if left == "" {
+		left, err = images(bin, filepath.Dir(p.root), image)
+		if err != nil {
+			return 0, err
+		}
+	}
+	for name, value := range map[string]string{binVar: bin, logVar: filepath.Join(cache, "log"), leftVar: left, imageVar: image} {
+		if err := os.Setenv(name, value); err != nil {
+			return 0, err
+		}
+	}
+	if left != "" {
+		fmt.Fprintln(os.Stderr, "cluster: only an API server runs, without nodes:", left)
+	}
+	return inside()
+}
+
+// lock keeps two runs apart: the names of control groups and the ports without namespaces are the same in each.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("cannot lock %s: %w", path, err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// inside runs the tests in namespaces of their own, and returns their exit code.
+func inside() (int, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	cmd := exec.Command(self, os.Args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	cmd.Env = append(os.Environ(), stageVar+"=tests")
+	if os.Geteuid() == 0 {
+		cmd.Env = append(os.Environ(), stageVar+"=init")
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET
+		removeGroups() // of a run that was killed
+		defer removeGroups()
+	}
+	runtime.LockOSThread() // the signal comes at the end of the thread
+	defer runtime.UnlockOSThread()
+	err = cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return max(exit.ExitCode(), 1), nil
+	}
+	return 0, err
+}
+
+// reap is process 1 of the namespaces: it prepares them, runs the tests and reaps until they have ended.
+func reap() int {
+	if err := prepare(); err != nil {
+		fmt.Fprintln(os.Stderr, "cluster: cannot prepare the namespaces:", err)
+		return 1
+	}
+	self, err := os.Executable()
+	var tests *os.Process
+	if err = errors.Join(err, os.Setenv(stageVar, "tests")); err == nil {
+		tests, err = os.StartProcess(self, os.Args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		return 1
+	}
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			fmt.Fprintln(os.Stderr, "cluster: cannot wait for the tests:", err)
+			return 1
+		case pid == tests.Pid && status.Exited():
+			return status.ExitStatus()
+		case pid == tests.Pid:
+			return 1
+		}
+	}
+}
+
+// prepare gives the namespaces their own /proc, /run, /var and network. Nothing of it is seen from outside.
+func prepare() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SHARED, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return err
+	}
+	for _, dir := range []string{"/run", "/var/lib", "/var/log"} {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("cannot mount a tmpfs on %s: %w", dir, err)
+		}
+	}
+	if err := unix.Mount("", "/run", "", unix.MS_SHARED, ""); err != nil {
+		return err
+	}
+	for _, line := range []string{
+		"link set lo up",
+		"link add " + bridge + " type bridge", // a node may not have a loopback address, and kernels without dummy links have bridges
+		"addr add " + nodeAddress(1) + "/24 dev " + bridge,
+		"addr add " + nodeAddress(2) + "/24 dev " + bridge,
+		"addr add " + serviceAddress + "/32 dev " + bridge, // pods find the API server there; there is no kube-proxy
+		"link set " + bridge + " up",
+	} {
+		if out, err := exec.Command("ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", line, err, out)
+		}
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		return err
+	}
+	return makeGroups()
+}

@@ -1,0 +1,191 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Node is a kubelet with a containerd of its own.
+type Node struct {
+	Name string
+
+	c          *Cluster
+	dir        string
+	runtime    *process
+	kubelet    *process
+	kubeletRun []string
+}
+
+const (
+	runc    = "/usr/sbin/runc"
+	plugins = "/usr/lib/cni"
+)
+
+// noNodes says why this machine can't run a node, empty where it can.
+func noNodes() string {
+	switch {
+	case os.Geteuid() != 0:
+		return "a kubelet needs root"
+	case !has(runc) || !has(plugins+"/bridge"):
+		return "runc or the CNI plugins are missing; apt-get install runc containernetworking-plugins iproute2"
+	case len(hierarchies()) == 0:
+		return "there are no control groups below " + groupsRoot
+	}
+	return ""
+}
+
+func has(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// containerdConfig has the directory of the node in the place of DIR.
+const containerdConfig = `version = 3
+root = 'DIR/root'
+state = 'DIR/state'
+temp = 'DIR/tmp'
+imports = []
+[grpc]
+  address = 'DIR/containerd.sock'
+[ttrpc]
+  address = 'DIR/containerd.sock.ttrpc'
+[plugins.'io.containerd.nri.v1.nri']
+  disable = true
+[plugins.'io.containerd.internal.v1.opt']
+  path = 'DIR/opt'
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = 'overlayfs'
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = '` + pauseImage + `'
+[plugins.'io.containerd.cri.v1.runtime']
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  enable_criu = false
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ['` + plugins + `']
+    conf_dir = 'DIR/cni'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+    runtime_type = 'io.containerd.runc.v2'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+      BinaryName = '` + runc + `'
+      Root = 'DIR/runc'
+      SystemdCgroup = false
+`
+
+// kubeletConfig has in addition NODE, ADDRESS, PKI and GROUP.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: ADDRESS
+port: 10250
+readOnlyPort: 0
+healthzPort: 0
+tlsCertFile: PKI/NODE.crt
+tlsPrivateKeyFile: PKI/NODE.key
+authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: PKI/ca.crt}}
+authorization: {mode: Webhook}
+containerRuntimeEndpoint: unix://DIR/containerd.sock
+cgroupRoot: /GROUP/NODE
+cgroupDriver: cgroupfs
+failCgroupV1: false
+failSwapOn: false
+featureGates: {KubeletInUserNamespace: true}
+enforceNodeAllocatable: []
+seccompDefault: true
+podLogsDir: DIR/podlogs
+volumePluginDir: DIR/volumeplugins
+evictionHard: {memory.available: 50Mi, nodefs.available: 1%, imagefs.available: 1%}
+imageGCHighThresholdPercent: 100
+localStorageCapacityIsolation: false
+syncFrequency: 5s
+resolvConf: DIR/resolv.conf
+`
+
+const networkConfig = `{"cniVersion": "1.0.0", "name": "NODE", "plugins": [
+ {"type": "bridge", "bridge": "pods-NODE", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+  "ipam": {"type": "host-local", "dataDir": "DIR/addresses", "ranges": [[{"subnet": "SUBNET"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+ {"type": "portmap", "capabilities": {"portMappings": true}}]}
+`
+
+// StartNode starts node number n, from 1, and waits until it is Ready. It has the images of the tests.
+func (c *Cluster) StartNode(ctx context.Context, n int) (*Node, error) {
+	node, err := c.startRuntime(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	node.kubeletRun = []string{
+		"--config", node.dir + "/kubelet.yaml", "--kubeconfig", filepath.Join(filepath.Dir(c.Config), node.Name+".kubeconfig"),
+		"--root-dir", node.dir + "/kubelet", "--cert-dir", node.dir + "/certs", "--hostname-override", node.Name, "--node-ip", nodeAddress(n),
+	}
+	return node, node.StartKubelet(ctx)
+}
+
+// startRuntime writes the configuration of a node and starts its containerd with the images.
+func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
+	node := &Node{Name: nodeName(n), c: c, dir: filepath.Join(c.dir, nodeName(n))}
+	fill := strings.NewReplacer("DIR", node.dir, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
+	for name, text := range map[string]string{
+		"containerd.toml": containerdConfig, "kubelet.yaml": kubeletConfig, "cni/10-pods.conflist": networkConfig, "resolv.conf": "nameserver 127.0.0.1\n",
+	} {
+		path := filepath.Join(node.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(path, []byte(fill.Replace(text)), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if node.runtime, err = c.spawn("containerd-"+node.Name, "containerd", "--config", node.dir+"/containerd.toml"); err != nil {
+		return nil, err
+	}
+	if err := c.await(ctx, "containerd answers", node.runtime, func() bool { return node.ctr(ctx, "version") == nil }); err != nil {
+		return nil, err
+	}
+	if err := node.ctr(ctx, "images", "import", "--local", os.Getenv(imageVar)); err != nil {
+		return nil, err
+	}
+	for _, name := range podImages {
+		if err := node.ctr(ctx, "images", "tag", "--local", "docker.io/library/"+builtImage, name); err != nil {
+			return nil, err
+		}
+	}
+	return node, nil
+}
+
+// StartKubelet starts the kubelet and waits until the node is Ready.
+func (n *Node) StartKubelet(ctx context.Context) error {
+	var err error
+	if n.kubelet, err = n.c.spawn("kubelet-"+n.Name, "kubelet", n.kubeletRun...); err != nil {
+		return err
+	}
+	return n.c.await(ctx, n.Name+" is Ready", n.kubelet, func() bool {
+		var node corev1.Node
+		if n.c.Get(ctx, "/api/v1/nodes/"+n.Name, &node) != nil {
+			return false
+		}
+		for _, cond := range node.Status.Conditions {
+			if cond.Type == corev1.NodeReady {
+				return cond.Status == corev1.ConditionTrue
+			}
+		}
+		return false
+	})
+}
+
+// KillKubelet ends the kubelet. The containers of the node go on.
+func (n *Node) KillKubelet() { n.kubelet.kill() }
+
+// ctr runs a command of containerd's client.
+func (n *Node) ctr(ctx context.Context, words ...string) error {
+	out, err := exec.CommandContext(ctx, filepath.Join(n.c.Bin, "ctr"), append([]string{"-a", n.dir + "/containerd.sock", "-n", "k8s.io"}, words...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ctr %s: %w: %s", strings.Join(words, " "), err, out)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package cluster
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+)
+
+// CacheVar names the variable with the directory of the built programs. Its default is hinit-kubernetes in the cache of the user.
+const CacheVar = "HINIT_KUBERNETES_CACHE"
+
+// version is the Kubernetes that the cluster runs, as in programs/kube/go.mod.
+const version = "v1.37.2"
+
+// module is a Go module in programs/ and what is built of it.
+type module struct {
+	dir      string
+	packages []string
+	flags    []string
+}
+
+var modules = []module{
+	{dir: "programs/pause", packages: []string{"."}},
+	{dir: "programs/etcd", packages: []string{"."}},
+	{
+		dir:      "programs/containerd",
+		packages: []string{"github.com/containerd/containerd/v2/cmd/containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/ctr"},
+		flags:    []string{"-tags=no_btrfs no_devmapper no_zfs", "-ldflags=-s -w"},
+	},
+	{
+		dir: "programs/kube",
+		packages: []string{
+			"k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler",
+			"k8s.io/kubernetes/cmd/kubelet", "k8s.io/kubernetes/cmd/kubectl",
+		},
+		flags: []string{"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + version +
+			" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"},
+	},
+}
+
+// CacheDir returns the directory of the built programs.
+func CacheDir() (string, error) {
+	if dir := os.Getenv(CacheVar); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	return filepath.Join(dir, "hinit-kubernetes"), err
+}
+
+// programs returns the directory with the built programs. It is named after the sources, so it has all of them or does not exist.
+func programs(cache, root string) (string, error) {
+	h := sha256.New()
+	fmt.Fprintln(h, runtime.Version(), modules)
+	sources, err := filepath.Glob(filepath.Join(root, "internal/cluster/programs/*/*"))
+	if err != nil {
+		return "", err
+	}
+	for _, name := range sources {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s %d\n%s", filepath.Base(name), len(text), text)
+	}
+	return filepath.Join(cache, "bin-"+hex.EncodeToString(h.Sum(nil))[:12]), nil
+}
+
+// place is where the programs are, and the module whose tests run with them.
+type place struct {
+	cache, root, bin string
+}
+
+func findPlace() (place, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return place{}, err
+	}
+	root, err := moduleRoot()
+	if err != nil {
+		return place{}, err
+	}
+	bin, err := programs(cache, root)
+	return place{cache, root, bin}, err
+}
+
+// built reports whether the programs are in the cache.
+func (p place) built() bool { return has(p.bin) }
+
+// Build builds the programs into the cache, which takes about 900 s of processor time without the build cache of Go. It does nothing
+// where they are there, and removes the programs of other sources.
+func Build(out io.Writer) error {
+	p, err := findPlace()
+	if err != nil || p.built() {
+		return err
+	}
+	bin, root := p.bin, p.root
+	unfinished := bin + ".part"
+	if err := os.MkdirAll(unfinished, 0o755); err != nil {
+		return err
+	}
+	for _, m := range modules {
+		fmt.Fprintln(out, "building", m.dir, "for the cluster of the tests; the first time takes minutes")
+		words := slices.Concat([]string{"-n", "10", "go", "build", "-trimpath", "-buildvcs=false", "-o", unfinished + "/"}, m.flags, m.packages)
+		cmd := exec.Command("nice", words...)
+		cmd.Dir = filepath.Join(root, "internal/cluster", m.dir)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Run(); err != nil {
+			return fmt.Errorf("cannot build %s: %w", m.dir, err)
+		}
+	}
+	others, err := filepath.Glob(filepath.Join(filepath.Dir(bin), "bin-*"))
+	if err != nil {
+		return err
+	}
+	for _, other := range others {
+		if other != unfinished {
+			_ = os.RemoveAll(other) // it only takes room
+		}
+	}
+	return os.Rename(unfinished, bin)
+}
+
+// moduleRoot finds the directory of the module from the one of the test.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("no go.mod above the working directory")
+}

@@ -1,0 +1,3 @@
+module hinit/kubernetes/internal/cluster/programs/pause
+
+go 1.26.0

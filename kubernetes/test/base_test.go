@@ -1,0 +1,151 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"hinit/kubernetes/internal/cluster"
+)
+
+const (
+	base = "../deploy/base"
+
+	// mostGap is how long a gateway may be gone. On a quiet machine it is a few seconds.
+	mostGap = time.Minute
+)
+
+// TestTheServerTakesTheManifests has the API server judge the base and each component, with its defaults and admission. It needs no node.
+func TestTheServerTakesTheManifests(t *testing.T) {
+	b := withServer(t)
+	b.ns = inManifests
+	b.must("apply", "-f", base+"/namespace.yaml")
+	t.Cleanup(func() { b.must("delete", "namespace", inManifests, "--timeout=3m") })
+	components, err := filepath.Glob("../deploy/components/*")
+	if err != nil || len(components) == 0 {
+		t.Fatal(err, components)
+	}
+	for _, component := range append(components, "") {
+		dir := b.kustomization(component)
+		if strings.HasSuffix(component, "/metrics") {
+			continue // its PodMonitor is Prometheus Operator's
+		}
+		out := b.must("apply", "-k", dir, "--dry-run=server", "--validate=strict")
+		if !strings.Contains(out, "statefulset.apps/agents created (server dry run)") || strings.Contains(out, "Warning") {
+			t.Errorf("component %q:\n%s", component, out)
+		}
+	}
+	r := b.feed(`
+apiVersion: v1
+kind: Pod
+metadata: {name: wrong, namespace: agents}
+spec: {hostPID: true, containers: [{name: c, image: x}]}
+`, "apply", "--dry-run=server", "-f", "-")
+	if r.code == 0 || !strings.Contains(r.out, "violates PodSecurity") {
+		t.Error("a pod with the host's processes was taken:", r)
+	}
+}
+
+// kustomization writes a kustomization of the base with a component, "" for none, and returns its directory.
+func (b *bench) kustomization(component string, more ...string) string {
+	b.Helper()
+	dir := b.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS("../deploy")); err != nil {
+		b.Fatal(err)
+	}
+	text := "resources: [deploy/base]\n" + strings.Join(more, "\n") + "\n"
+	if component != "" {
+		text += "components: [deploy/components/" + filepath.Base(component) + "]\n"
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	return dir
+}
+
+// TestApplyAndNothingElse types what the tutorial does, and looks at everything that happens to the pod of a StatefulSet.
+func TestApplyAndNothingElse(t *testing.T) {
+	b := withNode(t, inManifests)
+	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
+	began := time.Now()
+	b.must("apply", "-k", base)
+	b.must("rollout", "status", "statefulset/agents", "--timeout=3m")
+	t.Logf("node Ready after %v; from apply to Ready: %v", b.first.Round(10*time.Millisecond), time.Since(began).Round(10*time.Millisecond))
+	pod := b.awaitReady("agents-0")
+	for _, words := range [][]string{{"hermes", "profile", "create", "coder"}, {"hermes", "profile", "create", "writer"}, {"hinit", "start", "coder", "writer"}} {
+		if r := b.inPod("agents-0", words...); r.code != 0 {
+			t.Fatal(r)
+		}
+	}
+	profiles := []string{"default", "coder", "writer"}
+	running := func() string {
+		seen := gateways()
+		for _, p := range profiles {
+			if len(seen[p]) != 1 {
+				return "gateway of " + p
+			}
+		}
+		return ""
+	}
+	b.until("all gateways run", running)
+	secret := filepath.Join(volume, "profiles/coder/.env")
+	if err := os.WriteFile(secret, []byte("TOKEN=x\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(secret, 10000, 10000); err != nil {
+		t.Fatal(err)
+	}
+
+	lost := func(what string, most time.Duration, do func()) {
+		t.Helper()
+		w := watchGateways(profiles...)
+		do()
+		b.until("all gateways run after "+what, running)
+		gap, many := w.end()
+		t.Logf("%s: %v without a gateway", what, gap)
+		if many > 1 {
+			t.Errorf("%s: %d gateways of one profile", what, many)
+		}
+		if gap > most {
+			t.Errorf("%s: %v without a gateway", what, gap)
+		}
+	}
+	lost("deleting the pod", mostGap, func() {
+		b.must("delete", "pod", "agents-0")
+		pod = b.awaitReady("agents-0", pod)
+	})
+	lost("kill -9 of PID 1", mostGap, func() {
+		for _, pid := range inits() {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.until("restarted", func() string {
+			if p := b.pod("agents-0"); restarts(p) != 1 || !ready(p) {
+				return p.Status.String()
+			}
+			return ""
+		})
+	})
+	if last := b.pod("agents-0").Status.ContainerStatuses[0].LastTerminationState.Terminated; last == nil || !strings.HasPrefix(last.Message, "killed from outside") {
+		t.Errorf("the last words are %+v", last)
+	}
+	lost("an upgrade", mostGap, func() {
+		b.must("set", "image", "statefulset/agents", "agents="+cluster.NextImage)
+		b.must("rollout", "status", "statefulset/agents", "--timeout=3m")
+		pod = b.awaitReady("agents-0", pod)
+	})
+	lost("a rollback", mostGap, func() {
+		b.must("rollout", "undo", "statefulset/agents")
+		b.must("rollout", "status", "statefulset/agents", "--timeout=3m")
+		pod = b.awaitReady("agents-0", pod)
+	})
+	if info, err := os.Stat(secret); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the mode of a profile's .env is not 0600 any more: %v, %v", info.Mode(), err)
+	}
+}

@@ -1,0 +1,273 @@
+package test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"hinit/kubernetes/internal/cluster"
+)
+
+func TestMain(m *testing.M) { os.Exit(cluster.Main(m)) }
+
+// world is the cluster of all tests of the package.
+type world struct {
+	*cluster.Cluster
+	nodes map[int]*cluster.Node
+	first time.Duration // from nothing to a node that is Ready
+}
+
+var theWorld = sync.OnceValues(func() (*world, error) {
+	began := time.Now()
+	c, left, err := cluster.Start(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	w := &world{Cluster: c, nodes: map[int]*cluster.Node{}}
+	if c == nil {
+		return &world{Cluster: &cluster.Cluster{LeftOut: left}}, nil
+	}
+	if c.LeftOut != "" {
+		return w, nil
+	}
+	if w.nodes[1], err = c.StartNode(context.Background(), 1); err != nil {
+		return nil, err
+	}
+	w.first = time.Since(began)
+	return w, nil
+})
+
+// withServer returns the cluster, or skips the test where not even an API server runs.
+func withServer(t *testing.T) *bench {
+	t.Helper()
+	w, err := theWorld()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.Bin == "" {
+		t.Skip(w.LeftOut)
+	}
+	return &bench{TB: t, world: w, ns: "default"}
+}
+
+// inManifests is the namespace that the manifests make.
+const inManifests = "agents"
+
+// withNode returns the cluster with a node and a namespace for this test, which takes restricted pods only. The
+// namespace is removed after the test.
+func withNode(t *testing.T, namespace string) *bench {
+	t.Helper()
+	b := withServer(t)
+	if b.LeftOut != "" {
+		t.Skip(b.LeftOut)
+	}
+	b.ns = namespace
+	if namespace != inManifests {
+		b.apply(&corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}},
+		})
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			fmt.Fprintln(os.Stderr, b.try("get", "all,events,pvc").out)
+			fmt.Fprintln(os.Stderr, b.try("describe", "pods").out)
+			fmt.Fprintln(os.Stderr, b.try("logs", "--all-pods", "--prefix", "-l", "app.kubernetes.io/part-of=hinit").out)
+		}
+		b.must("delete", "statefulsets,pods", "--all", "--grace-period=1", "--timeout=3m")
+		b.must("delete", "namespace", namespace, "--timeout=3m")
+	})
+	return b
+}
+
+// bench is one test's view of the cluster.
+type bench struct {
+	testing.TB
+	*world
+	ns string
+}
+
+// result is the end of a command.
+type result struct {
+	words []string
+	out   string // both streams
+	code  int
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("kubectl %s: code %d\n%s", strings.Join(r.words, " "), r.code, r.out)
+}
+
+// try runs kubectl in the namespace of the test, for four minutes at most.
+func (b *bench) try(words ...string) result { return b.feed("", words...) }
+
+// feed does so with an input.
+func (b *bench) feed(input string, words ...string) result {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	cmd := b.Kubectl(ctx, append([]string{"--namespace", b.ns}, words...)...)
+	cmd.Stdin = strings.NewReader(input)
+	out, _ := cmd.CombinedOutput() // the code tells
+	return result{words, string(out), cmd.ProcessState.ExitCode()}
+}
+
+// must runs kubectl and returns its output; another code than 0 ends the test.
+func (b *bench) must(words ...string) string {
+	b.Helper()
+	r := b.try(words...)
+	if r.code != 0 {
+		b.Fatal(r)
+	}
+	return r.out
+}
+
+// apply makes objects.
+func (b *bench) apply(objects ...any) {
+	b.Helper()
+	var all bytes.Buffer
+	for _, o := range objects {
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		fmt.Fprintf(&all, "---\n%s", text)
+	}
+	if r := b.feed(all.String(), "apply", "-f", "-"); r.code != 0 {
+		b.Fatal(r, all.String())
+	}
+}
+
+// until waits for a condition for three minutes. cond returns what is missing.
+func (b *bench) until(what string, cond func() string) {
+	b.Helper()
+	missing := ""
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); {
+		if missing = cond(); missing == "" {
+			return
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	b.Fatalf("not %s: %s", what, missing)
+}
+
+// holds looks for some time whether a condition stays true. cond returns what is wrong.
+func (b *bench) holds(span time.Duration, cond func() string) {
+	b.Helper()
+	for end := time.Now().Add(span); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+		if wrong := cond(); wrong != "" {
+			b.Fatal(wrong)
+		}
+	}
+}
+
+// pod returns a pod of the test's namespace; it is empty for one that is not there.
+func (b *bench) pod(name string) *corev1.Pod {
+	b.Helper()
+	p := &corev1.Pod{}
+	if err := b.Get(context.Background(), "/api/v1/namespaces/"+b.ns+"/pods/"+name, p); err != nil && !cluster.NotFound(err) {
+		b.Logf("the pod %s: %v", name, err)
+	}
+	return p
+}
+
+// ready reports whether a pod is Ready.
+func ready(p *corev1.Pod) bool { return condition(p, corev1.PodReady) }
+
+func condition(p *corev1.Pod, kind corev1.PodConditionType) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == kind {
+			return c.Status == corev1.ConditionTrue && p.DeletionTimestamp == nil
+		}
+	}
+	return false
+}
+
+// awaitReady waits until a pod is Ready, and returns it. old is the uid of a pod of that name that doesn't count.
+func (b *bench) awaitReady(name string, old ...*corev1.Pod) *corev1.Pod {
+	b.Helper()
+	var p *corev1.Pod
+	b.until(name+" Ready", func() string {
+		p = b.pod(name)
+		if !ready(p) || len(old) > 0 && old[0].UID == p.UID {
+			return fmt.Sprintf("%s %+v", p.Status.Phase, p.Status.Conditions)
+		}
+		return ""
+	})
+	return p
+}
+
+// restarts says how often the container of a pod was restarted.
+func restarts(p *corev1.Pod) int32 {
+	if len(p.Status.ContainerStatuses) == 0 {
+		return 0
+	}
+	return p.Status.ContainerStatuses[0].RestartCount
+}
+
+// volumes makes the StorageClass that the cluster has by default, and a number of volumes. Each is a directory of root's on both nodes.
+func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string {
+	b.Helper()
+	wait := storagev1.VolumeBindingWaitForFirstConsumer
+	objects := []any{&storagev1.StorageClass{
+		TypeMeta:    metav1.TypeMeta{APIVersion: "storage.k8s.io/v1", Kind: "StorageClass"},
+		ObjectMeta:  metav1.ObjectMeta{Name: "local", Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
+		Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &wait,
+	}}
+	var dirs []string
+	for i := range n {
+		name := fmt.Sprintf("%s-%d", b.ns, i)
+		dir := filepath.Join("/run/volumes", name)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			b.Fatal(err)
+		}
+		dirs = append(dirs, dir)
+		objects = append(objects, &corev1.PersistentVolume{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{mode},
+				StorageClassName: "local", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+				PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}},
+				NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: corev1.NodeSelectorOpIn, Values: []string{"node1", "node2"}}},
+				}}}},
+			},
+		})
+	}
+	b.apply(objects...)
+	b.Cleanup(func() {
+		for i := range n {
+			b.try("delete", "persistentvolume", fmt.Sprintf("%s-%d", b.ns, i), "--wait=false")
+		}
+	})
+	return dirs
+}
+
+// inPod runs a command in the first container of a pod.
+func (b *bench) inPod(pod string, words ...string) result {
+	return b.try(append([]string{"exec", pod, "--"}, words...)...)
+}
+
+// second starts the second node, once for all tests.
+func (b *bench) second() {
+	b.Helper()
+	if b.nodes[2] != nil {
+		return
+	}
+	node, err := b.StartNode(context.Background(), 2)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.nodes[2] = node
+}

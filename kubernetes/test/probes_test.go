@@ -1,0 +1,203 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"hinit/kubernetes/internal/deploy"
+)
+
+// single returns the pod of the StatefulSet as one of its own, with a claim on a volume, and quick probes. change makes it another one.
+func (b *bench) single(name string, change func(*corev1.PodSpec)) *corev1.Pod {
+	b.Helper()
+	manifests, err := deploy.Render(deploy.Default(nil))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var set appsv1.StatefulSet
+	for _, m := range manifests {
+		if m.File != "pod.yaml" {
+			continue
+		}
+		if err := yaml.UnmarshalStrict(m.Text, &set); err != nil {
+			b.Fatal(err)
+		}
+	}
+	template := set.Spec.Template
+	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels}, Spec: template.Spec}
+	pod.Spec.ServiceAccountName, pod.Spec.DeprecatedServiceAccount = "", ""
+	pod.Spec.Volumes[0].PersistentVolumeClaim.ClaimName = name
+	c := &pod.Spec.Containers[0]
+	c.StartupProbe.PeriodSeconds, c.ReadinessProbe.PeriodSeconds, c.LivenessProbe.PeriodSeconds, c.LivenessProbe.FailureThreshold = 1, 1, 1, 3
+	c.Resources.Requests = nil
+	if change != nil {
+		change(&pod.Spec)
+	}
+	b.apply(&corev1.PersistentVolumeClaim{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}, pod)
+	return pod
+}
+
+// inTrouble waits until the pod is started and has said why it is not Ready.
+func (b *bench) inTrouble(name, want string) {
+	b.Helper()
+	b.until(name+" says why it is not Ready", func() string {
+		var events corev1.EventList
+		if err := b.Get(b.Context(), "/api/v1/namespaces/"+b.ns+"/events", &events); err != nil {
+			return err.Error()
+		}
+		said := ""
+		for _, e := range events.Items {
+			if e.InvolvedObject.Name == name && e.Reason == "Unhealthy" {
+				said += e.Message + "\n"
+			}
+		}
+		if !strings.Contains(said, want) {
+			return "no " + want + " in " + said
+		}
+		return ""
+	})
+	if p := b.pod(name); ready(p) || restarts(p) != 0 {
+		b.Errorf("%s: Ready %v, %d restarts", name, ready(p), restarts(p))
+	}
+}
+
+// TestNotReadyWhereNothingCanWork has the pods that were Ready although no agent could write.
+func TestNotReadyWhereNothingCanWork(t *testing.T) {
+	b := withNode(t, "probes")
+	b.must("label", "--overwrite", "namespace", "probes", "pod-security.kubernetes.io/enforce=baseline") // for uid 0
+	b.volumes(3, corev1.ReadWriteOnce)
+	b.single("root-owned", func(s *corev1.PodSpec) { s.SecurityContext.FSGroup, s.SecurityContext.FSGroupChangePolicy = nil, nil })
+	b.single("read-only", func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].ReadOnly = true })
+	b.single("no-capabilities", func(s *corev1.PodSpec) {
+		root, no := int64(0), false
+		s.SecurityContext.RunAsUser, s.SecurityContext.RunAsGroup, s.SecurityContext.RunAsNonRoot = &root, &root, &no
+		s.SecurityContext.FSGroup, s.SecurityContext.FSGroupChangePolicy = nil, nil
+	})
+	for _, name := range []string{"root-owned", "read-only", "no-capabilities"} {
+		b.inTrouble(name, "not ready: ")
+	}
+}
+
+// TestAGatewayInTroubleRestartsNoPod has a gateway that crashes at once and one that is deaf beside one that works, then none that works.
+func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
+	b := withNode(t, "trouble")
+	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
+	b.single("many", nil)
+	b.awaitReady("many")
+	for _, words := range [][]string{{"hermes", "profile", "create", "crashing"}, {"hermes", "profile", "create", "deaf"}} {
+		if r := b.inPod("many", words...); r.code != 0 {
+			t.Fatal(r)
+		}
+	}
+	conf := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(volume, path, "agent.conf"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conf("profiles/crashing", "crash_after=1ms\n")
+	b.inPod("many", "hinit", "start", "deaf")
+	b.inPod("many", "hinit", "start", "--no-wait", "crashing")
+	for _, pid := range gateways()["deaf"] {
+		if process, err := os.FindProcess(pid); err == nil {
+			_ = process.Signal(syscall.SIGSTOP) // a stopped process answers no client
+		}
+	}
+	b.holds(8*time.Second, func() string {
+		if p := b.pod("many"); !ready(p) || restarts(p) != 0 {
+			return fmt.Sprintf("with a gateway that works: Ready %v, %d restarts", ready(p), restarts(p))
+		}
+		return ""
+	})
+	conf("", "crash_after=1ms\n")
+	b.inPod("many", "hinit", "stop", "deaf")
+	b.inPod("many", "hinit", "restart", "--no-wait", "default")
+	b.until("not Ready", func() string {
+		if ready(b.pod("many")) {
+			return "it is Ready"
+		}
+		return ""
+	})
+	b.holds(8*time.Second, func() string {
+		if n := restarts(b.pod("many")); n != 0 {
+			return fmt.Sprintf("without a gateway that works: %d restarts", n)
+		}
+		return ""
+	})
+}
+
+// TestPodsOfOtherShapes has pods that hinit refused, or that another rule of the cluster asks for.
+func TestPodsOfOtherShapes(t *testing.T) {
+	b := withNode(t, "shapes")
+	b.volumes(3, corev1.ReadWriteOnce)
+	b.single("plain-run", func(s *corev1.PodSpec) {
+		for i := range s.Volumes {
+			if s.Volumes[i].EmptyDir != nil {
+				s.Volumes[i].EmptyDir = &corev1.EmptyDirVolumeSource{}
+			}
+		}
+	})
+	b.single("high-uid", func(s *corev1.PodSpec) {
+		uid := int64(1000650000)
+		s.SecurityContext.RunAsUser, s.SecurityContext.RunAsGroup, s.SecurityContext.FSGroup = &uid, nil, &uid
+	})
+	b.single("one-namespace", func(s *corev1.PodSpec) {
+		yes := true
+		s.ShareProcessNamespace = &yes
+		other := s.Containers[0].DeepCopy()
+		other.Name = "other"
+		other.VolumeMounts = nil
+		for _, m := range s.Containers[0].VolumeMounts {
+			m.Name = strings.Replace(m.Name, "data", "tmp", 1)
+			if m.MountPath == "/run" {
+				m.SubPath = "other" // a /run of its own
+			}
+			if m.MountPath == "/opt/data" {
+				m.SubPath = "data"
+			}
+			other.VolumeMounts = append(other.VolumeMounts, m)
+		}
+		s.Containers = append(s.Containers, *other)
+	})
+	for _, name := range []string{"plain-run", "high-uid", "one-namespace"} {
+		b.awaitReady(name)
+	}
+	r := b.inPod("plain-run", "sh", "-c", "ls -ld /run /run/hinit* /tmp/hinit* 2>/dev/null; hinit status")
+	if r.code != 0 || !strings.Contains(r.out, "/run/hinit") || strings.Contains(r.out, "abstract") || strings.Contains(r.out, "docker") {
+		t.Error(r)
+	}
+	r = b.inPod("high-uid", "sh", "-c", "id -u; hinit status; hinit doctor")
+	if !strings.HasPrefix(r.out, "1000650000\n") || !strings.Contains(r.out, "gateway-default") || strings.Contains(r.out, "docker run") {
+		t.Error(r)
+	}
+	answered := map[int]bool{}
+	for _, container := range []string{"agents", "other"} {
+		r := b.try("exec", "one-namespace", "-c", container, "--", "hinit", "status", "--json")
+		var status struct{ Init struct{ PID int } }
+		if err := json.Unmarshal([]byte(r.out), &status); err != nil {
+			t.Error(err, r)
+		}
+		answered[status.Init.PID] = true
+	}
+	if len(answered) != 2 || answered[0] {
+		t.Errorf("two inits of one pod have answered as %v", answered)
+	}
+}

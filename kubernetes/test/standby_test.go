@@ -1,0 +1,113 @@
+package test
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestAStandbyTakesOver applies the component standby: two pods on two nodes with one volume. It ends the one that serves in three ways.
+func TestAStandbyTakesOver(t *testing.T) {
+	b := withNode(t, inManifests)
+	b.second()
+	b.volumes(1, corev1.ReadWriteMany)
+	b.must("apply", "-k", b.kustomization("standby"))
+	serving := func() (serves, waits string) {
+		for _, name := range []string{"agents-0", "agents-1"} {
+			switch p := b.pod(name); {
+			case ready(p):
+				serves = name
+			case condition(p, corev1.ContainersReady):
+			case p.Status.Phase == corev1.PodRunning && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Started != nil && *p.Status.ContainerStatuses[0].Started:
+				waits = name
+			}
+		}
+		return serves, waits
+	}
+	var serves, waits string
+	pair := func() string {
+		if serves, waits = serving(); serves == "" || waits == "" {
+			return "serves: " + serves + ", waits: " + waits
+		}
+		return ""
+	}
+	b.until("one serves and one waits", pair)
+	began := b.pod(waits)
+	b.holds(15*time.Second, func() string { // one check for both probes killed a standby after 12 s
+		if p := b.pod(waits); restarts(p) != 0 || ready(p) || p.UID != began.UID {
+			return fmt.Sprintf("the standby: %d restarts, Ready %v", restarts(p), ready(p))
+		}
+		return ""
+	})
+	if r := b.inPod(waits, "hinit", "status"); r.code != 0 || !strings.Contains(r.out, "is held by another hinit") {
+		t.Error(r)
+	}
+	for what, end := range map[string]func(string){
+		"delete": func(name string) { b.must("delete", "pod", name) },
+		"kill -9 of PID 1": func(name string) {
+			if err := syscall.Kill(b.initOf(name), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		b.until("one serves and one waits", pair)
+		old, next := serves, waits
+		w := watchGateways("default")
+		end(old)
+		b.until(next+" serves after "+what, func() string {
+			if s, _ := serving(); s != next {
+				return "serves: " + s
+			}
+			return ""
+		})
+		gap, many := w.end()
+		t.Logf("%s of the pod that serves: %v without a gateway", what, gap)
+		if gap > mostGap || many > 1 {
+			t.Errorf("%s: %v without a gateway, and %d at once", what, gap, many)
+		}
+	}
+}
+
+// TestADrainedNode moves the pod to the other node.
+func TestADrainedNode(t *testing.T) {
+	b := withNode(t, inManifests)
+	b.second()
+	b.volumes(1, corev1.ReadWriteOnce)
+	b.must("apply", "-k", base)
+	pod := b.awaitReady("agents-0")
+	w := watchGateways("default")
+	t.Cleanup(func() { b.must("uncordon", pod.Spec.NodeName) })
+	b.must("drain", pod.Spec.NodeName, "--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=app.kubernetes.io/name=agents", "--timeout=3m")
+	moved := b.awaitReady("agents-0", pod)
+	gap, many := w.end()
+	t.Logf("a drained node: %v without a gateway", gap)
+	if moved.Spec.NodeName == pod.Spec.NodeName || many > 1 || gap > mostGap {
+		t.Errorf("from %s to %s, %v without a gateway, %d at once", pod.Spec.NodeName, moved.Spec.NodeName, gap, many)
+	}
+}
+
+// TestALostKubelet leaves a container alive without its kubelet. The same pod goes on when the kubelet is back.
+func TestALostKubelet(t *testing.T) {
+	b := withNode(t, "lost")
+	b.volumes(1, corev1.ReadWriteOnce)
+	b.single("one", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"kubernetes.io/hostname": "node1"} })
+	pod := b.awaitReady("one")
+	w := watchGateways("default")
+	b.nodes[1].KillKubelet()
+	if err := b.nodes[1].StartKubelet(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.until("Ready again", func() string {
+		if p := b.pod("one"); !ready(p) || p.UID != pod.UID || restarts(p) != 0 {
+			return p.Status.String()
+		}
+		return ""
+	})
+	if gap, many := w.end(); gap > time.Second || many > 1 {
+		t.Errorf("%v without a gateway, %d at once", gap, many)
+	}
+}

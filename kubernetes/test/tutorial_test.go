@@ -1,0 +1,97 @@
+package test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+var write = flag.Bool("write", false, "write the output of the commands into the tutorial")
+
+const tutorial = "../../docs/tutorial/agents-on-a-cluster.md"
+
+// console is a block of commands and what they print, with the fences around it.
+var console = regexp.MustCompile("(?s)```console\n(.*?)```")
+
+// TestTheTutorial types the page: each command that follows a $ succeeds and prints the lines below it, with other numbers perhaps.
+func TestTheTutorial(t *testing.T) {
+	b := withNode(t, inManifests)
+	b.volumes(1, corev1.ReadWriteOnce)
+	text, err := os.ReadFile(tutorial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS("../deploy")); err != nil {
+		t.Fatal(err)
+	}
+	_, kustomization, _ := strings.Cut(page, "```yaml\n")
+	kustomization, _, found := strings.Cut(kustomization, "```")
+	if !found {
+		t.Fatal("the page has no kustomization")
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	typed := 0
+	page = console.ReplaceAllStringFunc(page, func(block string) string {
+		var out strings.Builder
+		out.WriteString("```console\n")
+		for _, step := range strings.Split("\n"+console.FindStringSubmatch(block)[1], "\n$ ")[1:] {
+			command, want, _ := strings.Cut(step, "\n")
+			got := b.shell(dir, command)
+			typed++
+			fmt.Fprintf(&out, "$ %s\n%s", command, got)
+			for _, line := range strings.Split(strings.TrimSpace(want), "\n") {
+				if !*write && !strings.Contains(masked(got), masked(line)) {
+					t.Errorf("%s prints\n%sand not %q", command, got, line)
+				}
+			}
+		}
+		return out.String() + "```"
+	})
+	if typed < 10 {
+		t.Errorf("the page has only %d commands", typed)
+	}
+	if *write && !t.Failed() {
+		if err := os.WriteFile(tutorial, []byte(page), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// shell types a command as the administrator of the cluster.
+func (b *bench) shell(dir, command string) string {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	kubectl := b.Kubectl(ctx)
+	cmd := exec.CommandContext(ctx, "sh", "-c", command)
+	cmd.Dir, cmd.Env = dir, kubectl.Env
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		b.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return string(out)
+}
+
+var (
+	digits = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
+	victim = regexp.MustCompile(`takes first: \S+`)
+	blanks = regexp.MustCompile(`[ \t]+`)
+)
+
+// masked replaces what another run prints differently: numbers and the width of columns.
+func masked(text string) string {
+	return blanks.ReplaceAllString(digits.ReplaceAllString(victim.ReplaceAllString(text, ""), "0"), " ")
+}

@@ -1,0 +1,107 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// initCommand begins the command line of process 1 of the container of agents.
+const initCommand = "/init\x00/opt/hermes/docker/main-wrapper.sh\x00"
+
+// gateways returns the pids of gateways on this machine by the names of their profiles. Pods are in PID namespaces below the tests' own,
+// so /proc has their processes.
+func gateways() map[string][]int {
+	out := map[string][]int{}
+	for pid, command := range processes() {
+		words := strings.Split(strings.TrimSuffix(command, "\x00"), "\x00")
+		i := slices.Index(words, "gateway")
+		if strings.HasPrefix(command, initCommand) || i < 1 || i+1 >= len(words) || words[i+1] != "run" || !strings.HasSuffix(words[0], "/hermes") {
+			continue
+		}
+		profile := "default"
+		if at := slices.Index(words, "-p"); at >= 0 && at+1 < len(words) {
+			profile = words[at+1]
+		}
+		out[profile] = append(out[profile], pid)
+	}
+	return out
+}
+
+// inits returns the pids of the inits of pods, as this machine knows them.
+func inits() (out []int) {
+	for pid, command := range processes() {
+		if strings.HasPrefix(command, initCommand) {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// processes returns the command lines of all living processes.
+func processes() map[int]string {
+	out := map[int]string{}
+	names, _ := filepath.Glob("/proc/[0-9]*") // the pattern is right
+	for _, name := range names {
+		pid, _ := strconv.Atoi(filepath.Base(name)) // it has digits only
+		if command, err := os.ReadFile(name + "/cmdline"); err == nil && len(command) > 0 {
+			out[pid] = string(command)
+		}
+	}
+	return out
+}
+
+// watch is what was seen of gateways in samples of some milliseconds.
+type watch struct {
+	stop    chan struct{}
+	done    sync.WaitGroup
+	longest map[string]time.Duration // the longest time without a gateway, by profile
+	most    map[string]int           // the most at one time
+}
+
+// watchGateways begins to look at the gateways of profiles.
+func watchGateways(profiles ...string) *watch {
+	w := &watch{stop: make(chan struct{}), longest: map[string]time.Duration{}, most: map[string]int{}}
+	w.done.Go(func() {
+		last := map[string]time.Time{} // when it was seen
+		for _, p := range profiles {
+			last[p] = time.Now()
+		}
+		for {
+			seen := gateways()
+			now := time.Now()
+			for _, p := range profiles {
+				w.most[p] = max(w.most[p], len(seen[p]))
+				if len(seen[p]) > 0 {
+					w.longest[p], last[p] = max(w.longest[p], now.Sub(last[p])), now
+				}
+			}
+			select {
+			case <-w.stop:
+				for _, p := range profiles {
+					w.longest[p] = max(w.longest[p], time.Since(last[p]))
+				}
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	})
+	return w
+}
+
+// end returns the longest time without a gateway, and the most gateways of a profile at one time.
+func (w *watch) end() (gap time.Duration, most int) {
+	close(w.stop)
+	w.done.Wait()
+	for _, d := range w.longest {
+		gap = max(gap, d)
+	}
+	for _, n := range w.most {
+		most = max(most, n)
+	}
+	return gap.Round(10 * time.Millisecond), most
+}
