@@ -237,7 +237,7 @@ func serviceName(name string) string {
 // find returns the services that another supervisor calls so.
 func (im *importer) find(name string) (found []*service) {
 	for _, s := range im.services {
-		if s.was == name || s.group == name {
+		if s.was == name || s.group == name && name != "" {
 			found = append(found, s)
 		}
 	}

@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"cmp"
 	"regexp"
 	"strconv"
 	"strings"
@@ -117,9 +118,9 @@ func (u *units) commands(n *unit) {
 		kill := killing().FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
 		switch {
 		case k.name == "ExecStop" && kill != nil:
-			u.apply(unitRules, "KillSignal", at, s, kill[1])
+			u.apply(unitRules, "KillSignal", at, s, cmp.Or(kill[1], "TERM"))
 		case k.name == "ExecReload" && kill != nil:
-			signal, err := signalName(kill[1])
+			signal, err := signalName(cmp.Or(kill[1], "TERM"))
 			if err != nil {
 				u.note(at, "hinit reload sends no %s", kill[1])
 			}

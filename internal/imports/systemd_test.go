@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"hinit/internal/config"
@@ -50,6 +51,24 @@ func TestCommandsOfUnits(t *testing.T) {
 		c := imported(t, "a@x-y.service", map[string]string{"a@.service": "[Service]\n" + line + "\n"})
 		if got := c.Services["a-x-y"].Command; !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}
+
+// A command that sends a signal to the main process is a signal, with and without its name.
+func TestKillInAUnitIsASignal(t *testing.T) {
+	for line, want := range map[string]struct {
+		stop   syscall.Signal
+		reload string
+	}{
+		"/bin/kill $MAINPID":                {syscall.SIGTERM, "TERM"},
+		"-/usr/bin/kill -s QUIT ${MAINPID}": {syscall.SIGQUIT, "QUIT"},
+		"kill -SIGINT $MAINPID":             {syscall.SIGINT, "INT"},
+		"/bin/kill -10 $MAINPID":            {syscall.SIGUSR1, "USR1"},
+	} {
+		c := imported(t, "a.service", map[string]string{"a.service": "[Service]\nExecStart=/bin/a\nExecStop=" + line + "\nExecReload=" + line + "\n"})
+		if a := c.Services["a"]; a.Stop.Signal != want.stop || a.Operation.ReloadSignal != want.reload || len(a.Operation.StopCommand) != 0 {
+			t.Errorf("%s: %v, %v, %q", line, a.Stop.Signal, a.Operation.ReloadSignal, a.Operation.StopCommand)
 		}
 	}
 }
@@ -108,7 +127,7 @@ func TestATimerWithoutATimeLeavesATask(t *testing.T) {
 // A template that names an instance of itself on failure must not be imported for ever.
 func TestATemplateThatActivatesItself(t *testing.T) {
 	c := imported(t, "a.service", map[string]string{
-		"a.service":  "[Unit]\nOnFailure=b@%n.service\n[Service]\nExecStart=/bin/a\n",
+		"a.service":  "[Unit]\nOnFailure=b@%n.service\nAfter=.service\n[Service]\nExecStart=/bin/a\n",
 		"b@.service": "[Unit]\nOnFailure=b@%n.service ../x.service\n[Service]\nType=oneshot\nExecStart=/bin/b %i\n",
 	})
 	if len(c.Services) != 3 || c.Services["b-a-service"].Task.Once != config.OnceManual { // and hinit-actions
