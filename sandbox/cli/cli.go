@@ -39,9 +39,9 @@ type Call struct {
 // verb is one command.
 type verb struct {
 	name, args, summary, help string
-	leading                   bool // the first word ends the flags
-	hidden                    bool // a part of "cp"
-	flags                     func(*flag.FlagSet, *options)
+	leading                   bool   // the first word ends the flags
+	hidden                    bool   // a part of "cp"
+	options                   string // keys of optionTable
 	run                       func(*invocation) (int, error)
 }
 
@@ -51,7 +51,7 @@ type options struct {
 	env                                list
 	timeout, maxAge                    time.Duration
 	json, tty, background, follow, dry bool
-	volumes, now                       bool
+	volumes                            bool
 }
 
 type list []string
@@ -68,74 +68,79 @@ type invocation struct {
 	words []string
 }
 
-func keyFlags(f *flag.FlagSet, o *options) {
-	f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
-	f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
-}
-
-func jsonFlag(f *flag.FlagSet, o *options) { f.BoolVar(&o.json, "json", false, "print JSON") }
-
-func reapFlags(f *flag.FlagSet, o *options) {
-	f.StringVar(&o.profile, "profile", "", "only those of this `PROFILE`")
-	f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
-	jsonFlag(f, o)
-}
-
-func commandFlags(f *flag.FlagSet, o *options) {
-	keyFlags(f, o)
-	f.StringVar(&o.in, "in", "", "a container that exists, by its name or `ID`")
-	f.StringVar(&o.dir, "dir", "", "begin in this `DIRECTORY`")
-	f.Var(&o.env, "e", "set a variable, `NAME=VALUE` or NAME for the caller's value; it stands on no command line inside")
+// optionTable has the options of all verbs.
+var optionTable = map[string]func(*flag.FlagSet, *options){
+	"task": func(f *flag.FlagSet, o *options) {
+		f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
+	},
+	"profile": func(f *flag.FlagSet, o *options) {
+		f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
+	},
+	"profiles": func(f *flag.FlagSet, o *options) {
+		f.StringVar(&o.profile, "profile", "", "only those of this `PROFILE`")
+	},
+	"json": func(f *flag.FlagSet, o *options) { f.BoolVar(&o.json, "json", false, "print JSON") },
+	"dry-run": func(f *flag.FlagSet, o *options) {
+		f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
+	},
+	"max-age": func(f *flag.FlagSet, o *options) {
+		f.DurationVar(&o.maxAge, "max-age", 0, "ended for this `TIME`; default: twice the idle window")
+	},
+	"in": func(f *flag.FlagSet, o *options) {
+		f.StringVar(&o.in, "in", "", "a container that exists, by its name or `ID`")
+	},
+	"dir": func(f *flag.FlagSet, o *options) { f.StringVar(&o.dir, "dir", "", "begin in this `DIRECTORY`") },
+	"t":   func(f *flag.FlagSet, o *options) { f.BoolVar(&o.tty, "t", false, "give it a terminal") },
+	"f":   func(f *flag.FlagSet, o *options) { f.BoolVar(&o.follow, "f", false, "go on as it is written") },
+	"background": func(f *flag.FlagSet, o *options) {
+		f.BoolVar(&o.background, "background", false, "do not wait; print the job")
+	},
+	"job": func(f *flag.FlagSet, o *options) {
+		f.StringVar(&o.job, "job", "", "of this background command, by its `ID`")
+	},
+	"only-job": func(f *flag.FlagSet, o *options) {
+		f.StringVar(&o.job, "job", "", "only this background command, by its `ID`, with all that it started")
+	},
+	"volumes": func(f *flag.FlagSet, o *options) {
+		f.BoolVar(&o.volumes, "volumes", false, "list the volumes of sandboxes with a root of their own instead")
+	},
+	"timeout": func(f *flag.FlagSet, o *options) {
+		f.DurationVar(&o.timeout, "timeout", 0, "end it, with all that it started, after this `TIME`; default: TERMINAL_TIMEOUT")
+	},
+	"retry": func(f *flag.FlagSet, o *options) {
+		f.StringVar(&o.retry, "retry", "never", "safe: it may be run again if the sandbox was lost while it ran; `WHEN`: never or safe")
+	},
+	"e": func(f *flag.FlagSet, o *options) {
+		f.Var(&o.env, "e", "set a variable, `NAME=VALUE` or NAME for the caller's value; it stands on no command line inside")
+	},
 }
 
 // verbs are all of them, in the order of the help.
 func verbs() []verb {
 	return []verb{
 		{
-			name: "exec", args: "[--] COMMAND [ARG...]", summary: "run a command in the sandbox, which is made if it is missing", leading: true,
-			help: "One word is a line for the shell; its working directory and exported variables are there for the next one.\nSeveral words are a program and its arguments. The exit code is the command's, 124 when it ran out of time.",
-			flags: func(f *flag.FlagSet, o *options) {
-				commandFlags(f, o)
-				f.DurationVar(&o.timeout, "timeout", 0, "end it, with all that it started, after this `TIME`; default: TERMINAL_TIMEOUT")
-				f.StringVar(&o.retry, "retry", "never", "safe: it may be run again if the sandbox was lost while it ran; `WHEN`: never or safe")
-				f.BoolVar(&o.background, "background", false, "do not wait; print the job")
-				f.BoolVar(&o.tty, "t", false, "give it a terminal")
-				jsonFlag(f, o)
-			}, run: (*invocation).exec,
+			name: "exec", args: "[--] COMMAND [ARG...]", summary: "run a command in the sandbox, which is made if it is missing", leading: true, run: (*invocation).exec,
+			help:    "One word is a line for the shell; its working directory and exported variables are there for the next one.\nSeveral words are a program and its arguments. The exit code is the command's, 124 when it ran out of time.",
+			options: "task profile in dir e timeout retry background t json",
 		},
-		{name: "shell", summary: "open a shell in the sandbox", flags: commandFlags, run: (*invocation).shell},
-		{name: "ls", summary: "list the sandboxes", run: (*invocation).list, flags: func(f *flag.FlagSet, o *options) {
-			f.BoolVar(&o.volumes, "volumes", false, "list the volumes of sandboxes with a root of their own instead")
-			jsonFlag(f, o)
-		}},
-		{name: "show", args: "[SANDBOX]", summary: "show one with its background commands", run: (*invocation).show, flags: func(f *flag.FlagSet, o *options) {
-			keyFlags(f, o)
-			jsonFlag(f, o)
-		}},
-		{name: "logs", args: "[SANDBOX]", summary: "show what its first process or a background command has written", run: (*invocation).logs, flags: func(f *flag.FlagSet, o *options) {
-			keyFlags(f, o)
-			f.StringVar(&o.job, "job", "", "of this background command, by its `ID`")
-			f.BoolVar(&o.follow, "f", false, "go on as it is written")
-		}},
+		{name: "shell", summary: "open a shell in the sandbox", options: "task profile in dir e", run: (*invocation).shell},
+		{name: "ls", summary: "list the sandboxes", options: "volumes json", run: (*invocation).list},
+		{name: "show", args: "[SANDBOX]", summary: "show one with its background commands", options: "task profile json", run: (*invocation).show},
+		{name: "logs", args: "[SANDBOX]", summary: "show what its first process or a background command has written", options: "task profile job f", run: (*invocation).logs},
 		{
-			name: "cp", args: "SOURCE TARGET", summary: "copy files into a sandbox or out of it", flags: keyFlags, run: func(*invocation) (int, error) { return cmdline.WrongUsage, errors.New("cannot copy here") },
+			name: "cp", args: "SOURCE TARGET", summary: "copy files into a sandbox or out of it", options: "task profile",
 			help: "One of the two begins with a colon, and is inside: :/workspace/report.txt. A directory is copied with all that is in it.",
+			run:  func(*invocation) (int, error) { return cmdline.WrongUsage, errors.New("cannot copy here") },
 		},
-		{name: "stop", args: "[SANDBOX...]", summary: "stop sandboxes, or a background command of one", run: (*invocation).stop, flags: func(f *flag.FlagSet, o *options) {
-			keyFlags(f, o)
-			f.StringVar(&o.job, "job", "", "only this background command, by its `ID`, with all that it started")
-		}},
-		{name: "rm", args: "[SANDBOX...]", summary: "remove sandboxes, running or not", flags: keyFlags, run: (*invocation).remove},
-		{name: "prune", summary: "remove the sandboxes that do not run", run: (*invocation).reap, flags: func(f *flag.FlagSet, o *options) {
-			o.now = true
-			reapFlags(f, o)
-		}},
-		{name: "reap", summary: "remove what nobody will use again: ended and long unused, or of an agent that is dead", run: (*invocation).reap, flags: func(f *flag.FlagSet, o *options) {
-			reapFlags(f, o)
-			f.DurationVar(&o.maxAge, "max-age", 0, "ended for this `TIME`; default: twice the idle window")
-		}},
-		{name: "_put", args: "DIRECTORY", hidden: true, flags: keyFlags, run: (*invocation).put},
-		{name: "_get", args: "PATH", hidden: true, flags: keyFlags, run: (*invocation).get},
+		{name: "stop", args: "[SANDBOX...]", summary: "stop sandboxes, or a background command of one", options: "task profile only-job", run: (*invocation).stop},
+		{name: "rm", args: "[SANDBOX...]", summary: "remove sandboxes, running or not", options: "task profile", run: (*invocation).remove},
+		{name: "prune", summary: "remove the sandboxes that do not run", options: "profiles dry-run json", run: func(i *invocation) (int, error) { return i.reap(true) }},
+		{
+			name: "reap", summary: "remove what nobody will use again: ended and long unused, or of an agent that is dead", options: "profiles dry-run json max-age",
+			run: func(i *invocation) (int, error) { return i.reap(false) },
+		},
+		{name: "_put", args: "DIRECTORY", hidden: true, options: "task profile", run: (*invocation).put},
+		{name: "_get", args: "PATH", hidden: true, options: "task profile", run: (*invocation).get},
 	}
 }
 
@@ -179,7 +184,9 @@ func parse(args []string, out, errs io.Writer) (v verb, opt options, words []str
 	for _, v = range verbs() {
 		if known = append(known, v.name); v.name == args[0] {
 			f := cmdline.Flags(v.name)
-			v.flags(f, &opt)
+			for option := range strings.FieldsSeq(v.options) {
+				optionTable[option](f, &opt)
+			}
 			least, most := cmdline.Bounds(v.args)
 			words, code, ok = v.shape().Parse(f, args[1:], least, most, out, errs)
 			return v, opt, words, code, ok

@@ -278,8 +278,8 @@ func (i *invocation) each(do func(id string) error) (int, error) {
 }
 
 // reap prints what was removed, or would be.
-func (i *invocation) reap() (int, error) {
-	found, _, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Now: i.opt.now, Profile: i.opt.profile, DryRun: i.opt.dry})
+func (i *invocation) reap(now bool) (int, error) {
+	found, _, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Now: now, Profile: i.opt.profile, DryRun: i.opt.dry})
 	if err != nil {
 		return cmdline.Done, err
 	}
