@@ -133,7 +133,7 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 func (in *Intents) Note(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
-	_ = in.store.recordAsked(profile, want, now) // it only matters if this process ends within seconds, which the other one sees
+	_ = in.store.recordAsked(profile, want, now) // the next process needs it if this one ends within seconds
 	in.put(profile, intent{want: want, at: now})
 }
 
@@ -183,12 +183,12 @@ type Outcome string
 const (
 	Unchanged Outcome = "unchanged" // the file and the intent agree, or there is no intent
 	Restored  Outcome = "restored"  // the file has the intent again
-	Missing   Outcome = "missing"   // there is no file; to be called again after RestoreDelay
+	Missing   Outcome = "missing"   // there is no file; call Restore again after RestoreDelay
 	Adopted   Outcome = "adopted"   // somebody changed the intent: Want has the new one, or none if it is no known state
 )
 
 // Restore compares the intent for profile with seen, a state that was just read, and acts by the rules above. It reads the file
-// again before it writes or adopts anything. With an error the outcome is Unchanged; call it again at the next look. It blocks on
+// again before it writes or adopts anything. With an error the outcome is Unchanged; call it again at the next scan. It blocks on
 // the disk, which it doesn't touch while the two agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.agrees(seen) {

@@ -25,7 +25,7 @@ type Config struct {
 	Boot      Boot
 	Control   Control
 	Image     Image
-	On        Actions // after events of services that have no own ones for the event
+	On        Actions // actions after events of services without actions of their own for the event
 
 	// Path is the file that was read, empty when there was none.
 	Path string
@@ -35,7 +35,7 @@ type Config struct {
 	Warnings []string
 
 	origins map[string]origin // where each value that is not a default came from
-	plain   bool              // it began as plainDefaults
+	plain   bool              // for hinit run: the defaults are plainDefaults
 }
 
 // Agent says how the hosted agent is run. The commands, Cwd and the values of Env are templates for [Config.Expand].
@@ -47,7 +47,7 @@ type Agent struct {
 	Cwd            string
 	Env            map[string]string // set on top of the container's environment
 	Ready          string            // one of the Ready constants
-	Settle         time.Duration     // how long a run has to be up to count as started when it can't say that it is ready
+	Settle         time.Duration     // time up after which a service without a readiness message counts as started
 	ProfileCreate  []string          // empty: hinit creates a profile by itself
 	ProfileDelete  []string          // empty: hinit deletes a profile by itself
 	ProfileRename  []string          // empty: hinit renames a profile by itself
@@ -88,8 +88,8 @@ type Profiles struct {
 // Restart is the policy for a process that ended without having been asked to.
 type Restart struct {
 	Initial         time.Duration // delay before the first restart
-	Factor          float64       // each further delay is this times the last; at least 1
-	Max             time.Duration // no delay is longer; at least Initial
+	Factor          float64       // factor between two delays; at least 1
+	Max             time.Duration // longest delay; at least Initial
 	Jitter          float64       // each delay is varied by up to this part of it, 0 to 0.5
 	ResetAfter      time.Duration // time up after which a life was healthy: one restart at once, then from Initial
 	ParkOn          []int         // exit codes that park instead of restarting

@@ -151,7 +151,7 @@ func (d *decoder) checks(n *yaml.Node, key string) []Check {
 		}
 		if ok {
 			seen[c.Name] = true
-			d.rename(one+".", key+"."+c.Name+".", &c) // people know it by its name
+			d.rename(one+".", key+"."+c.Name+".", &c) // messages show the name of the check
 		}
 		return c, ok
 	})

@@ -11,7 +11,7 @@ import (
 )
 
 // unreadable describes the first byte that a YAML file can't have; "" when there is none. The library
-// knows neither the line nor the column of such a byte. A file that begins as one of UTF-16 is left to the library.
+// knows neither the line nor the column of such a byte. The library reports a file in UTF-16.
 func unreadable(data []byte) (line int, what string) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
 		return 0, ""
