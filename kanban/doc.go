@@ -8,10 +8,10 @@
 // A [Store] is one open board, a [Dispatcher] makes passes over it, and a [Runner] starts the workers and knows how each one
 // ended. Nothing in here reads the clock to decide: the time is an argument.
 //
-// A pass has its order in dispatch.go. File running.go looks at the running tasks and their workers, and leaving.go at the workers whose
-// attempt is over. Files claim.go and crash.go give tasks to workers and take them back. finish.go promotes tasks, spawn.go starts workers,
-// and leaving.go has the ledger that remembers them. guard.go holds tasks back, and says when the next pass is due. The other files
-// have the changes that people and workers make, and SQLite.
+// A pass has its order in dispatch.go. File running.go looks at the running tasks and their workers. File leaving.go does so for workers
+// whose attempt is over, and has the ledger that remembers all of them. claim.go gives tasks to claimants and takes them back, and
+// spawn.go starts workers. attempts.go says what follows from the end of an attempt, and when the next pass is due. finish.go promotes
+// tasks. The other files have the changes that people and workers make, and SQLite.
 //
 // The package owns no goroutine that outlives a call. It starts processes only through the [Runner] and the git hook it is given.
 package kanban

@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -212,27 +213,18 @@ func (p *pass) place(task *Task) (why, err error) {
 
 // workspace makes the directory that a worker begins in, and says which branch it has.
 func (p *pass) workspace(task Task) (path, branch string, err error) {
-	path = task.WorkspacePath
-	switch task.WorkspaceKind {
-	case Scratch:
-		if path == "" {
-			path = filepath.Join(p.Store.paths.Workspaces, task.ID)
-		}
-	case Dir:
-		if path == "" {
-			return "", "", errors.New("a task with workspace kind dir needs a path")
-		}
-	case Worktree:
-		if path == "" {
-			path = p.Store.opt.Workdir
-		}
-		if path == "" {
-			return "", "", errors.New("a task with workspace kind worktree needs a path, or the board a default_workdir")
-		}
-	default:
+	otherwise, known := map[string]string{
+		Scratch: filepath.Join(p.Store.paths.Workspaces, task.ID), Worktree: p.Store.opt.Workdir, Dir: "",
+	}[task.WorkspaceKind]
+	path = cmp.Or(task.WorkspacePath, otherwise)
+	switch {
+	case !known:
 		return "", "", fmt.Errorf("workspace kind %q is unknown", task.WorkspaceKind)
-	}
-	if !filepath.IsAbs(path) {
+	case path == "" && task.WorkspaceKind == Worktree:
+		return "", "", errors.New("a task with workspace kind worktree needs a path, or the board a default_workdir")
+	case path == "":
+		return "", "", errors.New("a task with workspace kind dir needs a path")
+	case !filepath.IsAbs(path):
 		return "", "", fmt.Errorf("path %q is relative", path)
 	}
 	path = filepath.Clean(path) // which PID 1 asks for
