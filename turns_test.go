@@ -58,7 +58,6 @@ var outOfTurn = map[string]string{
 	"logrotate/read_pace.go":                "control takes the turn, of a pipe",
 	"logrotate/writer.go":                   logFiles,
 	"profiles/asked.go":                     "once, of /proc",
-	"profiles/store.go together":            "the store's actor takes the turn around it",
 }
 
 const (

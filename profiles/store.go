@@ -110,7 +110,7 @@ func (s *Store) open() (*fsutil.Dir, error) { return fsutil.OpenDir(s.root, s.ac
 // goroutine alone, see [fsutil.Dir.Together].
 func (s *Store) together(fn func(d *fsutil.Dir) error) error {
 	return s.actor.Do(func() error {
-		d, err := fsutil.OpenDir(s.root, nil)
+		d, err := fsutil.OpenDir(s.root, s.actor.Inside())
 		if err != nil {
 			return err
 		}

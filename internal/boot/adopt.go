@@ -26,6 +26,12 @@ func adopt(ctx context.Context, o Options, profile string) error {
 		return err
 	}
 	defer root.Close()
+	p := &preparer{Options: o, root: root}
+	give := &owning{preparer: p, step: &step{say: o.Say, env: map[string]string{}}, to: p.owner()}
+	if all, err := root.Sub(profilesName); err == nil { // which may be a mount
+		give.tenants(all)
+		all.Close()
+	}
 	home, err := root.SubSame(profilesName + "/" + profile)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrMount) {
 		return nil
@@ -34,8 +40,6 @@ func adopt(ctx context.Context, o Options, profile string) error {
 		return err
 	}
 	defer home.Close()
-	p := &preparer{Options: o, root: root}
-	give := &owning{preparer: p, step: &step{say: o.Say, env: map[string]string{}}, to: p.owner()}
-	give.profile(home)
+	give.profile(home, give.ownerOfHome(home))
 	return ctx.Err()
 }

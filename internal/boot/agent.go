@@ -24,6 +24,22 @@ type Agent struct {
 	// [Identity] leaves these empty; [SettleAgent], [LookupAgent] and [NewAgent] set them.
 	Cred  *proc.Cred // nil: no switch, they run as the init does
 	Actor *fsutil.Actor
+	// Tenants are the profiles with users of their own when the program began. [Agent.Serving] sets it.
+	Tenants Tenants
+}
+
+// Serving returns the agent with the tenants of a configuration.
+func (a Agent) Serving(cfg *config.Config) Agent {
+	a.Tenants = TenantsOf(cfg, a.Actor)
+	return a
+}
+
+// Homes returns the actor that works on the homes of profiles: as the agent, and as a tenant in the home of that.
+func (a Agent) Homes(home string) *fsutil.Actor {
+	if a.Tenants.Is == nil {
+		return a.Actor
+	}
+	return a.Actor.OwnHomes(home+"/"+profilesName, a.Tenants.UIDs.First, a.Tenants.UIDs.Last)
 }
 
 // Is reports whether a process with these credentials is the agent. Only then may values that the agent writes be part of its command.

@@ -199,6 +199,14 @@ func (o *owning) directory(in *fsutil.Dir, rel, action string) {
 	}
 }
 
+// inTime ends a walk when the homes that are left are for the repair in the background.
+func (o *owning) inTime() error {
+	if !o.enough.IsZero() && time.Now().After(o.enough) {
+		return errTime
+	}
+	return nil
+}
+
 // profiles repairs the profiles' homes until the budget is over.
 func (o *owning) profiles(d *fsutil.Dir) {
 	var found []string // the repair in the background handles the ones beyond the ceiling
@@ -212,8 +220,9 @@ func (o *owning) profiles(d *fsutil.Dir) {
 		return
 	}
 	slices.Sort(found)
+	o.tenants(d)
 	for _, name := range found {
-		if !o.enough.IsZero() && time.Now().After(o.enough) {
+		if o.inTime() != nil {
 			return // the boot goes on, however many there are
 		}
 		home, err := d.SubSame(name)
@@ -224,16 +233,16 @@ func (o *owning) profiles(d *fsutil.Dir) {
 		if err != nil {
 			continue
 		}
-		o.profile(home)
+		o.profile(home, o.ownerOfHome(home))
 		home.Close()
 	}
 }
 
 // profile gives away a profile's home and what its gateway opens first; the rest follows in the background. It skips links
 // silently, as the image's script does.
-func (o *owning) profile(home *fsutil.Dir) {
+func (o *owning) profile(home *fsutil.Dir, to fsutil.Owner) {
 	give := func(rel string) {
-		_, _, err := home.Chown(rel, o.to)
+		_, _, err := home.Chown(rel, to)
 		o.chowned(home.Path()+"/"+rel, err)
 	}
 	give("")
@@ -248,11 +257,20 @@ func (o *owning) profile(home *fsutil.Dir) {
 			continue
 		}
 		if sub, err := home.SubSame(rel); err == nil {
-			_, _, err = sub.Chown("", o.to)
+			_, _, err = sub.Chown("", to)
 			o.chowned(sub.Path(), err)
 			sub.Close()
 		}
 	}
+}
+
+// ownerOfHome returns the owner for what is in a home: the tenant that has the home, else the agent.
+func (o *owning) ownerOfHome(home *fsutil.Dir) fsutil.Owner {
+	to := o.to
+	if info, err := home.Lstat(""); err == nil && o.Tenants.Has(ownerUID(info)) {
+		to.UID, to.GID = ownerUID(info), ownerUID(info)
+	}
+	return to
 }
 
 // names lists a directory and returns a function that tells whether a name may be in it. If the listing fails, every name may be.
@@ -390,7 +408,7 @@ func (o *owning) mount(ctx context.Context, rel string) {
 		return
 	}
 	if strings.HasPrefix(rel, profilesName+"/") {
-		o.profile(d)
+		o.profile(d, o.ownerOfHome(d))
 		return
 	}
 	if ownerUID(info) == 0 || rel == profilesName {

@@ -19,6 +19,12 @@ import (
 	"hinit/internal/guard"
 )
 
+// Image says what [Options] take from the agent's image.
+type Image struct {
+	Stamp string // another one for each build of it
+	Seeds bool   // [ImageHook] seeds the data directory, and Prepare does not
+}
+
 // Options are for [Prepare] and [Repair]. Home, Logs, User, Agent and Env are required; other zero values mean the Hermes image.
 type Options struct {
 	Home  string        // data directory, absolute and clean
@@ -34,8 +40,9 @@ type Options struct {
 	Seed         string // the image's files for an empty data directory; "": /usr/share/hinit/home
 	Seal         string // the seal of the image's build; "": /usr/share/hinit/sealed
 	Scratch      string // the agent's directory for files outside the volume; "": /tmp/hermes-files
-	Stamp        string // another one for each build of the image
-	ByImage      bool   // [ImageHook] seeds the data directory, and Prepare does not
+	Image        Image
+
+	Tenants Tenants // profiles with users of their own
 
 	PhaseBudget time.Duration // most time for one phase; 0: 10 s
 	Budget      time.Duration // most time for all phases; 0: 30 s
@@ -98,7 +105,7 @@ func Prepare(ctx context.Context, o Options) Report {
 		return err
 	}) != nil // as in most images
 	phases = slices.DeleteFunc(phases, func(ph phase) bool {
-		return ph.name == "plant" && noSeed || o.ByImage && slices.Contains([]string{"plant", "seeds", "bootstrap"}, ph.name)
+		return ph.name == "plant" && noSeed || o.Image.Seeds && slices.Contains([]string{"plant", "seeds", "bootstrap"}, ph.name)
 	})
 	r := runPhases(ctx, o, phases)
 	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // or else something that hangs may be using it

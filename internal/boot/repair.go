@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -176,6 +177,12 @@ func (r *repair) run(ctx context.Context) {
 		return
 	}
 	for _, rel := range alwaysDirs {
+		if rel == profilesName && r.Tenants.Is != nil {
+			if !r.homes(d, nil) {
+				return
+			}
+			continue
+		}
 		if !r.tree(d, rel, rel, true) {
 			return
 		}
@@ -225,18 +232,36 @@ func (r *repair) formerly(d *fsutil.Dir) bool {
 
 // only walks the homes of the requested profiles, except missing ones, links and mounts.
 func (r *repair) only(d *fsutil.Dir) {
+	if r.homes(d, r.Only) {
+		r.end(nil)
+	}
+}
+
+// homes walks the homes of profiles, nil for all. A tenant gets the files in its home, and its home if that is to be moved. homes reports
+// whether to go on.
+func (r *repair) homes(d *fsutil.Dir, names []string) bool {
 	all, err := d.Sub(profilesName) // which may be a mount
 	if err != nil {
-		r.end(nil)
-		return
+		return true
 	}
 	defer all.Close()
-	for _, name := range r.Only {
+	tenants, homes, _ := r.Tenants.OwnersOf(all)
+	if names == nil {
+		names = slices.Sorted(maps.Keys(homes))
+	}
+	agents := r.walk.To
+	defer func() { r.walk.To, r.walk.Alone, r.walk.TopLast = agents, false, false }()
+	for _, name := range names {
+		r.walk.To, r.walk.Alone = r.HomeOwner(name, tenants)
+		r.walk.TopLast = r.walk.Alone
 		if !r.tree(all, name, profilesName+"/"+name, false) {
-			return
+			return false
+		}
+		if r.walk.Alone {
+			_, _ = all.Chmod(name, privateMode) // the walk has told of a failure
 		}
 	}
-	r.end(nil)
+	return true
 }
 
 // tree walks a directory, which messages call name, and reports whether to go on.

@@ -97,7 +97,7 @@ func (m *Memory) readProgram(s *memorable) {
 		return // the step runs
 	}
 	s.now = kept.Step{
-		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
+		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Image.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
 		Here: here + installHere,
 	}
 }

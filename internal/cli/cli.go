@@ -117,6 +117,7 @@ func Verbs(be Init) []Verb {
 		tool("reexec", "replace the running hinit by the binary in its place; everything goes on"),
 		tool("config", "print the effective configuration and where each value came from"),
 		tool("doctor", "check what commonly goes wrong, and say what to do about it"),
+		tool("isolate", "give the homes of profiles to users of their own, or back: a plan, or at once"),
 		healthcheckVerb(), versionVerb(),
 		tool("seed", "for the build of an image: keep what the first boot has made of the empty data directory"),
 		tool("demo", "show it: three profiles of an agent under an init in a PID namespace"),

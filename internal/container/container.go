@@ -85,6 +85,7 @@ type progress struct {
 
 // assemble makes the rooms of a container that has its table of processes.
 func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Route, sig *signals.Signals, procs *proc.Table) (*container, error) {
+	agent = agent.Serving(cfg)
 	c := &container{
 		agent: agent, args: args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
 	}
@@ -97,7 +98,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		env = proc.SetEnv(env, map[string]string{"PATH": personality.Path(cfg.Home)})
 	}
 	c.units = units.NewMaker(agent, cfg.Home, env, route.Plain)
-	c.store = profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
+	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, initlog.NewTerminationLog())
 	agents := c.agents()
 	var err error

@@ -62,7 +62,7 @@ func (c settings) Isolation(v *supervisor.Service) *client.Isolation {
 // is shut out too: nothing is known of it.
 func (c *container) shutOut(pid int, uid uint32) bool {
 	cfg := c.cfg.Load()
-	if uid == 0 || !cfg.Isolates() {
+	if uid == 0 || pid == 0 || !cfg.Isolates() { // 0 is a process outside of this PID namespace
 		return false
 	}
 	theirs, own, err := confined(pid)

@@ -22,6 +22,7 @@ type Actor struct {
 	switches bool
 	bounded  bool // takes a turn of share
 	share    blocking.Share
+	homes    *homes // see OwnHomes
 }
 
 // Self returns the actor that runs everything as the process itself.

@@ -27,6 +27,7 @@ var ErrSymlink = errors.New("symbolic link refused")
 type Dir struct {
 	path  string
 	actor *Actor
+	owner *Actor       // of the home that it is, or is in, see [Actor.OwnHomes]
 	walk  *atomic.Bool // resolve by walking: openat2 is known not to work here; shared with every Sub
 
 	mu sync.RWMutex // held for reading while fd is used
@@ -76,10 +77,18 @@ func (d *Dir) Sub(rel string) (*Dir, error) {
 }
 
 func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, error) {
-	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, walk: d.walk, fd: -1}
+	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, owner: d.owner, walk: d.walk, fd: -1}
 	err := d.do("open directory", rel, func(names []string) (err error) {
-		sub.fd, err = open(names)
-		return err
+		if sub.fd, err = open(names); err != nil || sub.owner != nil || d.actor.homes == nil {
+			return err
+		}
+		switch up, is := d.actor.homes.within(d.path, names); {
+		case is && up == len(names):
+			sub.owner = d.actor.homes.owner(sub.fd)
+		case is:
+			sub.owner = d.ownerOf(names[:up])
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -97,7 +106,7 @@ func (d *Dir) Together(fn func(*Dir) error) error {
 		return fmt.Errorf("cannot use directory %q: %w", d.path, fs.ErrClosed)
 	}
 	return d.actor.Do(func() error {
-		return fn(&Dir{path: d.path, actor: &Actor{id: d.actor.id}, walk: d.walk, fd: d.fd})
+		return fn(&Dir{path: d.path, actor: d.actor.Inside(), owner: d.owner, walk: d.walk, fd: d.fd})
 	})
 }
 
@@ -214,7 +223,7 @@ func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 		if d.fd < 0 {
 			err = fs.ErrClosed
 		} else {
-			err = d.actor.Do(func() error { return fn(names) })
+			err = d.actor.Do(func() error { return d.asOwner(verb, names, func() error { return fn(names) }) })
 		}
 	}
 	if err != nil {

@@ -1,6 +1,10 @@
 package fsutil
 
-import "io/fs"
+import (
+	"io/fs"
+	"os"
+	"syscall"
+)
 
 // Limits, resolving without openat2, and states that the kernel here can't have.
 const (
@@ -20,3 +24,6 @@ func (d *Dir) WriteTemp(name string, data []byte, mode fs.FileMode, o ReplaceOpt
 
 // ActorThatStays acts as the process, whatever its own identity is.
 func ActorThatStays(id Identity) *Actor { return &Actor{id: id} }
+
+// OwnerUID is the owner of a file.
+func OwnerUID(info os.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }

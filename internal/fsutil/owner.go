@@ -18,7 +18,7 @@ var (
 	// ErrDevice: the owner of a device node can use the device.
 	ErrDevice = errors.New("device node refused")
 	// ErrHardLink: the file's other names may have to stay root's.
-	ErrHardLink = errors.New("root's file with several names refused")
+	ErrHardLink = errors.New("a file with names elsewhere is refused")
 	// ErrMount: another file system is mounted there.
 	ErrMount = errors.New("mount point")
 )
@@ -29,7 +29,12 @@ type Owner struct {
 	// KeepLinked refuses root's regular files with several names ([ErrHardLink]). Without [HardLinksProtected] a user could link a
 	// file of root's into a directory whose files are given away.
 	KeepLinked bool
+	// names, unless it is nil, counts the names that files have in a tree. A file with more names than that is refused ([ErrHardLink]): the
+	// others may be in a place of another user.
+	names map[inode]uint64
 }
+
+type inode struct{ dev, ino uint64 }
 
 // HardLinksProtected reports whether the kernel keeps users from linking files that they neither own nor can write
 // (protected_hardlinks of proc_sys_fs(5)). Unknown counts as no.
@@ -62,10 +67,15 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 			return symlinkError(names[len(names)-1])
 		}
 		was = st.Uid
-		changed, err = own(fd, st, to)
+		changed, err = own(fd, st, to, false)
 		return err
 	})
 	return was, changed, err
+}
+
+// elsewhere reports whether a file has names outside of the tree.
+func (to Owner) elsewhere(st unix.Stat_t) bool {
+	return to.names != nil && uint64(st.Nlink) > max(1, to.names[inode{st.Dev, st.Ino}])
 }
 
 // lstatNear describes a name one step away from d, or d itself. The name may be replaced right after.
@@ -82,8 +92,8 @@ func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	return st, err == nil
 }
 
-// own gives away the open file fd, which st describes, without looking up a name.
-func own(fd int, st unix.Stat_t, to Owner) (changed bool, err error) {
+// own gives away the open file fd, which st describes, without looking up a name. When dry, it only says whether it would.
+func own(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil
 	}
@@ -91,9 +101,12 @@ func own(fd int, st unix.Stat_t, to Owner) (changed bool, err error) {
 	case unix.S_IFBLK, unix.S_IFCHR:
 		return false, ErrDevice
 	case unix.S_IFREG:
-		if to.KeepLinked && st.Uid == 0 && st.Nlink > 1 {
+		if to.KeepLinked && st.Uid == 0 && st.Nlink > 1 || to.elsewhere(st) {
 			return false, ErrHardLink
 		}
+	}
+	if dry {
+		return true, nil
 	}
 	if err = retryEINTR(func() error { return unix.Fchownat(fd, "", int(to.UID), int(to.GID), unix.AT_EMPTY_PATH) }); err != nil {
 		return false, err

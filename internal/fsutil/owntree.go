@@ -2,7 +2,9 @@ package fsutil
 
 import (
 	"errors"
+	"io"
 	"io/fs"
+	"os"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -17,8 +19,16 @@ const (
 
 // OwnWalk is a walk over one or several trees with one account. The caller sets the upper fields.
 type OwnWalk struct {
-	To   Owner
-	From uint32 // only what belongs to this user is given away; 0: what belongs to anybody
+	To Owner
+	// Alone refuses files that have names outside of the tree, so that two users never own one file.
+	Alone bool
+	// Copied are the users whose files are copied in the place of that refusal: 0 for none.
+	Copied uint32
+	// TopLast gives the directory itself away after all that is in it. It stays as it is when anything in it failed.
+	TopLast bool
+	// DryRun changes nothing. Changed counts what would be given away.
+	DryRun bool
+	From   uint32 // only what belongs to this user is given away; 0: what belongs to anybody
 
 	// Between is called after every few hundred entries. Its error ends the walk.
 	Between func() error
@@ -31,7 +41,8 @@ type OwnWalk struct {
 	Failed  int64 // of those, what could not be changed or read
 	Mounts  int64 // mount points that were left out
 
-	stop error
+	stop  error
+	names map[inode]uint64 // not nil: names of files are counted, and nothing else is done
 }
 
 // OwnTree gives the directory rel and everything beneath it to w.To. Links are given away themselves and never followed; other
@@ -47,7 +58,20 @@ func (d *Dir) OwnTree(rel string, crossTop bool, w *OwnWalk) error {
 			return err
 		}
 		defer closeFD(fd)
+		if w.To.names = nil; w.Alone {
+			names := make(map[inode]uint64)
+			counting := OwnWalk{Between: w.Between, names: names}
+			counting.tree(d.walk, fd, d.name(rel), 1)
+			if counting.stop != nil {
+				return counting.stop
+			}
+			w.To.names = names
+		}
+		failed := w.Failed
 		w.tree(d.walk, fd, d.name(rel), 1)
+		if st, err := fstat(fd); w.TopLast && w.stop == nil && w.Failed == failed && err == nil {
+			w.give(fd, st, d.name(rel))
+		}
 		err, w.stop = w.stop, nil
 		return err
 	})
@@ -86,9 +110,15 @@ func (w *OwnWalk) tree(walk *atomic.Bool, fd int, path string, depth int) {
 		w.fail(path, 0, err)
 		return
 	}
-	w.give(fd, st, path)
+	if depth > 1 || !w.TopLast {
+		w.give(fd, st, path)
+	}
 	if depth > maxOwnDepth {
 		w.fail(path, st.Uid, unix.ENAMETOOLONG)
+		return
+	}
+	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // it may have been read before
+		w.fail(path, st.Uid, err)
 		return
 	}
 	err = readEntries(fd, func(name string, mode fs.FileMode) bool {
@@ -126,6 +156,12 @@ func (w *OwnWalk) directory(walk *atomic.Bool, parent int, name, path string, de
 
 func (w *OwnWalk) file(walk *atomic.Bool, parent int, name, path string) {
 	st, err := lstatat(parent, name)
+	if w.names != nil {
+		if err == nil && st.Nlink > 1 {
+			w.names[inode{st.Dev, st.Ino}]++
+		}
+		return
+	}
 	if err == nil && (st.Uid == w.To.UID || w.From != 0 && st.Uid != w.From) {
 		return
 	}
@@ -148,16 +184,60 @@ func (w *OwnWalk) file(walk *atomic.Bool, parent int, name, path string) {
 		w.fail(path+"/"+name, st.Uid, err)
 		return
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR { // or else it was swapped
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // it was swapped
+	case w.To.elsewhere(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
+		if err := w.separate(walk, parent, name, st); err != nil {
+			w.fail(path+"/"+name, st.Uid, err)
+			return
+		}
+		w.Changed++
+		if w.Found != nil {
+			w.Found(path+"/"+name, st.Uid, nil)
+		}
+	default:
 		w.give(fd, st, path+"/"+name)
 	}
 }
 
+// separate replaces a name of a file that has names elsewhere by a copy, which belongs to the new owner.
+func (w *OwnWalk) separate(walk *atomic.Bool, parent int, name string, st unix.Stat_t) error {
+	if w.DryRun {
+		return nil
+	}
+	from, err := openSame(walk, parent, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	source := os.NewFile(uintptr(from), name)
+	defer source.Close()
+	if now, err := fstat(from); err != nil || now.Ino != st.Ino || now.Uid != st.Uid {
+		return errors.Join(err, unix.ESTALE) // it was swapped
+	}
+	to, temp, err := createTemp(parent, "."+name)
+	if err != nil {
+		return err
+	}
+	target := os.NewFile(uintptr(to), temp)
+	defer target.Close()
+	_, err = io.Copy(target, source)
+	if err == nil {
+		err = errors.Join(unix.Fchown(to, int(w.To.UID), int(w.To.GID)), chmod(to, st.Mode&0o777), target.Sync())
+	}
+	if err == nil {
+		err = unix.Renameat(parent, temp, parent, name)
+	}
+	if err != nil {
+		return errors.Join(err, unix.Unlinkat(parent, temp, 0))
+	}
+	return nil
+}
+
 func (w *OwnWalk) give(fd int, st unix.Stat_t, path string) {
-	if w.From != 0 && st.Uid != w.From {
+	if w.names != nil || w.From != 0 && st.Uid != w.From {
 		return
 	}
-	changed, err := own(fd, st, w.To)
+	changed, err := own(fd, st, w.To, w.DryRun)
 	switch {
 	case errors.Is(err, ErrDevice), errors.Is(err, ErrHardLink):
 		w.Refused++

@@ -29,7 +29,7 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 
 // ReadSome is [Dir.ReadDir] limited to most names in the file system's order. more reports whether there are others.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
-	err = d.do("read directory", rel, func(names []string) error {
+	err = d.do(listing, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err
@@ -52,7 +52,7 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 // EachName calls found for each name in the directory rel, "" or "." being d itself, with its type, until found returns false. The
 // order is the file system's, and no name is kept. found may use d if that is the Dir of [Dir.Together].
 func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
-	return d.do("read directory", rel, func(names []string) error {
+	return d.do(listing, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err

@@ -257,6 +257,11 @@ func (k carrier) Record(o *orders.Order) (sync func() error, err error) {
 	down := o.Want() != profiles.Running
 	if !down && k.Registry.Exists(o.Profile) {
 		k.Adopt(context.Background(), o.Profile) // files may have been put there since
+		if k.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && k.Registry.Snapshot().Find(o.Service) != nil {
+			if err := k.Registry.Redefine(context.Background(), o.Profile); err != nil { // it may have got its user just now
+				return nil, err
+			}
+		}
 	}
 	sync, err = k.Intents.Begin(o.Profile, o.Want())
 	switch {

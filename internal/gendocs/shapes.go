@@ -49,6 +49,7 @@ var forms = []printed{
 	{"healthcheck", "", "client.Health"},
 	{"version", "", "version.Info"},
 	{"seed", "", "tools.seedReport"},
+	{"isolate", "list", "tools.homeMove"},
 }
 
 // shapeDirs are where the types are.

@@ -22,6 +22,10 @@ import (
 func Main(argv, env []string) int {
 	runtime.LockOSThread() // the filter and the capabilities belong to one thread, which execve(2) keeps
 	plan, command, err := isolation.Parse(argv)
+	if plan.Refused != "" {
+		say("cannot start the gateway of profile %s: %s", plan.Name, plan.Refused)
+		return refused78
+	}
 	if err == nil {
 		env, err = Confine(plan, env)
 	}
@@ -37,6 +41,9 @@ func Main(argv, env []string) int {
 	say("%v", failed)
 	return failed.ShellCode()
 }
+
+// refused78 is the exit code with which a gateway waits for another configuration.
+const refused78 = 78
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "[hinit] "+format+"\n", args...) }
 

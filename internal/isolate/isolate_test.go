@@ -173,6 +173,8 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 		"read": {unix.SYS_READ, nil, true}, "execve": {unix.SYS_EXECVE, nil, true}, "clone of a thread": {unix.SYS_CLONE, []uint32{unix.CLONE_VM | unix.CLONE_THREAD}, true},
 		"clone of a user namespace": {unix.SYS_CLONE, []uint32{unix.CLONE_NEWUSER}, false}, "clone3": {unix.SYS_CLONE3, nil, false},
 		"TCP": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP}, true}, "multipath TCP": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, false},
+		"limits of its own": {unix.SYS_PRLIMIT64, []uint32{0}, true}, "limits of another process": {unix.SYS_PRLIMIT64, []uint32{77}, false},
+		"priority of its own": {unix.SYS_SETPRIORITY, []uint32{unix.PRIO_PROCESS, 0}, true}, "priority of a user": {unix.SYS_SETPRIORITY, []uint32{unix.PRIO_USER, 0}, false},
 		"size of a terminal": {unix.SYS_IOCTL, []uint32{0, unix.TIOCGWINSZ}, true}, "typing into a terminal": {unix.SYS_IOCTL, []uint32{0, unix.TIOCSTI}, false},
 	} {
 		if got := ask(own, c.number, c.args...); (got == allowed) != c.allowed {

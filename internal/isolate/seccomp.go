@@ -39,6 +39,9 @@ const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | u
 // x32 is the bit that numbers of the x32 ABI have. Other calls have small numbers.
 const x32 = 0x40000000
 
+// ioprioUser makes ioprio_set(2) change all processes of a user.
+const ioprioUser = 3
+
 var arches = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
 func fails(errno unix.Errno) bpf.Instruction {
@@ -65,6 +68,20 @@ func filter() []bpf.Instruction {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, fails(unix.EPERM))
 	}
 	program = append(program, when(unix.SYS_CLONE, dataArg0, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, unix.EPERM)...)
+	// With one user, the priorities and limits of other profiles' processes would be free to change. A process changes its own by the number 0.
+	for _, of := range []struct{ number, argument uint32 }{
+		{unix.SYS_PRLIMIT64, dataArg0},
+		{unix.SYS_SCHED_SETAFFINITY, dataArg0},
+		{unix.SYS_SCHED_SETSCHEDULER, dataArg0},
+		{unix.SYS_SCHED_SETPARAM, dataArg0},
+		{unix.SYS_SCHED_SETATTR, dataArg0},
+		{unix.SYS_SETPRIORITY, dataArg1},
+		{unix.SYS_IOPRIO_SET, dataArg1},
+	} {
+		program = append(program, when(of.number, of.argument, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}, unix.EPERM)...)
+	}
+	program = append(program, when(unix.SYS_SETPRIORITY, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PRIO_USER, SkipTrue: 1}, unix.EPERM)...)
+	program = append(program, when(unix.SYS_IOPRIO_SET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioprioUser, SkipTrue: 1}, unix.EPERM)...)
 	// TIOCSTI types into a terminal that another process may read.
 	program = append(program, when(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.TIOCSTI, SkipTrue: 1}, unix.EPERM)...)
 	// Landlock does not see which ports multipath TCP listens on. Programs fall back to TCP.

@@ -27,12 +27,16 @@ type Plan struct {
 	Ports   []int    // TCP ports that it may listen on
 	User    bool     // it has a user of its own
 	Control bool     // it may use the control socket of PID 1
+	Refused string   // why the command does not start; "" for nothing
 	Degrade bool     // it starts with the parts of the isolation that the kernel has
 }
 
 // Argv returns the arguments with which Program, at path, becomes a command.
 func (p Plan) Argv(path string, command []string) []string {
 	argv := []string{path, "name=" + p.Name, "home=" + p.Home}
+	if p.Refused != "" {
+		argv = append(argv, "refused="+p.Refused)
+	}
 	for _, list := range []struct {
 		key    string
 		values []string
@@ -67,6 +71,8 @@ func Parse(argv []string) (p Plan, command []string, err error) {
 			p.Name = value
 		case "home":
 			p.Home = value
+		case "refused":
+			p.Refused = value
 		case "hide":
 			p.Hide = append(p.Hide, value)
 		case "share":

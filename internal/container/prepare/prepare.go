@@ -153,9 +153,14 @@ func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsIma
 
 // BootOptions are what the rooms of package boot take from this container.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
+	tenants := s.Agent.Tenants
+	if tenants.Is != nil { // else the store could not read their homes
+		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
+	}
 	return boot.Options{
-		Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.Full.Load(),
-		ByImage: byImage(cfg), Stamp: cfg.Image.Stamp, Say: func(l boot.Line) { pass(s.Agents, l) },
+		Tenants: tenants,
+		Home:    cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.Full.Load(),
+		Image: boot.Image{Stamp: cfg.Image.Stamp, Seeds: byImage(cfg)}, Say: func(l boot.Line) { pass(s.Agents, l) },
 	}
 }
 

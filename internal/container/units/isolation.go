@@ -1,12 +1,18 @@
 package units
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 
+	"hinit/internal/blocking"
+	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/fsutil"
 	"hinit/internal/isolation"
 	"hinit/internal/proc"
 	"hinit/profiles"
@@ -41,8 +47,41 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 			plan.Share = append(plan.Share, filepath.Clean(path))
 		}
 	}
+	if plan.User {
+		spec.Cred, plan.Refused = m.tenant(cfg, p)
+	}
 	spec.Argv = plan.Argv(isolator(), spec.Argv)
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
 	}
+}
+
+// tenant returns the user of a profile's own: the owner of its home. It returns the reason if the profile has none.
+func (m *Maker) tenant(cfg *config.Config, p profiles.Profile) (cred *proc.Cred, refused string) {
+	switch {
+	case m.agent.Cred == nil:
+		return nil, "isolation: user needs root to change users; start the container without --user, or set isolation to files"
+	case cfg.UIDRange().Has(m.agent.User.UID):
+		return m.agent.Cred, fmt.Sprintf("isolation.uids has the agent's own uid %d in it; choose another range", m.agent.User.UID)
+	}
+	if m.agent.Tenants.Is == nil {
+		return m.agent.Cred, "isolation: user begins with the next start of the container; restart it"
+	}
+	uid := uint32(0)
+	d, err := fsutil.OpenReal(filepath.Dir(p.Home), m.agent.Actor.In(blocking.Volume))
+	if err == nil {
+		defer d.Close()
+		var info fs.FileInfo
+		if info, err = d.Lstat(filepath.Base(p.Home)); err == nil {
+			uid = info.Sys().(*syscall.Stat_t).Uid
+		}
+	}
+	tenants := boot.TenantsOf(cfg, m.agent.Actor)
+	switch {
+	case err != nil:
+		return m.agent.Cred, err.Error()
+	case !tenants.Has(uid):
+		return m.agent.Cred, fmt.Sprintf("its home %s belongs to uid %d, and to no user of isolation.uids yet; move it with: hinit isolate apply %s", p.Home, uid, p.Name)
+	}
+	return &proc.Cred{UID: uid, GID: uid, Groups: []uint32{tenants.UIDs.First}}, ""
 }

@@ -115,7 +115,7 @@ func checks(cfg *config.Config, agent boot.Agent) []check {
 			}
 		}},
 		{"profiles", hangs, func(f *client.Findings) {
-			_, warnings, err := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker).Limit(cfg.Profiles.Max).Discover()
+			_, warnings, err := profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).Limit(cfg.Profiles.Max).Discover()
 			if err != nil {
 				f.Failed("profiles", "%v", err)
 			}

@@ -1,0 +1,129 @@
+package tools
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
+	"hinit/internal/fsutil"
+)
+
+// homeMove says what becomes of the home of a profile.
+type homeMove struct {
+	Profile string `json:"profile"`
+	From    int    `json:"from"`    // uid of its owner
+	To      int    `json:"to"`      // uid of its owner afterwards; the same: it stays
+	Changed int64  `json:"changed"` // files that change their owner
+	Left    int64  `json:"left"`    // files that keep it: devices, and files with names elsewhere that can't be copied
+	Error   string `json:"error"`   // why it could not be moved, "" when nothing is wrong
+}
+
+func isolateVerb() cli.Verb {
+	return cli.Verb{
+		Name: "isolate", Doing: "move homes of profiles", Args: "[plan | apply] [PROFILE...] [--json]",
+		Help: `Each profile with isolation: user in hinit.yaml has a user of its own, who owns its home. The start of the container moves
+the homes; for large ones, apply does it before, one profile after the other. Without isolation, it gives them back.
+plan changes nothing. A gateway has to be stopped while its home moves. What was interrupted goes on when it is typed again.`,
+		Run: isolate,
+	}
+}
+
+func isolate(t *cli.Terminal, c *cli.Call) int {
+	asJSON := c.Flags.Bool("json", false, "print JSON")
+	words, code, ok := c.Parse(t, 0, -1)
+	if !ok {
+		return code
+	}
+	dry := len(words) == 0 || words[0] != "apply"
+	if len(words) > 0 && (words[0] == "plan" || words[0] == "apply") {
+		words = words[1:]
+	}
+	moves, err := moveHomes(t, words, dry)
+	if err != nil {
+		return t.Failed(c.Doing(), err)
+	}
+	if *asJSON {
+		return t.Failed(c.Doing(), cli.WriteJSON(t.Out, moves))
+	}
+	code = cmdline.Done
+	for _, m := range moves {
+		tense := map[bool]string{true: "would change", false: "changed"}[dry]
+		switch {
+		case m.Error != "":
+			code = cmdline.Failed
+			fmt.Fprintf(t.Err, "%s: cannot move its home: %s\n", show.Name(m.Profile), show.Line(m.Error))
+		case m.From == m.To && m.Changed == 0:
+			fmt.Fprintf(t.Out, "%s: stays uid %d's\n", show.Name(m.Profile), m.To)
+		default:
+			fmt.Fprintf(t.Out, "%s: uid %d to uid %d, %d files %s, %d left\n", show.Name(m.Profile), m.From, m.To, m.Changed, tense, m.Left)
+		}
+	}
+	return code
+}
+
+// moveHomes moves the homes of the named profiles, or of all. When dry, it only says what it would do.
+func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err error) {
+	cfg, err := t.Config()
+	if err != nil {
+		return nil, err
+	}
+	agent, err := boot.LookupAgent(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 || !agent.Actor.Switches() {
+		return nil, &client.Error{Kind: client.KindNotAllowed, Message: "only root can change owners; be root"}
+	}
+	options := boot.Options{Home: cfg.Home, Agent: agent.Actor, Tenants: agent.Serving(cfg).Tenants}
+	d, err := fsutil.OpenReal(filepath.Join(cfg.Home, "profiles"), nil)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	tenants, homes, err := options.Tenants.OwnersOf(d)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) == 0 {
+		names = slices.Sorted(maps.Keys(homes))
+	}
+	running := make(map[string]bool)
+	if _, err := t.Dial(); err == nil && !dry {
+		st, err := t.Status(cli.ShortWait)
+		if err != nil {
+			return nil, fmt.Errorf("cannot tell which gateways run: %w", err)
+		}
+		for _, s := range st.Services {
+			running[s.Profile] = running[s.Profile] || s.PID != 0
+		}
+	}
+	moves = []homeMove{}
+	for _, name := range names {
+		uid, is := homes[name]
+		to, tenant := options.HomeOwner(name, tenants)
+		m := homeMove{Profile: name, From: int(uid), To: int(to.UID)}
+		switch {
+		case !is:
+			m.Error = "there is no such profile"
+		case !tenant && options.Tenants.IsOne(name):
+			m.Error = "isolation.uids has no more uids; make the range larger"
+		case running[name]:
+			m.Error = "its gateway runs; stop it: hinit stop " + name
+		default:
+			w := fsutil.OwnWalk{DryRun: dry}
+			if err := boot.Move(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
+				m.Error = fmt.Sprintf("%d files failed: %v", w.Failed, err)
+			}
+			m.Changed, m.Left = w.Changed, w.Refused+w.Mounts
+		}
+		moves = append(moves, m)
+	}
+	return moves, nil
+}

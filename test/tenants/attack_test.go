@@ -1,0 +1,266 @@
+package tenants_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// field is what an attack aims at.
+type field struct {
+	dir  string // of the container
+	home string // of the attacker
+	b    string // home of the victim
+	pid  int    // main process of the victim
+}
+
+// attack is one thing that a tenant tries. A nil error means that it could be done.
+type attack struct {
+	name   string
+	ofNone bool // it succeeds where nothing is isolated
+	try    func(f field) error
+}
+
+// openInFiles are the attacks that isolation: files leaves open. Landlock does not confine connections to Unix sockets below ABI 9.
+var openInFiles = []string{"connect to its Unix socket"}
+
+var attacks = []attack{
+	{"read its .env", true, func(f field) error { return read(f.b + "/.env") }},
+	{"list its home", true, func(f field) error { _, err := os.ReadDir(f.b); return err }},
+	{"write a file into its home", true, func(f field) error { return os.WriteFile(f.b+"/planted", nil, 0o600) }},
+	{"read its .env by a symbolic link", true, func(f field) error {
+		return errors.Join(os.Symlink(f.b+"/.env", f.home+"/link"), read(f.home+"/link"))
+	}},
+	{"read its .env by a hard link", true, func(f field) error {
+		return errors.Join(os.Link(f.b+"/.env", f.home+"/hard"), read(f.home+"/hard"))
+	}},
+	{"move its home away", true, func(f field) error {
+		return errors.Join(os.Rename(f.b, f.b+".moved"), os.Rename(f.b+".moved", f.b))
+	}},
+	{"open its FIFO", true, func(f field) error {
+		fd, err := unix.Open(f.b+"/fifo", unix.O_RDWR|unix.O_NONBLOCK, 0)
+		return errors.Join(err, unix.Close(max(fd, 3)))
+	}},
+	{"connect to its Unix socket", true, func(f field) error { return connect("unix", f.b+"/socket") }},
+	{"connect to its abstract socket", true, func(f field) error { return connect("unix", "@victim-"+filepath.Base(f.dir)) }},
+	{"listen on a port of a profile that is down", true, func(field) error { return listen("tcp", takenPort) }},
+	{"read its temporary files", true, func(field) error {
+		found, _ := filepath.Glob("/tmp/hinit-" + name(1) + "-*/secret")
+		if len(found) == 0 {
+			found = []string{"/tmp/secret-of-" + name(1)}
+		}
+		return read(found[0])
+	}},
+	{"write into the shared /tmp", true, func(f field) error { return os.WriteFile("/tmp/"+filepath.Base(f.dir), nil, 0o600) }},
+	{"write into /dev/shm", true, func(f field) error { return os.WriteFile("/dev/shm/"+filepath.Base(f.dir), nil, 0o600) }},
+	{"make System V shared memory", true, func(field) error {
+		id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, unix.IPC_CREAT|0o600)
+		if err == nil {
+			_, err = unix.SysvShmCtl(id, unix.IPC_RMID, nil)
+		}
+		return err
+	}},
+	{"read its environment in /proc", true, func(f field) error { return read(proc(f, "environ")) }},
+	{"open its memory in /proc", false, func(f field) error { return open(proc(f, "mem")) }},
+	{"read its .env by /proc/PID/root", true, func(f field) error { return read(proc(f, "root") + f.b + "/.env") }},
+	{"read its .env by /proc/PID/cwd", false, func(f field) error { return read(proc(f, "cwd") + "/.env") }},
+	{"follow its descriptors in /proc", true, func(f field) error { _, err := os.Readlink(proc(f, "fd/0")); return err }},
+	{"raise its oom_score_adj", true, func(f field) error { return os.WriteFile(proc(f, "oom_score_adj"), []byte("1000"), 0) }},
+	{"signal it", true, func(f field) error { return syscall.Kill(f.pid, syscall.SIGCONT) }},
+	{"signal it by a pidfd", true, func(f field) error {
+		fd, err := unix.PidfdOpen(f.pid, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0)
+	}},
+	{"trace it", false, func(f field) error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(f.pid), 0) }},
+	{"read its memory by process_vm_readv", false, func(f field) error { return call(unix.SYS_PROCESS_VM_READV, uintptr(f.pid), 0, 0) }},
+	{"take its descriptor by pidfd_getfd", false, func(f field) error {
+		fd, err := unix.PidfdOpen(f.pid, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return call(unix.SYS_PIDFD_GETFD, uintptr(fd), 0, 0)
+	}},
+	{"read its log", true, func(f field) error { return read(f.dir + "/home/logs/gateways/" + name(1) + "/current") }},
+	{"write into the data directory", true, func(f field) error { return os.WriteFile(f.dir+"/home/active_profile", []byte(name(0)), 0o600) }},
+	{"write into .hinit", false, func(f field) error { return os.WriteFile(f.dir+"/home/.hinit/planted", nil, 0o600) }},
+	{"make a profile", true, func(f field) error { return os.Mkdir(f.dir+"/home/profiles/planted", 0o700) }},
+	{"read hinit.yaml", true, func(f field) error { return read(f.dir + "/hinit.yaml") }},
+	{"ask hinit for the status", true, func(f field) error {
+		_, err := client.New(f.dir+"/run/control.sock").Status(context.Background(), name(1))
+		return err
+	}},
+	{"stop it by hinit", true, func(f field) error {
+		_, err := client.New(f.dir+"/run/control.sock").Stop(context.Background(), name(3), client.Wait{})
+		return err
+	}},
+	{"read the environment of PID 1", false, func(field) error { return read("/proc/1/environ") }},
+	{"signal PID 1", false, func(field) error { return syscall.Kill(1, syscall.SIGHUP) }},
+	{"trace PID 1", false, func(field) error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1, 0) }},
+	{"make a user namespace", false, func(field) error { return inChild(unix.CLONE_NEWUSER) }},
+	{"mount a file system", false, func(field) error { return unix.Mount("none", "/mnt", "tmpfs", 0, "") }},
+	{"add a key to the session", false, func(field) error { return call(unix.SYS_KEYCTL, 0, 0, 0) }},
+	{"load a BPF program", false, func(field) error { return call(unix.SYS_BPF, 0, 0, 0) }},
+	{"make a userfaultfd", false, func(field) error { return call(unix.SYS_USERFAULTFD, 1, 0, 0) }},
+	{"make an io_uring", false, func(field) error {
+		var params [120]byte
+		return call(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params)), 0)
+	}},
+	{"listen by multipath TCP", false, func(field) error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: takenPort}), unix.Listen(fd, 1))
+	}},
+	{"gain rights by a set-user-id program", false, func(field) error {
+		on, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0)
+		if err == nil && on == 1 {
+			err = unix.EPERM
+		}
+		return err
+	}},
+	{"slow it down by its priority", true, func(f field) error { return syscall.Setpriority(syscall.PRIO_PROCESS, f.pid, 10) }},
+	{"lower its resource limits", true, func(f field) error {
+		return unix.Prlimit(f.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
+	}},
+	{"bind it to one processor", true, func(f field) error {
+		var set unix.CPUSet
+		set.Set(0)
+		return unix.SchedSetaffinity(f.pid, &set)
+	}},
+}
+
+func proc(f field, file string) string { return "/proc/" + strconv.Itoa(f.pid) + "/" + file }
+
+func read(path string) error {
+	text, err := os.ReadFile(path)
+	if err == nil && len(text) == 0 {
+		return errors.New("it is empty")
+	}
+	return err
+}
+
+func open(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+func call(number, a, b, c uintptr) error {
+	_, _, errno := unix.Syscall6(number, a, b, c, 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+func connect(network, address string) error {
+	c, err := net.DialTimeout(network, address, time.Minute)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+func listen(network string, port int) error {
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), network, "127.0.0.1:"+strconv.Itoa(port))
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// inChild makes a namespace for a process that ends at once.
+func inChild(flags uintptr) error {
+	cmd := exec.Command("/bin/true")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+	return cmd.Run()
+}
+
+// attacker is the gateway that attacks. It writes a report, and waits for its end with a daemon that does not want to end.
+func attacker() {
+	f := field{dir: os.Getenv("TENANTS_DIR")}
+	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
+	for entries, _ := filepath.Glob("/proc/[0-9]*/cmdline"); f.pid == 0; entries, _ = filepath.Glob("/proc/[0-9]*/cmdline") {
+		for _, file := range entries {
+			if text, _ := os.ReadFile(file); strings.HasSuffix(string(text), "/role\x00"+name(1)+"\x00") {
+				f.pid, _ = strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			}
+		}
+	}
+	daemon := exec.Command("/bin/sh", "-c", `trap "" TERM HUP; while :; do sleep 1; done`, "daemon-of-"+filepath.Base(f.dir))
+	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	daemon.Env = []string{"PATH=/usr/bin:/bin"} // without the mark of its run
+	r := report{Open: map[string]string{}, How: map[string]string{}}
+	if err := daemon.Start(); err != nil {
+		r.How["daemon"] = err.Error()
+	}
+	for _, a := range attacks {
+		if err := a.try(f); err != nil {
+			r.How[a.name] = err.Error()
+		} else {
+			r.Open[a.name] = "it could be done"
+		}
+	}
+	text, err := json.Marshal(r)
+	if err == nil {
+		err = os.WriteFile(f.home+"/report.new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(f.home+"/report.new", f.home+"/report")
+	}
+	fmt.Println("report:", err)
+	untilStopped()
+}
+
+// victim is a gateway that has something to attack.
+func victim() {
+	who := os.Args[1]
+	dir := os.Getenv("TENANTS_DIR")
+	home := dir + "/home/profiles/" + who
+	if who != name(1) {
+		untilStopped()
+		return
+	}
+	temporary := os.Getenv("TMPDIR")
+	secret := temporary + "/secret"
+	if temporary == "" {
+		secret = "/tmp/secret-of-" + who
+	}
+	_, errSocket := net.Listen("unix", home+"/socket")                     //nolint:noctx // until its end
+	_, errAbstract := net.Listen("unix", "@victim-"+filepath.Base(dir))    //nolint:noctx // until its end
+	_, errPort := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(victimPort)) //nolint:noctx // until its end
+	fmt.Println("victim:", errors.Join(
+		errSocket, errAbstract, errPort, unix.Mkfifo(home+"/fifo", 0o600), os.WriteFile(secret, []byte("x"), 0o600), os.WriteFile(home+"/ready", nil, 0o600),
+	))
+	untilStopped()
+}
+
+func untilStopped() {
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	<-stop
+}

@@ -1,0 +1,237 @@
+package tenants_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/isolation"
+	"hinit/internal/testkit"
+)
+
+const (
+	profiles = 20
+	agentID  = 10000
+	// roleVar makes the test binary the gateway of a profile.
+	roleVar = "TENANTS_ROLE"
+	// victimPort is the TCP port of the victim, and takenPort the one of a profile that is down.
+	victimPort, takenPort = 18731, 18732
+)
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(roleVar) {
+	case "attacker":
+		attacker()
+		return
+	case "victim":
+		victim()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// container is an init with the volume of one mode.
+type container struct {
+	dir    string
+	client *client.Client
+	errs   bytes.Buffer
+}
+
+// report is what the attacker writes: the attacks that succeeded, by name, or how an attack failed.
+type report struct{ Open, How map[string]string }
+
+func begin(t *testing.T, mode string) *container {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-tenants-") //nolint:usetesting // the agent's user has to enter it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		left, _ := filepath.Glob("/tmp/hinit-t[0-9][0-9]-*")
+		for _, path := range append(left, dir, "/tmp/"+filepath.Base(dir), "/dev/shm/"+filepath.Base(dir), "/tmp/secret-of-"+name(1)) {
+			_ = os.RemoveAll(path)
+		}
+	})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Chmod(dir, 0o755))
+	must(testkit.Build(filepath.Join(dir, "bin"), "hinit", "hinit-isolate"))
+	must(os.Chmod(filepath.Join(dir, "bin"), 0o755))
+	self, err := os.ReadFile("/proc/self/exe")
+	must(err)
+	must(os.WriteFile(filepath.Join(dir, "bin", "role"), self, 0o755)) //nolint:gosec // a program
+	home := filepath.Join(dir, "home")
+	for i := range profiles {
+		p := filepath.Join(home, "profiles", name(i))
+		must(os.MkdirAll(p, 0o755))
+		must(os.WriteFile(filepath.Join(p, "SOUL.md"), nil, 0o600))
+		must(os.WriteFile(filepath.Join(p, ".env"), []byte("SECRET=of-"+name(i)+"\n"), 0o600))
+	}
+	must(filepath.WalkDir(home, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, agentID, agentID)
+	}))
+	must(os.Mkdir(filepath.Join(dir, "run"), 0o755))
+	config := fmt.Sprintf(`home: %[1]s/home
+agent: {user: "%[2]d:%[2]d", binary: %[1]s/bin/role, gateway: [%[1]s/bin/role, "{profile}"], ready: up, env: {%[3]s: victim, TENANTS_DIR: %[1]s}}
+isolation: {mode: %[4]s, share: ["%[1]s/bin:ro"]}
+stop: {grace: 1s}
+control: {socket: %[1]s/run/control.sock}
+profiles:
+  %[5]s: {env: {%[3]s: attacker}}
+  %[6]s: {isolation: {ports: [%[7]d]}}
+  %[8]s: {isolation: {ports: [%[9]d]}}
+`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort)
+	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
+	c := &container{dir: dir, client: client.New(filepath.Join(dir, "run", "control.sock"))}
+	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"))
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME=" + home, "HINIT_CONFIG=" + filepath.Join(dir, "hinit.yaml"), "SECRET_OF_PID_1=x"}
+	cmd.Stdout, cmd.Stderr = &c.errs, &c.errs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	must(cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(c.errs.String())
+		}
+	})
+	testkit.Until(t, "hinit answers", func() bool { _, err := c.status(); return err == nil })
+	return c
+}
+
+func (c *container) status(names ...string) (client.Status, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return c.client.Status(ctx, names...)
+}
+
+func name(i int) string { return fmt.Sprintf("t%02d", i) }
+
+func (c *container) start(t *testing.T, names ...string) {
+	t.Helper()
+	for _, n := range names {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if _, err := c.client.Start(ctx, n, client.Wait{}); err != nil {
+			t.Fatalf("%v\n%s", err, c.errs.String())
+		}
+	}
+}
+
+// attack starts the profiles, the attacker last, and returns what it reports.
+func (c *container) attack(t *testing.T) report {
+	t.Helper()
+	for i := 1; i < profiles; i++ {
+		if i != 2 {
+			c.start(t, name(i))
+		}
+	}
+	ready := filepath.Join(c.dir, "home", "profiles", name(1), "ready")
+	testkit.Until(t, "the victim is ready", func() bool { _, err := os.Stat(ready); return err == nil })
+	c.start(t, name(0))
+	var r report
+	path := filepath.Join(c.dir, "home", "profiles", name(0), "report")
+	testkit.Until(t, "the attacker reports", func() bool {
+		text, err := os.ReadFile(path)
+		return err == nil && json.Unmarshal(text, &r) == nil
+	})
+	return r
+}
+
+// TestNoTenantReachesAnother has the attacks of all modes, and prints the table of them.
+func TestNoTenantReachesAnother(t *testing.T) {
+	testkit.NeedRoot(t)
+	if isolation.LandlockABI() == 0 {
+		testkit.Cannot(t, "the kernel has no Landlock")
+	}
+	modes := []string{"none", "files", "user"}
+	reports := make(map[string]report)
+	outlived := make(map[string]bool)
+	for _, mode := range modes {
+		t.Run(mode, func(t *testing.T) {
+			c := begin(t, mode)
+			reports[mode] = c.attack(t)
+			outlived[mode] = c.outlives(t)
+		})
+	}
+	if t.Failed() {
+		return
+	}
+	var table strings.Builder
+	tw := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "TRIED\tNONE\tFILES\tUSER")
+	open := map[string]int{}
+	row := func(attack string, result func(mode string) bool) {
+		cells := []string{attack}
+		for _, mode := range modes {
+			word := "closed"
+			if result(mode) {
+				word = "OPEN"
+				open[mode]++
+			}
+			cells = append(cells, word)
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
+	}
+	for _, a := range attacks {
+		row(a.name, func(mode string) bool { _, is := reports[mode].Open[a.name]; return is })
+	}
+	row("outlive the stop of its own gateway", func(mode string) bool { return outlived[mode] })
+	fmt.Fprintf(tw, "open of %d\t%d\t%d\t%d\n", len(attacks)+1, open["none"], open["files"], open["user"])
+	_ = tw.Flush()
+	t.Logf("%d profiles in each mode, Landlock ABI %d\n%s", profiles, isolation.LandlockABI(), table.String())
+	for _, a := range attacks {
+		if how, is := reports["user"].Open[a.name]; is {
+			t.Errorf("user: %s is open: %s", a.name, how)
+		}
+		if how, is := reports["files"].Open[a.name]; is && !slices.Contains(openInFiles, a.name) {
+			t.Errorf("files: %s is open: %s", a.name, how)
+		}
+		if _, is := reports["none"].Open[a.name]; !is && a.ofNone {
+			t.Errorf("none: %s is closed, so that it proves nothing: %s", a.name, reports["none"].How[a.name])
+		}
+	}
+	for mode, is := range outlived {
+		if is {
+			t.Errorf("%s: a process has outlived its gateway", mode)
+		}
+	}
+}
+
+// outlives stops the attacker, which has left a daemon that ignores TERM, and reports whether that lives on.
+func (c *container) outlives(t *testing.T) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if _, err := c.client.Stop(ctx, name(0), client.Wait{Wait: true, Timeout: time.Minute}); err != nil {
+		t.Error(err)
+	}
+	return running("daemon-of-" + filepath.Base(c.dir))
+}
+
+// running reports whether a process has the word as its last argument.
+func running(word string) bool {
+	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	return slices.ContainsFunc(found, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && bytes.HasSuffix(text, []byte("\x00"+word+"\x00"))
+	})
+}
