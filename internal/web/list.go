@@ -74,7 +74,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 			s.noService(w, r, err)
 			return
 		}
-		title, page.Query, page.By, page.Orders = "@"+name, "@"+name, "none", s.orders(w, r, "group", name)
+		title, page.Query, page.By, page.Orders = "@"+name, "@"+name, "none", s.orders(r, "group", name)
 	}
 	count := make(map[string]int)
 	var shown []row

@@ -36,23 +36,19 @@ type servicePage struct {
 type ordersView struct {
 	Kind, Name string // service or group
 	Label      string
-	Secret     string
-	Control    bool
 	Read       string // why there are no buttons
 	Done, Undo string // the last order, and the verb that takes it back
 }
 
 // orders returns the buttons for a service or a group.
-func (s *Server) orders(w http.ResponseWriter, r *http.Request, kind, name string) *ordersView {
-	v := &ordersView{Kind: kind, Name: name, Label: name, Control: s.mayControl(r)}
+func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
+	v := &ordersView{Kind: kind, Name: name, Label: name}
 	if kind == "group" {
 		v.Label = "@" + name
 	}
-	if !v.Control {
+	if !s.mayControl(r) {
 		v.Read = readOnly
-		return v
 	}
-	v.Secret = s.formSecret(w, r)
 	if verb := r.FormValue("done"); done[verb] != "" {
 		v.Done, v.Undo = done[verb], undo[verb]
 	}
@@ -84,7 +80,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		rowView: s.view(v, s.hub.uses(v.Name)), PID: v.PID, Run: v.Run, Reason: oneLine(v.Reason), Failures: v.ConsecutiveFailures,
 		Next: v.NextStart, Exits: make(map[string]int, len(v.Exits)), Tree: s.hub.meter.processes(v.Name), Isolated: oneLine(show.Isolation(v)),
 	}
-	page.Orders = s.orders(w, r, "service", v.Name)
+	page.Orders = s.orders(r, "service", v.Name)
 	if err != nil {
 		page.Fault = oneLine(err.Error())
 	}
@@ -168,7 +164,7 @@ func (s *Server) ask(w http.ResponseWriter, r *http.Request) {
 	case !s.mayControl(r):
 		s.fail(w, r, http.StatusForbidden, readOnly)
 	default:
-		orders := s.orders(w, r, kind, r.PathValue("name"))
+		orders := s.orders(r, kind, r.PathValue("name"))
 		s.show(w, r, http.StatusOK, "ask", "Stop "+orders.Label+"?", struct {
 			*ordersView
 			Names []string
