@@ -31,6 +31,9 @@ type User struct {
 	Groups []uint32
 }
 
+// Isolated is the name of the file beside it that lists the isolated profiles: a name a line, "*" for all others, and "-NAME" for one that is not.
+const Isolated = "isolated"
+
 // Published is the name of the file in root's runtime directory by which PID 1 tells the ids of the agent.
 const Published = "agent"
 

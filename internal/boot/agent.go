@@ -3,7 +3,9 @@ package boot
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 
 	"hinit/internal/account"
@@ -58,14 +60,34 @@ func SettleAgent(cfg *config.Config) (Agent, error) {
 
 // Publish tells programs such as the exec shim which ids the agent has: /etc may be read-only and name others. dir is root's alone, and the
 // file in it too: agent.user of the configuration, uid, gid and groups, a line each. It may block on the disk.
-func (a Agent) Publish(dir, user string) error {
+func (a Agent) Publish(dir string, cfg *config.Config) error {
 	d, err := fsutil.OpenReal(dir, fsutil.Self().In(blocking.Runtime))
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	text := fmt.Sprintf("%s\n%d\n%d\n%s\n", user, a.User.UID, a.User.GID, strings.Trim(fmt.Sprint(a.User.Groups), "[]"))
-	return d.Replace(account.Published, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+	text := fmt.Sprintf("%s\n%d\n%d\n%s\n", cfg.Agent.User, a.User.UID, a.User.GID, strings.Trim(fmt.Sprint(a.User.Groups), "[]"))
+	replace := func(name, text string) error {
+		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, Volatile: true})
+	}
+	return errors.Join(replace(account.Published, text), replace(account.Isolated, isolatedText(cfg)))
+}
+
+// isolatedText lists the isolated profiles for the exec shim, see [account.Isolated].
+func isolatedText(cfg *config.Config) string {
+	var text strings.Builder
+	if cfg.Isolation.On() {
+		text.WriteString("*\n-default\n")
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Profiles.Own)) {
+		switch on := cfg.IsolationOf(name).On(); {
+		case on:
+			text.WriteString(name + "\n")
+		case cfg.Isolation.On():
+			text.WriteString("-" + name + "\n")
+		}
+	}
+	return text.String()
 }
 
 // LookupAgent finds the agent's user without a change, for the command line. It blocks on /etc. Root takes the ids that the container's

@@ -97,7 +97,7 @@ func (b *bootRun) openControl(cfg *config.Config) {
 	step := b.c.stage.Measure("control", func() error {
 		err := b.c.control.OpenAt(path)
 		if dir := b.c.control.Dir(); dir != "" && b.c.agent.Cred != nil {
-			err = errors.Join(err, b.c.agent.Publish(dir, cfg.Agent.User))
+			err = errors.Join(err, b.c.agent.Publish(dir, cfg))
 		}
 		return err
 	})

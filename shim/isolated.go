@@ -1,0 +1,47 @@
+package shim
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/account"
+	"hinit/shim/agentuser"
+)
+
+// isolated reports whether a command is for a profile that PID 1 has isolated. A command that only gives orders to gateways reads no file of a
+// profile, and is the agent's.
+func (o *options) isolated(argv []string) bool {
+	profile := profileOf(argv[min(1, len(argv)):])
+	if _, order := agentuser.ParseLifecycle(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {
+		return false
+	}
+	text, err := readTrusted(o.root + "/run/hinit/" + account.Isolated)
+	if err != nil {
+		return false // nothing is isolated
+	}
+	has := func(line string) bool { return strings.Contains("\n"+text, "\n"+line+"\n") }
+	return has(profile) || has("*") && !has("-"+profile)
+}
+
+// profileOf returns the profile that the words behind the agent's name choose, "" for none. The words behind "--" are no flags.
+func profileOf(words []string) string {
+	for i, word := range words {
+		if word == "--" {
+			return ""
+		}
+		if name, joined := strings.CutPrefix(word, "--profile="); joined {
+			return name
+		}
+		if (word == "-p" || word == "--profile") && i+1 < len(words) {
+			return words[i+1]
+		}
+	}
+	return ""
+}
+
+// becomeTenant replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It returns only
+// on failure.
+func (o *options) becomeTenant(argv, env []string) error {
+	return unix.Exec(o.native, append([]string{"hinit", "shell", profileOf(argv[1:]), "--", o.target}, argv[1:]...), env)
+}

@@ -1,0 +1,31 @@
+package shim
+
+import (
+	"os"
+	"testing"
+
+	"hinit/internal/testkit"
+)
+
+// A command of docker exec for one profile ran as the agent's user, who reads the files of all.
+func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
+	testkit.NeedRoot(t)
+	i := newImage(t, whoami)
+	must(t, os.MkdirAll(i.dir+"/run/hinit", 0o755))
+	write(t, i.native, "#!/bin/sh\necho \"$@\"", 0o755)
+	isolated := func(profile, words string) string { return "shell " + profile + " -- " + i.target + " " + words + "\n" }
+	finish(t, i.command("-p", "a", "chat")).want(t, 0, dropped, "") // nothing is isolated
+	write(t, i.dir+"/run/hinit/isolated", "a\n", 0o644)
+	finish(t, i.command("-p", "a", "chat")).want(t, 0, isolated("a", "-p a chat"), "")
+	finish(t, i.command("chat", "--profile=a")).want(t, 0, isolated("a", "chat --profile=a"), "")
+	finish(t, i.command("-p", "b", "chat")).want(t, 0, dropped, "")
+	finish(t, i.command("chat", "--", "-p", "a")).want(t, 0, dropped, "")
+	finish(t, i.command("chat")).want(t, 0, dropped, "")
+	write(t, i.dir+"/run/hinit/isolated", "*\n-b\n", 0o644)
+	finish(t, i.command("-p", "a", "chat")).want(t, 0, isolated("a", "-p a chat"), "")
+	finish(t, i.command("-p", "b", "chat")).want(t, 0, dropped, "")
+	must(t, os.Remove(i.native))
+	if r := finish(t, i.command("-p", "a", "chat")); r.code != exitRefused {
+		t.Errorf("without hinit it runs: %+v", r)
+	}
+}
