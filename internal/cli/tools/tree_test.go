@@ -10,7 +10,7 @@ import (
 )
 
 func TestProcessesBelongToTheirServices(t *testing.T) {
-	const own, first, second = 1 << 61, 1<<61 - 2<<40, 1<<61 - 4<<40
+	const own, first, second = 1 << 62, 1<<62 - 2<<40, 1<<62 - 4<<40
 	all := map[int]process{}
 	for _, p := range []process{
 		{Stat: procstat.Stat{PID: 1}, mark: proc.Mark{Limit: own}},
