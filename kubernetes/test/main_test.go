@@ -225,14 +225,20 @@ func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string 
 		ObjectMeta:  metav1.ObjectMeta{Name: "local", Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}},
 		Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &wait,
 	}}
+	if err := os.MkdirAll("/run/volumes", 0o755); err != nil {
+		b.Fatal(err)
+	}
 	var dirs []string
-	for i := range n {
-		name := fmt.Sprintf("%s-%d", b.ns, i)
-		dir := filepath.Join("/run/volumes", name)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
+	for range n {
+		dir, err := os.MkdirTemp("/run/volumes", b.ns+"-") //nolint:usetesting // its base name is the volume's
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
 			b.Fatal(err)
 		}
 		dirs = append(dirs, dir)
+		name := filepath.Base(dir)
 		objects = append(objects, &corev1.PersistentVolume{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolume"}, ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: corev1.PersistentVolumeSpec{
@@ -247,8 +253,8 @@ func (b *bench) volumes(n int, mode corev1.PersistentVolumeAccessMode) []string 
 	}
 	b.apply(objects...)
 	b.Cleanup(func() {
-		for i := range n {
-			b.try("delete", "persistentvolume", fmt.Sprintf("%s-%d", b.ns, i), "--wait=false")
+		for _, dir := range dirs {
+			b.must("delete", "persistentvolume", filepath.Base(dir), "--wait=false")
 		}
 	})
 	return dirs

@@ -20,19 +20,26 @@ import (
 )
 
 // single returns the pod of the StatefulSet as one of its own, with a claim on a volume, and quick probes. change makes it another one.
-func (b *bench) single(name string, change func(*corev1.PodSpec)) *corev1.Pod {
+func (b *bench) single(name string, change func(*corev1.PodSpec)) { b.singleWith(nil, name, change) }
+
+// singleWith does so with values of the chart.
+func (b *bench) singleWith(values map[string]any, name string, change func(*corev1.PodSpec)) {
 	b.Helper()
-	manifests, err := deploy.Render(deploy.Default(nil))
+	manifests, err := deploy.Render(deploy.Default(values))
 	if err != nil {
 		b.Fatal(err)
 	}
 	var set appsv1.StatefulSet
 	for _, m := range manifests {
-		if m.File != "pod.yaml" {
-			continue
-		}
-		if err := yaml.UnmarshalStrict(m.Text, &set); err != nil {
-			b.Fatal(err)
+		switch m.File {
+		case "pod.yaml":
+			if err := yaml.UnmarshalStrict(m.Text, &set); err != nil {
+				b.Fatal(err)
+			}
+		case "config.yaml":
+			if r := b.feed(string(m.Text), "apply", "-f", "-"); r.code != 0 {
+				b.Fatal(r)
+			}
 		}
 	}
 	template := set.Spec.Template
@@ -52,7 +59,6 @@ func (b *bench) single(name string, change func(*corev1.PodSpec)) *corev1.Pod {
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 		},
 	}, pod)
-	return pod
 }
 
 // inTrouble waits until the pod is started and has said why it is not Ready.

@@ -56,7 +56,7 @@ func TestKubectlInAPod(t *testing.T) {
 	}
 	b.must("cp", "one:/opt/data/profiles/coder/SOUL.md", local+"2")
 
-	r := b.try("debug", "one", "--image=hinit-demo", "--image-pull-policy=IfNotPresent", "--target=agents", "--profile=restricted", "--custom="+b.debugUser(), "-c=look", "--", "/init", "status")
+	r := b.try("debug", "one", "--image=hinit-demo", "--image-pull-policy=IfNotPresent", "--target=agents", "--profile=restricted", "--custom="+b.debugUser(), "-c=look", "--", "hinit", "status")
 	if r.code != 0 {
 		t.Fatal(r)
 	}

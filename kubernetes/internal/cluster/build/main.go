@@ -1,4 +1,5 @@
-// Command build builds the programs of a test cluster into the cache, where they are not there already. It owns no goroutine.
+// Command build builds the programs of a test cluster into the cache, where they are not there already, and
+// prints their directory. It owns no goroutine.
 package main
 
 import (
@@ -9,8 +10,10 @@ import (
 )
 
 func main() {
-	if err := cluster.Build(os.Stdout); err != nil {
+	bin, err := cluster.Build(os.Stderr)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	fmt.Println(bin)
 }
