@@ -20,7 +20,6 @@ var outOfTurn = map[string]string{
 	"internal/tuning/inotify.go":            "the goroutine that reports, once, of /proc",
 	"internal/tuning/threads.go":            "the boot, of /proc",
 	"internal/tuning/memory.go":             "the goroutine that reports, of /proc",
-	"internal/container/init.go Main":       "before the first goroutine",
 	"internal/s6/personality/s6.go Open":    "the boot, of /proc",
 	"internal/account/account.go":           "boot.Agent.CredFor takes the turn; before, the boot has no goroutine",
 	"internal/account/db/db.go":             "the boot, before its first goroutine",

@@ -2,20 +2,14 @@ package container
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"slices"
 	"time"
 
 	"hinit/client"
-	"hinit/internal/blocking"
-	"hinit/internal/config"
 	"hinit/internal/control"
-	"hinit/internal/proc"
 	"hinit/internal/tuning"
-	"hinit/internal/version"
 	"hinit/supervisor"
 )
 
@@ -30,11 +24,11 @@ func (c *container) core() control.Core {
 			}
 			return c.keeper.Find(ctx, name)
 		},
-		Config: func() []client.ConfigEntry { return wireEntries(c.cfg.Load().Effective()) },
+		Config: func() []client.ConfigEntry { return c.registry.Settings("") },
 		Init:   c.describe,
 		Settle: func() time.Duration { return c.cfg.Load().Agent.Settle },
 		Boot: control.Boot{
-			AwaitBoot: c.awaitBoot, Expected: c.stage.Expected,
+			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.Await(ctx, pid, c.loop.Snapshot) }, Expected: c.stage.Expected,
 			Booting: func() (bool, *client.BootHook) { return !c.boot.IsOver(), c.boot.Hook() },
 		},
 		About: control.About{
@@ -46,13 +40,13 @@ func (c *container) core() control.Core {
 				}
 				return note
 			},
-			Configured: settings{c},
+			Configured: c.registry,
 		},
 		Gateways: control.Gateways{
 			ServedBy: c.keeper.ServedBy, Beside: c.keeper.Beside, Topology: c.keeper.Topology,
 		},
 		S6: func() control.Slots {
-			if s6 := c.s6.Load(); s6 != nil {
+			if s6 := c.s6.On(); s6 != nil {
 				return s6
 			}
 			return nil
@@ -60,37 +54,7 @@ func (c *container) core() control.Core {
 	}
 }
 
-func wireEntries(entries []config.Entry) (out []client.ConfigEntry) {
-	for _, e := range entries {
-		out = append(out, client.ConfigEntry{Key: e.Key, Value: e.Value, Origin: e.Origin})
-	}
-	return out
-}
-
-// awaitBoot waits for the end of the boot, but not for a process of the boot itself.
-func (c *container) awaitBoot(ctx context.Context, pid int) error {
-	if c.boot.IsOver() {
-		return nil
-	}
-	for _, s := range c.loop.Snapshot().Services {
-		if s.Kind == supervisor.KindHook && proc.InSession(pid, s.PID) {
-			return errors.New("the boot waits for the one who asks")
-		}
-	}
-	select {
-	case <-c.boot.Over():
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("the boot is not done: %w", context.Cause(ctx))
-	}
-}
-
 func (c *container) describe() client.Init {
-	usedUp := ""
-	_ = blocking.Do(blocking.Short, func() error {
-		usedUp = tuning.ProcessesUsedUp(c.leaders)
-		return nil
-	})
 	plain := ""
 	if c.route.Load().Plain {
 		plain = c.cfg.Load().Path
@@ -98,12 +62,12 @@ func (c *container) describe() client.Init {
 	own, agents := c.boot.Warnings()
 	info := client.Init{
 		Plain: plain,
-		PID:   os.Getpid(), Version: version.Get().String(), StartedAt: c.started, Home: c.cfg.Load().Home,
+		PID:   os.Getpid(), Version: c.generation.Version, StartedAt: c.started, Home: c.cfg.Load().Home,
 		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.IsOver(), Hook: c.boot.Hook(),
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
 		Warnings: slices.Concat(own, agents), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.keeper.BroughtUp()), Repair: c.owners.Status(),
 	}
-	if usedUp != "" {
+	if usedUp := tuning.ProcessesUsedUp(c.leaders); usedUp != "" {
 		info.Warnings = append(info.Warnings, usedUp)
 	}
 	if c.route.Load().HasProfiles() {

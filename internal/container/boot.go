@@ -11,8 +11,8 @@ import (
 
 	"hinit/client"
 	"hinit/internal/config"
+	"hinit/internal/gateways"
 	"hinit/internal/guard"
-	"hinit/internal/notify"
 	"hinit/internal/registry"
 	"hinit/internal/s6/personality"
 	"hinit/supervisor"
@@ -113,7 +113,7 @@ func (b *bootRun) openS6() {
 		return
 	}
 	step := c.stage.Measure("s6", func() error {
-		err := c.openS6(b.ctx)
+		err := c.s6.Open(b.ctx)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // so the container was started, which is no failure
 			c.Warn("%v", err)
 			return nil
@@ -140,11 +140,15 @@ func (b *bootRun) startCmd() {
 		return
 	}
 	b.cmd = true
-	if s6 := b.c.s6.Load(); s6 != nil {
+	if s6 := b.c.s6.On(); s6 != nil {
 		b.c.keeper.AwaitSlots(b.ctx, s6.Made())
 		_ = s6.Scan(b.ctx) // it fails when the container has ended
 	}
-	b.c.startCmd(b.ctx)
+	if !b.c.route.Load().Supervise {
+		b.c.stage.StartCmd(b.ctx)
+	} else if b.c.s6.On() != nil {
+		b.c.stage.StartStandIn(b.ctx, b.c.generation.Exe)
+	}
 }
 
 // StartCmdEarly starts the CMD while the volume does not answer.
@@ -158,14 +162,7 @@ func (b *bootRun) StartCmdEarly() {
 func (c *container) bootIsOver(ctx context.Context) {
 	c.keeper.AwaitRead(ctx)
 	c.boot.End()
-	if c.loop.Snapshot().Stopping {
-		return
-	}
-	guard.Go("saying that the boot is done", func() {
-		if err := notify.Outer("READY=1"); err != nil {
-			c.Warn("cannot say that the boot is done %v", err)
-		}
-	})
+	c.stage.TellOuter()
 }
 
 // takeOver does what the boot did not do, or did for an earlier term. serving ends with the lock.
@@ -198,7 +195,11 @@ func (c *container) takeOver(ctx, serving context.Context) {
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
 	c.stage.Phase("services", func() error { return c.registry.Services(ctx, cfg) })
 	if !c.route.Load().Plain {
-		c.stage.Phase("profiles", func() error { return c.bringUp(ctx, cfg) })
+		c.stage.Phase("profiles", func() error {
+			return c.keeper.BringUp(ctx, gateways.Boot{
+				Args: c.args, Services: len(cfg.Services), Made: c.s6.Made, SetRoute: c.route.Store, Settled: c.generation.Settle, Status: c.boot, Logger: c.Logger,
+			})
+		})
 	}
 	if cfg.Boot.Strict && c.boot.Failed() {
 		c.fatal("a boot step has failed, and boot.strict is set")
@@ -207,25 +208,10 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 	if err := c.registry.Meet(ctx, registry.NeedBoot); err != nil {
 		return false
 	}
-	c.timetable.Serve(ctx, cfg, false)
+	c.registry.Times.Serve(ctx, cfg, false)
 	c.stage.SayTimeline()
 	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.BootOptions(cfg), true) })
 	return true
-}
-
-// startCmd starts the container's CMD, if it has one.
-func (c *container) startCmd(ctx context.Context) {
-	if c.route.Load().Supervise {
-		c.startStandIn(ctx)
-	} else if c.route.Load().HasCommand() {
-		// The CMD writes to the console itself, so hinit's lines go first. A stuck console does not hold the CMD back.
-		patience, done := context.WithTimeout(ctx, syncTime)
-		_ = c.logs.Sync(patience)
-		done()
-		if err := c.registry.Register(ctx, c.units.Cmd(c.cfg.Load(), c.route.Load(), controls(os.Stdin)), supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
-			c.Warn("cannot start the CMD: %v", err)
-		}
-	}
 }
 
 // fatal ends the container because of the boot.

@@ -21,13 +21,11 @@ import (
 	"hinit/internal/container/prepare"
 	"hinit/internal/container/report"
 	"hinit/internal/container/signals"
-	"hinit/internal/container/timetable"
 	"hinit/internal/container/units"
 	"hinit/internal/container/volumecheck"
 	"hinit/internal/control"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
-	"hinit/internal/lease"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/internal/registry"
@@ -62,7 +60,7 @@ type container struct {
 	boot       *bootstatus.Status
 	generation *reexec.Generation
 	registry   *registry.Registry
-	s6         atomic.Pointer[personality.S6] // nil where this container does not answer as s6
+	s6         *personality.Switch
 }
 
 // dataVolume are the rooms that read and write the data volume.
@@ -70,12 +68,9 @@ type dataVolume struct {
 	store   *profiles.Store
 	intents *profiles.Intents
 	keeper  *gateways.Keeper
-	lease   *lease.Volume
 	holder  *leaseholder.Holder
 	owners  *owners.Repairer
 	volume  *volumecheck.Examiner
-
-	timetable *timetable.Table // used while the registry's Turn is held
 }
 
 // progress is what the boot, the reloads and the reports have come to.
@@ -84,10 +79,10 @@ type progress struct {
 }
 
 // assemble makes the rooms of a container that has its table of processes.
-func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Route, sig *signals.Signals, procs *proc.Table) (*container, error) {
-	agent = agent.Serving(cfg)
+func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*container, error) {
+	cfg, agent, route := start.Config, start.Agent.Serving(start.Config), start.Route
 	c := &container{
-		agent: agent, args: args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
+		agent: agent, args: start.Args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
 	}
 	c.cfg.Store(cfg)
 	c.route.Store(&route)
@@ -106,7 +101,7 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 	if err != nil {
 		return nil, err
 	}
-	sig.Mean(route.HasCommand(), controls(os.Stdin), func() { c.registry.ReloadAndSay() })
+	sig.Mean(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() })
 	turns, spare := parallel(cfg)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, Spare: spare,
@@ -124,19 +119,20 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: agents.Warn,
 		SocketDir: func() string { return c.control.Dir() },
 	})
-	c.lease = lease.NewVolume(cfg.Home, agent.Actor, func(line string) { agents.Warn("%s", line) })
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
-		Actor: agent.Actor, MayRun: func() error { return c.holder.Check() }, Plain: route.Plain,
-		Serves: func() bool { return c.holder.Serves() }, Change: c.cfg.Store, Times: func(cfg *config.Config) { c.timetable.Change(cfg) },
+		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.holder.Check() }, Plain: route.Plain,
+		Serves: func() bool { return c.holder.Serves() }, Change: c.cfg.Store,
+		Remembers: route.HasProfiles(), Doubt: func(err error) { agents.Warn("%v", err) },
 	})
 	c.holder = leaseholder.New(leaseholder.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
 		Withdraw: c.registry.Withdraw, Reset: func() { c.keeper.Reset() }, TakeOver: c.takeOver,
-	}, c.loop, c.lease, c.boot)
+		Doubt: func(line string) { agents.Warn("%s", line) },
+	}, c.loop, cfg.Home, agent.Actor, c.boot)
 	c.stage = &prepare.Stage{
 		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
-		Route: c.route.Load, Serves: c.holder.Serves, Started: c.started,
+		Config: c.cfg.Load, Route: c.route.Load, Serves: c.holder.Serves, Started: c.started,
 	}
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.holder.Check
@@ -148,19 +144,27 @@ func assemble(cfg *config.Config, agent boot.Agent, args []string, route boot.Ro
 			c.owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
 	})
+	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.keeper}, c.registry.Follow, func() personality.Settings {
+		return personality.Settings{
+			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), Since: c.started,
+			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // else somebody has a use for the name
+		}
+	})
 	c.control = control.NewEndpoint(c.core(), control.Options{
-		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, ShutOut: c.shutOut,
+		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, ShutOut: c.registry.ShutOut,
 		Used: c.reporter.Use, Say: c.Say, Warn: c.Warn,
 	})
-	var memory timetable.Memory // a plain supervisor has no directory of its own to remember in
-	if route.HasProfiles() {
-		memory = timetable.LastRuns{Home: cfg.Home, Actor: agent.Actor}
-	}
-	c.timetable = timetable.New(c.loop, memory, func(err error) { agents.Warn("%v", err) })
 	c.volume = volumecheck.New(cfg, agent)
 	c.generation = reexec.First(&reexecHost{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)
 	return c, nil
+}
+
+// s6Host is what the personality of s6 calls down to: the rooms as they are.
+type s6Host struct {
+	*initlog.Logger    // Say, Warn
+	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, Room
+	*gateways.Keeper   // Command, Refuse, SlotMade, SlotRemoved
 }
 
 // agents is the logger for messages that an agent can cause: its warnings push out no others.
@@ -169,9 +173,7 @@ func (c *container) agents() *initlog.Logger { return c.WithMemory(c.boot.Rememb
 // observe takes a record of the supervisor to the rooms that follow services.
 func (c *container) observe(r supervisor.Record) {
 	c.keeper.Observe(r)
-	if s6 := c.s6.Load(); s6 != nil {
-		s6.Observe(r)
-	}
+	c.s6.Observe(r)
 	if r.Exit != nil && len(r.Exit.Tail) > 0 && report.Line(r) != "" {
 		c.Note(r.Service + ": " + r.Exit.Words())
 	}

@@ -29,7 +29,7 @@ func (c *container) faults() {
 			case "loop":
 				go func() { _ = c.loop.Yield(context.Background(), broken) }()
 			case "scanner":
-				go c.s6.Load().Panic(value)
+				go c.s6.On().Panic(value)
 			default:
 				guard.Go("obeying a test", broken)
 			}

@@ -5,30 +5,23 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
 
 	"hinit/client"
-	"hinit/internal/account"
-	"hinit/internal/blocking"
-	"hinit/internal/boot"
-	"hinit/internal/config"
 	"hinit/internal/container/health"
+	"hinit/internal/container/leaseholder"
+	"hinit/internal/container/logs"
+	"hinit/internal/container/prepare"
 	"hinit/internal/container/report"
 	"hinit/internal/container/signals"
 	"hinit/internal/container/units"
 	"hinit/internal/control"
-	"hinit/internal/fsutil"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
-	"hinit/internal/lease"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/internal/registry"
-	"hinit/internal/runs"
-	"hinit/internal/s6/scandir"
-	"hinit/internal/version"
-	"hinit/logrotate"
+	"hinit/internal/s6/personality"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -39,45 +32,42 @@ const lastBudget = 8 * time.Second
 // handover is what the container hands over to the next generation of it, room by room.
 type handover struct {
 	reexec.Past
-	Started    time.Time
-	ConfigPath string
-	Config     []byte
-	User       account.User
-	Known      bool
-	Route      boot.Route
-	Env        []string
-	Home       string
-	Asked      *profiles.Topology // what gateways are told of who serves the profiles; nil of an image that did not say
-	Full       bool
-	Alone      bool
-	Prepared   bool // stage 2 was done; a generation that does not say so had done it
-	Warnings   []string
-	Phases     []client.BootStep
-	Repair     *client.Repair
-	Interrupt  time.Time
-	Reported   uint64
+	Started   time.Time
+	Full      bool
+	Prepared  bool // stage 2 was done; a generation that does not say so had done it
+	Warnings  []string
+	Phases    []client.BootStep
+	Repair    *client.Repair
+	Interrupt time.Time
+	Reported  uint64
 	rooms
 }
 
 // These are embedded under names of their own.
 type (
 	ofHealth   = health.Handover
+	ofLease    = leaseholder.Handover
+	ofLogs     = logs.Handover
 	ofRegistry = registry.Handover
+	ofStart    = prepare.Handover
+	ofUnits    = units.Handover
 )
 
 // rooms is what each room hands over.
 type rooms struct {
+	ofStart
+	ofUnits
 	gateways.Handover
 	ofRegistry
+	ofLease
+	ofLogs
+	ofHealth
+
 	Control *control.Socket
-	Lease   *lease.Handover // nil of a generation that had none
 	Procs   proc.Handover
 	Loop    *supervisor.Handover
-	Logs    *logrotate.Handover
 	Intents profiles.Handover
-	Runs    *runs.Handover // nil of an image that had none
-	ofHealth
-	S6 *scandir.Handover // nil where hinit does not answer as s6
+	S6      *personality.Handover // nil where hinit does not answer as s6
 }
 
 // HandOver implements [reexec.Host]. Nothing is reported and no log is read until thaw.
@@ -96,21 +86,17 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 	if h.socket == nil {
 		h.socket = c.control.Detach()
 	}
-	cfg := c.cfg.Load()
 	old := &handover{
-		Past: past, Started: c.started, ConfigPath: cfg.Path, Config: cfg.Text, User: c.agent.User, Known: c.agent.Known,
-		Route: *c.route.Load(), Env: c.units.Env(), Home: c.units.Home(), Asked: c.units.Topology(), Full: c.stage.Full.Load(), Alone: c.holder.Serves(), Prepared: c.prepared.Load(),
-		Interrupt: c.signals.Interrupt(), Reported: reported,
+		Past: past, Started: c.started, Full: c.stage.Full.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.Interrupt(), Reported: reported,
 	}
 	old.Control = h.socket
+	old.ofStart = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
+	old.ofUnits, old.ofLease = c.units.HandOver(), c.holder.HandOver()
 	old.Warnings, old.Phases, old.Repair = c.boot.HandOver(), c.boot.Steps(), c.owners.Status()
 	old.Handover, old.ofRegistry = c.keeper.HandOver(), c.registry.HandOver()
-	old.Procs, old.Loop, old.Intents, old.Lease = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver(), c.lease.HandOver()
-	old.Runs, old.ofHealth = c.logs.Runs.HandOver(), c.health.HandOver()
-	if s6 := c.s6.Load(); s6 != nil {
-		old.S6 = s6.HandOver()
-	}
-	old.Logs, err = c.logs.HandOver()
+	old.Procs, old.Loop, old.Intents = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver()
+	old.ofHealth, old.S6 = c.health.HandOver(), c.s6.HandOver()
+	old.ofLogs, err = c.logs.HandOver()
 	return old, thaw, err
 }
 
@@ -137,10 +123,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	if old.Loop == nil || old.Logs == nil {
 		return nil, errors.New("it has handed over no services")
 	}
-	if old.Config == nil {
-		old.Config = []byte{}
-	}
-	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, Plain: old.Route.Plain, Env: os.LookupEnv})
+	start, err := old.ofStart.TakeOver(args)
 	if err != nil {
 		return nil, err
 	}
@@ -148,79 +131,43 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	if err != nil {
 		return nil, err
 	}
-	agent := boot.NewAgent(old.User, old.Known)
-	if old.Route.Plain {
-		agent = boot.Caller()
-	}
-	c, err := assemble(cfg, agent, args, old.Route, sig, procs)
+	c, err := assemble(start, sig, procs)
 	if err != nil {
 		return nil, err
 	}
 	c.generation.Follows(old.Past)
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
-	old.equip(c.units)
+	c.units.TakeOver(old.ofUnits)
 	c.stage.Full.Store(old.Full)
-	c.holder.TakeOver(old.Alone)
+	c.holder.TakeOver(old.ofLease)
 	c.prepared.Store(old.Prepared)
 	c.registry.TakeOver(old.ofRegistry)
 	c.boot.TakeOver(old.Warnings, old.Phases)
 	c.owners.TakeOver(old.Repair)
 	c.signals.SetInterrupt(old.Interrupt)
 	c.keeper.TakeOver(old.Handover)
-	if err := c.logs.TakeOver(old.Logs); err != nil {
-		return nil, err
-	}
 	c.loop.TakeOver(old.Loop, procs.Main)
 	c.intents.TakeOver(old.Intents)
-	c.logs.Runs.TakeOver(old.Runs)
-	for _, s := range c.loop.Snapshot().Services {
-		if s.Kind == supervisor.KindCheck { // its answer is not waited for any more
-			c.loop.Resume(supervisor.Evict{Names: []string{s.Name}, Reason: "another image asks again"})
-			continue
-		}
-		if s.Kind != supervisor.KindRun { // they write into their files themselves
-			c.logs.Open(s.Name, s.Profile, s.Log, s.Kind)
-		}
+	if err := c.logs.TakeOver(old.ofLogs, c.loop.Snapshot().Services); err != nil {
+		return nil, err
 	}
-	var units []*supervisor.Unit
-	for _, u := range old.Loop.Units {
-		units = append(units, &u.Unit)
-	}
-	c.health.TakeOver(old.ofHealth, units)
-	if old.Lease != nil {
-		c.lease.TakeOver(old.Lease)
-	}
+	c.health.TakeOver(old.ofHealth, old.Loop)
 	c.signals.PutBack(taken.Signals)
-	c.resumeS6(old.S6)
+	c.s6.TakeOver(old.S6)
 	c.control.Inherit(old.Control)
-	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", c.generation.Number, version.Get(), old.Cause, taken.Deaf.Round(10*time.Microsecond))
-	if taken.Halted != nil {
-		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.Stood.Round(100*time.Microsecond))
-	}
-	c.loop.Resume(supervisor.Remark{Text: text})
+	c.loop.Resume(supervisor.Remark{Text: c.generation.GoesOn(old.Past, taken)})
 	return c, nil
-}
-
-// equip makes gateways start as the generation before would have started them.
-func (old *handover) equip(m *units.Maker) {
-	m.SetHome(old.Home)
-	m.SetEnv(old.Env)
-	if old.Asked != nil {
-		m.SetTopology(*old.Asked)
-	}
 }
 
 // goOn is what a successor does instead of a boot.
 func (c *container) goOn(ctx context.Context) {
-	if s6 := c.s6.Load(); s6 != nil {
-		s6.Start(ctx)
-	}
+	c.s6.Start(ctx)
 	c.control.Rejoin(nil)
 	ctx = c.holder.Resume(ctx)
 	if c.holder.Serves() {
 		c.registry.Turn.Lock()
-		c.timetable.Serve(ctx, c.cfg.Load(), true)
+		c.registry.Times.Serve(ctx, c.cfg.Load(), true)
 		c.registry.Turn.Unlock()
 	}
 	if !c.holder.Serves() || !c.route.Load().HasProfiles() {
@@ -274,13 +221,11 @@ func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 			return wake, err
 		}
 	}
-	if s6 := h.c.s6.Load(); s6 != nil {
-		held, err := s6.Hold()
-		if err == nil {
-			release = held
-		} else if !fault { // else it may be what has the fault
-			return wake, err
-		}
+	held, err := h.c.s6.Hold()
+	if err == nil {
+		release = held
+	} else if !fault { // else it may be what has the fault
+		return wake, err
 	}
 	return wake, nil
 }
@@ -288,7 +233,7 @@ func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 // restDisks waits until nothing is being written to the volume; the logs have their own Freeze. execve(2) waits for every other
 // thread, and one that waits for a frozen file system can't be ended.
 func (c *container) restDisks() error {
-	for end := time.Now().Add(freezeTime); !c.keeper.Idle() || c.store.Writing() || c.timetable.Writing(); {
+	for end := time.Now().Add(freezeTime); !c.keeper.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
 		if time.Now().After(end) {
 			return errors.New("a disk does not answer, and what waits for it would hold up the new image; try again when it does")
 		}
@@ -305,14 +250,7 @@ func (h *reexecHost) LastEvents() string { return report.LastEvents(h.c.loop.His
 
 // Keep implements [reexec.Host].
 func (h *reexecHost) Keep(name string, report []byte) (path string, err error) {
-	dir := filepath.Join(h.c.cfg.Load().Home, "logs")
-	d, _, err := fsutil.MakeReal(dir, 0o755, h.c.agent.Actor.In(blocking.Volume))
-	if err != nil {
-		return "", err
-	}
-	defer d.Close()
-	_, err = d.Append(name, report, 0o640)
-	return filepath.Join(dir, name), err
+	return h.c.logs.Keep(name, report)
 }
 
 // Say implements [reexec.Host].

@@ -67,7 +67,8 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	}
 	before := units.NewMaker(boot.Caller(), cfg.Home, nil, false)
 	before.SetTopology(profiles.Topology{Set: profiles.PerProfile})
-	old := handover{Home: before.Home(), Env: before.Env(), Asked: before.Topology()}
+	old := handover{}
+	old.ofUnits = before.HandOver()
 	old.Beside = map[string]bool{"forced": true}
 	data, err := reexec.NewCodec().Encode(&old)
 	if err != nil {
@@ -78,7 +79,7 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := units.NewMaker(boot.Caller(), cfg.Home, nil, false)
-	told.equip(after)
+	after.TakeOver(told.ofUnits)
 	registry.New(registry.Options{Units: after}).TakeOver(told.ofRegistry)
 	for _, profile := range []string{profiles.Default, "forced"} {
 		spec := after.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home}, nil).Spec

@@ -21,7 +21,7 @@ const mostInOrder = 256
 type Boot struct {
 	Args     []string               // the container's CMD
 	Services int                    // how many services there are besides the gateways
-	Made     func() <-chan struct{} // returns what is closed when all slots are made; nil where hinit does not answer as s6
+	Made     func() <-chan struct{} // returns what is closed when all slots are made, nil where hinit does not answer as s6
 	SetRoute func(*boot.Route)      // puts another meaning of the CMD in force
 	Settled  func()                 // is told that the profiles are known
 	Status   *bootstatus.Status

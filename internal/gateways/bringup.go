@@ -111,9 +111,10 @@ const (
 func (k *Keeper) logSoon(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
 	k.boot.logged = logged
+	made := b.Made()
 	guard.Go("writing the boot log", func() {
 		defer close(logged)
-		if b.Made != nil && !within(ctx, slotTime, b.Made()) && ctx.Err() == nil {
+		if made != nil && !within(ctx, slotTime, made) && ctx.Err() == nil {
 			b.Logger.Warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
 		}
 		if err := write(); err != nil && !errors.Is(err, unix.EROFS) { // of a read-only volume the boot has said that

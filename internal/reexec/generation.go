@@ -61,6 +61,7 @@ type Past struct {
 // Generation is this program and what it knows of those before and after it. Its methods may be called from any goroutine.
 type Generation struct {
 	Number  int
+	Version string // of this program
 	Exe     string // file that the container's program is
 	ID      string // that file as it was when this generation began, see [FileID]
 	host    Host
@@ -79,7 +80,7 @@ type Generation struct {
 // First is the generation that the container was started with. signals are those that mean something to the host.
 func First(host Host, signals []syscall.Signal) *Generation {
 	exe, _ := os.Readlink(Self) // without /proc there is no successor either
-	return &Generation{Number: 1, Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), host: host, signals: signals}
+	return &Generation{Number: 1, Version: version.Get().String(), Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), host: host, signals: signals}
 }
 
 // Follows makes g the successor of another generation.
@@ -98,6 +99,15 @@ func Understand(taken *Taken, state any, past *Past) error {
 	}
 	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // else it would be the name of the link it was executed by
 	return nil
+}
+
+// GoesOn says for people that this generation goes on, and what the change has cost.
+func (g *Generation) GoesOn(past Past, taken *Taken) string {
+	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.Deaf.Round(10*time.Microsecond))
+	if taken.Halted != nil {
+		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.Stood.Round(100*time.Microsecond))
+	}
+	return text
 }
 
 // Settle says that the boot is over.

@@ -7,10 +7,12 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"hinit/client"
 	"hinit/internal/config"
 	"hinit/internal/container/health"
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/logs"
+	"hinit/internal/container/timetable"
 	"hinit/internal/container/units"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
@@ -35,19 +37,21 @@ type Loop interface {
 
 // Options are the rooms below a Registry.
 type Options struct {
-	Loop   Loop
-	Config func() *config.Config // the configuration in force
-	Store  *profiles.Store
-	Units  *units.Maker
-	Logs   *logs.Logs
-	Health *health.Health
-	Logger *initlog.Logger
-	Actor  *fsutil.Actor        // opens the logs of runs, as the agent's user
-	MayRun func() error         // why no run may be started now, nil when it may
-	Plain  bool                 // a plain supervisor, whose configuration stays in its place
-	Serves func() bool          // this init supervises the profiles and services
-	Change func(*config.Config) // puts another configuration in force
-	Times  func(*config.Config) // takes the schedules of another configuration
+	Loop      Loop
+	Config    func() *config.Config // the configuration in force
+	Store     *profiles.Store
+	Units     *units.Maker
+	Logs      *logs.Logs
+	Health    *health.Health
+	Logger    *initlog.Logger
+	AgentUID  uint32
+	Actor     *fsutil.Actor        // opens the logs of runs, as the agent's user
+	MayRun    func() error         // why no run may be started now, nil when it may
+	Plain     bool                 // a plain supervisor, whose configuration stays in its place
+	Serves    func() bool          // this init supervises the profiles and services
+	Change    func(*config.Config) // puts another configuration in force
+	Remembers bool                 // the volume has a place to write down when tasks ran
+	Doubt     func(error)          // is told what can't be written down
 }
 
 // Registry registers services. Its methods may be called from any goroutine.
@@ -56,6 +60,9 @@ type Registry struct {
 
 	// Turn is held by a caller that changes all services: the boot, a reload, another topology.
 	Turn sync.Mutex
+
+	// Times starts the tasks that have a schedule. It is used while Turn is held.
+	Times *timetable.Table
 
 	o   Options
 	met needs
@@ -69,7 +76,11 @@ type Registry struct {
 
 // New makes a Registry that knows no service.
 func New(o Options) *Registry {
-	return &Registry{Loop: o.Loop, o: o, slots: make(map[string]slot), down: make(map[string]bool), present: make(map[string]bool)}
+	var memory timetable.Memory
+	if o.Remembers {
+		memory = timetable.LastRuns{Home: o.Config().Home, Actor: o.Actor}
+	}
+	return &Registry{Loop: o.Loop, Times: timetable.New(o.Loop, memory, o.Doubt), o: o, slots: make(map[string]slot), down: make(map[string]bool), present: make(map[string]bool)}
 }
 
 // Register makes a service known together with its log and its checks. A known service gets a new definition and keeps its want.
@@ -130,6 +141,19 @@ func (r *Registry) Reserved(name string) string {
 		return "hinit has a service of that name; `hinit start " + name + "` brings its slot back"
 	}
 	return ""
+}
+
+// Settings returns the settings of a service that differ from the defaults; of the container all that are in force for "".
+func (r *Registry) Settings(service string) (out []client.ConfigEntry) {
+	cfg := r.o.Config()
+	entries := cfg.InForce(service)
+	if service == "" {
+		entries = cfg.Effective()
+	}
+	for _, e := range entries {
+		out = append(out, client.ConfigEntry{Key: e.Key, Value: e.Value, Origin: e.Origin})
+	}
+	return out
 }
 
 // Identity returns how somebody else's service runs, but for its command: as root, without anything from the agent, or as the agent.

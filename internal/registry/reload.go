@@ -96,7 +96,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 		r.o.Change(cfg)
 		r.o.Health.Configure(cfg)
 		err = r.Apply(ctx, plan)
-		r.o.Times(cfg)
+		r.Times.Change(cfg)
 	}
 	out.Plan = plan.Steps(r.Snapshot(), !how.DryRun)
 	return out, err

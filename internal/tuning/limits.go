@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"hinit/internal/blocking"
 	"hinit/internal/procstat"
 
 	"golang.org/x/sys/unix"
@@ -99,8 +100,12 @@ func SpareDescriptors() error {
 
 // ProcessesUsedUp says that the process numbers of the container are used up, and by which service, else "". leaders returns the main
 // processes of the services, by name; it is called only where they are used up. ProcessesUsedUp does not block on a disk.
-func ProcessesUsedUp(leaders func() map[string]int) string {
-	return processesUsedUp(cgroupDir, "/proc", leaders)
+func ProcessesUsedUp(leaders func() map[string]int) (text string) {
+	_ = blocking.Do(blocking.Short, func() error {
+		text = processesUsedUp(cgroupDir, "/proc", leaders)
+		return nil
+	})
+	return text
 }
 
 func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string {

@@ -6,12 +6,15 @@ package bootstatus
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"hinit/client"
 	"hinit/internal/guard"
+	"hinit/internal/proc"
 	"hinit/supervisor"
 )
 
@@ -51,6 +54,24 @@ func (s *Status) IsOver() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// Await waits for the end of the boot, but not for a process of the boot itself, such as a hook that asks.
+func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
+	if s.IsOver() {
+		return nil
+	}
+	for _, v := range now().Services {
+		if v.Kind == supervisor.KindHook && proc.InSession(pid, v.PID) {
+			return errors.New("the boot waits for the one who asks")
+		}
+	}
+	select {
+	case <-s.over:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the boot is not done: %w", context.Cause(ctx))
 	}
 }
 

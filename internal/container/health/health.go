@@ -168,11 +168,17 @@ type Handover struct {
 // HandOver returns it.
 func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.notify.HandOver()} }
 
-// TakeOver takes it over together with the services, whose logs must be open.
-func (h *Health) TakeOver(old Handover, units []*supervisor.Unit) {
+// TakeOver takes it over together with the services, whose logs must be open. It ends the checks that run as commands: their answers are not
+// waited for any more.
+func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
+	for _, s := range h.o.Loop.Snapshot().Services {
+		if s.Kind == supervisor.KindCheck {
+			h.o.Loop.Resume(supervisor.Evict{Names: []string{s.Name}, Reason: "another image asks again"})
+		}
+	}
 	h.checks.TakeOver(old.Checks)
-	for _, u := range units {
-		h.Check(u)
+	for _, u := range services.Units {
+		h.Check(&u.Unit)
 	}
 	h.notify.TakeOver(old.Notify) // last: what is said goes to the checks
 }

@@ -19,6 +19,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/container/bootstatus"
 	"hinit/internal/container/initlog"
+	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/lease"
 	"hinit/internal/pause"
@@ -48,6 +49,8 @@ type Host struct {
 	Withdraw func(ctx context.Context, service string) error
 	// Reset forgets what is known of the profiles: another init may have them now.
 	Reset func()
+	// Doubt is told of what an agent can cause, such as a file system that keeps no locks.
+	Doubt func(line string)
 	// TakeOver does what the boot did not do, or did for an earlier term. serving ends with the lock.
 	TakeOver func(ctx, serving context.Context)
 }
@@ -71,6 +74,7 @@ type Holder struct {
 	host   Host
 	loop   Loop
 	lock   lease.Lock
+	volume *lease.Volume      // the lock, nil in tests
 	steps  *bootstatus.Status // of the boot
 	serves atomic.Bool
 	state  atomic.Pointer[state]
@@ -84,8 +88,21 @@ type state struct {
 	holder func() lease.Holder // while it waits for one
 }
 
-// New makes the Holder of an init that does not serve yet.
-func New(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Holder {
+// Handover is what is handed over of the lock.
+type Handover struct {
+	Lease *lease.Handover // nil of a generation that had none
+	Alone bool            // it served
+}
+
+// New makes the Holder of an init that does not serve yet. It opens the volume as the agent's user.
+func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status) *Holder {
+	volume := lease.NewVolume(home, agent, host.Doubt)
+	t := newHolder(host, loop, volume, steps)
+	t.volume = volume
+	return t
+}
+
+func newHolder(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Holder {
 	t := &Holder{host: host, loop: loop, lock: lock, steps: steps}
 	t.become(client.LeaseNone, "")
 	return t
@@ -108,8 +125,16 @@ func (t *Holder) Serve(serving context.Context) bool {
 	return true
 }
 
-// TakeOver takes over what [Holder.Serves] reported in the program before this one.
-func (t *Holder) TakeOver(serves bool) { t.serves.Store(serves) }
+// HandOver returns what the next generation takes over.
+func (t *Holder) HandOver() Handover { return Handover{t.volume.HandOver(), t.Serves()} }
+
+// TakeOver takes over what the program before this one had.
+func (t *Holder) TakeOver(old Handover) {
+	t.serves.Store(old.Alone)
+	if old.Lease != nil {
+		t.volume.TakeOver(old.Lease)
+	}
+}
 
 // Check says why nothing may be started or recorded for the volume, and returns nil when it may be. It doesn't block. A volume that can't be
 // locked forbids nothing.

@@ -88,15 +88,15 @@ func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-c
 	return l.lost, nil
 }
 
-func newHolder(t *testing.T) (*rest, *lock, *Holder) {
+func heldBy(t *testing.T) (*rest, *lock, *Holder) {
 	t.Helper()
 	h, l := &rest{took: make(chan struct{}, 1)}, &lock{free: make(chan error, 1), lost: make(chan error, 1)}
-	return h, l, New(h.host(), h, l, bootstatus.New())
+	return h, l, newHolder(h.host(), h, l, bootstatus.New())
 }
 
 // TestOnlyWhatNeedsTheLeaseIsEvicted: the CMD goes on, and so does what somebody has put into the scan directory.
 func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
-	h, _, holder := newHolder(t)
+	h, _, holder := heldBy(t)
 	h.view.Services = []*supervisor.Service{
 		{Name: "cmd", Kind: supervisor.KindCmd},
 		{Name: "gateway-coder", Kind: supervisor.KindGateway},
@@ -112,7 +112,7 @@ func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 
 // TestATermBeginsWithTheLock, and a loss ends everything before the lock is asked for again.
 func TestATermBeginsWithTheLock(t *testing.T) {
-	h, l, holder := newHolder(t)
+	h, l, holder := heldBy(t)
 	if holder.Serves() {
 		t.Error("it serves before it was asked to")
 	}
@@ -145,7 +145,7 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 
 // TestASecondContainerWaits, says for whom, and takes over.
 func TestASecondContainerWaits(t *testing.T) {
-	h, l, holder := newHolder(t)
+	h, l, holder := heldBy(t)
 	l.busy = true
 	serving, ok := holder.Claim(t.Context(), h, false)
 	if !ok || holder.Serves() || serving != t.Context() {
@@ -166,7 +166,7 @@ func TestASecondContainerWaits(t *testing.T) {
 // TestWithoutStandbyASecondContainerEnds with the reason.
 func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 	t.Setenv(standbyVariable, "0")
-	h, l, holder := newHolder(t)
+	h, l, holder := heldBy(t)
 	l.busy = true
 	if _, ok := holder.Claim(t.Context(), h, false); ok || holder.Serves() {
 		t.Errorf("ok %v, serves %v", ok, holder.Serves())
@@ -179,9 +179,9 @@ func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 // TestAnImageThatInheritsNoLockTakesIt, or ends what it must not serve.
 func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 	for _, busy := range []bool{false, true} {
-		_, l, holder := newHolder(t)
+		_, l, holder := heldBy(t)
 		l.busy = busy
-		holder.TakeOver(true)
+		holder.TakeOver(Handover{Alone: true})
 		serving := holder.Resume(t.Context())
 		if busy {
 			<-serving.Done()
@@ -194,7 +194,7 @@ func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 
 // TestWhereThereAreNoProfilesNobodyAsksForTheLock.
 func TestWhereThereAreNoProfilesNobodyAsksForTheLock(t *testing.T) {
-	h, _, holder := newHolder(t)
+	h, _, holder := heldBy(t)
 	h.route.Plain = true
 	serving, ok := holder.Claim(t.Context(), h, false)
 	if !ok || !holder.Serves() || serving != t.Context() {

@@ -23,6 +23,8 @@ import (
 	"hinit/internal/container/logs"
 	"hinit/internal/container/units"
 	"hinit/internal/control/show"
+	"hinit/internal/guard"
+	"hinit/internal/notify"
 	"hinit/internal/proc"
 	"hinit/internal/registry"
 	"hinit/internal/version"
@@ -41,6 +43,7 @@ type Stage struct {
 	Logs     *logs.Logs
 	Store    *profiles.Store
 	Agent    boot.Agent
+	Config   func() *config.Config // in force
 	Route    func() *boot.Route
 	Serves   func() bool // this init supervises the profiles and services
 	Started  time.Time   // when the container was started
@@ -196,6 +199,18 @@ func (s *Stage) Measure(name string, step func() error) client.BootStep {
 		s.Warn("%v", err)
 	}
 	return p
+}
+
+// TellOuter says that the boot is done to the program that started this container, if it wants to know. It does not block.
+func (s *Stage) TellOuter() {
+	if s.Registry.Snapshot().Stopping {
+		return
+	}
+	guard.Go("saying that the boot is done", func() {
+		if err := notify.Outer("READY=1"); err != nil {
+			s.Warn("cannot say that the boot is done %v", err)
+		}
+	})
 }
 
 // hookRunner runs the hooks of the boot as tasks of the supervisor, for nothing else may start a process.

@@ -84,6 +84,25 @@ func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
 // Topology is what SetTopology has set, nil for nothing.
 func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 
+// Handover is what is handed over, so that gateways start as the generation before would have started them.
+type Handover struct {
+	Env   []string
+	Home  string
+	Asked *profiles.Topology // what gateways are told of who serves the profiles; nil of an image that did not say
+}
+
+// HandOver returns what the next generation takes over.
+func (m *Maker) HandOver() Handover { return Handover{m.Env(), m.Home(), m.Topology()} }
+
+// TakeOver takes over what the generation before had.
+func (m *Maker) TakeOver(old Handover) {
+	m.SetHome(old.Home)
+	m.SetEnv(old.Env)
+	if old.Asked != nil {
+		m.SetTopology(*old.Asked)
+	}
+}
+
 // SetBeside makes the gateway of a profile run beside the one that serves its profile, which the agent refuses unless it is told so.
 func (m *Maker) SetBeside(profile string, on bool) {
 	if on {

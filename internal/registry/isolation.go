@@ -1,4 +1,4 @@
-package container
+package registry
 
 import (
 	"fmt"
@@ -22,18 +22,10 @@ func confined(pid int) (theirs, own proc.Confinement, err error) {
 	return theirs, own, err
 }
 
-// settings is what the configuration says of services.
-type settings struct{ *container }
-
-// Settings implements [control.Configured].
-func (c settings) Settings(service string) []client.ConfigEntry {
-	return wireEntries(c.cfg.Load().InForce(service))
-}
-
 // Isolation says how a gateway is isolated, and what of it the kernel confirms. Landlock comes before the filter of system calls
 // (internal/isolate), so that the filter stands for both.
-func (c settings) Isolation(v *supervisor.Service) *client.Isolation {
-	cfg := c.cfg.Load()
+func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
+	cfg := r.o.Config()
 	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).On() {
 		return nil
 	}
@@ -45,7 +37,7 @@ func (c settings) Isolation(v *supervisor.Service) *client.Isolation {
 	switch {
 	case err != nil || theirs.Filters <= own.Filters:
 		return out
-	case theirs.UID != c.agent.User.UID:
+	case theirs.UID != r.o.AgentUID:
 		out.InForce = append(out.InForce, fmt.Sprintf("uid %d", theirs.UID))
 	}
 	if abi := isolation.LandlockABI(); abi > 0 {
@@ -58,10 +50,10 @@ func (c settings) Isolation(v *supervisor.Service) *client.Isolation {
 	return out
 }
 
-// shutOut reports whether a client of the control socket is isolated, and its profile has not been given the socket. A process that is gone
+// ShutOut reports whether a client of the control socket is isolated, and its profile has not been given the socket. A process that is gone
 // is shut out too: nothing is known of it.
-func (c *container) shutOut(pid int, uid uint32) bool {
-	cfg := c.cfg.Load()
+func (r *Registry) ShutOut(pid int, uid uint32) bool {
+	cfg := r.o.Config()
 	if uid == 0 || pid == 0 || !cfg.Isolates() { // 0 is a process outside of this PID namespace
 		return false
 	}

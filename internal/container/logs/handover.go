@@ -1,0 +1,50 @@
+package logs
+
+import (
+	"path/filepath"
+
+	"hinit/internal/blocking"
+	"hinit/internal/fsutil"
+	"hinit/internal/runs"
+	"hinit/logrotate"
+	"hinit/supervisor"
+)
+
+// Handover is what is handed over of the logs, and of the runs, which have files of their own.
+type Handover struct {
+	Logs *logrotate.Handover
+	Runs *runs.Handover // nil of an image that had none
+}
+
+// HandOver returns what the next generation takes over. The logs must be frozen.
+func (l *Logs) HandOver() (old Handover, err error) {
+	old.Runs = l.Runs.HandOver()
+	old.Logs, err = l.Set.HandOver()
+	return old, err
+}
+
+// TakeOver makes new logs the successors of others, which had these services.
+func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
+	if err := l.Set.TakeOver(old.Logs); err != nil {
+		return err
+	}
+	l.Runs.TakeOver(old.Runs)
+	for _, s := range services {
+		if s.Kind != supervisor.KindRun && s.Kind != supervisor.KindCheck { // runs write into their files themselves
+			l.Open(s.Name, s.Profile, s.Log, s.Kind)
+		}
+	}
+	return nil
+}
+
+// Keep writes a report into the directory of the logs, as the agent's user, and returns its path.
+func (l *Logs) Keep(name string, report []byte) (path string, err error) {
+	dir := filepath.Join(l.o.Config().Home, "logs")
+	d, _, err := fsutil.MakeReal(dir, 0o755, l.o.Actor.In(blocking.Volume))
+	if err != nil {
+		return "", err
+	}
+	defer d.Close()
+	_, err = d.Append(name, report, 0o640)
+	return filepath.Join(dir, name), err
+}

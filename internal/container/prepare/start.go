@@ -1,0 +1,125 @@
+package prepare
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"hinit/internal/account"
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/container/initlog"
+	"hinit/internal/registry"
+)
+
+// The exit codes of an init that does not begin; the command line has the same (docs/reference/exit-codes.md).
+const (
+	ExitFailed = 1
+	exitUsage  = 2
+)
+
+// Start is what an init begins with.
+type Start struct {
+	Config *config.Config
+	Agent  boot.Agent
+	Args   []string // the container's CMD as given
+	Route  boot.Route
+}
+
+// Handover is what is handed over of a [Start].
+type Handover struct {
+	ConfigPath string
+	Config     []byte
+	User       account.User
+	Known      bool
+	Route      boot.Route
+}
+
+// HandOver returns what the next generation takes over.
+func (s Start) HandOver() Handover {
+	return Handover{s.Config.Path, s.Config.Text, s.Agent.User, s.Agent.Known, s.Route}
+}
+
+// TakeOver returns the Start of a container that goes on.
+func (old Handover) TakeOver(args []string) (start Start, err error) {
+	if old.Config == nil {
+		old.Config = []byte{}
+	}
+	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, Plain: old.Route.Plain, Env: os.LookupEnv})
+	if err != nil {
+		return start, err
+	}
+	agent := boot.NewAgent(old.User, old.Known)
+	if old.Route.Plain {
+		agent = boot.Caller()
+	}
+	return Start{cfg, agent, args, old.Route}, nil
+}
+
+// Container settles what the init of a container begins with. path returns the PATH of the agent, whose home it gets. Container returns false
+// with the exit code after it has said why the init does not begin.
+func Container(argv0 string, args []string, path func(home string) string) (start Start, code int, ok bool) {
+	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
+	if err != nil {
+		return start, initlog.Refuse(exitUsage, err), false
+	}
+	agent, err := boot.SettleAgent(cfg)
+	if err != nil {
+		return start, initlog.Refuse(ExitFailed, err), false
+	}
+	if err := boot.Admit(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
+		initlog.Farewell(ExitFailed, err)
+		fmt.Fprintln(os.Stderr, err)
+		return start, ExitFailed, false
+	}
+	wd := "/"
+	look(func() {
+		if here, err := os.Getwd(); err == nil {
+			wd = here
+		}
+	})
+	return Start{cfg, agent, args, boot.RouteCommand(boot.CommandLine{
+		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Own: cfg.Image.Subcommands, Env: os.LookupEnv, Look: boot.Lookup(path(cfg.Home), wd),
+	})}, 0, true
+}
+
+// Plain is Container for an init that supervises the services of a file and nothing else, "" for the usual places.
+func Plain(file string) (start Start, code int, ok bool) {
+	file, err := plainFile(file)
+	if err != nil {
+		return start, initlog.Refuse(exitUsage, err), false
+	}
+	cfg, err := registry.LoadConfig(config.Options{Path: file, Plain: true, Env: os.LookupEnv})
+	if err == nil && len(cfg.Services) == 0 {
+		err = config.NoServices(cfg.Path)
+	}
+	if err != nil {
+		return start, initlog.Refuse(exitUsage, err), false
+	}
+	return Start{Config: cfg, Agent: boot.Caller(), Route: boot.Route{Plain: true}}, 0, true
+}
+
+// hereConfig is the file that hinit run reads when no other one is named.
+const hereConfig = "hinit.yaml"
+
+// plainFile is the path of the configuration of a plain supervisor, absolute where a reload would look for it elsewhere.
+func plainFile(named string) (file string, err error) {
+	switch {
+	case named != "":
+		file = named
+	case os.Getenv("HINIT_CONFIG") != "":
+		file = os.Getenv("HINIT_CONFIG")
+	default:
+		file = hereConfig
+		look(func() { _, err = os.Stat(file) })
+		if errors.Is(err, os.ErrNotExist) {
+			file = config.DefaultPath
+			look(func() { _, err = os.Stat(file) })
+		}
+		if errors.Is(err, os.ErrNotExist) {
+			return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", hereConfig, config.DefaultPath)
+		}
+	}
+	return filepath.Abs(file)
+}
