@@ -130,9 +130,14 @@ func (k *Keeper) renamedFrom(profile string) string {
 }
 
 // endedForRemoval reports whether the last exit of a gateway whose profile is gone may belong to the removal. The remover ends
-// the gateway first, by a signal that hinit does not know of. A gateway that has failed before is not excused.
+// the gateway first, by a signal that hinit does not know of. hinit starts it again at once, and that run may end too, because its home is
+// gone. A gateway that has failed before is not excused.
 func endedForRemoval(s *supervisor.Service, now time.Time) bool {
-	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= removalTime || s.Failures > 1 {
+	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= removalTime {
+		return false
+	}
+	again := now.Sub(s.LastExit.At)+s.LastExit.Uptime < removalTime // the last run began after the first signal
+	if s.Failures > 2 || s.Failures == 2 && !again {
 		return false
 	}
 	switch s.LastExit.Cause {

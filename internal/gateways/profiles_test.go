@@ -12,6 +12,11 @@ func TestWhatIsTakenForTheEndBeforeARename(t *testing.T) {
 	exit := func(cause supervisor.Cause, ago time.Duration) *supervisor.Exit {
 		return &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: cause, At: now.Add(-ago)}
 	}
+	// after is a service that has failed twice, the second time after an uptime.
+	after := func(uptime time.Duration, x *supervisor.Exit) *supervisor.Service {
+		x.Uptime = uptime
+		return &supervisor.Service{LastExit: x, Failures: 2}
+	}
 	for _, tt := range []struct {
 		name string
 		s    *supervisor.Service
@@ -19,6 +24,8 @@ func TestWhatIsTakenForTheEndBeforeARename(t *testing.T) {
 	}{
 		{"ended by a signal of the agent", &supervisor.Service{LastExit: exit(supervisor.CauseCrash, time.Second), Failures: 1}, true},
 		{"and started again at once", &supervisor.Service{LastExit: exit(supervisor.CauseCrash, time.Second), State: supervisor.Up}, true},
+		{"and ended again at once, without its home", after(100*time.Millisecond, exit(supervisor.CauseCrash, time.Second)), true},
+		{"it failed twice, the second time after a while", after(time.Minute, exit(supervisor.CauseCrash, time.Second)), false},
 		{"killed after it took too long", &supervisor.Service{LastExit: exit(supervisor.CauseSignal, 0), Failures: 1}, true},
 		{"it fails all the time", &supervisor.Service{LastExit: exit(supervisor.CauseCrash, time.Second), Failures: 4}, false},
 		{"it failed long ago", &supervisor.Service{LastExit: exit(supervisor.CauseCrash, time.Minute)}, false},
