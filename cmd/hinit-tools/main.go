@@ -1,5 +1,5 @@
 // Command hinit-tools has the commands that PID 1 need not link. hinit runs it for explain, tree, profile, topology, logs,
-// events, checks, reload, reexec, notify, wait, shell, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6
+// events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6
 // and of the agent's gateway commands lead here too. It dispatches to packages tools, applet and agentcli and does nothing else; it owns no
 // goroutine.
 package main

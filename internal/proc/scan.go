@@ -54,27 +54,15 @@ func (s *scanner) look() {
 	if s.dir < 0 {
 		return
 	}
+	_ = procstat.EachIn(s.dir, s.names(), func(st stat) { s.stats = append(s.stats, st) }) // what can be read counts
+}
+
+// names is the buffer for the names in a directory.
+func (s *scanner) names() []byte {
 	if s.dents == nil {
-		s.dents = make([]byte, 32<<10)
+		s.dents = make([]byte, procstat.DirectorySize)
 	}
-	if _, err := unix.Seek(s.dir, 0, 0); err != nil {
-		return
-	}
-	for {
-		n, err := unix.ReadDirent(s.dir, s.dents)
-		if err != nil || n <= 0 {
-			break
-		}
-		_, _, names := unix.ParseDirent(s.dents[:n], -1, nil)
-		for _, name := range names {
-			if name[0] < '1' || name[0] > '9' {
-				continue
-			}
-			if st, ok := procstat.Parse(s.read(name + "/stat")); ok {
-				s.stats = append(s.stats, st)
-			}
-		}
-	}
+	return s.dents
 }
 
 // read returns what fits into the buffer of a file below /proc, nil when it can't be read.
@@ -146,17 +134,8 @@ func (s *scanner) threads(dir string) []string {
 		return nil
 	}
 	defer unix.Close(fd)
-	if s.dents == nil {
-		s.dents = make([]byte, 32<<10)
-	}
-	var names []string
-	for {
-		n, err := unix.ReadDirent(fd, s.dents)
-		if err != nil || n <= 0 {
-			return names
-		}
-		_, _, names = unix.ParseDirent(s.dents[:n], -1, names)
-	}
+	names, _ := procstat.Names(fd, s.names()) // what can be read counts
+	return names
 }
 
 // mostRead bounds what is read of a file below /proc. A process can make the kernel show any part of its memory as its environment and

@@ -73,16 +73,38 @@ func Each(root string, found func(Stat)) error {
 		return err
 	}
 	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	return EachIn(int(dir.Fd()), make([]byte, DirectorySize), found)
+}
+
+// EachIn is Each for an open directory, which it reads from its beginning. buffer has [DirectorySize] bytes.
+func EachIn(dir int, buffer []byte, found func(Stat)) error {
+	names, err := Names(dir, buffer)
 	for _, name := range names {
 		if name[0] < '1' || name[0] > '9' {
 			continue
 		}
-		if st, err := ReadAt(int(dir.Fd()), name+"/stat"); err == nil {
+		if st, err := ReadAt(dir, name+"/stat"); err == nil {
 			found(st)
 		}
 	}
 	return err
+}
+
+// DirectorySize is the size of a buffer for the names in a directory of /proc.
+const DirectorySize = 32 << 10
+
+// Names returns the names in an open directory of /proc. buffer is as in [EachIn].
+func Names(dir int, buffer []byte) (names []string, err error) {
+	if _, err := unix.Seek(dir, 0, 0); err != nil {
+		return nil, err
+	}
+	for {
+		n, err := unix.ReadDirent(dir, buffer)
+		if err != nil || n <= 0 {
+			return names, err
+		}
+		_, _, names = unix.ParseDirent(buffer[:n], -1, names)
+	}
 }
 
 // Parse reads a line. The name in parentheses may hold anything, parentheses too.

@@ -1,0 +1,67 @@
+package tools
+
+import (
+	"fmt"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
+)
+
+func runOnceVerb() cli.Verb {
+	return cli.Verb{
+		Name: "run-once", Doing: "run a task once", Args: "NAME... | --state STATE [--no-wait] [--timeout 1h] [--json]",
+		Help: "A task is a service of hinit.yaml with once or schedule. A run that is under way will do. The end of its output is printed.\n" +
+			"The exit code is 1 when the run failed.",
+		Services: true, Run: runOnce,
+	}
+}
+
+func runOnce(t *cli.Terminal, c *cli.Call) int {
+	noWait := c.Flags.Bool("no-wait", false, "do not wait for the end")
+	asJSON := c.Flags.Bool("json", false, "print JSON")
+	timeout := c.Flags.Duration("timeout", time.Hour, "how long to wait for the end, as `D`; an hour at most")
+	names, code, ok := c.Parse(t, 1, -1)
+	switch {
+	case !ok:
+		return code
+	case *timeout <= 0 || *timeout > time.Hour:
+		return t.Fail(cmdline.WrongUsage, "cannot run a task once: --timeout goes up to 1h")
+	}
+	ctx, cancel := cmdline.Interruptible()
+	defer cancel()
+	begin := time.Now()
+	cl, err := t.DialSoon(ctx, min(*timeout, cli.BootPatience))
+	if err != nil {
+		return t.Failed(fmt.Sprintf("run %q once", names[0]), err)
+	}
+	states, results := t.Order(ctx, cl, c.Verb.Name, names, client.Wait{Wait: !*noWait, Timeout: max(*timeout-time.Since(begin), time.Millisecond)}, begin)
+	worst := cmdline.Done
+	for i, s := range states {
+		doing := fmt.Sprintf("run %q once", names[i])
+		switch {
+		case results[i] != nil:
+			worst = max(worst, t.Failed(doing, results[i]))
+			continue
+		case *asJSON:
+			if err := cli.JSONLineTo(t.Out, s); err != nil {
+				return t.Failed(doing, err)
+			}
+		case *noWait:
+			fmt.Fprintln(t.Out, show.Accepted(s))
+		case s.LastExit != nil:
+			for _, line := range s.LastExit.Tail {
+				fmt.Fprintln(t.Out, show.Line(line))
+			}
+			if s.Done {
+				fmt.Fprintln(t.Out, show.Ended(s))
+			}
+		}
+		if !*noWait && !s.Done {
+			worst = max(worst, t.Fail(cmdline.Failed, "cannot %s: %s", doing, show.Ended(s)))
+		}
+	}
+	return worst
+}
