@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"hinit/client"
-	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/usage"
@@ -60,7 +60,7 @@ func (h *hinit) proc(i client.Init) string {
 
 // logsAs returns the identity that opens the log files of that hinit.
 func (h *hinit) logsAs(i client.Init) (*fsutil.Actor, error) {
-	return boot.LogReader(i.Plain != "", h.env)
+	return lookup.LogReader(i.Plain != "", h.env)
 }
 
 func (h *hinit) Status(ctx context.Context, names ...string) (st client.Status, err error) {

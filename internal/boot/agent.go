@@ -53,7 +53,7 @@ func (a Agent) Is(cred *proc.Cred) bool {
 func SettleAgent(cfg *config.Config) (Agent, error) {
 	a, err := Identity(IdentityOptions{User: cfg.Agent.User, UID: os.Geteuid(), Env: os.LookupEnv})
 	if err != nil {
-		return Agent{}, unknownAgent(cfg.Agent.User, err)
+		return Agent{}, UnknownAgent(cfg.Agent.User, err)
 	}
 	return a.equipped(), nil
 }
@@ -90,37 +90,8 @@ func isolatedText(cfg *config.Config) string {
 	return text.String()
 }
 
-// LookupAgent finds the agent's user without a change, for the command line. It blocks on /etc. Root takes the ids that the container's
-// variables ask for, as [Identity] does: a read-only /etc keeps the image's.
-func LookupAgent(cfg *config.Config) (Agent, error) {
-	user, err := account.Lookup("", cfg.Agent.User)
-	if err != nil && os.Geteuid() == 0 {
-		return Agent{}, unknownAgent(cfg.Agent.User, err)
-	}
-	if os.Geteuid() == 0 {
-		user.Ask(os.Getenv)
-	}
-	return NewAgent(user, err == nil), nil
-}
-
-// LogReader returns the identity that opens log files, for every program that shows them. The agent owns its log directory and can
-// put links there, so root reads as the agent. plain says that the logs are a plain supervisor's, which belong to its own user.
-func LogReader(plain bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
-	if os.Geteuid() != 0 || plain {
-		return fsutil.Self(), nil
-	}
-	cfg, err := config.Load(config.Options{Env: env})
-	if err != nil { // a mistake in the file hides no log: without the file the agent is the image's
-		cfg, err = config.Load(config.Options{Text: []byte{}, Env: env})
-	}
-	if err != nil {
-		return nil, err
-	}
-	agent, err := LookupAgent(cfg)
-	return agent.Actor, err
-}
-
-func unknownAgent(who string, err error) error {
+// UnknownAgent says why services can't run as a user, and what to do about it.
+func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
 	}

@@ -2,8 +2,6 @@ package proc
 
 import (
 	"bytes"
-	"io"
-	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -141,16 +139,6 @@ func (s *scanner) threads(dir string) []string {
 // mostRead bounds what is read of a file below /proc. A process can make the kernel show any part of its memory as its environment and
 // its command line (prctl(2), PR_SET_MM), terabytes of zeros too.
 const mostRead = 2 << 20
-
-// ReadHead reads a file below /proc, as far as anybody but an adversary fills it.
-func ReadHead(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, mostRead))
-}
 
 // readAll returns a file below /proc. It reports false for one of more than mostRead bytes.
 func (s *scanner) readAll(name string) (data []byte, ok bool) {

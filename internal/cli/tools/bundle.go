@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -270,7 +270,7 @@ func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile))
 	if err != nil {
 		return err
 	}
-	agent, err := boot.LookupAgent(cfg)
+	agent, err := lookup.Agent(cfg)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
@@ -142,7 +143,7 @@ func missing(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.Caller()
 	if !plain {
 		var err error
-		if agent, err = boot.LookupAgent(cfg); err != nil {
+		if agent, err = lookup.Agent(cfg); err != nil {
 			return []string{err.Error()}
 		}
 	}

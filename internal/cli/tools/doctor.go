@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
-	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
@@ -240,7 +240,7 @@ func (x *examination) warnings(cfg *config.Config) {
 // configuration checks what the configuration points at.
 func (x *examination) configuration(cfg *config.Config) {
 	x.warnings(cfg)
-	agent, err := boot.LookupAgent(cfg)
+	agent, err := lookup.Agent(cfg)
 	if err != nil {
 		x.found.Failed("user", "%v", err)
 		return

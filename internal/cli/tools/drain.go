@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -34,7 +34,7 @@ whose gateway_state.json has no active_agents. Nothing is stopped, and gateways 
 			if err != nil {
 				return t.Failed("wait for idle gateways", err)
 			}
-			agent, err := boot.LookupAgent(cfg)
+			agent, err := lookup.Agent(cfg)
 			if err != nil {
 				return t.Failed("wait for idle gateways", err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -74,7 +75,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	if err != nil {
 		return nil, err
 	}
-	agent, err := boot.LookupAgent(cfg)
+	agent, err := lookup.Agent(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 
 	"hinit/client"
-	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -223,7 +223,7 @@ func inOrder(ctx context.Context, readers []logReading) error {
 func allLogs(t *cli.Terminal) (names []string, err error) {
 	st, err := t.Status(cli.ShortWait)
 	if err == nil {
-		as, err := boot.LogReader(st.Init.Plain != "", t.Env)
+		as, err := lookup.LogReader(st.Init.Plain != "", t.Env)
 		for _, s := range st.Services {
 			if s.Log != "" && reader.Exists(as, filepath.Dir(s.Log)) {
 				names = append(names, s.Name)
@@ -235,7 +235,7 @@ func allLogs(t *cli.Terminal) (names []string, err error) {
 	if broken != nil || !errors.Is(err, client.ErrUnreachable) {
 		return nil, err
 	}
-	as, err := boot.LogReader(false, t.Env)
+	as, err := lookup.LogReader(false, t.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +306,7 @@ func logOf(t *cli.Terminal, name string) (logSource, error) {
 		if st.Services[0].Log == "" {
 			return logSource{}, noLogFile(t, name, st.Services[0].Name)
 		}
-		as, err := boot.LogReader(st.Init.Plain != "", t.Env)
+		as, err := lookup.LogReader(st.Init.Plain != "", t.Env)
 		return logSource{filepath.Dir(st.Services[0].Log), as}, err
 	}
 	if source, there := offlineLog(t, name); there { // also of a profile that was deleted
@@ -335,7 +335,7 @@ func offlineLog(t *cli.Terminal, name string) (source logSource, there bool) {
 		return source, false
 	}
 	source.dir = filepath.Join(cfg.Logs.Dir, name)
-	if source.as, err = boot.LogReader(false, t.Env); err != nil {
+	if source.as, err = lookup.LogReader(false, t.Env); err != nil {
 		return source, false
 	}
 	return source, reader.Exists(source.as, source.dir)

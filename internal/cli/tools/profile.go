@@ -16,6 +16,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
@@ -99,7 +100,7 @@ func newManager(t *cli.Terminal) (*manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent, err := boot.LookupAgent(cfg)
+	agent, err := lookup.Agent(cfg)
 	if err != nil {
 		return nil, err
 	}

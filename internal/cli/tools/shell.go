@@ -14,6 +14,7 @@ import (
 	"hinit/client"
 	"hinit/internal/account"
 	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/config"
 	"hinit/internal/container/units"
@@ -96,7 +97,7 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 	}
 	agent, env := boot.Caller(), boot.OuterEnv()
 	if !plain {
-		if agent, err = boot.LookupAgent(cfg); err != nil {
+		if agent, err = lookup.Agent(cfg); err != nil {
 			return spec, err
 		}
 		env = boot.ContainerEnv(cfg.Home)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -274,7 +275,7 @@ func readProcess(dir string) (p process, ok bool) {
 	}
 	limits, _ := os.ReadFile(dir + "/limits")
 	p.mark, _ = proc.ParseMark(limits, status)
-	argv, _ := proc.ReadHead(dir + "/cmdline")
+	argv, _ := readHead(dir + "/cmdline")
 	p.command = maskedCommand(strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00"))
 	if len(argv) == 0 {
 		// a process that has ended, or a thread of the kernel
@@ -306,4 +307,18 @@ func maskedCommand(argv []string) string {
 		words[i] = string(masker.Hide([]byte(word), nil))
 	}
 	return strings.Join(words, " ")
+}
+
+// mostHead bounds what is read of a file below /proc. A process can make the kernel show any part of its memory as its command line
+// (prctl(2), PR_SET_MM), terabytes of zeros too.
+const mostHead = 2 << 20
+
+// readHead reads a file below /proc, as far as anybody but an adversary fills it.
+func readHead(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, mostHead))
 }

@@ -295,7 +295,7 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 		return nil
 	case len(l.label) == 0:
 		l.label = append(formats.AppendTAI64N(l.label[:0], now), ' ')
-		l.local = append(formats.AppendLocalTime(l.local[:0], now), "  "...)
+		l.local = append(appendLocalTime(l.local[:0], now), "  "...)
 	}
 	switch {
 	case !kind.local:

@@ -30,7 +30,7 @@ func svc(c *Call, options []option) int {
 			}
 		case 's':
 			signal, _ := formats.ParseSignal(o.value)
-			letter, ok := formats.SvcLetter(signal)
+			letter, ok := svcLetter(signal)
 			if !ok {
 				return wrongUsage
 			}
@@ -127,4 +127,14 @@ func (c *Call) scan(dir, letters string) error {
 		return nil
 	}
 	return missing(dir, init.SlotScan(context.Background(), letters))
+}
+
+// svcLetter returns the letter that stands for a signal to the main process. It returns false for a signal without one.
+func svcLetter(number int) (letter byte, ok bool) {
+	for _, letter := range []byte(formats.Letters) {
+		if n, group := formats.SvcSignal(letter); n == number && n > 0 && !group {
+			return letter, true
+		}
+	}
+	return 0, false
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"time"
 
 	"hinit/internal/s6/formats"
 )
@@ -22,7 +23,7 @@ func tai64nlocal(c *Call, options []option) int {
 				if greenwich {
 					t = t.UTC()
 				}
-				stamp = formats.AppendLocalTime(stamp[:0], t)
+				stamp = appendLocalTime(stamp[:0], t)
 				_, _ = out.Write(stamp) // Flush tells
 				piece = rest
 			}
@@ -41,4 +42,10 @@ func tai64nlocal(c *Call, options []option) int {
 			return c.fatal(exitSystem, "unable to read from stdin: "+strerror(err))
 		}
 	}
+}
+
+// appendLocalTime appends the time as s6 prints it: date and time with a space between, nine digits of fraction, the zone of t and
+// no name for it.
+func appendLocalTime(b []byte, t time.Time) []byte {
+	return t.AppendFormat(b, "2006-01-02 15:04:05.000000000")
 }

@@ -22,16 +22,6 @@ func SvcSignal(letter byte) (number int, group bool) {
 	return svcSignals[letter].number, svcSignals[letter].group
 }
 
-// SvcLetter returns the letter that stands for a signal to the main process. It returns false for a signal without one.
-func SvcLetter(number int) (letter byte, ok bool) {
-	for letter, s := range svcSignals {
-		if s.number == number && !s.group {
-			return letter, true
-		}
-	}
-	return 0, false
-}
-
 // ParseMilliseconds reads a time limit of s6's tools.
 func ParseMilliseconds(text string) (time.Duration, bool) {
 	ms, err := strconv.ParseUint(text, 10, 32)

@@ -69,9 +69,3 @@ func parseBinary(label []byte) (t time.Time, ok bool) {
 	counted := int64(seconds - taiOffset)
 	return time.Unix(counted-leapsUntil(counted, 1), int64(nanos)), true
 }
-
-// AppendLocalTime appends the time as s6 prints it: date and time with a space between, nine digits of fraction, the zone of t and
-// no name for it.
-func AppendLocalTime(b []byte, t time.Time) []byte {
-	return t.AppendFormat(b, "2006-01-02 15:04:05.000000000")
-}

@@ -31,13 +31,6 @@ func TestLabelsAreThoseOfS6(t *testing.T) {
 	}
 }
 
-func TestLocalTimeHasNineDigits(t *testing.T) {
-	when := time.Date(2026, 11, 21, 0, 8, 34, 292_924_620, time.UTC)
-	if got, want := string(formats.AppendLocalTime(nil, when)), "2026-11-21 00:08:34.292924620"; got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 func FuzzLabelsKeepTheirTime(f *testing.F) {
 	f.Add(int64(1_795_219_891), int64(303_286_084))
 	f.Add(int64(0), int64(0))

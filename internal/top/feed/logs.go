@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/top/model"
@@ -91,7 +91,7 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 		return nil, errors.New("hinit has not answered yet")
 	}
 	if f.socket == "" {
-		return boot.LogReader(st.Init.Plain != "", f.env)
+		return lookup.LogReader(st.Init.Plain != "", f.env)
 	}
 	here, err := os.Stat("/")
 	if err != nil {
@@ -101,5 +101,5 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 	if err != nil || f.proc() == "" || !os.SameFile(here, there) {
 		return nil, errors.New("it is in another file system; call hinit top or hinit logs in that container")
 	}
-	return boot.LogReader(false, f.env)
+	return lookup.LogReader(false, f.env)
 }

@@ -1,4 +1,4 @@
-package boot
+package lookup
 
 import (
 	"os"
@@ -16,7 +16,7 @@ func TestRootsCommandsTakeTheIdsThatTheContainerAsksFor(t *testing.T) {
 	t.Setenv("PGID", "4322")
 	cfg := config.Default()
 	cfg.Agent.User = "12345:12345"
-	a, err := LookupAgent(cfg)
+	a, err := Agent(cfg)
 	if err != nil || a.User.UID != 4321 || a.User.GID != 4322 || len(a.User.Groups) != 1 || a.User.Groups[0] != 4322 {
 		t.Errorf("%+v: %v", a.User, err)
 	}

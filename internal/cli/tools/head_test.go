@@ -1,0 +1,50 @@
+package tools
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
+)
+
+// A process of the agent showed 64 GB as its environment, and PID 1 read all of it. Here it is as much as execve(2) lets through.
+func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
+	var stack unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_STACK, &stack); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_STACK, &unix.Rlimit{Cur: min(64<<20, stack.Max), Max: stack.Max}); err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_STACK, &stack) }() // it was so before
+	cmd := exec.CommandContext(t.Context(), "/bin/sleep", "1000")
+	for i := range 24 {
+		cmd.Env = append(cmd.Env, "X"+strconv.Itoa(i)+"="+strings.Repeat("x", 100_000))
+	}
+	cmd.Env = append([]string{"FIRST=1"}, cmd.Env...)
+	if err := cmd.Start(); err != nil {
+		t.Skip(err) // a smaller stack lets less through
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	file := "/proc/self/environ"
+	if data, err := readHead(file); err != nil || len(data) == 0 {
+		t.Errorf("%d bytes, %v", len(data), err)
+	}
+	file = strings.Replace(file, "self", strconv.Itoa(cmd.Process.Pid), 1)
+	testkit.Until(t, "the kernel has laid the environment out", func() bool { // Start returns a moment before
+		data, err := readHead(file)
+		return err == nil && len(data) > 0
+	})
+	data, err := readHead(file)
+	if whole, _ := os.ReadFile(file); err != nil || len(data) != mostHead || len(whole) <= mostHead || !strings.HasPrefix(string(data), "FIRST=1") {
+		t.Errorf("%d bytes of %d, %v", len(data), len(whole), err)
+	}
+}
