@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -21,6 +22,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
+	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/profiles/manage"
@@ -165,6 +167,21 @@ func (m *manager) create(name string) int {
 	return cmdline.Done
 }
 
+// release gives the home of a profile that has a user of its own back to the agent's, who is to remove it.
+func (m *manager) release(name string) error {
+	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.Serving(m.cfg).Tenants}
+	if !options.Tenants.IsOne(name) {
+		return nil
+	}
+	d, err := fsutil.OpenReal(filepath.Join(m.cfg.Home, "profiles"), nil)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	to, _ := options.HomeOwner(name, nil)
+	return boot.Move(d, name, to, false, &fsutil.OwnWalk{})
+}
+
 func (m *manager) delete(name string, yes bool) int {
 	if name == profiles.Default {
 		return m.Fail(cmdline.Failed, "cannot delete profile %q: it is the root of the volume", name)
@@ -187,6 +204,9 @@ func (m *manager) delete(name string, yes bool) int {
 	was := profileRow{Name: p.Name, Home: p.Home}
 	if rows, _, _ := m.rows(name); len(rows) > 0 {
 		was = rows[0]
+	}
+	if err := m.release(name); err != nil {
+		return m.Failed(fmt.Sprintf("delete profile %q", name), err)
 	}
 	itself := func() error { return manage.Delete(m.store, name) }
 	if code := m.change(m.cfg.Agent.ProfileDelete, map[string]string{"profile": name}, itself); code != cmdline.Done {
