@@ -128,3 +128,18 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	}
 	return moves, nil
 }
+
+// release gives the home of a profile that has a user of its own back to the agent's, who is to remove it.
+func (m *manager) release(name string) error {
+	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.Serving(m.cfg).Tenants}
+	if !options.Tenants.IsOne(name) {
+		return nil
+	}
+	d, err := fsutil.OpenReal(filepath.Join(m.cfg.Home, "profiles"), nil)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	to, _ := options.HomeOwner(name, nil)
+	return boot.Move(d, name, to, false, &fsutil.OwnWalk{})
+}

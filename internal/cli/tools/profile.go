@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -22,7 +21,6 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
-	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/profiles/manage"
@@ -165,21 +163,6 @@ func (m *manager) create(name string) int {
 	}
 	fmt.Fprintf(m.Out, "created profile %s in %s; start its gateway with: hinit start %s\n", name, p.Home, name)
 	return cmdline.Done
-}
-
-// release gives the home of a profile that has a user of its own back to the agent's, who is to remove it.
-func (m *manager) release(name string) error {
-	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.Serving(m.cfg).Tenants}
-	if !options.Tenants.IsOne(name) {
-		return nil
-	}
-	d, err := fsutil.OpenReal(filepath.Join(m.cfg.Home, "profiles"), nil)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	to, _ := options.HomeOwner(name, nil)
-	return boot.Move(d, name, to, false, &fsutil.OwnWalk{})
 }
 
 func (m *manager) delete(name string, yes bool) int {
