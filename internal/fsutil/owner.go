@@ -75,7 +75,7 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 
 // elsewhere reports whether a file has names outside of the tree.
 func (to Owner) elsewhere(st unix.Stat_t) bool {
-	return to.names != nil && uint64(st.Nlink) > max(1, to.names[inode{st.Dev, st.Ino}])
+	return to.names != nil && uint64(st.Nlink) > max(1, to.names[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
 
 // lstatNear describes a name one step away from d, or d itself. The name may be replaced right after.

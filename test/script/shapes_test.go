@@ -26,8 +26,8 @@ type pageKey struct {
 }
 
 var (
-	commandRow = regexp.MustCompile("^\\| `hinit ([a-z ]+) --json` \\| .*\\[([A-Za-z ]+)\\]\\(#")
-	keyRow     = regexp.MustCompile("^\\| `([a-z_]+)` \\| ([^|]*) \\|")
+	commandRow = regexp.MustCompile("^\\| (`[a-z`, -]+`) \\| .*\\[([A-Za-z ]+)\\]\\(#")
+	keyRow     = regexp.MustCompile("^\\| `([a-z_]+)`(\\??)([^|]*) \\|")
 	pageObject = regexp.MustCompile(`\[([A-Za-z ]+)\]\(#`)
 )
 
@@ -42,11 +42,13 @@ func readJSONPage() (*jsonPage, error) {
 		if name, is := strings.CutPrefix(line, "## "); is {
 			section = strings.TrimSpace(name)
 			p.objects[section] = make(map[string]pageKey)
-		} else if m := commandRow.FindStringSubmatch(line); m != nil {
-			p.commands[m[1]] = m[2]
+		} else if m := commandRow.FindStringSubmatch(line); m != nil && section == "" {
+			for command := range strings.SplitSeq(m[1], ", ") {
+				p.commands[strings.Trim(command, "`")] = m[2]
+			}
 		} else if m := keyRow.FindStringSubmatch(line); m != nil && section != "" {
-			k := pageKey{maybe: strings.Contains(m[2], "may be missing")}
-			if o := pageObject.FindStringSubmatch(m[2]); o != nil {
+			k := pageKey{maybe: m[2] != ""}
+			if o := pageObject.FindStringSubmatch(m[3]); o != nil {
 				k.object = o[1]
 			}
 			p.objects[section][m[1]] = k
