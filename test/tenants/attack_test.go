@@ -250,9 +250,9 @@ func victim() {
 	if temporary == "" {
 		secret = "/tmp/secret-of-" + who
 	}
-	_, errSocket := net.Listen("unix", home+"/socket")                     //nolint:noctx // until its end
-	_, errAbstract := net.Listen("unix", "@victim-"+filepath.Base(dir))    //nolint:noctx // until its end
-	_, errPort := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(victimPort)) //nolint:noctx // until its end
+	_, errSocket := net.Listen("unix", home+"/socket")
+	_, errAbstract := net.Listen("unix", "@victim-"+filepath.Base(dir))
+	_, errPort := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(victimPort))
 	fmt.Println("victim:", errors.Join(
 		errSocket, errAbstract, errPort, unix.Mkfifo(home+"/fifo", 0o600), os.WriteFile(secret, []byte("x"), 0o600), os.WriteFile(home+"/ready", nil, 0o600),
 	))
