@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
@@ -49,7 +51,7 @@ func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "[hinit] "+format+
 
 // Confine isolates the calling thread, and returns the environment of what it executes. The goroutine stays on the thread.
 func Confine(p isolation.Plan, env []string) ([]string, error) {
-	if err := judge(p, isolation.LandlockABI()); err != nil {
+	if err := judge(isolation.LandlockABI()); err != nil {
 		if !p.Degrade {
 			return nil, err
 		}
@@ -81,23 +83,22 @@ func Confine(p isolation.Plan, env []string) ([]string, error) {
 	return proc.SetEnv(env, map[string]string{"TMPDIR": own}), nil
 }
 
-// The versions of Landlock's interface from which on it has what an isolation needs (landlock(7)).
-const (
-	abiFiles   = 3 // files, and moving and truncating them
-	abiPorts   = 4 // TCP ports
-	abiSignals = 6 // signals and abstract sockets
-)
+// parts are what an isolation needs of Landlock, and the versions of its interface from which on the kernel has it (landlock(7)).
+var parts = []struct {
+	abi  int
+	what string
+}{{3, "all changes of files"}, {4, "TCP ports"}, {6, "signals and abstract sockets"}}
 
-// judge says what the kernel lacks for a plan, nil for nothing. A user of its own needs no scope of signals.
-func judge(p isolation.Plan, abi int) error {
+// judge says what the Landlock of a kernel lacks, nil for nothing.
+func judge(abi int) error {
 	const next = "; start the container on a newer kernel, or set isolation.missing to degrade"
-	switch {
-	case abi == 0:
+	if abi == 0 {
 		return errors.New("the kernel has no Landlock, or the container's seccomp profile forbids it" + next)
-	case abi < abiFiles:
-		return fmt.Errorf("the Landlock of this kernel (ABI %d) does not confine all changes of files (ABI %d)%s", abi, abiFiles, next)
-	case abi < abiSignals && !p.User:
-		return fmt.Errorf("the Landlock of this kernel (ABI %d) does not confine signals (ABI %d)%s, or isolation to user", abi, abiSignals, next)
+	}
+	for _, part := range parts {
+		if abi < part.abi {
+			return fmt.Errorf("the Landlock of this kernel (ABI %d) does not confine %s (ABI %d)%s", abi, part.what, part.abi, next)
+		}
 	}
 	return nil
 }
@@ -133,11 +134,19 @@ func restrict(p isolation.Plan, temporary string) error {
 	if err := hidden.image("/", func(path string) { rules = append(rules, readable(path)) }); err != nil {
 		return err
 	}
-	for _, path := range p.Share {
-		rules = append(rules, writable(path))
-	}
-	for _, path := range p.Read {
-		rules = append(rules, readable(path))
+	for _, list := range []struct {
+		paths []string
+		rule  func(...string) landlock.Rule
+	}{{p.Share, writable}, {p.Read, readable}} {
+		for _, path := range list.paths {
+			path, err := pin(path, slices.Concat(p.Hide, p.Share))
+			if err != nil {
+				return err
+			}
+			if path != "" {
+				rules = append(rules, list.rule(path))
+			}
+		}
 	}
 	for _, port := range p.Ports {
 		rules = append(rules, landlock.BindTCP(uint16(port)))
@@ -146,6 +155,30 @@ func restrict(p isolation.Plan, temporary string) error {
 		return fmt.Errorf("cannot confine it by Landlock: %w", err)
 	}
 	return nil
+}
+
+// pin returns a name for a shared path, "" if it is missing. In places that profiles can write to, it is the name of what is there now: a link
+// could lead to another profile, and is refused.
+func pin(path string, places []string) (string, error) {
+	for _, place := range places {
+		if path == place || !beneath(path, place) {
+			continue
+		}
+		real, err := filepath.EvalSymlinks(place)
+		if err != nil {
+			continue
+		}
+		how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+		fd, err := unix.Openat2(unix.AT_FDCWD, real+strings.TrimPrefix(path, place), &how) // open until it becomes the command
+		switch {
+		case errors.Is(err, unix.ELOOP):
+			return "", fmt.Errorf("cannot share %s: there is a link in it; share the place that the link leads to", path)
+		case err != nil:
+			return "", nil //nolint:nilerr // what is missing is not shared
+		}
+		return fmt.Sprintf("/proc/self/fd/%d", fd), nil
+	}
+	return path, nil
 }
 
 // isFile reports whether a path leads to something else than a directory. The rights of directories are refused for it.

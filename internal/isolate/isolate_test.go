@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 func isolated(t *testing.T, p isolation.Plan, script string) string {
 	t.Helper()
 	testkit.NeedRoot(t)
-	if isolation.LandlockABI() < abiSignals {
-		testkit.Cannot(t, "the kernel's Landlock does not confine signals")
+	if judge(isolation.LandlockABI()) != nil {
+		testkit.Cannot(t, "the kernel's Landlock lacks a part")
 	}
 	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-t-12321") }) // of the command
 	cmd := exec.Command("/proc/self/exe")
@@ -87,6 +87,23 @@ ln ../other/f l && echo linked; mv f ../shared/f && echo moved; ls .. && echo li
 	}
 }
 
+func TestALinkInThePlaceOfASharedDirectoryLeadsToNoOtherProfile(t *testing.T) {
+	dir := place(t, "own", "other", "shared")
+	for link, to := range map[string]string{"shared/out": "../other"} {
+		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := isolation.Plan{Name: "t", Home: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Read: []string{dir + "/shared/out", dir + "/shared/none"}}
+	if out := isolated(t, p, "cat "+dir+"/other/f"); !strings.Contains(out, "there is a link in it") || strings.Contains(out, "text of other") {
+		t.Errorf("%s", out)
+	}
+	p.Read = []string{dir + "/shared/f", dir + "/shared/none"}
+	if out := isolated(t, p, "cat "+dir+"/own/f "+dir+"/shared/f"); !strings.Contains(out, "text of own\ntext of shared") {
+		t.Errorf("%s", out)
+	}
+}
+
 func TestAnIsolatedCommandGetsNoNamespaceNoTraceAndNoSignalOutside(t *testing.T) {
 	dir := place(t, "own")
 	outside := exec.Command("sleep", "60")
@@ -116,22 +133,12 @@ func TestAProgramThatIsNotThereHasTheCodeOfAShell(t *testing.T) {
 }
 
 func TestWhatTheKernelLacksIsRefusedInWords(t *testing.T) {
-	for _, c := range []struct {
-		abi  int
-		user bool
-		want string
-	}{
-		{0, false, "has no Landlock"},
-		{0, true, "has no Landlock"},
-		{2, true, "does not confine all changes of files"},
-		{5, false, "does not confine signals"},
-		{5, true, ""},
-		{6, false, ""},
-		{9, false, ""},
+	for abi, want := range map[int]string{
+		0: "has no Landlock", 2: "does not confine all changes of files", 3: "does not confine TCP ports", 5: "does not confine signals and abstract sockets", 6: "", 9: "",
 	} {
-		err := judge(isolation.Plan{User: c.user}, c.abi)
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("ABI %d, user %v: %v", c.abi, c.user, err)
+		err := judge(abi)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("ABI %d: %v", abi, err)
 		}
 	}
 }
@@ -173,6 +180,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 		"read": {unix.SYS_READ, nil, true}, "execve": {unix.SYS_EXECVE, nil, true}, "clone of a thread": {unix.SYS_CLONE, []uint32{unix.CLONE_VM | unix.CLONE_THREAD}, true},
 		"clone of a user namespace": {unix.SYS_CLONE, []uint32{unix.CLONE_NEWUSER}, false}, "clone3": {unix.SYS_CLONE3, nil, false},
 		"TCP": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP}, true}, "multipath TCP": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP}, false},
+		"SMC": {unix.SYS_SOCKET, []uint32{unix.AF_SMC, unix.SOCK_STREAM, 0}, false}, "SMC of the Internet": {unix.SYS_SOCKET, []uint32{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SMC}, false},
 		"limits of its own": {unix.SYS_PRLIMIT64, []uint32{0}, true}, "limits of another process": {unix.SYS_PRLIMIT64, []uint32{77}, false},
 		"priority of its own": {unix.SYS_SETPRIORITY, []uint32{unix.PRIO_PROCESS, 0}, true}, "priority of a user": {unix.SYS_SETPRIORITY, []uint32{unix.PRIO_USER, 0}, false},
 		"size of a terminal": {unix.SYS_IOCTL, []uint32{0, unix.TIOCGWINSZ}, true}, "typing into a terminal": {unix.SYS_IOCTL, []uint32{0, unix.TIOCSTI}, false},

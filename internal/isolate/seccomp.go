@@ -84,8 +84,11 @@ func filter() []bpf.Instruction {
 	program = append(program, when(unix.SYS_IOPRIO_SET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioprioUser, SkipTrue: 1}, unix.EPERM)...)
 	// TIOCSTI types into a terminal that another process may read.
 	program = append(program, when(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.TIOCSTI, SkipTrue: 1}, unix.EPERM)...)
-	// Landlock does not see which ports multipath TCP listens on. Programs fall back to TCP.
-	program = append(program, when(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_MPTCP, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
+	// Landlock does not see which ports multipath TCP and SMC listen on. Programs fall back to TCP.
+	for _, protocol := range []uint32{unix.IPPROTO_MPTCP, unix.IPPROTO_SMC} {
+		program = append(program, when(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocol, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
+	}
+	program = append(program, when(unix.SYS_SOCKET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.AF_SMC, SkipTrue: 1}, unix.EAFNOSUPPORT)...)
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 

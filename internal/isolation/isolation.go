@@ -25,7 +25,6 @@ type Plan struct {
 	Share   []string // paths that it may change besides its home, wherever they are
 	Read    []string // paths that it may read, likewise
 	Ports   []int    // TCP ports that it may listen on
-	User    bool     // it has a user of its own
 	Control bool     // it may use the control socket of PID 1
 	Refused string   // why the command does not start; "" for nothing
 	Degrade bool     // it starts with the parts of the isolation that the kernel has
@@ -51,7 +50,7 @@ func (p Plan) Argv(path string, command []string) []string {
 	for _, flag := range []struct {
 		word string
 		on   bool
-	}{{"user", p.User}, {"control", p.Control}, {"degrade", p.Degrade}} {
+	}{{"control", p.Control}, {"degrade", p.Degrade}} {
 		if flag.on {
 			argv = append(argv, flag.word)
 		}
@@ -85,8 +84,6 @@ func Parse(argv []string) (p Plan, command []string, err error) {
 				return p, nil, fmt.Errorf("cannot read the port %q: %w", value, err)
 			}
 			p.Ports = append(p.Ports, int(port))
-		case "user":
-			p.User = true
 		case "control":
 			p.Control = true
 		case "degrade":

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hinit/internal/config"
+	"hinit/internal/isolation"
 	"hinit/internal/proc"
 	"hinit/profiles"
 )
@@ -23,7 +24,7 @@ func compileMore(c config.Check, t *target) (looker, error) {
 		for i, word := range c.Command {
 			argv[i] = t.Expand(word)
 		}
-		spec := proc.Spec{Argv: argv, Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits}
+		spec := proc.Spec{Argv: isolation.Instead(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits}
 		spec.Setup.NoNewPrivs = t.Spec.Setup.NoNewPrivs
 		return &execLook{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}, nil
 	case config.CheckLog:

@@ -29,6 +29,7 @@ type Setup struct {
 	EnvFiles   []string // absolute paths of files of variables; a missing one is no error where the path follows a "-"
 	Keep       []string // variables that no file of these changes
 	OwnFiles   bool     // EnvFiles that anybody but root and the command's user can change are refused; root always refuses them
+	NoLinks    bool     // EnvFiles that a link of another user than root leads to are refused
 }
 
 // The classes of [Setup].IOClass.
@@ -52,7 +53,7 @@ func (s *Setup) none() bool { return s.same(&Setup{}) }
 
 func (s *Setup) same(o *Setup) bool {
 	return s.Nice == o.Nice && s.IOClass == o.IOClass && s.IOLevel == o.IOLevel && s.CPUs == o.CPUs && s.Umask == o.Umask &&
-		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.Keep, o.Keep) && s.OwnFiles == o.OwnFiles
+		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.Keep, o.Keep) && s.OwnFiles == o.OwnFiles && s.NoLinks == o.NoLinks
 }
 
 // The words by which a Setup is told to the program that applies it.
@@ -68,6 +69,7 @@ const (
 	wordDir   = "dir="
 	wordBound = "bound="
 	wordOwn   = "own_files="
+	wordLinks = "no_links="
 )
 
 // words are what the program behind LimitsName does for a spec, in this order.
@@ -100,6 +102,7 @@ func (s Spec) words() (words []string) {
 		}
 	}
 	add(len(own.EnvFiles) > 0 && own.OwnFiles, wordOwn, "1")
+	add(len(own.EnvFiles) > 0 && own.NoLinks, wordLinks, "1")
 	add(own.NoNewPrivs, wordNNP, "1")
 	return words
 }
@@ -199,7 +202,10 @@ func (p *pending) apply(word string) error {
 		p.keep = append(p.keep, value)
 		return nil
 	case wordOwn:
-		p.ownFiles = true
+		p.judge.own = true
+		return nil
+	case wordLinks:
+		p.judge.noLinks = true
 		return nil
 	case wordNNP:
 		p.noNewPrivs = true
@@ -215,8 +221,9 @@ func (p *pending) apply(word string) error {
 
 // pending is what the words say that is done after all of them are read.
 type pending struct {
-	files, keep          []string
-	ownFiles, noNewPrivs bool
+	files, keep []string
+	judge       envJudge
+	noNewPrivs  bool
 }
 
 // become makes this process another user's. The words are its uid, its gid and its groups.
@@ -259,7 +266,7 @@ func environ(env []string, p *pending) ([]string, error) {
 	set := make(map[string]string)
 	for _, file := range p.files {
 		path, optional := strings.CutPrefix(file, "-")
-		vars, err := variablesOf(path, p.ownFiles)
+		vars, err := variablesOf(path, p.judge)
 		switch {
 		case optional && errors.Is(err, unix.ENOENT):
 			continue
@@ -279,13 +286,14 @@ func environ(env []string, p *pending) ([]string, error) {
 
 // variablesOf returns the variables of a file. Each file of a directory, such as a mounted Secret, is a variable of the file's name. Files
 // that can't have the name of a variable are left out.
-func variablesOf(path string, own bool) ([]dotenv.Var, error) {
+func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
-		text, err := readEnvFile(path, own)
+		text, err := readEnvFile(path, judge)
 		return dotenv.Parse(text), err
 	}
-	if doubt, err := trust.Look(path, envJudge(own)); err != nil || doubt != nil {
-		return nil, errors.Join(err, disbelief(doubt))
+	doubt, err := trust.Look(path, judge.of())
+	if err = errors.Join(err, judge.disbelief(doubt)); err != nil {
+		return nil, err
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -296,7 +304,7 @@ func variablesOf(path string, own bool) ([]dotenv.Var, error) {
 		if strings.Trim(e.Name(), variableLetters) != "" {
 			continue
 		}
-		text, err := readEnvFile(filepath.Join(path, e.Name()), own)
+		text, err := readEnvFile(filepath.Join(path, e.Name()), judge)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", e.Name(), err)
 		}
@@ -307,15 +315,15 @@ func variablesOf(path string, own bool) ([]dotenv.Var, error) {
 
 // readEnvFile reads a file of variables as the user that this process is. Root, and with own any other user, refuses a file that
 // another user can change: LD_PRELOAD in it would be that user's command.
-func readEnvFile(path string, own bool) (string, error) {
-	fd, doubt, err := trust.Open(filepath.Clean(path), envJudge(own))
+func readEnvFile(path string, judge envJudge) (string, error) {
+	fd, doubt, err := trust.Open(filepath.Clean(path), judge.of())
 	if err != nil {
 		return "", err
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	if doubt != nil {
-		return "", disbelief(doubt)
+	if err := judge.disbelief(doubt); err != nil {
+		return "", err
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
 	if err == nil && len(text) > maxEnvFile {
@@ -324,17 +332,27 @@ func readEnvFile(path string, own bool) (string, error) {
 	return string(text), err
 }
 
-// envJudge doubts a path that another user can change, where this process must not follow another user.
-func envJudge(own bool) trust.Judge {
-	if uid := os.Geteuid(); own || uid == 0 {
+// envJudge says which files of variables are refused, see [Setup].
+type envJudge struct{ own, noLinks bool }
+
+// of doubts a path that another user can change, where this process must not follow another user.
+func (j envJudge) of() trust.Judge {
+	switch uid := os.Geteuid(); {
+	case j.own || uid == 0:
 		return trust.OwnedBy(uint32(uid))
+	case j.noLinks:
+		return trust.RootOnly
 	}
 	return nil
 }
 
-func disbelief(doubt *trust.Doubt) error {
-	if doubt == nil {
+func (j envJudge) disbelief(doubt *trust.Doubt) error {
+	linksOnly := j.noLinks && !j.own && os.Geteuid() != 0
+	switch {
+	case doubt == nil, linksOnly && !doubt.Link:
 		return nil
+	case linksOnly:
+		return fmt.Errorf("a link leads to it, and others than root can change %s; put the file itself there", doubt.Path)
 	}
 	return fmt.Errorf("uid %d can't believe it: %s, or keep the file where only root can write", os.Geteuid(), doubt)
 }

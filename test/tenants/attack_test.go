@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/pty"
 )
 
 // field is what an attack aims at.
@@ -37,7 +38,8 @@ type attack struct {
 }
 
 // openInFiles are the attacks that isolation: files leaves open. Landlock does not confine connections to Unix sockets below ABI 9.
-var openInFiles = []string{"connect to its Unix socket"}
+// Nor does it confine changes of modes and times, watches and terminals: all profiles need some of each, and have one user.
+var openInFiles = []string{"connect to its Unix socket", "change the mode of its .env", "change the times of its .env", "watch its home", "open its terminal"}
 
 var attacks = []attack{
 	{"read its .env", true, func(f field) error { return read(f.b + "/.env") }},
@@ -48,6 +50,27 @@ var attacks = []attack{
 	}},
 	{"read its .env by a hard link", true, func(f field) error {
 		return errors.Join(os.Link(f.b+"/.env", f.home+"/hard"), read(f.home+"/hard"))
+	}},
+	{"change the mode of its .env", true, func(f field) error { return os.Chmod(f.b+"/.env", 0o600) }},
+	{"change the times of its .env", true, func(f field) error { return os.Chtimes(f.b+"/.env", time.Now(), time.Now()) }},
+	{"watch its home", true, func(f field) error {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if err == nil {
+			defer unix.Close(fd)
+			_, err = unix.InotifyAddWatch(fd, f.b, unix.IN_ALL_EVENTS)
+		}
+		return err
+	}},
+	{"open its terminal", true, func(field) error {
+		err := errors.New("there is none")
+		terminals, _ := filepath.Glob("/dev/pts/[0-9]*")
+		for _, path := range terminals {
+			var fd int
+			if fd, err = unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0); err == nil {
+				return unix.Close(fd)
+			}
+		}
+		return err
 	}},
 	{"move its home away", true, func(f field) error {
 		return errors.Join(os.Rename(f.b, f.b+".moved"), os.Rename(f.b+".moved", f.b))
@@ -253,8 +276,10 @@ func victim() {
 	_, errSocket := net.Listen("unix", home+"/socket")
 	_, errAbstract := net.Listen("unix", "@victim-"+filepath.Base(dir))
 	_, errPort := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(victimPort))
+	near, _, errTerminal := pty.Open()
+	defer near.Close()
 	fmt.Println("victim:", errors.Join(
-		errSocket, errAbstract, errPort, unix.Mkfifo(home+"/fifo", 0o600), os.WriteFile(secret, []byte("x"), 0o600), os.WriteFile(home+"/ready", nil, 0o600),
+		errTerminal, errSocket, errAbstract, errPort, unix.Mkfifo(home+"/fifo", 0o600), os.WriteFile(secret, []byte("x"), 0o600), os.WriteFile(home+"/ready", nil, 0o600),
 	))
 	untilStopped()
 }

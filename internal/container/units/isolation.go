@@ -31,7 +31,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		return
 	}
 	plan := isolation.Plan{
-		Name: p.Name, Home: p.Home, Ports: own.Ports, User: own.Mode == config.IsolationUser, Control: own.Control, Degrade: own.Missing == config.MissingDegrade,
+		Name: p.Name, Home: p.Home, Ports: own.Ports, Control: own.Control, Degrade: own.Missing == config.MissingDegrade,
 		Hide: append(m.agentPlaces(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir),
 	}
 	if cfg.Path != "" {
@@ -47,10 +47,11 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 			plan.Share = append(plan.Share, filepath.Clean(path))
 		}
 	}
-	if plan.User {
+	if own.Mode == config.IsolationUser {
 		spec.Cred, plan.Refused = m.tenant(cfg, p)
 	}
 	spec.Argv = plan.Argv(isolator(), spec.Argv)
+	spec.Setup.NoLinks = true // files of variables are read before the process is confined
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
 	}

@@ -23,6 +23,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/isolation"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -166,6 +167,9 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 	}
 	m.isolate(cfg, p, &spec)
+	if len(policy.StopCommand) > 0 {
+		policy.StopCommand = isolation.Instead(spec.Argv, policy.StopCommand)
+	}
 	return supervisor.Unit{
 		Name: profiles.SlotName(p.Name), Profile: p.Name, Group: own.Operation.Group, Kind: supervisor.KindGateway, Policy: policy, Spec: spec,
 		Log: cfg.Logs.Dir + "/" + p.Name + "/current",
