@@ -75,7 +75,7 @@ func makeGroups() error {
 func removeGroups() {
 	for range 50 {
 		left := false
-		for _, h := range hierarchies() {
+		for _, h := range append(hierarchies(), groupsRoot+"/unified") { // runc makes groups there too
 			var dirs []string
 			_ = filepath.WalkDir(filepath.Join(h, group), func(path string, d fs.DirEntry, err error) error {
 				if err == nil && d.IsDir() {
