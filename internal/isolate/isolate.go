@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/isolation"
@@ -61,9 +62,6 @@ func Confine(p isolation.Plan, env []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := restrict(p, own); err != nil {
-		return nil, err
-	}
 	// The user is not root's any more, so that there are capabilities only where the container gives some to everybody.
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
 		return nil, fmt.Errorf("cannot drop the capabilities: %w", err)
@@ -74,6 +72,9 @@ func Confine(p isolation.Plan, env []string) ([]string, error) {
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("cannot set no_new_privs: %w", err)
+	}
+	if err := restrict(p, own); err != nil {
+		return nil, err
 	}
 	if err := seal(p.Control); err != nil && !p.Degrade {
 		return nil, err
@@ -131,9 +132,11 @@ func restrict(p isolation.Plan, temporary string) error {
 		landlock.RWFiles("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx").WithIoctlDev().IgnoreIfMissing(),
 		landlock.BindTCP(0), // the kernel chooses one that is free
 	}
-	if err := hidden.image("/", func(path string) { rules = append(rules, readable(path)) }); err != nil {
+	dirs, files, err := hidden.image("/")
+	if err != nil {
 		return err
 	}
+	rules = append(rules, landlock.RODirs(dirs...).WithResolveUnix().IgnoreIfMissing(), landlock.ROFiles(files...).WithResolveUnix().IgnoreIfMissing())
 	for _, list := range []struct {
 		paths []string
 		rule  func(...string) landlock.Rule
@@ -151,7 +154,13 @@ func restrict(p isolation.Plan, temporary string) error {
 	for _, port := range p.Ports {
 		rules = append(rules, landlock.BindTCP(uint16(port)))
 	}
-	if err := confinement.BestEffort().Restrict(rules...); err != nil {
+	// The library's own Restrict stops all threads of the program, for each of two system calls. execve(2) keeps only this thread.
+	ruleset, flags, err := confinement.BestEffort().NewRulesetFD(rules...)
+	if err == nil && ruleset >= 0 {
+		err = ll.LandlockRestrictSelf(ruleset, flags)
+		_ = unix.Close(ruleset)
+	}
+	if err != nil {
 		return fmt.Errorf("cannot confine it by Landlock: %w", err)
 	}
 	return nil

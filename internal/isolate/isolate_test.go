@@ -125,6 +125,27 @@ sh -c 'kill -TERM $$; sleep 5' ; sleep 5 & kill $! && echo own-signal; grep Secc
 	}
 }
 
+func TestAnIsolatedCommandOpensTheDevicesOfAllProgramsOnly(t *testing.T) {
+	dir := place(t, "own")
+	other, err := os.CreateTemp("/dev", "hinit-test-")
+	if err != nil {
+		testkit.Cannot(t, "cannot make a file in /dev: "+err.Error())
+	}
+	defer func() { _ = os.Remove(other.Name()) }()
+	if err := other.Chmod(0o666); err != nil {
+		t.Fatal(err)
+	}
+	plan := isolation.Plan{Name: "t", Home: dir + "/own"}
+	script := `head -c1 /dev/zero >/dev/null && head -c1 /dev/urandom >/dev/null && echo opened-devices; cat ` + other.Name() + ` && echo opened-other`
+	if out := isolated(t, plan, script); !strings.Contains(out, "opened-devices") || strings.Contains(out, "opened-other") {
+		t.Errorf("%s", out)
+	}
+	plan.Share = []string{other.Name()}
+	if out := isolated(t, plan, script); !strings.Contains(out, "opened-other") {
+		t.Errorf("a device that is shared:\n%s", out)
+	}
+}
+
 func TestAProgramThatIsNotThereHasTheCodeOfAShell(t *testing.T) {
 	dir := place(t, "own")
 	if out := isolated(t, isolation.Plan{Name: "t", Home: dir + "/own"}, "exec /no/such/program"); !strings.Contains(out, "not found") {
@@ -204,12 +225,15 @@ func TestAMountIsNoPartOfTheImage(t *testing.T) {
 	if err := os.Symlink(dir+"/elsewhere", dir+"/image/link"); err != nil {
 		t.Fatal(err)
 	}
-	var found []string
-	hidden := places{dir + "/image/data/x", dir + "/image/etc"}
-	if err := hidden.image(dir+"/image", func(path string) { found = append(found, path) }); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "image/file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{dir + "/image/bin"}; !slices.Equal(found, want) {
+	hidden := places{dir + "/image/data/x", dir + "/image/etc"}
+	dirs, files, err := hidden.image(dir + "/image")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, want := slices.Concat(dirs, files), []string{dir + "/image/bin", dir + "/image/file"}; !slices.Equal(found, want) {
 		t.Errorf("found %q, want %q", found, want)
 	}
 	if got := unescape(`/a\040b\134c`); got != `/a b\c` {

@@ -24,11 +24,9 @@ var confinement = landlock.Config{
 	Scoped:           ll.ScopeAbstractUnixSocket | ll.ScopeSignal,
 }
 
-// shared are the places of a container that all its users write to, or that have files of other programs.
-var shared = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev/shm", "/dev/mqueue", "/root", "/proc", "/sys"}
-
-// kernelMounts have files of the kernel only, in every container.
-var kernelMounts = []string{"/", "/dev", "/dev/pts"}
+// shared are the places of a container that all its users write to, or that have files of other programs. The devices that every program
+// needs are in the rules by name.
+var shared = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
 // places are files and directories that are not part of the image.
 type places []string
@@ -43,7 +41,7 @@ func hiddenPlaces(more []string) (places, error) {
 	all := slices.Concat(more, shared)
 	for line := range strings.Lines(string(text)) {
 		if fields := strings.Fields(line); len(fields) > 4 {
-			if path := unescape(fields[4]); !slices.Contains(kernelMounts, path) && !isFile(path) {
+			if path := unescape(fields[4]); path != "/" && !isFile(path) {
 				all = append(all, path)
 			}
 		}
@@ -64,24 +62,28 @@ func unescape(path string) string {
 	return path
 }
 
-// image calls found with the largest files and directories beneath dir that have no hidden place in them. Links lead to a place that is
+// image returns the largest directories, and the other files, beneath dir that have no hidden place in them. Links lead to a place that is
 // found by its own name, or is hidden.
-func (p places) image(dir string, found func(path string)) error {
+func (p places) image(dir string) (dirs, files []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("cannot list the image: %w", err)
+		return nil, nil, fmt.Errorf("cannot list the image: %w", err)
 	}
 	for _, entry := range entries {
 		path := filepath.Join(dir, entry.Name())
 		switch {
 		case entry.Type()&fs.ModeSymlink != 0, slices.Contains(p, path):
 		case slices.ContainsFunc(p, func(hidden string) bool { return beneath(hidden, path) }):
-			if err := p.image(path, found); err != nil && !errors.Is(err, fs.ErrPermission) {
-				return err
+			moreDirs, moreFiles, err := p.image(path)
+			if err != nil && !errors.Is(err, fs.ErrPermission) {
+				return nil, nil, err
 			}
+			dirs, files = append(dirs, moreDirs...), append(files, moreFiles...)
+		case entry.IsDir():
+			dirs = append(dirs, path)
 		default:
-			found(path)
+			files = append(files, path)
 		}
 	}
-	return nil
+	return dirs, files, nil
 }
