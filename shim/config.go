@@ -9,8 +9,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxConfig is more than a path and a user name need.
-const maxConfig = 8 << 10
+// maxConfig is more than the names of a thousand profiles need.
+const maxConfig = 64 << 10
 
 // configure takes target and user from the configuration file. A missing file is fine; on error nothing is taken.
 func (o *options) configure() error {

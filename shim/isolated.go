@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"errors"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -10,18 +11,18 @@ import (
 )
 
 // isolated reports whether a command is for a profile that PID 1 has isolated. A command that only gives orders to gateways reads no file of a
-// profile, and is the agent's.
-func (o *options) isolated(argv []string) bool {
+// profile, and is the agent's. A list that can't be read is an error.
+func (o *options) isolated(argv []string) (bool, error) {
 	profile := profileOf(argv[min(1, len(argv)):])
 	if _, order := agentuser.ParseLifecycle(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {
-		return false
+		return false, nil
 	}
 	text, err := readTrusted(o.root + "/run/hinit/" + account.Isolated)
-	if err != nil {
-		return false // nothing is isolated
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil // nothing is isolated
 	}
 	has := func(line string) bool { return strings.Contains("\n"+text, "\n"+line+"\n") }
-	return has(profile) || has("*") && !has("-"+profile)
+	return has(profile) || has("*") && !has("-"+profile), err
 }
 
 // profileOf returns the profile that the words behind the agent's name choose, "" for none. The words behind "--" are no flags.

@@ -24,6 +24,11 @@ func TestACommandForAnIsolatedProfileIsIsolated(t *testing.T) {
 	write(t, i.dir+"/run/hinit/isolated", "*\n-b\n", 0o644)
 	finish(t, i.command("-p", "a", "chat")).want(t, 0, isolated("a", "-p a chat"), "")
 	finish(t, i.command("-p", "b", "chat")).want(t, 0, dropped, "")
+	must(t, os.Chmod(i.dir+"/run/hinit/isolated", 0o666))
+	if r := finish(t, i.command("-p", "a", "chat")); r.code != exitRefused {
+		t.Errorf("with a list that others can change it runs: %+v", r)
+	}
+	must(t, os.Chmod(i.dir+"/run/hinit/isolated", 0o644))
 	must(t, os.Remove(i.native))
 	if r := finish(t, i.command("-p", "a", "chat")); r.code != exitRefused {
 		t.Errorf("without hinit it runs: %+v", r)

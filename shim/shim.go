@@ -100,11 +100,13 @@ func run(argv, env []string, o options) int {
 	}
 	raiseOOMScore("/proc/1/oom_score_adj", "/proc/self/oom_score_adj")
 	if os.Geteuid() == 0 && !truthy(lookupEnv(env, optOutEnv)) {
-		if o.isolated(argv) {
-			if err := o.becomeTenant(argv, env); err != nil {
-				say("refusing to run " + o.target + " without the isolation of its profile: " + err.Error())
-				return exitRefused
-			}
+		isolated, err := o.isolated(argv)
+		if isolated {
+			err = o.becomeTenant(argv, env)
+		}
+		if err != nil {
+			say("refusing to run " + o.target + " without the isolation of its profile: " + err.Error())
+			return exitRefused
 		}
 		// Credentials belong to a thread in Linux, and Go's own Setuid changes all of them one by one. Here only this thread
 		// changes: execve(2) ends all other threads, and the new program takes the credentials of the thread that called it.

@@ -80,10 +80,10 @@ func isolatedText(cfg *config.Config) string {
 		text.WriteString("*\n-default\n")
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Profiles.Own)) {
-		switch on := cfg.IsolationOf(name).On(); {
-		case on:
+		switch on, all := cfg.IsolationOf(name).On(), cfg.Isolation.On(); {
+		case on && !all:
 			text.WriteString(name + "\n")
-		case cfg.Isolation.On():
+		case all && !on:
 			text.WriteString("-" + name + "\n")
 		}
 	}

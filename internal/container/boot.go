@@ -95,14 +95,26 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		path = cfg.Control.Socket
 	}
 	step := b.c.stage.Measure("control", func() error {
-		err := b.c.control.OpenAt(path)
-		if dir := b.c.control.Dir(); dir != "" && b.c.agent.Cred != nil {
-			err = errors.Join(err, b.c.agent.Publish(dir, cfg))
-		}
-		return err
+		return errors.Join(b.c.control.OpenAt(path), b.c.publish(cfg))
 	})
 	step.Beside = true
 	b.c.boot.Insert(0, step) // it was the first to begin
+}
+
+// publish tells the exec shim what it has to know of the agent and of isolated profiles.
+func (c *container) publish(cfg *config.Config) error {
+	if dir := c.control.Dir(); dir != "" && c.agent.Cred != nil {
+		return c.agent.Publish(dir, cfg)
+	}
+	return nil
+}
+
+// change has a new configuration in force from now on.
+func (c *container) change(cfg *config.Config) {
+	c.cfg.Store(cfg)
+	if err := c.publish(cfg); err != nil {
+		c.Say("reload: cannot tell the exec shim which profiles are isolated: %v; restart the container — continuing", err)
+	}
 }
 
 // openS6 makes the directories of s6, where this container answers as s6.

@@ -122,7 +122,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
 		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.holder.Check() }, Plain: route.Plain,
-		Serves: func() bool { return c.holder.Serves() }, Change: c.cfg.Store,
+		Serves: func() bool { return c.holder.Serves() }, Change: c.change,
 		Remembers: route.HasProfiles(), Doubt: func(err error) { agents.Warn("%v", err) },
 	})
 	c.holder = leaseholder.New(leaseholder.Host{
