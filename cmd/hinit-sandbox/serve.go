@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -13,9 +14,11 @@ import (
 
 	"hinit/internal/account"
 	"hinit/internal/cmdline"
+	"hinit/internal/config"
 	"hinit/internal/control"
 	"hinit/internal/fsutil"
 	"hinit/internal/pause"
+	"hinit/internal/proc"
 	"hinit/sandbox"
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/policy"
@@ -93,7 +96,7 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 	if err != nil {
 		return err
 	}
-	server := &daemon.Server{Handle: h.handle, Allow: allowUser(agent), Most: most, MostOne: mostOne}
+	server := &daemon.Server{Handle: h.handle, Allow: allow(agent, isolates), Most: most, MostOne: mostOne}
 	root, err := h.gate.Ask(ctx, engine, set.policy)
 	if err != nil {
 		return err
@@ -155,8 +158,28 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 	}
 }
 
-// allowUser says who may ask: root, the user of this process and the agent's user.
-func allowUser(agent *account.User) func(daemon.Peer) bool {
-	self := uint32(os.Geteuid())
-	return func(p daemon.Peer) bool { return p.UID == 0 || p.UID == self || agent != nil && p.UID == agent.UID }
+// allow says why a caller may not ask: root, the user of this process and the agent's user may. A mount shows each file of the agent's, so
+// an isolated profile may not. isolates reports whether the configuration isolates any.
+func allow(agent *account.User, isolates func() bool) func(daemon.Peer) error {
+	self := os.Geteuid()
+	return func(p daemon.Peer) error {
+		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {
+			return fmt.Errorf("uid %d is not allowed to; only root and the agent's user are", p.UID)
+		}
+		if p.UID == 0 || p.PID == 0 { // 0 is a process outside of this PID namespace
+			return nil
+		}
+		own, err := proc.Confined(os.Getpid())
+		theirs, err2 := proc.Confined(p.PID)
+		if (err != nil || err2 != nil || theirs.Filters > own.Filters) && isolates() {
+			return errors.New("the isolation of this process keeps it from them; they can mount the files of all profiles")
+		}
+		return nil
+	}
+}
+
+// isolates reports whether the configuration isolates any profile. One that can't be read may.
+func isolates() bool {
+	cfg, err := config.Load(config.Options{})
+	return err != nil || cfg.Isolates()
 }

@@ -175,7 +175,7 @@ func TestDial(t *testing.T) {
 
 func TestWhoMayAsk(t *testing.T) {
 	ran := false
-	socket := start(t, &Server{Allow: func(Peer) bool { return false }, Handle: func(context.Context, Peer, Request, Streams) int {
+	socket := start(t, &Server{Allow: func(p Peer) error { return fmt.Errorf("uid %d is not allowed to", p.UID) }, Handle: func(context.Context, Peer, Request, Streams) int {
 		ran = true
 		return 0
 	}})

@@ -41,8 +41,8 @@ type Handler func(ctx context.Context, from Peer, req Request, streams Streams) 
 // Server answers connections.
 type Server struct {
 	Handle Handler
-	// Allow says whether a user may ask at all; nil allows everybody.
-	Allow func(Peer) bool
+	// Allow says why a caller may not ask at all, nil for one that may; a nil Allow allows everybody.
+	Allow func(Peer) error
 	// Most is how many requests may run at the same time, and MostOne how many of one user, root excepted.
 	Most, MostOne int
 
@@ -151,8 +151,10 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	defer done()
 	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // it is our own socket
 	c := mux.Accept(nc, func(mux.Hello) (hello mux.Hello) {
-		if s.Allow != nil && !s.Allow(from) {
-			hello.Code, hello.Refused = codeNotAllowed, fmt.Sprintf("cannot use the sandboxes: uid %d is not allowed to; only root and the agent's user are", from.UID)
+		if s.Allow != nil {
+			if err := s.Allow(from); err != nil {
+				hello.Code, hello.Refused = codeNotAllowed, fmt.Sprintf("cannot use the sandboxes: %v", err)
+			}
 		}
 		return hello
 	})

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"os/exec"
+	"testing"
+
+	"hinit/internal/account"
+	"hinit/internal/isolation"
+	"hinit/internal/testkit"
+	"hinit/sandbox/daemon"
+)
+
+// An isolated gateway mounted the home of another profile into a sandbox and read it there.
+func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
+	testkit.NeedRoot(t)
+	if isolation.LandlockABI() < 6 {
+		testkit.Cannot(t, "the kernel's Landlock lacks a part")
+	}
+	dir := t.TempDir()
+	if err := testkit.Build(dir, "hinit-isolate"); err != nil {
+		t.Fatal(err)
+	}
+	start := func(argv ...string) int {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		_, _ = out.Read(make([]byte, 1)) // it is the command now
+		return cmd.Process.Pid
+	}
+	command := []string{"/bin/sh", "-c", "echo; exec sleep 1000"}
+	t.Cleanup(func() { _ = exec.Command("rmdir", "/tmp/hinit-sandboxed-0").Run() })
+	isolated := start(isolation.Plan{Name: "sandboxed", Home: dir}.Argv(dir+"/"+isolation.Program, command)...)
+	plain := start(command...)
+	agent := &account.User{UID: 12321}
+	for _, c := range []struct {
+		pid      int
+		uid      uint32
+		isolates bool
+		may      bool
+	}{
+		{plain, 12321, true, true}, {isolated, 12321, true, false}, {isolated, 12321, false, true}, {plain, 12322, true, false}, {isolated, 0, true, true}, {1 << 30, 12321, true, false},
+	} {
+		err := allow(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid})
+		if (err == nil) != c.may {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
