@@ -51,8 +51,6 @@ func configPage() string {
 		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
 		case "@table":
 			table(&b, base, keys[base], mean, said)
-		case "@hooks":
-			defaultHooks(&b)
 		default:
 			b.WriteString(line)
 		}
@@ -158,22 +156,6 @@ func defaultOf(base string, k config.Key) string {
 		return ""
 	}
 	return text
-}
-
-// defaultHooks writes the hooks of the image the way they would stand in the file.
-func defaultHooks(b *strings.Builder) {
-	b.WriteString("The default, for a file with a list of its own:\n\n```yaml\nboot:\n  hooks:\n")
-	for _, k := range config.Keys()[""] {
-		hooks, _ := k.Value.(*[]config.Hook)
-		for i := 0; hooks != nil && i < len(*hooks); i++ {
-			h := (*hooks)[i]
-			fmt.Fprintf(b, "    - command: %s\n      if_exists: %s\n      inputs:\n", flow(&h.Command), flowWord(h.IfExists))
-			for _, p := range h.Inputs {
-				fmt.Fprintf(b, "        - %s\n", flowWord(p))
-			}
-		}
-	}
-	b.WriteString("```\n")
 }
 
 // flow writes the value at a schema pointer as YAML on one line.

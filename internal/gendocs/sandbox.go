@@ -91,7 +91,15 @@ host or of another container, and mounts of ` + "`/`" + ` and of an engine's soc
 func dockerTable() string {
 	var b strings.Builder
 	b.WriteString("| Command | Flags |\n|---|---|\n")
+	var run map[string]string
 	dockercli.Described(func(line string, flags map[string]string) {
+		if strings.HasPrefix(line, "docker run ") {
+			run = flags
+		}
+		if strings.HasPrefix(line, "docker create ") && len(flags)+1 == len(run) {
+			fmt.Fprintf(&b, "| `%s` | as `docker run`, without `--detach` |\n", line)
+			return
+		}
 		var cells []string
 		for _, long := range slices.Sorted(maps.Keys(flags)) {
 			cell := "`--" + long + "`"

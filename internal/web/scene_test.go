@@ -138,14 +138,12 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 		t.Errorf("groups without trouble have %v", got)
 	}
 	b.eval(`document.querySelector('details[data-key="payments"] summary b').click(); document.querySelector('details[data-key="support"] summary b').click(); 0`)
-	picture("groups")
 	b.size(2560, 1440)
 	b.open(s.url + "/")
 	b.until(`document.getElementById('live').textContent === 'live'`)
 	if gap := b.eval(`document.querySelector('#rows tbody').getBoundingClientRect().top - document.querySelector('#rows summary').getBoundingClientRect().bottom`); gap.(float64) > 3 {
 		t.Errorf("on a wall %v pixels are between a heading and its first row", gap)
 	}
-	picture("wall")
 	b.size(1280, 720)
 	b.eval(`localStorage.clear(); 0`)
 	b.open(s.url + "/")
@@ -174,7 +172,6 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	b.until(`document.querySelectorAll('#palette li').length > 40`)
 	b.call(nil, "Input.insertText", map[string]any{"text": "log pay-4"})
 	b.until(`document.querySelectorAll('#palette li').length === 1`)
-	picture("palette")
 	b.key("Enter", 13, 0)
 	b.until(`location.pathname === '/service/gateway-pay-4/log' && document.readyState === 'complete'`)
 
