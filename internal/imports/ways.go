@@ -18,7 +18,7 @@ var ways = rules{
 	{name: "unix_socket_path", why: "hinit has a control socket of its own, control.socket"},
 	{name: "ordered_shutdown", why: "hinit stops in the reverse order of needs always"},
 	{name: "pairing", why: "hinit has no remote access to pair for; its interface is the control socket"},
-	{name: "image|build", why: "is left out; the program has to be in the image that hinit is in"},
+	{name: "image|build", why: "left out; the program has to be in the image that hinit is in"},
 	{name: "ports|volumes|networks", why: "is for the engine; give it to the container that hinit is in"},
 	{name: "disable_dotenv", why: "env_file names the files that a service reads"},
 }
