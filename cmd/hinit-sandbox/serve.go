@@ -17,8 +17,8 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/control"
 	"hinit/internal/fsutil"
+	"hinit/internal/isolated"
 	"hinit/internal/pause"
-	"hinit/internal/proc"
 	"hinit/sandbox"
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/policy"
@@ -166,12 +166,7 @@ func allow(agent *account.User, isolates func() bool) func(daemon.Peer) error {
 		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {
 			return fmt.Errorf("uid %d is not allowed to; only root and the agent's user are", p.UID)
 		}
-		if p.UID == 0 || p.PID == 0 { // 0 is a process outside of this PID namespace
-			return nil
-		}
-		own, err := proc.Confined(os.Getpid())
-		theirs, err2 := proc.Confined(p.PID)
-		if (err != nil || err2 != nil || theirs.Filters > own.Filters) && isolates() {
+		if p.UID != 0 && p.PID != 0 && isolated.Process(p.PID) && isolates() { // 0 is a process outside of this PID namespace
 			return errors.New("the isolation of this process keeps it from them; they can mount the files of all profiles")
 		}
 		return nil

@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync"
 
 	"hinit/client"
+	"hinit/internal/account"
 	"hinit/internal/boot/lookup"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
@@ -33,6 +36,16 @@ func (h *hinit) client() (*client.Client, error) {
 		h.last = cl
 	}
 	return cl, err
+}
+
+// isolates reports whether that hinit has isolated profiles, by the list that it writes for the exec shim.
+func (h *hinit) isolates() bool {
+	cl, err := h.client()
+	if err != nil {
+		return false
+	}
+	info, err := os.Stat(filepath.Join(filepath.Dir(cl.Socket()), account.Isolated))
+	return err == nil && info.Size() > 0
 }
 
 // ask calls fn, and forgets a socket that does not answer.

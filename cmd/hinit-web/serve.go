@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"hinit/internal/cmdline"
+	"hinit/internal/isolated"
 	"hinit/internal/metrics"
 	"hinit/internal/web"
+	"hinit/sandbox/mux"
 )
 
 // usualAddress is where the page is unless it is told otherwise.
@@ -62,6 +64,10 @@ func serve(ctx context.Context, c *call) int {
 		}
 	}
 	h := &hinit{env: c.Env}
+	isolates := h.isolates()
+	if isolates && token == "" && !*open {
+		return c.Fail(cmdline.WrongUsage, "cannot %s: isolated profiles could read the logs of others on it, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read", doing)
+	}
 	collected, err := metrics.Handler(newCollector(ctx, h, *most))
 	if err != nil {
 		return c.Failed(doing, err)
@@ -80,9 +86,29 @@ func serve(ctx context.Context, c *call) int {
 			return c.Failed(doing, err)
 		}
 		defer l.Close()
+		if isolates && l.Addr().Network() == "unix" {
+			l = ownersOnly{l}
+		}
 		listeners = append(listeners, l)
 	}
 	return c.Failed(doing, serveAll(ctx, s, listeners, c))
+}
+
+// ownersOnly closes connections of isolated profiles to a Unix socket: they may have the same user as its owner.
+type ownersOnly struct{ net.Listener }
+
+// Accept waits for a connection of another process.
+func (o ownersOnly) Accept() (net.Conn, error) {
+	for {
+		c, err := o.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if peer, err := mux.Peer(c); err == nil && (peer.Uid == 0 || !isolated.Process(int(peer.Pid))) {
+			return c, nil
+		}
+		_ = c.Close() // it gets no answer
+	}
 }
 
 // serveAll serves until ctx ends or a listener fails.

@@ -50,7 +50,7 @@ var parts = []struct {
 	{"Clients ask", "The control socket, the command lines, and the programs that are clients of PID 1.", []string{
 		"internal/control", "client", "internal/cli", "internal/cmdline", "cmd/hinit-tools", "internal/agentcli", "cmd/hinit-shim", "shim",
 		"cmd/hinit-top", "internal/top", "cmd/hinit-web", "internal/web", "internal/metrics", "cmd/hinit-actions", "internal/actions",
-		"cmd/hinit-import", "internal/imports", "cmd/hinit-isolate", "internal/isolate", "internal/isolation",
+		"cmd/hinit-import", "internal/imports", "cmd/hinit-isolate", "internal/isolate", "internal/isolated", "internal/isolation",
 	}},
 	{"hinit answers as s6", "Slots in the scan directory, and the tools of s6.", []string{"internal/s6"}},
 	{"The task board", "A database that profiles share, and its dispatcher.", []string{"cmd/hinit-kanban", "kanban"}},

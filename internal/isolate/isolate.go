@@ -50,6 +50,9 @@ const refused78 = 78
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "[hinit] "+format+"\n", args...) }
 
+// webToken begins the variable with which a program controls all gateways on the status page.
+const webToken = "HINIT_WEB_TOKEN="
+
 // Confine isolates the calling thread, and returns the environment of what it executes. The goroutine stays on the thread.
 func Confine(p isolation.Plan, env []string) ([]string, error) {
 	if err := judge(isolation.LandlockABI()); err != nil {
@@ -81,6 +84,7 @@ func Confine(p isolation.Plan, env []string) ([]string, error) {
 	} else if err != nil {
 		say("%s is not isolated as configured: %v", p.Name, err)
 	}
+	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, webToken) })
 	return proc.SetEnv(env, map[string]string{"TMPDIR": own}), nil
 }
 
