@@ -173,9 +173,9 @@ func (p *pass) fail(t *tx, task Task, r release, blocks bool) {
 }
 
 // spawnFailed gives a claimed task back whose worker couldn't be started.
-func (p *pass) spawnFailed(task Task, review bool, why error) error {
+func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	text := why.Error()
-	ok, err := p.release(&watched{Task: task, review: review}, release{
+	ok, err := p.release(&watched{Task: task, from: from}, release{
 		event: "spawn_failed", outcome: "spawn_failed", why: text, counts: true,
 		payload: object{{"error", clip(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
 	})
@@ -260,7 +260,7 @@ func (p *pass) until(e attempt) int64 {
 
 // guard says why a ready task should not be started now, or nothing. Another attempt would hit the same wall, or repeat work that is
 // done. It clears itself by time only; an operator clears blocker_auth by unblocking or reassigning.
-func (p *pass) guard(task string, review bool) (string, error) {
+func (p *pass) guard(task string, from Status) (string, error) {
 	type state struct {
 		attempt
 		Failure string
@@ -279,7 +279,7 @@ func (p *pass) guard(task string, review bool) (string, error) {
 		return guardCooldown, nil
 	case waits:
 		return guardBackoff, nil
-	case review || s.Outcome == "rate_limited":
+	case from == Review || s.Outcome == "rate_limited":
 		return "", nil
 	case authTrouble.MatchString(s.Failure) && !strings.Contains(s.Failure, rateLimitedText):
 		return guardAuth, nil
@@ -306,10 +306,7 @@ func (p *pass) guarded(task, reason string) error {
 	if err != nil || said {
 		return err
 	}
-	return p.write(func(t *tx) error {
-		t.event(task, 0, "respawn_guarded", payload)
-		return nil
-	})
+	return p.write(func(t *tx) { t.event(task, 0, "respawn_guarded", payload) })
 }
 
 // Next is when a pass has work that no change of the board and no end of a worker announces. That is when a claim, a grace, a

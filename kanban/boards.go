@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,9 +128,7 @@ func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error
 		m = b.Meta(slug)
 	} else {
 		m.Slug, m.CreatedAt = slug, now.Unix()
-		if m.Name == "" {
-			m.Name = b.Meta(slug).Name
-		}
+		m.Name = cmp.Or(m.Name, b.Meta(slug).Name)
 		if err := b.save(m); err != nil {
 			return m, fmt.Errorf("cannot create board %s: %w", slug, err)
 		}
@@ -364,9 +363,7 @@ func (b *Boards) Paths(slug string) (Paths, error) {
 	if err != nil {
 		return Paths{}, err
 	}
-	if slug == "" {
-		slug = b.Current()
-	}
+	slug = cmp.Or(slug, b.Current())
 	dir := b.dir(slug)
 	p := Paths{Board: slug, Tip: filepath.Join(b.Root, ".scratch_tip_shown")}
 	if slug == DefaultBoard {

@@ -145,9 +145,9 @@ type release struct {
 func (p *pass) release(w *watched, r release) (ok bool, err error) {
 	blocked := false
 	w.settled = true
-	err = p.write(func(t *tx) error {
+	err = p.write(func(t *tx) {
 		condition := " WHERE id = ? AND status = ? AND claim_lock IS ? AND current_run_id IS ?"
-		args := append([]any{w.home()}, r.args...)
+		args := append([]any{w.from}, r.args...)
 		args = append(args, w.ID, w.Status, orNull(w.ClaimLock), orNull(w.CurrentRunID))
 		if r.unmoved {
 			condition, args = condition+" AND claim_expires IS ?", append(args, orNull(w.ClaimExpires))
@@ -155,7 +155,7 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 		ok = t.exec(`UPDATE tasks SET status = CASE status WHEN 'running' THEN ? ELSE status END, claim_lock = NULL, claim_expires = NULL,
 			worker_pid = NULL, current_run_id = NULL`+r.set+condition, args...) > 0
 		if !ok {
-			return nil
+			return
 		}
 		limit, _ := p.limitOf(w.Task, r)
 		if blocked = r.counts && w.ConsecutiveFailures+1 >= limit; blocked && r.event == "spawn_failed" {
@@ -167,7 +167,6 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 		if r.counts {
 			p.fail(t, w.Task, r, blocked)
 		}
-		return nil
 	})
 	if ok = ok && err == nil; ok && blocked {
 		p.res.AutoBlocked = append(p.res.AutoBlocked, w.ID)
@@ -220,12 +219,11 @@ func (p *pass) end(list []*watched, survives string, gone func(*watched, Termina
 		}
 		w.settled = true
 		expires := p.now + survivorDefers
-		errs = append(errs, p.write(func(t *tx) error {
+		errs = append(errs, p.write(func(t *tx) {
 			if t.extend(w.ID, w.ClaimLock, expires, "") {
 				t.event(w.ID, w.CurrentRunID, "reclaim_deferred",
 					object{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.info(end)...))
 			}
-			return nil
 		}))
 	}
 	return errors.Join(errs...)
@@ -234,7 +232,7 @@ func (p *pass) end(list []*watched, survives string, gone func(*watched, Termina
 func (p *pass) extend(w *watched) error {
 	was := w.ClaimExpires
 	w.ClaimExpires = p.now + p.Store.ttl(0)
-	return p.write(func(t *tx) error {
+	return p.write(func(t *tx) {
 		if t.extend(w.ID, w.ClaimLock, w.ClaimExpires, " AND claim_expires = ?", was) {
 			t.event(w.ID, w.CurrentRunID, "claim_extended", object{
 				{"reason", "pid_alive"},
@@ -245,7 +243,6 @@ func (p *pass) extend(w *watched) error {
 				{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
 			})
 		}
-		return nil
 	})
 }
 
@@ -302,7 +299,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	if err != nil {
 		return false, err
 	}
-	w := &watched{}
+	w := &watched{from: Ready}
 	for _, running := range p.watched {
 		if running.ID == id {
 			w = running

@@ -91,32 +91,24 @@ func ParseConfig(data []byte) (Config, []string, error) {
 	if err := yaml.Unmarshal(data, &file); err != nil {
 		return Config{}, nil, err
 	}
-	var values map[string]any
 	r := configReader{}
 	if file.Kanban.Kind != 0 {
-		if err := file.Kanban.Decode(&values); err != nil {
+		if err := file.Kanban.Decode(&r.values); err != nil {
 			r.warn("kanban", "a section with keys", file.Kanban.Value)
 		}
 	}
-	r.values = values
 	c := Config{
 		DispatchInGateway:       r.truth("dispatch_in_gateway", true),
 		Interval:                r.seconds("dispatch_interval_seconds", DefaultInterval, DefaultInterval),
 		MaxSpawn:                r.count("max_spawn", 1),
 		MaxInProgress:           r.count("max_in_progress", 1),
 		MaxInProgressPerProfile: r.count("max_in_progress_per_profile", 1),
-		FailureLimit:            DefaultFailureLimit,
+		FailureLimit:            *cmp.Or(r.count("failure_limit", 1), new(DefaultFailureLimit)),
 		StaleTimeout:            r.seconds("dispatch_stale_timeout_seconds", DefaultStaleTimeout, 0),
-		RotateBytes:             DefaultRotateBytes,
+		RotateBytes:             int64(*cmp.Or(r.count("worker_log_rotate_bytes", 1), new(DefaultRotateBytes))),
 		LogBackups:              r.count("worker_log_backup_count", 0),
 	}
 	c.Interval = c.interval()
-	if n := r.count("failure_limit", 1); n != nil {
-		c.FailureLimit = *n
-	}
-	if n := r.count("worker_log_rotate_bytes", 1); n != nil {
-		c.RotateBytes = int64(*n)
-	}
 	c.DefaultAssignee = value(&r, "default_assignee", "a profile's name", "", "", func(v any) (string, bool) {
 		who, is := v.(string)
 		return strings.TrimSpace(who), is

@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -82,9 +83,7 @@ func (s *Store) tidy(n *NewTask) error {
 		return err
 	}
 	n.Assignee = who
-	if n.WorkspaceKind == "" {
-		n.WorkspaceKind = Scratch
-	}
+	n.WorkspaceKind = cmp.Or(n.WorkspaceKind, Scratch)
 	if !slices.Contains([]string{Scratch, Worktree, Dir}, n.WorkspaceKind) {
 		return refuse("cannot create task: workspace kind %q is none of scratch, worktree, dir", n.WorkspaceKind)
 	}

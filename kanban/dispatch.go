@@ -71,10 +71,7 @@ func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) 
 }
 
 func (d *Dispatcher) procs() Processes {
-	if d.Procs == nil {
-		return kernel{}
-	}
-	return d.Procs
+	return cmp.Or[Processes](d.Procs, kernel{})
 }
 
 func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
@@ -87,7 +84,7 @@ func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = newResult()
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0), res: &res}
-	if d.holds != nil && !d.holds.on(d.Store.paths.TickLock()) {
+	if d.holds != nil && !isAt(d.holds.file, d.Store.paths.TickLock()) {
 		d.holds.Release()
 		d.holds, d.Store.holds = nil, nil
 		if _, err := d.Hold(); err != nil {
@@ -197,11 +194,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 		l.running[name]++
 	}
 	total := len(who)
-	most := p.Config.MaxSpawn
-	if opt.MaxSpawn != nil {
-		most = opt.MaxSpawn
-	}
-	if most != nil {
+	if most := cmp.Or(opt.MaxSpawn, p.Config.MaxSpawn); most != nil {
 		l.free = max(0, *most-total)
 	}
 	if limit := p.Config.MaxInProgress; limit != nil && *limit > 0 {
@@ -229,7 +222,7 @@ func (l *rowLoops) each(status Status) error {
 		if l.free == 0 {
 			return nil
 		}
-		if err := errors.Join(l.ctx.Err(), l.consider(r, status == Review)); err != nil {
+		if err := errors.Join(l.ctx.Err(), l.consider(r, status)); err != nil {
 			return err
 		}
 	}
@@ -252,8 +245,8 @@ func (l *rowLoops) isProfile(who string, ifUnknown bool) bool {
 }
 
 // consider starts a task if a profile may run it. A task in review has no default assignee and no cap per profile.
-func (l *rowLoops) consider(r row, review bool) error {
-	if r.Assignee == "" && !review && l.fallback != "" {
+func (l *rowLoops) consider(r row, from Status) error {
+	if r.Assignee == "" && from == Ready && l.fallback != "" {
 		if r.Assignee = l.fallback; !l.assignDefault(r) {
 			r.Assignee = ""
 		} else {
@@ -265,10 +258,10 @@ func (l *rowLoops) consider(r row, review bool) error {
 		l.res.SkippedUnassigned = append(l.res.SkippedUnassigned, r.ID)
 	case !l.isProfile(r.Assignee, false):
 		l.res.SkippedNonspawnable = append(l.res.SkippedNonspawnable, r.ID)
-	case !review && l.profile > 0 && l.running[r.Assignee] >= l.profile:
+	case from == Ready && l.profile > 0 && l.running[r.Assignee] >= l.profile:
 		l.res.SkippedCapped = append(l.res.SkippedCapped, Capped{r.ID, r.Assignee, l.running[r.Assignee]})
 	default:
-		return l.start(r, review)
+		return l.start(r, from)
 	}
 	return nil
 }
@@ -279,11 +272,10 @@ func (l *rowLoops) assignDefault(r row) bool {
 		return true
 	}
 	var mine bool
-	err := l.write(func(t *tx) error {
+	err := l.write(func(t *tx) {
 		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", r.Assignee, r.ID) > 0; mine {
 			t.event(r.ID, 0, "assigned", object{{"assignee", r.Assignee}, {"source", "kanban.default_assignee"}})
 		}
-		return nil
 	})
 	if err != nil {
 		l.log().Debug("cannot assign a task to the default profile", "task", r.ID, "error", err)
@@ -292,8 +284,8 @@ func (l *rowLoops) assignDefault(r row) bool {
 }
 
 // start claims a task and starts its worker.
-func (l *rowLoops) start(r row, review bool) error {
-	reason, err := l.guard(r.ID, review)
+func (l *rowLoops) start(r row, from Status) error {
+	reason, err := l.guard(r.ID, from)
 	if err != nil {
 		return err
 	}
@@ -309,16 +301,13 @@ func (l *rowLoops) start(r row, review bool) error {
 	if r.Again && !l.clear(r.ID) {
 		return nil
 	}
-	l.remember(entry{Lock: l.Store.Claimer()})                                                 // before the first claim, so that the claim of a dead dispatcher is recognised
-	claim := claimOptions{from: Ready, profile: r.Assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its cap
-	if review {
-		claim.from = Review
-	}
+	l.remember(entry{Lock: l.Store.Claimer()})                                                // before the first claim, so that the claim of a dead dispatcher is recognised
+	claim := claimOptions{from: from, profile: r.Assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its cap
 	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.ID, claim)
 	if err != nil || !won {
 		return err
 	}
-	started, err := l.run(task, review)
+	started, err := l.run(task, from)
 	if started {
 		l.res.Stuck--
 		l.took(r)

@@ -46,9 +46,6 @@ func TryLock(path string) (l *Lock, held bool, err error) {
 	return nil, false, &os.PathError{Op: "lock", Path: path, Err: err}
 }
 
-// on says whether the locked file is still the one at its path: who may write the directory may put another one there.
-func (l *Lock) on(path string) bool { return isAt(l.file, path) }
-
 // Release lets go of the lock. Closing the file would not do while a child that is being started has a copy of the descriptor.
 func (l *Lock) Release() {
 	_ = unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
@@ -87,7 +84,7 @@ func readRegular(path string) ([]byte, error) {
 	return data, err
 }
 
-// isAt reports whether an open file is still the one at a path.
+// isAt reports whether an open file is still the one at a path. A program that may write the directory may put another one there.
 func isAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	there, failed := os.Stat(path)
@@ -123,10 +120,7 @@ func (c Config) rotateBytes() int64 {
 }
 
 func (c Config) logBackups() int {
-	if c.LogBackups == nil || *c.LogBackups < 0 {
-		return DefaultLogBackups
-	}
-	return *c.LogBackups
+	return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0)
 }
 
 // rotate puts a log that has grown too large aside, and makes the directory of one that isn't there.

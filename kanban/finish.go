@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"regexp"
@@ -45,10 +46,7 @@ func (t *tx) handOver(task Task, e ending) (run int64) {
 // Complete finishes a task and promotes what waited for it. False: not in a status that can be completed, or another run's.
 // A [PhantomError] says that it named tasks that it didn't create; that is noted, and nothing else happens.
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
-	summary := c.Summary
-	if summary == "" {
-		summary = c.Result
-	}
+	summary := cmp.Or(c.Summary, c.Result)
 	var phantom *PhantomError
 	done, err = s.change(ctx, now, id, func(t *tx, task Task) error {
 		if c.Run != 0 && c.Run != task.CurrentRunID {

@@ -461,3 +461,9 @@ func dump(t *testing.T, s *Store, tables ...string) string {
 func newTestLog(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), nil))
 }
+
+// add writes the ledger with one more entry.
+func (l *ledger) add(e entry) error {
+	l.take(e)
+	return l.save()
+}

@@ -81,16 +81,13 @@ func (p *pass) withdraw(list []*watched) {
 	}
 }
 
-// superseded says whether another attempt waits for the end of a worker.
-func (w *watched) superseded() bool { return w.Status == Ready || w.Status == Review }
-
 // leaves is when a worker whose attempt is over is asked to end: a finished one has something to write down still, as a rule.
 func (p *pass) leaves(w *watched) int64 {
 	asked, at := p.memory(w.CurrentRunID).asked, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorDefers
-	case w.superseded(), w.since > p.now+clockSlack:
+	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlack: // another attempt waits for its end
 		return 0
 	}
 	return at
@@ -211,12 +208,6 @@ func readLedger(path string) *ledger {
 	return l
 }
 
-// add writes the ledger with one more entry.
-func (l *ledger) add(e entry) error {
-	l.take(e)
-	return l.save()
-}
-
 func (l *ledger) take(e entry) {
 	if e.Run != 0 {
 		l.runs[e.Run] = e
@@ -224,15 +215,6 @@ func (l *ledger) take(e entry) {
 	if e.Lock != "" {
 		l.locks[e.Lock] = e
 	}
-}
-
-// drop writes the ledger without these entries, and with these claimants only.
-func (l *ledger) drop(list []entry, locks map[string]bool) error {
-	for _, e := range list {
-		delete(l.runs, e.Run)
-	}
-	maps.DeleteFunc(l.locks, func(lock string, _ entry) bool { return !locks[lock] })
-	return l.save()
 }
 
 func (l *ledger) save() error {

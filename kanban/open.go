@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,28 +57,11 @@ func (s *Store) point(name string) error {
 // idempotent.
 const maxInitWait = 10 * time.Second
 
-// initialised are the files that this process has checked, by what they are, so that a file put in place of another is checked.
+// initialised are the files that this process has checked, by path. A file put in place of another is checked.
 var initialised = struct {
 	sync.Mutex
-	files map[fileID]bool
-}{files: make(map[fileID]bool)}
-
-type fileID struct {
-	path     string
-	dev, ino uint64
-}
-
-func identify(path string) (fileID, int64) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return fileID{path: path}, 0
-	}
-	id := fileID{path: path}
-	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-		id.dev, id.ino = sys.Dev, sys.Ino
-	}
-	return id, st.Size()
-}
+	files map[string]fs.FileInfo
+}{files: make(map[string]fs.FileInfo)}
 
 // Open opens a board, makes it if it isn't there, and brings an old one up to date after a backup.
 //
@@ -114,15 +96,16 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) error {
 	path := s.paths.DB
-	id, size := identify(path)
+	st, _ := os.Stat(path) // nil where there is none
+	empty := st == nil || st.Size() == 0
 	if readOnly(path) {
-		return s.openReadOnly(ctx, size)
+		return s.openReadOnly(ctx, empty)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("cannot make directory of board %s: %w", path, err)
 	}
 	initialised.Lock()
-	known := size > 0 && initialised.files[id]
+	known := !empty && os.SameFile(st, initialised.files[path])
 	initialised.Unlock()
 	if known {
 		defer s.seeLog()
@@ -147,8 +130,7 @@ func (s *Store) open(ctx context.Context) error {
 	if err := s.migrate(ctx); err != nil {
 		return fmt.Errorf("cannot bring board %s up to date: %w", path, err)
 	}
-	id, _ = identify(path)
-	initialised.files[id] = true
+	initialised.files[path], _ = os.Stat(path)
 	s.seeLog()
 	return nil
 }
@@ -174,11 +156,11 @@ func readOnly(path string) bool {
 }
 
 // openReadOnly opens the board of a volume that is mounted read-only, for the commands that only read. Each write fails.
-func (s *Store) openReadOnly(ctx context.Context, size int64) error {
-	if size == 0 {
+func (s *Store) openReadOnly(ctx context.Context, empty bool) error {
+	if empty {
 		return fmt.Errorf("cannot make board %s: its volume is mounted read-only; mount it without :ro", s.paths.DB)
 	}
-	if _, log := identify(s.paths.DB + "-wal"); log > 0 {
+	if log, err := os.Stat(s.paths.DB + "-wal"); err == nil && log.Size() > 0 {
 		return fmt.Errorf("cannot open board %s: its volume is mounted read-only, and the last changes are still in %[1]s-wal; mount it without :ro once", s.paths.DB)
 	}
 	return s.attach(ctx, unchanging)

@@ -145,11 +145,8 @@ const killWait = time.Second
 // End implements [Processes].
 func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Termination {
 	fd, err := unix.PidfdOpen(min(pid, mostPID+1), 0)
-	if errors.Is(err, unix.ESRCH) {
-		return Termination{Attempted: true, Terminated: true}
-	}
 	if err != nil {
-		return Termination{Attempted: true}
+		return Termination{Attempted: true, Terminated: errors.Is(err, unix.ESRCH)}
 	}
 	defer unix.Close(fd)
 	if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {

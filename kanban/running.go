@@ -13,8 +13,8 @@ import (
 // watched is a running task and what is known of its worker; or, with another status, one whose attempt is over while its worker goes on.
 type watched struct {
 	Task
-	since   int64 // start of the current run, or of the task where there is none; end of an attempt that is over
-	review  bool  // it was claimed out of review, and goes back there
+	since   int64  // start of the current run, or of the task where there is none; end of an attempt that is over
+	from    Status // where it was claimed, and goes back to when it is released
 	ref     Ref
 	ours    bool // the ledger knows the run
 	local   bool // pids in it mean something here
@@ -40,14 +40,6 @@ type pass struct {
 	over     []entry    // of the ledger, nothing of these is left
 
 	unanswered []*watched // their attempt is over, and a worker that was asked for may begin still
-}
-
-// home is the status that a released task goes back to.
-func (w *watched) home() Status {
-	if w.review {
-		return Review
-	}
-	return Ready
 }
 
 // dead says whether the worker is known to be gone, or seems to be by its pid.
@@ -82,18 +74,19 @@ func (p *pass) look() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
 	rows, err := read[struct {
-		Task   Task
-		Since  int64
-		Review bool
+		Task  Task
+		Since int64
+		From  Status
 	}](p.ctx, p.Store.db, "SELECT "+selection[Task](lean)+`,
 			max(0, COALESCE(CAST(COALESCE((SELECT r.started_at FROM task_runs r WHERE r.id = tasks.current_run_id), started_at) AS INTEGER), 0)),
-			EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = tasks.current_run_id AND e.kind = 'claimed' AND e.payload LIKE '%"source_status": "review"%')
+			CASE WHEN EXISTS (SELECT 1 FROM task_events e WHERE e.run_id = tasks.current_run_id AND e.kind = 'claimed'
+				AND e.payload LIKE '%"source_status": "review"%') THEN 'review' ELSE 'ready' END
 		FROM tasks WHERE status = 'running' ORDER BY rowid`)
 	if err != nil {
 		return fmt.Errorf("cannot read running tasks: %w", err)
 	}
 	for _, r := range rows {
-		p.watched = append(p.watched, &watched{Task: r.Task, since: r.Since, review: r.Review})
+		p.watched = append(p.watched, &watched{Task: r.Task, since: r.Since, from: r.From})
 	}
 	open := make(map[int64]bool, len(p.watched))
 	var asked []*watched
@@ -161,9 +154,11 @@ func (p *pass) tidy() {
 	if p.Runner != nil {
 		p.Runner.Forget(refs)
 	}
-	if err := p.ledger.drop(p.over, locks); err != nil {
-		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
+	for _, e := range p.over {
+		delete(p.ledger.runs, e.Run)
 	}
+	maps.DeleteFunc(p.ledger.locks, func(lock string, _ entry) bool { return !locks[lock] })
+	p.saveLedger()
 }
 
 // remember writes into the ledger, with the stamp of this container.
@@ -172,7 +167,12 @@ func (p *pass) remember(e entry) {
 	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.Seen || !known.Seen) {
 		return
 	}
-	if err := p.ledger.add(e); err != nil {
+	p.ledger.take(e)
+	p.saveLedger()
+}
+
+func (p *pass) saveLedger() {
+	if err := p.ledger.save(); err != nil {
 		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
 	}
 }
@@ -280,6 +280,9 @@ func (w *watched) info(t Termination) object {
 }
 
 // write runs a write transaction at the time of the pass.
-func (p *pass) write(do func(*tx) error) error {
-	return p.Store.write(p.ctx, time.Unix(p.now, 0), do)
+func (p *pass) write(do func(*tx)) error {
+	return p.Store.write(p.ctx, time.Unix(p.now, 0), func(t *tx) error {
+		do(t)
+		return nil
+	})
 }

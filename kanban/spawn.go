@@ -27,28 +27,28 @@ type SpawnOptions struct {
 const reviewSkill = "sdlc-review"
 
 // run gives a claimed task its worker, or gives the task back. It reports whether there is a worker.
-func (p *pass) run(task Task, review bool) (started bool, err error) {
-	why, err := p.begin(&task, review)
+func (p *pass) run(task Task, from Status) (started bool, err error) {
+	why, err := p.begin(&task, from)
 	host, is := errors.AsType[*HostError](why)
 	switch {
 	case err != nil:
 		return false, err
 	case is:
-		return false, p.hostFailed(task, review, host)
+		return false, p.hostFailed(task, from, host)
 	case why != nil:
-		return false, p.spawnFailed(task, review, why)
+		return false, p.spawnFailed(task, from, why)
 	}
 	p.res.Spawned = append(p.res.Spawned, Spawned{task.ID, task.Assignee, task.WorkspacePath})
 	return true, nil
 }
 
 // begin prepares a claimed task and starts its worker. The first result is why that couldn't be done.
-func (p *pass) begin(task *Task, review bool) (why, err error) {
+func (p *pass) begin(task *Task, from Status) (why, err error) {
 	if why, err := p.place(task); why != nil || err != nil {
 		return why, err
 	}
 	p.tip(*task)
-	job := p.job(*task, review)
+	job := p.job(*task, from)
 	if p.Runner == nil {
 		return fmt.Errorf("nothing here can start workers"), nil
 	}
@@ -85,34 +85,33 @@ func (p *pass) startAgain(w *watched) error {
 	case err != nil:
 		return err
 	}
-	_, err = p.run(task, w.review)
+	_, err = p.run(task, w.from)
 	return err
 }
 
 // hostFailed ends a pass in which no worker can be started.
-func (p *pass) hostFailed(task Task, review bool, why *HostError) error {
+func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	if why.Unsure {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
 	}
-	w := &watched{Task: task, review: review, local: true}
+	w := &watched{Task: task, from: from, local: true}
 	_, err := p.release(w, p.reclaimed(w, Termination{}, why.Error()))
 	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
 }
 
 // recordSpawn writes down the pid of a run's worker. A worker may have finished its task by then: the event is written all the same.
 func (p *pass) recordSpawn(task string, run int64, pid int) error {
-	return p.write(func(t *tx) error {
+	return p.write(func(t *tx) {
 		t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run)
 		t.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ? AND ended_at IS NULL", pid, run)
 		t.event(task, run, "spawned", object{{"pid", pid}})
-		return nil
 	})
 }
 
 // job says what the worker of a task is. The runner decides its command line.
-func (p *pass) job(task Task, review bool) Job {
+func (p *pass) job(task Task, from Status) Job {
 	skills := task.Skills
-	if review {
+	if from == Review {
 		skills = []string{reviewSkill}
 	}
 	who := strings.ToLower(strings.TrimSpace(task.Assignee))
@@ -204,10 +203,9 @@ func (p *pass) place(task *Task) (why, err error) {
 		return nil, nil
 	}
 	task.WorkspacePath, task.Branch = workspace, branch
-	return nil, p.write(func(t *tx) error {
+	return nil, p.write(func(t *tx) {
 		t.exec("UPDATE tasks SET workspace_path = ?, branch_name = ? WHERE id = ? AND current_run_id = ?",
 			workspace, orNull(branch), task.ID, task.CurrentRunID)
-		return nil
 	})
 }
 
@@ -241,10 +239,7 @@ func (p *pass) worktree(task Task, path string) (string, string, error) {
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, gitLimit)
 	defer cancel()
-	branch := task.Branch
-	if branch == "" {
-		branch = "wt/" + task.ID
-	}
+	branch := cmp.Or(task.Branch, "wt/"+task.ID)
 	repo, target := path, path
 	if st, err := os.Lstat(filepath.Join(path, ".git")); err == nil && st.IsDir() {
 		target = filepath.Join(path, ".worktrees", task.ID) // the path is the repository
@@ -286,12 +281,11 @@ func (p *pass) tip(task Task) {
 		return // given already, or nowhere to remember that it was
 	}
 	_ = f.Close()
-	err = p.write(func(t *tx) error {
+	err = p.write(func(t *tx) {
 		t.event(task.ID, task.CurrentRunID, "tip_scratch_workspace", object{{
 			"message", "this task works in a scratch directory, which is removed when it is done; " +
 				"keep files with workspace kind dir or worktree",
 		}})
-		return nil
 	})
 	if err != nil {
 		p.log().Debug("cannot write the hint about scratch workspaces", "error", err)

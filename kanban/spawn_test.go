@@ -113,7 +113,7 @@ func TestSpawn(t *testing.T) {
 	t.Run("TERMINAL_CWD needs an existing directory", func(t *testing.T) {
 		b := newBoard(t)
 		p := &pass{Dispatcher: b.d, res: &Result{}, ctx: t.Context()}
-		if got, set := p.job(Task{ID: "t_1", WorkspacePath: "/no/such/place"}, false).Vars["TERMINAL_CWD"]; set {
+		if got, set := p.job(Task{ID: "t_1", WorkspacePath: "/no/such/place"}, Ready).Vars["TERMINAL_CWD"]; set {
 			t.Errorf("%q", got)
 		}
 	})

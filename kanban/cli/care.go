@@ -24,14 +24,13 @@ import (
 // The verbs that keep the board in order.
 func careVerbs() []verb {
 	return []verb{
-		{name: "gc", summary: "delete old logs, and old events of finished tasks", define: gc},
+		{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
 		{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
-		{name: "doctor", checks: true, apart: true, patience: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
+		{name: "doctor", json: true, checks: true, apart: true, patience: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
 	}
 }
 
 func gc(c *call) action {
-	c.asJSON()
 	events := c.Flags.Int("event-retention-days", 30, "keep events that are younger than `N` days")
 	logs := c.Flags.Int("log-retention-days", 30, "keep logs that are younger than `N` days")
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
@@ -61,7 +60,6 @@ type examination struct {
 }
 
 func doctor(c *call) action {
-	c.asJSON()
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		x := &examination{call: c}
 		s, err := c.open(ctx)

@@ -54,6 +54,7 @@ type verb struct {
 	many     string // a flag that takes all words up to the next flag
 	summary  string
 	help     string
+	json     bool          // has --json
 	checks   bool          // looks through the whole file before it works on it
 	apart    bool          // does not open the board
 	patience time.Duration // with other programs that write; 0: the contract's
@@ -176,6 +177,9 @@ func misused(format string, args ...any) error { return usageError{fmt.Errorf(fo
 // run reads the flags, opens the board and acts.
 func (c *call) run() int {
 	act := c.verb.define(c)
+	if c.verb.json {
+		c.Flags.BoolVar(&c.json, "json", false, "print JSON")
+	}
 	least, most := cmdline.Bounds(c.verb.args)
 	words, code, ok := c.Parse(least, most)
 	if !ok {
@@ -200,7 +204,7 @@ func (c *call) run() int {
 
 // failed prints, in one line, what could not be done and why, and returns the exit code.
 func (c *call) failed(doing string, err error) int {
-	code, message := cmdline.Failed, ""
+	code := cmdline.Failed
 	switch {
 	case err == nil:
 		return cmdline.Done
@@ -209,9 +213,7 @@ func (c *call) failed(doing string, err error) int {
 	case errors.As(err, &usageError{}):
 		code = cmdline.WrongUsage
 	}
-	if message = kanban.Plainly(err); message == "" {
-		message = err.Error()
-	}
+	message := cmp.Or(kanban.Plainly(err), err.Error())
 	if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}
@@ -258,9 +260,6 @@ func (c *call) print(format string, args ...any) {
 	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
-// asJSON defines --json.
-func (c *call) asJSON() { c.Flags.BoolVar(&c.json, "json", false, "print JSON") }
-
 // show prints what was found, as JSON or by a function for people; or it returns why nothing was.
 func (c *call) show(v any, err error, people func()) error {
 	switch {
@@ -289,7 +288,7 @@ func (c *call) table(fill func(row func(cells ...any))) {
 			if i > 0 {
 				fmt.Fprint(w, "\t")
 			}
-			fmt.Fprint(w, dash(clip(show.Line(fmt.Sprint(cell)))))
+			fmt.Fprint(w, cmp.Or(clip(show.Line(fmt.Sprint(cell))), nothing))
 		}
 		fmt.Fprintln(w)
 	})
@@ -396,18 +395,13 @@ func when(text string) (int64, error) {
 	return n, err
 }
 
-// dash is what a table has for nothing.
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+// nothing is what a table has for an empty text.
+const nothing = "-"
 
 // at is a time for people.
 func at(epoch int64) string {
 	if epoch == 0 {
-		return "-"
+		return nothing
 	}
 	return time.Unix(epoch, 0).Format(time.DateTime)
 }

@@ -28,7 +28,7 @@ import (
 func dispatchVerbs() []verb {
 	return []verb{
 		{
-			name: "dispatch", summary: "make one pass: release what is dead, start what is ready", define: dispatch,
+			name: "dispatch", json: true, summary: "make one pass: release what is dead, start what is ready", define: dispatch,
 			help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They go on when it ends.
 A dry run starts nothing, but it releases and promotes.`,
 		},
@@ -120,7 +120,6 @@ func (w escaped) Write(p []byte) (int, error) {
 }
 
 func dispatch(c *call) action {
-	c.asJSON()
 	dry := c.Flags.Bool("dry-run", false, "start nothing")
 	limit := c.Flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
 	withWorkers := c.withWorkers("start workers from here, not by PID 1")
@@ -153,7 +152,7 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	count("Promoted", res.Promoted, nil)
 	count("Spawned", len(res.Spawned), nil)
 	for _, t := range res.Spawned {
-		c.print("  - %s  ->  %s  @ %s%s\n", t.Task, t.Assignee, dash(t.Workspace), map[bool]string{true: " (dry)"}[dry])
+		c.print("  - %s  ->  %s  @ %s%s\n", t.Task, t.Assignee, cmp.Or(t.Workspace, nothing), map[bool]string{true: " (dry)"}[dry])
 	}
 	tasks := func(what string, ids []string) {
 		if len(ids) > 0 {
@@ -207,7 +206,7 @@ func reassign(c *call) action {
 			if err == nil && !ok {
 				err = fmt.Errorf("cannot reassign %s (running, or unknown id); to take it from its worker: --reclaim", words[0])
 			}
-			return c.did(ok, err, "Reassigned %s to %s", words[0], dash(profile(words[1])))
+			return c.did(ok, err, "Reassigned %s to %s", words[0], cmp.Or(profile(words[1]), nothing))
 		})
 	}
 }

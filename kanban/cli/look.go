@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,16 +21,15 @@ import (
 // The verbs that look at the board as a whole.
 func lookVerbs() []verb {
 	return []verb{
-		{name: "tail", args: "ID", summary: "follow the events of a task", define: follow},
-		{name: "watch", summary: "follow the events of the board", define: follow},
-		{name: "stats", apart: true, summary: "count tasks by status and by profile", define: stats},
-		{name: "assignees", summary: "list the profiles and the other names that have tasks", define: assignees},
+		{name: "tail", json: true, args: "ID", summary: "follow the events of a task", define: follow},
+		{name: "watch", json: true, summary: "follow the events of the board", define: follow},
+		{name: "stats", json: true, apart: true, summary: "count tasks by status and by profile", define: stats},
+		{name: "assignees", json: true, summary: "list the profiles and the other names that have tasks", define: assignees},
 	}
 }
 
 // follow prints events, of one task or of all, and goes on until it is interrupted.
 func follow(c *call) action {
-	c.asJSON()
 	last := c.Flags.Int("n", 20, "begin with the last `N`")
 	_ = c.Flags.Float64("interval", 0, "without effect: changes are told, `SECONDS`")
 	once := c.Flags.Bool("no-follow", false, "don't wait for more")
@@ -101,7 +101,6 @@ func (c *call) showEvent(e kanban.Event, all bool) {
 }
 
 func stats(c *call) action {
-	c.asJSON()
 	all := c.Flags.Bool("all", false, "every board that there is, with what is blocked and the last attempts; always JSON")
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		if *all {
@@ -235,7 +234,6 @@ func (o *overview) fill(ctx context.Context, s *kanban.Store, now time.Time) (er
 }
 
 func assignees(c *call) action {
-	c.asJSON()
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		st, err := s.Stats(ctx, c.Now())
 		type line struct {
@@ -283,7 +281,7 @@ func boardVerbs() []verb {
 			}
 		}},
 		{
-			name: "boards", apart: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
+			name: "boards", json: true, apart: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
 			help: `  list                           show them all, which is done without a word, too (also: ls)
   create SLUG                    make one (also: new)
   rm SLUG                        put one away, or delete it with --delete (also: remove, delete)
@@ -299,7 +297,6 @@ func boardVerbs() []verb {
 var boardAliases = map[string]string{"ls": "list", "new": "create", "remove": "rm", "delete": "rm", "use": "switch", "current": "show"}
 
 func boards(c *call) action {
-	c.asJSON()
 	var m kanban.Meta
 	c.Flags.StringVar(&m.Name, "name", "", "`NAME` of a new board")
 	c.Flags.StringVar(&m.Description, "description", "", "`TEXT`")
@@ -350,7 +347,7 @@ func boards(c *call) action {
 			return c.did(true, err, "Renamed board %s to %s", slug, arg)
 		}
 		err = b.Update(slug, func(m *kanban.Meta) { m.DefaultWorkdir = arg })
-		return c.did(true, err, "Tasks of board %s work in %s", slug, dash(arg))
+		return c.did(true, err, "Tasks of board %s work in %s", slug, cmp.Or(arg, nothing))
 	}
 }
 
@@ -390,9 +387,7 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 
 func (c *call) showBoard(b *kanban.Boards, slug string) error {
 	slug, _ = kanban.Slug(slug)
-	if slug == "" {
-		slug = b.Current()
-	}
+	slug = cmp.Or(slug, b.Current())
 	paths, err := b.Paths(slug)
 	if !b.Exists(slug) {
 		err = fmt.Errorf("cannot show board %q: it does not exist", slug)

@@ -25,7 +25,7 @@ func stateVerbs() []verb {
 			return putAside(c, "Scheduled", "SCHEDULED", (*kanban.Store).Schedule)
 		}},
 		{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", define: unblock},
-		{name: "promote", args: "ID [REASON...]", many: "ids", summary: "make waiting or blocked tasks ready", define: promote},
+		{name: "promote", json: true, args: "ID [REASON...]", many: "ids", summary: "make waiting or blocked tasks ready", define: promote},
 	}
 }
 
@@ -34,7 +34,7 @@ func workVerbs() []verb {
 	return []verb{
 		{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
 		{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
-		{name: "runs", args: "ID", summary: "list the attempts at a task", define: runs},
+		{name: "runs", json: true, args: "ID", summary: "list the attempts at a task", define: runs},
 		{name: "log", args: "ID", apart: true, summary: "print what the workers of a task wrote", define: workerLog},
 	}
 }
@@ -140,7 +140,6 @@ func promote(c *call) action {
 	c.Flags.BoolVar(&p.Force, "force", false, "though it waits for others")
 	c.Flags.BoolVar(&p.DryRun, "dry-run", false, "only say whether it would work")
 	reason, ids := c.reasons(), c.more()
-	c.asJSON()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		p.Actor, p.Reason = c.author(""), reason(words[1:])
 		did, said := "Promoted", []promotion{}
@@ -185,7 +184,7 @@ func claim(c *call) action {
 			}
 			return fmt.Errorf("cannot claim %s: status=%s lock=%s", id, t.Status, cmp.Or(t.ClaimLock, "(none)"))
 		}
-		c.print("Claimed %s\nWorkspace: %s\n", t.ID, dash(t.WorkspacePath))
+		c.print("Claimed %s\nWorkspace: %s\n", t.ID, cmp.Or(t.WorkspacePath, nothing))
 		return nil
 	}
 }
@@ -208,7 +207,6 @@ func heartbeat(c *call) action {
 }
 
 func runs(c *call) action {
-	c.asJSON()
 	selected := c.runState()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		list, err := s.Runs(ctx, words[0])

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,9 +15,9 @@ import (
 // The verbs that make, list, show and connect tasks.
 func taskVerbs() []verb {
 	return []verb{
-		{name: "create", args: "TITLE", summary: "make a task", define: create},
-		{name: "list", aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
-		{name: "show", args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
+		{name: "create", json: true, args: "TITLE", summary: "make a task", define: create},
+		{name: "list", json: true, aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
+		{name: "show", json: true, args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
 		{name: "edit", args: "ID", summary: "change what a task says", define: edit},
 		{name: "comment", args: "ID TEXT...", summary: "write a remark on a task", define: comment},
 		{name: "archive", args: "[ID...]", many: "rm", summary: "put tasks away", define: archive},
@@ -47,7 +48,6 @@ func create(c *call) action {
 	optional(c, &due, "due", "`TIME` it is due: a date, a time as in RFC 3339, or seconds since 1970", when)
 	triage := f.Bool("triage", false, "put it into triage")
 	initial := f.String("initial-status", "running", "`STATUS`: blocked, triage or scheduled; running and ready let it be dispatched")
-	c.asJSON()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		if n.Title = words[0]; due != nil {
 			n.DueAt = *due
@@ -76,7 +76,7 @@ func create(c *call) action {
 			t, err = s.Task(ctx, id)
 		}
 		return c.show(t, err, func() {
-			c.print("Created %s  (%s, assignee=%s)\n", t.ID, t.Status, dash(t.Assignee))
+			c.print("Created %s  (%s, assignee=%s)\n", t.ID, t.Status, cmp.Or(t.Assignee, nothing))
 			if t.Status == kanban.Ready && t.Assignee != "" {
 				c.warnIdle()
 			}
@@ -96,7 +96,6 @@ func listTasks(c *call) action {
 	c.Flags.IntVar(&f.Limit, "n", 0, "at most `N`")
 	c.Flags.StringVar(&f.Sort, "sort", "priority", "by `KEY`: "+strings.Join(kanban.Orders(), ", "))
 	mine := c.Flags.Bool("mine", false, "only those for HERMES_PROFILE")
-	c.asJSON()
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		if *mine && f.Assignee == "" {
 			f.Assignee = c.author("")
@@ -164,7 +163,6 @@ func (c *call) runState() func([]kanban.Run) ([]kanban.Run, error) {
 }
 
 func showTask(c *call) action {
-	c.asJSON()
 	selected := c.runState()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		t, err := read(ctx, s, words[0])
@@ -177,7 +175,7 @@ func showTask(c *call) action {
 
 // row prints one property of something, unless it is empty.
 func (c *call) row(name, value string) {
-	if value != "" && value != "-" {
+	if value != "" && value != nothing {
 		c.print("  %-16s %s\n", name, value)
 	}
 }
@@ -188,7 +186,7 @@ func (c *call) showWhole(all whole) {
 	c.row("status", string(t.Status))
 	c.row("assignee", t.Assignee)
 	c.row("priority", fmt.Sprint(t.Priority))
-	c.row("created", at(t.CreatedAt)+" by "+dash(t.CreatedBy))
+	c.row("created", at(t.CreatedAt)+" by "+cmp.Or(t.CreatedBy, nothing))
 	c.row("started", at(t.StartedAt))
 	c.row("completed", at(t.CompletedAt))
 	c.row("workspace", strings.TrimSpace(t.WorkspaceKind+" "+t.WorkspacePath))
@@ -256,10 +254,7 @@ func edit(c *call) action {
 
 // author returns the author of a comment or task.
 func (c *call) author(named string) string {
-	if named != "" {
-		return named
-	}
-	return c.Variable("HERMES_PROFILE", "user")
+	return cmp.Or(named, c.Variable("HERMES_PROFILE", "user"))
 }
 
 func comment(c *call) action {
@@ -307,7 +302,7 @@ func assign(c *call) action {
 		if errors.Is(err, kanban.ErrRunning) {
 			err = fmt.Errorf("%w: %s reassign %s %s --reclaim", err, program, words[0], words[1])
 		}
-		return c.did(ok, err, "Assigned %s to %s", words[0], dash(profile(words[1])))
+		return c.did(ok, err, "Assigned %s to %s", words[0], cmp.Or(profile(words[1]), nothing))
 	}
 }
 

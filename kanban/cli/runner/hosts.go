@@ -38,17 +38,6 @@ func (h pid1) start(ctx context.Context, tag string, job kanban.Job) (client.Run
 	})
 }
 
-func (h pid1) stop(ctx context.Context, id string) (client.Run, error) { return h.StopRun(ctx, id) }
-
-func (h pid1) list(ctx context.Context) ([]client.Run, error) { return h.Runs(ctx) }
-
-func (h pid1) follow(ctx context.Context, tell func(client.Run)) error {
-	return h.FollowRuns(ctx, func(r client.Run) error {
-		tell(r)
-		return nil
-	})
-}
-
 // Local returns a runner that supervises its workers in this process, with the command that hinit.yaml has for them.
 func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	b, err := book()
@@ -101,20 +90,24 @@ func (h local) start(ctx context.Context, tag string, job kanban.Job) (client.Ru
 	})
 }
 
-func (h local) stop(ctx context.Context, id string) (client.Run, error) { return h.book.Stop(ctx, id) }
+func (h local) StopRun(ctx context.Context, id string) (client.Run, error) {
+	return h.book.Stop(ctx, id)
+}
 
-func (h local) list(context.Context) ([]client.Run, error) {
+func (h local) Runs(context.Context) ([]client.Run, error) {
 	list, _ := h.book.Since(0)
 	return list, nil
 }
 
-func (h local) follow(ctx context.Context, tell func(client.Run)) error {
+func (h local) FollowRuns(ctx context.Context, tell func(client.Run) error) error {
 	for cursor := uint64(0); ; {
 		news := h.book.News()
 		var list []client.Run
 		list, cursor = h.book.Since(cursor)
 		for _, run := range list {
-			tell(run)
+			if err := tell(run); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-news:

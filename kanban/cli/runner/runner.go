@@ -22,10 +22,10 @@ import (
 // host runs commands once.
 type host interface {
 	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
-	stop(ctx context.Context, id string) (client.Run, error)
-	list(ctx context.Context) ([]client.Run, error)
-	// follow calls tell for every run, and again when one begins or ends, until ctx ends or the host can't go on.
-	follow(ctx context.Context, tell func(client.Run)) error
+	StopRun(ctx context.Context, id string) (client.Run, error)
+	Runs(ctx context.Context) ([]client.Run, error)
+	// FollowRuns calls tell for every run, and again when one begins or ends, until ctx ends or the host can't go on.
+	FollowRuns(ctx context.Context, tell func(client.Run) error) error
 }
 
 // Runner implements [kanban.Runner].
@@ -58,7 +58,10 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 	guard.Go("following the runs", func() {
 		defer close(r.over)
 		for follow.Err() == nil {
-			_ = r.host.follow(follow, r.note) // that it went away is told by Start and End, which need it
+			_ = r.host.FollowRuns(follow, func(run client.Run) error { // that it went away is told by Start and End, which need it
+				r.note(run)
+				return nil
+			})
 			pause.For(follow, followPause)
 		}
 	})
@@ -75,7 +78,7 @@ func (r *Runner) Close() {
 func (r *Runner) Wake() <-chan struct{} { return r.wake }
 
 func (r *Runner) refresh(ctx context.Context) error {
-	list, err := r.host.list(ctx)
+	list, err := r.host.Runs(ctx)
 	if err != nil {
 		return err
 	}
@@ -126,7 +129,7 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 	if run.PID == 0 && run.End != nil {
 		return kanban.Worker{}, fmt.Errorf("%s", run.End.Error)
 	}
-	return workerOf(run), nil
+	return sighting(run).Worker, nil
 }
 
 // hostErrors are the answers of a host that can't start workers now, and whether the worker may start all the same.
@@ -146,10 +149,6 @@ func hostError(err error) error {
 		return &kanban.HostError{Err: err, Unsure: unsure}
 	}
 	return err
-}
-
-func workerOf(run client.Run) kanban.Worker {
-	return kanban.Worker{PID: run.PID, Start: run.StartTicks}
 }
 
 // Look implements [kanban.Runner].
@@ -181,10 +180,11 @@ func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting
 
 // sighting says what has become of a run.
 func sighting(run client.Run) kanban.Sighting {
-	if run.End == nil {
-		return kanban.Sighting{Sight: kanban.Alive, Worker: workerOf(run)}
+	s := kanban.Sighting{Sight: kanban.Alive, Worker: kanban.Worker{PID: run.PID, Start: run.StartTicks}}
+	if run.End != nil {
+		s.Sight, s.Exit = kanban.Ended, exitOf(run)
 	}
-	return kanban.Sighting{Sight: kanban.Ended, Worker: workerOf(run), Exit: exitOf(run)}
+	return s
 }
 
 // nowhere is a directory that no run can begin in.
@@ -237,11 +237,9 @@ func (r *Runner) End(ctx context.Context, refs []kanban.Ref, grace time.Duration
 	out := make([]kanban.Termination, len(refs))
 	var all sync.WaitGroup
 	for i, ref := range refs {
-		run, known := r.find(ref)
-		if !known {
-			continue
+		if run, known := r.find(ref); known {
+			all.Go(func() { out[i] = r.end(ctx, run, grace) })
 		}
-		all.Go(func() { out[i] = r.end(ctx, run, grace) })
 	}
 	all.Wait()
 	return out
@@ -250,7 +248,7 @@ func (r *Runner) End(ctx context.Context, refs []kanban.Ref, grace time.Duration
 func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) kanban.Termination {
 	t := kanban.Termination{Attempted: true}
 	if run.End == nil {
-		if _, err := r.host.stop(ctx, run.ID); err != nil {
+		if _, err := r.host.StopRun(ctx, run.ID); err != nil {
 			return t
 		}
 	}

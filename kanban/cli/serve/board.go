@@ -67,7 +67,7 @@ func (b *board) serve(ctx context.Context) {
 	tried := func() { b.once.Do(func() { close(b.tried) }) }
 	defer tried()
 	for ctx.Err() == nil && b.server.Boards.Exists(b.slug) {
-		if err := b.open(ctx, paths); err != nil {
+		if b.d, err = b.server.Board(ctx, paths); err != nil {
 			if tried(); ctx.Err() == nil {
 				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
 				b.server.say(b.slug, word{err.Error(), true})
@@ -75,6 +75,7 @@ func (b *board) serve(ctx context.Context) {
 			}
 			continue
 		}
+		b.changes = Watch(paths.DB)
 		if b.hold(ctx, tried) {
 			b.passes(ctx)
 		}
@@ -122,15 +123,6 @@ func (b *board) lastPasses() {
 	}
 }
 
-func (b *board) open(ctx context.Context, paths kanban.Paths) error {
-	d, err := b.server.Board(ctx, paths)
-	if err != nil {
-		return err
-	}
-	b.d, b.changes = d, Watch(paths.DB)
-	return nil
-}
-
 // awaitRepair waits until a broken file is another one, or the time is over.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := identity(db)
@@ -159,19 +151,16 @@ func identity(path string) string {
 func (b *board) passes(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	changed, failed := false, failedRetry
-	for first := true; ; first = false {
-		if !first {
-			select {
-			case <-ctx.Done():
-				return
-			case <-b.poked:
-				changed = false
-			case <-b.changes.C:
-				changed = true
-			case <-timer.C:
-				changed = false
-			}
+	failed := failedRetry
+	for {
+		changed := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.changes.C:
+			changed = true
+		case <-b.poked:
+		case <-timer.C: // at once for the first pass
 		}
 		if !b.server.Boards.Exists(b.slug) || !b.d.Store.InPlace() {
 			return
