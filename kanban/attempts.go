@@ -131,13 +131,6 @@ func fingerprint(text string) string {
 	return strings.ToLower(numbers.ReplaceAllString(text, "N"))
 }
 
-// ended notes how a worker ended, for whoever reports it.
-func (p *pass) ended(w *watched, outcome string) {
-	if w.sight == Ended || w.WorkerPID != 0 {
-		p.res.Exits = append(p.res.Exits, EndedRun{Task: w.ID, Run: w.CurrentRunID, Profile: w.Assignee, Outcome: outcome, Exit: w.exit})
-	}
-}
-
 func (d *Dispatcher) failureLimit() int {
 	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }

@@ -62,7 +62,7 @@ func (b *Boards) db(slug string) string {
 
 // Current is the board that a command without --board means.
 func (b *Boards) Current() string {
-	line, _ := readRegular(b.pointer())
+	line, _ := readRegular(b.pointer(), mostRead)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
 		if slug, err := Slug(name); err == nil && slug != "" && b.Exists(slug) {
 			return slug
@@ -100,7 +100,7 @@ func (b *Boards) List() ([]Meta, error) {
 // Meta reads a board's metadata and makes it up where the file is missing or malformed.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
-	data, err := readRegular(filepath.Join(b.dir(slug), "board.json"))
+	data, err := readRegular(filepath.Join(b.dir(slug), "board.json"), mostRead)
 	if err != nil || json.Unmarshal(data, &m) != nil {
 		m = Meta{}
 	}
@@ -197,7 +197,7 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if err != nil {
 		return "", fmt.Errorf("cannot remove board %s: %w", slug, err)
 	}
-	if line, _ := readRegular(b.pointer()); strings.TrimSpace(string(line)) == slug {
+	if line, _ := readRegular(b.pointer(), mostRead); strings.TrimSpace(string(line)) == slug {
 		_ = os.Remove(b.pointer())
 	}
 	return movedTo, nil
@@ -219,14 +219,12 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 // ProfileDirs are profiles as directories of a root; `default` always exists.
 type ProfileDirs string
 
-var profileNames = slugs // the same rule
-
 // path is where a profile's home is, if it exists; empty for what can't be a profile's name.
 func (p ProfileDirs) path(name string) string {
 	switch {
 	case strings.EqualFold(name, "default"):
 		return string(p)
-	case profileNames.MatchString(name):
+	case slugs.MatchString(name): // the same rule
 		return filepath.Join(string(p), "profiles", name)
 	}
 	return ""
@@ -276,7 +274,7 @@ func (p ProfileDirs) Toolsets(name string) []string {
 			Disabled []string `yaml:"disabled_toolsets"`
 		} `yaml:"agent"`
 	}
-	data, err := readRegular(filepath.Join(p.Dir(name), "config.yaml"))
+	data, err := readRegular(filepath.Join(p.Dir(name), "config.yaml"), mostRead)
 	if err != nil || p.Dir(name) == "" || yaml.Unmarshal(data, &file) != nil {
 		return nil
 	}

@@ -31,14 +31,12 @@ func (s *Store) check(ctx context.Context) error {
 		return fmt.Errorf("cannot open board %s: %w", path, err)
 	}
 	defer f.Close()
-	head := make([]byte, 32)
-	n, err := io.ReadFull(f, head)
-	head = head[:n]
-	if n == 0 && errors.Is(err, io.EOF) {
-		return nil // empty: a new board
-	}
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+	head, err := io.ReadAll(io.LimitReader(f, 32))
+	if err != nil {
 		return fmt.Errorf("cannot read board %s: %w", path, err)
+	}
+	if len(head) == 0 {
+		return nil // a new board
 	}
 	if !bytes.HasPrefix(head, []byte(magic)) {
 		return &CorruptError{Path: path, Reason: "file is not a database; it begins with " + hex.EncodeToString(head) + tlsNote(head)}
@@ -176,10 +174,7 @@ func (s *Store) torn() error {
 		size = 65536
 	}
 	pages := int64(binary.BigEndian.Uint32(header[28:]))
-	if size == 0 || st.Size() >= pages*size {
-		return nil
-	}
-	if inLog(s.raw.Name()+"-wal", size, st.Size()/size+1, pages) {
+	if size == 0 || st.Size() >= pages*size || inLog(s.raw.Name()+"-wal", size, st.Size()/size+1, pages) {
 		return nil
 	}
 	return &TornError{s.raw.Name(), pages, st.Size()}

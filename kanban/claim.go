@@ -3,6 +3,7 @@ package kanban
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -82,7 +83,7 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 		}
 		t.event(id, run, "claimed", payload)
 		won = true
-		task, err = taskByID(ctx, t.conn, id)
+		task, err = readTask(ctx, t.conn, id, lean)
 		return err
 	})
 	return task, won && err == nil, err
@@ -173,7 +174,9 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 	}
 	if ok && r.told != nil {
 		*r.told = append(*r.told, w.ID)
-		p.ended(w, r.outcome)
+		if w.sight == Ended || w.WorkerPID != 0 {
+			p.res.Exits = append(p.res.Exits, EndedRun{Task: w.ID, Run: w.CurrentRunID, Profile: w.Assignee, Outcome: r.outcome, Exit: w.exit})
+		}
 	}
 	return ok, err
 }
@@ -300,10 +303,8 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 		return false, err
 	}
 	w := &watched{from: Ready}
-	for _, running := range p.watched {
-		if running.ID == id {
-			w = running
-		}
+	if i := slices.IndexFunc(p.watched, func(w *watched) bool { return w.ID == id }); i >= 0 {
+		w = p.watched[i]
 	}
 	if w.ID == "" {
 		task, err := d.Store.Task(ctx, id)

@@ -68,7 +68,7 @@ func (c Config) GatewaysDispatch(env Env) bool {
 // ReadConfig reads the board's configuration from a config.yaml. A file that isn't there is the default configuration, and so is one
 // that can't be read.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
-	data, err := readRegular(path)
+	data, err := readRegular(path, mostRead)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

@@ -126,7 +126,7 @@ func (s *Store) Writable(ctx context.Context) error {
 // change runs one transaction on a task. It reports false for an unknown task, and where do has nothing to do.
 func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t.conn, id)
+		task, err := readTask(ctx, t.conn, id, lean)
 		if errors.Is(err, ErrNoTask) {
 			return errNothing
 		}
@@ -279,11 +279,7 @@ var lean = func() table {
 	return t
 }()
 
-// taskByID reads a task without its body.
-func taskByID(ctx context.Context, q querier, id string) (Task, error) {
-	return readTask(ctx, q, id, lean)
-}
-
+// readTask reads a task from its table, or from [lean].
 func readTask(ctx context.Context, q querier, id string, t table) (Task, error) {
 	list, err := load[Task](ctx, q, t, "WHERE id = ?", id)
 	if err == nil && len(list) == 0 {

@@ -3,10 +3,9 @@ package kanban
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -63,9 +62,7 @@ func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, e
 }
 
 func newID() string {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return "t_" + hex.EncodeToString(b[:])
+	return fmt.Sprintf("t_%08x", rand.Uint32())
 }
 
 func taken(err error) bool {
@@ -222,7 +219,7 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 	}
 	return s.write(ctx, now, func(t *tx) error {
 		for _, id := range []string{parent, child} {
-			if _, err := taskByID(ctx, t.conn, id); err != nil {
+			if _, err := readTask(ctx, t.conn, id, lean); err != nil {
 				return fmt.Errorf("cannot link %s to %s: %s: %w", child, parent, id, err)
 			}
 		}
@@ -259,7 +256,7 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 		return 0, refuse("cannot comment on %s: author and body are required", id)
 	}
 	err = s.write(ctx, now, func(t *tx) error {
-		if _, err := taskByID(ctx, t.conn, id); err != nil {
+		if _, err := readTask(ctx, t.conn, id, lean); err != nil {
 			return fmt.Errorf("cannot comment on %s: %w", id, err)
 		}
 		comment = t.insert("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
@@ -287,17 +284,14 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 		}
 	}
 	if e.Title != nil {
-		title := strings.TrimSpace(*e.Title)
-		if title == "" {
+		if e.Title = new(strings.TrimSpace(*e.Title)); *e.Title == "" {
 			return false, refuse("cannot edit %s: a title is required", id)
 		}
-		set("title", title)
 	}
-	if e.Body != nil {
-		set("body", orNull(*e.Body))
-	}
-	if e.Result != nil {
-		set("result", orNull(*e.Result))
+	for i, text := range []*string{e.Title, e.Body, e.Result} {
+		if text != nil {
+			set([]string{"title", "body", "result"}[i], orNull(*text))
+		}
 	}
 	if e.Priority != nil {
 		set("priority", *e.Priority)

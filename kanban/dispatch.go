@@ -146,12 +146,6 @@ type row struct {
 	Again        bool // it was started before
 }
 
-// waiting are the unclaimed tasks in a status in the order in which they are started.
-func (s *Store) waiting(ctx context.Context, status Status) ([]row, error) {
-	return read[row](ctx, s.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
-		ORDER BY priority DESC, created_at, rowid`, status)
-}
-
 // atWork is who works on the running tasks, by attempt; a task without an attempt has a negative number.
 func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
 	rows, err := read[struct {
@@ -203,9 +197,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 	if l.free == 0 {
 		return nil
 	}
-	if limit := p.Config.MaxInProgressPerProfile; limit != nil && *limit > 0 {
-		l.profile = *limit
-	}
+	l.profile = *cmp.Or(p.Config.MaxInProgressPerProfile, new(0))
 	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && l.isProfile(who, true) {
 		l.fallback = who
 	}
@@ -214,7 +206,8 @@ func (p *pass) dispatch(opt TickOptions) error {
 
 // each starts the tasks in one status until the cap is reached.
 func (l *rowLoops) each(status Status) error {
-	rows, err := l.Store.waiting(l.ctx, status)
+	rows, err := read[row](l.ctx, l.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
+		ORDER BY priority DESC, created_at, rowid`, status)
 	if err != nil {
 		return fmt.Errorf("cannot read %s tasks: %w", status, err)
 	}
@@ -246,12 +239,9 @@ func (l *rowLoops) isProfile(who string, ifUnknown bool) bool {
 
 // consider starts a task if a profile may run it. A task in review has no default assignee and no cap per profile.
 func (l *rowLoops) consider(r row, from Status) error {
-	if r.Assignee == "" && from == Ready && l.fallback != "" {
-		if r.Assignee = l.fallback; !l.assignDefault(r) {
-			r.Assignee = ""
-		} else {
-			l.res.AutoAssigned = append(l.res.AutoAssigned, r.ID)
-		}
+	if r.Assignee == "" && from == Ready && l.fallback != "" && l.assignDefault(r.ID) {
+		r.Assignee = l.fallback
+		l.res.AutoAssigned = append(l.res.AutoAssigned, r.ID)
 	}
 	switch {
 	case r.Assignee == "":
@@ -267,18 +257,18 @@ func (l *rowLoops) consider(r row, from Status) error {
 }
 
 // assignDefault gives a task without an assignee to the default one.
-func (l *rowLoops) assignDefault(r row) bool {
+func (l *rowLoops) assignDefault(task string) bool {
 	if l.dry {
 		return true
 	}
 	var mine bool
 	err := l.write(func(t *tx) {
-		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", r.Assignee, r.ID) > 0; mine {
-			t.event(r.ID, 0, "assigned", object{{"assignee", r.Assignee}, {"source", "kanban.default_assignee"}})
+		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", l.fallback, task) > 0; mine {
+			t.event(task, 0, "assigned", object{{"assignee", l.fallback}, {"source", "kanban.default_assignee"}})
 		}
 	})
 	if err != nil {
-		l.log().Debug("cannot assign a task to the default profile", "task", r.ID, "error", err)
+		l.log().Debug("cannot assign a task to the default profile", "task", task, "error", err)
 	}
 	return mine && err == nil
 }

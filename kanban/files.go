@@ -10,8 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"regexp"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -53,7 +52,7 @@ func (l *Lock) Release() {
 	_ = l.file.Close()
 }
 
-// mostRead is the size of the largest file that is read as a whole.
+// mostRead is the size of the largest file of a board or profile that is read as a whole.
 const mostRead = 16 << 20
 
 // openRegular opens a regular file for reading. Anybody who can write its directory can put a FIFO or a device there, which would block, or
@@ -70,16 +69,16 @@ func openRegular(path string) (*os.File, error) {
 	return f, nil
 }
 
-// readRegular reads a regular file of at most mostRead bytes.
-func readRegular(path string) ([]byte, error) {
+// readRegular reads a regular file of at most so many bytes.
+func readRegular(path string, most int64) ([]byte, error) {
 	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, mostRead+1))
-	if err == nil && len(data) > mostRead {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", mostRead)}
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", most)}
 	}
 	return data, err
 }
@@ -188,7 +187,7 @@ func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Du
 	}
 	for _, e := range entries {
 		info, failed := e.Info()
-		if failed != nil || !info.Mode().IsRegular() || !isLog(e.Name()) || !info.ModTime().Before(now.Add(-logs)) {
+		if failed != nil || !info.Mode().IsRegular() || !logNames.MatchString(e.Name()) || !info.ModTime().Before(now.Add(-logs)) {
 			continue
 		}
 		if os.Remove(filepath.Join(s.paths.Logs, e.Name())) == nil {
@@ -198,12 +197,5 @@ func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Du
 	return c, err
 }
 
-// isLog says whether a file is a worker's log or an old one of it.
-func isLog(name string) bool {
-	if i := strings.LastIndexByte(name, '.'); i > 0 {
-		if _, err := strconv.Atoi(name[i+1:]); err == nil {
-			name = name[:i]
-		}
-	}
-	return strings.HasSuffix(name, ".log")
-}
+// logNames are the names of workers' logs, and of the old ones that rotation has left.
+var logNames = regexp.MustCompile(`\.log(\.\d+)?$`)

@@ -94,17 +94,10 @@ func firstLine(s string) string {
 
 // verifyCards separates the tasks that a task's worker did create from those it only says it did.
 func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string) {
-	verified = []string{}
-	for _, card := range cards {
-		own := one[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
+	return partition(cards, func(card string) bool {
+		return one[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
 				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
-		if own {
-			verified = append(verified, card)
-		} else {
-			phantoms = append(phantoms, card)
-		}
-	}
-	return verified, phantoms
+	})
 }
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
@@ -172,7 +165,7 @@ type Promotion struct {
 // Promote makes a todo or blocked task ready. A refusal is a [ValueError] that says why.
 func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promotion) error {
 	return s.write(ctx, now, func(t *tx) error {
-		task, err := taskByID(ctx, t.conn, id)
+		task, err := readTask(ctx, t.conn, id, lean)
 		switch {
 		case err != nil:
 			return fmt.Errorf("cannot promote %s: %w", id, err)

@@ -95,16 +95,22 @@ func (p *pass) leaves(w *watched) int64 {
 
 // endLeaving ends the workers that had time enough to leave.
 func (p *pass) endLeaving() error {
-	var due, stay []*watched
-	for _, w := range p.leaving {
-		if p.leaves(w) <= p.now {
-			due = append(due, w)
-		} else {
-			stay = append(stay, w)
-		}
-	}
+	due, stay := partition(p.leaving, func(w *watched) bool { return p.leaves(w) <= p.now })
 	p.leaving = append(stay, p.endLeft(due)...)
 	return nil
+}
+
+// partition separates the elements of a list that are as asked from the others. The lists are not nil.
+func partition[T any](list []T, as func(T) bool) (yes, no []T) {
+	yes, no = []T{}, []T{}
+	for _, e := range list {
+		if as(e) {
+			yes = append(yes, e)
+		} else {
+			no = append(no, e)
+		}
+	}
+	return yes, no
 }
 
 // endLeft ends such workers and returns those that survive.
@@ -124,14 +130,7 @@ func (p *pass) endLeft(due []*watched) (survive []*watched) {
 // clear ends everything that earlier attempts at a task have left, whoever started them, and reports whether nothing is left: two attempts
 // must not meet in one workspace.
 func (p *pass) clear(task string) bool {
-	var mine, others []*watched
-	for _, w := range p.leaving {
-		if w.ID == task {
-			mine = append(mine, w)
-		} else {
-			others = append(others, w)
-		}
-	}
+	mine, others := partition(p.leaving, func(w *watched) bool { return w.ID == task })
 	if !slices.ContainsFunc(mine, func(w *watched) bool { return p.leaves(w) > p.now }) {
 		mine = p.endLeft(mine)
 		p.leaving = append(others, mine...)
@@ -198,7 +197,7 @@ type ledger struct {
 
 func readLedger(path string) *ledger {
 	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
-	data, _ := readRegular(path) // the next entry replaces a file that can't be read
+	data, _ := readRegular(path, mostRead) // the next entry replaces a file that can't be read
 	for line := range bytes.Lines(data) {
 		var e entry
 		if json.Unmarshal(line, &e) == nil {

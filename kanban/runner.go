@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -203,13 +202,17 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 			continue
 		}
 		dir := "/proc/" + strconv.Itoa(p.PID)
-		env, ok := environment(dir)
-		if !ok {
+		env, err := readRegular(dir+"/environ", mostEnvironment)
+		if err != nil {
 			var st unix.Stat_t
 			sure = sure && (unix.Stat(dir, &st) != nil || int(st.Uid) != os.Geteuid())
 			continue
 		}
-		has[p.PID] = hasVars(env, vars)
+		env = slices.Concat([]byte{0}, env, []byte{0}) // each variable is between two zeros
+		has[p.PID] = true
+		for name, value := range vars {
+			has[p.PID] = has[p.PID] && bytes.Contains(env, []byte("\x00"+name+"="+value+"\x00"))
+		}
 	}
 	for _, p := range all {
 		switch {
@@ -226,25 +229,3 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 // mostEnvironment bounds what is read of an environment. A process can make the kernel show any part of its memory as its environment
 // (prctl(2), PR_SET_MM), terabytes of zeros too.
 const mostEnvironment = 2 << 20
-
-// environment returns the variables that a process was started with. It reports false for more than mostEnvironment bytes.
-func environment(dir string) (env []byte, ok bool) {
-	f, err := os.Open(dir + "/environ")
-	if err != nil {
-		return nil, false
-	}
-	defer f.Close()
-	env, err = io.ReadAll(io.LimitReader(f, mostEnvironment+1))
-	return env, err == nil && len(env) <= mostEnvironment
-}
-
-func hasVars(env []byte, vars map[string]string) bool {
-	found := 0
-	for kv := range bytes.SplitSeq(env, []byte{0}) {
-		name, value, _ := bytes.Cut(kv, []byte{'='})
-		if want, is := vars[string(name)]; is && want == string(value) {
-			found++
-		}
-	}
-	return found == len(vars)
-}

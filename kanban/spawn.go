@@ -76,7 +76,7 @@ func (p *pass) begin(task *Task, from Status) (why, err error) {
 // startAgain asks once more for the worker of an attempt that has none: the dispatcher died before it asked, or got no answer. The attempt keeps
 // its name, under which the runner starts one worker, however late an earlier request takes effect. Another attempt could meet that worker.
 func (p *pass) startAgain(w *watched) error {
-	task, err := taskByID(p.ctx, p.Store.db, w.ID)
+	task, err := readTask(p.ctx, p.Store.db, w.ID, lean)
 	w.settled = true
 	switch {
 	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed since this pass looked

@@ -68,7 +68,7 @@ func doctor(c *call) action {
 		case errors.As(err, &corrupt):
 			x.findings.Failed("file", "%v; put a sound copy in its place, or: sqlite3 %s .recover", err, corrupt.Path)
 		case err != nil:
-			x.findings.Failed("file", "%v", cmp.Or(kanban.Plainly(err), err.Error()))
+			x.findings.Failed("file", "%s", cmp.Or(kanban.Plainly(err), err.Error()))
 		default:
 			x.findings.OK("file", "%s is sound", s.Paths().DB)
 			x.Store = s
@@ -77,13 +77,11 @@ func doctor(c *call) action {
 				return err
 			}
 		}
-		if c.json {
-			_ = c.printJSON(client.ExamineReply{Findings: x.findings})
-		} else {
+		_ = c.show(client.ExamineReply{Findings: x.findings}, nil, func() {
 			for _, f := range x.findings {
 				c.print("%-8s %-12s %s\n", f.Result, f.Check, f.Detail)
 			}
-		}
+		})
 		if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {
 			return errSaid
 		}

@@ -284,13 +284,11 @@ func (c *call) printJSON(v any) error {
 func (c *call) table(fill func(row func(cells ...any))) {
 	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
 	fill(func(cells ...any) {
-		for i, cell := range cells {
-			if i > 0 {
-				fmt.Fprint(w, "\t")
-			}
-			fmt.Fprint(w, cmp.Or(clip(show.Line(fmt.Sprint(cell))), nothing))
+		var texts []string
+		for _, cell := range cells {
+			texts = append(texts, cmp.Or(clip(show.Line(fmt.Sprint(cell))), nothing))
 		}
-		fmt.Fprintln(w)
+		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
 	_ = w.Flush() // without a reader there is nothing left to do
 }

@@ -291,10 +291,8 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 			return d, nil
 		},
 	}
-	tell := func(string) {}
-	if socket := c.Variable(notify.SocketVar, ""); socket != "" {
-		tell = func(text string) { _ = notify.Send(socket, text) } // else PID 1 restarts this service in time
-	}
+	socket := c.Variable(notify.SocketVar, "")
+	tell := func(text string) { _ = notify.Send(socket, text) } // else PID 1 restarts this service in time; without a socket, nothing is sent
 	s.Ready = func() { tell("READY=1") }
 	troubled := ""
 	s.Say = func(text, trouble string) {

@@ -276,8 +276,7 @@ func boardVerbs() []verb {
 	return []verb{
 		{name: "init", summary: "make the board's file", define: func(c *call) action {
 			return func(_ context.Context, s *kanban.Store, _ []string) error {
-				c.print("Kanban DB initialized at %s\n", s.Paths().DB)
-				return nil
+				return c.did(true, nil, "Kanban DB initialized at %s", s.Paths().DB)
 			}
 		}},
 		{

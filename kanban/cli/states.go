@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -74,7 +75,7 @@ func complete(c *call) action {
 		if len(words) > 1 && (done.Summary != "" || done.Metadata != "") {
 			return misused("--summary and --metadata are for one task at a time")
 		}
-		if err := metadata(done.Metadata); err != nil {
+		if err := metadata(&done.Metadata); err != nil {
 			return err
 		}
 		return c.each(words, "Completed %s", func(id string) (ok bool, err error) {
@@ -184,8 +185,7 @@ func claim(c *call) action {
 			}
 			return fmt.Errorf("cannot claim %s: status=%s lock=%s", id, t.Status, cmp.Or(t.ClaimLock, "(none)"))
 		}
-		c.print("Claimed %s\nWorkspace: %s\n", t.ID, cmp.Or(t.WorkspacePath, nothing))
-		return nil
+		return c.did(true, nil, "Claimed %s\nWorkspace: %s", t.ID, cmp.Or(t.WorkspacePath, nothing))
 	}
 }
 
@@ -224,10 +224,8 @@ func runs(c *call) action {
 func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
 	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
 	for _, w := range left {
-		for i := range list {
-			if list[i].ID == w.Run {
-				list[i].WorkerPID = w.PID
-			}
+		if i := slices.IndexFunc(list, func(r kanban.Run) bool { return r.ID == w.Run }); i >= 0 {
+			list[i].WorkerPID = w.PID
 		}
 	}
 	return err

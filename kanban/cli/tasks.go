@@ -216,9 +216,9 @@ func (c *call) showWhole(all whole) {
 	}
 }
 
-// metadata checks a JSON object.
-func metadata(text string) error {
-	if text != "" && json.Unmarshal([]byte(text), &map[string]any{}) != nil {
+// metadata checks a JSON object, if there is one.
+func metadata(text *string) error {
+	if text != nil && *text != "" && json.Unmarshal([]byte(*text), &map[string]any{}) != nil {
 		return misused("--metadata must be a JSON object")
 	}
 	return nil
@@ -242,10 +242,8 @@ func edit(c *call) action {
 		if e == (kanban.Edit{}) {
 			return misused("cannot edit %s: say what, for instance --title TEXT", words[0])
 		}
-		if e.Metadata != nil {
-			if err := metadata(*e.Metadata); err != nil {
-				return err
-			}
+		if err := metadata(e.Metadata); err != nil {
+			return err
 		}
 		ok, err := s.Edit(ctx, c.Now(), words[0], e)
 		return c.did(ok, err, "Edited %s", words[0])

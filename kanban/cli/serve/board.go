@@ -21,7 +21,6 @@ type board struct {
 	slug   string
 	poked  chan struct{}
 	tried  chan struct{} // closed when its lock has been tried, or the board can't be opened
-	once   sync.Once
 
 	d       *kanban.Dispatcher
 	changes *Changes
@@ -64,7 +63,7 @@ func (b *board) serve(ctx context.Context) {
 		log.Error("cannot serve the board", "error", err)
 		return
 	}
-	tried := func() { b.once.Do(func() { close(b.tried) }) }
+	tried := sync.OnceFunc(func() { close(b.tried) })
 	defer tried()
 	for ctx.Err() == nil && b.server.Boards.Exists(b.slug) {
 		if b.d, err = b.server.Board(ctx, paths); err != nil {

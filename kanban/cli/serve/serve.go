@@ -85,8 +85,12 @@ func (s *Server) Run(ctx context.Context) error {
 			if s.full > 0 {
 				s.scan(ctx, &all)
 			}
-		case <-s.Wake:
-			s.poke()
+		case <-s.Wake: // every board looks at its workers
+			s.mu.Lock()
+			for _, b := range s.serves {
+				notify(b.poked)
+			}
+			s.mu.Unlock()
 		}
 	}
 }
@@ -145,15 +149,6 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			delete(s.serves, m.Slug)
 			notify(s.ended) // another board may have its place
 		})
-	}
-}
-
-// poke lets every board look at its workers.
-func (s *Server) poke() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, b := range s.serves {
-		notify(b.poked)
 	}
 }
 
