@@ -79,13 +79,28 @@ func Confine(p isolation.Plan, env []string) ([]string, error) {
 	if err := restrict(p, own); err != nil {
 		return nil, err
 	}
-	if err := seal(p.Control); err != nil && !p.Degrade {
-		return nil, err
-	} else if err != nil {
+	switch err := seal(p.Control); {
+	case err != nil && p.Degrade && !p.Marked:
 		say("%s is not isolated as configured: %v", p.Name, err)
+	case err != nil:
+		return nil, err
+	case p.Degrade && p.Marked: // kernels with Landlock count filters
+		status, _ := os.ReadFile("/proc/self/status") // where it is missing, PID 1 reads nothing either
+		if err := marked(string(status)); err != nil {
+			return nil, err
+		}
 	}
 	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool { return strings.HasPrefix(v, webToken) })
 	return proc.SetEnv(env, map[string]string{"TMPDIR": own}), nil
+}
+
+// marked says why PID 1 cannot tell a process with this status by its filters, nil if it can.
+func marked(status string) error {
+	if !strings.Contains(status, "\nSeccomp_filters:") {
+		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +
+			"; start the container on a newer kernel, or set isolation.control, or isolation to user")
+	}
+	return nil
 }
 
 // parts are what an isolation needs of Landlock, and the versions of its interface from which on the kernel has it (landlock(7)).

@@ -164,6 +164,19 @@ func TestWhatTheKernelLacksIsRefusedInWords(t *testing.T) {
 	}
 }
 
+func TestAGatewayThatTheKernelCannotMarkDoesNotStart(t *testing.T) {
+	if err := marked("NoNewPrivs:\t1\nSeccomp:\t2\n"); err == nil || !strings.Contains(err.Error(), "cannot keep it from the control socket") {
+		t.Errorf("Linux 5.8: %v", err)
+	}
+	if err := marked("NoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t2\n"); err != nil {
+		t.Errorf("Linux 5.9: %v", err)
+	}
+	p := isolation.Plan{Name: "t", Home: place(t, "own") + "/own", Marked: true, Degrade: true}
+	if out := isolated(t, p, "echo started"); !strings.Contains(out, "started") {
+		t.Errorf("it did not start where the kernel counts filters: %s", out)
+	}
+}
+
 // The filter is run as the kernel would run it.
 func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 	vm, err := bpf.NewVM(filter())

@@ -26,6 +26,7 @@ type Plan struct {
 	Read    []string // paths that it may read, likewise
 	Ports   []int    // TCP ports that it may listen on
 	Control bool     // it may use the control socket of PID 1
+	Marked  bool     // its filters alone tell PID 1 that it may not: it has the agent's user
 	Refused string   // why the command does not start; "" for nothing
 	Degrade bool     // it starts with the parts of the isolation that the kernel has
 }
@@ -50,7 +51,7 @@ func (p Plan) Argv(path string, command []string) []string {
 	for _, flag := range []struct {
 		word string
 		on   bool
-	}{{"control", p.Control}, {"degrade", p.Degrade}} {
+	}{{"control", p.Control}, {"marked", p.Marked}, {"degrade", p.Degrade}} {
 		if flag.on {
 			argv = append(argv, flag.word)
 		}
@@ -86,6 +87,8 @@ func Parse(argv []string) (p Plan, command []string, err error) {
 			p.Ports = append(p.Ports, int(port))
 		case "control":
 			p.Control = true
+		case "marked":
+			p.Marked = true
 		case "degrade":
 			p.Degrade = true
 		default:

@@ -9,7 +9,7 @@ import (
 func TestAPlanSurvivesTheWayToTheProgram(t *testing.T) {
 	plan := Plan{
 		Name: "coder", Home: "/data/profiles/coder", Hide: []string{"/data", "/run/hinit"}, Share: []string{"/srv/board"}, Read: []string{"/srv/a=b"},
-		Ports: []int{8700}, Refused: "why", Control: true, Degrade: true,
+		Ports: []int{8700}, Refused: "why", Control: true, Marked: true, Degrade: true,
 	}
 	argv := plan.Argv("/usr/bin/"+Program, []string{"agent", "--", "home=/"})
 	got, command, err := Parse(argv)

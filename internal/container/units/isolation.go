@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,12 +32,14 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		return
 	}
 	plan := isolation.Plan{
-		Name: p.Name, Home: p.Home, Ports: own.Ports, Control: own.Control, Degrade: own.Missing == config.MissingDegrade,
+		Name: p.Name, Home: p.Home, Ports: own.Ports, Control: own.Control, Marked: own.Mode == config.IsolationFiles && !own.Control, Degrade: own.Missing == config.MissingDegrade,
 		Hide: append(m.agentPlaces(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir),
 	}
 	if cfg.Path != "" {
 		plan.Hide = append(plan.Hide, cfg.Path) // it may have the secrets of other profiles
 	}
+	slices.Sort(plan.Hide)
+	plan.Hide = slices.Compact(plan.Hide) // PID 1 keeps the words of each profile
 	if own.Control {
 		plan.Share = append(plan.Share, cfg.Control.Socket)
 	}

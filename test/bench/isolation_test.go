@@ -1,0 +1,189 @@
+package bench
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"hinit/internal/isolation"
+	"hinit/internal/testkit"
+)
+
+const (
+	isolatedProfiles = 500
+	isolatedBoots    = 3   // of each mode; the median counts
+	isolatedStarts   = 300 // of each mode
+	// atRest is how long PID 1 is left alone before its memory counts: it gives pages back 2.5 s after the boot.
+	atRest = 4 * time.Second
+)
+
+// isolationModes are measured in turns. The first one is what the others are compared with.
+var isolationModes = []string{"none", "files", "user"}
+
+// BenchmarkIsolatedStart measures from the start of a process until the end of a command that does nothing, with hinit-isolate before it and
+// without. It reports the medians and the difference, which is what an isolation adds to the start of a gateway.
+func BenchmarkIsolatedStart(b *testing.B) {
+	dir := isolationDir(b, "hinit-isolate")
+	home := filepath.Join(dir, "home")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		b.Fatal(err)
+	}
+	command := []string{"/bin/true"}
+	for b.Loop() {
+		took := make(map[string][]time.Duration)
+		for range isolatedStarts {
+			for _, mode := range isolationModes {
+				uid, argv := uint32(agentID), command
+				if mode == "user" {
+					uid++
+				}
+				if mode != "none" {
+					plan := isolation.Plan{Name: fmt.Sprintf("ib-%s", mode), Home: home, Hide: []string{dir}}
+					argv = plan.Argv(filepath.Join(dir, isolation.Program), command)
+				}
+				cmd := exec.Command(argv[0], argv[1:]...)
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+				begin := time.Now()
+				if out, err := cmd.CombinedOutput(); err != nil {
+					b.Fatalf("%v\n%s", err, out)
+				}
+				took[mode] = append(took[mode], time.Since(begin))
+			}
+		}
+		none := median(took["none"])
+		for _, mode := range isolationModes {
+			b.ReportMetric(float64(median(took[mode]).Microseconds())/1000, "ms/"+mode)
+			if mode != "none" {
+				b.ReportMetric(float64((median(took[mode])-none).Microseconds())/1000, "ms-more/"+mode)
+			}
+		}
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// BenchmarkIsolatedBoot measures from the start of the init until 500 gateways are running, and the memory of PID 1
+// at rest that is no file's.
+func BenchmarkIsolatedBoot(b *testing.B) {
+	dir := isolationDir(b, "hinit", "hinit-isolate")
+	runtime.LockOSThread() // a container dies with the thread that started it
+	defer runtime.UnlockOSThread()
+	for _, mode := range isolationModes {
+		isolationVolume(b, filepath.Join(dir, mode), mode)
+		bootIsolated(b, dir, mode) // the first one of user moves the homes
+	}
+	for b.Loop() {
+		took, memory := make(map[string][]time.Duration), make(map[string]int)
+		for range isolatedBoots {
+			for _, mode := range isolationModes {
+				until, kib := bootIsolated(b, dir, mode)
+				took[mode] = append(took[mode], until)
+				memory[mode] += kib
+			}
+		}
+		for _, mode := range isolationModes {
+			b.ReportMetric(median(took[mode]).Seconds(), "s/"+mode)
+			if mode != "none" {
+				b.ReportMetric(float64(median(took[mode]))/float64(median(took["none"])), "ratio/"+mode)
+				b.ReportMetric(float64(memory[mode]-memory["none"])/isolatedBoots/isolatedProfiles, "KiB-more-a-profile/"+mode)
+			}
+		}
+		b.ReportMetric(0, "ns/op")
+		b.Logf("%d profiles running after %v", isolatedProfiles, took)
+	}
+}
+
+// isolationDir returns a directory with programs in it, which every user may enter.
+func isolationDir(b *testing.B, programs ...string) string {
+	b.Helper()
+	testkit.NeedRoot(b)
+	if isolation.LandlockABI() == 0 {
+		testkit.Cannot(b, "the kernel has no Landlock")
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-bench-") //nolint:usetesting // on a disk, as volumes are, and enterable for the agent
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		left, _ := filepath.Glob("/tmp/hinit-ib-*") // of the profiles
+		for _, path := range append(left, dir) {
+			_ = os.RemoveAll(path)
+		}
+	})
+	if err := os.Chmod(dir, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	if err := testkit.Build(dir, programs...); err != nil {
+		b.Fatal(err)
+	}
+	return dir
+}
+
+// isolationVolume makes the profiles of one mode, all of which were running.
+func isolationVolume(b *testing.B, dir, mode string) {
+	b.Helper()
+	files := map[string]string{filepath.Join(dir, "hinit.yaml"): fmt.Sprintf(`home: %[1]s/home
+agent: {user: "%[2]d:%[2]d", binary: /bin/sleep, gateway: [/bin/sleep, "100000"], ready: up}
+isolation: {mode: %[3]s}
+control: {socket: %[1]s/control.sock}
+boot: {hooks: []}
+`, dir, agentID, mode)}
+	for i := range isolatedProfiles {
+		home := filepath.Join(dir, "home", "profiles", fmt.Sprintf("ib-%03d", i))
+		files[filepath.Join(home, "SOUL.md")] = "A profile.\n"
+		files[filepath.Join(home, "gateway_state.json")] = `{"desired_state":"running"}` + "\n"
+	}
+	for path, text := range files {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			b.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // as in most images
+			b.Fatal(err)
+		}
+	}
+}
+
+// bootIsolated boots the volume of a mode and ends it. It returns how long it took until all gateways were running, and the memory of PID 1.
+func bootIsolated(b *testing.B, dir, mode string) (until time.Duration, kib int) {
+	b.Helper()
+	cmd := container(filepath.Join(dir, "hinit"), []string{"HINIT_CONFIG=" + filepath.Join(dir, mode, "hinit.yaml"), "HERMES_HOME=" + filepath.Join(dir, mode, "home")}, "init", "sleep", "100000")
+	r, w, err := os.Pipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close()
+	cmd.Stdout, cmd.Stderr = w, w
+	begin := time.Now()
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	w.Close()
+	defer func() { // with process 1 everything in it is gone
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	if err := r.SetReadDeadline(begin.Add(4 * patience)); err != nil {
+		b.Fatal(err)
+	}
+	var said strings.Builder
+	running := 0
+	for lines := bufio.NewScanner(io.TeeReader(r, &said)); running < isolatedProfiles && lines.Scan(); {
+		if strings.Contains(lines.Text(), "gateway-ib-") && strings.Contains(lines.Text(), ": up (pid ") {
+			running++
+		}
+	}
+	until = time.Since(begin)
+	if running < isolatedProfiles {
+		text := said.String()
+		b.Fatalf("%s: %d of %d gateways are running:\n%s", mode, running, isolatedProfiles, text[:min(len(text), 4000)])
+	}
+	time.Sleep(atRest)
+	return until, anonymous(b, cmd.Process.Pid)
+}
