@@ -65,6 +65,6 @@ func run(args []string, out, errs io.Writer) int {
 	if err != nil {
 		return c.Failed(doing, err)
 	}
-	fmt.Fprintf(out, "wrote %s from %s; %d notes above; to try it: hinit run -c %s\n", show.Line(*file), result.Format, len(result.Notes), show.Line(*file))
+	fmt.Fprintf(out, "wrote %s from %s; notes above: %d; to try it: hinit run -c %s\n", show.Line(*file), result.Format, len(result.Notes), show.Line(*file))
 	return cmdline.Done
 }
