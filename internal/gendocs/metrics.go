@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"hinit/internal/control/show"
@@ -26,15 +27,16 @@ time starts again with the service.
 - The states are [these](states.md).
 - A name that ends in ` + "`_total`" + ` is a counter, any other one a gauge. Each ` + "`hinit_service_…`" + ` has the labels ` + "`service` and `profile`" + `.
 
-| Metric | Further labels | Value |
-|---|---|---|
+| Metric{further labels} | Value |
+|---|---|
 `)
 	for _, f := range metrics.Families {
-		further, labels := strings.TrimPrefix(strings.Join(f.Labels, "`, `"), "service`, `profile"), ""
-		if further = strings.TrimPrefix(further, "`, `"); further != "" {
-			labels = "`" + further + "`"
+		further := slices.DeleteFunc(slices.Clone(f.Labels), func(l string) bool { return l == "service" || l == "profile" })
+		name := f.Name
+		if len(further) > 0 {
+			name += "{" + strings.Join(further, ",") + "}"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", f.Name, labels, f.Help)
+		fmt.Fprintf(&b, "| `%s` | %s |\n", name, f.Help)
 	}
 	return b.String()
 }

@@ -149,17 +149,6 @@ with every image.
 With ` + "`HINIT_BOOT=image`" + ` (` + "`boot.steps: image`" + `) hinit runs ` + "`/usr/share/hinit/image/01-hermes-setup`" + ` as root, with the container's
 environment, in the place of its own seeds, credentials and the two Python steps of the image. Ids, owners, directories and profiles stay hinit's. A failure counts like
 one of a script of ` + "`/etc/cont-init.d`" + `. The script follows names in the data directory as root, as it does under s6-overlay. hinit's own steps do not.
-
-## Facts
-
-| Word in ` + "`facts`" + ` | Where ` + "`docker/remove-s6`" + ` has it from |
-|---|---|
-| ` + "`version`" + ` | ` + "`/etc/hermes/image-provenance.json`" + `, else ` + "`pyproject.toml`" + ` |
-| ` + "`stamp`" + ` | random, another one for each build |
-| ` + "`subcommands`" + ` | the first ` + "`{…}`" + ` in ` + "`hermes --help`" + ` |
-| ` + "`gateway_parks`" + ` | the exit codes for which the image's finish script of a gateway exits with 125 |
-| ` + "`dashboard_host`, `dashboard_insecure`" + ` | the command that the dashboard's run script ends in |
-| ` + "`stage2_fails`" + ` | 2 where a boot script says that it refuses the startup |
 `)
 	return b.String()
 }
