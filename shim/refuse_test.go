@@ -187,7 +187,7 @@ func TestConfiguration(t *testing.T) {
 				must(t, unix.Mkfifo(path, 0o600))
 			},
 		},
-		"large": {content: elsewhere + strings.Repeat("\n", 10_000), stdout: dropped, ignored: "it is too large"},
+		"large": {content: elsewhere + strings.Repeat("\n", maxConfig), stdout: dropped, ignored: "it is too large"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := newImage(t, whoami)
