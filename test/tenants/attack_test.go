@@ -277,7 +277,9 @@ func victim() {
 	_, errAbstract := net.Listen("unix", "@victim-"+filepath.Base(dir))
 	_, errPort := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(victimPort))
 	near, _, errTerminal := pty.Open()
-	defer near.Close()
+	if errTerminal == nil {
+		defer near.Close()
+	}
 	fmt.Println("victim:", errors.Join(
 		errTerminal, errSocket, errAbstract, errPort, unix.Mkfifo(home+"/fifo", 0o600), os.WriteFile(secret, []byte("x"), 0o600), os.WriteFile(home+"/ready", nil, 0o600),
 	))

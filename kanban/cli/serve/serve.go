@@ -253,7 +253,7 @@ func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher,
 			}
 			settle = settleFirst
 			again.Reset(settle)
-		case <-lost: // too many at a time, so that some are not told; whichever it is, it is worth a look
+		case <-lost: //nolint:errcheck // too many at a time, so that some are not told; whichever it is, it is worth a look
 		case <-tick:
 		}
 		notify(news)
