@@ -138,12 +138,14 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 		t.Errorf("groups without trouble have %v", got)
 	}
 	b.eval(`document.querySelector('details[data-key="payments"] summary b').click(); document.querySelector('details[data-key="support"] summary b').click(); 0`)
+	picture("groups")
 	b.size(2560, 1440)
 	b.open(s.url + "/")
 	b.until(`document.getElementById('live').textContent === 'live'`)
 	if gap := b.eval(`document.querySelector('#rows tbody').getBoundingClientRect().top - document.querySelector('#rows summary').getBoundingClientRect().bottom`); gap.(float64) > 3 {
 		t.Errorf("on a wall %v pixels are between a heading and its first row", gap)
 	}
+	picture("wall")
 	b.size(1280, 720)
 	b.eval(`localStorage.clear(); 0`)
 	b.open(s.url + "/")

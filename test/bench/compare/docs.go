@@ -103,7 +103,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 	fmt.Fprintf(&w, "%s, commit %s, %d × %s, %d MB, Linux %s, %s, %s. All samples are in [benchmarks.json](benchmarks.json).\n",
 		r.Date, m.Commit, m.Processors, m.Processor, m.MemoryMB, m.Kernel, m.System, m.Go)
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
-		fmt.Fprintf(&w, "\n- %s: %s", name, r.Versions[name])
+		fmt.Fprintf(&w, "\n- %s", r.Versions[name])
 	}
 	for _, note := range r.Notes {
 		fmt.Fprintf(&w, "\n- %s.", note)
