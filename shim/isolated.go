@@ -17,7 +17,7 @@ func (o *options) isolated(argv []string) (bool, error) {
 	if _, order := agentuser.ParseLifecycle(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {
 		return false, nil
 	}
-	text, err := readTrusted(o.root + "/run/hinit/" + account.Isolated)
+	text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Isolated)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil // nothing is isolated
 	}

@@ -147,7 +147,7 @@ func (o *options) drop(env []string) (home string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if text, err := readTrusted(o.root + "/run/hinit/" + account.Published); err == nil {
+	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Published); err == nil {
 		u.Publish(text, o.user)
 	} else { // with --read-only PID 1 has no place for it
 		u.Ask(func(name string) string { return lookupEnv(env, name) })

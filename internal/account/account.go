@@ -34,6 +34,9 @@ type User struct {
 // Isolated is the name of the file beside it that lists the isolated profiles: a name a line, "*" for all others, and "-NAME" for one that is not.
 const Isolated = "isolated"
 
+// RuntimeDir is the directory in which the exec shim looks for both files. Nothing moves it.
+const RuntimeDir = "/run/hinit"
+
 // Published is the name of the file in root's runtime directory by which PID 1 tells the ids of the agent.
 const Published = "agent"
 

@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/account"
 	"hinit/internal/fsutil"
 	"hinit/internal/trust"
 )
 
 // systemRuntimeDir is the default runtime directory where /run is writable.
-const systemRuntimeDir = "/run/hinit"
+const systemRuntimeDir = account.RuntimeDir
 
 // Runtime is the place of hinit's control socket.
 type Runtime struct {
