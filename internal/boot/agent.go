@@ -59,8 +59,16 @@ func SettleAgent(cfg *config.Config) (Agent, error) {
 }
 
 // Publish tells programs such as the exec shim which ids the agent has: /etc may be read-only and name others. dir is root's alone, and the
-// file in it too: agent.user of the configuration, uid, gid and groups, a line each. It may block on the disk.
-func (a Agent) Publish(dir string, cfg *config.Config) error {
+// file in it too: agent.user of the configuration, uid, gid and groups, a line each. Without a directory, or where all is the agent's, it
+// does nothing. warn is told when the shim looks elsewhere. It may block on the disk.
+func (a Agent) Publish(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
+	if dir == "" || a.Cred == nil {
+		return nil
+	}
+	if cfg.Isolates() && dir != systemRuntimeDir {
+		warn("docker exec … hermes -p PROFILE is not isolated: the exec shim looks in %s, and the control socket is in %s; leave control.socket and "+
+			"HINIT_RUNTIME_DIR as they are by default — continuing", systemRuntimeDir, dir)
+	}
 	d, err := fsutil.OpenReal(dir, fsutil.Self().In(blocking.Runtime))
 	if err != nil {
 		return err

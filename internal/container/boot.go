@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
-	"hinit/internal/account"
 	"hinit/internal/config"
 	"hinit/internal/gateways"
 	"hinit/internal/guard"
@@ -104,15 +103,7 @@ func (b *bootRun) openControl(cfg *config.Config) {
 
 // publish tells the exec shim what it has to know of the agent and of isolated profiles.
 func (c *container) publish(cfg *config.Config) error {
-	dir := c.control.Dir()
-	if dir == "" || c.agent.Cred == nil {
-		return nil
-	}
-	if cfg.Isolates() && dir != account.RuntimeDir {
-		c.Say("docker exec … hermes -p PROFILE is not isolated: the exec shim looks in %s, and the control socket is in %s; leave control.socket and "+
-			"HINIT_RUNTIME_DIR as they are by default — continuing", account.RuntimeDir, dir)
-	}
-	return c.agent.Publish(dir, cfg)
+	return c.agent.Publish(c.control.Dir(), cfg, c.Say)
 }
 
 // change has a new configuration in force from now on.
