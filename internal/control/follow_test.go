@@ -115,7 +115,13 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 		s.ask(t, "/v1/status")
 	}
 	enough := errors.New("enough")
-	if err := s.client().Watch(t.Context(), func(client.StatusChange) error { return enough }); !errors.Is(err, enough) {
+	var err error
+	for range 5 { // on a busy machine one that reads may be late itself, and is cut off: it asks again
+		if err = s.client().Watch(t.Context(), func(client.StatusChange) error { return enough }); errors.Is(err, enough) {
+			break
+		}
+	}
+	if !errors.Is(err, enough) {
 		t.Errorf("a reader that reads: %v after %s", err, time.Since(begin))
 	}
 	for _, m := range s.rooms {
