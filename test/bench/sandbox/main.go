@@ -422,8 +422,6 @@ func (b *bench) judge() {
 	say("attach again from another process", attach, "ms", attach <= 15, "≤ 15 ms")
 	cold := b.median("first command, cold: what the package adds")
 	say("first command on a cold start, besides the engine's time", cold, "ms", cold <= 30, "≤ 30 ms")
-	ratio := b.median("100 MB of output: package") / max(1, b.median("100 MB of output: docker exec"))
-	say("100 MB of output, times docker exec's rate", ratio, "×", ratio >= 5, "≥ 5 ×")
 }
 
 func (b *bench) print(w io.Writer) {
