@@ -131,7 +131,7 @@ func withoutCapability(t *testing.T, capability uintptr, fn func()) {
 func write(t *testing.T, path, content string, mode os.FileMode) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
-	must(t, os.WriteFile(path, []byte(content), mode))
+	must(t, testkit.WriteProgram(path, []byte(content)))
 	must(t, os.Chmod(path, mode))
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/internal/proc"
+	"hinit/internal/testkit"
 )
 
 // serviceDir makes a service directory with a run script, and a finish script unless it is empty, and the unit of it.
@@ -23,7 +24,7 @@ func serviceDir(t *testing.T, name, run, finish string) Unit {
 		if text == "" {
 			return
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		if err := testkit.WriteProgram(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -42,7 +42,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}
 	self, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
-		err = os.WriteFile(dir+"/ask", self, 0o755) //nolint:gosec // a program
+		err = testkit.WriteProgram(dir+"/ask", self)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ func TestAFileThatTheAgentHoldsDoesNotStopPID1(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "run")
 	for _, err := range []error{
-		os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), os.WriteFile(program, []byte("#!/bin/sh\nexit 7\n"), 0o755), os.Chown(program, 10000, 10000), //nolint:gosec // it is executed
+		os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o755), testkit.WriteProgram(program, []byte("#!/bin/sh\nexit 7\n")), os.Chown(program, 10000, 10000),
 	} {
 		if err != nil {
 			t.Fatal(err)

@@ -81,3 +81,11 @@ func AtOnce(n int) {
 		_ = flag.Set("test.parallel", strconv.Itoa(n)) // a number is always taken
 	}
 }
+
+// WriteProgram writes a file that is executed soon. No process is forked meanwhile. A fork of another test would have the file
+// open for writing until its exec, and this file could not be executed (execve(2), ETXTBSY).
+func WriteProgram(path string, text []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, text, 0o755) //nolint:gosec // a program
+}

@@ -540,11 +540,3 @@ func (b *box) desired(profile string) string {
 	}
 	return s.Desired
 }
-
-// writeProgram writes a file that is executed soon. No process is forked meanwhile. A fork of another test would have the file
-// open for writing until its exec, and this file could not be executed (execve(2), ETXTBSY).
-func writeProgram(path string, text []byte) error {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	return os.WriteFile(path, text, 0o755)
-}

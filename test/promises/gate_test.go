@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 )
 
 // TestNoSlotOpensBeforeTheBootIsOver has the agent register the slots of its gateways, and want them up, while a boot hook runs.
@@ -41,7 +42,7 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 		for _, name := range names {
 			slot := filepath.Join(scan, "gateway-"+name)
 			temp := slot + ".new"
-			b.check(os.Mkdir(temp, 0o755), writeProgram(filepath.Join(temp, "run"), []byte("#!/bin/sh\nexec false\n")), chownTree(temp, b.uid))
+			b.check(os.Mkdir(temp, 0o755), testkit.WriteProgram(filepath.Join(temp, "run"), []byte("#!/bin/sh\nexec false\n")), chownTree(temp, b.uid))
 			if err := os.Rename(temp, slot); err != nil {
 				t.Fatalf("there is a slot before the boot is over: %v", err)
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 )
 
 // TestHostileClients: a thousand clients that say nothing, others that send garbage, half a request, endless headers and bodies,
@@ -86,7 +87,7 @@ func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
 	b.check(err)
 	copied := b.path("hog") // where the agent's user can execute it
 	text, err := os.ReadFile(self)
-	b.check(err, writeProgram(copied, text))
+	b.check(err, testkit.WriteProgram(copied, text))
 	hog := exec.Command(copied)
 	hog.Env = []string{roleVar + "=hog", "SOCKET=" + b.client.Socket()}
 	hog.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: agentID, Gid: agentID}, Pdeathsig: syscall.SIGKILL}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 )
 
 // program is a copy of this test binary that the agent's user can execute. With the arguments of a testproc it is that.
@@ -22,7 +23,7 @@ func (b *box) program() string {
 	name := b.path("program")
 	if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
 		text, err := os.ReadFile("/proc/self/exe")
-		b.check(err, writeProgram(name, text))
+		b.check(err, testkit.WriteProgram(name, text))
 	}
 	return name
 }

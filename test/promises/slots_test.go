@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/internal/testkit"
 )
 
 // slots is the scan directory of a container in chaos, and the services from elsewhere that should be in it.
@@ -103,7 +104,7 @@ func (s *slots) register(up bool) {
 	name := fmt.Sprintf("f%d", s.made)
 	s.made++
 	temp := filepath.Join(s.scan, "."+name)
-	s.c.check(os.Mkdir(temp, 0o755), writeProgram(filepath.Join(temp, "run"), []byte("#!/bin/sh\n"+sleeper)))
+	s.c.check(os.Mkdir(temp, 0o755), testkit.WriteProgram(filepath.Join(temp, "run"), []byte("#!/bin/sh\n"+sleeper)))
 	if !up {
 		s.c.check(os.WriteFile(filepath.Join(temp, "down"), nil, 0o644))
 	}

@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
 )
 
 // asAgent runs a program inside the container as the agent's user. Hinit and its tools find the init there.
@@ -97,7 +99,7 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 		for range many {
 			dir := filepath.Join(scan, hostileName(r))
 			temp := filepath.Join(scan, ".new")
-			b.check(os.Mkdir(temp, 0o755), writeProgram(filepath.Join(temp, "run"), []byte("#!/bin/sh\n"+sleeper)),
+			b.check(os.Mkdir(temp, 0o755), testkit.WriteProgram(filepath.Join(temp, "run"), []byte("#!/bin/sh\n"+sleeper)),
 				os.WriteFile(filepath.Join(temp, "down"), nil, 0o644), chownTree(temp, b.uid), os.Rename(temp, dir))
 		}
 		if out, err := b.asAgent(b.tool("s6-svscanctl"), "-a", scan); err != nil {

@@ -74,7 +74,7 @@ func begin(t *testing.T, mode string) *container {
 	must(os.Chmod(filepath.Join(dir, "bin"), 0o755))
 	self, err := os.ReadFile("/proc/self/exe")
 	must(err)
-	must(os.WriteFile(filepath.Join(dir, "bin", "role"), self, 0o755)) //nolint:gosec // a program
+	must(testkit.WriteProgram(filepath.Join(dir, "bin", "role"), self))
 	home := filepath.Join(dir, "home")
 	for i := range profiles {
 		p := filepath.Join(home, "profiles", name(i))

@@ -1,6 +1,7 @@
 package top_test
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -151,8 +152,7 @@ func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.write("alone/hinit", string(program))
-	if err := os.Chmod(alone, 0o755); err != nil {
+	if err := errors.Join(os.Mkdir(h.dir+"/alone", 0o755), testkit.WriteProgram(alone, program)); err != nil {
 		t.Fatal(err)
 	}
 	if out, code := h.run(alone, "top"); code != 1 || !strings.Contains(out, "there is no "+alone+"-top; install it beside hinit") {
