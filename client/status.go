@@ -245,8 +245,9 @@ type Exit struct {
 	Signal        *int      `json:"signal"` // number of the signal that ended it, null when none did
 	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health or lease
 	At            time.Time `json:"at"`
-	Tail          []string  `json:"tail"`  // last log lines, oldest first; the last 3 where the lines of all services have over 1 MB; empty for callers that may not control hinit
-	Error         string    `json:"error"` // reason for which it could not be started, "" when it was
+	Tail          []string  `json:"tail"`                   // last log lines, oldest first; the last 3 where the lines of all services have over 1 MB; empty for callers that may not control hinit
+	TailPending   bool      `json:"tail_pending,omitempty"` // the output of the ended run is still being read: tail is not known yet
+	Error         string    `json:"error"`                  // reason for which it could not be started, "" when it was
 	UptimeSeconds float64   `json:"uptime_seconds"`
 	PID           int       `json:"pid"` // 0 when it never ran
 }

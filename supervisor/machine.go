@@ -278,7 +278,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 	case Tailed:
 		if s.last != nil && s.last.Run == e.Run {
 			last := *s.last
-			last.Tail = e.Lines
+			last.Tail = append([]string{}, e.Lines...)
 			s.last = &last
 			m.changed(s)
 			m.refused(now, s)

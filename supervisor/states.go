@@ -136,7 +136,7 @@ type Exit struct {
 	Uptime time.Duration
 	CPU    time.Duration // that it and the children it waited for have used
 	MaxRSS int64         // bytes, of the largest of them
-	Tail   []string      // last lines it wrote, oldest first
+	Tail   []string      // last lines it wrote, oldest first; nil until its output is read
 }
 
 // Wire returns the exit as the API has it, without its last lines.

@@ -8,9 +8,9 @@ import (
 	"hinit/client"
 )
 
-// linesTime is how long a message waits for the last lines of a service that has ended. The status says that it has ended before its
-// output is read to the end; a service that wrote nothing has none.
-const linesTime = time.Second
+// linesTime is how long a message waits at most for the last lines of a service that has ended. The status says that it has ended
+// before its output is read to the end.
+const linesTime = 10 * time.Second
 
 // lines are the last log lines of an end that are still to come to a job.
 type lines struct {
@@ -21,7 +21,7 @@ type lines struct {
 
 // linesToCome returns what a message about a service has to wait for, nil if nothing.
 func linesToCome(s *client.Service) *lines {
-	if x := s.LastExit; x == nil || len(x.Tail) > 0 || x.PID == 0 || time.Since(x.At) > linesTime {
+	if x := s.LastExit; x == nil || !x.TailPending || time.Since(x.At) > linesTime {
 		return nil
 	}
 	return &lines{end: s.LastExit.At, came: make(chan struct{}), late: time.After(linesTime)}
@@ -53,7 +53,7 @@ func (r *Runner) complete(services []client.Service) (changed bool) {
 		}
 		for i := range services {
 			x := services[i].LastExit
-			if services[i].Name != j.Service || x == nil || len(x.Tail) == 0 || !x.At.Equal(j.lines.end) {
+			if services[i].Name != j.Service || x == nil || x.TailPending || !x.At.Equal(j.lines.end) {
 				continue
 			}
 			var m Message

@@ -128,15 +128,17 @@ func TestAMessageHasTheLastLinesThatAreReadAfterTheEnd(t *testing.T) {
 	c := client.StatusChange{Init: client.Init{UptimeSeconds: 500}}
 	for _, name := range []string{"silent", "web"} {
 		s := ended(1, "config", client.StateParked)
-		s.Name, s.LastExit.PID, s.LastExit.At = name, 7, time.Now()
+		s.Name, s.LastExit.TailPending, s.LastExit.At = name, true, time.Now()
 		c.Services = append(c.Services, s)
 	}
 	b.changes <- c
-	web := c.Services[1]
-	exit := *web.LastExit
-	exit.Tail = []string{"about to fail"}
-	web.LastExit = &exit
-	b.changes <- client.StatusChange{Init: c.Init, Services: []client.Service{web}}
+	for i, lines := range [][]string{nil, {"about to fail"}} {
+		s := c.Services[i]
+		exit := *s.LastExit
+		exit.Tail, exit.TailPending = lines, false
+		s.LastExit = &exit
+		b.changes <- client.StatusChange{Init: c.Init, Services: []client.Service{s}}
+	}
 	b.logged("msg=done", 2)
 	text, err := os.ReadFile(out)
 	if err != nil {

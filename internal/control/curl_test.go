@@ -37,7 +37,7 @@ func goldenCore() *fakeCore {
 			Name: "gateway-default", Profile: "default", Kind: supervisor.KindGateway, State: supervisor.Backoff,
 			Want: supervisor.WantUp, Reason: "ended by signal 9", Since: at(99.5), Run: 9, Restarts: 5, Failures: 6,
 			CrashLoop: true, NextStart: at(130),
-			LastExit: &supervisor.Exit{Run: 9, PID: 130, Code: -1, Signal: 9, Cause: supervisor.CauseOOM, At: at(99.5)},
+			LastExit: &supervisor.Exit{Run: 9, PID: 130, Code: -1, Signal: 9, Cause: supervisor.CauseOOM, At: at(99.5), Tail: []string{}},
 		},
 		&supervisor.Service{
 			Name: "dashboard", Kind: supervisor.KindService, State: supervisor.Waiting, Want: supervisor.WantUp,

@@ -305,6 +305,7 @@ func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 func exitView(x *supervisor.Exit) *client.Exit {
 	out := x.Wire()
 	out.At, out.Tail, out.UptimeSeconds = wireTime(x.At), list(x.Tail), seconds(x.Uptime)
+	out.TailPending = x.Tail == nil && x.PID != 0
 	return &out
 }
 

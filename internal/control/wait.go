@@ -16,7 +16,7 @@ const (
 	// hold is the default time that a run has to be up to count as started.
 	hold = time.Second
 	// tailTime is how long the report of a failure waits for the last log lines, which are read after the exit.
-	tailTime = 500 * time.Millisecond
+	tailTime = 2 * time.Second
 )
 
 // goal is what a command waits for.
@@ -300,13 +300,13 @@ func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *superviso
 	}
 	timeout := time.NewTimer(tailTime)
 	defer timeout.Stop()
-	for len(v.LastExit.Tail) == 0 {
+	for v.LastExit.Tail == nil {
 		news := s.core.News()
 		now := s.core.Snapshot().Find(v.Name)
 		if now == nil || now.LastExit == nil || now.LastExit.Run != v.LastExit.Run {
 			return v
 		}
-		if len(now.LastExit.Tail) > 0 {
+		if now.LastExit.Tail != nil {
 			with := *v
 			with.LastExit = now.LastExit
 			return &with

@@ -164,8 +164,8 @@ func TestWaitingTellsTheTruth(t *testing.T) {
 			`gateway-x is in backoff: ended by signal 11 (signal), starts again in 990ms; last lines: "two", "three", "f\x1bour"`, client.KindFailed,
 		},
 		{
-			"a crash without a word", supervisor.WantDown, client.VerbStart, silent(dies(time.Millisecond, 1, 0)), time.Millisecond + tailTime,
-			`gateway-x is in backoff: exited with code 1 (crash), starts again in 500ms`, client.KindFailed,
+			"a crash without a word", supervisor.WantDown, client.VerbStart, silent(dies(time.Millisecond, 1, 0)), 11 * time.Millisecond,
+			`gateway-x is in backoff: exited with code 1 (crash), starts again in 990ms`, client.KindFailed,
 		},
 		{"an exit that asks for a restart", supervisor.WantDown, client.VerbStart, dies(500*time.Millisecond, 75, 0), 1500 * time.Millisecond, "", ""},
 		{
