@@ -8,28 +8,18 @@ import (
 	"time"
 
 	"hinit/client"
-	"hinit/internal/control/show"
 )
 
 // servicePage is one service.
 type servicePage struct {
 	rowView
-	Fault    string
-	PID      int
-	Run      uint64
-	Command  string
-	Reason   string
-	Failures int
-	Next     *time.Time
-	Exits    map[string]int
-	Tail     []string
-	Checks   []checkView
-	Tree     []process
-	Past     pastView
-	Log      logView
-	Events   []eventView
-	Isolated string // how it is isolated, "" for not at all
-	Orders   *ordersView
+	Service *client.Service // its texts are those that others have chosen
+	Fault   string
+	Tree    []process
+	Past    pastView
+	Log     logView
+	Events  []client.Event
+	Orders  *ordersView
 }
 
 // ordersView is the buttons of a service or a group.
@@ -55,14 +45,6 @@ func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 	return v
 }
 
-// checkView is a check as the page shows it.
-type checkView struct {
-	look
-	Name, Kind, Answer string
-	At                 time.Time
-	Failures           int
-}
-
 // readOnly says why a page has no buttons.
 const readOnly = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
 
@@ -76,32 +58,16 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 		s.noService(w, r, err)
 		return
 	}
-	page := servicePage{
-		rowView: s.view(v, s.hub.uses(v.Name)), PID: v.PID, Run: v.Run, Reason: oneLine(v.Reason), Failures: v.ConsecutiveFailures,
-		Next: v.NextStart, Exits: make(map[string]int, len(v.Exits)), Tree: s.hub.meter.processes(v.Name), Isolated: oneLine(show.Isolation(v)),
-	}
-	page.Orders = s.orders(r, "service", v.Name)
+	page := servicePage{rowView: s.view(v, s.hub.uses(v.Name)), Service: v, Tree: s.hub.meter.processes(v.Name), Orders: s.orders(r, "service", v.Name)}
 	if err != nil {
 		page.Fault = oneLine(err.Error())
-	}
-	for cause, n := range v.Exits {
-		page.Exits[oneLine(cause)] += n
-	}
-	page.Command = oneLine(strings.Join(v.Command, " "))
-	if v.LastExit != nil {
-		for _, line := range v.LastExit.Tail {
-			page.Tail = append(page.Tail, logText(hide(line)))
-		}
-	}
-	for i := range v.Checks {
-		page.Checks = append(page.Checks, viewCheck(&v.Checks[i]))
 	}
 	history := s.hub.history()
 	page.Past = span(r, time.Now())
 	page.Past.Bars, _ = timeline([]client.Service{*v}, history, page.Past.From, page.Past.To)
 	for _, e := range history {
 		if e.Service == v.Name {
-			page.Events = append(page.Events, viewEvent(e))
+			page.Events = append(page.Events, e)
 		}
 	}
 	page.Events = page.Events[max(0, len(page.Events)-serviceEvents):]
@@ -109,18 +75,16 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "service", v.Name, page)
 }
 
-func viewCheck(c *client.Check) checkView {
-	out := checkView{Name: oneLine(c.Name), Kind: oneLine(c.Kind + ", " + c.Type), Answer: oneLine(c.Answer), Failures: c.Failures, look: look{"off", "○", oneLine(c.State)}}
+// checkLook is how a check looks.
+func checkLook(c client.Check) look {
+	word := oneLine(c.State)
 	switch {
 	case c.Failed:
-		out.Class, out.Sign = "bad", "✖"
+		return look{"bad", "✖", word}
 	case c.State == "passing":
-		out.Class, out.Sign = "good", "●"
+		return look{"good", "●", word}
 	}
-	if c.At != nil {
-		out.At = *c.At
-	}
-	return out
+	return look{"off", "○", word}
 }
 
 func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {

@@ -10,21 +10,15 @@ import (
 	"hinit/client"
 )
 
-// eventView is an event as the pages show it.
-type eventView struct {
-	At            time.Time
-	Service, Text string
-}
-
-func viewEvent(e client.Event) eventView {
-	text := oneLine(e.Reason)
-	if e.To != "" {
-		text = oneLine(e.From + " → " + e.To)
-		if e.Reason != "" {
-			text += ": " + oneLine(e.Reason)
-		}
+// eventText tells an event.
+func eventText(e client.Event) string {
+	switch {
+	case e.To == "":
+		return oneLine(e.Reason)
+	case e.Reason == "":
+		return oneLine(e.From + " → " + e.To)
 	}
-	return eventView{e.At, oneLine(e.Service), text}
+	return oneLine(e.From+" → "+e.To) + ": " + oneLine(e.Reason)
 }
 
 // segment is a part of a bar: what a service was from when to when, in thousandths of the bar.
@@ -67,7 +61,7 @@ type timelinePage struct {
 	Bars    []bar // with an outage
 	Quiet   []bar // without one
 	Outages []outage
-	Events  []eventView
+	Events  []client.Event
 	Fault   string
 }
 
@@ -134,7 +128,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 			break
 		}
 		if !e.At.After(page.Past.To) {
-			page.Events = append(page.Events, viewEvent(e))
+			page.Events = append(page.Events, e)
 		}
 	}
 	s.show(w, r, http.StatusOK, "events", "Timeline", page)

@@ -154,11 +154,17 @@ func (s *Server) functions() template.FuncMap {
 			}
 			return t.UTC().Format("2006-01-02 15:04:05 UTC")
 		},
-		"short": func(t time.Time) string { return t.UTC().Format("01-02 15:04") },
-		"stamp": func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"took":  func(d time.Duration) string { return show.Duration(d) },
-		"base":  func() string { return s.Base },
-		"join":  strings.Join,
+		"short":     func(t time.Time) string { return t.UTC().Format("01-02 15:04") },
+		"stamp":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"took":      func(d time.Duration) string { return show.Duration(d) },
+		"seconds":   func(n int64) string { return show.Duration(time.Duration(n) * time.Second) },
+		"text":      oneLine,
+		"logged":    func(line string) string { return logText(hide(line)) },
+		"isolation": show.Isolation,
+		"checkLook": checkLook,
+		"happened":  eventText,
+		"base":      func() string { return s.Base },
+		"join":      strings.Join,
 	}
 }
 
