@@ -46,7 +46,7 @@ var grown = map[string]int{
 	"internal/probe.target":        22,
 	"internal/web.Server":          24,
 	"internal/web.hub":             24,
-	"internal/web.servicePage":     36,
+	"internal/web.servicePage":     27,
 	"kanban.watched":               43,
 	"logrotate.console":            27,
 	"logrotate.file":               27,

@@ -1,15 +1,10 @@
 package tools
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -22,7 +17,7 @@ import (
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
-	"hinit/internal/redact"
+	"hinit/internal/usage"
 )
 
 func treeVerb() cli.Verb {
@@ -111,7 +106,21 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 			}
 		}
 	}
-	return growTree(roots, processes(), st.Init.PID, len(names) == 0, userNames()), nil
+	all, err := usage.Read("/proc", nil)
+	if err != nil {
+		return nil, err
+	}
+	of := usage.RootsOf(st, "/proc")
+	branches := growTree(roots, all, of, isNested, len(names) == 0)
+	user := userNames()
+	for _, b := range branches {
+		for i := range b.Processes {
+			p := &b.Processes[i]
+			mark, _ := of.Mark(p.PID) // root for one that has just ended
+			p.User, p.Command = user(mark.User), usage.Command("/proc", p.PID)
+		}
+	}
+	return branches, nil
 }
 
 // treeRoot is a service and its main process, 0 for none.
@@ -120,40 +129,43 @@ type treeRoot struct {
 	pid         int
 }
 
-// growTree gives each process to its service.
-func growTree(roots []treeRoot, all map[int]process, init int, rest bool, user func(uint32) string) []treeBranch {
-	table, of := make(map[int]procstat.Stat, len(all)), proc.Roots{Init: init, Mains: make(map[int]string)}
-	of.Mark = func(pid int) (proc.Mark, bool) { return all[pid].mark, true }
-	for pid := range all {
-		table[pid] = all[pid].Stat
-	}
+// growTree gives each process to its service. nested reports whether a process lives in another PID namespace, below this one. Of what a
+// process is to be shown with, the user and the command are left out.
+func growTree(roots []treeRoot, all usage.Table, of proc.Roots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
-		if r.pid != init && r.pid != 0 {
+		if r.pid != of.Init && r.pid != 0 {
 			of.Mains[r.pid] = r.name
 		}
 	}
-	owner := of.Owners(table)
+	owner := of.Owners(all)
+	grow := func(name, state string, main int, belongs func(pid int) bool) treeBranch {
+		b := treeBranch{Name: name, State: state, Processes: []treeProcess{}}
+		for _, p := range all.Tree(main, belongs) {
+			b.Processes = append(b.Processes, treeProcess{
+				PID: p.PID, Parent: p.Parent, Depth: p.Depth, State: string(p.State), CPUSeconds: float64(p.CPU) / procstat.Hertz, MemoryBytes: p.Memory,
+			})
+		}
+		return b
+	}
 	branches := make([]treeBranch, 0, len(roots)+1)
 	for _, r := range roots {
-		b := treeBranch{Name: r.name, State: r.state, Processes: []treeProcess{}}
-		b.add(all, user, r.pid, func(pid int) bool { return pid == r.pid || r.pid != 0 && owner[pid] == r.pid })
-		branches = append(branches, b)
+		branches = append(branches, grow(r.name, r.state, r.pid, func(pid int) bool { return pid == r.pid || r.pid != 0 && owner[pid] == r.pid }))
 	}
-	if rest {
-		b := treeBranch{Processes: []treeProcess{}}
-		own := os.Getpid()
-		b.add(all, user, 0, func(pid int) bool {
-			return owner[pid] == 0 && pid != init && pid != own && all[pid].PID != 0 && (below(pid, init, all) || init == 1 && !all[pid].nested)
-		})
-		if len(b.Processes) > 0 {
-			branches = append(branches, b)
-		}
+	if !rest {
+		return branches
+	}
+	own := os.Getpid()
+	others := grow("", "", 0, func(pid int) bool {
+		return owner[pid] == 0 && pid != of.Init && pid != own && (below(pid, of.Init, all) || of.Init == 1 && !nested(pid))
+	})
+	if len(others.Processes) > 0 {
+		branches = append(branches, others)
 	}
 	return branches
 }
 
 // below reports whether a process descends from another one.
-func below(pid, ancestor int, all map[int]process) bool {
+func below(pid, ancestor int, all usage.Table) bool {
 	for range all {
 		if pid == ancestor {
 			return true
@@ -161,39 +173,6 @@ func below(pid, ancestor int, all map[int]process) bool {
 		pid = all[pid].Parent
 	}
 	return false
-}
-
-// add appends the processes that belong, each one after its parent.
-func (b *treeBranch) add(all map[int]process, user func(uint32) string, first int, belongs func(pid int) bool) {
-	children := make(map[int][]int)
-	var tops []int
-	for _, pid := range slices.Sorted(maps.Keys(all)) {
-		if !belongs(pid) {
-			continue
-		}
-		if parent := all[pid].Parent; parent != pid && pid != first && belongs(parent) && all[parent].PID != 0 {
-			children[parent] = append(children[parent], pid)
-		} else {
-			tops = append(tops, pid)
-		}
-	}
-	if at := slices.Index(tops, first); at > 0 { // the main process comes first, whatever its number
-		tops = slices.Insert(slices.Delete(tops, at, at+1), 0, first)
-	}
-	var walk func(pid, depth int)
-	walk = func(pid, depth int) {
-		p := all[pid]
-		b.Processes = append(b.Processes, treeProcess{
-			PID: p.PID, Parent: p.Parent, Depth: depth, User: user(p.mark.User), State: string(p.State),
-			CPUSeconds: float64(p.CPU) / procstat.Hertz, MemoryBytes: p.Memory, Command: p.command,
-		})
-		for _, child := range children[pid] {
-			walk(child, depth+1)
-		}
-	}
-	for _, pid := range tops {
-		walk(pid, 0)
-	}
 }
 
 // userNames names users by /etc/passwd, which is read once for each.
@@ -241,84 +220,10 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 	}
 }
 
-// process is one process as /proc shows it.
-type process struct {
-	procstat.Stat
-
-	command string // for people: secrets are masked
-	nested  bool   // it lives in another PID namespace, below this one
-	mark    proc.Mark
-}
-
-// processes reads the process table. A process that ends meanwhile is left out.
-func processes() map[int]process {
-	all := make(map[int]process)
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		if p, ok := readProcess(dir); ok {
-			all[p.PID] = p
-		}
-	}
-	return all
-}
-
-func readProcess(dir string) (p process, ok bool) {
-	stat, err := os.ReadFile(dir + "/stat")
-	status, gone := os.ReadFile(dir + "/status")
-	p.Stat, ok = procstat.Parse(stat)
-	if err != nil || gone != nil || !ok {
-		return p, false
-	}
-	if _, rest, found := strings.Cut(string(status), "\nNSpid:"); found {
-		numbers, _, _ := strings.Cut(rest, "\n")
-		p.nested = len(strings.Fields(numbers)) > 1
-	}
-	limits, _ := os.ReadFile(dir + "/limits")
-	p.mark, _ = proc.ParseMark(limits, status)
-	argv, _ := readHead(dir + "/cmdline")
-	p.command = maskedCommand(strings.Split(strings.TrimRight(string(argv), "\x00"), "\x00"))
-	if len(argv) == 0 {
-		// a process that has ended, or a thread of the kernel
-		p.command = "[" + string(stat[bytes.IndexByte(stat, '(')+1:bytes.LastIndexByte(stat, ')')]) + "]"
-	}
-	return p, true
-}
-
-// maskedCommand is a command line without its secrets: the values of flags and variables whose names say so, passwords in URLs, and tokens of
-// known shapes.
-func maskedCommand(argv []string) string {
-	var masker redact.Masker
-	words := make([]string, len(argv))
-	secretNext := false
-	for i, word := range argv {
-		name, value, assigns := strings.Cut(word, "=")
-		secret := redact.Name(strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_"))
-		switch {
-		case secretNext && !strings.HasPrefix(word, "-"):
-			word = redact.Hidden
-		case assigns && secret && !strings.ContainsAny(name, " \t\n"):
-			word = name + "=" + redact.Hidden
-		case assigns:
-			word = name + "=" + redact.Value("", value)
-		default:
-			word = redact.Value("", word)
-		}
-		secretNext = !assigns && secret && strings.HasPrefix(name, "--")
-		words[i] = string(masker.Hide([]byte(word), nil))
-	}
-	return strings.Join(words, " ")
-}
-
-// mostHead bounds what is read of a file below /proc. A process can make the kernel show any part of its memory as its command line
-// (prctl(2), PR_SET_MM), terabytes of zeros too.
-const mostHead = 2 << 20
-
-// readHead reads a file below /proc, as far as anybody but an adversary fills it.
-func readHead(name string) ([]byte, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, mostHead))
+// isNested reports whether a process has numbers in more PID namespaces than this one.
+func isNested(pid int) bool {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // one that has just ended is not
+	_, rest, _ := strings.Cut(string(status), "\nNSpid:")
+	numbers, _, _ := strings.Cut(rest, "\n")
+	return len(strings.Fields(numbers)) > 1
 }

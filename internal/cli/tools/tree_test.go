@@ -7,11 +7,17 @@ import (
 
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
+	"hinit/internal/usage"
 )
 
 func TestProcessesBelongToTheirServices(t *testing.T) {
 	const own, first, second = 1 << 62, 1<<62 - 2<<40, 1<<62 - 4<<40
-	all := map[int]process{}
+	type process struct {
+		procstat.Stat
+		mark   proc.Mark
+		nested bool
+	}
+	all, table := map[int]process{}, usage.Table{}
 	for _, p := range []process{
 		{Stat: procstat.Stat{PID: 1}, mark: proc.Mark{Limit: own}},
 		{Stat: procstat.Stat{PID: 10, Parent: 1, Session: 10}, mark: proc.Mark{Limit: first}},
@@ -33,11 +39,13 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 		{Stat: procstat.Stat{PID: 40, Parent: 41, Session: 40}},
 		{Stat: procstat.Stat{PID: 41, Parent: 40}}, // a circle, as it may be read
 	} {
-		all[p.PID] = p
+		all[p.PID], table[p.PID] = p, p.Stat
 	}
 	roots := []treeRoot{{"hinit", "", 1}, {"a", "up", 10}, {"b", "up", 20}, {"c", "down", 0}}
 	var got strings.Builder
-	for _, b := range growTree(roots, all, 1, true, func(uint32) string { return "root" }) {
+	of := proc.Roots{Init: 1, Mains: make(map[int]string), Mark: func(pid int) (proc.Mark, bool) { return all[pid].mark, true }}
+	nested := func(pid int) bool { return all[pid].nested }
+	for _, b := range growTree(roots, table, of, nested, true) {
 		fmt.Fprintf(&got, "%s:", b.Name)
 		for _, p := range b.Processes {
 			fmt.Fprintf(&got, " %d/%d", p.PID, p.Depth)
@@ -47,22 +55,5 @@ func TestProcessesBelongToTheirServices(t *testing.T) {
 	const want = "hinit: 1/0\na: 10/0 9/1 11/1 12/2 71/3 13/0 14/0\nb: 20/0 21/0\nc:\n: 30/0 31/1 50/1 51/2 60/0 80/0\n"
 	if got.String() != want {
 		t.Errorf("got\n%swant\n%s", got.String(), want)
-	}
-}
-
-func TestCommandLinesWithoutSecrets(t *testing.T) {
-	for _, c := range []struct{ argv, want string }{
-		{"server --port 80 --verbose", "server --port 80 --verbose"},
-		{"server --api-key abc --port 80", "server --api-key ******** --port 80"},
-		{"server --token=abc", "server --token=********"},
-		{"env DB_PASSWORD=abc PORT=80 server", "env DB_PASSWORD=******** PORT=80 server"},
-		{"psql postgres://me:abc@db/x", "psql postgres://me:********@db/x"},
-		{"psql --url=postgres://me:abc@db/x", "psql --url=postgres://me:********@db/x"},
-		{"curl sk-a1b2c3d4e5f6g7h8i9j0", "curl ***"},
-		{"server --token --port 80", "server --token --port 80"},
-	} {
-		if got := maskedCommand(strings.Split(c.argv, " ")); got != c.want {
-			t.Errorf("%q is shown as %q, want %q", c.argv, got, c.want)
-		}
 	}
 }

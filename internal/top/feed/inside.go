@@ -3,8 +3,6 @@ package feed
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -18,7 +16,6 @@ import (
 const (
 	mostProcesses = 64
 	mostText      = 4 << 10
-	mostEnviron   = 256 << 10
 )
 
 // Inside reads in /proc about the processes of a service, whose main process is pid. Secrets are left out as far as they can be told.
@@ -42,64 +39,18 @@ func (f *Feed) Inside(of model.ID, pid int) model.Inside {
 	if st := f.status.Load(); st != nil {
 		roots = usage.RootsOf(*st, root)
 	}
-	out.Processes = tree(all, roots, pid, of.Name)
-	for i := range out.Processes {
-		out.Processes[i].Command = command(root, out.Processes[i].PID)
+	owners := roots.Owners(all)
+	list := all.Tree(pid, func(of int) bool { return owners[of] == pid })
+	for _, p := range list[:min(len(list), mostProcesses)] {
+		command := usage.Command(root, p.PID)
+		out.Processes = append(out.Processes, model.Process{PID: p.PID, Depth: p.Depth, Memory: p.Memory, Command: command[:min(len(command), mostText)]})
 	}
-	environ, err := readSome(fmt.Sprintf("%s/%d/environ", root, pid), mostEnviron)
+	environ, err := usage.ReadHead(fmt.Sprintf("%s/%d/environ", root, pid))
 	if err != nil {
 		out.Missing = "its environment may not be read by this user"
 	}
 	out.Environment = environment(environ)
 	return out
-}
-
-// tree lists the processes of a service, children below their parents, those that left the tree at the end.
-func tree(all usage.Table, roots proc.Roots, main int, name string) (out []model.Process) {
-	children := make(map[int][]int)
-	var strays []int
-	owners := roots.Owners(all)
-	for pid, owner := range owners {
-		if owner == 0 || roots.Mains[owner] != name {
-			continue
-		}
-		if parent := all[pid].Parent; pid != main && owners[parent] != owner {
-			strays = append(strays, pid)
-		} else {
-			children[parent] = append(children[parent], pid)
-		}
-	}
-	var add func(pid, depth int)
-	add = func(pid, depth int) {
-		p, is := all[pid]
-		if !is || len(out) == mostProcesses || depth > mostProcesses {
-			return
-		}
-		out = append(out, model.Process{PID: pid, Depth: depth, Memory: p.Memory})
-		below := children[pid]
-		slices.Sort(below)
-		for _, child := range below {
-			if child != main {
-				add(child, depth+1)
-			}
-		}
-	}
-	add(main, 0)
-	slices.Sort(strays)
-	for _, pid := range strays {
-		add(pid, 0)
-	}
-	return out
-}
-
-// command is the command line of a process without secrets.
-func command(root string, pid int) string {
-	line, err := readSome(fmt.Sprintf("%s/%d/cmdline", root, pid), mostText)
-	if err != nil || len(line) == 0 {
-		return "?"
-	}
-	line = bytes.ReplaceAll(bytes.TrimRight(line, "\x00"), []byte{0}, []byte{' '})
-	return string(new(redact.Masker).Hide(line, nil))
 }
 
 // environment makes lines of an environment: sorted, without secrets.
@@ -114,13 +65,4 @@ func environment(environ []byte) (out []string) {
 	}
 	slices.Sort(out)
 	return out
-}
-
-func readSome(path string, most int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	return io.ReadAll(io.LimitReader(file, most))
 }

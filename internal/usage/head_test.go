@@ -1,4 +1,4 @@
-package tools
+package usage
 
 import (
 	"os"
@@ -35,15 +35,15 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	file := "/proc/self/environ"
-	if data, err := readHead(file); err != nil || len(data) == 0 {
+	if data, err := ReadHead(file); err != nil || len(data) == 0 {
 		t.Errorf("%d bytes, %v", len(data), err)
 	}
 	file = strings.Replace(file, "self", strconv.Itoa(cmd.Process.Pid), 1)
 	testkit.Until(t, "the kernel has laid the environment out", func() bool { // Start returns a moment before
-		data, err := readHead(file)
+		data, err := ReadHead(file)
 		return err == nil && len(data) > 0
 	})
-	data, err := readHead(file)
+	data, err := ReadHead(file)
 	if whole, _ := os.ReadFile(file); err != nil || len(data) != mostHead || len(whole) <= mostHead || !strings.HasPrefix(string(data), "FIRST=1") {
 		t.Errorf("%d bytes of %d, %v", len(data), len(whole), err)
 	}

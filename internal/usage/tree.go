@@ -1,0 +1,98 @@
+package usage
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"hinit/internal/procstat"
+	"hinit/internal/redact"
+)
+
+// Process is a process in a tree. Depth is how many ancestors it has there.
+type Process struct {
+	PID, Depth int
+	procstat.Stat
+}
+
+// Tree returns the processes that belong, each one after its parent. The main process comes first, whatever its number.
+func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
+	children := make(map[int][]int)
+	var tops []int
+	for _, pid := range slices.Sorted(maps.Keys(t)) {
+		if !belongs(pid) {
+			continue
+		}
+		parent := t[pid].Parent
+		if _, known := t[parent]; known && parent != pid && pid != main && belongs(parent) {
+			children[parent] = append(children[parent], pid)
+		} else {
+			tops = append(tops, pid)
+		}
+	}
+	if at := slices.Index(tops, main); at > 0 {
+		tops = slices.Insert(slices.Delete(tops, at, at+1), 0, main)
+	}
+	var walk func(pid, depth int)
+	walk = func(pid, depth int) {
+		list = append(list, Process{pid, depth, t[pid]})
+		for _, child := range children[pid] {
+			walk(child, depth+1)
+		}
+	}
+	for _, pid := range tops {
+		walk(pid, 0)
+	}
+	return list
+}
+
+// Command is the command line of a process below root. Secrets are hidden: passwords in URLs, tokens of known shapes, and the values
+// of flags and variables whose names say so. A process without a command line, such as a thread of the kernel, is shown by its name.
+func Command(root string, pid int) string {
+	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
+	if len(line) == 0 {
+		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // "" for one that is gone
+		return "[" + strings.TrimSuffix(string(name), "\n") + "]"
+	}
+	return masked(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+}
+
+func masked(argv []string) string {
+	var masker redact.Masker
+	words := make([]string, len(argv))
+	secretNext := false
+	for i, word := range argv {
+		name, value, assigns := strings.Cut(word, "=")
+		secret := redact.Name(strings.ReplaceAll(strings.TrimLeft(name, "-"), "-", "_"))
+		switch {
+		case secretNext && !strings.HasPrefix(word, "-"):
+			word = redact.Hidden
+		case assigns && secret && !strings.ContainsAny(name, " \t\n"):
+			word = name + "=" + redact.Hidden
+		case assigns:
+			word = name + "=" + redact.Value("", value)
+		default:
+			word = redact.Value("", word)
+		}
+		secretNext = !assigns && secret && strings.HasPrefix(name, "--")
+		words[i] = string(masker.Hide([]byte(word), nil))
+	}
+	return strings.Join(words, " ")
+}
+
+// mostHead bounds what is read of a file below /proc. A process can make the kernel show any part of its memory as its command line
+// (prctl(2), PR_SET_MM), terabytes of zeros too.
+const mostHead = 2 << 20
+
+// ReadHead reads a file below /proc, as far as anybody but an adversary fills it.
+func ReadHead(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, mostHead))
+}
