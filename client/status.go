@@ -49,7 +49,7 @@ const (
 
 // Status is the status document. No list in it is null.
 type Status struct {
-	Version  int       `json:"version"`  // StatusVersion, which is 1
+	Version  int       `json:"version"`  // 1; another number when a key changes its meaning
 	Init     Init      `json:"init"`     // hinit, its CMD and the boot
 	Services []Service `json:"services"` // without the container's CMD, unless it was asked for by name
 }
@@ -103,7 +103,7 @@ const (
 	LeaseNone    = "none"    // the volume can't be locked, or was not asked yet
 )
 
-// LeaseHolder describes the process that has the lock of the data volume. Host and Since are from a note on the volume,
+// LeaseHolder describes the process that has the lock of the data volume. Its host and since are from a note on the volume,
 // which the agent can write: they are shown and decide nothing.
 type LeaseHolder struct {
 	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
@@ -128,7 +128,7 @@ type Cmd struct {
 	Argv  []string  `json:"argv"`
 	PID   int       `json:"pid"` // 0 when it does not run
 	Since time.Time `json:"since"`
-	// Stopped by a signal (Ctrl-Z); SIGCONT continues it.
+	// a signal has stopped it (Ctrl-Z); SIGCONT continues it
 	Stopped bool `json:"stopped"`
 }
 
@@ -194,8 +194,7 @@ type Service struct {
 	NextRun             *time.Time `json:"next_run,omitempty"`    // next start by its schedule
 	Restart             string     `json:"restart,omitempty"`     // restart policy: on-failure, on-success or never; missing: always
 
-	// Settings lists its user, limits, end and order where they differ from the built-in defaults. Only a service that was asked for by name has
-	// it.
+	// its user, limits, end and order where they differ from the built-in defaults; only for a service that was asked for by name
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
 	Exits     map[string]int `json:"exits,omitempty"`     // number of exits by cause; the cause of last_exit may still change

@@ -2,8 +2,8 @@ package client
 
 import "time"
 
-// Event is one record of the history: a transition (From and To are set), the end of a run (Exit is set) or a remark. An event with
-// Lost set counts the events before the next one that a slow reader has lost.
+// Event is one record of the history: a transition (with from and to), the end of a run (with exit) or a remark. An event with lost
+// counts the events before the next one that a slow reader has lost.
 type Event struct {
 	Seq     uint64    `json:"seq"`           // counts up from 1 for the life of hinit
 	At      time.Time `json:"at"`            // when it happened
@@ -32,7 +32,7 @@ type By struct {
 	UID     int    `json:"uid"`     // its user, by the kernel
 	PID     int    `json:"pid"`     // 0 when it is not known
 	Program string `json:"program"` // name that the process gives itself (comm); "" when it is gone
-	Way     string `json:"way"`     // one of the ways
+	Way     string `json:"way"`     // exec, api, s6 or fifo
 }
 
 // Lost is the line of the event stream for lost events.

@@ -43,12 +43,9 @@ func commandLine(ctx context.Context, root string) (string, error) {
 
 <!-- Generated from the help of the commands by internal/gendocs. Do not edit. -->
 
-The commands talk to the running hinit over its [control socket](control-api.md), as root or as the agent's user. Human output
-goes to standard output, errors to standard error in one line. What the exit codes mean is in [exit-codes.md](exit-codes.md), what
-the commands print with ` + "`--json`" + ` in [json.md](json.md). Programs of their own have their own help: ` + "`hinit sandbox`" + ` ([page](sandbox.md)),
-` + "`hinit kanban` ([page](kanban.md)), `hinit web`, `hinit forward`, `hinit metrics` and `hinit top`" + `.
-
-` + "`hinit COMMAND --help` and `hinit man COMMAND`" + ` explain the flags of a command.
+The commands talk to the running hinit over its [control socket](control-api.md), as root or as the agent's user. Output goes to standard
+output, errors to standard error in one line. See also the [exit codes](exit-codes.md), the output with [--json](json.md), and the pages of
+[hinit sandbox](sandbox.md) and [hinit kanban](kanban.md). ` + "`hinit COMMAND --help` and `hinit man COMMAND`" + ` explain the flags of a command.
 
 ` + "```text\n" + overview + "```\n")
 	verbs := regexp.MustCompile(`(?m)^  hinit ([\w-]+)`).FindAllStringSubmatch(overview, -1)

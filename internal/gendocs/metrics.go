@@ -17,9 +17,8 @@ func metricsPage() string {
 <!-- Generated from the families in internal/metrics by internal/gendocs. Do not edit. -->
 
 ` + "`hinit metrics`" + ` prints them once, and ` + "`/metrics`" + ` of [the page](../how-to/open-the-status-page.md) serves them; see
-[scrape with Prometheus](../how-to/scrape-with-prometheus.md). They have at most ` + fmt.Sprint(metrics.MostServices) + ` services unless ` + "`--max-services`" + ` says otherwise. Values
-from /proc are missing where hinit's processes cannot be seen. Counters of a service start again with the container; its processor
-time starts again with the service.
+[scrape with Prometheus](../how-to/scrape-with-prometheus.md). They have at most ` + fmt.Sprint(metrics.MostServices) + ` services unless ` + "`--max-services`" + ` says otherwise. Counters of a service
+start again with the container; its processor time starts again with the service.
 
 - Kinds of problems are ` + "`" + strings.Join(show.ProblemKinds(), "`, `") + "`" + `. Each of them but ` + "`not-ready`" + ` also counts as trouble in ` + "`status`, `top`" + `,
   the page and ` + "`healthcheck`" + `.
@@ -27,8 +26,8 @@ time starts again with the service.
 - The states are [these](states.md).
 - A name that ends in ` + "`_total`" + ` is a counter, any other one a gauge. Each ` + "`hinit_service_…`" + ` has the labels ` + "`service` and `profile`" + `.
 
-| Metric{further labels} | Value |
-|---|---|
+Further labels are in braces.
+
 `)
 	for _, f := range metrics.Families {
 		further := slices.DeleteFunc(slices.Clone(f.Labels), func(l string) bool { return l == "service" || l == "profile" })
@@ -36,7 +35,7 @@ time starts again with the service.
 		if len(further) > 0 {
 			name += "{" + strings.Join(further, ",") + "}"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s |\n", name, f.Help)
+		fmt.Fprintf(&b, "- `%s`: %s\n", name, f.Help)
 	}
 	return b.String()
 }

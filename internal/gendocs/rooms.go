@@ -168,7 +168,7 @@ func roomsPage(root string, all []room) (string, error) {
 	b.WriteString(flowText)
 	left := slices.Clone(all)
 	for _, p := range parts {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Room | What it does |\n|---|---|\n", p.title, p.about)
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", p.title, p.about)
 		for _, pattern := range p.rooms {
 			found := false
 			left = slices.DeleteFunc(left, func(r room) bool {
@@ -178,7 +178,7 @@ func roomsPage(root string, all []room) (string, error) {
 				found = true
 				does := strings.TrimPrefix(strings.TrimPrefix(r.does, "Package "), "Command ")
 				does = strings.TrimPrefix(does, path.Base(r.path)+" ")
-				fmt.Fprintf(&b, "| `%s` | %s |\n", r.path, strings.ReplaceAll(short(does), "|", "\\|"))
+				fmt.Fprintf(&b, "- `%s` %s\n", r.path, short(does))
 				return true
 			})
 			if !found {

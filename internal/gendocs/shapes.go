@@ -59,9 +59,8 @@ const jsonHead = `# What the commands print with --json
 
 <!-- Generated from the Go types by internal/gendocs. Do not edit. -->
 
-Every command that prints something takes ` + "`--json`" + `, except where its output has another format, as for ` + "`completion`" + `. Keys may be added at
-any time; none changes its meaning without a new ` + "`version`" + ` in the status. Errors stay lines on standard error, and
-[exit codes](exit-codes.md) stay the same.
+Every command that prints something takes ` + "`--json`" + `, unless its output has another format. Keys may be added at any time; none changes its
+meaning without a new ` + "`version`" + ` in the status. Errors stay lines on standard error.
 
 The type is behind each key; a key without a type is text. A key with a question mark may be missing. A list is never null. A time is RFC 3339, in
 UTC unless it has an offset.
@@ -117,7 +116,7 @@ func jsonPage(root, commandLine string) (string, error) {
 			return "", fmt.Errorf("cannot find the type %s", name)
 		}
 		pkg, short, _ := strings.Cut(name, ".")
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| Key | Meaning |\n|---|---|\n", title(short), escapeCell(t.doc))
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", title(short), escapeCell(t.doc))
 		for _, f := range t.fields {
 			value, next := jsonValue(f.kind, pkg)
 			mark := ""
@@ -127,7 +126,11 @@ func jsonPage(root, commandLine string) (string, error) {
 			if value == "text" {
 				value = ""
 			}
-			fmt.Fprintf(&b, "| `%s`%s | %s |\n", f.key, strings.TrimRight(mark+" "+value, " "), escapeCell(f.doc))
+			meaning := escapeCell(f.doc)
+			if meaning != "" {
+				meaning = ": " + meaning
+			}
+			fmt.Fprintf(&b, "- `%s`%s%s\n", f.key, strings.TrimRight(mark+" "+value, " "), meaning)
 			if next != "" {
 				queue = append(queue, next)
 			}

@@ -70,9 +70,9 @@ func trustPage() (string, error) {
 <!-- Generated from internal/gendocs/trust.txt. Do not edit. -->
 
 Root believes only root. Anything that an agent can write is bounded and shown, and decides nothing for another user. This page lists everything
-that the programs of hinit read, and the worst effect of its content. *The agent* is every process of the agent's user. [trust.txt](../../internal/gendocs/trust.txt) names
-the tests that try each worst effect, and the functions that read. A test fails when a function reads something from outside and has no row there
-([decision 51](../adr/0051-every-reader-has-a-row.md)).
+that the programs of hinit read, and the worst effect of its content. *The agent* is every process of the agent's user.
+[trust.txt](../../internal/gendocs/trust.txt) names the tests of each row, and the functions that read. A test fails when
+[a function has no row](../adr/0051-every-reader-has-a-row.md).
 `)
 	section := ""
 	for _, s := range all {

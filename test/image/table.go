@@ -132,18 +132,22 @@ func Page() string {
 <!-- Generated from the table in test/image by internal/gendocs. Do not edit. -->
 
 Versions of the agent's image differ in their boot and in the meaning of exits. hinit does what its image does: ` + "`docker/remove-s6`" + ` asks the image's own programs
-during the build and writes ` + "`/usr/share/hinit/image/facts`" + `. Without that file hinit does what the image of July 2026 does (0.17). *Always* means that hinit does it
-with every image.
+during the build and writes ` + "`/usr/share/hinit/image/facts`" + `. Without that file hinit does what the image of July 2026 does (0.17).
 
     hinit doctor | grep image        # the version, the rules in force, and what hinit does not know
 
 | Behaviour of the image | Since | How hinit decides |
 |---|---|---|
 `)
+	var always strings.Builder
 	for _, r := range Rows {
+		if r.Decision == "always" {
+			always.WriteString("- " + r.Behaviour + " (" + r.Since + ").\n")
+			continue
+		}
 		b.WriteString("| " + r.Behaviour + " | " + r.Since + " | " + r.Decision + " |\n")
 	}
-	b.WriteString(`
+	b.WriteString("\nhinit does this with every image:\n\n" + always.String() + `
 ## The image's own boot script
 
 With ` + "`HINIT_BOOT=image`" + ` (` + "`boot.steps: image`" + `) hinit runs ` + "`/usr/share/hinit/image/01-hermes-setup`" + ` as root, with the container's

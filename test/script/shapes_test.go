@@ -27,7 +27,7 @@ type pageKey struct {
 
 var (
 	commandRow = regexp.MustCompile("^\\| (`[a-z`, -]+`) \\| .*\\[([A-Za-z ]+)\\]\\(#")
-	keyRow     = regexp.MustCompile("^\\| `([a-z_]+)`(\\??)([^|]*) \\|")
+	keyRow     = regexp.MustCompile("^- `([a-z_]+)`(\\??)([^:\\n]*)")
 	pageObject = regexp.MustCompile(`\[([A-Za-z ]+)\]\(#`)
 )
 

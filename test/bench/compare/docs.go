@@ -61,7 +61,7 @@ The costs of hinit and of its alternatives, measured in one run on one machine. 
 
 ` + "```sh" + `
 make bench-peers   # install the others, from Debian's packages
-make bench         # about twelve minutes; "make bench-quick" is a minute, with small numbers
+make bench         # 8 minutes; "make bench-quick" is a minute, with small numbers
 ` + "```" + `
 
 `
@@ -108,15 +108,19 @@ func (b *bench) page(sheets []sheet, r result) string {
 	for _, note := range r.Notes {
 		fmt.Fprintf(&w, "\n- %s.", note)
 	}
-	w.WriteString("\n\n## Targets that are not met\n\n| Measure | | Target | hinit |\n|---|---|---|---|\n")
+	w.WriteString("\n\n## Targets that are not met\n\n| Measure | hinit (target) |\n|---|---|")
 	var open []string
-	met := 0
+	met, last := 0, ""
 	for _, v := range b.verdicts() {
 		if v.known && v.met {
 			met++
 			continue
 		}
-		fmt.Fprintf(&w, "| %s | %s | %s | %s |\n", v.measure, v.column(), v.promise(), v.shown())
+		separator := "; "
+		if v.measure != last {
+			separator, last = ending(last)+"\n| "+v.measure+" | ", v.measure
+		}
+		fmt.Fprintf(&w, "%s%s: %s (%s)", separator, v.column(), v.shown(), v.promise())
 		if id := strings.Fields(v.measure)[0]; v.known && !slices.Contains(open, id) {
 			open = append(open, id)
 		}
@@ -126,9 +130,10 @@ func (b *bench) page(sheets []sheet, r result) string {
 			met++
 			continue
 		}
-		fmt.Fprintf(&w, "| %s | %d to %d services | grows at most as N | N^%.2f |\n", g.measure, g.from, g.to, g.exponent)
+		fmt.Fprintf(&w, "%s\n| %s | %d to %d services: N^%.2f (grows at most as N)", ending(last), g.measure, g.from, g.to, g.exponent)
+		last = g.measure
 	}
-	fmt.Fprintf(&w, "\n%d other targets are met.\n", met)
+	fmt.Fprintf(&w, "%s\n\n%d other targets are met.\n", ending(last), met)
 	if len(open) > 0 {
 		w.WriteString("\n### The gaps\n\n")
 		for _, id := range open {
@@ -157,6 +162,14 @@ func (b *bench) page(sheets []sheet, r result) string {
 		}
 	}
 	return w.String()
+}
+
+// ending closes the row of a measure, where there is one.
+func ending(measure string) string {
+	if measure == "" {
+		return ""
+	}
+	return " |"
 }
 
 // column is a column's name in words.

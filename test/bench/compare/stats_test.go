@@ -235,7 +235,7 @@ func TestPageHasFiguresTargetsAndPictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| M2 | 500 services | at most 1.3 × bare loop | 2 × |\n",
+		"; 500 services: 2 × (at most 1.3 × bare loop)",
 		" other targets are met.",
 		"| bare loop | 1 | 10 | 100 | 500 | 2000 |",
 		"| | whole | added |",
