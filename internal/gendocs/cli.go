@@ -127,14 +127,14 @@ func chapters(ctx context.Context, b *strings.Builder, binary string, verbs [][]
 		about, _, _ := strings.Cut("\n\n"+rest, "\n\n  -")
 		about = strings.Trim(about, "\n")
 		if first := said[about]; first != "" && about != "" {
-			about = "As for hinit " + first + "."
+			about = "As for " + first + "."
 		} else {
 			said[about] = verb[1]
 		}
 		if about != "" {
 			about = "\n" + about + "\n"
 		}
-		fmt.Fprintf(b, "\n## hinit %s\n\n```text\n%s\n%s```\n", verb[1], strings.TrimSpace(usage), about)
+		fmt.Fprintf(b, "\n## %s\n\n```text\n%s\n%s```\n", verb[1], strings.TrimPrefix(strings.TrimSpace(usage), "usage: "), about)
 	}
 	return nil
 }

@@ -62,8 +62,8 @@ const jsonHead = `# What the commands print with --json
 Every command that prints something takes ` + "`--json`" + `, unless its output has another format. Keys may be added at any time; none changes its
 meaning without a new ` + "`version`" + ` in the status. Errors stay lines on standard error.
 
-The type is behind each key; a key without a type is text. A key with a question mark may be missing. A list is never null. A time is RFC 3339, in
-UTC unless it has an offset.
+The type is behind each key; a key without a type is text. A key with a question mark may be missing. Without a value a text is empty, a number 0,
+and a key that may be null is null. A list is never null. A time is RFC 3339, in UTC unless it has an offset.
 
 | Command | Prints |
 |---|---|
@@ -93,7 +93,7 @@ func jsonPage(root, commandLine string) (string, error) {
 			fmt.Fprintf(&b, " | "+what+" |\n", anchor(f.shape))
 		}
 	}
-	takes := regexp.MustCompile(`(?m)^usage: hinit ([\w-]+).*--json`).FindAllStringSubmatch(commandLine, -1)
+	takes := regexp.MustCompile(`(?m)^hinit ([\w-]+).*--json`).FindAllStringSubmatch(commandLine, -1)
 	for _, verb := range takes {
 		if !known[verb[1]] {
 			return "", fmt.Errorf("cannot say what hinit %s prints with --json: it is not in the list of internal/gendocs/shapes.go", verb[1])
@@ -126,7 +126,7 @@ func jsonPage(root, commandLine string) (string, error) {
 			if value == "text" {
 				value = ""
 			}
-			meaning := escapeCell(f.doc)
+			meaning := noValue.ReplaceAllString(escapeCell(f.doc), "")
 			if meaning != "" {
 				meaning = ": " + meaning
 			}
@@ -267,6 +267,10 @@ func sentence(doc, name string) string {
 }
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// noValue is the end of a comment that says of one key what the page says of all: what a key without a value is.
+var noValue = regexp.MustCompile(`[,;] (""|0|null|missing|absent) (without (one|checks)|(when|where) (there is none|none is|nothing|nothing is wrong|unknown|` +
+	`none did|none has changed|it was|it is gone|it has none|no init is reachable|OK)|in (any other state|other events)|before the first( line)?)$`)
 
 var docLink = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
 
