@@ -169,6 +169,7 @@ func roomsPage(root string, all []room) (string, error) {
 	left := slices.Clone(all)
 	for _, p := range parts {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", p.title, p.about)
+		var programs []string
 		for _, pattern := range p.rooms {
 			found := false
 			left = slices.DeleteFunc(left, func(r room) bool {
@@ -176,6 +177,10 @@ func roomsPage(root string, all []room) (string, error) {
 					return false
 				}
 				found = true
+				if strings.HasPrefix(r.path, "cmd/") {
+					programs = append(programs, "`"+r.path+"`")
+					return true
+				}
 				does := strings.TrimPrefix(strings.TrimPrefix(r.does, "Package "), "Command ")
 				does = strings.TrimPrefix(does, path.Base(r.path)+" ")
 				fmt.Fprintf(&b, "- `%s` %s\n", r.path, short(does))
@@ -184,6 +189,9 @@ func roomsPage(root string, all []room) (string, error) {
 			if !found {
 				return "", fmt.Errorf("there is no room %s: mend its line in internal/gendocs/rooms_flow.go", pattern)
 			}
+		}
+		if len(programs) > 0 {
+			fmt.Fprintf(&b, "- Programs: %s\n", strings.Join(programs, ", "))
 		}
 	}
 	if len(left) > 0 {
