@@ -82,10 +82,23 @@ func (t *Terminal) Failed(doing string, err error) int {
 	return t.Fail(show.Code(err), "%s", message)
 }
 
+// Show prints an answer, as JSON or by a function for people, or says why there is none. It returns the exit code.
+func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
+	switch {
+	case err != nil:
+		return t.Failed(c.Doing(), err)
+	case c.JSON:
+		return t.Failed(c.Doing(), WriteJSON(t.Out, answer))
+	}
+	people()
+	return cmdline.Done
+}
+
 // Verb is one command of the command line.
 type Verb struct {
 	Name, Args, Summary, Help string
 	Doing                     string // completes "cannot …"; the name where it is empty
+	JSON                      string // what --json does, where that is more than to print JSON
 	Run                       func(*Terminal, *Call) int
 	Outside                   bool                              // it is a program of its own
 	TakesVerbs                bool                              // its words are verbs
@@ -141,11 +154,16 @@ type Call struct {
 	Raw   []string
 	Named []string // of Services, once they are parsed: the words that name one service each
 	Flags *flag.FlagSet
+	JSON  bool // --json was given
 }
 
-// NewCall is a call of a verb with these words.
+// NewCall is a call of a verb with these words. A verb has the flag --json where its arguments name it.
 func NewCall(v Verb, words []string) *Call {
-	return &Call{Verb: v, Raw: words, Flags: cmdline.Flags(v.Name)}
+	c := &Call{Verb: v, Raw: words, Flags: cmdline.Flags(v.Name)}
+	if strings.Contains(v.Args, "[--json]") {
+		c.Flags.BoolVar(&c.JSON, "json", false, cmp.Or(v.JSON, "print JSON"))
+	}
+	return c
 }
 
 // Parse reads the flags that the verb has defined on c.Flags and returns the other words. When it returns false the verb

@@ -20,7 +20,6 @@ func healthcheckVerb() Verb {
 		Help: "A gateway in trouble is named, and is no reason to restart the container. Until the boot is over it\n" +
 			"fails: give Docker a --health-start-period as long as the boot's hooks may take.",
 		Run: func(t *Terminal, c *Call) int {
-			asJSON := c.Flags.Bool("json", false, "print JSON")
 			startup := c.Flags.Bool(client.ProbeStartup, false, "ask whether the boot is over: a pod's startupProbe")
 			ready := c.Flags.Bool(client.ProbeReady, false, "ask whether what is wanted is served: a pod's readinessProbe")
 			live := c.Flags.Bool(client.ProbeLive, false, "ask whether the supervisor answers: a pod's livenessProbe")
@@ -37,26 +36,23 @@ func healthcheckVerb() Verb {
 				return t.Fail(cmdline.WrongUsage, "cannot check the health: give one of --startup, --ready and --live")
 			}
 			h, err := Ask(t, ShortWait, func(ctx context.Context, cl *client.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
-			if err == nil && *asJSON {
-				err = WriteJSON(t.Out, h)
-			}
-			switch {
-			case err != nil:
-				return t.Failed("check the health", err)
-			case *asJSON && h.OK:
-				return cmdline.Done
-			case *asJSON:
+			code := t.Show(c, h, err, func() {
+				no := map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe]
+				t.sayHealth(&h, cmp.Or(no, "unhealthy"))
+			})
+			if err == nil && !h.OK {
 				return cmdline.Failed
 			}
-			return t.sayHealth(&h, cmp.Or(map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe], "unhealthy"))
+			return code
 		},
 	}
 }
 
-// sayHealth prints a health and returns the exit code. no is the word for one that is not OK.
-func (t *Terminal) sayHealth(h *client.Health, no string) int {
+// sayHealth prints a health. no is the word for one that is not OK.
+func (t *Terminal) sayHealth(h *client.Health, no string) {
 	if !h.OK {
-		return t.Fail(cmdline.Failed, "%s: %s", no, show.Line(h.Reason))
+		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))
+		return
 	}
 	if h.Waiting != "" {
 		fmt.Fprintf(t.Out, "waiting: %s\n", show.Line(h.Waiting))
@@ -65,5 +61,4 @@ func (t *Terminal) sayHealth(h *client.Health, no string) int {
 	for _, name := range h.Troubled {
 		fmt.Fprintln(t.Out, "in trouble:", show.Line(name))
 	}
-	return cmdline.Done
 }

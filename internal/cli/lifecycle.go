@@ -45,7 +45,6 @@ func lifecycle(t *Terminal, c *Call) int {
 	if c.Verb.Name != "stop" {
 		force = c.Flags.Bool("force", false, "run a gateway although the one of the default profile serves its profile")
 	}
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	noWait := c.Flags.Bool("no-wait", false, "do not wait for the result")
 	timeout := c.Flags.Duration("timeout", 0, "how long to wait for the result, as `D` (default 30s; 40s for stop and restart)")
 	names, code, ok := c.Parse(t, 0, -1)
@@ -80,7 +79,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	if err != nil {
 		return t.Failed(c.Doing(), err)
 	}
-	if len(names) == 0 && *changed && !*asJSON {
+	if len(names) == 0 && *changed && !c.JSON {
 		fmt.Fprintln(t.Out, "nothing to restart: everything runs as the configuration says")
 	}
 	wait := client.Wait{Wait: !*noWait, Force: *force}
@@ -95,7 +94,7 @@ func lifecycle(t *Terminal, c *Call) int {
 			continue
 		}
 		switch {
-		case *asJSON:
+		case c.JSON:
 			if err := JSONLineTo(t.Out, states[i]); err != nil {
 				return t.Failed(c.Doing(), err)
 			}

@@ -65,7 +65,7 @@ func (c *Call) isSet(name string) bool {
 
 // none tells that no service is in the state, and returns the exit code.
 func (t *Terminal) none(c *Call, named bool, state string) int {
-	if c.Verb.Empty != nil && c.isSet("json") {
+	if c.Verb.Empty != nil && c.JSON {
 		return c.Verb.Empty(t, c)
 	}
 	which, where := "no service", "in the state "+state

@@ -27,7 +27,6 @@ func statusVerb() Verb {
 }
 
 func status(t *Terminal, c *Call) int {
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	watch := c.Flags.Bool("watch", false, "print again whenever something changes, until Ctrl-C")
 	verbose := c.Flags.Bool("v", false, "how long the boot took too")
 	names, code, ok := c.Parse(t, 0, -1)
@@ -43,10 +42,10 @@ func status(t *Terminal, c *Call) int {
 		ctx, cancel = cmdline.Interruptible()
 	}
 	defer cancel()
-	down, err := t.showStatus(ctx, cl, names, *asJSON, *watch, *verbose)
+	down, err := t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
 	for *watch && err == nil { // again when hinit has become another image of itself
 		err = cl.Watch(ctx, func(client.StatusChange) error {
-			down, err = t.showStatus(ctx, cl, names, *asJSON, *watch, *verbose) // the line has no memory of what did not change
+			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose) // the line has no memory of what did not change
 			return err
 		})
 	}

@@ -12,7 +12,6 @@ func versionVerb() Verb {
 	return Verb{
 		Name: "version", Doing: "show the version", Args: "[--json]", Summary: "print the version",
 		Run: func(t *Terminal, c *Call) int {
-			asJSON := c.Flags.Bool("json", false, "print JSON")
 			handover := c.Flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
 			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code
@@ -21,11 +20,7 @@ func versionVerb() Verb {
 				fmt.Fprintln(t.Out, reexec.Format) // what hinit reexec asks a new binary
 				return cmdline.Done
 			}
-			if *asJSON {
-				return t.Failed(c.Doing(), WriteJSON(t.Out, version.Get()))
-			}
-			fmt.Fprintln(t.Out, "hinit", version.Get())
-			return cmdline.Done
+			return t.Show(c, version.Get(), nil, func() { fmt.Fprintln(t.Out, "hinit", version.Get()) })
 		},
 	}
 }

@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -266,11 +265,7 @@ func (b *bundle) secrets() (values []string) {
 
 // eachProfile calls fn for each profile on the volume, which is read as the agent's user.
 func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile)) error {
-	cfg, err := b.Config()
-	if err != nil {
-		return err
-	}
-	agent, err := lookup.Agent(cfg)
+	cfg, agent, err := agentOf(b.Terminal)
 	if err != nil {
 		return err
 	}

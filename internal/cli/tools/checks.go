@@ -34,7 +34,6 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	now := c.Flags.Bool("now", false, "ask them now, where they are not paused")
 	resume := c.Flags.Bool("resume", false, "end a pause, and ask them now")
 	pause := c.Flags.Duration("pause", 0, "ask none of them for so long, `D`, a day at most")
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	names, code, ok := c.Parse(t, 0, -1)
 	how := steering{now: *now && !*resume, pause: *pause, doing: c.Doing()}
 	switch {
@@ -81,16 +80,14 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", show.Name(s.Name), show.Name(one.Name), one.Kind, one.Type, one.State, asked, show.Line(one.Answer))
 		}
 	}
-	if *asJSON {
-		return max(code, t.Failed(c.Doing(), cli.WriteJSON(t.Out, list)))
-	}
-	if len(list) == 0 {
-		if code == cmdline.Done {
+	return max(code, t.Show(c, list, nil, func() {
+		switch {
+		case len(list) > 0:
+			_ = tw.Flush() // without a reader there is nothing left to do
+		case code == cmdline.Done:
 			fmt.Fprintln(t.Out, "no checks; hinit.yaml takes some, such as: services: {NAME: {checks: [{kind: alive, tcp: {port: 8080}}]}}")
 		}
-		return code
-	}
-	return max(code, t.Failed(c.Doing(), tw.Flush()))
+	}))
 }
 
 // steering is an order to the checks of services: to be asked now, or to pause.

@@ -35,7 +35,6 @@ all mistakes, a line each; the exit code is 1 then. "hinit config schema" prints
 }
 
 func configRun(t *cli.Terminal, c *cli.Call) int {
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	plain := c.Flags.Bool("run", false, "check it as hinit run reads it")
 	words, code, ok := c.Parse(t, 0, 2)
 	if !ok {
@@ -49,7 +48,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 		if words[0] != "check" {
 			return t.Fail(cmdline.WrongUsage, "cannot show the configuration: expected: hinit config %s%s", c.Verb.Args, cmdline.DidYouMean(words[0], []string{"check", "schema"}))
 		}
-		return configCheck(t, append(words, "")[1], *plain, *asJSON)
+		return configCheck(t, append(words, "")[1], *plain, c.JSON)
 	}
 	if *plain {
 		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: --run is of hinit config check")
@@ -61,7 +60,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	if here {
 		fmt.Fprintln(t.Err, "hinit is not reachable, so these are the values of the file and the environment here")
 	}
-	if *asJSON {
+	if c.JSON {
 		return t.Failed(c.Doing(), cli.WriteJSON(t.Out, entries))
 	}
 	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)

@@ -39,7 +39,6 @@ type examination struct {
 }
 
 func doctor(t *cli.Terminal, c *cli.Call) int {
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	if _, code, ok := c.Parse(t, 0, 0); !ok {
 		return code
 	}
@@ -66,12 +65,8 @@ func doctor(t *cli.Terminal, c *cli.Call) int {
 	for _, f := range x.found {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
 	}
-	write := tw.Flush
-	if *asJSON {
-		write = func() error { return cli.WriteJSON(t.Out, x.found) }
-	}
 	failed := slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Result == client.ResultFailed })
-	return max(t.Failed(c.Doing(), write()), map[bool]int{true: cmdline.Failed}[failed])
+	return max(t.Show(c, x.found, nil, func() { _ = tw.Flush() }), map[bool]int{true: cmdline.Failed}[failed])
 }
 
 // board points to who can look into the task board: it takes a database that hinit does not link.

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -30,13 +29,9 @@ whose gateway_state.json has no active_agents. Nothing is stopped, and gateways 
 			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code
 			}
-			cfg, err := t.Config()
+			cfg, agent, err := agentOf(t)
 			if err != nil {
-				return t.Failed("wait for idle gateways", err)
-			}
-			agent, err := lookup.Agent(cfg)
-			if err != nil {
-				return t.Failed("wait for idle gateways", err)
+				return t.Failed(c.Doing(), err)
 			}
 			store := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
 			ctx, cancel := context.WithTimeout(context.Background(), *timeout)

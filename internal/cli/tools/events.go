@@ -17,7 +17,7 @@ import (
 
 func eventsVerb() cli.Verb {
 	return cli.Verb{
-		Name: "events", Doing: "show the events", Services: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
+		Name: "events", Doing: "show the events", JSON: "print one JSON object a line", Services: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
 		Help: "\"by uid 0 (sh, exec)\" names the giver of an order: user, program, and way (exec: from outside the\ncontainer, api: from inside, s6: the tools of s6, fifo).",
 		Run:  events,
 	}
@@ -25,7 +25,6 @@ func eventsVerb() cli.Verb {
 
 func events(t *cli.Terminal, c *cli.Call) int {
 	follow := c.Flags.Bool("f", false, "follow: go on printing")
-	asJSON := c.Flags.Bool("json", false, "print one JSON object a line")
 	n := c.Flags.Int("n", 50, "the last `N` events, -1 for all that are kept")
 	since := sinceFlag(c)
 	names, code, ok := c.Parse(t, 0, -1)
@@ -61,7 +60,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		if others(e) {
 			return nil
 		}
-		if *asJSON {
+		if c.JSON {
 			return cli.JSONLineTo(t.Out, e)
 		}
 		_, err := fmt.Fprintln(t.Out, show.Line(eventLine(e)))

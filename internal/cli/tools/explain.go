@@ -40,7 +40,6 @@ type advice struct {
 }
 
 func explain(t *cli.Terminal, c *cli.Call) int {
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	names, code, ok := c.Parse(t, 1, -1)
 	if !ok {
 		return code
@@ -64,7 +63,7 @@ func explain(t *cli.Terminal, c *cli.Call) int {
 	}
 	code = cmdline.Done
 	for i, s := range st.Services {
-		if i > 0 && !*asJSON {
+		if i > 0 && !c.JSON {
 			fmt.Fprintln(t.Out)
 		}
 		if s.State != client.StateUp && c.Names(&s) {
@@ -74,7 +73,7 @@ func explain(t *cli.Terminal, c *cli.Call) int {
 		if order := orders[s.Name]; order != "" {
 			e.Why = append(e.Why, order)
 		}
-		if *asJSON {
+		if c.JSON {
 			code = max(code, t.Failed(doing, cli.WriteJSON(t.Out, e)))
 			continue
 		}

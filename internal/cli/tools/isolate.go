@@ -9,7 +9,6 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
-	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -37,7 +36,6 @@ plan changes nothing. A gateway has to be stopped while its home moves. What was
 }
 
 func isolate(t *cli.Terminal, c *cli.Call) int {
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	words, code, ok := c.Parse(t, 0, -1)
 	if !ok {
 		return code
@@ -47,35 +45,26 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 		words = words[1:]
 	}
 	moves, err := moveHomes(t, words, dry)
-	if err != nil {
-		return t.Failed(c.Doing(), err)
-	}
-	if *asJSON {
-		return t.Failed(c.Doing(), cli.WriteJSON(t.Out, moves))
-	}
-	code = cmdline.Done
-	for _, m := range moves {
-		tense := map[bool]string{true: "would change", false: "changed"}[dry]
-		switch {
-		case m.Error != "":
-			code = cmdline.Failed
-			fmt.Fprintf(t.Err, "%s: cannot move its home: %s\n", show.Name(m.Profile), show.Line(m.Error))
-		case m.From == m.To && m.Changed == 0:
-			fmt.Fprintf(t.Out, "%s: stays uid %d's\n", show.Name(m.Profile), m.To)
-		default:
-			fmt.Fprintf(t.Out, "%s: uid %d to uid %d, %d files %s, %d left\n", show.Name(m.Profile), m.From, m.To, m.Changed, tense, m.Left)
+	failed := cmdline.Done
+	shown := t.Show(c, moves, err, func() {
+		for _, m := range moves {
+			tense := map[bool]string{true: "would change", false: "changed"}[dry]
+			switch {
+			case m.Error != "":
+				failed = t.Fail(cmdline.Failed, "%s: cannot move its home: %s", show.Name(m.Profile), show.Line(m.Error))
+			case m.From == m.To && m.Changed == 0:
+				fmt.Fprintf(t.Out, "%s: stays uid %d's\n", show.Name(m.Profile), m.To)
+			default:
+				fmt.Fprintf(t.Out, "%s: uid %d to uid %d, %d files %s, %d left\n", show.Name(m.Profile), m.From, m.To, m.Changed, tense, m.Left)
+			}
 		}
-	}
-	return code
+	})
+	return max(shown, failed)
 }
 
 // moveHomes moves the homes of the named profiles, or of all. When dry, it only says what it would do.
 func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err error) {
-	cfg, err := t.Config()
-	if err != nil {
-		return nil, err
-	}
-	agent, err := lookup.Agent(cfg)
+	cfg, agent, err := agentOf(t)
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ import (
 
 func logsVerb() cli.Verb {
 	return cli.Verb{
-		Name: "logs", Doing: "show the logs", Args: "NAME... | --all | --state STATE [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
+		Name: "logs", Doing: "show the logs", JSON: "print JSON, one object a line", Args: "NAME... | --all | --state STATE [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
 		Services: true, Offline: allLogs,
 		Help: `It reads the files on the volume, so it works while hinit does not run. Several names are shown in
 the order of time, each line after its name. With --grep and --level -n counts the lines that match
@@ -52,7 +52,6 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	grep := c.Flags.String("grep", "", "only lines whose text matches `RE`")
 	var least level
 	c.Flags.Var(&least, "level", "only lines as serious as `LEVEL`: trace, debug, info, warning, error or critical")
-	asJSON := c.Flags.Bool("json", false, "print JSON, one object a line")
 	names, code, ok := c.Parse(t, 0, -1)
 	if !ok {
 		return code
@@ -107,7 +106,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 		as := sources[i].as
 		opt.Dir = sources[i].dir
 		format := plainLine(names[i], width, len(names) > 1, t.Screen)
-		if *asJSON {
+		if c.JSON {
 			format = jsonLine(names[i])
 		}
 		readers[i] = logReading{

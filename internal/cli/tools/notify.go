@@ -35,7 +35,7 @@ func notifyVerb() cli.Verb {
 
 func waitVerb() cli.Verb {
 	return cli.Verb{
-		Name: "wait", Services: true, Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
+		Name: "wait", Services: true, JSON: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
 		Help: "ready and exit need a NAME, and end the wait at once where it is so already. A notice has to come\n" +
 			"after the beginning of the wait. The exit code is 1 when the time is over, or when a service can't\n" +
 			"get ready by itself.",
@@ -47,7 +47,6 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	what := c.Flags.String("for", "", "what to wait for: `ready|exit|notice`")
 	key := c.Flags.String("key", "", "only a notice with the key `K`")
 	timeout := c.Flags.Duration("timeout", 0, "how long to wait, as `D`; for ever without it")
-	asJSON := c.Flags.Bool("json", false, "print the event, or the service, as JSON")
 	names, code, ok := c.Parse(t, 0, 1)
 	if !ok {
 		return code
@@ -105,7 +104,7 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 			}
 		}
 	}
-	if *asJSON {
+	if c.JSON {
 		err = cli.WriteJSON(t.Out, came)
 	} else {
 		_, err = fmt.Fprintln(t.Out, show.Line(line))

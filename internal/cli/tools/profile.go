@@ -16,7 +16,6 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
-	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
@@ -28,7 +27,7 @@ import (
 
 func profileVerb() cli.Verb {
 	return cli.Verb{
-		Name: "profile", Doing: "manage profiles", Args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
+		Name: "profile", Doing: "manage profiles", JSON: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
 		Help: `create NAME      make the profile; its gateway is registered and down
 delete NAME      stop its gateway and remove its home; asks unless --yes
 rename OLD NEW   stop its gateway, rename it, and start it again if it ran
@@ -52,7 +51,6 @@ type manager struct {
 
 func profile(t *cli.Terminal, c *cli.Call) int {
 	yes := c.Flags.Bool("yes", false, "do not ask before deleting")
-	asJSON := c.Flags.Bool("json", false, "print JSON: the profile, or a list of all")
 	words, code, ok := c.Parse(t, 1, 3)
 	if !ok {
 		return code
@@ -78,7 +76,7 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed(doing, err)
 	}
-	m.doing, m.json = doing, *asJSON
+	m.doing, m.json = doing, c.JSON
 	if uid := os.Geteuid(); n > 0 && words[0] != "show" && uid != 0 && uint32(uid) != m.agent.User.UID {
 		return t.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
 	}
@@ -96,11 +94,7 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 }
 
 func newManager(t *cli.Terminal) (*manager, error) {
-	cfg, err := t.Config()
-	if err != nil {
-		return nil, err
-	}
-	agent, err := lookup.Agent(cfg)
+	cfg, agent, err := agentOf(t)
 	if err != nil {
 		return nil, err
 	}
@@ -395,19 +389,13 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 
 // print shows profiles, or one.
 func (m *manager) print(rows []profileRow, one bool) int {
-	var err error
 	switch {
 	case m.json && one:
-		err = cli.WriteJSON(m.Out, rows[0])
+		return m.Failed(m.doing, cli.WriteJSON(m.Out, rows[0]))
 	case m.json:
-		err = cli.WriteJSON(m.Out, rows)
-	default:
-		err = m.printRows(rows, one)
+		return m.Failed(m.doing, cli.WriteJSON(m.Out, rows))
 	}
-	if err != nil {
-		return m.Failed(m.doing, err)
-	}
-	return cmdline.Done
+	return m.Failed(m.doing, m.printRows(rows, one))
 }
 
 func (m *manager) printRows(rows []profileRow, one bool) error {

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +39,6 @@ type reexecReport struct {
 
 func reexecute(t *cli.Terminal, c *cli.Call) int {
 	file := c.Flags.String("binary", "", "become this `FILE` (default: the one the running hinit was started from)")
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	if _, code, ok := c.Parse(t, 0, 0); !ok {
 		return code
 	}
@@ -52,29 +52,20 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
-	path := *file
-	if path == "" {
-		path = before.Init.Binary
-	}
+	path := cmp.Or(*file, before.Init.Binary)
 	if err := tryImage(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
 	same := runsFile(before.Init, path) // afterwards every hinit runs it
 	after, err := cl.Reexec(ctx, *file)
-	if err != nil {
-		return t.Failed("re-execute hinit", err)
-	}
-	if *asJSON {
-		report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
-		return t.Failed(c.Doing(), cli.WriteJSON(t.Out, report))
-	}
-	fmt.Fprintf(t.Out, "hinit %s is image %d now", after.Version, after.Image)
-	if same {
-		fmt.Fprintf(t.Out, ": same binary as before, %s; nothing changed\n", path)
-	} else {
-		fmt.Fprintf(t.Out, " (it was %s)\n", before.Init.Version)
-	}
-	return cmdline.Done
+	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
+	return t.Show(c, report, err, func() {
+		what := fmt.Sprintf(" (it was %s)", report.Before)
+		if same {
+			what = fmt.Sprintf(": same binary as before, %s; nothing changed", path)
+		}
+		fmt.Fprintf(t.Out, "hinit %s is image %d now%s\n", report.Version, report.Image, what)
+	})
 }
 
 // runsFile reports whether the program that an init runs is a file. It is false where that can't be told: from outside the

@@ -27,7 +27,6 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	var how client.Reload
 	c.Flags.BoolVar(&how.DryRun, "dry-run", false, "print what it would do, and do nothing")
 	c.Flags.BoolVar(&how.Force, "force", false, "if hinit.yaml is gone, stop the services that were in it")
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	names, code, ok := c.Parse(t, 0, -1)
 	switch {
 	case !ok:
@@ -35,7 +34,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	case len(names) > 0 && how != (client.Reload{}):
 		return t.Fail(cmdline.WrongUsage, "cannot reload: --dry-run and --force are for hinit.yaml, not for services")
 	case len(names) > 0:
-		return reloadServices(t, names, *asJSON)
+		return reloadServices(t, names, c.JSON)
 	}
 	did, err := cli.Ask(t, time.Minute, func(ctx context.Context, cl *client.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
 	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
@@ -47,25 +46,20 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 		}
 		return code
 	}
-	if err != nil {
-		return t.Failed("reload", err)
-	}
-	if *asJSON {
-		return t.Failed("reload", cli.WriteJSON(t.Out, did))
-	}
-	for _, s := range did.Plan {
-		fmt.Fprintln(t.Out, s.Op, show.Line(s.Service), s.What)
-	}
-	for _, key := range did.Settings {
-		fmt.Fprintln(t.Out, "changed:", show.Line(key))
-	}
-	switch {
-	case len(did.Plan)+len(did.Changes) == 0:
-		fmt.Fprintln(t.Out, "nothing has changed")
-	case how.DryRun:
-		fmt.Fprintln(t.Out, "this was a dry run: nothing was changed")
-	}
-	return cmdline.Done
+	return t.Show(c, did, err, func() {
+		for _, s := range did.Plan {
+			fmt.Fprintln(t.Out, s.Op, show.Line(s.Service), s.What)
+		}
+		for _, key := range did.Settings {
+			fmt.Fprintln(t.Out, "changed:", show.Line(key))
+		}
+		switch {
+		case len(did.Plan)+len(did.Changes) == 0:
+			fmt.Fprintln(t.Out, "nothing has changed")
+		case how.DryRun:
+			fmt.Fprintln(t.Out, "this was a dry run: nothing was changed")
+		}
+	})
 }
 
 // reloadServices sends each service its reload signal.

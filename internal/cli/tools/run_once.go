@@ -21,7 +21,6 @@ func runOnceVerb() cli.Verb {
 
 func runOnce(t *cli.Terminal, c *cli.Call) int {
 	noWait := c.Flags.Bool("no-wait", false, "do not wait for the end")
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	timeout := c.Flags.Duration("timeout", time.Hour, "how long to wait for the end, as `D`; an hour at most")
 	names, code, ok := c.Parse(t, 1, -1)
 	switch {
@@ -45,7 +44,7 @@ func runOnce(t *cli.Terminal, c *cli.Call) int {
 		case results[i] != nil:
 			worst = max(worst, t.Failed(doing, results[i]))
 			continue
-		case *asJSON:
+		case c.JSON:
 			if err := cli.JSONLineTo(t.Out, s); err != nil {
 				return t.Failed(doing, err)
 			}

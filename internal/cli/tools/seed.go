@@ -6,7 +6,6 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/boot/keep"
 	"hinit/internal/cli"
-	"hinit/internal/cmdline"
 )
 
 // seedReport lists the steps and files that seed has kept.
@@ -17,33 +16,29 @@ type seedReport struct {
 
 func seedVerb() cli.Verb {
 	return cli.Verb{
-		Name: "seed", Args: "[--to FILE] [--json]",
+		Name: "seed", Doing: "keep the data directory", Args: "[--to FILE] [--json]",
 		Help: `Run it as root in the build, right after a boot (/init true). A container whose data directory is
 empty gets a copy, and the boot steps that made it need not run. docker/first-boot does both.`,
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			to := c.Flags.String("to", boot.Seed, "file to keep it in; hinit looks at the default")
-			asJSON := c.Flags.Bool("json", false, "print JSON")
 			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code
 			}
+			kept := seedReport{File: *to, Steps: []string{}}
 			cfg, err := t.Config()
-			if err != nil {
-				return t.Failed("keep the data directory", err)
+			if err == nil {
+				var steps []string
+				steps, err = keep.Home(cfg.Home, *to)
+				kept.Steps = append(kept.Steps, steps...)
 			}
-			steps, err := keep.Home(cfg.Home, *to)
-			if err != nil {
-				return t.Failed("keep the data directory", err)
-			}
-			if *asJSON {
-				return t.Failed("keep the data directory", cli.WriteJSON(t.Out, seedReport{File: *to, Steps: append([]string{}, steps...)}))
-			}
-			if len(steps) == 0 {
-				fmt.Fprintln(t.Out, "nothing is kept: no boot step with inputs has run")
-			}
-			for _, step := range steps {
-				fmt.Fprintln(t.Out, "kept:", step)
-			}
-			return cmdline.Done
+			return t.Show(c, kept, err, func() {
+				if len(kept.Steps) == 0 {
+					fmt.Fprintln(t.Out, "nothing is kept: no boot step with inputs has run")
+				}
+				for _, step := range kept.Steps {
+					fmt.Fprintln(t.Out, "kept:", step)
+				}
+			})
 		},
 	}
 }

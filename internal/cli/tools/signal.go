@@ -17,7 +17,6 @@ func signalVerb() cli.Verb {
 		Name: "signal", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
 		Help:     "SIGNAL is a name such as HUP or SIGUSR1, or a number from 1 to 64. A service that the signal ends is started again.",
 		Services: true, Last: 1, Run: func(t *cli.Terminal, c *cli.Call) int {
-			asJSON := c.Flags.Bool("json", false, "print JSON")
 			words, code, ok := c.Parse(t, 2, -1)
 			if !ok {
 				return code
@@ -27,7 +26,7 @@ func signalVerb() cli.Verb {
 				return t.Fail(cmdline.WrongUsage,
 					"cannot send a signal: %q is no signal; write a name such as HUP or a number from 1 to 64, after the names of services", word)
 			}
-			return sendSignals(t, "signal", names, *asJSON, func(client.Service) (string, error) { return word, nil })
+			return sendSignals(t, "signal", names, c.JSON, func(client.Service) (string, error) { return word, nil })
 		},
 	}
 }

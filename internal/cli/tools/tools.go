@@ -5,7 +5,10 @@ package tools
 import (
 	"slices"
 
+	"hinit/internal/boot"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
+	"hinit/internal/config"
 )
 
 // Main runs the verb that the arguments name, and returns the exit code of the process.
@@ -19,6 +22,14 @@ func verbs() []cli.Verb {
 	return []cli.Verb{
 		explainVerb(), treeVerb(), profileVerb(), topologyVerb(), logsVerb(), eventsVerb(), reloadVerb(), signalVerb(), checksVerb(), drainVerb(), shellVerb(), configVerb(), doctorVerb(), isolateVerb(), notifyVerb(), waitVerb(), reexecVerb(), runOnceVerb(), seedVerb(), demoVerb(), bundleVerb(table), completionVerb(table), manVerb(table),
 	}
+}
+
+// agentOf returns the configuration that hinit would read here, and the agent's user by it.
+func agentOf(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
+	if cfg, err = t.Config(); err == nil {
+		agent, err = lookup.Agent(cfg)
+	}
+	return cfg, agent, err
 }
 
 // table is the whole command line of hinit, with the commands of this package in their places.

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -8,13 +9,12 @@ import (
 
 	"hinit/client"
 	"hinit/internal/cli"
-	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
 
 func topologyVerb() cli.Verb {
 	return cli.Verb{
-		Name: "topology", Args: "[" + strings.Join(client.Topologies, " | ") + "] [--dry-run] [--json]",
+		Name: "topology", Doing: "change the topology", Args: "[" + strings.Join(client.Topologies, " | ") + "] [--dry-run] [--json]",
 		Help: `per-profile: each profile has its own gateway. multiplexed: the gateway of the default profile serves
 all. auto: as GATEWAY_MULTIPLEX_PROFILES says, else multiplex_profiles in the default profile's
 config.yaml, else per-profile. The mode stays after a restart of the container. While it changes, no
@@ -26,7 +26,6 @@ profile is served by two gateways.`,
 func topology(t *cli.Terminal, c *cli.Call) int {
 	var how client.Topology
 	c.Flags.BoolVar(&how.DryRun, "dry-run", false, "print what it would do, and do nothing")
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	modes, code, ok := c.Parse(t, 0, 1)
 	if !ok {
 		return code
@@ -37,25 +36,17 @@ func topology(t *cli.Terminal, c *cli.Call) int {
 	is, err := cli.Ask(t, 4*time.Minute, func(ctx context.Context, cl *client.Client) (client.TopologyReply, error) {
 		return cl.Topology(ctx, how)
 	})
-	switch {
-	case err != nil:
-		return t.Failed("change the topology", err)
-	case *asJSON:
-		return t.Failed("tell the topology", cli.WriteJSON(t.Out, is))
-	}
-	for _, step := range is.Steps {
-		fmt.Fprintln(t.Out, show.Line(step))
-	}
-	from := is.From
-	switch from {
-	case "":
-		from = "default"
-	case ".hinit-topology":
-		from = "asked for by hinit topology"
-	}
-	fmt.Fprintf(t.Out, "%s (%s)\n", is.Mode, from)
-	if is.DryRun {
-		fmt.Fprintln(t.Out, "this was a dry run: nothing was changed")
-	}
-	return cmdline.Done
+	return t.Show(c, is, err, func() {
+		for _, step := range is.Steps {
+			fmt.Fprintln(t.Out, show.Line(step))
+		}
+		from := cmp.Or(is.From, "default")
+		if from == ".hinit-topology" {
+			from = "asked for by hinit topology"
+		}
+		fmt.Fprintf(t.Out, "%s (%s)\n", is.Mode, from)
+		if is.DryRun {
+			fmt.Fprintln(t.Out, "this was a dry run: nothing was changed")
+		}
+	})
 }

@@ -13,7 +13,6 @@ import (
 	"hinit/client"
 	"hinit/internal/account"
 	"hinit/internal/cli"
-	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
@@ -50,26 +49,20 @@ type treeProcess struct {
 }
 
 func tree(t *cli.Terminal, c *cli.Call) int {
-	asJSON := c.Flags.Bool("json", false, "print JSON")
 	names, code, ok := c.Parse(t, 0, -1)
 	if !ok {
 		return code
 	}
 	branches, err := branches(t, names)
-	if err != nil {
-		return t.Failed("show the tree", err)
-	}
-	if *asJSON {
-		return t.Failed(c.Doing(), cli.WriteJSON(t.Out, branches))
-	}
-	width := t.Look(false).Width
-	for i, b := range branches {
-		if i > 0 {
-			fmt.Fprintln(t.Out)
+	return t.Show(c, branches, err, func() {
+		width := t.Look(false).Width
+		for i, b := range branches {
+			if i > 0 {
+				fmt.Fprintln(t.Out)
+			}
+			b.print(t, width)
 		}
-		b.print(t, width)
-	}
-	return cmdline.Done
+	})
 }
 
 // branches asks hinit for the services, and /proc for their processes.
