@@ -15,9 +15,9 @@ import (
 
 // beside are the programs that know of boards and sandboxes. They are installed beside this one, and run as its user: root does not open
 // the agent's files, so it is shown no boards.
-func (c *call) beside() web.Beside {
+func beside(env func(string) (string, bool)) web.Beside {
 	b := web.Beside{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
-		if _, err := os.Stat(config.SandboxSocket(c.Env)); err != nil {
+		if _, err := os.Stat(config.SandboxSocket(env)); err != nil {
 			return nil, fs.ErrNotExist // no board service runs here
 		}
 		return output(ctx, home, "hinit-sandbox", "ls", "--json")

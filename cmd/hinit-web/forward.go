@@ -15,7 +15,7 @@ import (
 
 func forwardVerb() verb {
 	return verb{cmdline.Verb{
-		Name: "forward", Args: "--to URL [--state FILE]", Summary: "send logs and events to where they are collected",
+		Program: "hinit", Name: "forward", Args: "--to URL [--state FILE]", Summary: "send logs and events to where they are collected",
 		Help: `URL is one of otlp+http://HOST:4318, loki+http://HOST:3100, syslog+udp://HOST:514 (or tcp, tls), syslog+unix:///dev/log and
 file:///PATH (JSON lines; 6 files of 100 MB); https takes the place of http. Lines come at least once, across rotations, restarts and a receiver
 that is down; the rotated files are the buffer. Secrets of known shapes are hidden. HINIT_FORWARD=1 makes a service of it.
@@ -23,7 +23,7 @@ The header Authorization of HTTP requests is what HINIT_FORWARD_AUTHORIZATION sa
 	}, runForward}
 }
 
-func runForward(ctx context.Context, c *call) int {
+func runForward(ctx context.Context, c *cmdline.Call) int {
 	const doing = "send the logs"
 	to := c.Flags.String("to", c.Variable("HINIT_FORWARD_TO", ""), "where to, `URL` (HINIT_FORWARD_TO)")
 	state := c.Flags.String("state", stateFile(c.Env, "."), "`FILE` of what has been sent (HINIT_FORWARD_STATE; .hinit-forward.json in the data directory)")

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"hinit/internal/cmdline"
@@ -17,11 +18,8 @@ import (
 // verb is one command.
 type verb struct {
 	cmdline.Verb
-	run func(context.Context, *call) int
+	run func(context.Context, *cmdline.Call) int
 }
-
-// call is a run of a verb.
-type call struct{ *cmdline.Call }
 
 func verbs() []verb { return []verb{serveVerb(), metricsVerb(), forwardVerb()} }
 
@@ -33,23 +31,19 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out, errs io.Writer) int {
-	if len(args) == 0 {
-		help(errs)
-		return cmdline.WrongUsage
-	}
-	switch name := args[0]; {
-	case name == "help" || name == "-h" || name == "--help" || name == "-help":
+	name := strings.Join(args[:min(len(args), 1)], "")
+	switch {
+	case slices.Contains([]string{"help", "-h", "--help", "-help"}, name):
 		help(out)
 		return cmdline.Done
 	case strings.HasPrefix(name, "-"):
-		args = append([]string{"web"}, args...)
+		args, name = append([]string{"web"}, args...), "web"
 	case name == "serve":
-		args = append([]string{"web"}, args[1:]...)
+		name = "web"
 	}
 	for _, v := range verbs() {
-		if v.Name == args[0] {
-			v.Program = "hinit"
-			return v.run(ctx, &call{cmdline.NewCall(v.Verb, args[1:], out, errs)})
+		if v.Name == name {
+			return v.run(ctx, cmdline.NewCall(v.Verb, args[1:], out, errs))
 		}
 	}
 	help(errs)

@@ -9,14 +9,14 @@ import (
 
 func metricsVerb() verb {
 	return verb{cmdline.Verb{
-		Name: "metrics", Args: "[--max-services N]",
+		Program: "hinit", Name: "metrics", Args: "[--max-services N]",
 		Summary: "print metrics of hinit and its services once, as text for Prometheus",
 		Help: `For a textfile collector: hinit metrics >x.prom.tmp && mv x.prom.tmp x.prom. hinit web serves the same at /metrics.
 When hinit does not answer it prints hinit_up 0 and ends with 4.`,
 	}, printMetrics}
 }
 
-func printMetrics(ctx context.Context, c *call) int {
+func printMetrics(ctx context.Context, c *cmdline.Call) int {
 	most := c.Flags.Int("max-services", metrics.MostServices, "metrics for at most `N` services")
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code

@@ -26,14 +26,14 @@ const shortToken = 16
 
 func serveVerb() verb {
 	return verb{cmdline.Verb{
-		Name: "web", Args: "[--listen ADDRESS] [--token-file FILE]", Summary: "serve the status page and metrics",
+		Program: "hinit", Name: "web", Args: "[--listen ADDRESS] [--token-file FILE]", Summary: "serve the status page and metrics",
 		Help: `The page is for reading, at http://` + usualAddress + `/. With a token (HINIT_WEB_TOKEN, or a file) everything needs it, and services can be
 started and stopped; with --listen unix:PATH whoever can open the socket controls. An address that other machines reach is refused without a
 token, unless --without-token says that everybody may read. HINIT_WEB=1 makes a service of it; then the variables below count.`,
 	}, serve}
 }
 
-func serve(ctx context.Context, c *call) int {
+func serve(ctx context.Context, c *cmdline.Call) int {
 	const doing = "serve the page"
 	var listen, hosts cmdline.List
 	c.Flags.Var(&listen, "listen", "`ADDRESS`: HOST:PORT or unix:PATH, several with commas (HINIT_WEB_LISTEN; "+usualAddress+")")
@@ -51,7 +51,7 @@ func serve(ctx context.Context, c *call) int {
 	if hosts == nil {
 		_ = hosts.Set(c.Variable("HINIT_WEB_HOST", ""))
 	}
-	token, err := c.token(*tokenFile)
+	token, err := tokenOf(c, *tokenFile)
 	if err != nil {
 		return c.Failed(doing, err)
 	}
@@ -74,7 +74,7 @@ func serve(ctx context.Context, c *call) int {
 	}
 	log := slog.New(slog.NewTextHandler(c.Err, nil))
 	s, err := web.New(web.Options{
-		Hinit: h, Proc: h.proc, LogsAs: h.logsAs, Beside: c.beside(), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
+		Hinit: h, Proc: h.proc, LogsAs: h.logsAs, Beside: beside(c.Env), Metrics: collected, Token: token, Base: *base, Hosts: hosts, Open: *open, Log: log,
 	})
 	if err != nil {
 		return c.Failed(doing, err)
@@ -112,7 +112,7 @@ func (o ownersOnly) Accept() (net.Conn, error) {
 }
 
 // serveAll serves until ctx ends or a listener fails.
-func serveAll(ctx context.Context, s *web.Server, listeners []net.Listener, c *call) error {
+func serveAll(ctx context.Context, s *web.Server, listeners []net.Listener, c *cmdline.Call) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server := web.NewHTTPServer(s)
@@ -149,8 +149,8 @@ func serveAll(ctx context.Context, s *web.Server, listeners []net.Listener, c *c
 	return err
 }
 
-// token reads the token from its variable or file.
-func (c *call) token(file string) (string, error) {
+// tokenOf reads the token from its variable or file.
+func tokenOf(c *cmdline.Call, file string) (string, error) {
 	token := c.Variable("HINIT_WEB_TOKEN", "")
 	if file != "" {
 		text, err := os.ReadFile(file)

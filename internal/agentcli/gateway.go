@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -245,33 +246,26 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	}
 	slices.Sort(slots)
 	const atOnce = 64 // hinit takes 128 connections of a user
-	type result struct {
-		slot string
-		err  error
-	}
-	results := make(chan result, len(slots))
-	room := make(chan struct{}, atOnce)
-	for _, slot := range slots {
-		go func() {
+	results, room := make([]error, len(slots)), make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i, slot := range slots {
+		all.Go(func() {
 			room <- struct{}{}
-			_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true})
-			<-room
-			results <- result{slot, err}
-		}()
+			defer func() { <-room }()
+			_, results[i] = init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true})
+		})
 	}
-	failed := make(map[string]string)
-	for range slots {
-		if r := <-results; r.err != nil {
-			failed[r.slot] = reasonOf(r.err)
-		}
-	}
-	for _, slot := range slots {
-		if reason, known := failed[slot]; known {
-			c.say("✗ Could not %s %s: %s", verb, slot, indented(reason))
+	all.Wait()
+	done := 0
+	for i, err := range results {
+		if err != nil {
+			c.say("✗ Could not %s %s: %s", verb, slots[i], indented(reasonOf(err)))
+		} else {
+			done++
 		}
 	}
 	past := map[string]string{"stop": "Stopped", "restart": "Restarted"}[verb]
-	if done := len(slots) - len(failed); done > 0 || len(failed) == 0 {
+	if done > 0 || len(slots) == 0 {
 		fmt.Fprintf(c.Out, "✓ %s %d profile gateway(s) under s6\n", past, done)
 	}
 }

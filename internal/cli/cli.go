@@ -70,14 +70,9 @@ func (t *Terminal) Failed(doing string, err error) int {
 	if err == nil {
 		return cmdline.Done
 	}
-	message := strings.ReplaceAll(err.Error(), "\n", "; ")
-	if said := (*client.Error)(nil); errors.As(err, &said) {
-		message = "cannot " + doing + ": " + strings.ReplaceAll(said.Message, "\n", "; ")
-		if said.Kind == client.KindUnknown {
-			message += t.nameMeant(said.Message)
-		}
-	} else if !strings.HasPrefix(message, "cannot ") {
-		message = "cannot " + doing + ": " + message
+	message := cmdline.Message(doing, err)
+	if said, is := errors.AsType[*client.Error](err); is && said.Kind == client.KindUnknown {
+		message += t.nameMeant(said.Message)
 	}
 	return t.Fail(show.Code(err), "%s", message)
 }

@@ -14,16 +14,13 @@ import (
 // stateFlag is the value of the flag --state.
 type stateFlag string
 
-// Choices are the words that it takes.
-func (*stateFlag) Choices() []string { return show.States() }
-
 // String implements flag.Value.
 func (f *stateFlag) String() string { return string(*f) }
 
 // Set implements flag.Value.
 func (f *stateFlag) Set(text string) error {
-	if !slices.Contains(f.Choices(), text) {
-		return fmt.Errorf("it is one of %s", strings.Join(f.Choices(), ", "))
+	if !slices.Contains(show.States(), text) {
+		return fmt.Errorf("it is one of %s", strings.Join(show.States(), ", "))
 	}
 	*f = stateFlag(text)
 	return nil

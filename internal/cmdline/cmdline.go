@@ -80,16 +80,21 @@ func (c *Call) Fail(code int, format string, args ...any) int {
 // Failed is Fail for an error, with the exit code of its kind; without an error it returns [Done]. doing completes "cannot …" where
 // the error does not say it.
 func (c *Call) Failed(doing string, err error) int {
-	said, is := errors.AsType[*client.Error](err)
-	switch {
-	case err == nil:
+	if err == nil {
 		return Done
-	case is:
-		return c.Fail(show.Code(err), "cannot %s: %s", doing, said.Message)
-	case strings.HasPrefix(err.Error(), "cannot "):
-		return c.Fail(show.Code(err), "%v", err)
 	}
-	return c.Fail(show.Code(err), "cannot %s: %v", doing, err)
+	return c.Fail(show.Code(err), "%s", Message(doing, err))
+}
+
+// Message says in one line what could not be done and why. doing completes "cannot …" where the error does not say it.
+func Message(doing string, err error) string {
+	text := err.Error()
+	if said, is := errors.AsType[*client.Error](err); is {
+		text = "cannot " + doing + ": " + said.Message
+	} else if !strings.HasPrefix(text, "cannot ") {
+		text = "cannot " + doing + ": " + text
+	}
+	return strings.ReplaceAll(text, "\n", "; ")
 }
 
 // Flags returns an empty set of flags for a verb. It prints nothing by itself.

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -61,11 +62,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	if c.Context != nil {
 		parent = c.Context()
 	}
-	limit := c.Timeout
-	if limit == 0 {
-		limit = 5 * time.Second
-	}
-	ctx, cancel := context.WithTimeout(parent, limit)
+	ctx, cancel := context.WithTimeout(parent, cmp.Or(c.Timeout, 5*time.Second))
 	defer cancel()
 	st, err := c.Source.Status(ctx)
 	out := sink{ch}
@@ -74,8 +71,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	out.put(up, 1)
-	var stops map[string]time.Duration
-	stops, _ = c.stops(ctx) // metrics without them are better than none
+	stops, _ := c.stops(ctx) // metrics without them are better than none
 	var seen *observed
 	if c.Proc != nil {
 		if root := c.Proc(st.Init); root != "" {
@@ -83,10 +79,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	out.init(st, seen)
-	most := c.Most
-	if most <= 0 {
-		most = MostServices
-	}
+	most := cmp.Or(max(c.Most, 0), MostServices)
 	list := distinct(st.Services)
 	out.put(services, float64(len(st.Services)))
 	out.put(omitted, float64(len(st.Services)-min(len(list), most)))

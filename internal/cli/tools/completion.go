@@ -1,8 +1,9 @@
 package tools
 
 import (
+	"bytes"
 	"context"
-	"flag"
+	"embed"
 	"fmt"
 	"io"
 	"maps"
@@ -18,51 +19,14 @@ import (
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/loglevel"
 	"hinit/internal/proc"
 )
 
-// shells are the scripts that ask "hinit completion words" for what may stand in the place of the last word.
-var shells = [...]struct{ name, script string }{
-	{"bash", `# bash completion of hinit: source <(hinit completion bash)
-_hinit() {
-	local IFS=$'\n'
-	COMPREPLY=($("$1" completion words -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
-	if [ "${COMPREPLY[0]-}" = ":files" ]; then
-		COMPREPLY=()
-		compopt -o default
-	fi
-}
-complete -F _hinit hinit
-`},
-	{"zsh", `#compdef hinit
-# zsh completion of hinit: hinit completion zsh > a directory of $fpath, as _hinit
-_hinit() {
-	local line
-	local -a found
-	while IFS= read -r line; do
-		if [[ $line == :files ]]; then
-			_files
-			return
-		fi
-		found+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
-	done < <("${words[1]}" completion words --describe -- "${(@)words[2,CURRENT]}" 2>/dev/null)
-	_describe hinit found
-}
-if [ "$funcstack[1]" = "_hinit" ]; then _hinit "$@"; else compdef _hinit hinit; fi
-`},
-	{"fish", `# fish completion of hinit: hinit completion fish | source
-function __hinit_words
-	set -l typed (commandline -opc) (commandline -ct)
-	set -l found ($typed[1] completion words --describe -- $typed[2..-1] 2>/dev/null)
-	if test "$found[1]" = ":files"
-		__fish_complete_path (commandline -ct)
-		return
-	end
-	printf '%s\n' $found
-end
-complete -c hinit -f -a '(__hinit_words)'
-`},
-}
+// scripts ask "hinit completion words" for what may stand in the place of the last word. A file is for one shell.
+//
+//go:embed completion.bash completion.zsh completion.fish
+var scripts embed.FS
 
 // filesWanted stands for names of files, which the shell completes by itself.
 const filesWanted = ":files"
@@ -92,15 +56,12 @@ it to /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, or
 				}
 				return cmdline.Done
 			}
-			var names []string
-			for _, s := range shells {
-				if s.name == words[0] && len(words) == 1 {
-					fmt.Fprint(t.Raw(), s.script)
-					return cmdline.Done
-				}
-				names = append(names, s.name)
+			if script, err := scripts.ReadFile("completion." + words[0]); err == nil && len(words) == 1 {
+				_, err := t.Raw().Write(script)
+				return t.Failed(c.Doing(), err)
 			}
-			return t.Fail(cmdline.WrongUsage, "cannot complete for %q: expected: hinit completion bash, zsh or fish%s", words[0], cmdline.DidYouMean(words[0], names))
+			near := cmdline.DidYouMean(words[0], []string{"bash", "zsh", "fish"})
+			return t.Fail(cmdline.WrongUsage, "cannot complete for %q: expected: hinit completion bash, zsh or fish%s", words[0], near)
 		},
 	}
 }
@@ -138,12 +99,9 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	if at < 0 {
 		return nil
 	}
-	d := describe(table[at])
-	if d.Outside {
-		d = described{Verb: table[at]}.fromHelp(words[0])
-		if len(words) > 2 && slices.Contains(d.words, words[1]) {
-			d = described{Verb: table[at]}.fromHelp(words[:2]...)
-		}
+	d := describe(table[at], words[0])
+	if d.Outside && len(words) > 2 && slices.Contains(d.words, words[1]) {
+		d = describe(table[at], words[:2]...)
 	}
 	values := func(f describedFlag) {
 		switch f.value {
@@ -152,7 +110,11 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		case "NAME":
 			offerNames(t, false, typed, offer)
 		}
-		for _, word := range f.words {
+		few := map[string][]string{"STATE": show.States(), "LEVEL": loglevel.Names()}[f.value]
+		if strings.Contains(f.value, "|") {
+			few = strings.Split(f.value, "|")
+		}
+		for _, word := range few {
 			offer(word, f.usage)
 		}
 	}
@@ -232,7 +194,7 @@ func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, ab
 	}
 }
 
-// described is what the verb table says of a verb, for completion and for man pages.
+// described is what the verb table and the help say of a verb, for completion and for man pages.
 type described struct {
 	cli.Verb
 	flags []describedFlag
@@ -246,33 +208,37 @@ type describedFlag struct {
 	name  string // with its dashes
 	value string // name of its value, "" for none
 	usage string
-	words []string // that its value may be; nil for anything
 }
 
-// choice is a value of a flag that is one of a few words.
-type choice interface{ Choices() []string }
-
+// firstWords finds the words that may come first in the arguments of a verb.
 var firstWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`) })
 
-// describe asks a verb for its flags, without carrying it out: each verb answers --help before it does anything.
-func describe(v cli.Verb) described {
+// helpLines are the lines of a help for a flag and for a command.
+var helpLines = sync.OnceValues(func() (flag, command *regexp.Regexp) {
+	return regexp.MustCompile(`^  (--?[a-z][a-z-]*)(?: ([A-Z][A-Z:|]*|[a-z]+(?:\|[a-z]+)+))? +(.*)$`), regexp.MustCompile(`^  hinit [a-z-]+ ([a-z-]+) +(.*)$`)
+})
+
+// describe reads the help of a verb without carrying it out: each verb answers --help before it does anything. A command of another program
+// is asked for its help where it is named.
+func describe(v cli.Verb, command ...string) described {
 	d := described{Verb: v, names: strings.Contains(v.Args, "NAME"), files: strings.Contains(v.Args, "FILE")}
-	if v.Outside {
-		return d
+	var help bytes.Buffer
+	if !v.Outside {
+		none := func(string) (string, bool) { return "", false }
+		v.Run(&cli.Terminal{In: os.Stdin, Out: &help, Err: io.Discard, Env: none}, cli.NewCall(v, []string{"--help"}))
+	} else if len(command) > 0 {
+		help.Write(helpOf(command))
+		d.files = strings.HasPrefix(help.String(), "usage: hinit "+strings.Join(command, " ")+" FILE")
 	}
-	c := cli.NewCall(v, []string{"--help"})
-	v.Run(&cli.Terminal{In: os.Stdin, Out: io.Discard, Err: io.Discard, Env: func(string) (string, bool) { return "", false }}, c)
-	c.Flags.VisitAll(func(f *flag.Flag) {
-		value, usage := flag.UnquoteUsage(f)
-		one := describedFlag{name: cmdline.Dashed(f.Name), value: value, usage: usage}
-		if few, ok := f.Value.(choice); ok {
-			one.words = few.Choices()
+	flag, word := helpLines()
+	for line := range strings.Lines(help.String()) {
+		line = strings.TrimRight(line, "\n")
+		if m := flag.FindStringSubmatch(line); m != nil {
+			d.flags = append(d.flags, describedFlag{name: m[1], value: m[2], usage: m[3]})
+		} else if m := word.FindStringSubmatch(line); m != nil && v.Outside {
+			d.words = append(d.words, m[1])
 		}
-		d.flags = append(d.flags, one)
-	})
-	slices.SortFunc(d.flags, func(a, b describedFlag) int {
-		return strings.Compare(strings.TrimLeft(a.name, "-"), strings.TrimLeft(b.name, "-"))
-	})
+	}
 	if m := firstWords().FindStringSubmatch(v.Args); m != nil {
 		for word := range strings.SplitSeq(m[1], "|") {
 			word, _, _ = strings.Cut(strings.TrimSpace(word), " ")
@@ -282,29 +248,17 @@ func describe(v cli.Verb) described {
 	return d
 }
 
-// helpFlag and helpWord are the lines of a help for a flag and for a command.
-var helpFlag, helpWord = regexp.MustCompile(`^  (--?[a-z][a-z-]*)(?: ([A-Z][A-Z:|]*))? +(.*)$`), regexp.MustCompile(`^  hinit [a-z-]+ ([a-z-]+) +(.*)$`)
-
-// fromHelp describes a command of another program by the help that the program prints.
-func (d described) fromHelp(command ...string) described {
+// helpOf returns the help that a command prints, nothing where it prints none.
+func helpOf(command []string) []byte {
 	self, err := os.Executable()
 	if err != nil {
-		return d
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), helpWait)
 	defer cancel()
-	hinit := filepath.Join(filepath.Dir(self), "hinit")
-	help, _, _, _ := proc.Output(ctx, proc.Spec{ID: 1, Path: hinit, Argv: slices.Concat([]string{"hinit"}, command, []string{"--help"}), Env: os.Environ()}, 64<<10) // without help there are no words
-	for line := range strings.Lines(string(help)) {
-		line = strings.TrimRight(line, "\n")
-		if m := helpFlag.FindStringSubmatch(line); m != nil {
-			d.flags = append(d.flags, describedFlag{name: m[1], value: m[2], usage: m[3]})
-		} else if m := helpWord.FindStringSubmatch(line); m != nil {
-			d.words = append(d.words, m[1])
-		}
-	}
-	d.files = strings.HasPrefix(string(help), "usage: hinit "+strings.Join(command, " ")+" FILE")
-	return d
+	argv := slices.Concat([]string{"hinit"}, command, []string{"--help"})
+	help, _, _, _ := proc.Output(ctx, proc.Spec{ID: 1, Path: filepath.Join(filepath.Dir(self), "hinit"), Argv: argv, Env: os.Environ()}, 64<<10)
+	return help
 }
 
 // helpWait is how long another program may take to print its help.

@@ -57,8 +57,6 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 // level is the value of the flag --level; 0 is any.
 type level struct{ loglevel.Level }
 
-func (*level) Choices() []string { return loglevel.Names() }
-
 // String implements flag.Value.
 func (l *level) String() string { return "" }
 
@@ -67,7 +65,7 @@ func (l *level) Set(text string) error {
 	if l.Level = loglevel.Named([]byte(text)); l.Level != 0 {
 		return nil
 	}
-	return errors.New("expected " + strings.Join(l.Choices(), ", ") + cmdline.DidYouMean(text, l.Choices()))
+	return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
 }
 
 // both matches the lines of a log that are as serious as least and match a pattern.
