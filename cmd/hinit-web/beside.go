@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/internal/web"
@@ -35,12 +35,11 @@ const mostOutput = 8 << 20
 
 // output runs a program of hinit for a home and returns what it prints. The error is [fs.ErrNotExist] where it is not installed.
 func output(ctx context.Context, home, name string, args ...string) ([]byte, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
+	program, err := cmdline.Beside(name)
+	if err == nil {
+		_, err = os.Stat(program)
 	}
-	program := filepath.Join(filepath.Dir(self), name)
-	if _, err := os.Stat(program); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	env := os.Environ()

@@ -43,7 +43,7 @@ func message(h Happening, host string, at time.Time) []byte {
 	id := make([]byte, 8)
 	_, _ = rand.Read(id) // never fails
 	m := Message{
-		ID: hex.EncodeToString(id), Event: h.Event, Service: s.Name, Profile: s.Profile, Kind: s.Kind, State: s.State, Reason: hidden(s.Reason),
+		ID: hex.EncodeToString(id), Event: h.Event, Service: s.Name, Profile: s.Profile, Kind: s.Kind, State: s.State, Reason: redact.Text(s.Reason),
 		Tail: []string{}, At: at.UTC().Truncate(time.Millisecond), Container: host, Version: version.Get().Version,
 	}
 	if x := s.LastExit; x != nil {
@@ -66,14 +66,5 @@ func shownTail(x *client.Exit) []string {
 	if len(x.Tail) == 0 {
 		return []string{}
 	}
-	return strings.Split(hidden(strings.Join(x.Tail, "\n")), "\n")
-}
-
-// hidden is a text without the secrets of known shapes.
-func hidden(text string) string {
-	if text == "" {
-		return ""
-	}
-	var mask redact.Masker
-	return strings.TrimSuffix(string(mask.Hide([]byte(text+"\n"), nil)), "\n")
+	return strings.Split(redact.Text(strings.Join(x.Tail, "\n")), "\n")
 }

@@ -49,10 +49,8 @@ func ToolByName(argv []string) int {
 
 // execBeside replaces the process by a program that is installed beside this one. It returns the path of the program only if that fails.
 func execBeside(program string, argv []string) (path string, err error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
+	if path, err = cmdline.Beside(program); err != nil {
+		return path, err
 	}
-	path = filepath.Join(filepath.Dir(self), program)
 	return path, &fs.PathError{Op: "exec", Path: path, Err: unix.Exec(path, argv, os.Environ())}
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -230,6 +231,12 @@ func Dashed(name string) string {
 		return "-" + name
 	}
 	return "--" + name
+}
+
+// Beside returns the path of a program that is installed beside this one, or would be.
+func Beside(program string) (string, error) {
+	self, err := os.Executable()
+	return filepath.Join(filepath.Dir(self), program), err
 }
 
 // Interruptible returns a context that ends with Ctrl-C or SIGTERM.

@@ -210,7 +210,6 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record, at eventPos
 	}
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	var mask redact.Masker
 	errEnough := errors.New("enough")
 	err := f.Hinit.Events(limit, client.EventOptions{Since: at.Seq}, func(e client.Event) error {
 		if e.Lost > 0 {
@@ -220,7 +219,7 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record, at eventPos
 		}
 		r := eventRecord(e)
 		if f.Mask {
-			r.Text = string(mask.Hide([]byte(r.Text), nil))
+			r.Text = redact.Text(r.Text)
 		}
 		batch, at.Seq = append(batch, r), e.Seq
 		if len(batch) >= mostRecords {

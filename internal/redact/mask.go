@@ -199,6 +199,11 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	return append(out, chunk[last:]...)
 }
 
+// Text is a text of its own without the secrets of known shapes.
+func Text(text string) string {
+	return strings.TrimSuffix(string(new(Masker).Hide([]byte(text+"\n"), nil)), "\n")
+}
+
 // match returns the length of the value that s begins with, 0 for none.
 func (s *Secrets) match(text []byte) int {
 	for _, v := range s.values[text[0]] {

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/proc"
 )
 
@@ -14,12 +14,12 @@ type shell struct{ name string }
 
 // Run runs the shell to its end. Its exit code is the one of its last command, and no error.
 func (s shell) Run() error {
-	self, err := os.Executable()
+	hinit, err := cmdline.Beside("hinit")
 	if err != nil {
 		return err
 	}
 	child, err := proc.StartChild(proc.Spec{
-		ID: 1, Argv: []string{filepath.Join(filepath.Dir(self), "hinit"), "shell", s.name}, Env: os.Environ(),
+		ID: 1, Argv: []string{hinit, "shell", s.name}, Env: os.Environ(),
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Attached: true,
 	})
 	if err != nil {

@@ -84,23 +84,20 @@ func newHub(h Hinit, proc func(client.Init) string) *hub {
 
 // run follows hinit until ctx ends: its events always, its status while somebody reads.
 func (h *hub) run(ctx context.Context) {
-	var wg sync.WaitGroup
-	wg.Add(3)
-	guard.Go("measure the last hour", func() {
-		defer wg.Done()
+	measure := func(ctx context.Context) {
 		for ctx.Err() == nil {
 			_, _ = h.current(ctx) // its fault is told to readers
 			pause.For(ctx, pointEvery)
 		}
-	})
-	guard.Go("follow the events", func() {
-		defer wg.Done()
-		h.followEvents(ctx)
-	})
-	guard.Go("follow the status", func() {
-		defer wg.Done()
-		h.followStatus(ctx)
-	})
+	}
+	var wg sync.WaitGroup
+	for doing, do := range map[string]func(context.Context){"measure the last hour": measure, "follow the events": h.followEvents, "follow the status": h.followStatus} {
+		wg.Add(1)
+		guard.Go(doing, func() {
+			defer wg.Done()
+			do(ctx)
+		})
+	}
 	wg.Wait()
 }
 

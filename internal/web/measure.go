@@ -9,6 +9,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/proc"
+	"hinit/internal/procstat"
 	"hinit/internal/usage"
 )
 
@@ -90,16 +91,8 @@ func (m *meter) remember(now time.Time, passed time.Duration) {
 	}
 }
 
-// process is one process of a service.
-type process struct {
-	PID, Parent, Threads int
-	State                string
-	Memory               string
-	memory               uint64
-}
-
 // processes returns the processes of a service at the last measurement, the largest first.
-func (m *meter) processes(name string) (list []process) {
+func (m *meter) processes(name string) (list []procstat.Stat) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.last == nil {
@@ -107,11 +100,12 @@ func (m *meter) processes(name string) (list []process) {
 	}
 	for pid, main := range m.roots.Owners(m.last) {
 		if main != 0 && m.roots.Mains[main] == name {
-			p := m.last[pid]
-			list = append(list, process{PID: pid, Parent: p.Parent, Threads: p.Threads, State: stateOf(p.State), Memory: megabytes(p.Memory), memory: p.Memory})
+			list = append(list, m.last[pid])
 		}
 	}
-	slices.SortFunc(list, func(a, b process) int { return cmp.Or(cmp.Compare(b.memory, a.memory), cmp.Compare(a.PID, b.PID)) })
+	slices.SortFunc(list, func(a, b procstat.Stat) int {
+		return cmp.Or(cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.PID, b.PID))
+	})
 	return list[:min(len(list), mostProcesses)]
 }
 

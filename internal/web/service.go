@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/procstat"
 )
 
 // servicePage is one service.
@@ -15,7 +16,7 @@ type servicePage struct {
 	rowView
 	Service *client.Service // its texts are those that others have chosen
 	Fault   string
-	Tree    []process
+	Tree    []procstat.Stat
 	Past    pastView
 	Log     logView
 	Events  []client.Event

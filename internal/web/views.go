@@ -82,12 +82,7 @@ func oneLine(text string) string {
 	if text == "" {
 		return ""
 	}
-	return show.Line(hide(text))
-}
-
-func hide(text string) string {
-	var m redact.Masker
-	return strings.TrimSuffix(string(m.Hide([]byte(text+"\n"), nil)), "\n")
+	return show.Line(redact.Text(text))
 }
 
 // colours are what a program does to a terminal's colours.
@@ -98,23 +93,17 @@ func logText(line string) string { return show.Line(colours.ReplaceAllString(lin
 
 // headView is what the list says above the services.
 type headView struct {
-	Fault           string
-	At              time.Time // of the status below, when it is old
-	Version         string
-	Started         time.Time
-	Wanted, Up, All int
-	Ready           int
-	CPU, Memory     string // of all services; "" is unknown
-	Processes       int
-	Troubled        int
-	Warnings        []string
-	Booting, Ending bool
-	Known           bool
+	Fault       string
+	Status      *client.Status
+	Wanted, Up  int
+	Ready       int
+	CPU, Memory string // of all services; "" is unknown
+	Processes   int
+	Troubled    int
 }
 
 func summary(st *client.Status, fault string, used measured) headView {
-	v := headView{Fault: oneLine(fault), Version: oneLine(st.Init.Version), Started: st.Init.StartedAt, All: len(st.Services), Known: st.Version != 0}
-	v.Booting, v.Ending = st.Init.Booting, st.Init.Stopping
+	v := headView{Fault: oneLine(fault), Status: st}
 	for i := range st.Services {
 		s := &st.Services[i]
 		if s.Want == client.WantUp {
@@ -138,9 +127,6 @@ func summary(st *client.Status, fault string, used measured) headView {
 	if v.Processes = all.Processes; all.Processes > 0 {
 		v.CPU, v.Memory = sum.CPU, sum.Memory
 	}
-	for _, w := range st.Init.Warnings[:min(len(st.Init.Warnings), 10)] {
-		v.Warnings = append(v.Warnings, oneLine(w))
-	}
 	return v
 }
 
@@ -159,9 +145,11 @@ func (s *Server) functions() template.FuncMap {
 		"took":      func(d time.Duration) string { return show.Duration(d) },
 		"seconds":   func(n int64) string { return show.Duration(time.Duration(n) * time.Second) },
 		"text":      oneLine,
-		"logged":    func(line string) string { return logText(hide(line)) },
+		"logged":    func(line string) string { return logText(redact.Text(line)) },
 		"isolation": show.Isolation,
 		"checkLook": checkLook,
+		"megabytes": megabytes,
+		"stateOf":   stateOf,
 		"happened":  eventText,
 		"base":      func() string { return s.Base },
 		"join":      strings.Join,

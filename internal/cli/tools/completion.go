@@ -8,7 +8,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -250,14 +249,14 @@ func describe(v cli.Verb, command ...string) described {
 
 // helpOf returns the help that a command prints, nothing where it prints none.
 func helpOf(command []string) []byte {
-	self, err := os.Executable()
+	hinit, err := cmdline.Beside("hinit")
 	if err != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), helpWait)
 	defer cancel()
 	argv := slices.Concat([]string{"hinit"}, command, []string{"--help"})
-	help, _, _, _ := proc.Output(ctx, proc.Spec{ID: 1, Path: filepath.Join(filepath.Dir(self), "hinit"), Argv: argv, Env: os.Environ()}, 64<<10)
+	help, _, _, _ := proc.Output(ctx, proc.Spec{ID: 1, Path: hinit, Argv: argv, Env: os.Environ()}, 64<<10)
 	return help
 }
 

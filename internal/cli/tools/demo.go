@@ -95,9 +95,8 @@ func screenProgram(t *cli.Terminal) string {
 
 // installed finds a program that is installed beside this one, by one of its names.
 func installed(names ...string) (path string, err error) {
-	self, err := os.Executable()
 	for _, name := range names {
-		if path = filepath.Join(filepath.Dir(self), name); err == nil && unix.Access(path, unix.X_OK) == nil {
+		if path, err = cmdline.Beside(name); err == nil && unix.Access(path, unix.X_OK) == nil {
 			return path, nil
 		}
 	}

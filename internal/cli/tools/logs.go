@@ -129,18 +129,14 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 			},
 		}
 	}
-	var failed error
 	if *follow || len(names) == 1 {
 		var wg sync.WaitGroup
 		for _, r := range readers {
 			wg.Go(func() { r.read(ctx, r.show) })
 		}
 		wg.Wait()
-	} else {
-		failed = inOrder(ctx, readers)
-	}
-	if failed != nil {
-		return t.Failed("show the logs", failed)
+	} else if err := inOrder(ctx, readers); err != nil {
+		return t.Failed("show the logs", err)
 	}
 	worst := cmdline.Done
 	for i, err := range results {

@@ -2,6 +2,7 @@ package tools
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -403,7 +404,7 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 	if one {
 		r := rows[0]
 		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
-			r.Name, show.Line(r.Home), r.Active, show.Line(r.Prior), orDash(r.Gateway), orDash(r.Want), show.Number(r.PID), show.Line(r.Log))
+			r.Name, show.Line(r.Home), r.Active, show.Line(r.Prior), cmp.Or(r.Gateway, "-"), cmp.Or(r.Want, "-"), show.Number(r.PID), show.Line(r.Log))
 		if r.Served != "" {
 			fmt.Fprintf(tw, "served by\t%s\n", r.Served)
 		}
@@ -420,14 +421,7 @@ func (m *manager) printRows(rows []profileRow, one bool) error {
 		if r.Active {
 			name += " *"
 		}
-		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, orDash(r.Gateway), show.Number(r.PID), by(orDash(r.Served)), show.Name(r.Prior), show.Line(r.Home))
+		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, cmp.Or(r.Gateway, "-"), show.Number(r.PID), by(cmp.Or(r.Served, "-")), show.Name(r.Prior), show.Line(r.Home))
 	}
 	return tw.Flush()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

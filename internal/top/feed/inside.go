@@ -60,8 +60,8 @@ func environment(environ []byte) (out []string) {
 		if !is {
 			continue
 		}
-		shown := new(redact.Masker).Hide([]byte(redact.Value(name, value)), nil)
-		out = append(out, name+"="+string(shown[:min(len(shown), mostText)]))
+		shown := redact.Text(redact.Value(name, value))
+		out = append(out, name+"="+shown[:min(len(shown), mostText)])
 	}
 	slices.Sort(out)
 	return out

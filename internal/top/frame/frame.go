@@ -120,6 +120,9 @@ func (l *Line) Wrap(width int) []Line {
 	return out
 }
 
+// Words breaks a text into lines of a width at most, at blanks where there are some.
+func Words(text string, width int) []string { return strings.Split(ansi.Wrap(text, width, ""), "\n") }
+
 // Frame is a whole screen.
 type Frame struct {
 	Width, Height int

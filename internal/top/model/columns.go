@@ -14,29 +14,23 @@ import (
 // kept is how many measurements of a service are kept for its figures.
 const kept = 60
 
-// record is what a service has used.
+// record is what a service has used: the last measurements, of which the newest may be unknown.
 type record struct {
-	last   Usage
-	known  bool
-	cpu    []float64
-	memory []float64
+	last  Usage
+	known bool
+	seen  []Usage
 }
 
 func (r *record) add(u Usage, known bool) {
 	r.last, r.known = u, known
-	if len(r.cpu) == kept {
-		copy(r.cpu, r.cpu[1:])
-		copy(r.memory, r.memory[1:])
-		r.cpu, r.memory = r.cpu[:kept-1], r.memory[:kept-1]
-	}
-	r.cpu, r.memory = append(r.cpu, u.CPU), append(r.memory, float64(u.Memory))
+	r.seen = append(r.seen[max(len(r.seen)-kept+1, 0):], u)
 }
 
-// sparks draws the end of a row of figures, as high as the largest of them or least.
-func sparks(values []float64, width int, least float64) string {
-	values = values[max(0, len(values)-width):]
-	for _, v := range values {
-		least = max(least, v)
+// sparks draws the last measurements, as high as the largest of their figures or least.
+func sparks(seen []Usage, figure func(u Usage) float64, width int, least float64) string {
+	var values []float64
+	for _, u := range seen[max(0, len(seen)-width):] {
+		values, least = append(values, figure(u)), max(least, figure(u))
 	}
 	const bars = "▁▂▃▄▅▆▇█"
 	var b strings.Builder
@@ -171,10 +165,10 @@ func minor() []column {
 			return text(r, width), frame.Plain
 		}
 	}
-	figure := func(values func(r *record) []float64, least float64) func(*Model, Service, int) (string, frame.Role) {
+	drawn := func(figure func(u Usage) float64, least float64) func(*Model, Service, int) (string, frame.Role) {
 		return func(m *Model, s Service, width int) (string, frame.Role) {
 			if r := m.usage[s.ID()]; r != nil {
-				return sparks(values(r), width, least), frame.Figure
+				return sparks(r.seen, figure, width, least), frame.Figure
 			}
 			return "", frame.Figure
 		}
@@ -193,9 +187,9 @@ func minor() []column {
 			return show.Line(s.LastExit.Cause), frame.Plain
 		}},
 		{"CPU", 6, byCPU, true, used(func(r *record, _ int) string { return percent(r.last.CPU) })},
-		{"", figures, byCPU, false, figure(func(r *record) []float64 { return r.cpu }, 0.02)},
+		{"", figures, byCPU, false, drawn(func(u Usage) float64 { return u.CPU }, 0.02)},
 		{"MEM", 6, byMemory, true, used(func(r *record, _ int) string { return size(r.last.Memory) })},
-		{"", figures, byMemory, false, figure(func(r *record) []float64 { return r.memory }, 1)},
+		{"", figures, byMemory, false, drawn(func(u Usage) float64 { return float64(u.Memory) }, 1)},
 		{"PROC", 4, byTrouble, true, used(func(r *record, _ int) string { return show.Number(r.last.Processes) })},
 		{"PID", 7, byTrouble, true, func(_ *Model, s Service, _ int) (string, frame.Role) {
 			return show.Number(s.PID), frame.Plain

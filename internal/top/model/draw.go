@@ -248,17 +248,8 @@ func (m *Model) help() []frame.Line {
 			continue
 		}
 		lines = append(lines, l)
-		for rest := k[1]; rest != ""; {
-			part := rest
-			if frame.Width(rest) > m.width-2 {
-				if space := strings.LastIndexByte(rest[:max(m.width-2, 1)], ' '); space > 0 {
-					part = rest[:space]
-				} else {
-					part = rest[:max(m.width-2, 1)]
-				}
-			}
+		for _, part := range frame.Words(k[1], max(m.width-2, 1)) {
 			lines = append(lines, frame.Text(frame.Plain, "  "+part))
-			rest = strings.TrimLeft(rest[len(part):], " ")
 		}
 	}
 	out := []frame.Line{frame.Text(frame.Title, "hinit top: keys (down goes on, any other goes back)")}
