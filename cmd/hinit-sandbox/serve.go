@@ -166,7 +166,7 @@ func allow(agent *account.User, isolates func() bool) func(daemon.Peer) error {
 		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {
 			return fmt.Errorf("uid %d is not allowed to; only root and the agent's user are", p.UID)
 		}
-		if p.UID != 0 && p.PID != 0 && isolated.Process(p.PID) && isolates() { // 0 is a process outside of this PID namespace
+		if p.UID != 0 && p.PID != 0 && isolated.Peer(p.Conn, p.PID) && isolates() { // 0 is a process outside of this PID namespace
 			return errors.New("the isolation of this process keeps it from them; they can mount the files of all profiles")
 		}
 		return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os/exec"
 	"testing"
 
@@ -37,6 +38,19 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 	t.Cleanup(func() { _ = exec.Command("rmdir", "/tmp/hinit-sandboxed-0").Run() })
 	isolated := start(isolation.Plan{Name: "sandboxed", Home: dir}.Argv(dir+"/"+isolation.Program, command)...)
 	plain := start(command...)
+	l, err := net.Listen("unix", dir+"/socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if _, err = net.Dial("unix", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
 	agent := &account.User{UID: 12321}
 	for _, c := range []struct {
 		pid      int
@@ -46,7 +60,7 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 	}{
 		{plain, 12321, true, true}, {isolated, 12321, true, false}, {isolated, 12321, false, true}, {plain, 12322, true, false}, {isolated, 0, true, true}, {1 << 30, 12321, true, false},
 	} {
-		err := allow(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid})
+		err := allow(agent, func() bool { return c.isolates })(daemon.Peer{PID: c.pid, UID: c.uid, Conn: conn})
 		if (err == nil) != c.may {
 			t.Errorf("%+v: %v", c, err)
 		}

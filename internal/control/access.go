@@ -95,13 +95,13 @@ const (
 type policy struct {
 	self, agent uint32
 	others      bool // others may read
-	shutOut     func(pid int, uid uint32) bool
+	shutOut     func(pid int, uid uint32, gone func() bool) bool
 }
 
 func newPolicy(o Options) policy {
 	p := policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == OthersStatus, shutOut: o.ShutOut}
 	if p.shutOut == nil {
-		p.shutOut = func(int, uint32) bool { return false }
+		p.shutOut = func(int, uint32, func() bool) bool { return false }
 	}
 	return p
 }

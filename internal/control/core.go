@@ -128,8 +128,9 @@ type Options struct {
 	AgentUID uint32           // this user may control, besides root and hinit's own
 	Others   string           // OthersStatus or OthersNone; anything else is OthersNone
 	Log      func(msg string) // told about faults of the server; must not block; nil for none
-	// ShutOut reports whether a process may do nothing here, whatever its user may; nil for none.
-	ShutOut func(pid int, uid uint32) bool
+	// ShutOut reports whether a process may do nothing here, whatever its user may; nil for none. gone reports whether the process has
+	// ended, so that its number may be another one's.
+	ShutOut func(pid int, uid uint32, gone func() bool) bool
 	Used    func() // told when a request is answered; must not block; nil for none
 
 	// Say writes a line to the container log; Warn warns as long as the container runs. Only an [Endpoint] uses them.

@@ -19,6 +19,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/blocking"
+	"hinit/internal/proc"
 )
 
 // maxConns is the number of connections per class of callers, so that neither the agent nor a stranger can lock root out.
@@ -166,7 +167,7 @@ func (g *gate) Accept() (net.Conn, error) {
 			_ = g.places.close(c) // a client without a name
 			continue
 		}
-		who.shutOut = g.policy.shutOut(int(who.pid), who.uid)
+		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, func() bool { return proc.PeerGone(c) })
 		n := &g.places.taken[g.policy.classOf(who)]
 		if n.Add(1) > mostConns() {
 			n.Add(-1)

@@ -4,15 +4,16 @@
 package isolated
 
 import (
+	"net"
 	"os"
 
 	"hinit/internal/proc"
 )
 
-// Process reports whether a process has more filters of system calls than this one, as isolated profiles have. A process that is gone counts
-// as isolated.
-func Process(pid int) bool {
+// Peer reports whether a process that connected to a Unix socket has more filters of system calls than this one, as isolated profiles
+// have. A process that is gone counts as isolated.
+func Peer(conn net.Conn, pid int) bool {
 	own, err := proc.Confined(os.Getpid())
 	theirs, err2 := proc.Confined(pid)
-	return err != nil || err2 != nil || theirs.Filters > own.Filters
+	return err != nil || err2 != nil || theirs.Filters > own.Filters || proc.PeerGone(conn)
 }

@@ -52,14 +52,14 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 
 // ShutOut reports whether a client of the control socket is isolated, and its profile has not been given the socket. A process that is gone
 // is shut out too: nothing is known of it.
-func (r *Registry) ShutOut(pid int, uid uint32) bool {
+func (r *Registry) ShutOut(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
 	if uid == 0 || pid == 0 || !cfg.Isolates() { // 0 is a process outside of this PID namespace
 		return false
 	}
 	theirs, own, err := confined(pid)
 	switch filters := theirs.Filters - own.Filters; {
-	case err != nil, filters > isolation.Filters:
+	case err != nil, gone(), filters > isolation.Filters:
 		return true
 	case filters == isolation.Filters:
 		return false

@@ -19,6 +19,7 @@ import (
 type Peer struct {
 	PID      int
 	UID, GID uint32
+	Conn     net.Conn
 }
 
 // Request is one command line.
@@ -146,7 +147,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	if err != nil {
 		return
 	}
-	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid}
+	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Conn: nc}
 	done := s.await(from.UID, nc)
 	defer done()
 	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // it is our own socket
