@@ -45,7 +45,7 @@ func commandLine(ctx context.Context, root string) (string, error) {
 
 The commands talk to the running hinit over its [control socket](control-api.md), as root or as the agent's user. Output goes to standard
 output, errors to standard error in one line. See also the [exit codes](exit-codes.md), the output with [--json](json.md), and the pages of
-[hinit sandbox](sandbox.md) and [hinit kanban](kanban.md). ` + "`hinit COMMAND --help` and `hinit man COMMAND`" + ` explain the flags of a command.
+[hinit sandbox](sandbox.md) and [hinit kanban](kanban.md).
 
 ` + "```text\n" + overview + "```\n")
 	verbs := regexp.MustCompile(`(?m)^  hinit ([\w-]+)`).FindAllStringSubmatch(overview, -1)
@@ -53,7 +53,7 @@ output, errors to standard error in one line. See also the [exit codes](exit-cod
 		return "", fmt.Errorf("cannot find the commands in the help of hinit")
 	}
 	verbs = slices.DeleteFunc(verbs, func(verb []string) bool { return companions[verb[1]] })
-	err = chapters(ctx, &b, binary, verbs)
+	err = commands(ctx, &b, binary, verbs)
 	return b.String(), err
 }
 
@@ -113,29 +113,29 @@ func usages(ctx context.Context, b *strings.Builder, binary string, verbs [][]st
 	return nil
 }
 
-// chapters writes a chapter for each command: its usage and its text. It leaves out the summary, which the overview has, the flags, which
-// --help explains, and a text that another chapter has.
-func chapters(ctx context.Context, b *strings.Builder, binary string, verbs [][]string) error {
-	said := make(map[string]string)
+// explained are the commands whose text no other page says.
+var explained = map[string]bool{
+	"init": true, "start": true, "checks": true, "profile": true, "topology": true, "logs": true, "wait": true, "config": true, "healthcheck": true,
+}
+
+// commands writes the usage of each command, and then the texts of those in [explained].
+func commands(ctx context.Context, b *strings.Builder, binary string, verbs [][]string) error {
+	b.WriteString("\n## Usage\n\n`hinit COMMAND --help` and `hinit man COMMAND` explain each.\n\n```text\n")
+	var texts strings.Builder
 	for _, verb := range verbs {
 		help, err := output(ctx, binary, verb[1], "--help")
 		if err != nil {
 			return err
 		}
 		usage, rest, _ := strings.Cut(help, "\n\n")
+		b.WriteString(strings.TrimPrefix(strings.TrimSpace(usage), "usage: ") + "\n")
 		_, rest, _ = strings.Cut(rest, "\n\n")
 		about, _, _ := strings.Cut("\n\n"+rest, "\n\n  -")
-		about = strings.Trim(about, "\n")
-		if first := said[about]; first != "" && about != "" {
-			about = "As for " + first + "."
-		} else {
-			said[about] = verb[1]
+		if explained[verb[1]] {
+			fmt.Fprintf(&texts, "\n### %s\n\n```text\n%s\n```\n", verb[1], strings.Trim(about, "\n"))
 		}
-		if about != "" {
-			about = "\n" + about + "\n"
-		}
-		fmt.Fprintf(b, "\n## %s\n\n```text\n%s\n%s```\n", verb[1], strings.TrimPrefix(strings.TrimSpace(usage), "usage: "), about)
 	}
+	b.WriteString("```\n" + texts.String())
 	return nil
 }
 

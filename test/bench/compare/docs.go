@@ -57,7 +57,7 @@ const pageHead = `# Benchmarks
 
 <!-- Written by "make bench" (test/bench/compare). Do not edit. -->
 
-The costs of hinit and of its alternatives, measured in one run on one machine. Figures depend on the machine, ratios less so. To run it, as root:
+Measured in one run on one machine. Figures depend on the machine, ratios less so. To run it, as root:
 
 ` + "```sh" + `
 make bench-peers   # install the others, from Debian's packages
@@ -75,7 +75,7 @@ const pageHow = `## How it is measured
 - The bare loop is the floor: one thread of a Go program that only forks, executes, passes the TERM on and waits. It has no pipes, users or logs.
 - Memory is PSS of supervisor and loggers, without the services, 2.5 s after the last change.
 - M3, restart: the shortest delay that can be set. M3, as delivered: nothing is set, and the service has run for a minute.
-- runsvdir gets HUP to stop, because TERM leaves its services alone. It does not wait for orphans.
+- runsvdir gets HUP to stop, because TERM leaves its services alone.
 - Code: [test/bench/compare](../../test/bench/compare).
 
 `
@@ -84,7 +84,7 @@ const pageHow = `## How it is measured
 const elsewhere = `## Measured elsewhere
 
 pebble, process-compose and nitro have no Debian package; a run uses them when they are on PATH. These figures are from another run, in
-autumn 2026, with all three built from source. Compare them only with the column beside them.
+autumn 2026. Compare them only with the column beside them.
 
 | Measure | hinit then | the best of the three |
 |---|---|---|

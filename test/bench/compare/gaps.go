@@ -17,8 +17,8 @@ func (b *bench) explain(measure string) string {
 		return fmt.Sprintf("the Go runtime comes first: %s MB with one service, of which %s MB are written to. The kernel can drop the rest.",
 			of("M1", "1", hinitName), of("M1 private", "1", hinitName))
 	case "M2":
-		return fmt.Sprintf("a boot comes before the first service: %s ms with one service, against %s for the bare loop. Each service then costs a check "+
-			"of its home and two pipes. [Where time goes](../explanation/performance.md) has the parts.", of("M2", "1", hinitName), of("M2", "1", loopName))
+		return fmt.Sprintf("a boot comes before the first service: %s ms with one service, against %s for the bare loop. [Where time goes](../explanation/performance.md) "+
+			"has the parts.", of("M2", "1", hinitName), of("M2", "1", loopName))
 	case "M3":
 		return "hinit looks for processes that the dead one left behind before it starts the next one."
 	case "M5":
