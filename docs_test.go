@@ -76,6 +76,26 @@ func TestEveryPageIsReachable(t *testing.T) {
 	}
 }
 
+// TestTablesAreWhole: a blank line in a table showed its other rows as text.
+func TestTablesAreWhole(t *testing.T) {
+	tables := 0
+	for name, text := range documents(t) {
+		lines := strings.Split(prose(text), "\n")
+		for i, line := range lines {
+			if !strings.HasPrefix(line, "|") || i > 0 && strings.HasPrefix(lines[i-1], "|") {
+				continue
+			}
+			tables++
+			if i+1 == len(lines) || !strings.HasPrefix(lines[i+1], "|--") {
+				t.Errorf("%s has a row without a head: %s", name, line)
+			}
+		}
+	}
+	if tables < 30 {
+		t.Errorf("only %d tables found", tables)
+	}
+}
+
 // TestEnvironmentIsDocumented: every variable of ours that the code names is on the page about the environment.
 func TestEnvironmentIsDocumented(t *testing.T) {
 	page := documents(t)["docs/reference/environment.md"]
