@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -45,16 +44,22 @@ func commandLine(ctx context.Context, root string) (string, error) {
 
 The commands talk to the running hinit over its [control socket](control-api.md), as root or as the agent's user. Output goes to standard
 output, errors to standard error in one line. See also the [exit codes](exit-codes.md), the output with [--json](json.md), and the pages of
-[hinit sandbox](sandbox.md) and [hinit kanban](kanban.md).
+[hinit sandbox](sandbox.md) and [hinit kanban](kanban.md). ` + "`hinit COMMAND --help` and `hinit man COMMAND`" + ` explain each command.
 
-` + "```text\n" + overview + "```\n")
-	verbs := regexp.MustCompile(`(?m)^  hinit ([\w-]+)`).FindAllStringSubmatch(overview, -1)
-	if len(verbs) == 0 {
-		return "", fmt.Errorf("cannot find the commands in the help of hinit")
+`)
+	list, err := merge(ctx, overview, binary, false)
+	if err != nil {
+		return "", err
 	}
-	verbs = slices.DeleteFunc(verbs, func(verb []string) bool { return companions[verb[1]] })
-	err = commands(ctx, &b, binary, verbs)
-	return b.String(), err
+	b.WriteString(list)
+	for _, verb := range explained {
+		about, err := text(ctx, binary, verb)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s\n```\n", verb, about)
+	}
+	return b.String(), nil
 }
 
 // kanbanPage asks hinit-kanban in the same way.
@@ -83,60 +88,63 @@ flags, exit codes and names in JSON. These are different:
 
 To begin: [three agents share a board](../tutorial/three-agents-share-a-board.md).
 
-` + "```text\n" + overview + "```\n")
-	verbs := regexp.MustCompile(`(?m)^  hinit kanban (\w+)`).FindAllStringSubmatch(overview, -1)
-	err = usages(ctx, &b, binary, verbs)
-	return b.String(), err
+` + "`--help`" + ` behind a command explains its flags.
+
+`)
+	list, err := merge(ctx, overview, binary, true)
+	return b.String() + list, err
 }
 
 // companions are the verbs that hinit hands to other programs.
 var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
 
-// usages writes a line for each command: its usage and the names of its flags, whose meaning its --help has.
-func usages(ctx context.Context, b *strings.Builder, binary string, verbs [][]string) error {
-	b.WriteString("\n## Flags\n\n`--help` behind a command explains them.\n\n```text\n")
-	for _, verb := range verbs {
-		help, err := output(ctx, binary, verb[1], "--help")
+// explained are the commands whose text no other page says.
+var explained = []string{"init", "start", "checks", "profile", "topology", "logs", "wait", "config", "healthcheck"}
+
+var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
+
+// merge puts the usage of each command in the place of its name in the overview, on request with the names of its flags.
+func merge(ctx context.Context, overview, binary string, flags bool) (string, error) {
+	var b strings.Builder
+	b.WriteString("```text\n")
+	found := false
+	for line := range strings.Lines(overview) {
+		m := summary.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		if m == nil || companions[m[1]] {
+			b.WriteString(line)
+			continue
+		}
+		found = true
+		help, err := output(ctx, binary, m[1], "--help")
 		if err != nil {
-			return err
+			return "", err
 		}
 		usage, _, _ := strings.Cut(strings.TrimPrefix(help, "usage: "), "\n")
 		words := []string{strings.ReplaceAll(usage, "[OPTIONS] ", "")}
 		for line := range strings.Lines(help) {
-			if strings.HasPrefix(line, "  -") {
+			if flags && strings.HasPrefix(line, "  -") {
 				words = append(words, strings.Fields(line)[0])
 			}
 		}
-		b.WriteString(strings.Join(words, " ") + "\n")
+		b.WriteString(strings.Join(words, " ") + "\n    " + m[2] + "\n")
+	}
+	if !found {
+		return "", fmt.Errorf("cannot find the commands in the help of %s", filepath.Base(binary))
 	}
 	b.WriteString("```\n")
-	return nil
+	return b.String(), nil
 }
 
-// explained are the commands whose text no other page says.
-var explained = map[string]bool{
-	"init": true, "start": true, "checks": true, "profile": true, "topology": true, "logs": true, "wait": true, "config": true, "healthcheck": true,
-}
-
-// commands writes the usage of each command, and then the texts of those in [explained].
-func commands(ctx context.Context, b *strings.Builder, binary string, verbs [][]string) error {
-	b.WriteString("\n## Usage\n\n`hinit COMMAND --help` and `hinit man COMMAND` explain each.\n\n```text\n")
-	var texts strings.Builder
-	for _, verb := range verbs {
-		help, err := output(ctx, binary, verb[1], "--help")
-		if err != nil {
-			return err
-		}
-		usage, rest, _ := strings.Cut(help, "\n\n")
-		b.WriteString(strings.TrimPrefix(strings.TrimSpace(usage), "usage: ") + "\n")
-		_, rest, _ = strings.Cut(rest, "\n\n")
-		about, _, _ := strings.Cut("\n\n"+rest, "\n\n  -")
-		if explained[verb[1]] {
-			fmt.Fprintf(&texts, "\n### %s\n\n```text\n%s\n```\n", verb[1], strings.Trim(about, "\n"))
-		}
+// text is what the help of a command says between its usage and its flags.
+func text(ctx context.Context, binary, verb string) (string, error) {
+	help, err := output(ctx, binary, verb, "--help")
+	if err != nil {
+		return "", err
 	}
-	b.WriteString("```\n" + texts.String())
-	return nil
+	_, rest, _ := strings.Cut(help, "\n\n")
+	_, rest, _ = strings.Cut(rest, "\n\n")
+	about, _, _ := strings.Cut("\n\n"+rest, "\n\n  -")
+	return strings.Trim(about, "\n"), nil
 }
 
 // output runs the binary with an empty environment, so that the page is the same everywhere.

@@ -83,12 +83,26 @@ func table(b *strings.Builder, base string, keys []config.Key, mean meanings, sa
 	}
 }
 
-// groups names keys, and successive ones of one mapping together: `stop.{signal,grace}`.
+// groups names keys, and successive ones of one mapping together: `stop.{signal,grace}`, or `stop.*` for all of it.
 func groups(paths []string) (named []string) {
 	last := ""
+	left := map[string]int{} // by mapping: keys that are above and not in paths
+	for _, k := range config.Keys()[""] {
+		left[strings.TrimPrefix(k.Path[:strings.LastIndex(k.Path, ".")+1], "agent.")]++
+	}
+	for _, path := range paths {
+		left[path[:strings.LastIndex(path, ".")+1]]--
+	}
 	for _, path := range paths {
 		i := strings.LastIndex(path, ".") + 1
 		mapping, key := path[:i], path[i:]
+		if mapping != "" && left[mapping] == 0 {
+			if mapping != last {
+				named = append(named, "`"+mapping+"*`")
+			}
+			last = mapping
+			continue
+		}
 		if mapping != "" && mapping == last {
 			named[len(named)-1] = strings.TrimSuffix(named[len(named)-1], "`") + ", " + key + "`"
 		} else {

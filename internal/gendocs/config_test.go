@@ -149,5 +149,8 @@ func namedAgain(page, base, key string) bool {
 	if i := strings.LastIndex(key, "."); i >= 0 {
 		mapping, last = key[:i+1], key[i+1:]
 	}
+	if mapping != "" && strings.Contains(list, "`"+mapping+"*`") {
+		return true
+	}
 	return regexp.MustCompile("`" + regexp.QuoteMeta(mapping) + `(\{[^` + "`" + `]*\b)?` + last + `(\b[^` + "`" + `]*\})?` + "`").MatchString(list)
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -58,13 +57,14 @@ func sandboxPages(ctx context.Context, root string) (map[string]string, error) {
 
 <!-- Generated from the help of the commands and the tables of the code by internal/gendocs. Do not edit. -->
 
-[Sandboxes](../explanation/sandboxes.md) explains them.
+[Sandboxes](../explanation/sandboxes.md) explains them, and ` + "`--help`" + ` behind a command its flags.
 
-` + "```text\n" + overview + "```\n")
-	verbs := regexp.MustCompile(`(?m)^  hinit sandbox (\w+)`).FindAllStringSubmatch(overview, -1)
-	if err := usages(ctx, &b, binary, verbs); err != nil {
+`)
+	list, err := merge(ctx, overview, binary, true)
+	if err != nil {
 		return nil, err
 	}
+	b.WriteString(list)
 	serve, err := output(ctx, binary, "serve", "--help")
 	if err != nil {
 		return nil, err
