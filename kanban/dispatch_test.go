@@ -180,7 +180,7 @@ func TestDispatcher(t *testing.T) {
 		if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 			t.Error("no error")
 		}
-		b.wantStatus(id, Running) // nothing is judged without knowledge
+		b.wantStatus(id, Running) // no status is known, so no task changes
 		b.wantStatus(other, Ready)
 	})
 	t.Run("an unknown status", func(t *testing.T) {

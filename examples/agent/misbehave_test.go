@@ -166,7 +166,7 @@ func TestLeakedChildren(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { syscall.Kill(leaked, syscall.SIGKILL) })
-			// The parent between takes a moment to end after the child has started.
+			// The child gets its last parent a moment after its start, when the process in between has ended.
 			eventually(t, "the child has the right parent", func() bool {
 				return (statField(t, leaked, 4) == g.pid()) == want.sameParent
 			})

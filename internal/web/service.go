@@ -158,7 +158,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if kind == "service" {
-		names = []string{name} // hinit may know a newer one
+		names = []string{name} // hinit may know a service that this page does not know yet
 	}
 	for _, target := range names {
 		if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), target, client.Wait{}); err != nil {

@@ -57,7 +57,7 @@ type verb struct {
 	json     bool          // has --json
 	checks   bool          // looks through the whole file before it works on it
 	apart    bool          // does not open the board
-	patience time.Duration // with other programs that write; 0: the contract's
+	patience time.Duration // how long it waits for other programs that write; 0: as the contract says
 	define   func(c *call) action
 }
 

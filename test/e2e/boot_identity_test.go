@@ -232,7 +232,8 @@ mknod card1 c 226 1`)
 	}
 }
 
-// TestReadOnlyPasswd cannot change /etc/passwd: the ids are right where the kernel counts them, and a line says the rest.
+// TestReadOnlyPasswd: where /etc/passwd can't be changed, processes and files have the wanted ids all the same, and a warning says
+// that names of users are the image's.
 func TestReadOnlyPasswd(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, "")

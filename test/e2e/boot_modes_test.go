@@ -180,7 +180,7 @@ func TestTimeline(t *testing.T) {
 	c.awaitUp("gateway-default")
 	want := []string{"control", "s6", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "wait", "services", "profiles", "other"}
 	var got []string
-	c.awaitStderr("[hinit] boot: ") // the gateway is up before that
+	c.awaitStderr("[hinit] boot: ") // the boot ends after the gateway is up
 	for _, step := range c.status().Init.Boot {
 		got = append(got, step.Name)
 		if step.Error != "" {

@@ -219,7 +219,7 @@ func (b *box) await(what string, so func() bool) {
 	}
 }
 
-// outside is the number that a process of the box has out here. It has those arguments, or carries that variable.
+// outside returns the pids, in the namespace of the test, of the processes of the box that match by command line or environment.
 func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	if b.cmd == nil {

@@ -148,7 +148,7 @@ func lines(text string) []string {
 
 var pid = regexp.MustCompile(`\bpid ([0-9]+)`)
 
-// PIDs learns which process ids of a page stand for which real ones.
+// PIDs adds to known the real process id for each one that the page shows, by their order in the output.
 func PIDs(want, got string, known map[string]string) {
 	w, g := pid.FindAllStringSubmatch(want, -1), pid.FindAllStringSubmatch(got, -1)
 	for i := range min(len(w), len(g)) {

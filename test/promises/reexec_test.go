@@ -366,7 +366,7 @@ func (b *box) allMove() error {
 	return nil
 }
 
-// stoodStill complains unless everything stood still so often.
+// stoodStill checks how many times all other processes were stopped.
 func (b *box) stoodStill(times int) func() error {
 	return func() error {
 		if n := len(b.stood()); n != times {

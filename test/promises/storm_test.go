@@ -60,7 +60,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 		within(t, patience, func() error { return b.restored(name, allowed...) })
 		within(t, patience, func() error { return b.oneProcess(name) })
 		for _, g := range commands[name] {
-			if g.err != nil && !late(g.err) && !strings.Contains(g.err.Error(), "superseded: ") { // a newer one took its place on a disk that was slow for a second
+			if g.err != nil && !late(g.err) && !strings.Contains(g.err.Error(), "superseded: ") { // a newer command replaces one that a slow disk holds for a second
 				t.Errorf("%s %s: %v", g.verb, name, g.err)
 			}
 		}

@@ -185,7 +185,7 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 	stop, stopped := make(chan struct{}), make(chan int)
 	go func() {
 		for n := 0; ; n++ {
-			pair := pairs[n%len(pairs)] // in the directory of the links the last two do not work, which does no harm
+			pair := pairs[n%len(pairs)] // in the directory of links the last two pairs fail, which is expected
 			_ = unix.Renameat2(unix.AT_FDCWD, pair[0], unix.AT_FDCWD, pair[1], unix.RENAME_EXCHANGE)
 			select {
 			case <-stop:

@@ -168,7 +168,7 @@ func setup(e *testscript.Env, mode string) error {
 			return err
 		}
 	}
-	user, other := "0:0", "0:0" // the only one there is in a user namespace
+	user, other := "0:0", "0:0" // a user namespace has this user only
 	if os.Geteuid() == 0 {
 		other = "12345:12345"
 		user = fmt.Sprintf("%d:%d", agentID, agentID)

@@ -123,7 +123,7 @@ const gitMost = 1 << 20
 // book is the runs of this process. Its supervisor waits for every child.
 var book = sync.OnceValues(onehost.Book)
 
-// Git runs git in a directory and returns what it wrote. The error has that too. It is a [kanban.Git].
+// Git runs git in a directory and returns its output, also when git fails. It is a [kanban.Git].
 func Git(ctx context.Context, dir string, args ...string) (string, error) {
 	text, err := output(ctx, proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir})
 	if err != nil {

@@ -68,7 +68,7 @@ func (b *bench) agentCommands() error {
 
 // enter makes this process, and what it starts, part of a container.
 func enter(pid int) error {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) wants it of a process with threads
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // setns(2) refuses a process with threads that share it
 		return err
 	}
 	var spaces [2]int

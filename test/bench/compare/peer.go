@@ -54,7 +54,7 @@ type adder struct {
 	add   func(s *site, service string) error
 }
 
-// peers are all of them, in the order of the tables.
+// allPeers returns the candidates in the order of the tables, also the ones that are not installed.
 func (b *bench) allPeers() []peer {
 	all := []peer{
 		loopPeer{b.self},

@@ -18,8 +18,8 @@ func (b *bench) restTime() time.Duration {
 	return 20 * time.Second
 }
 
-// rest takes M4, what a candidate does while nothing happens, and M6, its commands. All are there at once: who does nothing
-// disturbs no candidate.
+// rest measures M4, what a candidate does while nothing happens, and M6, its commands. All candidates run at the same time,
+// because an idle one does not disturb the others.
 func (b *bench) rest() error {
 	n := 500
 	if b.quick {

@@ -80,7 +80,7 @@ func (b *bench) personality(ctx context.Context, id string) error {
 	})
 }
 
-// by runs a command with the sandboxes of this run.
+// by returns a function that runs program in the environment of this run's sandboxes.
 func (b *bench) by(program string, args ...string) func() error {
 	return func() error {
 		cmd := exec.Command(program, args...)

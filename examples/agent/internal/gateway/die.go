@@ -24,6 +24,6 @@ func dieBy(sig unix.Signal) error {
 	if err := unix.Kill(unix.Getpid(), sig); err != nil {
 		return fmt.Errorf("cannot send %s to this process: %w", unix.SignalName(sig), err)
 	}
-	<-time.After(time.Second) // another thread may be the one that takes it
+	<-time.After(time.Second) // another thread may get the signal, a moment later
 	return fmt.Errorf("%s did not end this process", unix.SignalName(sig))
 }
