@@ -100,7 +100,7 @@ func (s *Store) tidy(n *NewTask) error {
 	return err
 }
 
-// canonical makes a profile's name canonical. One of blanks only is an error, none at all is not.
+// canonical returns the canonical form of a profile's name. An empty name stays empty; a name of blanks only is an error.
 func canonical(assignee string) (string, error) {
 	who := strings.ToLower(strings.TrimSpace(assignee))
 	if who == "" && assignee != "" {

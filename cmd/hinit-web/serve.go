@@ -116,7 +116,7 @@ func serveAll(ctx context.Context, s *web.Server, listeners []net.Listener, c *c
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	server := web.NewHTTPServer(s)
-	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // what clients do wrong is no fault
+	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // mistakes of clients are not logged
 	failed := make(chan error, len(listeners))
 	for _, l := range listeners {
 		go func() { failed <- server.Serve(l) }()

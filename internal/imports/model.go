@@ -239,7 +239,7 @@ func literal(value string) string {
 	})
 }
 
-// comment makes one comment of what a text says for people.
+// comment joins descriptions into one line of comment, without unprintable characters.
 func comment(texts ...string) string {
 	printable := func(r rune) rune {
 		if unicode.IsPrint(r) {

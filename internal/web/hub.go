@@ -20,8 +20,8 @@ const (
 	mostEvents = 4096                  // events that the timeline keeps
 	mostRows   = 5000                  // services that the page shows
 	retry      = time.Second           // between attempts to reach hinit
-	silence    = 6 * time.Second       // of a status that is followed, after which it is asked for again
-	unheard    = 3 * time.Second       // of a status that is followed, after which the page says that it is old; more than client.WatchBeat
+	silence    = 6 * time.Second       // of the followed status, after which the stream is opened again
+	unheard    = 3 * time.Second       // of the followed status, after which the page says that it is old; more than client.WatchBeat
 	gather     = 50 * time.Millisecond // in which events are put together
 	fresh      = time.Second           // how old an answer may be that another request asked for
 	lookTime   = 5 * time.Second       // for the status
@@ -56,7 +56,7 @@ type hub struct {
 	idle    time.Time     // since when there is none
 }
 
-// shown is what the page shows, and since which version.
+// shown is the content of the page, and its version.
 type shown struct {
 	status  client.Status
 	used    measured

@@ -47,9 +47,9 @@ type outage struct {
 // Took is how long it lasted.
 func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
 
-// pastView is a stretch of the past, and the ways to others.
+// pastView is a period of the timeline, with links to other periods.
 type pastView struct {
-	Hours    int // of a stretch that ends now; 0: it ended before
+	Hours    int // length of a period that ends now; 0: it ended earlier
 	From, To time.Time
 	Bars     []bar
 	Links    [][2]string

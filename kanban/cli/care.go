@@ -56,7 +56,7 @@ type examination struct {
 	findings       client.Findings
 	cfg            kanban.Config
 	ready, running []kanban.Task
-	host           string // as the claims of this host have it
+	host           string // name of this host in claims
 }
 
 func doctor(c *call) action {

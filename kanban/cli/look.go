@@ -145,7 +145,7 @@ func (c *call) showStats(st kanban.Stats) {
 type overview struct {
 	Board   string        `json:"board"`
 	Name    string        `json:"name"`
-	Error   string        `json:"error"` // why there is no more to be said of it, "" when there is
+	Error   string        `json:"error"` // why the rest is empty, "" when it is not
 	Stats   kanban.Stats  `json:"stats"`
 	Blocked []taskLine    `json:"blocked"`
 	Runs    []attemptLine `json:"runs"` // the newest first

@@ -166,7 +166,7 @@ func (v *volume) reset(tb testing.TB) {
 	syscall.Sync() // what this has written must not slow down what is measured
 }
 
-// foreign counts what is neither the agent's nor one of the files that are the host's to own.
+// foreign counts the files that do not belong to the agent, except SOUL.md, which may be the host's.
 func (v *volume) foreign(tb testing.TB) int {
 	tb.Helper()
 	n := 0

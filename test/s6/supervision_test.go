@@ -81,7 +81,7 @@ touch /run/ready
 // seconds differ by one when a second has just begun.
 var seconds = regexp.MustCompile(`\d+ seconds`)
 
-// known are the differences that are meant. Debian's s6 is older than the image's.
+// known are the intended differences from Debian's s6, which is older than the image's.
 var known = []difference{
 	{"fatal: : unable", "fatal: unable", "2.11 leaves a name out"},
 	{"s6-svc: fatal: unable to control", "s6-svc: warning: unable to control", "since 2.14 s6-svc goes on with the next directory"},

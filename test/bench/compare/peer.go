@@ -20,7 +20,7 @@ type peer interface {
 	command(s *site) (argv, env []string)
 }
 
-// A supervisor runs as many services as there are, each with a rotated log of its own, and restarts them.
+// A supervisor runs all services of a site, each with a rotated log of its own, and restarts them.
 type supervisor interface {
 	peer
 	// stopSignal makes process 1 stop everything and end.
@@ -43,7 +43,7 @@ type operated interface {
 // A grower can be given one more service while it runs.
 type grower interface {
 	supervisor
-	// adders are the ways to do that.
+	// adders are its ways to add a service.
 	adders() []adder
 }
 

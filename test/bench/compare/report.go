@@ -26,7 +26,7 @@ type cell struct {
 	compared     bool
 }
 
-// sheets lays out what was measured.
+// sheets returns a table for each measure.
 func (b *bench) sheets() []sheet {
 	var all []sheet
 	for _, m := range measures {
