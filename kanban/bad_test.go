@@ -153,7 +153,7 @@ func TestClockSteps(t *testing.T) {
 		for range 3 {
 			b.tick()
 		}
-		b.wantStatus(id, Running) // the runner knows better than the clock
+		b.wantStatus(id, Running) // the runner's word counts more than the clock
 		b.exits(id, Exit{Code: 1})
 		b.tick()
 		if n := b.task(id).ConsecutiveFailures; n != 1 {

@@ -201,7 +201,7 @@ func (h *hub) followEvents(ctx context.Context) {
 	}
 }
 
-// askFor brings services up to date that something has happened to.
+// askFor updates the services that had an event.
 func (h *hub) askFor(ctx context.Context, names <-chan string) {
 	for {
 		set := make(map[string]bool)

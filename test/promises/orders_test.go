@@ -63,7 +63,7 @@ func (b *box) freezable() (freeze, thaw func()) {
 	return freeze, thaw
 }
 
-// agree complains unless the disk and the supervisor want the same of a profile, and that has come about. want is "" if the last
+// agree fails unless disk and supervisor want the same state of a profile, and the gateway has it. want is "" if the last
 // order is unknown.
 func (b *box) agree(profile, want string) error {
 	s, err := b.service(profile)

@@ -137,7 +137,7 @@ func (b *board) awaitRepair(ctx context.Context, db string) {
 	}
 }
 
-// identity tells a file from what it was before.
+// identity distinguishes a file from its earlier versions.
 func identity(path string) string {
 	st, err := os.Stat(path)
 	if err != nil {

@@ -140,7 +140,7 @@ func (b *bench) bootAgain(p supervisor, s *site) error {
 	return nil
 }
 
-// statusesBefore is how often all are asked for before the memory after use is taken.
+// statusesBefore is the number of status commands before memory after use is measured.
 const statusesBefore = 5
 
 // used takes the memory after use: what statuses leave behind once the candidate has come to rest again.

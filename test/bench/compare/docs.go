@@ -29,7 +29,7 @@ func (b *bench) writeDocs(dir string, r result) error {
 	return os.WriteFile(filepath.Join(dir, "benchmarks.md"), []byte(b.page(sheets, r)), 0o644)
 }
 
-// withoutTable are the measures of which the page has at most a target: they follow from others.
+// withoutTable are the measures without a table on the page, because their figures follow from others.
 var withoutTable = []string{"M1 tables", "M1 processes", "M1 used", "M1 private", "M2 again", "M4 cpu", "M5 lines", "M6 all", "M10 check", "M12"}
 
 func imageOf(measure string) string {
