@@ -16,18 +16,18 @@ import (
 // words explains the events of the picture, in the order of the page. A picture with another word can't be generated.
 var words = []struct{ name, meaning string }{
 	{"start", "an operator starts it, or the boot does"},
-	{"stop", "an operator stops it, its profile is gone, or the container stops"},
+	{"stop", "an operator or the end of the container stops it, or its profile is gone"},
 	{"restart", "an operator restarts it"},
-	{"met", "the last thing it waits for is there"},
+	{"met", "its last need is there"},
 	{"spawned", "the process was started"},
-	{"spawnfail", "the process could not be started, this time"},
-	{"spawnbad", "the process can't be started as it is defined"},
+	{"spawnfail", "it could not be started, this time"},
+	{"spawnbad", "it can't be started as it is defined"},
 	{"crash", "the main process ended, and nothing it started is left"},
 	{"gone", "the last process of the run ended"},
 	{"park", "it ended with an exit code that parks (`restart.park_on`)"},
 	{"again", "it ended with an exit code that asks for a start at once (`restart.immediate_on`)"},
-	{"inputs", "`config.yaml`, `.env` or the marker file in its home changed, and its last run had been long or its delay is over"},
-	{"deadline", "the time of this state is over: the delay of a restart, the grace of a stop, the time for the finish command"},
+	{"inputs", "`config.yaml`, `.env` or the marker file in its home changed"},
+	{"deadline", "the time of this state is over, such as the delay of a restart"},
 }
 
 // states makes the page from the comments of the constants. The whole transition table is the comment at the head of the machine.
@@ -61,8 +61,7 @@ at the longest delay.
 
 ![The states and the main transitions between them](../img/states.svg)
 
-All transitions are at the head of [machine.go](../../supervisor/machine.go). When the main process ends before others of its run, the others get TERM at once
-and KILL half a second later; then the next state begins. Only services of s6 service directories have finish commands.
+All transitions are at the head of [machine.go](../../supervisor/machine.go). Only services of s6 service directories have finish commands.
 
 | Word | What happens |
 |---|---|
