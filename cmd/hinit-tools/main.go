@@ -1,7 +1,7 @@
 // Command hinit-tools has the commands that PID 1 need not link. hinit runs it for explain, tree, profile, topology, logs,
 // events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6
-// and of the agent's gateway commands lead here too. It dispatches to packages tools, applet and agentcli and does nothing else; it owns no
-// goroutine.
+// and of the agent's gateway commands lead here too, and PID 1 starts it as the boot program. It dispatches to packages tools, applet, agentcli
+// and volume and does nothing else; it owns no goroutine.
 package main
 
 import (
@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"hinit/internal/agentcli"
+	"hinit/internal/boot"
+	"hinit/internal/boot/volume"
 	"hinit/internal/cli"
 	"hinit/internal/cli/tools"
 	_ "hinit/internal/entry" // where the process begins: s6-svc works where no thread can be made
@@ -30,6 +32,8 @@ func run(argv []string) int {
 		code, err := proc.LimitsMain(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
+	case boot.ProgramName: // PID 1 starts it
+		return volume.Main(os.Stdin, os.Stdout)
 	case agentuser.NativeName:
 		return gatewayCommand(argv[1:]).Main()
 	}

@@ -38,10 +38,10 @@ func (a Agent) Serving(cfg *config.Config) Agent {
 
 // Homes returns the actor that works on the homes of profiles: as the agent, and as a tenant in the home of that.
 func (a Agent) Homes(home string) *fsutil.Actor {
-	if a.Tenants.Is == nil {
+	if !a.Tenants.On {
 		return a.Actor
 	}
-	return a.Actor.OwnHomes(home+"/"+profilesName, a.Tenants.UIDs.First, a.Tenants.UIDs.Last)
+	return a.Actor.OwnHomes(home+"/"+ProfilesDir, a.Tenants.UIDs.First, a.Tenants.UIDs.Last)
 }
 
 // Is reports whether a process with these credentials is the agent. Only then may values that the agent writes be part of its command.

@@ -5,9 +5,9 @@
 // A client finds the control socket that [PrepareRuntime] placed by [hinit/client.Sockets]. [Admit] says whether the
 // container may run as its user, and [Modes] what it cannot do as that user.
 //
-// The rest does the work of the image's boot scripts, in this order. [Identity] settles the agent's user in /etc. [Prepare] makes
-// the data volume ready for the gateways. [RunHooks] runs the agent's and the user's hooks. After the start of the gateways,
-// [Repair] gives the agent the rest of its files.
+// The rest does the work of the image's boot scripts. [Identity] settles the agent's user in /etc. [Prepare] makes the data volume ready
+// for the gateways, as far as every container needs it. The boot program does what only some containers need, and what follows in the
+// background: see [Job] and package volume.
 //
 // Promises:
 //
@@ -18,7 +18,7 @@
 //     not answer is abandoned after its budget.
 //   - A second boot writes nothing and reports nothing new.
 //
-// Goroutines: [Prepare] and [Repair] run their work in one goroutine each. It ends before they return unless it hangs in a system
-// call; then it is abandoned and ends when the disk answers, without further work. Prepare also starts one for each mount point
-// among the agent's directories, under the same rule. [NewMemory] starts one for each boot step that may be skipped.
+// Goroutines: [Report.Run] runs each phase in one goroutine. It ends before Run returns unless it hangs in a system call; then it is
+// abandoned and ends when the disk answers, without further work. Prepare also starts one for each mount point among the agent's
+// directories, under the same rule.
 package boot

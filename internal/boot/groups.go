@@ -69,13 +69,13 @@ func (a *Agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
 			name += strconv.FormatUint(uint64(gid), 10)
 		}
 		if err := etc.AddGroup(name, gid); err != nil {
-			a.Lines = append(a.Lines, warning(fmt.Sprintf("%v — no access to %s", err, what)))
+			a.Lines = append(a.Lines, Warning(fmt.Sprintf("%v — no access to %s", err, what)))
 			return
 		}
 		a.say("Created group %s (GID %d) for %s", name, gid, kind)
 	}
 	if err := etc.AddMember(name, a.User.Name); err != nil {
-		a.Lines = append(a.Lines, warning(fmt.Sprintf("%v — no access to %s", err, what)))
+		a.Lines = append(a.Lines, Warning(fmt.Sprintf("%v — no access to %s", err, what)))
 		return
 	}
 	a.say("Added %s to group %s (GID %d) for %s", a.User.Name, name, gid, what)

@@ -1,16 +1,12 @@
 package boot
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -20,107 +16,15 @@ import (
 	"hinit/internal/testkit"
 )
 
-// agentUID and agentGID are no user's.
-const agentUID, agentGID = 10000, 10001
-
-// childEnv makes the test binary run a check of childChecks on a volume: its value names both.
-const childEnv = "BOOT_TEST_CHILD"
-
-// Here the main goroutine is on the main thread (see package runtime).
-func init() {
-	if strings.HasPrefix(os.Getenv(childEnv), "mainthread ") {
-		runtime.LockOSThread()
-	}
-}
-
 func TestMain(m *testing.M) {
-	if name, dir, ok := strings.Cut(os.Getenv(childEnv), " "); ok {
-		if err := childChecks[name](dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	testkit.Alone()
 	goleak.VerifyTestMain(m)
-}
-
-// inChild runs a check in a child process, which edit may change.
-func inChild(t *testing.T, name, dir string, edit func(*exec.Cmd)) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
-	cmd.Env = append(os.Environ(), childEnv+"="+name+" "+dir)
-	edit(cmd)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%s: %v\n%s", name, err, out)
-	}
 }
 
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-func agent() *fsutil.Actor {
-	return fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID, Groups: []uint32{agentGID}})
-}
-
-// tempDir returns a directory that every user can enter.
-func tempDir(t testing.TB) string {
-	t.Helper()
-	dir := t.TempDir()
-	must(t, os.Chmod(filepath.Dir(dir), 0o755))
-	return dir
-}
-
-// volume returns a data directory of root's, as an engine makes it.
-func volume(t testing.TB) string {
-	t.Helper()
-	home := tempDir(t) + "/data"
-	must(t, os.Mkdir(home, 0o755))
-	return home
-}
-
-type recorder struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (r *recorder) say(l Line) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.lines = append(r.lines, l.Text)
-}
-
-func (r *recorder) text() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return strings.Join(r.lines, "\n")
-}
-
-// options returns a container's options with that volume and test files for the image.
-func options(t testing.TB, home string, env map[string]string) (Options, *recorder) {
-	t.Helper()
-	r := &recorder{}
-	return optionsIn(home, filepath.Dir(home), env, r), r
-}
-
-func optionsIn(home, image string, env map[string]string, r *recorder) Options {
-	return Options{
-		Home: home, Logs: home + "/logs/gateways", User: "hermes", Agent: agent(), Env: environ(env), Say: r.say,
-		Install: image + "/install", BakedBrowser: image + "/baked", Environment: image + "/environment",
-		Scratch: image + "/scratch",
-	}
-}
-
-func install(t testing.TB, o Options) {
-	t.Helper()
-	for name, text := range map[string]string{
-		".env.example": "A=b", "cli-config.yaml.example": "config: 1\n", "docker/SOUL.md": "I am\n",
-	} {
-		write(t, o.Install+"/"+name, text)
 	}
 }
 
@@ -135,38 +39,6 @@ func read(t testing.TB, path string) string {
 	data, err := os.ReadFile(path)
 	must(t, err)
 	return string(data)
-}
-
-func give(t testing.TB, path string, uid int) {
-	t.Helper()
-	must(t, filepath.WalkDir(path, func(p string, _ fs.DirEntry, err error) error {
-		return errors.Join(err, os.Lchown(p, uid, uid))
-	}))
-}
-
-// owner returns "uid:gid mode".
-func owner(t testing.TB, path string) string {
-	t.Helper()
-	info, err := os.Lstat(path)
-	if err != nil {
-		return bare(err).Error()
-	}
-	st := info.Sys().(*syscall.Stat_t)
-	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)
-}
-
-func wantOwner(t testing.TB, path, want string) {
-	t.Helper()
-	if got := owner(t, path); got != want {
-		t.Errorf("%s is %s, want %s", path, got, want)
-	}
-}
-
-func uidOf(t testing.TB, path string) int {
-	t.Helper()
-	info, err := os.Lstat(path)
-	must(t, err)
-	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
 // snapshot describes a tree in every detail.
@@ -187,14 +59,33 @@ func snapshot(t testing.TB, root string) string {
 	return b.String()
 }
 
-func mount(t testing.TB, dir string) {
+// agentUID is no user's.
+const agentUID = 10000
+
+func agent() *fsutil.Actor {
+	return fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentUID, Groups: []uint32{agentUID}})
+}
+
+type recorder struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *recorder) say(l Line) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, l.Text)
+}
+
+func (r *recorder) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.lines, "\n")
+}
+
+func uidOf(t testing.TB, path string) int {
 	t.Helper()
-	must(t, os.MkdirAll(dir, 0o755))
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
-	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	info, err := os.Lstat(path)
+	must(t, err)
+	return int(fsutil.UID(info))
 }

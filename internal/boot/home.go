@@ -16,15 +16,15 @@ import (
 var errNoHome, errReadOnly = errors.New("no data directory"), errors.New("mount it without :ro")
 
 // home makes the data directory with its parents (step 2).
-func (p *preparer) home(context.Context, *step) (err error) {
+func (p *preparer) home(context.Context, *Step) (err error) {
 	defer func() {
-		if err == nil && readOnly(p.Home) {
+		if err == nil && ReadOnly(p.Home) {
 			err = fmt.Errorf("the data directory %q is read-only; %w", p.Home, errReadOnly)
 		}
 	}()
 	if os.Geteuid() != 0 {
 		if err := os.MkdirAll(p.Home, 0o755); err != nil {
-			return fmt.Errorf("cannot make the data directory %q: %w: %w", p.Home, bare(err), errNoHome)
+			return fmt.Errorf("cannot make the data directory %q: %w: %w", p.Home, Bare(err), errNoHome)
 		}
 		return nil
 	}
@@ -48,7 +48,7 @@ func (p *preparer) home(context.Context, *step) (err error) {
 func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
 // directories makes the agent's directories as the agent's user, which works without the right to change owners (step 10).
-func (p *preparer) directories(ctx context.Context, s *step) error {
+func (p *preparer) directories(ctx context.Context, s *Step) error {
 	d, err := p.asAgent()
 	if err != nil {
 		return err
@@ -66,6 +66,11 @@ func (p *preparer) directories(ctx context.Context, s *step) error {
 		}
 		return first
 	})
+	for _, name := range []string{EnvFile, StampFile} {
+		if _, err := d.Lstat(name); err == nil {
+			p.secrets = true
+		}
+	}
 	if err := p.logDirectory(d); err != nil && first == nil {
 		first = err
 	}
@@ -78,7 +83,7 @@ func (p *preparer) directories(ctx context.Context, s *step) error {
 
 // scratch makes the agent's directory for files outside the volume, which no other user can open. A missing one is only told where the
 // agent is to write there.
-func (p *preparer) scratch(s *step) {
+func (p *preparer) scratch(s *Step) {
 	parent, name := filepath.Split(p.Scratch)
 	err := func() error {
 		d, err := fsutil.OpenReal(parent, nil)
@@ -97,7 +102,7 @@ func (p *preparer) scratch(s *step) {
 			return err
 		}
 		sub.Close()
-		if _, _, err := d.Chown(name, p.owner()); err != nil {
+		if _, _, err := d.Chown(name, p.Owner()); err != nil {
 			return err // it stays root's
 		}
 		own, err := fsutil.OpenReal(p.Scratch, p.Agent)
@@ -108,12 +113,12 @@ func (p *preparer) scratch(s *step) {
 		_, err = own.Chmod("", 0o700)
 		return err
 	}()
-	if err != nil && slices.Contains(filepath.SplitList(value(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.Scratch) {
-		s.warn("the agent cannot use %s: %v — continuing", p.Scratch, err)
+	if err != nil && slices.Contains(filepath.SplitList(Value(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.Scratch) {
+		s.Warn("the agent cannot use %s: %v — continuing", p.Scratch, err)
 	}
 }
 
-// agentDirectories are made at every boot. The gateways' log directory follows Options.Logs.
+// agentDirectories are made at every  The gateways' log directory follows Options.Logs.
 var agentDirectories = []string{
 	"cron", "sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "pairing",
 	"platforms/pairing", "backups", "lazy-packages",
@@ -145,7 +150,7 @@ func (p *preparer) logDirectory(home *fsutil.Dir) error {
 		}
 		return err
 	}
-	err := p.Agent.Do(func() error { return bare(os.MkdirAll(p.Logs, 0o755)) })
+	err := p.Agent.Do(func() error { return Bare(os.MkdirAll(p.Logs, 0o755)) })
 	if err == nil || !p.Agent.Switches() {
 		if err != nil {
 			return fmt.Errorf("cannot make the log directory %q: %w", p.Logs, err)
@@ -163,14 +168,14 @@ func (p *preparer) makeFor(path string) error {
 	}
 	defer d.Close()
 	if made {
-		_, _, err = d.Chown("", p.owner())
+		_, _, err = d.Chown("", p.Owner())
 	}
 	return err
 }
 
 // realHome makes the directory of HERMES_REAL_HOME, the HOME of every service.
-func (p *preparer) realHome(s *step) error {
-	dir := value(p.Env, "HERMES_REAL_HOME")
+func (p *preparer) realHome(s *Step) error {
+	dir := Value(p.Env, "HERMES_REAL_HOME")
 	if dir == "" || dir == p.Home {
 		return nil
 	}
@@ -178,12 +183,12 @@ func (p *preparer) realHome(s *step) error {
 		s.home = "/"
 		return nil
 	}
-	if !plainPath(dir) {
+	if !PlainPath(dir) {
 		return fmt.Errorf("cannot use HERMES_REAL_HOME=%q: expected an absolute path", dir)
 	}
 	dir = filepath.Clean(dir)
 	s.home = dir
-	err := p.Agent.Do(func() error { return bare(os.MkdirAll(dir, 0o755)) })
+	err := p.Agent.Do(func() error { return Bare(os.MkdirAll(dir, 0o755)) })
 	if errors.Is(err, fs.ErrPermission) && p.Agent.Switches() {
 		return p.makeFor(dir)
 	}
@@ -193,8 +198,8 @@ func (p *preparer) realHome(s *step) error {
 	return nil
 }
 
-// plainPath refuses an empty or relative path, the root directory, surrounding blanks and control characters.
-func plainPath(path string) bool {
+// PlainPath refuses an empty or relative path, the root directory, surrounding blanks and control characters.
+func PlainPath(path string) bool {
 	control := func(r rune) bool { return r < ' ' || r == 0x7f }
 	return filepath.IsAbs(path) && filepath.Clean(path) != "/" && strings.TrimSpace(path) == path && strings.IndexFunc(path, control) < 0
 }

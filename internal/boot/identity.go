@@ -43,7 +43,7 @@ func Identity(o IdentityOptions) (Agent, error) {
 	}
 	etc, err := db.Open(o.Root)
 	if err != nil {
-		a.Lines = append(a.Lines, warning(err.Error()+" — continuing"))
+		a.Lines = append(a.Lines, Warning(err.Error()+" — continuing"))
 		return a, nil
 	}
 	if err := a.remap(o, etc); err != nil {
@@ -56,7 +56,7 @@ func Identity(o IdentityOptions) (Agent, error) {
 	}
 	if etc.Changed() {
 		if err := etc.Save(); err != nil {
-			a.Lines = append(a.Lines, warning(fmt.Sprintf("%v: the agent runs with the ids %d:%d, but tools that read /etc show others", err, a.User.UID, a.User.GID)))
+			a.Lines = append(a.Lines, Warning(fmt.Sprintf("%v: the agent runs with the ids %d:%d, but tools that read /etc show others", err, a.User.UID, a.User.GID)))
 		}
 	}
 	return a, nil
@@ -65,8 +65,8 @@ func Identity(o IdentityOptions) (Agent, error) {
 func unprivileged(o IdentityOptions, user account.User, known bool) Agent {
 	a := Agent{User: user, Known: known}
 	for _, names := range [][2]string{account.UIDVars, account.GIDVars} {
-		if _, name, text, _ := account.Asked(func(name string) string { return value(o.Env, name) }, names); text != "" {
-			a.Lines = append(a.Lines, warning(name+" has no effect in a container that is not started as root"))
+		if _, name, text, _ := account.Asked(func(name string) string { return Value(o.Env, name) }, names); text != "" {
+			a.Lines = append(a.Lines, Warning(name+" has no effect in a container that is not started as root"))
 		}
 	}
 	return a
@@ -74,9 +74,9 @@ func unprivileged(o IdentityOptions, user account.User, known bool) Agent {
 
 // asked returns the id that the container asks for by one of two variables. A text that is no id is reported and ignored.
 func (a *Agent) asked(o IdentityOptions, names [2]string) (id uint32, ok bool) {
-	id, name, text, ok := account.Asked(func(name string) string { return value(o.Env, name) }, names)
+	id, name, text, ok := account.Asked(func(name string) string { return Value(o.Env, name) }, names)
 	if !ok && text != "" {
-		a.Lines = append(a.Lines, warning(fmt.Sprintf("%s=%q is ignored: it is not a number from 1 to 65534", name, text)))
+		a.Lines = append(a.Lines, Warning(fmt.Sprintf("%s=%q is ignored: it is not a number from 1 to 65534", name, text)))
 	}
 	return id, ok
 }
@@ -109,5 +109,5 @@ func (a *Agent) remap(o IdentityOptions, etc *db.DB) error {
 }
 
 func (a *Agent) say(format string, args ...any) {
-	a.Lines = append(a.Lines, info(fmt.Sprintf(format, args...)))
+	a.Lines = append(a.Lines, Info(fmt.Sprintf(format, args...)))
 }

@@ -1,6 +1,15 @@
 package boot
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+)
 
 // Line is one line of the boot for the container's log, without its newline. It belongs on standard error: standard output is that
 // of the CMD and the services.
@@ -9,14 +18,54 @@ type Line struct {
 	Text    string
 }
 
-// stage2 is the prefix of the image's boot script, which people and tests search for.
-const stage2 = "[stage2] "
+// Stage2 is the prefix of the image's boot script, which people and tests search for.
+const Stage2 = "[stage2] "
 
-// SetupComplete is the last line of the image's boot script (contract, section 2.1, step 20). Print it after [Prepare] and
-// [RunHooks].
-const SetupComplete = stage2 + "Setup complete; starting user services"
+// SetupComplete is the last line of the image's boot script (contract, section 2.1, step 20). Print it after all other steps and hooks.
+const SetupComplete = Stage2 + "Setup complete; starting user services"
 
-func info(text string) Line    { return Line{Text: stage2 + text} }
-func warning(text string) Line { return Line{Warning: true, Text: stage2 + "Warning: " + text} }
+// Info returns a line that says what the boot has done.
+func Info(text string) Line { return Line{Text: Stage2 + text} }
 
-func since(start time.Time) float64 { return time.Since(start).Seconds() }
+// Warning returns a line that says what the boot could not do.
+func Warning(text string) Line { return Line{Warning: true, Text: Stage2 + "Warning: " + text} }
+
+// Teller words the lines of one step of the boot. Its methods may be called from any goroutine, if Tell may.
+type Teller struct {
+	Tell func(Line)
+
+	chown sync.Once
+}
+
+// Info tells what was done.
+func (t *Teller) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(format, args...))) }
+
+// Warn tells what could not be done.
+func (t *Teller) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
+
+// Refuse reports a link in the way of root's work (contract, section 2.1, step 9).
+func (t *Teller) Refuse(action, path string) {
+	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
+}
+
+// CannotChown reports that once: if one owner can't be changed, hardly any can.
+func (t *Teller) CannotChown(path string) {
+	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
+}
+
+// Chowned reports the result of a change of owner in the data directory home.
+func (t *Teller) Chowned(home, path string, err error) {
+	switch {
+	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.EROFS) && ReadOnly(home):
+	case errors.Is(err, fsutil.ErrHardLink), errors.Is(err, fsutil.ErrDevice):
+		t.Warn("chown %s refused: %v — continuing", path, errors.Unwrap(err))
+	default:
+		t.CannotChown(path)
+	}
+}
+
+// ReadOnly reports whether a file system is mounted read-only. It blocks on the file system.
+func ReadOnly(path string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(path, &st) == nil && st.Flags&unix.ST_RDONLY != 0
+}

@@ -29,7 +29,7 @@ func Modes(o ModesOptions) []string {
 	runtime.LockOSThread()
 	status, _ := os.ReadFile("/proc/thread-self/status")
 	runtime.UnlockOSThread()
-	return modes(o, procStatus(string(status)), readOnly("/"), !runUsable())
+	return modes(o, procStatus(string(status)), ReadOnly("/"), !runUsable())
 }
 
 // modes is Modes with its facts as arguments.
@@ -87,11 +87,6 @@ func (o ModesOptions) words(docker, pod string) string {
 func runUsable() bool {
 	writable := func(path string) bool { return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil }
 	return writable("/run") || writable(systemRuntimeDir) && writable("/run/service") && writable("/run/s6")
-}
-
-func readOnly(path string) bool {
-	var st unix.Statfs_t
-	return unix.Statfs(path, &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }
 
 // procStatus is the text of /proc/PID/status, see proc_pid_status(5).

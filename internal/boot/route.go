@@ -1,9 +1,13 @@
 package boot
 
 import (
+	"context"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"hinit/internal/blocking"
 	"hinit/internal/config"
@@ -88,8 +92,8 @@ func RouteCommand(c CommandLine) Route {
 		return r
 	}
 	r.Profile, r.ProfileNamed = profile, named
-	optOut := slices.Contains(rest, "--no-supervise") || config.Truthy3(value(c.Env, "HERMES_GATEWAY_NO_SUPERVISE"))
-	if optOut || value(c.Env, "HERMES_S6_SUPERVISED_CHILD") != "" {
+	optOut := slices.Contains(rest, "--no-supervise") || config.Truthy3(Value(c.Env, "HERMES_GATEWAY_NO_SUPERVISE"))
+	if optOut || Value(c.Env, "HERMES_S6_SUPERVISED_CHILD") != "" {
 		r.Foreground = true
 		return r
 	}
@@ -200,7 +204,8 @@ func profileName(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
-func value(env func(string) (string, bool), name string) string {
+// Value returns a variable, "" for none.
+func Value(env func(string) (string, bool), name string) string {
 	v, _ := env(name)
 	return v
 }
@@ -263,7 +268,7 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 	}
 	return func(word string) (string, bool) {
 		if strings.Contains(word, "/") {
-			_, err := statWithin(blocking.Volume, inDir(word))
+			_, err := StatWithin(blocking.Volume, inDir(word))
 			return word, err == nil
 		}
 		if word == "" || word == "." || word == ".." {
@@ -271,10 +276,27 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 		}
 		for _, where := range filepath.SplitList(path) {
 			file := filepath.Join(inDir(where), word)
-			if info, err := statWithin(blocking.Volume, file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+			if info, err := StatWithin(blocking.Volume, file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
 				return file, true
 			}
 		}
 		return "", false
 	}
+}
+
+// statPatience limits the time for one stat.
+const statPatience = 2 * time.Second
+
+// StatWithin is os.Stat with a limit.
+func StatWithin(share blocking.Share, path string) (fs.FileInfo, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), statPatience)
+	defer cancel()
+	var info fs.FileInfo
+	if err := blocking.Within(ctx, share, "looking for "+path, func() (err error) {
+		info, err = os.Stat(path)
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	return info, nil
 }

@@ -54,13 +54,13 @@ func closeVolume(dir string) {
 		return
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err == nil && ownerUID(info) == 0 && info.Mode().Perm()&0o002 != 0 {
+	if info, err := f.Stat(); err == nil && fsutil.UID(info) == 0 && info.Mode().Perm()&0o002 != 0 {
 		_ = f.Chmod(info.Mode() | fs.ModeSticky) // else it is refused, and another place found
 	}
 }
 
 // InPod reports whether the container is one of a pod of Kubernetes. The variable decides about words and places, and about no right.
-func InPod(env func(string) (string, bool)) bool { return value(env, "KUBERNETES_SERVICE_HOST") != "" }
+func InPod(env func(string) (string, bool)) bool { return Value(env, "KUBERNETES_SERVICE_HOST") != "" }
 
 // reclaim removes another user's directory below one of root's, so that root can make its own. It has to be empty, except for
 // process 1: an earlier container left its files.
@@ -76,7 +76,7 @@ func reclaim(dir string, first bool) {
 	}
 	name := filepath.Base(dir)
 	info, err := parent.Lstat(name)
-	if err != nil || !info.IsDir() || ownerUID(info) == 0 {
+	if err != nil || !info.IsDir() || fsutil.UID(info) == 0 {
 		return
 	}
 	if entries, _, err := parent.ReadSome(name, 1); err != nil || len(entries) > 0 && !first {
@@ -149,16 +149,16 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 		info, err = os.Stat(parent)
 	}
 	if err != nil {
-		return bare(err)
+		return Bare(err)
 	}
-	if err := tamperProof(info, uid); err != nil && (!pod || uid == 0 || ownerUID(info) != 0) {
+	if err := tamperProof(info, uid); err != nil && (!pod || uid == 0 || fsutil.UID(info) != 0) {
 		return fmt.Errorf("its parent directory %w", err)
 	}
 	made := true
 	if err := os.Mkdir(dir, mode); errors.Is(err, fs.ErrExist) {
 		made = false
 	} else if err != nil {
-		return bare(err)
+		return Bare(err)
 	}
 	// The open directory is the one that is checked, and a link in its place is refused.
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -166,18 +166,18 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
 			return errors.New("it is not a directory")
 		}
-		return bare(err)
+		return Bare(err)
 	}
 	defer f.Close()
 	if info, err = f.Stat(); err != nil {
-		return bare(err)
+		return Bare(err)
 	}
 	if err := tamperProof(info, uid); err != nil {
 		return fmt.Errorf("it %w", err)
 	}
 	if made { // whatever the umask took off
 		if err := f.Chmod(mode); err != nil {
-			return bare(err)
+			return Bare(err)
 		}
 	}
 	return unix.Faccessat(int(f.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
@@ -186,7 +186,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 // tamperProof refuses a directory whose entries others than root and uid could replace. A sticky directory protects its entries. A
 // non-root user's directory may be writable by its group, which with umask 002 is the user's own.
 func tamperProof(info fs.FileInfo, uid int) error {
-	owner := int(ownerUID(info))
+	owner := int(fsutil.UID(info))
 	// In a user namespace the machine's /tmp may belong to a user outside of the namespace.
 	stranger := info.Mode()&fs.ModeSticky != 0 && trust.Outside(uint32(owner))
 	if owner != 0 && owner != uid && !stranger {
@@ -202,8 +202,8 @@ func tamperProof(info fs.FileInfo, uid int) error {
 	return nil
 }
 
-// bare removes the path from an error, for messages that have it.
-func bare(err error) error {
+// Bare removes the path from an error, for messages that have it.
+func Bare(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
 	}

@@ -15,8 +15,10 @@ import (
 
 // Tenants are the profiles that have users of their own. The zero value is none.
 type Tenants struct {
-	UIDs config.UIDs               // the first is the group of shared directories, the others are users
-	Is   func(profile string) bool // nil: none is one
+	On   bool
+	UIDs config.UIDs     // the first is the group of shared directories, the others are users
+	All  bool            // every profile is one
+	Own  map[string]bool // whether a profile is one, for those that are configured one by one
 }
 
 // TenantsOf returns the tenants of a configuration. Where hinit can change no owner there are none.
@@ -24,24 +26,34 @@ func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() || cfg.UIDRange().Has(agent.Identity().UID) {
 		return Tenants{}
 	}
-	return Tenants{UIDs: cfg.UIDRange(), Is: func(profile string) bool { return cfg.IsolationOf(profile).Mode == config.IsolationUser }}
+	t := Tenants{On: true, UIDs: cfg.UIDRange(), All: cfg.Isolation.Mode == config.IsolationUser, Own: map[string]bool{rootProfile: false}}
+	for name := range cfg.Profiles.Own {
+		t.Own[name] = cfg.IsolationOf(name).Mode == config.IsolationUser
+	}
+	return t
 }
 
+// rootProfile has no home of its own.
+const rootProfile = "default"
+
 // IsOne reports whether a profile is a tenant.
-func (t Tenants) IsOne(profile string) bool { return t.Is != nil && t.Is(profile) }
+func (t Tenants) IsOne(profile string) bool {
+	one, own := t.Own[profile]
+	return t.On && (one || t.All && !own)
+}
 
 // Has reports whether a uid is one of a tenant.
-func (t Tenants) Has(uid uint32) bool { return t.Is != nil && t.UIDs.Has(uid) && uid != t.UIDs.First }
+func (t Tenants) Has(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
 
 // Assign returns the uid of each tenant. homes are the uids that own the homes of all profiles now, by profile. A tenant keeps the uid that
 // its home has. Another tenant gets the first free uid behind a hash of its name, so that a profile that comes back gets its old uid.
 // reserved reports whether another user has a uid. A profile without a uid in the result is no tenant, or there are too many.
 func (t Tenants) Assign(homes map[string]uint32, reserved func(uid uint32) bool) map[string]uint32 {
 	assigned, taken := make(map[string]uint32), make(map[uint32]bool)
-	if t.Is == nil {
+	if !t.On {
 		return assigned
 	}
-	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.Is(name) })
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.IsOne(name) })
 	for _, name := range names {
 		if uid := homes[name]; t.Has(uid) && !taken[uid] { // of a home that was copied with its owner, one keeps it
 			assigned[name], taken[uid] = uid, true
@@ -77,7 +89,7 @@ func (t Tenants) OwnersOf(d *fsutil.Dir) (tenants, homes map[string]uint32, err 
 	})
 	for _, name := range names {
 		if info, err := d.Lstat(name); err == nil {
-			homes[name] = ownerUID(info)
+			homes[name] = fsutil.UID(info)
 		}
 	}
 	return t.Assign(homes, reserved), homes, err
@@ -91,7 +103,7 @@ func reserved(uid uint32) bool {
 
 // HomeOwner is the owner of a profile's home and of what is in it. tenant says that it is no other profile's.
 func (o Options) HomeOwner(profile string, tenants map[string]uint32) (to fsutil.Owner, tenant bool) {
-	to = o.owner()
+	to = o.Owner()
 	uid, tenant := tenants[profile]
 	if tenant {
 		to.UID, to.GID = uid, uid
@@ -99,69 +111,69 @@ func (o Options) HomeOwner(profile string, tenants map[string]uint32) (to fsutil
 	return to, tenant
 }
 
-// privateMode closes a home to all but its owner.
-const privateMode = 0o700
+// PrivateMode closes a home to all but its owner.
+const PrivateMode = 0o700
 
 // Move gives the home of a profile, in d, to a user: first all that is in it, then the home itself. So a home whose owner has changed is
 // complete, and one that was interrupted is moved again. w has what was done; with w.DryRun nothing is.
 func Move(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *fsutil.OwnWalk) error {
 	w.To, w.Alone, w.TopLast = to, tenant, true
 	if info, err := d.Lstat(profile); err == nil && tenant { // the agent could link files of one profile into another
-		w.Copied = ownerUID(info)
+		w.Copied = fsutil.UID(info)
 	}
 	err := d.OwnTree(profile, false, w)
 	if err == nil && tenant && !w.DryRun {
-		_, err = d.Chmod(profile, privateMode)
+		_, err = d.Chmod(profile, PrivateMode)
 	}
 	return err
 }
 
-// tenants moves the homes whose owner has to change, as long as there is time. Then it closes the agent's files to other users.
-func (o *owning) tenants(d *fsutil.Dir) {
-	if o.Tenants.Is == nil {
+// MoveTenants moves the homes whose owner has to change, as long as there is time. Then it closes the agent's files to other users.
+func (h *Homes) MoveTenants(d *fsutil.Dir) {
+	if !h.Tenants.On {
 		return
 	}
-	tenants, homes, err := o.Tenants.OwnersOf(d)
+	tenants, homes, err := h.Tenants.OwnersOf(d)
 	if err != nil {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(homes)) {
-		to, tenant := o.HomeOwner(name, tenants)
-		if !tenant && o.Tenants.Is(name) {
-			o.step.warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)
+		to, tenant := h.HomeOwner(name, tenants)
+		if !tenant && h.Tenants.IsOne(name) {
+			h.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, h.Tenants.UIDs.First, h.Tenants.UIDs.Last)
 			continue
 		}
-		if homes[name] == to.UID || !tenant && !o.Tenants.Has(homes[name]) {
+		if homes[name] == to.UID || !tenant && !h.Tenants.Has(homes[name]) {
 			continue
 		}
-		w := fsutil.OwnWalk{Between: o.inTime}
+		w := fsutil.OwnWalk{Between: h.InTime}
 		if err := Move(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
-			o.step.warn("cannot give the home of profile %s to uid %d: %d files failed: %v; try again with: hinit isolate apply %s — continuing", name, to.UID, w.Failed, err, name)
+			h.Warn("cannot give the home of profile %s to uid %d: %d files failed: %v; try again with: hinit isolate apply %s — continuing", name, to.UID, w.Failed, err, name)
 			continue
 		}
-		o.step.info("The home of profile %s is uid %d's: %d of %d files changed, %d with names elsewhere left", name, to.UID, w.Changed, w.Seen, w.Refused)
+		h.Info("The home of profile %s is uid %d's: %d of %d files changed, %d with names elsewhere left", name, to.UID, w.Changed, w.Seen, w.Refused)
 	}
-	o.closeToOthers(tenants)
+	h.closeToOthers(tenants)
 }
 
 // closeToOthers takes the rights of all other users from what is the agent's in the data directory and in the homes of its own profiles. They
 // may go through the directory to homes of theirs.
-func (o *owning) closeToOthers(tenants map[string]uint32) {
-	d, err := o.asAgent()
+func (h *Homes) closeToOthers(tenants map[string]uint32) {
+	d, err := fsutil.OpenDir(h.Home, h.Agent)
 	if err != nil {
 		return
 	}
 	defer d.Close()
 	set := func(rel string, clear, add fs.FileMode) {
-		if info, err := d.Lstat(rel); err == nil && ownerUID(info) == o.to.UID {
+		if info, err := d.Lstat(rel); err == nil && fsutil.UID(info) == h.To.UID {
 			_, _ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // what is neither a file nor a directory stays as it is
 		}
 	}
-	for _, dir := range []string{"", profilesName} {
+	for _, dir := range []string{"", ProfilesDir} {
 		set(dir, 0o006, 0o001)
 		entries, _, _ := d.ReadSome(dir, fsutil.MostNames)
 		for _, e := range entries {
-			if _, tenant := tenants[e.Name()]; dir == "" && e.Name() == profilesName || dir != "" && tenant {
+			if _, tenant := tenants[e.Name()]; dir == "" && e.Name() == ProfilesDir || dir != "" && tenant {
 				continue
 			}
 			set(strings.TrimPrefix(dir+"/"+e.Name(), "/"), 0o007, 0)

@@ -10,7 +10,7 @@ import (
 
 func TestAProfileKeepsItsUserAndNoTwoHaveOne(t *testing.T) {
 	none := func(uint32) bool { return false }
-	tenants := Tenants{UIDs: config.UIDs{First: 20000, Last: 20010}, Is: func(name string) bool { return name != "plain" }}
+	tenants := Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20010}, All: true, Own: map[string]bool{"plain": false}}
 	first := tenants.Assign(map[string]uint32{"a": 10000, "b": 10000, "plain": 10000}, none)
 	if len(first) != 2 || first["a"] == first["b"] || !tenants.Has(first["a"]) || !tenants.Has(first["b"]) {
 		t.Fatalf("%v", first)
@@ -36,7 +36,7 @@ func TestAProfileKeepsItsUserAndNoTwoHaveOne(t *testing.T) {
 }
 
 func TestThereAreNoMoreTenantsThanUsers(t *testing.T) {
-	tenants := Tenants{UIDs: config.UIDs{First: 20000, Last: 21000}, Is: func(string) bool { return true }}
+	tenants := Tenants{UIDs: config.UIDs{First: 20000, Last: 21000}, On: true, All: true}
 	homes := make(map[string]uint32)
 	for i := range 1500 {
 		homes[fmt.Sprintf("p%d", i)] = 10000

@@ -219,7 +219,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 	}
 	c.registry.Times.Serve(ctx, cfg, false)
 	c.stage.SayTimeline()
-	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.BootOptions(cfg), true) })
+	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.Job(cfg), true) })
 	return true
 }
 

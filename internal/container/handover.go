@@ -177,7 +177,7 @@ func (c *container) goOn(ctx context.Context) {
 		c.keeper.ReadTopology()
 	}
 	c.keeper.GoOn(ctx)
-	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.BootOptions(c.cfg.Load()), !c.owners.Done()) })
+	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.Job(c.cfg.Load()), !c.owners.Done()) })
 }
 
 // freezeTime is how long the logs may take to get what has been read into their files. The supervisor waits meanwhile.

@@ -42,3 +42,9 @@ func (s *stat) Mode() fs.FileMode {
 	}
 	return mode
 }
+
+// Stat returns what the kernel says of a file that package os or this package has described.
+func Stat(info fs.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t) }
+
+// UID returns the owner of such a file.
+func UID(info fs.FileInfo) uint32 { return Stat(info).Uid }

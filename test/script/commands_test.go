@@ -147,7 +147,7 @@ func cmdInit(ts *testscript.TestScript, args []string) error {
 		argv = []string{*as}
 	}
 	o := order{
-		Program: filepath.Join(built.bin, "hinit"), Argv: append(argv, f.Args()...), Dir: *cwd,
+		Program: ts.Getenv("HINIT"), Argv: append(argv, f.Args()...), Dir: *cwd,
 		UID: *user, GID: *user, ReadOnly: ro, Tmpfs: tmpfs, NoFile: *nofile,
 	}
 	if *faults {

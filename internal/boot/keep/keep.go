@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"hinit/internal/boot"
 	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 	"hinit/internal/lease"
@@ -21,7 +22,7 @@ import (
 
 // neverKept are files of the first boot that belong to one container.
 var neverKept = []string{
-	"logs", kept.RecordFile, kept.Pending, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
+	"logs", boot.RecordFile, boot.PendingFile, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
 	"auth.lock", "state",
 }
 
@@ -35,7 +36,7 @@ func Home(home, seed string) (steps []string, err error) {
 	}
 	defer from.Close()
 	var r kept.Record
-	data, err := from.ReadFile(kept.RecordFile, kept.MaxRecord)
+	data, err := from.ReadFile(boot.RecordFile, kept.MaxRecord)
 	if err == nil {
 		err = json.Unmarshal(data, &r)
 	}
@@ -78,7 +79,7 @@ func write(home, seed string, r kept.Record) error {
 			if err != nil {
 				return err
 			}
-			if rel == kept.Env {
+			if rel == boot.EnvFile {
 				data = kept.WithoutKey(data)
 			}
 			f.Size = len(data)

@@ -14,19 +14,12 @@ import (
 const (
 	// Index is the end of the name of the file beside the seed that has the names of its files.
 	Index = ".json"
-	// RecordFile is the file in the data directory with the inputs of the last successful steps. It belongs to the agent, who may delete it:
-	// then all steps run.
-	RecordFile = ".hinit-boot.json"
-	// MaxRecord bounds it.
+	// MaxRecord bounds the record of the steps in the data directory.
 	MaxRecord = 1 << 20
 	// Format is part of every comparison: a hinit that compares differently runs all steps.
 	Format = 3
-	// Pending is a file that marks a repair of the whole data directory, so that an interrupted one is resumed.
-	Pending = ".hinit-repair-pending"
 	// LostAndFound is in every empty ext4.
 	LostAndFound = "lost+found"
-	// Env has the agent's secrets, one of which is the key that the boot generates for each container.
-	Env = ".env"
 	// APIKey is the name of that key.
 	APIKey = "API_SERVER_KEY"
 )
@@ -40,7 +33,7 @@ type Step struct {
 	Volume  string `json:"volume"` // its inputs beneath the data directory, as they were after it
 }
 
-// Record is the content of RecordFile.
+// Record is the content of the record of the steps.
 type Record struct {
 	Format int             `json:"format"`
 	Steps  map[string]Step `json:"steps"`

@@ -1,8 +1,8 @@
 // Package owners gives the agent its files back in the background: all of them after the boot, a profile's when it appears or is
 // started.
 //
-// It promises: only one repair runs at a time, and requests that come meanwhile are joined into one. [Repairer.Run] uses the
-// caller's goroutine; it owns none.
+// The boot program does the repair. This package promises that only one runs at a time, and that requests that come meanwhile are joined
+// into one. [Repairer.Run] uses the caller's goroutine; the package owns none.
 package owners
 
 import (
@@ -22,28 +22,30 @@ type Repairer struct {
 	*initlog.Logger
 
 	remark func(text string) // makes an event of a text
-	asked  chan struct{}     // a signal: there are profiles in wanted
+	work   Work
+	asked  chan struct{} // a signal: there are profiles in wanted
 
 	mu     sync.Mutex
 	wanted map[string]bool // profiles that are to be repaired
 	status *client.Repair  // of the repair of everything
 }
 
+// Work does a repair, and calls take with everything that is said about it.
+type Work func(ctx context.Context, job boot.Job, take func(boot.Message)) error
+
 // New makes a Repairer that has nothing to do.
-func New(v *initlog.Logger, remark func(text string)) *Repairer {
-	return &Repairer{Logger: v, remark: remark, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
+func New(v *initlog.Logger, remark func(text string), work Work) *Repairer {
+	return &Repairer{Logger: v, remark: remark, work: work, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
-// Run repairs owners until ctx ends: everything first, if all says so, then what [Repairer.Adopt] asks for. It does nothing where
-// no file can be given away.
-func (r *Repairer) Run(ctx context.Context, o boot.Options, all bool) {
-	if !o.Agent.Switches() {
-		return
+// Run repairs owners until ctx ends: everything first, if all says so, then what [Repairer.Adopt] asks for. The job says as whom. Run
+// does nothing where no file can be given away and nothing is planted.
+func (r *Repairer) Run(ctx context.Context, job boot.Job, all bool) {
+	switches := job.Options.Agent.Switches()
+	if all && (switches || job.Planted) {
+		r.repair(ctx, job, nil)
 	}
-	if all {
-		r.repair(ctx, o, nil)
-	}
-	for {
+	for switches {
 		select {
 		case <-r.asked:
 			r.mu.Lock()
@@ -51,7 +53,7 @@ func (r *Repairer) Run(ctx context.Context, o boot.Options, all bool) {
 			clear(r.wanted)
 			r.mu.Unlock()
 			if len(only) > 0 { // else the last repair took this request with it
-				r.repair(ctx, o, only)
+				r.repair(ctx, job, only)
 			}
 		case <-ctx.Done():
 			return
@@ -60,22 +62,20 @@ func (r *Repairer) Run(ctx context.Context, o boot.Options, all bool) {
 }
 
 // repair repairs the homes of the named profiles, or everything when only is nil; the status shows how that goes.
-func (r *Repairer) repair(ctx context.Context, o boot.Options, only []string) {
-	show := func(now client.Repair) {
-		if only == nil {
-			r.TakeOver(&now)
+func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
+	job.Repair, job.Options.Only, job.Planted = true, only, job.Planted && only == nil
+	err := r.work(ctx, job, func(m boot.Message) {
+		switch {
+		case m.Repair != nil && only == nil:
+			r.TakeOver(m.Repair)
+		case m.Agents != nil && m.Agents.Warning: // the result is said once, as an event
+			r.Remember(m.Agents.Text)
+		case m.Result != "":
+			r.remark(m.Result)
 		}
-	}
-	o.Only = only
-	o.Say = func(l boot.Line) { // the result is said once, as an event
-		if l.Warning {
-			r.Remember(l.Text)
-		}
-	}
-	result := boot.Repair(ctx, o, show)
-	show(result.Repair)
-	if result.Changed+result.Failed+result.Refused > 0 || result.Stopped != "" {
-		r.remark(result.String())
+	})
+	if err != nil && ctx.Err() == nil {
+		r.Warn("cannot repair the owners of the agent's files: %v", err)
 	}
 }
 

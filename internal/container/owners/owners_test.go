@@ -15,6 +15,7 @@ import (
 	"hinit/client"
 	"hinit/internal/account"
 	"hinit/internal/boot"
+	"hinit/internal/boot/volume"
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/owners"
 )
@@ -35,11 +36,21 @@ func (t *teller) Say(format string, args ...any) {
 
 func (t *teller) repairer() *owners.Repairer {
 	v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { t.Say("%s", warning); return true }, initlog.NewTerminationLog())
-	return owners.New(v, func(text string) { t.Say("%s", text) })
+	return owners.New(v, func(text string) { t.Say("%s", text) }, work)
 }
 
-// volume makes a data volume with a profile whose files are root's, and the options for it.
-func volume(t *testing.T, profiles ...string) (home string, o boot.Options) {
+// work is the boot program's repair in this process.
+func work(ctx context.Context, job boot.Job, take func(boot.Message)) error {
+	r := volume.Repair(ctx, volume.Options{Options: job.Options}, func(now client.Repair) { take(boot.Message{Repair: &now}) })
+	take(boot.Message{Repair: &r.Repair})
+	if r.Changed > 0 {
+		take(boot.Message{Result: r.String()})
+	}
+	return ctx.Err()
+}
+
+// makeVolume makes a data volume with a profile whose files are root's, and the options for it.
+func makeVolume(t *testing.T, profiles ...string) (home string, o boot.Options) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
@@ -59,7 +70,7 @@ func volume(t *testing.T, profiles ...string) (home string, o boot.Options) {
 		}
 	}
 	agent := boot.NewAgent(account.User{Name: "hermes", UID: agentUID, GID: agentUID, Home: home}, true)
-	return home, boot.Options{Home: home, Logs: home + "/logs", User: "hermes", Agent: agent.Actor, Env: func(string) (string, bool) { return "", false }, Say: func(boot.Line) {}}
+	return home, boot.Options{Home: home, Logs: home + "/logs", User: "hermes", Agent: agent.Actor, Say: func(boot.Line) {}}
 }
 
 func plant(t *testing.T, home, profile string) {
@@ -93,12 +104,12 @@ func until(t *testing.T, what string, cond func() bool) {
 }
 
 func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
-	home, o := volume(t, "coder")
+	home, o := makeVolume(t, "coder")
 	said := &teller{}
 	r := said.repairer()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); r.Run(ctx, o, true) }()
+	go func() { defer close(ended); r.Run(ctx, boot.Job{Options: o}, true) }()
 	until(t, "the repair is done", r.Done)
 	if uid := ownerOf(t, home, "coder"); uid != agentUID {
 		t.Errorf("the file is %d's", uid)

@@ -7,7 +7,6 @@ package prepare
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -21,11 +20,11 @@ import (
 	"hinit/internal/container/bootstatus"
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/logs"
+	"hinit/internal/container/program"
 	"hinit/internal/container/units"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
 	"hinit/internal/notify"
-	"hinit/internal/proc"
 	"hinit/internal/registry"
 	"hinit/internal/version"
 	"hinit/profiles"
@@ -48,108 +47,62 @@ type Stage struct {
 	Serves   func() bool // this init supervises the profiles and services
 	Started  time.Time   // when the container was started
 	Full     atomic.Bool // the repair of owners has to look everywhere
+	Planted  atomic.Bool // the data directory was empty, and is a copy of the image's now
 }
 
 // Run prepares the container for its first service (contract, section 2.1). ready returns when processes may be started. The error is a
 // reason to stop the container.
 func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error {
-	if s.Route().Plain {
+	r := &run{Stage: s, ctx: ctx, cfg: cfg, ready: ready, job: s.Job(cfg)}
+	r.job.Hooks, r.job.Strict, r.job.Scripts = boot.ConfiguredHooks(cfg), cfg.Boot.Strict, cfg.Image.Stage2Fails == "2"
+	if r.job.Plain {
 		ready()
-		return s.runHooks(ctx, cfg, boot.ConfiguredHooks(cfg), nil)
+		if len(r.job.Hooks) == 0 {
+			return nil
+		}
+		return r.complete(r.start(), nil)
 	}
 	for _, l := range s.Agent.Lines {
 		s.line(l)
 	}
 	var modes []string
+	var wanted, seed bool
 	look(func() {
 		modes = boot.Modes(boot.ModesOptions{
 			Pod: boot.InPod(os.LookupEnv),
 			UID: os.Geteuid(), Agent: s.Agent.Actor, AgentUID: s.Agent.User.UID, Known: s.Agent.Known, Name: cfg.Agent.User,
 		})
+		wanted, seed = r.job.Wanted(), r.job.HasSeed()
 	})
 	for _, mode := range modes {
 		s.Warn("%s", mode)
 	}
-	hooks := boot.ConfiguredHooks(cfg)
-	memory := boot.NewMemory(s.BootOptions(cfg), version.Get().String(), hooks)
-	report := boot.Prepare(ctx, s.BootOptions(cfg))
-	s.Status.Add(report.Phases...)
-	s.Units.SetHome(report.Home)
-	if len(report.Env) > 0 {
-		s.Units.SetEnv(proc.SetEnv(s.Units.Env(), report.Env))
+	var started func() (*program.Program, error)
+	if wanted {
+		started = r.start() // it begins while the volume is prepared
 	}
-	s.Full.Store(report.Full)
-	failed, failing := report.Failed()
-	ends, ending := report.Failed("plant", "browser") // the boot steps do the work of the first, and an agent lives without the second
-	switch {
-	case failing && cfg.Boot.Strict:
-		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
-	case ending && cfg.Image.Stage2Fails == "2":
-		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
+	var plant func(context.Context, *boot.Step) error
+	if seed {
+		plant = r.plant
 	}
-	if report.Unusable {
-		memory = nil
-	} else {
-		memory.Recall(ctx, s.Units.AgentEnv(cfg), report.Planted)
+	report := boot.Prepare(ctx, r.job.Options, plant)
+	if started == nil && report.HasSecrets {
+		started = r.start()
 	}
-	var scripts []boot.Hook
-	var lines []boot.Line
 	var err error
-	look(func() {
-		switch {
-		case byImage(cfg):
-			var h boot.Hook
-			h, err = boot.ImageHook()
-			hooks = append([]boot.Hook{h}, hooks...)
-		case !report.Unusable: // it looks at the volume
-			if h, wanted := boot.RebootstrapHook(s.BootOptions(cfg)); wanted {
-				hooks = append(hooks, h)
-			}
-		}
-		scripts, lines = boot.ContInitHooks(boot.ContInitDir, s.Agent.Actor)
-	})
+	if started == nil {
+		err = r.report(report)
+	} else {
+		err = r.complete(started, report)
+	}
 	if err != nil {
-		return err
-	}
-	for _, l := range lines {
-		s.line(l)
-	}
-	s.Phase("wait", func() error { // for what began meanwhile
-		ready()
-		return nil
-	})
-	look(func() { boot.Publish(s.BootOptions(cfg), report.Env) })
-	hooks = append(hooks, scripts...)
-	for i := range hooks { // the image's Python steps may fail
-		hooks[i].Required = hooks[i].Required || hooks[i].ContInit && cfg.Image.Stage2Fails == "2"
-	}
-	if len(hooks) > 0 && !report.Unusable && !s.Route().DashboardOnly {
-		s.expectProfiles(cfg)
-	}
-	if err := s.runHooks(ctx, cfg, hooks, memory); err != nil {
 		return err
 	}
 	if cfg.Image.Stage2Fails == "1" && s.Status.Failed() {
 		s.Warn("a boot step has failed, and the boot goes on because S6_BEHAVIOUR_IF_STAGE2_FAILS is 1")
 	}
-	if memory != nil {
-		if err := memory.Settle(ctx); err != nil {
-			s.Say("%v", err)
-		}
-	}
 	s.line(boot.Line{Text: boot.SetupComplete})
 	return nil
-}
-
-func (s *Stage) runHooks(ctx context.Context, cfg *config.Config, hooks []boot.Hook, memory *boot.Memory) error {
-	for i := range hooks {
-		hooks[i].Number = i + 1
-	}
-	s.Status.HooksBegin(len(hooks))
-	phases, err := boot.RunHooks(ctx, hooks, &hookRunner{Stage: s, cfg: cfg}, memory, cfg.Boot.Strict, s.line)
-	s.Status.HooksEnd()
-	s.Status.Add(phases...)
-	return err
 }
 
 func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsImage }
@@ -157,13 +110,20 @@ func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsIma
 // BootOptions are what the rooms of package boot take from this container.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	tenants := s.Agent.Tenants
-	if tenants.Is != nil { // else the store could not read their homes
+	if tenants.On { // else the store could not read their homes
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
-		Tenants: tenants,
-		Home:    cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.Full.Load(),
-		Image: boot.Image{Stamp: cfg.Image.Stamp, Seeds: byImage(cfg)}, Say: func(l boot.Line) { pass(s.Agents, l) },
+		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, Full: s.Full.Load(),
+		Stamp: cfg.Image.Stamp, Seeds: byImage(cfg), Say: func(l boot.Line) { pass(s.Agents, l) },
+	}
+}
+
+// Job is what the boot program needs to know of this container.
+func (s *Stage) Job(cfg *config.Config) boot.Job {
+	return boot.Job{
+		Options: s.BootOptions(cfg), AgentUser: s.Agent.User, Known: s.Agent.Known, Version: version.Get().String(), Plain: s.Route().Plain,
+		Planted: s.Planted.Load(),
 	}
 }
 
@@ -211,39 +171,6 @@ func (s *Stage) TellOuter() {
 			s.Warn("cannot say that the boot is done %v", err)
 		}
 	})
-}
-
-// hookRunner runs the hooks of the boot as tasks of the supervisor, for nothing else may start a process.
-type hookRunner struct {
-	*Stage
-
-	cfg *config.Config
-	n   atomic.Int32
-}
-
-// RunHook implements boot.Runner.
-func (r *hookRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
-	r.Status.HookBegins(h.Name, h.Number)
-	u, err := r.Units.Hook(r.cfg, h, int(r.n.Add(1)))
-	if err != nil {
-		return 0, err
-	}
-	if doubt := r.Units.Doubt("the hook "+h.Name, u); doubt != "" {
-		r.Warn("%s", doubt)
-	}
-	name := u.Name
-	if err := r.Registry.Register(ctx, u, supervisor.WantUp); err != nil {
-		return 0, err
-	}
-	defer r.Registry.Post(supervisor.Remove{Name: name})
-	code, err := supervisor.AwaitTask(ctx, r.Registry, name)
-	if ctx.Err() != nil {
-		r.Registry.Post(supervisor.Stop{Name: name})
-		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // nothing of it is alive then
-		return 0, context.Cause(ctx)
-	}
-	r.Logs.Drain(name) // what it wrote comes before what follows it
-	return code, err
 }
 
 // reasonExpected is why an expected service does not run.

@@ -68,7 +68,7 @@ func (m *Maker) tenant(cfg *config.Config, p profiles.Profile) (cred *proc.Cred,
 	case cfg.UIDRange().Has(m.agent.User.UID):
 		return m.agent.Cred, fmt.Sprintf("isolation.uids has the agent's own uid %d in it; choose another range", m.agent.User.UID)
 	}
-	if m.agent.Tenants.Is == nil {
+	if !m.agent.Tenants.On {
 		return m.agent.Cred, "isolation: user begins with the next start of the container; restart it"
 	}
 	uid := uint32(0)

@@ -329,8 +329,8 @@ func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.
 	}
 }
 
-// Hook is a hook of the boot, the nth of this container, as a task of the supervisor.
-func (m *Maker) Hook(cfg *config.Config, h boot.Hook, n int) (supervisor.Unit, error) {
+// Hook is a hook of the boot as a task of the supervisor.
+func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	cred, err := m.agent.CredFor(cfg, h.User)
 	if err != nil {
 		return supervisor.Unit{}, err
@@ -346,7 +346,7 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook, n int) (supervisor.Unit, e
 		}
 	}
 	return supervisor.Unit{
-		Name: fmt.Sprintf("%s%d", HookPrefix, n), Kind: supervisor.KindHook,
+		Name: fmt.Sprintf("%s%d", HookPrefix, h.Number), Kind: supervisor.KindHook,
 		// A script of the user may start something that is to go on.
 		Policy: supervisor.Policy{Task: true, Spare: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
 		Spec:   spec,

@@ -92,7 +92,7 @@ services:
 	if err != nil {
 		t.Fatal(err)
 	}
-	hook, err := m.Hook(cfg, boot.Hook{Name: "h", Command: []string{"h"}, User: "root"}, 3)
+	hook, err := m.Hook(cfg, boot.Hook{Name: "h", Number: 3, Command: []string{"h"}, User: "root"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ services:
 	if err != nil {
 		t.Fatal(err)
 	}
-	hook, err := m.Hook(cfg, boot.Hook{Name: "h", Command: []string{"h"}}, 1)
+	hook, err := m.Hook(cfg, boot.Hook{Name: "h", Command: []string{"h"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 			}
 			got[name] = u.Spec.Setup.NoNewPrivs
 		}
-		hook, err := m.Hook(cfg, boot.Hook{Name: "h", Command: []string{"h"}}, 1)
+		hook, err := m.Hook(cfg, boot.Hook{Name: "h", Command: []string{"h"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"hinit/internal/boot"
+
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 )
@@ -23,11 +24,14 @@ type fakeRunner struct {
 	hangs string
 }
 
-func (f *fakeRunner) RunHook(ctx context.Context, h Hook) (int, error) {
+func (f *fakeRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	f.ran = append(f.ran, h.Name)
 	if h.Name == f.hangs {
+		if h.Timeout > 0 {
+			return -1, errors.New("it took longer than " + h.Timeout.String())
+		}
 		<-ctx.Done()
-		return -1, ctx.Err()
+		return -1, context.Cause(ctx)
 	}
 	return f.codes[h.Name], f.errs[h.Name]
 }
@@ -35,8 +39,8 @@ func (f *fakeRunner) RunHook(ctx context.Context, h Hook) (int, error) {
 func TestHooks(t *testing.T) {
 	file := t.TempDir() + "/script.py"
 	write(t, file, "")
-	hook := func(name string, edit func(*Hook)) Hook {
-		h := Hook{Name: name, Command: []string{"/x/" + name}, Timeout: time.Minute}
+	hook := func(name string, edit func(*boot.Hook)) boot.Hook {
+		h := boot.Hook{Name: name, Command: []string{"/x/" + name}, Timeout: time.Minute}
 		if edit != nil {
 			edit(&h)
 		}
@@ -44,41 +48,41 @@ func TestHooks(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		hooks  []Hook
+		hooks  []boot.Hook
 		runner fakeRunner
 		strict bool
 		ran    []string
 		says   []string
 		err    string
 	}{
-		{name: "all well", hooks: []Hook{hook("a", nil), hook("b", nil)}, ran: []string{"a", "b"}},
+		{name: "all well", hooks: []boot.Hook{hook("a", nil), hook("b", nil)}, ran: []string{"a", "b"}},
 		{name: "none"},
 		{
 			name: "only where the file is", ran: []string{"a"},
-			hooks: []Hook{hook("a", func(h *Hook) { h.IfExists = file }), hook("b", func(h *Hook) { h.IfExists = file + "x" })},
+			hooks: []boot.Hook{hook("a", func(h *boot.Hook) { h.IfExists = file }), hook("b", func(h *boot.Hook) { h.IfExists = file + "x" })},
 		},
 		{
-			name: "failure", hooks: []Hook{hook("docker_config_migrate.py", nil), hook("b", nil)}, runner: fakeRunner{codes: map[string]int{"docker_config_migrate.py": 1}},
+			name: "failure", hooks: []boot.Hook{hook("docker_config_migrate.py", nil), hook("b", nil)}, runner: fakeRunner{codes: map[string]int{"docker_config_migrate.py": 1}},
 			ran: []string{"docker_config_migrate.py", "b"}, says: []string{"[stage2] Warning: docker_config_migrate.py failed; continuing"},
 		},
 		{
-			name: "cannot start", hooks: []Hook{hook("a", nil)}, runner: fakeRunner{errs: map[string]error{"a": errors.New("no such file")}},
+			name: "cannot start", hooks: []boot.Hook{hook("a", nil)}, runner: fakeRunner{errs: map[string]error{"a": errors.New("no such file")}},
 			ran: []string{"a"}, says: []string{"[stage2] Warning: a: no such file", "[stage2] Warning: a failed; continuing"},
 		},
 		{
-			name: "timeout", hooks: []Hook{hook("a", func(h *Hook) { h.Timeout = time.Millisecond }), hook("b", nil)}, runner: fakeRunner{hangs: "a"},
+			name: "timeout", hooks: []boot.Hook{hook("a", func(h *boot.Hook) { h.Timeout = time.Millisecond }), hook("b", nil)}, runner: fakeRunner{hangs: "a"},
 			ran: []string{"a", "b"}, says: []string{"[stage2] Warning: a: it took longer than 1ms", "[stage2] Warning: a failed; continuing"},
 		},
 		{
-			name: "required", hooks: []Hook{hook("a", func(h *Hook) { h.Required = true }), hook("b", nil)}, runner: fakeRunner{codes: map[string]int{"a": 3}},
+			name: "required", hooks: []boot.Hook{hook("a", func(h *boot.Hook) { h.Required = true }), hook("b", nil)}, runner: fakeRunner{codes: map[string]int{"a": 3}},
 			ran: []string{"a"}, says: []string{"[stage2] Warning: a failed"}, err: "a required boot step has failed: a: exit code 3",
 		},
 		{
-			name: "strict", strict: true, hooks: []Hook{hook("a", nil), hook("b", nil)}, runner: fakeRunner{codes: map[string]int{"a": 3}},
+			name: "strict", strict: true, hooks: []boot.Hook{hook("a", nil), hook("b", nil)}, runner: fakeRunner{codes: map[string]int{"a": 3}},
 			ran: []string{"a"}, says: []string{"[stage2] Warning: a failed"}, err: "a required boot step has failed: a: exit code 3",
 		},
 		{
-			name: "scripts", hooks: []Hook{hook("a", func(h *Hook) { h.ContInit = true }), hook("b", func(h *Hook) { h.ContInit = true })},
+			name: "scripts", hooks: []boot.Hook{hook("a", func(h *boot.Hook) { h.ContInit = true }), hook("b", func(h *boot.Hook) { h.ContInit = true })},
 			runner: fakeRunner{codes: map[string]int{"b": 7}}, ran: []string{"a", "b"},
 			says: []string{
 				"cont-init: info: running /x/a", "cont-init: info: /x/a exited 0", "cont-init: info: running /x/b", "cont-init: info: /x/b exited 7",
@@ -109,26 +113,15 @@ func TestHooksEndWithTheContainer(t *testing.T) {
 	stop := errors.New("the container stops")
 	cancel(stop)
 	r := &fakeRunner{hangs: "a"}
-	_, err := RunHooks(ctx, []Hook{{Name: "a", Command: []string{"a"}}, {Name: "b", Command: []string{"b"}}}, r, nil, false, (&recorder{}).say)
+	_, err := RunHooks(ctx, []boot.Hook{{Name: "a", Command: []string{"a"}}, {Name: "b", Command: []string{"b"}}}, r, nil, false, (&recorder{}).say)
 	if !errors.Is(err, stop) || len(r.ran) != 1 {
 		t.Errorf("ran %q: %v", r.ran, err)
 	}
 }
 
-func TestHooksOfTheImage(t *testing.T) {
-	hooks := ConfiguredHooks(config.Default())
-	if len(hooks) != 2 || hooks[0].Name != "docker_config_migrate.py" || hooks[1].Name != "skills_sync.py" || hooks[0].User != "hermes" ||
-		hooks[0].IfExists != "/opt/hermes/scripts/docker_config_migrate.py" || hooks[1].Command[0] != "/opt/hermes/.venv/bin/python" {
-		t.Errorf("hooks are %+v", hooks)
-	}
-	if got := hookName([]string{"/bin/sync", "-f"}); got != "sync" {
-		t.Errorf("name is %q", got)
-	}
-}
-
 func TestRebootstrapHook(t *testing.T) {
 	home := t.TempDir()
-	o := Options{Home: home, Env: environ(map[string]string{"HERMES_AUTH_JSON_REBOOTSTRAP": "{}"}), Install: "/i"}
+	o := Options{Options: boot.Options{Home: home, Env: environ(map[string]string{"HERMES_AUTH_JSON_REBOOTSTRAP": "{}"})}, Image: Image{Install: "/i"}}
 	if h, ok := RebootstrapHook(o); ok {
 		t.Errorf("without credentials: %+v", h)
 	}

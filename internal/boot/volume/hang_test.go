@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/boot"
 
 	"golang.org/x/sys/unix"
 
@@ -43,7 +45,7 @@ func TestDeadMountsBelow(t *testing.T) {
 	o.PhaseBudget, o.Budget = time.Minute, 3*time.Minute // so much that no slow machine comes near it
 	install(t, o)
 	start := time.Now()
-	r := Prepare(context.Background(), o)
+	r := prepare(context.Background(), o)
 	took := time.Since(start)
 	if r.Unusable || took > o.withDefaults().PhaseBudget/2 {
 		t.Errorf("took %s; report %+v", took, r)
@@ -77,7 +79,7 @@ func TestAProgramIsFoundBesideADirectoryThatHangs(t *testing.T) {
 	testkit.NeedRoot(t)
 	dead := tempDir(t) + "/dead"
 	deadMount(t, dead)
-	if path, found := Lookup(dead+":/bin", "/")("sh"); path != "/bin/sh" || !found {
+	if path, found := boot.Lookup(dead+":/bin", "/")("sh"); path != "/bin/sh" || !found {
 		t.Errorf("found %q, %v", path, found)
 	}
 }
@@ -88,7 +90,7 @@ func TestDeadVolume(t *testing.T) {
 	deadMount(t, home)
 	o, said := options(t, home, nil)
 	o.PhaseBudget = 100 * time.Millisecond
-	r := Prepare(context.Background(), o)
+	r := prepare(context.Background(), o)
 	if !r.Unusable || !strings.Contains(said.text(), home+" does not answer") {
 		t.Errorf("report %+v, said %q", r, said.text())
 	}

@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -8,40 +8,29 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/blocking"
+	"hinit/internal/boot"
 	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
-	"hinit/internal/guard"
 	"hinit/internal/lease"
 )
 
 const (
-	// Seed is the file that the build of the image saves after a first boot with an empty data directory. It has the content of
-	// all files, one after the other. Their names are in a file beside it, with the suffix kept.Index.
-	Seed = "/usr/share/hinit/home"
-
 	// A copy of the seed grows in a directory of the volume, gets another name when it is complete, and is then moved to its places.
 	// A boot that finds either goes on from there.
 	seedGrowing = ".hinit-seed.new"
 	seedGrown   = ".hinit-seed"
-	// syncAfter is when the copy is synced. A process cannot end while it syncs, and many containers are over before that.
-	syncAfter = 5 * time.Second
 	// seedChunk is how much of the seed is in memory at a time; one larger file may be.
 	seedChunk = 1 << 20
 )
 
 // beforeTheBoot are the names that an empty data directory may hold: of the file system, the lease and an interrupted boot.
-var beforeTheBoot = []string{kept.LostAndFound, lease.DirName, kept.Pending, seedGrowing}
+var beforeTheBoot = []string{kept.LostAndFound, lease.DirName, boot.PendingFile, seedGrowing}
 
 // plant copies the seed to an empty data directory, as the agent's user and with the modes of the image.
-func (p *preparer) plant(ctx context.Context, s *step) error {
-	if p.linked {
-		return nil
-	}
+func (p *seeder) plant(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
 		return err
@@ -67,23 +56,17 @@ func (p *preparer) plant(ctx context.Context, s *step) error {
 	if err != nil {
 		return fmt.Errorf("cannot fill %q with what the image keeps for an empty one, so the boot steps have to: %w", p.Home, err)
 	}
-	s.planted = true
-	time.AfterFunc(syncAfter, func() {
-		defer guard.Catch("syncing the data directory")
-		_ = blocking.Do(blocking.Volume, func() error { // it is a precaution
-			return syncTree(p.Home)
-		})
-	})
+	s.Planted = true
 	return nil
 }
 
 // grow writes the seed to seedGrown.
-func (p *preparer) grow(ctx context.Context, d *fsutil.Dir) error {
-	k, err := kept.Read(p.Seed)
+func (p *seeder) grow(ctx context.Context, d *fsutil.Dir) error {
+	k, err := kept.Read(p.Image.Seed)
 	if err != nil {
 		return err
 	}
-	data, err := os.Open(p.Seed)
+	data, err := os.Open(p.Image.Seed)
 	if err != nil {
 		return err
 	}
@@ -109,7 +92,7 @@ func (p *preparer) grow(ctx context.Context, d *fsutil.Dir) error {
 		}
 		buf = slices.Grow(buf[:0], size)[:size]
 		if _, err := io.ReadFull(data, buf); err != nil {
-			return fmt.Errorf("cannot read %q: %w", p.Seed, err)
+			return fmt.Errorf("cannot read %q: %w", p.Image.Seed, err)
 		}
 		rest := buf
 		for i := range nodes {

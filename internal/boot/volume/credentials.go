@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -9,14 +9,16 @@ import (
 	"path/filepath"
 	"slices"
 
+	"hinit/internal/boot"
+
 	"hinit/internal/fsutil"
 )
 
 // bootstrap writes credentials and the gateway's intent from the environment to a new volume, as the agent's user (steps 16 and
 // 17). It overwrites nothing.
-func (p *preparer) bootstrap(_ context.Context, s *step) error {
+func (p *seeder) bootstrap(_ context.Context, s *boot.Step) error {
 	state := ""
-	if value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
+	if boot.Value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
 		state = "{\"gateway_state\":\"running\"}\n"
 	}
 	return errors.Join(p.authBootstrap(s), p.once(s, "gateway_state.json", state, 0o644))
@@ -25,17 +27,17 @@ func (p *preparer) bootstrap(_ context.Context, s *step) error {
 const authFile = "auth.json"
 
 // authBootstrap makes the directory of the credentials usable for the agent, and seeds it.
-func (p *preparer) authBootstrap(s *step) error {
-	secret := value(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
+func (p *seeder) authBootstrap(s *boot.Step) error {
+	secret := boot.Value(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
 	base, rel, err := p.residence()
 	if err != nil {
-		s.warn("%v: %s is seeded nowhere", err, authFile)
+		s.Warn("%v: %s is seeded nowhere", err, authFile)
 		return nil
 	}
 	if base != p.Home {
 		d, err := p.openResidence(s, base, rel)
 		if errors.Is(err, fsutil.ErrSymlink) {
-			s.refuse("credential residence creation", filepath.Join(base, rel))
+			s.Refuse("credential residence creation", filepath.Join(base, rel))
 			return nil
 		}
 		if err != nil {
@@ -51,7 +53,7 @@ func (p *preparer) authBootstrap(s *step) error {
 }
 
 // once writes a file of the data directory that is missing, unless the text is empty.
-func (p *preparer) once(s *step, name, text string, mode fs.FileMode) error {
+func (p *seeder) once(s *boot.Step, name, text string, mode fs.FileMode) error {
 	if text == "" {
 		return nil
 	}
@@ -73,11 +75,11 @@ func (o Options) residence() (base, rel string, err error) {
 	if !set {
 		return o.Home, "", nil
 	}
-	if !plainPath(base) {
+	if !boot.PlainPath(base) {
 		return "", "", fmt.Errorf("HERMES_AUTH_HOME=%q is not an absolute directory", base)
 	}
-	if parent, name := filepath.Split(o.Home); filepath.Base(parent) == profilesName {
-		rel = profilesName + "/" + name
+	if parent, name := filepath.Split(o.Home); filepath.Base(parent) == boot.ProfilesDir {
+		rel = boot.ProfilesDir + "/" + name
 	}
 	return filepath.Clean(base), rel, nil
 }
@@ -90,7 +92,7 @@ var credentials = []string{
 
 // openResidence makes the directory of HERMES_AUTH_HOME, with rel in it, and gives the agent root's credentials there. It follows
 // no link. A directory of root's with other things in it may be the system's, and stays as it is.
-func (p *preparer) openResidence(s *step, base, rel string) (*fsutil.Dir, error) {
+func (p *seeder) openResidence(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
 	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // where the agent can
 	if err == nil {
 		made.Close()
@@ -105,16 +107,16 @@ func (p *preparer) openResidence(s *step, base, rel string) (*fsutil.Dir, error)
 		if err != nil {
 			return nil, err
 		}
-		if found := p.ownCredentials(s, top, ""); ownerUID(info) != 0 || found || top.Has("shared") == nil || top.Has(profilesName) == nil {
+		if found := p.ownCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.Has("shared") == nil || top.Has(boot.ProfilesDir) == nil {
 			p.ownFromRoot(s, top, "")
-			for _, dir := range []string{"shared", profilesName} {
+			for _, dir := range []string{"shared", boot.ProfilesDir} {
 				p.ownCredentials(s, top, dir)
 				p.ownFromRoot(s, top, dir)
 			}
-			profiles, _, _ := top.ReadSome(profilesName, fsutil.MostNames) // without it there are none
+			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MostNames) // without it there are none
 			for _, e := range profiles {
-				p.ownCredentials(s, top, profilesName+"/"+e.Name())
-				p.ownFromRoot(s, top, profilesName+"/"+e.Name())
+				p.ownCredentials(s, top, boot.ProfilesDir+"/"+e.Name())
+				p.ownFromRoot(s, top, boot.ProfilesDir+"/"+e.Name())
 			}
 		}
 	}
@@ -129,7 +131,7 @@ func (p *preparer) openResidence(s *step, base, rel string) (*fsutil.Dir, error)
 }
 
 // ownCredentials gives away root's credentials in a directory. It reports whether it has any, or is empty.
-func (p *preparer) ownCredentials(s *step, top *fsutil.Dir, dir string) (found bool) {
+func (p *seeder) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
 	entries, _, err := top.ReadSome(dir, fsutil.MostNames)
 	found = err == nil && len(entries) == 0
 	for _, e := range entries {
@@ -146,37 +148,37 @@ func (p *preparer) ownCredentials(s *step, top *fsutil.Dir, dir string) (found b
 }
 
 // ownFromRoot gives a file of root's to the agent.
-func (p *preparer) ownFromRoot(s *step, in *fsutil.Dir, rel string) {
+func (p *seeder) ownFromRoot(s *boot.Step, in *fsutil.Dir, rel string) {
 	info, err := in.Lstat(rel)
-	if err != nil || ownerUID(info) != 0 {
+	if err != nil || fsutil.UID(info) != 0 {
 		return
 	}
-	_, _, err = in.Chown(rel, p.owner())
-	(&owning{preparer: p, step: s}).chowned(filepath.Join(in.Path(), rel), err)
+	_, _, err = in.Chown(rel, p.Owner())
+	s.Chowned(p.Home, filepath.Join(in.Path(), rel), err)
 }
 
 // RebootstrapHook returns the command that renews existing credentials from the environment, if HERMES_AUTH_JSON_REBOOTSTRAP asks
 // for it (contract, section 2.1, step 16). It runs after the configured hooks.
-func RebootstrapHook(o Options) (Hook, bool) {
-	if value(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
-		return Hook{}, false
+func RebootstrapHook(o Options) (boot.Hook, bool) {
+	if boot.Value(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
+		return boot.Hook{}, false
 	}
 	o = o.withDefaults()
-	script := filepath.Join(o.Install, "scripts/docker_rebootstrap_nous_session.py")
+	script := filepath.Join(o.Image.Install, "scripts/docker_rebootstrap_nous_session.py")
 	base, rel, err := o.residence()
 	if err != nil {
-		return Hook{}, false
+		return boot.Hook{}, false
 	}
 	d, err := fsutil.OpenReal(base, o.Agent)
 	if err != nil {
-		return Hook{}, false
+		return boot.Hook{}, false
 	}
 	defer d.Close()
 	if info, err := d.Lstat(filepath.Join(rel, authFile)); err != nil || !info.Mode().IsRegular() {
-		return Hook{}, false
+		return boot.Hook{}, false
 	}
-	return Hook{
-		Name: filepath.Base(script), Command: []string{filepath.Join(o.Install, ".venv/bin/python"), script, filepath.Join(base, rel, authFile)},
+	return boot.Hook{
+		Name: filepath.Base(script), Command: []string{filepath.Join(o.Image.Install, ".venv/bin/python"), script, filepath.Join(base, rel, authFile)},
 		Timeout: rebootstrapTimeout, IfExists: script,
 	}, true
 }

@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"hinit/internal/boot/kept"
+	"hinit/internal/boot"
 )
 
 // BenchmarkPrepare compares a boot with many files on the volume with an empty one.
@@ -21,11 +21,11 @@ func BenchmarkPrepare(b *testing.B) {
 			install(b, o)
 			prepareOK(b, o)
 			give(b, home, agentUID)
-			_ = os.Remove(home + "/" + kept.Pending)
+			_ = os.Remove(home + "/" + boot.PendingFile)
 			fill(b, home+"/profiles/coder/work", files/2)
 			fill(b, home+"/workspace", files/2)
 			for b.Loop() {
-				Prepare(context.Background(), o)
+				prepare(context.Background(), o)
 			}
 		})
 	}

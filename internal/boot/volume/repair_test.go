@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
-	"hinit/internal/boot/kept"
+	"hinit/internal/boot"
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 )
@@ -222,7 +222,7 @@ func TestRepairSurvivesDepth(t *testing.T) {
 func TestTheAgentCanNotMakeTheMarkOfARepair(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := volume(t)
-	write(t, home+"/"+kept.Pending, "")
+	write(t, home+"/"+boot.PendingFile, "")
 	give(t, home, agentUID)
 	o, _ := options(t, home, nil)
 	if r := prepareOK(t, o); r.Full {
@@ -242,29 +242,12 @@ func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	if r := prepareOK(t, o); !r.Full { // the first one was interrupted
 		t.Error("the mark is lost")
 	}
-	mark := home + "/" + kept.Pending
+	mark := home + "/" + boot.PendingFile
 	must(t, os.Rename(mark, home+"/kept"))
 	must(t, os.Rename(home+"/kept", mark))
 	if r := prepareOK(t, o); r.Full {
 		t.Error("a mark that was moved counts")
 	}
-}
-
-// The agent can make any number of homes; the boot goes on.
-func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
-	testkit.NeedRoot(t)
-	home := tempDir(t)
-	must(t, os.MkdirAll(home+"/profiles/a", 0o755))
-	o, _ := options(t, home, nil)
-	d, err := fsutil.OpenReal(home+"/profiles", nil)
-	must(t, err)
-	defer d.Close()
-	work := &owning{preparer: &preparer{Options: o, root: d}, step: &step{say: o.Say}, to: o.owner(), enough: time.Now().Add(-time.Second)}
-	work.profiles(d)
-	wantOwner(t, home+"/profiles/a", "0:0 0755")
-	work.enough = time.Now().Add(time.Hour)
-	work.profiles(d)
-	wantOwner(t, home+"/profiles/a", fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
 }
 
 // TestAChangeOfPUIDLeavesNoFileBehind has a volume of the agent with an earlier uid: all its files become the present agent's,
@@ -274,7 +257,7 @@ func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 	home := volume(t)
 	const before = 1234
 	for name, uid := range map[string]int{
-		kept.RecordFile: before, "SOUL.md": before, "audio_cache/a.ogg": before, "config.yaml.bak-1": before, "mixed/mine": before, "mixed/host": 0,
+		boot.RecordFile: before, "SOUL.md": before, "audio_cache/a.ogg": before, "config.yaml.bak-1": before, "mixed/mine": before, "mixed/host": 0,
 		"host_secret.json": 0, "other": 4321,
 	} {
 		must(t, os.MkdirAll(filepath.Dir(home+"/"+name), 0o755))
@@ -295,7 +278,7 @@ func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 			t.Errorf("%s is uid %d's, want %d", name, got, want)
 		}
 	}
-	if _, err := os.Lstat(home + "/" + kept.Pending); err == nil {
+	if _, err := os.Lstat(home + "/" + boot.PendingFile); err == nil {
 		t.Error("the mark is left")
 	}
 }

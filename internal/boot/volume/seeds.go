@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"bytes"
@@ -12,21 +12,21 @@ import (
 	"path/filepath"
 	"strings"
 
+	"hinit/internal/boot"
+
 	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 )
 
 const (
-	stampFile   = ".install_method"
 	maxSeedSize = 1 << 20 // of a template or an .env; they are a few kilobytes
 
 	// The modes of these files after every boot (steps 8 and 14).
-	envMode    = 0o600
-	configMode = 0o640
+	envMode = 0o600
 )
 
 // seeds makes the files that the agent expects (steps 11 to 14), as the agent's user.
-func (p *preparer) seeds(ctx context.Context, s *step) error {
+func (p *seeder) seeds(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
 		return err
@@ -40,14 +40,14 @@ func (p *preparer) seeds(ctx context.Context, s *step) error {
 		name, source string
 		mode         fs.FileMode // 0: the source's, without write permission for others
 	}{
-		{kept.Env, ".env.example", envMode},
-		{configFile, "cli-config.yaml.example", configMode},
+		{boot.EnvFile, ".env.example", envMode},
+		{boot.ConfigFile, "cli-config.yaml.example", boot.ConfigMode},
 		{"SOUL.md", "docker/SOUL.md", 0},
 	} {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		problems = append(problems, p.seedFrom(s, d, seed.name, filepath.Join(p.Install, seed.source), seed.mode))
+		problems = append(problems, p.seedFrom(s, d, seed.name, filepath.Join(p.Image.Install, seed.source), seed.mode))
 	}
 	if err := p.generateKey(s, d); err != nil {
 		problems = append(problems, err)
@@ -57,39 +57,39 @@ func (p *preparer) seeds(ctx context.Context, s *step) error {
 }
 
 // removeStamp removes the note of an install method that older images left in homes shared with the host (step 11).
-func (p *preparer) removeStamp(d *fsutil.Dir) {
-	data, err := d.ReadFile(stampFile, 4096)
+func (p *seeder) removeStamp(d *fsutil.Dir) {
+	data, err := d.ReadFile(boot.StampFile, 4096)
 	if err == nil && string(bytes.Join(bytes.Fields(data), nil)) == "docker" {
-		_ = d.Remove(stampFile)
+		_ = d.Remove(boot.StampFile)
 	}
 }
 
 // missing reports whether the file rel is to be made. It refuses a link, except one that leads to a file.
-func (p *preparer) missing(s *step, d *fsutil.Dir, rel string) bool {
+func (p *seeder) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		if p.linked {
-			s.refuse("seed", p.path(rel))
+			s.Refuse("seed", p.Path(rel))
 		}
 		return !p.linked
 	}
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		err := p.Agent.Do(func() error {
-			target, err := os.Stat(p.path(rel)) // as the agent, so root follows no link
+			target, err := os.Stat(p.Path(rel)) // as the agent, so root follows no link
 			if err == nil && !target.Mode().IsRegular() {
 				err = fsutil.ErrNotRegular
 			}
 			return err
 		})
 		if err != nil {
-			s.refuse("seed", p.path(rel))
+			s.Refuse("seed", p.Path(rel))
 		}
 	}
 	return false
 }
 
 // seedFrom copies a template to a missing file (step 12).
-func (p *preparer) seedFrom(s *step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
+func (p *seeder) seedFrom(s *boot.Step, d *fsutil.Dir, rel, source string, mode fs.FileMode) error {
 	if !p.missing(s, d, rel) {
 		return nil
 	}
@@ -98,11 +98,11 @@ func (p *preparer) seedFrom(s *step, d *fsutil.Dir, rel, source string, mode fs.
 		return nil
 	}
 	if err != nil || !info.Mode().IsRegular() || info.Size() > maxSeedSize {
-		return fmt.Errorf("cannot use %q as a template for %q: it is no regular file of at most %d bytes", source, p.path(rel), maxSeedSize)
+		return fmt.Errorf("cannot use %q as a template for %q: it is no regular file of at most %d bytes", source, p.Path(rel), maxSeedSize)
 	}
 	data, err := os.ReadFile(source)
 	if err != nil {
-		return fmt.Errorf("cannot use %q as a template for %q: %w", source, p.path(rel), bare(err))
+		return fmt.Errorf("cannot use %q as a template for %q: %w", source, p.Path(rel), boot.Bare(err))
 	}
 	if mode == 0 {
 		mode = info.Mode().Perm() & 0o755
@@ -110,11 +110,11 @@ func (p *preparer) seedFrom(s *step, d *fsutil.Dir, rel, source string, mode fs.
 	return p.create(s, d, rel, data, mode)
 }
 
-func (p *preparer) create(s *step, d *fsutil.Dir, rel string, data []byte, mode fs.FileMode) error {
+func (p *seeder) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte, mode fs.FileMode) error {
 	err := d.Create(rel, data, mode)
 	switch {
 	case errors.Is(err, fsutil.ErrSymlink):
-		s.refuse("seed", p.path(rel))
+		s.Refuse("seed", p.Path(rel))
 		return nil
 	case errors.Is(err, fs.ErrExist):
 		return nil // another process was faster
@@ -123,13 +123,13 @@ func (p *preparer) create(s *step, d *fsutil.Dir, rel string, data []byte, mode 
 }
 
 // generateKey puts a key for the gateway's API server into .env if it has none (step 13).
-func (p *preparer) generateKey(s *step, d *fsutil.Dir) error {
-	data, err := d.ReadFile(kept.Env, maxSeedSize)
+func (p *seeder) generateKey(s *boot.Step, d *fsutil.Dir) error {
+	data, err := d.ReadFile(boot.EnvFile, maxSeedSize)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, fsutil.ErrSymlink), err == nil && p.linked && !hasKey(data):
-		s.refuse("append", p.path(kept.Env))
+		s.Refuse("append", p.Path(boot.EnvFile))
 		return nil
 	case err != nil:
 		return err
@@ -142,7 +142,7 @@ func (p *preparer) generateKey(s *step, d *fsutil.Dir) error {
 	if err := addLine(d, data, line); err != nil {
 		return err
 	}
-	s.info("Generated %s for the loopback gateway api_server", kept.APIKey)
+	s.Info("Generated %s for the loopback gateway api_server", kept.APIKey)
 	return nil
 }
 
@@ -152,7 +152,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
 		text = append(text, '\n')
 	}
-	err := d.Replace(kept.Env, append(text, line...), fsutil.ReplaceOptions{Mode: 0o600, KeepMode: true})
+	err := d.Replace(boot.EnvFile, append(text, line...), fsutil.ReplaceOptions{Mode: 0o600, KeepMode: true})
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}
@@ -160,7 +160,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}
-	if _, appendErr := d.Append(kept.Env, []byte(line), 0o600); appendErr != nil {
+	if _, appendErr := d.Append(boot.EnvFile, []byte(line), 0o600); appendErr != nil {
 		return err
 	}
 	return nil
@@ -176,15 +176,15 @@ func hasKey(data []byte) bool {
 }
 
 // closeEnv makes .env private, at every boot (step 14).
-func (p *preparer) closeEnv(s *step, d *fsutil.Dir) {
-	info, err := d.Lstat(kept.Env)
+func (p *seeder) closeEnv(s *boot.Step, d *fsutil.Dir) {
+	info, err := d.Lstat(boot.EnvFile)
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeSymlink != 0, p.linked && info.Mode().Perm() != envMode:
-		s.refuse("chown/chmod", p.path(kept.Env))
+		s.Refuse("chown/chmod", p.Path(boot.EnvFile))
 	default:
-		if _, err := d.Chmod(kept.Env, envMode); err != nil && !errors.Is(err, fs.ErrPermission) {
-			s.warn("%v — continuing", err)
+		if _, err := d.Chmod(boot.EnvFile, envMode); err != nil && !errors.Is(err, fs.ErrPermission) {
+			s.Warn("%v — continuing", err)
 		}
 	}
 }

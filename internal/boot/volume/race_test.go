@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"hinit/internal/boot"
 
 	"golang.org/x/sys/unix"
 
@@ -99,7 +101,7 @@ func TestSwapper(t *testing.T) {
 	}
 	for ; more(); runs++ {
 		o, _ := options(t, home, env)
-		o.Say = func(l Line) {
+		o.Say = func(l boot.Line) {
 			if strings.Contains(l.Text, "through symlinked path") {
 				refused.Add(1)
 			}
@@ -107,7 +109,7 @@ func TestSwapper(t *testing.T) {
 		if runs == 0 {
 			install(t, o)
 		}
-		Prepare(context.Background(), o)
+		prepare(context.Background(), o)
 		o.Full = true
 		Repair(context.Background(), o, nil)
 	}

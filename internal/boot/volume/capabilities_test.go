@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"fmt"
@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/boot/kept"
+	"hinit/internal/boot"
 	"hinit/internal/testkit"
 )
 
@@ -41,7 +41,7 @@ func TestWithoutTheRightToChown(t *testing.T) {
 	if uidOf(t, home+"/sessions") != agentUID {
 		t.Error("directories are not made as the agent")
 	}
-	if _, err := os.Lstat(home + "/" + kept.Pending); err == nil {
+	if _, err := os.Lstat(home + "/" + boot.PendingFile); err == nil {
 		t.Error("the mark of a repair is left")
 	}
 }

@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"hinit/internal/boot"
 
 	"hinit/internal/fsutil"
 )
@@ -21,9 +23,9 @@ const (
 var browserNames = []string{"chrome", "chromium", "chrome-headless-shell", "headless_shell", "chromium-browser"}
 
 // browser finds the image's browser and announces it to everything that starts later (step 19).
-func (p *preparer) browser(ctx context.Context, s *step) error {
-	dir := value(p.Env, "PLAYWRIGHT_BROWSERS_PATH")
-	if value(p.Env, browserVariable) != "" || dir == "" {
+func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
+	dir := boot.Value(p.Env, "PLAYWRIGHT_BROWSERS_PATH")
+	if boot.Value(p.Env, browserVariable) != "" || dir == "" {
 		return nil
 	}
 	path := p.baked()
@@ -39,17 +41,17 @@ func (p *preparer) browser(ctx context.Context, s *step) error {
 		}
 	}
 	if path == "" {
-		s.warn("no browser found below %s; browser tools may not work", dir)
+		s.Warn("no browser found below %s; browser tools may not work", dir)
 		return nil
 	}
-	s.info("Found agent-browser Chromium binary: %s", path)
-	s.env[browserVariable] = path
+	s.Info("Found agent-browser Chromium binary: %s", path)
+	s.Env[browserVariable] = path
 	return nil
 }
 
 // baked returns the browser that the image names, "" without one.
-func (p *preparer) baked() string {
-	data, err := os.ReadFile(p.BakedBrowser)
+func (p *seeder) baked() string {
+	data, err := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))
 	if err != nil || !filepath.IsAbs(path) {
 		return ""
@@ -87,7 +89,7 @@ func Publish(o Options, vars map[string]string) {
 	if os.Geteuid() != 0 || len(vars) == 0 {
 		return
 	}
-	d, _, err := fsutil.MakeReal(o.Environment, 0o755, nil)
+	d, _, err := fsutil.MakeReal(o.Image.Environment, 0o755, nil)
 	if err != nil {
 		return
 	}

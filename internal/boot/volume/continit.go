@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"errors"
@@ -8,41 +8,40 @@ import (
 	"path/filepath"
 	"slices"
 
+	"hinit/internal/boot"
+
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/trust"
 )
 
-// ContInitDir holds users' scripts that run as root at boot.
-const ContInitDir = "/etc/cont-init.d"
-
 // replaced are the image's scripts whose work hinit does.
 var replaced = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
 
 // ImageHook returns the agent's own boot script, which docker/remove-s6 keeps, as a hook for root.
-func ImageHook() (Hook, error) {
+func ImageHook() (boot.Hook, error) {
 	script := filepath.Join(config.ImageDir, replaced[0])
 	if _, err := os.Stat(script); err != nil {
-		return Hook{}, fmt.Errorf("cannot run the boot script of the image: %w; build the image with this docker/remove-s6, or leave HINIT_BOOT unset", err)
+		return boot.Hook{}, fmt.Errorf("cannot run the boot script of the image: %w; build the image with this docker/remove-s6, or leave HINIT_BOOT unset", err)
 	}
 	return contInit(script), nil
 }
 
-func contInit(path string) Hook {
-	return Hook{Name: path, Command: []string{path}, User: "root", Timeout: contInitTimeout, ContInit: true}
+func contInit(path string) boot.Hook {
+	return boot.Hook{Name: path, Command: []string{path}, User: "root", Timeout: contInitTimeout, ContInit: true}
 }
 
 // ContInitHooks returns the scripts in dir, sorted by bytes, as hooks for root. It leaves out the image's replaced scripts,
 // directories, files that cannot be executed, and scripts that the agent's user could change; lines say so. A missing directory has
 // no scripts. It blocks on dir.
-func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []Hook, lines []Line) {
+func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []boot.Line) {
 	skip := func(path, format string, args ...any) {
-		lines = append(lines, Line{Warning: true, Text: fmt.Sprintf("cont-init: warning: skipping %s: "+format, append([]any{path}, args...)...)})
+		lines = append(lines, boot.Line{Warning: true, Text: fmt.Sprintf("cont-init: warning: skipping %s: "+format, append([]any{path}, args...)...)})
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			skip(dir, "%v", bare(err))
+			skip(dir, "%v", boot.Bare(err))
 		}
 		return nil, lines
 	}
@@ -56,9 +55,9 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []Hook, lines []Line)
 		doubt := agentsSay(path, agent)
 		switch {
 		case slices.Contains(replaced, e.Name()):
-			lines = append(lines, Line{Text: "cont-init: info: skipping " + path + ": hinit does its work"})
+			lines = append(lines, boot.Line{Text: "cont-init: info: skipping " + path + ": hinit does its work"})
 		case err != nil:
-			skip(path, "%v", bare(err))
+			skip(path, "%v", boot.Bare(err))
 		case info.IsDir():
 		case doubt != nil && e.Type()&fs.ModeSymlink != 0:
 			skip(path, "it is a link, and the agent's user can change what root would run: %s", doubt)

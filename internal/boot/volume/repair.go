@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -12,11 +12,12 @@ import (
 	"sync"
 	"time"
 
+	"hinit/internal/boot"
+
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/blocking"
-	"hinit/internal/boot/kept"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 )
@@ -68,6 +69,8 @@ const (
 	mostCulprits = 10
 	// breath is the longest pause between two batches. A pause as long as the batch leaves half of the disk to others.
 	breath = 20 * time.Millisecond
+	// hangPatience is how long a walk may take to notice that its time is over.
+	hangPatience = time.Second
 	// hopeless is how many failures in a row end the walk.
 	hopeless = 100
 )
@@ -102,7 +105,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	if progress == nil {
 		progress = func(client.Repair) {}
 	}
-	r := &repair{Options: o, progress: progress, walk: fsutil.OwnWalk{To: o.owner()}, start: time.Now()}
+	r := &repair{Options: o, progress: progress, walk: fsutil.OwnWalk{To: o.Owner()}, start: time.Now()}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -117,12 +120,12 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	case <-ctx.Done():
 		select {
 		case <-done:
-		case <-time.After(mountPatience): // it looks at ctx often, unless the disk hangs
+		case <-time.After(hangPatience): // it looks at ctx often, unless the disk hangs
 		}
 	}
 	result := r.close(context.Cause(ctx))
 	if result.Changed > 0 || result.Failed > 0 || result.Refused > 0 || result.Stopped != "" {
-		l := info(result.String())
+		l := boot.Info(result.String())
 		l.Warning = result.Failed > 0 || result.Refused > 0 || result.Stopped != ""
 		o.Say(l)
 	}
@@ -176,8 +179,8 @@ func (r *repair) run(ctx context.Context) {
 		r.only(d)
 		return
 	}
-	for _, rel := range alwaysDirs {
-		if rel == profilesName && r.Tenants.Is != nil {
+	for _, rel := range boot.AlwaysDirs {
+		if rel == boot.ProfilesDir && r.Tenants.On {
 			if !r.homes(d, nil) {
 				return
 			}
@@ -188,7 +191,7 @@ func (r *repair) run(ctx context.Context) {
 		}
 	}
 	if r.Full {
-		for _, rel := range targetedDirs {
+		for _, rel := range boot.TargetedDirs {
 			if !r.tree(d, rel, rel, false) {
 				return
 			}
@@ -196,7 +199,7 @@ func (r *repair) run(ctx context.Context) {
 		if !r.formerly(d) {
 			return
 		}
-		_ = d.Remove(kept.Pending)
+		_ = d.Remove(boot.PendingFile)
 	}
 	r.end(nil)
 }
@@ -204,7 +207,7 @@ func (r *repair) run(ctx context.Context) {
 // formerly gives the agent what else in the data directory belongs to the uid that it had before, whatever its name, and reports whether
 // to go on. Files of any other user stay as they are.
 func (r *repair) formerly(d *fsutil.Dir) bool {
-	was, _ := pending(d)
+	was, _ := boot.Pending(d)
 	if was == 0 || was == r.walk.To.UID {
 		return true
 	}
@@ -215,12 +218,12 @@ func (r *repair) formerly(d *fsutil.Dir) bool {
 	}
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
-		case slices.Contains(alwaysDirs, e.Name()), slices.Contains(targetedDirs, e.Name()), err != nil:
+		case slices.Contains(boot.AlwaysDirs, e.Name()), slices.Contains(boot.TargetedDirs, e.Name()), err != nil:
 		case info.IsDir():
 			if !r.tree(d, e.Name(), e.Name(), false) {
 				return false
 			}
-		case ownerUID(info) == was:
+		case fsutil.UID(info) == was:
 			if _, changed, err := d.Chown(e.Name(), r.walk.To); changed || err != nil {
 				r.walk.Changed++
 				r.found(d.Path()+"/"+e.Name(), was, err)
@@ -240,7 +243,7 @@ func (r *repair) only(d *fsutil.Dir) {
 // homes walks the homes of profiles, nil for all. A tenant gets the files in its home, and its home if that is to be moved. homes reports
 // whether to go on.
 func (r *repair) homes(d *fsutil.Dir, names []string) bool {
-	all, err := d.Sub(profilesName) // which may be a mount
+	all, err := d.Sub(boot.ProfilesDir) // which may be a mount
 	if err != nil {
 		return true
 	}
@@ -254,11 +257,11 @@ func (r *repair) homes(d *fsutil.Dir, names []string) bool {
 	for _, name := range names {
 		r.walk.To, r.walk.Alone = r.HomeOwner(name, tenants)
 		r.walk.TopLast = r.walk.Alone
-		if !r.tree(all, name, profilesName+"/"+name, false) {
+		if !r.tree(all, name, boot.ProfilesDir+"/"+name, false) {
 			return false
 		}
 		if r.walk.Alone {
-			_, _ = all.Chmod(name, privateMode) // the walk has told of a failure
+			_, _ = all.Chmod(name, boot.PrivateMode) // the walk has told of a failure
 		}
 	}
 	return true
@@ -328,7 +331,7 @@ func (r *repair) found(path string, was uint32, err error) {
 	defer r.mu.Unlock()
 	c := Culprit{Path: path, UID: was}
 	if err != nil {
-		c.Err = bare(err).Error()
+		c.Err = boot.Bare(err).Error()
 	}
 	if len(r.result.Culprits) < mostCulprits {
 		r.result.Culprits = append(r.result.Culprits, c)
@@ -366,6 +369,6 @@ func (r *repair) close(cause error) Result {
 		result.Stopped = reason(cause).Error()
 	}
 	result.Culprits = append([]Culprit(nil), result.Culprits...)
-	result.Directory, result.Done, result.Seconds = "", true, since(r.start)
+	result.Directory, result.Done, result.Seconds = "", true, boot.Since(r.start)
 	return result
 }

@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -125,7 +125,7 @@ func (r *reader) note(words ...string) {
 // noteFile adds a regular file.
 func (r *reader) noteFile(rel string, info fs.FileInfo) {
 	r.note("file", rel, info.Mode().Perm().String(), strconv.FormatInt(info.Size(), 10), strconv.FormatInt(info.ModTime().Unix(), 10))
-	st := rawStat(info)
+	st := fsutil.Stat(info)
 	fmt.Fprintln(r.exact, st.Mtim.Nano(), st.Ino)
 	if _, image := r.src.(imageSource); image {
 		fmt.Fprintln(r.exact, st.Ctim.Nano())
@@ -270,10 +270,10 @@ func overlap(a, b string) bool {
 // sealedOn is the file system on which a look at each file of the image takes long: each is a message to a program (fuse(4)).
 const sealedOn = "fuse.fuse-overlayfs"
 
-// sealed returns the number that the build gave to the image if nothing beneath o.Install has changed since; else "". mounts is the
+// sealed returns the number that the build gave to the image if nothing beneath o.Image.Install has changed since; else "". mounts is the
 // table of mounts (proc(5), mountinfo).
 //
-// The build makes the file o.Seal last. On an overlay a change anywhere beneath a directory makes the directory anew in the layer
+// The build makes the file o.Image.Seal last. On an overlay a change anywhere beneath a directory makes the directory anew in the layer
 // of the change. So it is younger than the seal (ctime). A mount beneath it is in the table. On other file systems, or if layers
 // may be written in another order, every file is looked at.
 func (o Options) sealed(mounts string) string {
@@ -287,19 +287,19 @@ func (o Options) sealed(mounts string) string {
 		switch point := at[4]; { // a blank in it is \040, and so in no name that matters here
 		case point == "/":
 			on = of[0]
-		case beneath(point, o.Install), beneath(o.Install, point), beneath(o.Seal, point):
+		case beneath(point, o.Image.Install), beneath(o.Image.Install, point), beneath(o.Image.Seal, point):
 			return ""
 		}
 	}
-	install, err := os.Lstat(o.Install)
+	install, err := os.Lstat(o.Image.Install)
 	if err != nil || !install.IsDir() || on != sealedOn {
 		return ""
 	}
-	seal, err := os.Lstat(o.Seal)
-	if err != nil || rawStat(install).Ctim.Nano() > rawStat(seal).Ctim.Nano() {
+	seal, err := os.Lstat(o.Image.Seal)
+	if err != nil || fsutil.Stat(install).Ctim.Nano() > fsutil.Stat(seal).Ctim.Nano() {
 		return ""
 	}
-	number, _ := os.ReadFile(o.Seal) // without it, every file is looked at
+	number, _ := os.ReadFile(o.Image.Seal) // without it, every file is looked at
 	return string(number)
 }
 

@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"hinit/internal/boot"
+
 	"hinit/internal/boot/keep"
 	"hinit/internal/boot/kept"
 	"hinit/internal/config"
@@ -21,7 +23,7 @@ import (
 // steps is a Runner whose hooks write the file that their last word names.
 type steps struct{ ran []string }
 
-func (s *steps) RunHook(_ context.Context, h Hook) (int, error) {
+func (s *steps) RunHook(_ context.Context, h boot.Hook) (int, error) {
 	s.ran = append(s.ran, h.Name)
 	return 0, nil
 }
@@ -30,7 +32,7 @@ func (s *steps) RunHook(_ context.Context, h Hook) (int, error) {
 type boots struct {
 	t     *testing.T
 	o     Options
-	hooks []Hook
+	hooks []boot.Hook
 	env   []string
 }
 
@@ -38,9 +40,9 @@ func (b *boots) boot() string {
 	b.t.Helper()
 	ctx, r := context.Background(), &steps{}
 	m := NewMemory(b.o, "1", b.hooks)
-	report := Prepare(ctx, b.o)
+	report := prepare(ctx, b.o)
 	m.Recall(ctx, b.env, report.Planted)
-	if _, err := RunHooks(ctx, b.hooks, r, m, false, func(Line) {}); err != nil {
+	if _, err := RunHooks(ctx, b.hooks, r, m, false, func(boot.Line) {}); err != nil {
 		b.t.Fatal(err)
 	}
 	if err := m.Settle(ctx); err != nil && !errors.Is(err, fsutil.ErrSymlink) {
@@ -53,10 +55,10 @@ func newBoots(t *testing.T) *boots {
 	t.Helper()
 	home := volume(t)
 	o, _ := options(t, home, nil)
-	hook := func(name string, inputs ...string) Hook {
-		return Hook{Name: name, Command: []string{"/bin/" + name}, Inputs: inputs}
+	hook := func(name string, inputs ...string) boot.Hook {
+		return boot.Hook{Name: name, Command: []string{"/bin/" + name}, Inputs: inputs}
 	}
-	return &boots{t: t, o: o, env: []string{"A=1"}, hooks: []Hook{
+	return &boots{t: t, o: o, env: []string{"A=1"}, hooks: []boot.Hook{
 		hook("a", home+"/config.yaml", home+"/deep/**/*.md"), hook("b", home+"/config.yaml"), {Name: "c", Command: []string{"/bin/c"}},
 	}}
 }
@@ -92,10 +94,10 @@ func TestBootStepsAreRemembered(t *testing.T) {
 	expect("what has no content", "a c")
 	expect("what has no content, again", "a c")
 	must(t, os.Remove(home+"/deep/pipe.md"))
-	write(t, home+"/"+kept.RecordFile, "{")
+	write(t, home+"/"+boot.RecordFile, "{")
 	expect("no record", "a b c")
-	must(t, os.Remove(home+"/"+kept.RecordFile))
-	must(t, os.Symlink("/etc/passwd", home+"/"+kept.RecordFile))
+	must(t, os.Remove(home+"/"+boot.RecordFile))
+	must(t, os.Symlink("/etc/passwd", home+"/"+boot.RecordFile))
 	expect("a link in the record's place", "a b c")
 }
 
@@ -104,16 +106,16 @@ func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
 	cfg := config.Default()
 	cfg.Boot.Hooks = []config.Hook{{Command: []string{"/bin/x"}, User: "root", Inputs: []string{"/etc/passwd"}}}
 	b := newBoots(t)
-	b.hooks = ConfiguredHooks(cfg)
+	b.hooks = boot.ConfiguredHooks(cfg)
 	b.boot()
 	r := kept.Record{Format: kept.Format, Steps: map[string]kept.Step{}}
-	withInputs := Hook{Name: "x", Command: []string{"/bin/x"}, Inputs: []string{"/etc/passwd"}}
-	for _, h := range []Hook{b.hooks[0], withInputs} {
-		r.Steps[h.key()] = kept.Step{}
+	withInputs := boot.Hook{Name: "x", Command: []string{"/bin/x"}, Inputs: []string{"/etc/passwd"}}
+	for _, h := range []boot.Hook{b.hooks[0], withInputs} {
+		r.Steps[key(h)] = kept.Step{}
 	}
 	data, err := json.Marshal(r)
 	must(t, err)
-	write(t, b.o.Home+"/"+kept.RecordFile, string(data))
+	write(t, b.o.Home+"/"+boot.RecordFile, string(data))
 	if got := b.boot(); got != "x" {
 		t.Errorf("%q ran", got)
 	}
@@ -143,7 +145,7 @@ func TestStepsThatShareNothingRunTogether(t *testing.T) {
 			t.Errorf("%q and %q overlap: want %v", tt.a, tt.b, tt.want)
 		}
 	}
-	hooks := ConfiguredHooks(config.Default())
+	hooks := boot.ConfiguredHooks(config.Default())
 	for i := range hooks {
 		hooks[i].IfExists = ""
 	}
@@ -184,7 +186,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	}
 	b := newBoots(t)
 	home := b.o.Home
-	b.o.Seed = filepath.Join(tempDir(t), "share", "home")
+	b.o.Image.Seed = filepath.Join(tempDir(t), "share", "home")
 	b.boot()
 	write(t, home+"/.env", "# mine\nAPI_SERVER_KEY=of-the-build\n")
 	must(t, os.Chmod(home+"/.env", 0o600))
@@ -197,7 +199,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	write(t, home+"/logs/gateways/old", "")
 	write(t, home+"/.hinit/lease.7", "")
 	b.boot()
-	steps, err := keep.Home(home, b.o.Seed)
+	steps, err := keep.Home(home, b.o.Image.Seed)
 	if err != nil || len(steps) != 2 {
 		t.Fatalf("kept %q: %v", steps, err)
 	}
@@ -207,7 +209,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 		n.t = t
 		n.o, _ = options(t, filepath.Join(filepath.Dir(home), name), nil)
 		n.o.Agent = fsutil.NewActor(fsutil.Identity{UID: 4000, GID: 4001})
-		n.o.Seed = b.o.Seed
+		n.o.Image.Seed = b.o.Image.Seed
 		must(t, os.Mkdir(n.o.Home, 0o755))
 		return &n
 	}
@@ -222,7 +224,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 		t.Errorf("%q ran afterwards", got)
 	}
 	for rel, mode := range map[string]fs.FileMode{
-		".env": 0o600, "config.yaml": 0o640, "skills/x/run": 0o755, "skills": 0o755 | fs.ModeDir, kept.RecordFile: 0o600,
+		".env": 0o600, "config.yaml": 0o640, "skills/x/run": 0o755, "skills": 0o755 | fs.ModeDir, boot.RecordFile: 0o600,
 	} {
 		info, err := os.Lstat(home + "/" + rel)
 		if err != nil {
@@ -266,12 +268,12 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 func TestAnInterruptedCopyIsFinished(t *testing.T) {
 	b := newBoots(t)
 	home := b.o.Home
-	b.o.Seed = filepath.Join(tempDir(t), "share", "home")
+	b.o.Image.Seed = filepath.Join(tempDir(t), "share", "home")
 	b.boot()
 	write(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
 	write(t, home+"/skills/y/SKILL.md", "y\n")
 	b.boot()
-	if _, err := keep.Home(home, b.o.Seed); err != nil {
+	if _, err := keep.Home(home, b.o.Image.Seed); err != nil {
 		t.Fatal(err)
 	}
 	for name, interrupted := range map[string]func(){
@@ -292,7 +294,7 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 		if os.Geteuid() == 0 {
 			give(t, home, agentUID)
 		}
-		if r := Prepare(t.Context(), b.o); !r.Planted || len(r.Warnings) > 0 {
+		if r := prepare(t.Context(), b.o); !r.Planted || len(r.Warnings) > 0 {
 			t.Errorf("%s: %+v", name, r)
 		}
 		x, _ := os.ReadFile(home + "/skills/x/SKILL.md")
@@ -310,28 +312,28 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 
 // The files of the image are known without a look at each one, until one changes or is mounted over.
 func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
-	o := Options{Install: tempDir(t) + "/opt/hermes"}
-	write(t, o.Install+"/skills/a", "a")
-	o.Seal = filepath.Dir(o.Install) + "/seal"
-	write(t, o.Seal, "number\n")
+	o := Options{Image: Image{Install: tempDir(t) + "/opt/hermes"}}
+	write(t, o.Image.Install+"/skills/a", "a")
+	o.Image.Seal = filepath.Dir(o.Image.Install) + "/seal"
+	write(t, o.Image.Seal, "number\n")
 	const root = "360 97 0:52 / / rw,noatime master:3 - fuse.fuse-overlayfs fuse-overlayfs rw\n"
 	mount := func(point string) string { return root + "361 360 0:55 / " + point + " rw - ext4 /dev/vda rw\n" }
 	for _, tt := range []struct{ name, mounts, want string }{
 		{"as it was built", root, "number\n"},
 		{"with a volume elsewhere", mount("/opt/data"), "number\n"},
 		{"on another file system", strings.Replace(root, "fuse.fuse-overlayfs", "ext4", 1), ""},
-		{"with a mount in it", mount(o.Install + "/skills"), ""},
-		{"with a mount over it", mount(filepath.Dir(o.Install)), ""},
-		{"with a mount over the seal", mount(o.Seal), ""},
+		{"with a mount in it", mount(o.Image.Install + "/skills"), ""},
+		{"with a mount over it", mount(filepath.Dir(o.Image.Install)), ""},
+		{"with a mount over the seal", mount(o.Image.Seal), ""},
 		{"with a table that cannot be read", "", ""},
 	} {
 		if got := o.sealed(tt.mounts); got != tt.want {
 			t.Errorf("%s: %q", tt.name, got)
 		}
 	}
-	write(t, o.Install+"/new", "")
+	write(t, o.Image.Install+"/new", "")
 	testkit.Until(t, "the change is seen", func() bool { // a file system's clock has ticks
-		must(t, os.Chmod(o.Install, 0o755))
+		must(t, os.Chmod(o.Image.Install, 0o755))
 		return o.sealed(root) == ""
 	})
 }

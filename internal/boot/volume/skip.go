@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"hinit/internal/boot"
 
 	"hinit/internal/blocking"
 	"hinit/internal/boot/kept"
@@ -40,7 +42,7 @@ type Memory struct {
 
 // memorable is a step that can be remembered.
 type memorable struct {
-	hook                Hook
+	hook                boot.Hook
 	volume, vars, image []string      // its inputs
 	read                chan struct{} // closed when seal and now are known
 	seal                string        // see Options.sealed
@@ -49,22 +51,22 @@ type memorable struct {
 
 // NewMemory begins to read the hooks' inputs outside the data directory, in one goroutine per hook that ends after that. version is
 // hinit's own: a new version runs all steps.
-func NewMemory(o Options, version string, hooks []Hook) *Memory {
+func NewMemory(o Options, version string, hooks []boot.Hook) *Memory {
 	m := &Memory{o: o.withDefaults(), version: version, known: make(map[string]*memorable), steps: make(map[string]kept.Step)}
 	for _, h := range hooks {
-		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[h.key()] != nil {
+		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[key(h)] != nil {
 			continue
 		}
 		s := &memorable{hook: h, read: make(chan struct{})}
 		s.volume, s.vars, s.image = divide(m.o.Home, h.Inputs)
-		m.known[h.key()] = s
+		m.known[key(h)] = s
 		guard.Go("reading what a boot step depends on", func() { m.readProgram(s) })
 	}
 	return m
 }
 
 // key identifies a hook.
-func (h Hook) key() string {
+func key(h boot.Hook) string {
 	return h.Name + " " + hashOf(slices.Concat(h.Command, []string{"inputs"}, h.Inputs)...)[:16]
 }
 
@@ -82,9 +84,9 @@ func (m *Memory) readProgram(s *memorable) {
 	defer cancel()
 	var program, here, install, installHere string
 	err := blocking.Within(ctx, blocking.Foreign, "reading what a boot step depends on", func() error {
-		outside := func(path string) bool { return !beneath(path, m.o.Install) }
+		outside := func(path string) bool { return !beneath(path, m.o.Image.Install) }
 		inside := slices.DeleteFunc(slices.Clone(s.image), outside)
-		image := slices.Concat(s.hook.programs(m.o.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
+		image := slices.Concat(programs(s.hook, m.o.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
 		return m.o.Agent.Do(func() (err error) {
 			program, here, err = digest(ctx, imageSource{}, image, "/")
 			if s.seal = m.o.sealed(mounts()); err == nil && s.seal == "" {
@@ -97,13 +99,13 @@ func (m *Memory) readProgram(s *memorable) {
 		return // the step runs
 	}
 	s.now = kept.Step{
-		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Image.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
+		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
 		Here: here + installHere,
 	}
 }
 
 // programs returns the files that a hook's command names: the program, and its script.
-func (h Hook) programs(env func(string) (string, bool)) []string {
+func programs(h boot.Hook, env func(string) (string, bool)) []string {
 	var files []string
 	for i, word := range h.Command {
 		switch {
@@ -112,7 +114,7 @@ func (h Hook) programs(env func(string) (string, bool)) []string {
 				files = append(files, word)
 			}
 		case i == 0:
-			if found, ok := Lookup(value(env, "PATH"), "/")(word); ok {
+			if found, ok := boot.Lookup(boot.Value(env, "PATH"), "/")(word); ok {
 				files = append(files, found)
 			}
 		}
@@ -148,7 +150,7 @@ func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 	if planted {
 		var k kept.Home
 		if blocking.Do(blocking.Foreign, func() (err error) {
-			k, err = kept.Read(m.o.Seed)
+			k, err = kept.Read(m.o.Image.Seed)
 			return err
 		}) == nil {
 			m.steps, m.planted = k.Steps, true
@@ -158,7 +160,7 @@ func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 	var r kept.Record
 	var data []byte
 	if m.within(ctx, func(d *fsutil.Dir) (err error) {
-		data, err = d.ReadFile(kept.RecordFile, kept.MaxRecord)
+		data, err = d.ReadFile(boot.RecordFile, kept.MaxRecord)
 		return err
 	}) != nil || json.Unmarshal(data, &r) != nil || r.Format != kept.Format {
 		return
@@ -194,7 +196,7 @@ func (m *Memory) now(ctx context.Context, s *memorable) (kept.Step, bool) {
 	err := m.within(ctx, func(d *fsutil.Dir) (err error) {
 		limited, cancel := context.WithTimeout(ctx, inputTime)
 		defer cancel()
-		if s.hook.Unsure != nil && s.hook.Unsure(m.env, d) {
+		if s.hook.Name == skillsSync && skillsElsewhere(m.env, d) {
 			return errUnsure
 		}
 		src := &volumeSource{top: d}
@@ -216,13 +218,13 @@ func (s *memorable) reads(env []string) []string {
 }
 
 // unchanged reports whether a hook has succeeded with the present inputs.
-func (m *Memory) unchanged(ctx context.Context, h Hook) bool {
+func (m *Memory) unchanged(ctx context.Context, h boot.Hook) bool {
 	s := m.find(h)
 	if s == nil {
 		return false
 	}
 	m.mu.Lock()
-	last, recorded := m.steps[h.key()]
+	last, recorded := m.steps[key(h)]
 	m.mu.Unlock()
 	if !recorded {
 		return false
@@ -231,7 +233,7 @@ func (m *Memory) unchanged(ctx context.Context, h Hook) bool {
 	if m.planted { // the files are what these steps made
 		same := now.Program == last.Program && now.Env == last.Env && (s.seal != "" || now.Install == last.Install)
 		if ok = ok && same; ok {
-			m.note(h.key(), now)
+			m.note(key(h), now)
 		}
 		return ok
 	}
@@ -239,19 +241,19 @@ func (m *Memory) unchanged(ctx context.Context, h Hook) bool {
 }
 
 // ran records the end of a hook.
-func (m *Memory) ran(ctx context.Context, h Hook, well bool) {
+func (m *Memory) ran(ctx context.Context, h boot.Hook, well bool) {
 	s := m.find(h)
 	if s == nil {
 		return
 	}
 	if now, ok := m.now(ctx, s); ok && well {
-		m.note(h.key(), now)
+		m.note(key(h), now)
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, recorded := m.steps[h.key()]; recorded {
-		delete(m.steps, h.key())
+	if _, recorded := m.steps[key(h)]; recorded {
+		delete(m.steps, key(h))
 		m.changed = true
 	}
 }
@@ -268,18 +270,18 @@ func (m *Memory) note(key string, s kept.Step) {
 	m.steps[key], m.changed = s, true
 }
 
-func (m *Memory) find(h Hook) *memorable {
+func (m *Memory) find(h boot.Hook) *memorable {
 	if m == nil || len(h.Inputs) == 0 {
 		return nil
 	}
-	return m.known[h.key()]
+	return m.known[key(h)]
 }
 
 // Settle runs after [RunHooks]. It sets the mode of config.yaml, which the agent may have replaced, and writes the record if it has
 // changed, without the steps that are no longer configured. The record is not synced: without it the steps run once more.
 func (m *Memory) Settle(ctx context.Context) error {
 	_ = m.within(ctx, func(d *fsutil.Dir) error { // failures are ignored, as before the hooks
-		_, err := d.Chmod(configFile, configMode)
+		_, err := d.Chmod(boot.ConfigFile, boot.ConfigMode)
 		return err
 	})
 	m.mu.Lock()
@@ -295,7 +297,7 @@ func (m *Memory) Settle(ctx context.Context) error {
 		return fmt.Errorf("cannot record the boot steps: %w", err)
 	}
 	err = m.within(ctx, func(d *fsutil.Dir) error {
-		return d.Replace(kept.RecordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})
+		return d.Replace(boot.RecordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, Volatile: true})
 	})
 	if err != nil {
 		return fmt.Errorf("cannot record the boot steps, so all of them run at the next start: %w", err)

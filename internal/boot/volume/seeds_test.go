@@ -1,4 +1,4 @@
-package boot
+package volume
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func TestLinksAreRefused(t *testing.T) {
 			before := snapshot(t, outside)
 			o, said := options(t, home, tt.env)
 			install(t, o)
-			r := Prepare(context.Background(), o)
+			r := prepare(context.Background(), o)
 			o.Full = true
 			Repair(context.Background(), o, nil)
 			refused := path
@@ -203,7 +203,7 @@ func TestBootstrap(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o, said := options(t, filepath.Join(base, tt.home), tt.env)
-			Prepare(context.Background(), o)
+			prepare(context.Background(), o)
 			path := filepath.Join(base, tt.file)
 			if tt.want == "" {
 				if got, err := os.ReadFile(path); err == nil {
@@ -242,10 +242,10 @@ func TestBrowser(t *testing.T) {
 		t.Errorf("found %v, said %q", r.Env, said.text())
 	}
 	Publish(o, r.Env)
-	if got := read(t, o.Environment+"/AGENT_BROWSER_EXECUTABLE_PATH"); got != path {
+	if got := read(t, o.Image.Environment+"/AGENT_BROWSER_EXECUTABLE_PATH"); got != path {
 		t.Errorf("the file says %q", got)
 	}
-	write(t, o.BakedBrowser, "/proc/self/exe\n") // no regular file, but a link to one: the agent may run it
+	write(t, o.Image.BakedBrowser, "/proc/self/exe\n") // no regular file, but a link to one: the agent may run it
 	o, _ = options(t, home, env)
 	if r := prepareOK(t, o); r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != "/proc/self/exe" {
 		t.Errorf("found %v", r.Env)

@@ -1,0 +1,175 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"hinit/internal/boot"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/fsutil"
+	"hinit/internal/guard"
+)
+
+// Runner runs hooks. RunHook blocks until the hook's process group is gone; it kills the group when the hook's timeout is over or ctx ends.
+// A hook ended by signal n has exit code 128+n. The error says why the hook did not run to its end; a non-zero exit code is not an
+// error.
+type Runner interface {
+	RunHook(ctx context.Context, h boot.Hook) (exitCode int, err error)
+}
+
+const (
+	// contInitTimeout is for users' scripts; some install packages.
+	contInitTimeout    = 10 * time.Minute
+	rebootstrapTimeout = time.Minute
+)
+
+// ErrHook is wrapped by the error of [RunHooks].
+var ErrHook = errors.New("a required boot step has failed")
+
+// skillsSync is the agent's script that copies its bundled skills to the data directory.
+const skillsSync = "skills_sync.py"
+
+// skillsElsewhere reports whether skills come from places that are not inputs of that script.
+func skillsElsewhere(env []string, d *fsutil.Dir) bool {
+	for _, kv := range env {
+		if name, at, _ := strings.Cut(kv, "="); at != "" && (name == "HERMES_BUNDLED_SKILLS" || name == "HERMES_OPTIONAL_SKILLS") {
+			return true
+		}
+	}
+	data, err := d.ReadFile(boot.ConfigFile, maxSeedSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(data)) {
+		line, _, _ = strings.Cut(line, "#")
+		_, at, found := strings.Cut(strings.Join(strings.Fields(line), ""), "external_dirs")
+		if found && at != ":[]" {
+			return true
+		}
+	}
+	return false
+}
+
+// RunHooks runs hooks in order, each with its timeout, and returns the timeline. Hooks that m may skip run in parallel where they
+// follow each other and share no input beneath the data directory. m may be nil: then nothing is skipped. A failure is a warning,
+// unless the hook is required or strict is set: then RunHooks stops and the error, which wraps [ErrHook], names it. The caller then
+// prints "fatal: stopping the container" and stops it.
+//
+// say is called by one goroutine at a time, the runner possibly by several. RunHooks blocks until the runner returns.
+func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *Memory, strict bool, say func(boot.Line)) ([]client.BootStep, error) {
+	var mu sync.Mutex
+	saying := func(l boot.Line) {
+		mu.Lock()
+		defer mu.Unlock()
+		say(l)
+	}
+	var phases []client.BootStep
+	for len(hooks) > 0 {
+		n := m.together(hooks)
+		now := slices.DeleteFunc(slices.Clone(hooks[:n]), func(h boot.Hook) bool { return h.IfExists != "" && !exists(h.IfExists) })
+		hooks = hooks[n:]
+		batch := make([]client.BootStep, len(now))
+		failures := make([]error, len(now))
+		var all sync.WaitGroup
+		for i, h := range now {
+			all.Add(1)
+			guard.Go("running a boot step", func() {
+				defer all.Done()
+				batch[i], failures[i] = runOne(ctx, h, runner, m, strict, saying)
+				batch[i].Beside = i > 0
+			})
+		}
+		all.Wait()
+		phases = append(phases, batch...)
+		if ctx.Err() != nil {
+			return phases, context.Cause(ctx)
+		}
+		for i, h := range now {
+			if failures[i] != nil && (strict || h.Required) {
+				return phases, fmt.Errorf("%w: %s: %w", ErrHook, h.Name, failures[i])
+			}
+		}
+	}
+	return phases, nil
+}
+
+// together returns how many hooks, from the first on, can run in parallel.
+func (m *Memory) together(hooks []boot.Hook) int {
+	var taken []string
+	for i, h := range hooks {
+		s := m.find(h)
+		if s == nil {
+			return max(i, 1)
+		}
+		for _, p := range s.volume {
+			if slices.ContainsFunc(taken, func(q string) bool { return overlap(p, q) }) {
+				return i
+			}
+		}
+		taken = append(taken, s.volume...)
+	}
+	return len(hooks)
+}
+
+// runOne runs a hook unless it can be skipped.
+func runOne(ctx context.Context, h boot.Hook, runner Runner, m *Memory, strict bool, say func(boot.Line)) (client.BootStep, error) {
+	start := time.Now()
+	if m.unchanged(ctx, h) {
+		return client.BootStep{Name: h.Name, Seconds: boot.Since(start), Skipped: true}, nil
+	}
+	failure := runHook(ctx, h, runner, say, strict || h.Required)
+	m.ran(ctx, h, failure == nil)
+	p := client.BootStep{Name: h.Name, Seconds: boot.Since(start)}
+	if failure != nil {
+		p.Error = failure.Error()
+	}
+	return p, failure
+}
+
+// exists reports whether a file exists. If that can't be told in time, it returns true: the hook reports what is wrong.
+func exists(path string) bool {
+	_, err := boot.StatWithin(blocking.Foreign, path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+func runHook(ctx context.Context, h boot.Hook, runner Runner, say func(boot.Line), fatal bool) error {
+	path := h.Command[0]
+	if h.ContInit {
+		say(boot.Line{Text: "cont-init: info: running " + path})
+	}
+	code, err := runner.RunHook(ctx, h)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	failure := err
+	if err == nil && code != 0 {
+		failure = fmt.Errorf("exit code %d", code)
+	}
+	switch {
+	case h.ContInit && err == nil:
+		say(boot.Line{Warning: code != 0, Text: fmt.Sprintf("cont-init: info: %s exited %d", path, code)})
+	case h.ContInit:
+		say(boot.Line{Warning: true, Text: fmt.Sprintf("cont-init: warning: %s failed: %v", path, err)})
+	case failure != nil:
+		if err != nil {
+			say(boot.Warning(fmt.Sprintf("%s: %v", h.Name, err)))
+		}
+		if fatal {
+			say(boot.Warning(h.Name + " failed"))
+			break
+		}
+		say(boot.Warning(h.Name + " failed; continuing"))
+	}
+	return failure
+}

@@ -1,0 +1,223 @@
+package volume
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/boot"
+	"hinit/internal/guard"
+)
+
+// program is the boot program at work.
+type program struct {
+	answers chan boot.Answer // those that are about no hook
+
+	mu    sync.Mutex
+	to    *json.Encoder
+	hooks map[int]chan boot.Answer // those that run, by their numbers
+}
+
+// Main is the boot program, see [boot.Job]: it reads its job and answers from in, and writes messages to out. It returns the exit code.
+func Main(in io.Reader, out io.Writer) int {
+	var job boot.Job
+	heard := json.NewDecoder(in)
+	if err := heard.Decode(&job); err != nil {
+		fmt.Fprintf(os.Stderr, "[hinit] cannot read what is to be done at the boot: %v; only hinit starts this program\n", err)
+		return 1
+	}
+	p := &program{answers: make(chan boot.Answer, 1), to: json.NewEncoder(out), hooks: make(map[int]chan boot.Answer)}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	guard.Go("hearing the answers of hinit", func() {
+		defer cancel() // without hinit, nothing goes on
+		p.hear(heard)
+	})
+	o := optionsOf(job)
+	o.Say = func(l boot.Line) { p.say(boot.Message{Agents: &l}) }
+	var err error
+	switch {
+	case job.Repair:
+		p.repair(ctx, o, job.Planted)
+	case job.Plant:
+		s := boot.NewStep(o.Say)
+		err = Plant(ctx, o, s)
+		p.say(boot.Message{Report: &boot.Report{Planted: s.Planted}})
+	default:
+		err = p.boot(ctx, o, job)
+	}
+	done := boot.Done{}
+	if err != nil {
+		done.Error = err.Error()
+	}
+	p.say(boot.Message{Done: &done})
+	return 0
+}
+
+// optionsOf returns the options of a job in this process.
+func optionsOf(job boot.Job) Options {
+	o := Options{Options: job.Options}
+	o.Env = os.LookupEnv
+	o.Agent = boot.Caller().Actor
+	if !job.Plain {
+		o.Agent = boot.NewAgent(job.AgentUser, job.Known).Actor
+	}
+	return o
+}
+
+func (p *program) say(m boot.Message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = p.to.Encode(m) // hinit is gone if this fails, and then hear ends everything
+}
+
+func (p *program) line(l boot.Line) { p.say(boot.Message{Line: &l}) }
+
+func (p *program) hear(from *json.Decoder) {
+	for {
+		var a boot.Answer
+		if from.Decode(&a) != nil {
+			return
+		}
+		p.mu.Lock()
+		waits := p.hooks[a.Hook]
+		delete(p.hooks, a.Hook)
+		p.mu.Unlock()
+		if waits != nil {
+			waits <- a
+		} else {
+			p.answers <- a
+		}
+	}
+}
+
+// boot does the work before the first service.
+func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
+	hooks := job.Hooks
+	var memory *Memory
+	if !job.Plain {
+		memory = NewMemory(o, job.Version, hooks)
+		report := p.answer(ctx).Report
+		if report == nil {
+			return errGone
+		}
+		Complete(ctx, o, report)
+		p.say(boot.Message{Report: report})
+		env := p.answer(ctx).Env
+		if report.Unusable {
+			memory = nil
+		} else {
+			memory.Recall(ctx, env, report.Planted)
+		}
+		var err error
+		if hooks, err = p.more(o, hooks, report.Unusable); err != nil {
+			return err
+		}
+		Publish(o, report.Env)
+	}
+	for i := range hooks { // the image's Python steps may fail
+		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.Scripts
+	}
+	n := len(hooks)
+	p.say(boot.Message{Begin: &n})
+	steps, err := RunHooks(ctx, hooks, p, memory, job.Strict, p.line)
+	p.say(boot.Message{Steps: steps})
+	if err != nil || memory == nil {
+		return err
+	}
+	if err := memory.Settle(ctx); err != nil {
+		p.line(boot.Line{Text: "[hinit] " + err.Error()})
+	}
+	return nil
+}
+
+var errGone = errors.New("hinit does not answer")
+
+// answer returns the next answer that is about no hook, an empty one without hinit.
+func (p *program) answer(ctx context.Context) boot.Answer {
+	select {
+	case a := <-p.answers:
+		return a
+	case <-ctx.Done():
+		return boot.Answer{}
+	}
+}
+
+// more adds the hooks that are not configured: the image's and the user's scripts.
+func (p *program) more(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
+	switch {
+	case o.Seeds:
+		image, err := ImageHook()
+		if err != nil {
+			return nil, err
+		}
+		hooks = append([]boot.Hook{image}, hooks...)
+	case !unusable: // it looks at the volume
+		if again, wanted := RebootstrapHook(o); wanted {
+			hooks = append(hooks, again)
+		}
+	}
+	scripts, lines := ContInitHooks(boot.ContInitDir, o.Agent)
+	for _, l := range lines {
+		p.line(l)
+	}
+	return append(hooks, scripts...), nil
+}
+
+// RunHook implements [Runner]: hinit runs the hook.
+func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
+	answer := make(chan boot.Answer, 1)
+	p.mu.Lock()
+	p.hooks[h.Number] = answer
+	p.mu.Unlock()
+	p.say(boot.Message{Hook: &h})
+	select {
+	case a := <-answer:
+		if a.Err != "" {
+			return 0, errors.New(a.Err)
+		}
+		return a.Code, nil
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+const (
+	// syncAfter is when a copy of the seed is synced. A process cannot end while it syncs, and many containers are over before that.
+	syncAfter = 5 * time.Second
+	// showEvery is the time between two messages about the progress of a repair.
+	showEvery = 200 * time.Millisecond
+)
+
+// repair does the work in the background.
+func (p *program) repair(ctx context.Context, o Options, planted bool) {
+	var shown time.Time
+	synced := time.After(syncAfter)
+	r := Repair(ctx, o, func(now client.Repair) {
+		if time.Since(shown) > showEvery {
+			shown = time.Now()
+			p.say(boot.Message{Repair: &now})
+		}
+	})
+	if o.Agent.Switches() {
+		p.say(boot.Message{Repair: &r.Repair})
+	}
+	if r.Changed+r.Failed+r.Refused > 0 || r.Stopped != "" {
+		p.say(boot.Message{Result: r.String()})
+	}
+	if !planted {
+		return
+	}
+	select {
+	case <-synced:
+		_ = blocking.Do(blocking.Volume, func() error { return syncTree(o.Home) }) // it is a precaution
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,130 @@
+// Package program starts the boot program and hears what it says, see [boot.Job].
+//
+// It promises that a program ends after [Program.Hear] has returned. It owns a goroutine for each program, which waits for that end.
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/boot"
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+	"hinit/supervisor"
+)
+
+// grace is the time between TERM and KILL at the end of the container.
+const grace = 100 * time.Millisecond
+
+// Loop is the part of a [supervisor.Loop] that Run needs.
+type Loop interface {
+	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
+	Post(e supervisor.Event)
+	supervisor.TaskLoop
+}
+
+// Program is the boot program at work. [Program.Answer] may be called from any goroutine.
+type Program struct {
+	loop Loop
+	name string
+	path string
+	from *os.File
+
+	mu sync.Mutex
+	to *os.File
+}
+
+// Start starts the boot program, which is beside this one, and gives it a job. name is its name in the supervisor. The caller must call
+// [Program.Hear].
+func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the boot program: %w", err)
+	}
+	p := &Program{loop: loop, name: name, path: filepath.Join(filepath.Dir(self), boot.Program)}
+	stdin, stdout, err := p.pipes()
+	if err != nil {
+		return nil, err
+	}
+	// The supervisor may be late, but what it was given must not be closed before it has it.
+	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
+		Name: name, Kind: supervisor.KindCheck, Std: [3]*os.File{stdin, stdout, os.Stderr},
+		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: grace},
+		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.ProgramName}, Env: os.Environ(), Dir: "/"},
+	}, supervisor.WantUp)
+	_, _ = stdin.Close(), stdout.Close() // the process has its own
+	if err != nil {
+		p.close()
+		return nil, err
+	}
+	p.write(job)
+	return p, nil
+}
+
+func (p *Program) close() { _, _ = p.to.Close(), p.from.Close() }
+
+// Answer writes an answer. A program that has ended does not need it.
+func (p *Program) Answer(a boot.Answer) { p.write(a) }
+
+func (p *Program) write(document any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_ = json.NewEncoder(p.to).Encode(document) // Hear tells of a program that has ended
+}
+
+// Hear calls take with every message in turn. It blocks until the program says that it is done, or fails. An error of take ends the program,
+// and so does the end of ctx, whose cause is the error then.
+func (p *Program) Hear(ctx context.Context, take func(boot.Message) error) (err error) {
+	stop := context.AfterFunc(ctx, func() { _ = p.from.SetReadDeadline(time.Unix(1, 0)) })
+	defer func() {
+		stop()
+		p.close() // which ends the program, if nothing else does
+		guard.Go("waiting for the end of the boot program", func() {
+			if err == nil {
+				_, _ = supervisor.AwaitTask(ctx, p.loop, p.name)
+			}
+			p.loop.Post(supervisor.Evict{Names: []string{p.name}, Reason: "its work is over"})
+		})
+	}()
+	for heard := json.NewDecoder(p.from); err == nil; {
+		var m boot.Message
+		switch fault := heard.Decode(&m); {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case fault != nil:
+			return fmt.Errorf("%w: %q cannot be started, or has ended early: %w; install the one of this version beside hinit", ErrEnded, p.path, fault)
+		case m.Done == nil:
+			err = take(m)
+		case m.Done.Error != "":
+			return errors.New(m.Done.Error)
+		default:
+			return nil
+		}
+	}
+	return err
+}
+
+// ErrEnded is wrapped by the error of [Program.Hear] when the program has not done its work.
+var ErrEnded = errors.New("the boot program has failed")
+
+// pipes makes the program's standard input and output, and the ends of p. The runtime can wait for all of them without a thread.
+func (p *Program) pipes() (stdin, stdout *os.File, err error) {
+	var in, out [2]int
+	if err := unix.Pipe2(in[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("cannot make a pipe: %w", err)
+	}
+	if err := unix.Pipe2(out[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("cannot make a pipe: %w", err), unix.Close(in[0]), unix.Close(in[1]))
+	}
+	_, _ = unix.SetNonblock(in[1], true), unix.SetNonblock(out[0], true) // it fails for no descriptor of a pipe
+	p.to, p.from = os.NewFile(uintptr(in[1]), p.name), os.NewFile(uintptr(out[0]), p.name)
+	return os.NewFile(uintptr(in[0]), p.name), os.NewFile(uintptr(out[1]), p.name), nil
+}
