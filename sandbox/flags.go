@@ -3,7 +3,6 @@ package sandbox
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,139 +10,118 @@ import (
 	"strconv"
 	"strings"
 
-	"hinit/sandbox/dockerflags"
+	"github.com/spf13/pflag"
 )
 
 // ApplyFlags reads flags of docker run into the Spec, up to the first argument that is none, and returns the rest: image and command.
 // -e NAME takes the value of this process. Do not use the Spec after an error.
 func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
-	flags, rest, err := dockerflags.Container.Split(args)
-	if err != nil {
+	f := NewFlags()
+	f.SetInterspersed(false)
+	var env []string
+	s.Flags(f, &env)
+	if err := f.Parse(args); err != nil {
 		return nil, fmt.Errorf("cannot use the flags of docker run: %w", err)
 	}
-	return rest, s.Set(flags)
-}
-
-// Set is [Spec.ApplyFlags] of flags that were read already. A flag that it doesn't know is an error.
-func (s *Spec) Set(flags []dockerflags.Flag) error {
-	for _, f := range flags {
-		field, known := containerFlags[f.Name]
-		if !known {
-			return fmt.Errorf("cannot use --%s: it is no flag of docker run that a sandbox knows", f.Name)
-		}
-		if err := setField(field(s), f.Value); err != nil {
-			return fmt.Errorf("cannot use --%s=%s: %w", f.Name, f.Value, err)
+	for _, e := range env {
+		if value, set := os.LookupEnv(e); set && !strings.Contains(e, "=") {
+			s.Env = append(s.Env, e+"="+value)
+		} else if strings.Contains(e, "=") {
+			s.Env = append(s.Env, e)
 		}
 	}
-	return nil
+	return f.Args(), nil
 }
 
-// FlagNames are the long names of the flags that [Spec.ApplyFlags] knows, sorted.
-func FlagNames() []string {
-	return slices.Sorted(maps.Keys(containerFlags))
+// NewFlags returns an empty set of flags, which are read as the docker command reads them. It prints nothing by itself.
+func NewFlags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("docker", pflag.ContinueOnError)
+	f.Usage = func() {}
+	return f
 }
 
-// byteSize is a number of bytes as docker reads it: 512m, 1g, 10485760b.
-type byteSize int64
-
-// containerFlags are the flags of docker run by their long names, each with the field that it sets, or the function that does.
-var containerFlags = map[string]func(*Spec) any{
-	"name":         func(s *Spec) any { return &s.Name },
-	"user":         func(s *Spec) any { return &s.User },
-	"workdir":      func(s *Spec) any { return &s.Dir },
-	"hostname":     func(s *Spec) any { return &s.Hostname },
-	"network":      func(s *Spec) any { return &s.Network },
-	"net":          func(s *Spec) any { return &s.Network },
-	"pid":          func(s *Spec) any { return &s.PIDMode },
-	"ipc":          func(s *Spec) any { return &s.IPCMode },
-	"uts":          func(s *Spec) any { return &s.UTSMode },
-	"userns":       func(s *Spec) any { return &s.UserNS },
-	"cgroupns":     func(s *Spec) any { return &s.CgroupNS },
-	"runtime":      func(s *Spec) any { return &s.Runtime },
-	"restart":      func(s *Spec) any { return &s.Restart },
-	"init":         func(s *Spec) any { return &s.Init },
-	"privileged":   func(s *Spec) any { return &s.Privileged },
-	"read-only":    func(s *Spec) any { return &s.ReadOnly },
-	"cap-drop":     func(s *Spec) any { return &s.CapDrop },
-	"cap-add":      func(s *Spec) any { return &s.CapAdd },
-	"security-opt": func(s *Spec) any { return &s.SecurityOpt },
-	"device":       func(s *Spec) any { return &s.Devices },
-	"group-add":    func(s *Spec) any { return &s.Groups },
-	"dns":          func(s *Spec) any { return &s.DNS },
-	"add-host":     func(s *Spec) any { return &s.Hosts },
-	"publish":      func(s *Spec) any { return &s.Ports },
-	"memory":       func(s *Spec) any { return (*byteSize)(&s.Memory) },
-	"shm-size":     func(s *Spec) any { return (*byteSize)(&s.ShmSize) },
-	"pids-limit":   func(s *Spec) any { return &s.PidsLimit },
-	"cpus":         func(s *Spec) any { return &s.CPUs },
-	"label":        func(s *Spec) any { return &s.Labels },
-	"storage-opt":  func(s *Spec) any { return &s.Storage },
-	"ulimit":       func(s *Spec) any { return &s.Ulimits },
-	"env":          func(s *Spec) any { return s.setEnv },
-	"entrypoint":   func(s *Spec) any { return s.setEntrypoint },
-	"tmpfs":        func(s *Spec) any { return s.mounts(parseTmpfs) },
-	"volume":       func(s *Spec) any { return s.mounts(parseAgentVolume) },
-	"mount":        func(s *Spec) any { return s.mounts(parseMount) },
+// Flags defines the flags of docker run that a sandbox knows. Each sets its field, but -e, which adds to env as it is given.
+func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
+	f.StringVar(&s.Name, "name", s.Name, "")
+	f.StringVarP(&s.User, "user", "u", s.User, "")
+	f.StringVarP(&s.Dir, "workdir", "w", s.Dir, "")
+	f.StringVarP(&s.Hostname, "hostname", "h", s.Hostname, "")
+	f.StringVar(&s.Network, "network", s.Network, "")
+	f.StringVar(&s.Network, "net", s.Network, "")
+	f.StringVar(&s.PIDMode, "pid", s.PIDMode, "")
+	f.StringVar(&s.IPCMode, "ipc", s.IPCMode, "")
+	f.StringVar(&s.UTSMode, "uts", s.UTSMode, "")
+	f.StringVar(&s.UserNS, "userns", s.UserNS, "")
+	f.StringVar(&s.CgroupNS, "cgroupns", s.CgroupNS, "")
+	f.StringVar(&s.Runtime, "runtime", s.Runtime, "")
+	f.StringVar(&s.Restart, "restart", s.Restart, "")
+	f.BoolVar(&s.Init, "init", s.Init, "")
+	f.BoolVar(&s.Privileged, "privileged", s.Privileged, "")
+	f.BoolVar(&s.ReadOnly, "read-only", s.ReadOnly, "")
+	f.Int64Var(&s.PidsLimit, "pids-limit", s.PidsLimit, "")
+	f.Func("cap-drop", "", into(&s.CapDrop))
+	f.Func("cap-add", "", into(&s.CapAdd))
+	f.Func("security-opt", "", into(&s.SecurityOpt))
+	f.Func("device", "", into(&s.Devices))
+	f.Func("group-add", "", into(&s.Groups))
+	f.Func("dns", "", into(&s.DNS))
+	f.Func("add-host", "", into(&s.Hosts))
+	f.FuncP("publish", "p", "", into(&s.Ports))
+	f.FuncP("env", "e", "", into(env))
+	f.FuncP("memory", "m", "", size(&s.Memory))
+	f.Func("shm-size", "", size(&s.ShmSize))
+	f.FuncP("label", "l", "", pair(&s.Labels))
+	f.Func("storage-opt", "", pair(&s.Storage))
+	f.Func("ulimit", "", pair(&s.Ulimits))
+	f.Func("tmpfs", "", s.mounts(parseTmpfs))
+	f.FuncP("volume", "v", "", s.mounts(parseAgentVolume))
+	f.Func("mount", "", s.mounts(parseMount))
+	f.Func("entrypoint", "", func(v string) error {
+		s.Entrypoint = []string{v}
+		return nil
+	})
+	f.Func("cpus", "", func(v string) (err error) {
+		if s.CPUs, err = strconv.ParseFloat(v, 64); err == nil && (math.IsNaN(s.CPUs) || math.IsInf(s.CPUs, 0)) {
+			err = errors.New("it must be a number")
+		}
+		return err
+	})
 }
 
-// setField sets a field as one flag does.
-func setField(field any, v string) (err error) {
-	switch f := field.(type) {
-	case *string:
-		*f = v
-	case *[]string:
-		*f = append(*f, v)
-	case *bool:
-		if *f, err = strconv.ParseBool(v); err != nil {
-			return errors.New("it must be true or false")
+// into adds what a flag says to a list.
+func into(list *[]string) func(string) error {
+	return func(v string) error {
+		*list = append(*list, v)
+		return nil
+	}
+}
+
+// size reads a number of bytes as docker does: 512m, 1g, 10485760b.
+func size(to *int64) func(string) error {
+	return func(v string) (err error) {
+		if *to, err = bytesOf(v); err != nil || *to < 0 {
+			err = errors.New("it must be a size such as 512m")
 		}
-	case *int64:
-		if *f, err = strconv.ParseInt(v, 10, 64); err != nil {
-			return errors.New("it must be a number")
-		}
-	case *float64:
-		if *f, err = strconv.ParseFloat(v, 64); err != nil || math.IsNaN(*f) || math.IsInf(*f, 0) {
-			return errors.New("it must be a number")
-		}
-	case *byteSize:
-		n, err := bytesOf(v)
-		if err != nil || n < 0 {
-			return errors.New("it must be a size such as 512m")
-		}
-		*f = byteSize(n)
-	case *map[string]string:
+		return err
+	}
+}
+
+// pair reads NAME=VALUE.
+func pair(to *map[string]string) func(string) error {
+	return func(v string) error {
 		name, value, _ := strings.Cut(v, "=")
 		if name == "" {
 			return errors.New("it must be NAME=VALUE")
 		}
-		if *f == nil {
-			*f = make(map[string]string)
+		if *to == nil {
+			*to = make(map[string]string)
 		}
-		(*f)[name] = value
-	case func(string) error:
-		return f(v)
+		(*to)[name] = value
+		return nil
 	}
-	return nil
 }
 
-func (s *Spec) setEnv(v string) error {
-	if !strings.Contains(v, "=") {
-		value, set := os.LookupEnv(v)
-		if !set {
-			return nil
-		}
-		v += "=" + value
-	}
-	s.Env = append(s.Env, v)
-	return nil
-}
-
-func (s *Spec) setEntrypoint(v string) error {
-	s.Entrypoint = []string{v}
-	return nil
-}
-
-// mounts adds a mount that is written in one of docker's ways. One that is wrong in part is added too: see [FlagLeadsOut].
+// mounts adds a mount that is written in one of docker's ways. One that is wrong in part is added too, for [Spec.LeadsOut].
 func (s *Spec) mounts(parse func(string) (Mount, error)) func(string) error {
 	return func(v string) error {
 		m, err := parse(v)
@@ -285,26 +263,4 @@ func (s *Spec) LeadsOut(permitted ...string) (what, word string) {
 		}
 	}
 	return what, word
-}
-
-// unsaid are the flags that no Spec has, and that lead out of a sandbox all the same, with the word that permits each.
-var unsaid = map[string]string{
-	"device-cgroup-rule": AllowPrivileged, "gpus": AllowPrivileged, "cgroup-parent": AllowHost, "volumes-from": AllowHost, "oom-score-adj": AllowHost,
-	"use-api-socket": AllowSocket,
-}
-
-// FlagLeadsOut is [Spec.LeadsOut] of one flag of docker run, by its long name, whether a Spec has it or not.
-func FlagLeadsOut(name, value string, permitted ...string) (what, word string) {
-	if word, is := unsaid[name]; is {
-		if slices.Contains(permitted, word) {
-			return "", ""
-		}
-		return "--" + name + "=" + value, word
-	}
-	if name == "label" && strings.HasPrefix(value, "hinit-") {
-		return "the label " + value, ""
-	}
-	s := new(Spec)
-	_ = s.Set([]dockerflags.Flag{{Name: name, Value: value}}) // one that is wrong in part is looked at too
-	return s.LeadsOut(permitted...)
 }

@@ -2,20 +2,22 @@ package dockercli
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"hinit/sandbox"
-	"hinit/sandbox/dockerflags"
 )
 
 // Call is one command line that the personality answers. The fields that its command doesn't have are zero.
 type Call struct {
 	command command
-	flags   []dockerflags.Flag
+	given   given
 
 	Words []string // containers or an image, and what is to run there
-	Names []string // of variables whose value is the caller's
+	Env   []string // NAME=value, or NAME for the caller's value
 	Stdin bool     // it reads the caller's standard input
 
 	// Of docker ps. State: the second column, after a tab. Full: whole ids. A label of the value "" need only be there.
@@ -23,29 +25,36 @@ type Call struct {
 	Labels           map[string]string
 	Status           []sandbox.State
 
-	Spec  sandbox.Spec // of docker run and docker create
-	Env   []string     // of docker exec: NAME=value, or NAME for the caller's value
+	Spec  sandbox.Spec // of docker run and docker create, without variables
 	Grace int          // of docker stop, in seconds
 	Force bool         // of docker rm
 }
 
-// last is the value of a flag, the last one if it was given several times.
-func (c *Call) last(name string) (value string) {
-	for _, f := range c.flags {
-		if f.Name == name {
-			value = f.Value
-		}
-	}
-	return value
+// given are flags that say how a call is to be read.
+type given struct {
+	detach, quiet bool
+	format        string
+	filters       []string
+	beyond        map[string]string // what no Spec has, and leads out of a sandbox all the same, with the word that permits it
 }
 
-func (c *Call) on(name string) bool { return c.last(name) == "true" }
+// Names are the variables whose value is the caller's.
+func (c *Call) Names() (names []string) {
+	for _, e := range c.Env {
+		if !strings.Contains(e, "=") {
+			names = append(names, e)
+		}
+	}
+	return names
+}
+
+func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.given.format, "format", "f", "", "") }
 
 // only returns a reader that refuses every output format but one.
 func only(want string) func(*Call) error {
 	return func(c *Call) error {
-		if got := c.last("format"); got != want {
-			return &OtherError{Reason: "the format " + strconv.Quote(got) + " of docker " + c.command.name}
+		if c.given.format != want {
+			return &OtherError{Reason: "the format " + strconv.Quote(c.given.format) + " of docker " + c.command.name}
 		}
 		return nil
 	}
@@ -58,25 +67,25 @@ func (c *Call) imageInspect() error {
 	return only("{{json .Config.Entrypoint}}")(c)
 }
 
-func (c *Call) remove() error {
-	c.Force = c.on("force")
-	return nil
+func (c *Call) psFlags(f *pflag.FlagSet) {
+	f.BoolVarP(&c.All, "all", "a", false, "")
+	f.BoolVarP(&c.given.quiet, "quiet", "q", false, "")
+	f.BoolVar(&c.Full, "no-trunc", false, "")
+	f.StringVar(&c.given.format, "format", "", "")
+	f.StringArrayVarP(&c.given.filters, "filter", "f", nil, "")
 }
 
 func (c *Call) ps() error {
-	c.All, c.Full, c.Labels = c.on("all"), c.on("no-trunc"), map[string]string{}
-	switch format := strings.ReplaceAll(c.last("format"), `\t`, "\t"); {
+	c.Labels = map[string]string{}
+	switch format := strings.ReplaceAll(c.given.format, `\t`, "\t"); {
 	case format == "{{.ID}}\t{{.State}}":
 		c.State = true
-	case format == "{{.ID}}", format == "" && c.on("quiet"):
+	case format == "{{.ID}}", format == "" && c.given.quiet:
 	default:
 		return &OtherError{Reason: "the format " + strconv.Quote(format) + " of docker ps"}
 	}
-	for _, f := range c.flags {
-		if f.Name != "filter" {
-			continue
-		}
-		key, value, _ := strings.Cut(f.Value, "=")
+	for _, filter := range c.given.filters {
+		key, value, _ := strings.Cut(filter, "=")
 		switch key {
 		case "label":
 			name, is, _ := strings.Cut(value, "=")
@@ -84,56 +93,91 @@ func (c *Call) ps() error {
 		case "status":
 			c.Status = append(c.Status, sandbox.State(value))
 		default:
-			return &OtherError{Reason: "the filter " + strconv.Quote(f.Value) + " of docker ps"}
+			return &OtherError{Reason: "the filter " + strconv.Quote(filter) + " of docker ps"}
 		}
 	}
 	return nil
 }
 
-func (c *Call) exec() error {
-	c.Stdin = c.on("interactive")
-	for _, f := range c.flags {
-		if f.Name != "env" {
-			continue
-		}
-		c.Env = append(c.Env, f.Value)
-		if !strings.Contains(f.Value, "=") {
-			c.Names = append(c.Names, f.Value)
-		}
-	}
-	return nil
+func (c *Call) execFlags(f *pflag.FlagSet) {
+	f.BoolVarP(&c.Stdin, "interactive", "i", false, "")
+	f.StringArrayVarP(&c.Env, "env", "e", nil, "")
+	f.BoolVar(&c.Spec.Privileged, "privileged", false, "")
+	unanswered(f, "d/detach t/tty privileged", "u/user w/workdir")
 }
 
-func (c *Call) stop() error {
-	c.Grace = 10
-	for _, f := range c.flags {
-		n, err := strconv.Atoi(f.Value)
-		if err != nil {
-			return &UsageError{c.command, `invalid argument "` + f.Value + `" for "-t, --timeout" flag: strconv.ParseInt: parsing "` + f.Value + `": invalid syntax`, exitDaemon}
-		}
-		c.Grace = n
-	}
-	return nil
+func (c *Call) stopFlags(f *pflag.FlagSet) {
+	f.IntVarP(&c.Grace, "timeout", "t", 10, "")
+	f.IntVar(&c.Grace, "time", 10, "")
 }
 
-// run reads what a container is to be made from. The flags keep their order, so that the last one wins where docker lets it.
+func (c *Call) removeFlags(f *pflag.FlagSet) {
+	f.BoolVarP(&c.Force, "force", "f", false, "")
+	f.BoolP("volumes", "v", false, "")
+}
+
+func (c *Call) runFlags(f *pflag.FlagSet) {
+	f.BoolVarP(&c.given.detach, "detach", "d", false, "")
+	c.createFlags(f)
+}
+
+func (c *Call) createFlags(f *pflag.FlagSet) {
+	c.Spec.Flags(f, &c.Env)
+	unanswered(f, "disable-content-trust i/interactive no-healthcheck oom-kill-disable P/publish-all q/quiet rm sig-proxy t/tty", "a/attach c/cpu-shares")
+	c.given.beyond = map[string]string{}
+	for name, word := range map[string]string{
+		"device-cgroup-rule": sandbox.AllowPrivileged, "gpus": sandbox.AllowPrivileged, "cgroup-parent": sandbox.AllowHost, "volumes-from": sandbox.AllowHost,
+		"oom-score-adj": sandbox.AllowHost, "use-api-socket": sandbox.AllowSocket,
+	} {
+		f.Func(name, "", func(value string) error {
+			c.given.beyond["--"+name+"="+value] = word
+			return nil
+		})
+		f.Lookup(name).Hidden = true
+	}
+	f.Lookup("use-api-socket").NoOptDefVal = "true"
+}
+
+// unanswered defines flags of the docker command that the personality does not answer, by their short and long names: those without a value,
+// and those with one. Others without a short name need not be known to find the rest of a line.
+func unanswered(f *pflag.FlagSet, bools, values string) {
+	for _, name := range strings.Fields(bools + " " + values) {
+		short, long, has := strings.Cut(name, "/")
+		if !has {
+			short, long = "", name
+		}
+		if f.Lookup(long) == nil {
+			f.StringP(long, short, "", "")
+		}
+		if f.Lookup(long).Hidden = true; slices.Contains(strings.Fields(bools), name) {
+			f.Lookup(long).NoOptDefVal = "true"
+		}
+	}
+}
+
+// leadsOut says what of a call gives more than a sandbox, and which word permits it; see [sandbox.Spec.LeadsOut].
+func (c *Call) leadsOut(allow []string) (what, word string) {
+	for what, word := range c.given.beyond {
+		if !slices.Contains(allow, word) {
+			return what, word
+		}
+	}
+	for name := range c.Spec.Labels {
+		if strings.HasPrefix(name, "hinit-") {
+			return "the label " + name, ""
+		}
+	}
+	return c.Spec.LeadsOut(allow...)
+}
+
 func (c *Call) run() error {
-	if c.command.name == "run" && !c.on("detach") {
+	if !c.given.detach {
 		return &OtherError{Reason: "docker run without --detach"}
 	}
-	var flags []dockerflags.Flag
-	for _, f := range c.flags {
-		switch {
-		case f.Name == "detach":
-		case f.Name == "env" && !strings.Contains(f.Value, "="):
-			c.Names = append(c.Names, f.Value)
-		default:
-			flags = append(flags, f)
-		}
-	}
-	if err := c.Spec.Set(flags); err != nil {
-		return &OtherError{Reason: err.Error() + ", and so docker " + c.command.name + " with it"}
-	}
+	return c.create()
+}
+
+func (c *Call) create() error {
 	c.Spec.Image, c.Spec.Cmd = c.Words[0], c.Words[1:]
 	return nil
 }

@@ -14,10 +14,9 @@ import (
 // has made since, if there is one. A caller that did not look wants a container of its own.
 func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
-	for _, name := range c.Names {
-		if value, has := from.Env[name]; has {
-			spec.Env = append(spec.Env, name+"="+value)
-		}
+	env := sandbox.Environment(c.Env, from.Env)
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		spec.Env = append(spec.Env, name+"="+env[name])
 	}
 	var seen probe
 	key := agentLabels(spec.Labels)

@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		{[]string{"ps", "-aq", "--format", `{{.ID}}\t{{.State}}`}, Call{All: true, State: true, Labels: map[string]string{}}},
 		{[]string{"start", "abc"}, Call{Words: []string{"abc"}}},
 		{[]string{"exec", "abc", "bash", "-c", "ls -l"}, Call{Words: []string{"abc", "bash", "-c", "ls -l"}}},
-		{[]string{"exec", "-i", "-e", "A=b", "-eC", "abc", "bash", "-l", "-c", "x"}, Call{Words: []string{"abc", "bash", "-l", "-c", "x"}, Env: []string{"A=b", "C"}, Names: []string{"C"}, Stdin: true}},
+		{[]string{"exec", "-i", "-e", "A=b", "-eC", "abc", "bash", "-l", "-c", "x"}, Call{Words: []string{"abc", "bash", "-l", "-c", "x"}, Env: []string{"A=b", "C"}, Stdin: true}},
 		{[]string{"inspect", "--format", "{{.State.FinishedAt}}", "abc"}, Call{Words: []string{"abc"}}},
 		{[]string{"create", "--storage-opt", "size=1m", "hello-world"}, Call{Words: []string{"hello-world"}, Spec: sandbox.Spec{Image: "hello-world", Cmd: []string{}, Storage: map[string]string{"size": "1m"}}}},
 		{[]string{"stop", "-t", "10", "abc"}, Call{Words: []string{"abc"}, Grace: 10}},
@@ -41,10 +41,10 @@ func TestParse(t *testing.T) {
 			append(strings.Fields("run -d --init --name hermes-0123abcd --label hermes-agent=1 -w /root --cap-drop ALL --cap-add CHOWN --security-opt no-new-privileges "+
 				"--pids-limit 256 --tmpfs /tmp:rw,nosuid,size=512m --cpus 1 --memory 5120m -v /h/sandboxes/docker/default/home:/root -e A=1 -e SECRET --network=none"),
 				"an/image:tag", "sleep", "infinity"),
-			Call{Words: []string{"an/image:tag", "sleep", "infinity"}, Names: []string{"SECRET"}, Spec: sandbox.Spec{
+			Call{Words: []string{"an/image:tag", "sleep", "infinity"}, Env: []string{"A=1", "SECRET"}, Spec: sandbox.Spec{
 				Name: "hermes-0123abcd", Image: "an/image:tag", Cmd: []string{"sleep", "infinity"}, Labels: map[string]string{"hermes-agent": "1"},
 				Init: true, Dir: "/root", CapDrop: []string{"ALL"}, CapAdd: []string{"CHOWN"}, SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
-				CPUs: 1, Memory: 5120 << 20, Network: "none", Env: []string{"A=1"},
+				CPUs: 1, Memory: 5120 << 20, Network: "none",
 				Mounts: []sandbox.Mount{
 					{Type: "tmpfs", Target: "/tmp", Options: "rw,nosuid,size=512m"},
 					{Type: "bind", Source: "/h/sandboxes/docker/default/home", Target: "/root", CreateHostParent: true},
@@ -60,7 +60,7 @@ func TestParse(t *testing.T) {
 		if got.command.name != strings.TrimSpace(c.args[0]+map[string]string{"image": " inspect"}[c.args[0]]) {
 			t.Errorf("%q is docker %s", c.args, got.command.name)
 		}
-		got.command, got.flags = command{}, nil
+		got.command, got.given = command{}, given{}
 		if !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%q:\n got %+v\nwant %+v", c.args, *got, c.want)
 		}
