@@ -39,7 +39,14 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 			spec.Name = newName()
 		}
 		c.Name = spec.Name
-		if c.ID, err = s.m.create(ctx, &spec); !errors.Is(err, errTaken) {
+		c.ID, err = s.m.create(ctx, &spec)
+		if plan.Storage["size"] != "" && err != nil && strings.Contains(err.Error(), "storage-opt") {
+			s.m.opts.warn(noDiskLimit)
+			delete(plan.Storage, "size")
+			err = nil
+			continue
+		}
+		if !errors.Is(err, errTaken) {
 			break
 		}
 		if !pause.For(ctx, 50*time.Millisecond) {
@@ -138,15 +145,7 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 	if caller.Err() != nil {
 		return "", context.Cause(caller)
 	}
-	defer context.AfterFunc(caller, func() {
-		late := time.NewTimer(undoTime)
-		defer late.Stop()
-		select {
-		case <-late.C:
-			cancel()
-		case <-ctx.Done():
-		}
-	})()
+	defer context.AfterFunc(caller, func() { time.AfterFunc(undoTime, cancel) })()
 	if spec.Labels == nil {
 		spec.Labels = make(map[string]string)
 	}

@@ -332,16 +332,13 @@ func (d *docker) remove(ctx context.Context, id string) error {
 func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
 	what := "run a command in the container " + short(id)
 	options := container.ExecOptions{
-		AttachStdin: spec.Stdin, AttachStdout: !spec.Detach, AttachStderr: !spec.Detach, Env: spec.Env, Cmd: spec.Argv, User: spec.User,
+		AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Env: spec.Env, Cmd: spec.Argv, User: spec.User,
 	}
 	begin := ctx
 	defer limit(&begin, answerTime)()
 	made, err := d.c.ContainerExecCreate(begin, id, options)
 	if err != nil {
 		return nil, engineError(what, err)
-	}
-	if spec.Detach {
-		return nil, engineError(what, d.c.ContainerExecStart(ctx, made.ID, container.ExecStartOptions{Detach: true}))
 	}
 	stream, err := d.c.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{})
 	if err != nil {

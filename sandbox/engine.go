@@ -32,7 +32,7 @@ type Engine interface {
 	// Remove kills the container if it runs and removes it with its anonymous volumes. One that is gone is no error.
 	Remove(ctx context.Context, id string) error
 
-	// Exec runs a command in a running container. A detached one has no streams, and a nil Attachment.
+	// Exec runs a command in a running container.
 	Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error)
 	// CopyIn unpacks a tar archive below a directory of the container, and CopyOut packs a path. Neither sees what is mounted
 	// inside the container only, such as a tmpfs.
@@ -186,11 +186,10 @@ type Spec struct {
 
 // ExecSpec is a command that the engine is to run in a container.
 type ExecSpec struct {
-	Argv   []string
-	User   string // "" is the container's
-	Env    []string
-	Stdin  bool
-	Detach bool
+	Argv  []string
+	User  string // "" is the container's
+	Env   []string
+	Stdin bool
 }
 
 // Size is the size of a terminal.

@@ -334,7 +334,6 @@ func fakeOptions(t *testing.T) Options {
 	if o.Helper, err = os.Executable(); err != nil {
 		t.Fatal(err)
 	}
-	o.Getenv = func(string) (string, bool) { return "", false }
 	return o
 }
 

@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"hinit/internal/pause"
@@ -30,7 +30,6 @@ type link struct {
 	mode, reason string
 	id           string // of the container
 	c            *mux.Client
-	greeted      atomic.Bool // it was made for a command that has not begun yet
 }
 
 // alive reports whether the link can be used.
@@ -44,9 +43,6 @@ func (l *link) close() {
 
 // signTime is how long the program inside may take to give a sign before the engine is asked what its container is in.
 const signTime = 250 * time.Millisecond
-
-// justHeard is how long the hello of a new link is as good as a sign.
-const justHeard = 20 * time.Millisecond
 
 // ready returns a link that works, before each command. A link whose other side answers is used; else the engine reports the
 // state of the container. A running container is connected to. A paused one is an error, and so is an adopted one that does not
@@ -94,7 +90,7 @@ func (s *Sandbox) current() (*link, error) {
 
 // works reports whether a link can be used, and the error of a paused container.
 func (s *Sandbox) works(ctx context.Context, l *link) (bool, error) {
-	if !l.alive() || l.greeted.Swap(false) && l.c.Heard() < justHeard || l.c.Answers(signTime) {
+	if !l.alive() || l.c.Answers(signTime) {
 		return l.alive(), nil
 	}
 	switch now := s.m.state(ctx, l.id); {
@@ -211,27 +207,20 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	if m.helper == nil {
 		return nil, fmt.Errorf("cannot run commands in the container %s: %s", short(c.ID), m.why)
 	}
-	var reasons []error
+	reason := "the program inside is not mounted there: the container was made by something else, or the engine can't see this volume"
 	own := c.Labels[LabelVolume] == m.store.id // else its socket is below another directory, and nothing would ever listen here
 	if own && slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir }) {
 		l, err := m.direct(ctx, c)
-		if l != nil || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil {
 			return l, err
 		}
-		if errors.Is(err, ErrGone) {
-			return nil, fmt.Errorf("%w: %w", errEnding, err)
-		}
-		reasons = append(reasons, err)
+		reason = err.Error()
+	}
+	if m.opts.Apart {
+		reason = ""
 	}
 	client, err := m.attached(ctx, c)
 	if err == nil {
-		reason := "the program inside is not mounted there: the container was made by something else, or the engine can't see this volume"
-		if m.opts.Apart {
-			reason = ""
-		}
-		if len(reasons) > 0 {
-			reason = errors.Join(reasons...).Error()
-		}
 		return &link{mode: ExecAttached, reason: reason, id: c.ID, c: client}, nil
 	}
 	switch {
@@ -253,42 +242,33 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", short(c.ID), errors.Join(append(reasons, err)...))
+	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", short(c.ID), err)
 }
 
 // listenTime is how long the program inside may take until it listens.
 const listenTime = 5 * time.Second
 
-// direct starts the program inside from its mount and connects to its socket.
+// direct starts the program inside from its mount and connects to its socket. A relay without an input ends when the program listens.
 func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
 		return l, nil
 	}
-	_, err := m.engine.Exec(ctx, c.ID, ExecSpec{
-		Argv: []string{mux.ToolsDir + "/" + helperName, "serve", c.ID}, Env: []string{mux.TokenVar + "=" + m.store.known(c.Name).Token}, Detach: true,
+	ctx, cancel := context.WithTimeout(ctx, listenTime)
+	defer cancel()
+	relay, err := m.engine.Exec(ctx, c.ID, ExecSpec{
+		Argv: []string{mux.ToolsDir + "/" + helperName, "attach", c.ID}, Env: []string{mux.TokenVar + "=" + m.store.known(c.Name).Token},
 	})
 	if err != nil {
 		return nil, err
 	}
 	crash("helper")
-	limit, ask := time.Now().Add(listenTime), time.Now().Add(200*time.Millisecond)
-	for wait := 500 * time.Microsecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
-		if time.Now().After(ask) {
-			ask = time.Now().Add(200 * time.Millisecond)
-			if now := m.state(ctx, c.ID); now.State != Running && now.State != "" {
-				return nil, fmt.Errorf("%s: %w", describeState(now), ErrGone)
-			}
-		}
-		if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
-			return l, nil
-		}
-		if time.Now().After(limit) {
-			return nil, errors.New("the socket that the container shares with this machine can't be reached")
-		}
-		if !pause.For(ctx, wait) {
-			return nil, context.Cause(ctx)
-		}
+	defer context.AfterFunc(ctx, func() { _ = relay.Close() })()
+	_, _ = io.Copy(io.Discard, relay)
+	_ = relay.Close()
+	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
+		return l, nil
 	}
+	return nil, fmt.Errorf("the socket that the container shares with this machine can't be reached %s", relay.Said())
 }
 
 // attached connects by an exec of the engine. Where the program inside isn't mounted it is copied into the container.

@@ -29,9 +29,6 @@ type Manager struct {
 	swept    bool
 	noMounts bool // the engine can't see the volume's paths
 	closed   bool
-
-	probing sync.Mutex
-	disk    *bool // the engine can limit disks; nil until the first question
 }
 
 // NewManager returns a manager. It makes the volume's state directory; it does not ask the engine anything yet. The manager closes the engine.
@@ -143,9 +140,6 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 			return nil, err
 		}
 	}
-	if l != nil {
-		l.greeted.Store(true)
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -192,37 +186,12 @@ func (m *Manager) Prepare(ctx context.Context, spec Spec) (id string, err error)
 
 // Spec returns what Open would create. It makes the directories of the host that would be mounted.
 func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
-	on := thisMachine(m.opts.warn)
-	on.ownInit = ownInit(ctx, m.engine, m.opts.Image)
+	limitsDisk := false
 	if m.opts.DiskMB > 0 {
-		on.disk = m.limitsDisk(ctx)
+		info, err := m.engine.Info(ctx)
+		limitsDisk = err == nil && info.Driver == "overlay2"
 	}
-	return buildSpec(m.opts, m.fill(key), on)
-}
-
-// limitsDisk reports whether the engine can limit the size of a container's file system. It tries once.
-func (m *Manager) limitsDisk(ctx context.Context) bool {
-	m.probing.Lock()
-	defer m.probing.Unlock()
-	if m.disk != nil {
-		return *m.disk
-	}
-	info, err := m.engine.Info(ctx)
-	if err != nil {
-		return false // not remembered: the engine did not answer
-	}
-	can := false
-	if info.Driver == "overlay2" {
-		id, err := m.engine.Create(ctx, Spec{Image: m.opts.Image, Storage: map[string]string{"size": "1m"}, Cmd: []string{"true"}})
-		if can = err == nil; can {
-			_ = m.engine.Remove(context.WithoutCancel(ctx), id)
-		}
-		if errors.Is(err, ErrNoImage) {
-			return false // not remembered either
-		}
-	}
-	m.disk = &can
-	return can
+	return buildSpec(m.opts, m.fill(key), ownInit(ctx, m.engine, m.opts.Image), limitsDisk)
 }
 
 // ofAnotherVolume reports whether a container belongs to another volume.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,7 +23,6 @@ type Options struct {
 	Image      string
 	ForwardEnv []string          // names whose values come from this process, or from Dotenv where it has none
 	Env        map[string]string // literal, on the container; everybody who may inspect it sees them
-	Pass       []string          // further names; names of providers' credentials are left out
 	Volumes    []string          // host:container[:ro]
 	ExtraArgs  []string          // flags of docker run, after all others
 
@@ -61,8 +59,7 @@ type Options struct {
 	// Used is told when a command begins (+1) and ends (-1) in the container of an id. It must not block; nil is none.
 	Used func(id string, n int)
 
-	Getenv func(string) (string, bool) // for forwarded names; nil is os.LookupEnv
-	Warn   func(string)                // is told what people should know; must not block; nil drops it
+	Warn func(string) // is told what people should know; must not block; nil drops it
 }
 
 // DefaultOptions returns what holds where nothing is said.
@@ -168,46 +165,42 @@ func (e *env) yes(name string, def bool) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
-func (e *env) number(name string, def float64) float64 {
+// read reads a variable that has a kind of its own.
+func read[T any](e *env, name, want string, def T, parse func(string) (T, bool)) T {
 	text, set := e.get(name)
 	if !set {
 		return def
 	}
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(n) || math.IsInf(n, 0) || n < 0 || n > 1e6 {
-		e.wrong(name, text, "a number of processors such as 1 or 0.5, 0 for no limit")
-		return def
-	}
-	return n
-}
-
-func (e *env) whole(name string, def int64, want string) int64 {
-	text, set := e.get(name)
-	if !set {
-		return def
-	}
-	n, err := strconv.ParseInt(text, 10, 32)
-	if err != nil || n < 0 {
-		e.wrong(name, text, want)
-		return def
-	}
-	return n
-}
-
-// decode reads a variable that holds JSON.
-func (e *env) decode(name, want string, def any) any {
-	text, set := e.get(name)
-	if !set {
-		return def
-	}
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	var value any
-	if err := d.Decode(&value); err != nil || d.More() {
+	value, ok := parse(text)
+	if !ok {
 		e.wrong(name, text, want)
 		return def
 	}
 	return value
+}
+
+func (e *env) number(name string, def float64) float64 {
+	return read(e, name, "a number of processors such as 1 or 0.5, 0 for no limit", def, func(text string) (float64, bool) {
+		n, err := strconv.ParseFloat(text, 64)
+		return n, err == nil && n >= 0 && n <= 1e6 // no NaN
+	})
+}
+
+func (e *env) whole(name string, def int64, want string) int64 {
+	return read(e, name, want, def, func(text string) (int64, bool) {
+		n, err := strconv.ParseInt(text, 10, 32)
+		return n, err == nil && n >= 0
+	})
+}
+
+// decode reads a variable that holds JSON.
+func (e *env) decode(name, want string, def any) any {
+	return read(e, name, want, def, func(text string) (value any, ok bool) {
+		d := json.NewDecoder(strings.NewReader(text))
+		d.UseNumber()
+		err := d.Decode(&value)
+		return value, err == nil && !d.More()
+	})
 }
 
 // texts reads strings, and drops what is none. ok is whether there is a list at all.

@@ -18,8 +18,8 @@ import (
 // TestRealExec is what a command sees and says.
 func TestRealExec(t *testing.T) {
 	_, s := real(t, func(o *Options) {
-		o.ForwardEnv, o.Env = []string{"SECRET"}, map[string]string{"SECRET": "literal", "PLAIN": "a b"}
-		o.Getenv = func(name string) (string, bool) { return map[string]string{"SECRET": "hunter2"}[name], true }
+		o.Env = map[string]string{"SECRET": "literal", "PLAIN": "a b"}
+		forwardSecret(t, o)
 	})
 	d, err := s.Describe(t.Context())
 	if err != nil || d.Exec != ExecDirect || d.State != Running || d.Clients != 1 {

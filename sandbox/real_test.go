@@ -143,6 +143,15 @@ func realOptions(t *testing.T) Options {
 	return o
 }
 
+// forwardSecret has the profile's SECRET forwarded.
+func forwardSecret(t *testing.T, o *Options) {
+	t.Helper()
+	o.Home, o.ForwardEnv = t.TempDir(), []string{"SECRET"}
+	if err := os.WriteFile(filepath.Join(o.Home, ".env"), []byte("SECRET=hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func realManager(t *testing.T, o Options) *Manager {
 	t.Helper()
 	e, err := Docker("")

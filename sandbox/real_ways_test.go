@@ -34,7 +34,7 @@ func TestRealWays(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			needEngine(t)
 			o := realOptions(t)
-			o.ForwardEnv, o.Getenv = []string{"SECRET"}, func(string) (string, bool) { return "hunter2", true }
+			forwardSecret(t, &o)
 			c.change(&o)
 			removeAfter(t, o)
 			m := realManager(t, o)

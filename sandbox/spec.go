@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 )
@@ -29,43 +28,25 @@ func ownInit(ctx context.Context, engine Engine, ref string) bool {
 	return image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(inits, image.Entrypoint[0])
 }
 
-// machine is what a Spec depends on besides the options.
-type machine struct {
-	ownInit bool
-	disk    bool // the engine can limit the size of a container's file system
-	goos    string
-	uid     int // -1 where there is none
-	gid     int
-	warn    func(string)
-}
-
-func thisMachine(warn func(string)) machine {
-	return machine{goos: runtime.GOOS, uid: os.Getuid(), gid: os.Getgid(), warn: warn}
-}
-
-// buildSpec returns the container of a key. It makes the host's directories that it mounts.
-func buildSpec(o Options, key Key, m machine) (Spec, error) {
+// buildSpec returns the container of a key. It makes the host's directories that it mounts. ownInit is whether the image brings its own
+// init, and limitsDisk whether the engine may be able to limit the size of a container's file system.
+func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s := Spec{
-		Name: newName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !m.ownInit,
+		Name: newName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !ownInit,
 		CapDrop: []string{"ALL"}, CapAdd: slices.Clone(Capabilities), SecurityOpt: []string{"no-new-privileges"}, PidsLimit: 256,
 		CPUs: o.CPUs, Memory: o.MemoryMB << 20, Network: o.Network, Runtime: o.Runtime,
 	}
-	switch {
-	case o.HostUser && m.uid >= 0:
-		s.User = fmt.Sprintf("%d:%d", m.uid, m.gid)
+	if o.HostUser {
+		s.User = fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid())
 		s.CapAdd = slices.DeleteFunc(s.CapAdd, func(c string) bool { return strings.HasPrefix(c, "SET") })
-	case o.HostUser:
-		m.warn("this platform does not expose POSIX uid/gid: commands run as the image's user")
 	}
-	if o.DiskMB > 0 && m.goos != "darwin" {
-		if m.disk {
-			s.Storage = map[string]string{"size": fmt.Sprintf("%dm", o.DiskMB)}
-		} else {
-			m.warn("the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)")
-		}
+	if o.DiskMB > 0 && limitsDisk {
+		s.Storage = map[string]string{"size": fmt.Sprintf("%dm", o.DiskMB)}
+	} else if o.DiskMB > 0 {
+		o.warn(noDiskLimit)
 	}
 	run := "rw,noexec,nosuid,size=64m"
-	if m.ownInit {
+	if ownInit {
 		run = "rw,exec,nosuid,size=64m" // s6 executes what it puts there
 	}
 	s.tmpfs("/tmp", "rw,exec,nosuid,size=512m")
@@ -74,7 +55,7 @@ func buildSpec(o Options, key Key, m machine) (Spec, error) {
 	if err := s.writable(o, key); err != nil {
 		return Spec{}, err
 	}
-	s.Mounts = append(s.Mounts, credentialMounts(o.Home, o.Credentials, m.warn)...)
+	s.Mounts = append(s.Mounts, credentialMounts(o.Home, o.Credentials, o.warn)...)
 	for _, name := range slices.Sorted(maps.Keys(o.Env)) {
 		s.Env = append(s.Env, name+"="+o.Env[name])
 	}
@@ -88,6 +69,9 @@ func buildSpec(o Options, key Key, m machine) (Spec, error) {
 	maps.Copy(s.Labels, Labels(key)) // no flag takes a container out of the sandboxes
 	return s, nil
 }
+
+// noDiskLimit is said of a container whose file system has no limit.
+const noDiskLimit = "the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)"
 
 func (s *Spec) tmpfs(target, options string) {
 	s.Mounts = append(s.Mounts, Mount{Type: "tmpfs", Target: target, Options: options})
@@ -197,11 +181,7 @@ func newName() string { return "hermes-" + randomHex(4) }
 // forwarded returns the values of the names that are forwarded: this process's, or the profile's where this one has none. A
 // variable that is empty everywhere is left out.
 func forwarded(o Options) map[string]string {
-	getenv := o.Getenv
-	if getenv == nil {
-		getenv = os.LookupEnv
-	}
-	if len(o.Pass)+len(o.ForwardEnv) == 0 {
+	if len(o.ForwardEnv) == 0 {
 		return nil // and so the service, which is root, reads nothing of its callers
 	}
 	dotenv, err := Dotenv(filepath.Join(o.Home, ".env"))
@@ -209,9 +189,8 @@ func forwarded(o Options) map[string]string {
 		o.warn(err.Error())
 	}
 	out := make(map[string]string)
-	for _, name := range slices.Concat(o.ForwardEnv, slices.DeleteFunc(slices.Clone(o.Pass), IsCredential)) {
-		value, _ := getenv(name)
-		if value = cmp.Or(value, dotenv[name]); value != "" {
+	for _, name := range o.ForwardEnv {
+		if value := cmp.Or(os.Getenv(name), dotenv[name]); value != "" {
 			out[name] = value
 		}
 	}
@@ -222,16 +201,6 @@ func (o *Options) warn(text string) {
 	if o.Warn != nil {
 		o.Warn(text)
 	}
-}
-
-// credentials are endings of names that hold what only the agent itself may have.
-var credentials = []string{"_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS", "_ACCESS_KEY"}
-
-// IsCredential reports whether a name is of a kind that providers and messengers use for credentials. Such a name is passed on only by
-// TERMINAL_DOCKER_FORWARD_ENV, in which an operator names it.
-func IsCredential(name string) bool {
-	ends := func(suffix string) bool { return strings.HasSuffix(strings.ToUpper(name), suffix) }
-	return strings.HasPrefix(name, "HERMES_") || slices.ContainsFunc(credentials, ends)
 }
 
 // The labels of a sandbox's container. The first three are the agent's own; only the exact values make a container a sandbox.

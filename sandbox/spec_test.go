@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,15 +12,15 @@ import (
 )
 
 // specOf builds the container of the default key.
-func specOf(t *testing.T, change func(*Options), m machine) (Spec, *warnings) {
+func specOf(t *testing.T, change func(*Options), ownInit, limitsDisk bool) (Spec, *warnings) {
 	t.Helper()
 	o := fakeOptions(t)
 	if change != nil {
 		change(&o)
 	}
 	var w warnings
-	m.warn = w.add
-	s, err := buildSpec(o, Key{}, m)
+	o.Warn = w.add
+	s, err := buildSpec(o, Key{}, ownInit, limitsDisk)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,14 +36,12 @@ func mountAt(s Spec, target string) (found []Mount) {
 	return found
 }
 
-var linux = machine{goos: "linux", uid: 1234, gid: 5678}
-
 // Rows of 19.2.
 func TestRunArguments(t *testing.T) {
 	cwd := t.TempDir()
 	mounted := func(o *Options) { o.MountCwd, o.HostCwd = true, cwd }
 	t.Run("hardening", func(t *testing.T) {
-		s, _ := specOf(t, nil, linux)
+		s, _ := specOf(t, nil, false, false)
 		tmpfs := map[string]string{"/tmp": "rw,exec,nosuid,size=512m", "/var/tmp": "rw,noexec,nosuid,size=256m", "/run": "rw,noexec,nosuid,size=64m"}
 		for target, options := range tmpfs {
 			if m := mountAt(s, target); len(m) != 1 || m[0].Options != options || m[0].Type != "tmpfs" {
@@ -55,32 +54,32 @@ func TestRunArguments(t *testing.T) {
 		}
 	})
 	t.Run("auto mount adds the volume, first of all", func(t *testing.T) {
-		s, _ := specOf(t, mounted, linux)
+		s, _ := specOf(t, mounted, false, false)
 		m := mountAt(s, "/workspace")
 		if len(m) != 1 || m[0].Source != cwd || slices.IndexFunc(s.Mounts, func(m Mount) bool { return m.Type == "bind" }) != slices.Index(s.Mounts, m[0]) {
 			t.Errorf("%+v", s.Mounts)
 		}
 	})
 	t.Run("auto mount is off by default", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.HostCwd = cwd }, linux)
+		s, _ := specOf(t, func(o *Options) { o.HostCwd = cwd }, false, false)
 		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source == cwd {
 			t.Errorf("%+v", m)
 		}
 	})
 	t.Run("auto mount is skipped when the workspace is mounted", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { mounted(o); o.Volumes = []string{"/src:/workspace"} }, linux)
+		s, _ := specOf(t, func(o *Options) { mounted(o); o.Volumes = []string{"/src:/workspace"} }, false, false)
 		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source != "/src" {
 			t.Errorf("%+v", m)
 		}
 	})
 	t.Run("a mount below the workspace does not replace it", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.Volumes = []string{"/src:/workspace/projects"} }, linux)
+		s, _ := specOf(t, func(o *Options) { o.Volumes = []string{"/src:/workspace/projects"} }, false, false)
 		if m := mountAt(s, "/workspace"); len(m) != 1 {
 			t.Errorf("%+v", m)
 		}
 	})
 	t.Run("auto mount replaces the persistent workspace", func(t *testing.T) {
-		s, _ := specOf(t, mounted, linux)
+		s, _ := specOf(t, mounted, false, false)
 		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source != cwd {
 			t.Errorf("%+v", m)
 		}
@@ -89,13 +88,13 @@ func TestRunArguments(t *testing.T) {
 		}
 	})
 	t.Run("a host directory that is none is skipped", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.MountCwd, o.HostCwd = true, filepath.Join(cwd, "missing") }, linux)
+		s, _ := specOf(t, func(o *Options) { o.MountCwd, o.HostCwd = true, filepath.Join(cwd, "missing") }, false, false)
 		if m := mountAt(s, "/workspace"); len(m) != 1 || !strings.Contains(m[0].Source, "docker/default/workspace") {
 			t.Errorf("%+v", m)
 		}
 	})
 	t.Run("files that go with the container", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.PersistFS = false }, linux)
+		s, _ := specOf(t, func(o *Options) { o.PersistFS = false }, false, false)
 		for target, options := range map[string]string{"/root": "rw,exec,size=1g", "/home": "rw,exec,size=1g", "/workspace": "rw,exec,size=10g"} {
 			if m := mountAt(s, target); len(m) != 1 || m[0].Options != options {
 				t.Errorf("%s: %+v", target, m)
@@ -103,67 +102,66 @@ func TestRunArguments(t *testing.T) {
 		}
 	})
 	t.Run("environment", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.Env = map[string]string{"B": "2", "A": "1 x"} }, linux)
+		s, _ := specOf(t, func(o *Options) { o.Env = map[string]string{"B": "2", "A": "1 x"} }, false, false)
 		if !slices.Equal(s.Env, []string{"A=1 x", "B=2"}) {
 			t.Errorf("%q", s.Env)
 		}
 	})
 	t.Run("capabilities", func(t *testing.T) {
 		three := []string{"DAC_OVERRIDE", "CHOWN", "FOWNER"}
-		for name, c := range map[string]struct {
-			host  bool
-			uid   int
+		for host, c := range map[bool]struct {
 			user  string
 			added []string
-			warns bool
 		}{
-			"default":          {false, 1234, "", append(slices.Clone(three), "SETUID", "SETGID"), false},
-			"host user":        {true, 1234, "1234:5678", three, false},
-			"no ids of a user": {true, -1, "", append(slices.Clone(three), "SETUID", "SETGID"), true},
+			false: {"", append(slices.Clone(three), "SETUID", "SETGID")},
+			true:  {fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()), three},
 		} {
-			s, w := specOf(t, func(o *Options) { o.HostUser = c.host }, machine{goos: "linux", uid: c.uid, gid: 5678})
-			if s.User != c.user || !slices.Equal(s.CapAdd, c.added) || w.has("does not expose POSIX uid/gid") != c.warns {
-				t.Errorf("%s: user %q, capabilities %q, warnings %q", name, s.User, s.CapAdd, w.texts)
+			s, _ := specOf(t, func(o *Options) { o.HostUser = host }, false, false)
+			if s.User != c.user || !slices.Equal(s.CapAdd, c.added) {
+				t.Errorf("as the host's user %v: user %q, capabilities %q", host, s.User, s.CapAdd)
 			}
 		}
 	})
 	t.Run("disk", func(t *testing.T) {
-		for name, c := range map[string]struct {
-			m    machine
-			size string
-		}{
-			"can": {machine{goos: "linux", disk: true}, "77m"}, "can't": {machine{goos: "linux"}, ""}, "macOS": {machine{goos: "darwin", disk: true}, ""},
-		} {
-			if s, w := specOf(t, func(o *Options) { o.DiskMB = 77 }, c.m); s.Storage["size"] != c.size || (name == "can't") != w.has("no limit") {
-				t.Errorf("%s: %q, %q", name, s.Storage, w.texts)
+		for can, size := range map[bool]string{true: "77m", false: ""} {
+			if s, w := specOf(t, func(o *Options) { o.DiskMB = 77 }, false, can); s.Storage["size"] != size || w.has("no limit") == can {
+				t.Errorf("the engine can %v: %q, %q", can, s.Storage, w.texts)
+			}
+		}
+		for driver, size := range map[string]string{"overlay2": "77m", "btrfs": ""} {
+			f := newFake()
+			f.info.Driver = driver
+			mustOpen(t, fakeManager(t, f, func(o *Options) { o.DiskMB = 77 }), Key{})
+			if f.specs[0].Storage["size"] != size {
+				t.Errorf("%s: %q", driver, f.specs[0].Storage)
 			}
 		}
 		f := newFake()
 		f.info.Driver = "overlay2"
-		m := fakeManager(t, f, nil)
-		for range 2 {
-			if !m.limitsDisk(t.Context()) {
-				t.Error("overlay2 with quotas can't")
+		f.fail["create"] = errors.New("--storage-opt is supported only for overlay over xfs with 'pquota' mount option")
+		var w warnings
+		m := fakeManager(t, f, func(o *Options) {
+			o.DiskMB, o.Warn = 77, func(text string) {
+				w.add(text)
+				if text == noDiskLimit {
+					delete(f.fail, "create")
+				}
 			}
-		}
-		f.count(t, "create", 1)
-		f.count(t, "remove", 1)
-		f = newFake()
-		f.info.Driver = "btrfs"
-		if fakeManager(t, f, nil).limitsDisk(t.Context()) || len(f.called("create")) != 0 {
-			t.Errorf("btrfs: %q", f.calls)
+		})
+		if mustOpen(t, m, Key{}); !w.has("no limit") || len(f.containers) != 1 || f.specs[0].Storage["size"] != "" {
+			t.Errorf("overlay2 without quotas: %q, %+v", w.texts, f.specs)
 		}
 	})
 	t.Run("extra flags come last", func(t *testing.T) {
 		s, _ := specOf(t, func(o *Options) {
 			o.ExtraArgs = []string{"--memory", "1g", "--network=host-only", "--label", LabelAgent + "=0"}
-		}, linux)
+		}, false, false)
 		if s.Memory != 1<<30 || s.Network != "host-only" || s.Labels[LabelAgent] != "1" {
 			t.Errorf("%+v", s)
 		}
 	})
 	t.Run("an id with a colon is a directory's name all the same", func(t *testing.T) {
-		s, err := buildSpec(fakeOptions(t), Key{Task: "a:b/../c"}, machine{goos: "linux", warn: func(string) {}})
+		s, err := buildSpec(fakeOptions(t), Key{Task: "a:b/../c"}, false, false)
 		if m := mountAt(s, "/root"); err != nil || strings.Count(m[0].Source, ":") != 0 || strings.Contains(m[0].Source, "..") && !strings.Contains(m[0].Source, "a_b_.._c") {
 			t.Errorf("%+v, %v", m, err)
 		}
@@ -182,7 +180,8 @@ func TestCredentialMounts(t *testing.T) {
 	if err := errors.Join(os.Symlink("/etc/passwd", home+"/out"), os.Symlink("token.json", home+"/in")); err != nil {
 		t.Fatal(err)
 	}
-	s, err := buildSpec(o, Key{}, machine{goos: "linux", warn: w.add})
+	o.Warn = w.add
+	s, err := buildSpec(o, Key{}, false, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +220,7 @@ func TestOwnInit(t *testing.T) {
 		if got := ownInit(context.Background(), f, "x"); got != c.own {
 			t.Errorf("%s: %v", name, got)
 		}
-		s, _ := specOf(t, nil, machine{goos: "linux", ownInit: c.own})
+		s, _ := specOf(t, nil, c.own, false)
 		if exec := strings.Contains(mountAt(s, "/run")[0].Options, ",exec,"); s.Init == c.own || exec != c.own {
 			t.Errorf("%s: init %v, /run executable %v", name, s.Init, exec)
 		}
@@ -234,12 +233,10 @@ func TestForwardedEnvironment(t *testing.T) {
 	if err := os.WriteFile(home+"/.env", []byte("# a comment\nDOT=from file\nexport BOTH=file\nEMPTY='filled'\nQUOTED=\"a b\"\nBLANK=\nPROV_API_KEY=k\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	own := map[string]string{"BOTH": "shell", "EMPTY": "", "PASSED": "p", "SOME_TOKEN": "t"}
-	got := forwarded(Options{
-		Home: home, ForwardEnv: []string{"DOT", "BOTH", "EMPTY", "QUOTED", "BLANK", "NOWHERE", "PROV_API_KEY"}, Pass: []string{"PASSED", "SOME_TOKEN"},
-		Getenv: func(name string) (string, bool) { v, ok := own[name]; return v, ok },
-	})
-	want := map[string]string{"DOT": "from file", "BOTH": "shell", "EMPTY": "filled", "QUOTED": "a b", "PASSED": "p", "PROV_API_KEY": "k"}
+	t.Setenv("BOTH", "shell")
+	t.Setenv("EMPTY", "")
+	got := forwarded(Options{Home: home, ForwardEnv: []string{"DOT", "BOTH", "EMPTY", "QUOTED", "BLANK", "NOWHERE", "PROV_API_KEY"}})
+	want := map[string]string{"DOT": "from file", "BOTH": "shell", "EMPTY": "filled", "QUOTED": "a b", "PROV_API_KEY": "k"}
 	for name, value := range want {
 		if got[name] != value {
 			t.Errorf("%s is %q, want %q", name, got[name], value)
@@ -249,10 +246,10 @@ func TestForwardedEnvironment(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	t.Run("forwarded values reach no run and no command line", func(t *testing.T) {
+		t.Setenv("SECRET", "hunter2")
 		f := newFake()
 		m := fakeManager(t, f, func(o *Options) {
 			o.ForwardEnv, o.Env = []string{"SECRET"}, map[string]string{"SECRET": "literal", "PLAIN": "x"}
-			o.Getenv = func(string) (string, bool) { return "hunter2", true }
 		})
 		s := mustOpen(t, m, Key{})
 		if _, err := s.Exec(t.Context(), Request{Command: "true"}); err != nil {

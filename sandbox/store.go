@@ -57,23 +57,19 @@ func openStore(path string) (*store, error) {
 
 // identity reads the volume's, which the first process makes.
 func (v *store) identity() (string, error) {
-	err := v.dir.Exclusive("volume", []byte(randomHex(8)+"\n"), 0o600)
+	err := v.dir.Create("volume", []byte(randomHex(8)+"\n"), 0o600)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", fmt.Errorf("cannot name the volume: %w", err)
 	}
-	for patience := time.Now().Add(5 * time.Second); ; { // whoever makes it fills it in a second step
-		data, err := v.dir.ReadFile("volume", 100)
-		if id := strings.TrimSpace(string(data)); err == nil && len(id) == 16 {
-			return id, nil
-		}
-		if err == nil && time.Now().After(patience) {
-			err = errors.New("the file is damaged; remove it if no sandbox of this volume is left")
-		}
-		if err != nil {
-			return "", fmt.Errorf("cannot read %s/volume: %w", v.path, err)
-		}
-		<-time.After(time.Millisecond)
+	data, err := v.dir.ReadFile("volume", 100)
+	id := strings.TrimSpace(string(data))
+	if err == nil && len(id) != 16 {
+		err = errors.New("the file is damaged; remove it if no sandbox of this volume is left")
 	}
+	if err != nil {
+		return "", fmt.Errorf("cannot read %s/volume: %w", v.path, err)
+	}
+	return id, nil
 }
 
 func randomHex(n int) string {

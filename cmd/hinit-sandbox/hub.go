@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -92,8 +91,8 @@ func (h *hub) use(id string, n int) {
 	h.used[id] = usage{h.used[id].running + n, time.Now()}
 }
 
-// A tenant is dropped when its caller has sent no request for tenantKept, or earlier if one user has mostTenants. The state that
-// an agent may return to is in containers and their labels.
+// A tenant is dropped when its caller has sent no request for tenantKept, or earlier if there are mostTenants. The state that an
+// agent may return to is in containers and their labels.
 const (
 	mostTenants = 512
 	tenantKept  = 15 * time.Minute
@@ -112,17 +111,17 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err := h.mayRun(key); err != nil {
+		return nil, nil, err
+	}
 	if t = h.tenants[key]; t == nil {
-		if err = h.makeRoom(key); err == nil {
-			t, err = h.newTenant(key, from, home, profile)
+		if h.dropIdle(tenantKept); len(h.tenants) >= mostTenants {
+			h.dropIdle(0)
 		}
-		if err != nil {
+		if t, err = h.newTenant(key, from, home, profile); err != nil {
 			return nil, nil, err
 		}
 		h.tenants[key] = t
-	}
-	if t.busy >= mostProfile && !operator {
-		return nil, nil, fmt.Errorf("cannot use the sandboxes: %d commands of the profile %q run already; try again when one has ended", t.busy, profile)
 	}
 	t.busy++
 	return t, func() {
@@ -133,32 +132,40 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 	}, nil
 }
 
-// makeRoom drops tenants that have long asked for nothing, and the one of this user that has done so for longest where it has too many.
-func (h *hub) makeRoom(key tenantKey) error {
-	h.dropIdle()
-	n, idle := 0, []tenantKey(nil)
+// How many commands may run at the same time, of all users, of one user, and of one profile. For a caller that reads nothing the
+// service keeps two windows of package mux, and as much again for each of them. That is at most 400 MB for one user.
+const (
+	most        = 512
+	mostOne     = 256
+	mostProfile = 128
+)
+
+// mayRun refuses a command too many. An operator's is always let in. The caller holds the lock.
+func (h *hub) mayRun(key tenantKey) error {
+	all, user, profile := 0, 0, 0
 	for k, t := range h.tenants {
-		if k.uid == key.uid && k.operator == key.operator {
-			n++
-			if t.busy == 0 {
-				idle = append(idle, k)
-			}
+		all += t.busy
+		if k.uid == key.uid && !k.operator {
+			user += t.busy
+		}
+		if k == key {
+			profile = t.busy
 		}
 	}
 	switch {
-	case n < mostTenants:
-		return nil
-	case len(idle) == 0:
-		return fmt.Errorf("cannot use the sandboxes: commands of %d profiles run already", n)
+	case key.operator:
+	case profile >= mostProfile:
+		return fmt.Errorf("cannot use the sandboxes: %d commands of the profile %q run already; try again when one has ended", profile, key.profile)
+	case user >= mostOne, all >= most:
+		return errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended")
 	}
-	h.drop(slices.MinFunc(idle, func(a, b tenantKey) int { return h.tenants[a].used.Compare(h.tenants[b].used) }))
 	return nil
 }
 
-// dropIdle drops tenants that have long asked for nothing, and reports whether any is left. The caller holds the lock.
-func (h *hub) dropIdle() (left bool) {
+// dropIdle drops tenants that have asked for nothing for a time, and reports whether any is left. The caller holds the lock.
+func (h *hub) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
-		if t.busy == 0 && time.Since(t.used) > tenantKept {
+		if t.busy == 0 && time.Since(t.used) >= after {
 			h.drop(k)
 		}
 	}
@@ -184,7 +191,7 @@ func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (
 	}
 	opts.Orphans, opts.Used = false, h.use // the hub sweeps, for all
 	// The caller could lead root to any file by a name in its home; it passes on what it wants to by exec -e.
-	opts.ForwardEnv, opts.Pass, opts.Credentials, opts.MountCwd = nil, nil, nil, false
+	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
 	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), All: key.operator}
 	if from.UID != 0 {
 		owner.Actor = fsutil.NewActor(fsutil.Identity{UID: from.UID, GID: from.GID})

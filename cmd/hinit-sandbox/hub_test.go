@@ -60,3 +60,27 @@ func TestInventedHomes(t *testing.T) {
 		t.Errorf("another user: %v", err)
 	}
 }
+
+// TestTooManyCommands: the commands of a profile, of a user and of all users have a limit, and root is always answered.
+func TestTooManyCommands(t *testing.T) {
+	busy := func(profile string, uid uint32, n int) map[tenantKey]*tenant {
+		return map[tenantKey]*tenant{{uid, profile, false}: {busy: n}, {7, "other", false}: {busy: 200}, {7, "x", true}: {busy: 50}}
+	}
+	for _, c := range []struct {
+		tenants map[tenantKey]*tenant
+		key     tenantKey
+		in      bool
+	}{
+		{nil, tenantKey{7, "p", false}, true},
+		{busy("p", 8, mostProfile), tenantKey{8, "p", false}, false},
+		{busy("p", 8, mostProfile), tenantKey{8, "q", false}, true},
+		{busy("p", 7, mostOne-200), tenantKey{7, "q", false}, false},
+		{busy("p", 7, mostOne-200), tenantKey{7, "q", true}, true},
+		{busy("p", 9, most-250), tenantKey{8, "q", false}, false},
+		{busy("p", 9, most-251), tenantKey{8, "q", false}, true},
+	} {
+		if err := (&hub{tenants: c.tenants}).mayRun(c.key); (err == nil) != c.in {
+			t.Errorf("%+v: %v", c.key, err)
+		}
+	}
+}

@@ -79,7 +79,7 @@ func (h *hub) keep(ctx context.Context) {
 			busy = false
 			release.Release() // what a burst of commands and the engine's answers have left
 			h.mu.Lock()
-			if h.dropIdle() {
+			if h.dropIdle(tenantKept) {
 				rest.Reset(tenantKept)
 			}
 			h.mu.Unlock()

@@ -24,14 +24,6 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// How many commands may run at the same time, of one user, and of one profile. For a caller that reads nothing the service keeps
-// two windows of package mux, and as much again for each of them. That is at most 400 MB for one user.
-const (
-	most        = 512
-	mostOne     = 256
-	mostProfile = 128
-)
-
 // serve is hinit sandbox serve.
 func serve(args []string) int {
 	debug.SetGCPercent(40) // it mostly waits: memory counts more than processor time
@@ -96,7 +88,7 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 	if err != nil {
 		return err
 	}
-	server := &daemon.Server{Handle: h.handle, Allow: allow(agent, isolates), Most: most, MostOne: mostOne}
+	server := &daemon.Server{Handle: h.handle, Allow: allow(agent, isolates)}
 	root, err := h.gate.Ask(ctx, engine, set.policy)
 	if err != nil {
 		return err

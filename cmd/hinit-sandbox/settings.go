@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
-	"strconv"
+	"strings"
 
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
@@ -19,59 +22,46 @@ type settings struct {
 	policy                    policy.Policy
 }
 
-// setting is one of them: an option of serve and a variable, and where its value goes.
-type setting struct {
-	name, variable, value, doc string
-	to                         any
+// words is a flag of several words, of which the last one given counts.
+type words []string
+
+func (w *words) String() string { return (*cmdline.List)(w).String() }
+func (w *words) Set(text string) error {
+	*w = nil
+	return (*cmdline.List)(w).Set(text)
 }
 
-// table is all of them.
-func (s *settings) table() []setting {
-	return []setting{
-		{"socket", "HINIT_SANDBOX_SOCKET", config.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on", &s.socket},
-		{"state", "HINIT_SANDBOX_STATE", "/run/hinit-sandbox", "`DIRECTORY` for what it knows of its callers; made for root alone", &s.state},
-		{"user", "HINIT_SANDBOX_USER", "hermes", "`USER` who may ask, besides root", &s.user},
-		{
-			"images", "HINIT_SANDBOX_IMAGES", "",
-			"`IMAGES` that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE",
-			&s.policy.Images,
-		},
-		{"roots", "HINIT_SANDBOX_ROOTS", "", "`DIRECTORIES` below which the source of a mount may be, separated by commas; none: HERMES_HOME", &s.policy.Roots},
-		{"networks", "HINIT_SANDBOX_NETWORKS", "", "`NETWORKS` that a sandbox may join, besides none and the engine's default", &s.policy.Networks},
-		{"runtimes", "HINIT_SANDBOX_RUNTIMES", "", "`RUNTIMES` that a sandbox may have, besides the engine's default", &s.policy.Runtimes},
-		{
-			"root", "HINIT_SANDBOX_ROOT", "",
-			"`private`: commands may be root inside, and nothing is shared with the caller; without it they run as the caller, unless the engine keeps root inside apart from root here",
-			&s.root,
-		},
-		{"memory", "HINIT_SANDBOX_MEMORY", "5120", "highest limit of memory, in `MB`, and the one where none is asked for; 0 is none", &s.memory},
-		{"cpus", "HINIT_SANDBOX_CPUS", "0", "highest limit of `PROCESSORS`, and the one where none is asked for; 0 is none", &s.policy.CPUs},
-		{"most", "HINIT_SANDBOX_MOST", "64", "`SANDBOXES` that one user may have; 0 is no limit", &s.policy.Most},
-	}
+// define makes the flags of serve.
+func (s *settings) define(f *flag.FlagSet) {
+	p := &s.policy
+	f.StringVar(&s.socket, "socket", config.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on")
+	f.StringVar(&s.state, "state", "/run/hinit-sandbox", "`DIRECTORY` for what it knows of its callers; made for root alone")
+	f.StringVar(&s.user, "user", "hermes", "`USER` who may ask, besides root")
+	f.Var((*words)(&p.Images), "images", "`IMAGES` that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE")
+	f.Var((*words)(&p.Roots), "roots", "`DIRECTORIES` below which the source of a mount may be, separated by commas; none: HERMES_HOME")
+	f.Var((*words)(&p.Networks), "networks", "`NETWORKS` that a sandbox may join, besides none and the engine's default")
+	f.Var((*words)(&p.Runtimes), "runtimes", "`RUNTIMES` that a sandbox may have, besides the engine's default")
+	f.StringVar(&s.root, "root", "", "`private`: commands may be root inside, and nothing is shared with the caller; without it they run as the caller, unless the engine keeps root inside apart from root here")
+	f.Int64Var(&s.memory, "memory", 5120, "highest limit of memory, in `MB`, and the one where none is asked for; 0 is none")
+	f.Float64Var(&p.CPUs, "cpus", 0, "highest limit of `PROCESSORS`, and the one where none is asked for; 0 is none")
+	f.IntVar(&p.Most, "most", 64, "`SANDBOXES` that one user may have; 0 is no limit")
 }
 
-// set reads a value.
-func set(to any, value string) (err error) {
-	var n float64
-	switch to := to.(type) {
-	case *string:
-		*to = value
-	case *[]string:
-		err = (*cmdline.List)(to).Set(value)
-	case *float64:
-		*to, err = strconv.ParseFloat(value, 64)
-		n = *to
-	case *int64:
-		*to, err = strconv.ParseInt(value, 10, 32)
-		n = float64(*to)
-	case *int:
-		*to, err = strconv.Atoi(value)
-		n = float64(*to)
+// variables are those of the flags.
+var variables = []string{
+	"HINIT_SANDBOX_SOCKET", "HINIT_SANDBOX_STATE", "HINIT_SANDBOX_USER", "HINIT_SANDBOX_IMAGES", "HINIT_SANDBOX_ROOTS", "HINIT_SANDBOX_NETWORKS",
+	"HINIT_SANDBOX_RUNTIMES", "HINIT_SANDBOX_ROOT", "HINIT_SANDBOX_MEMORY", "HINIT_SANDBOX_CPUS", "HINIT_SANDBOX_MOST",
+}
+
+// check says what is wrong with the settings.
+func (s *settings) check() error {
+	switch {
+	case s.root != "" && s.root != "private":
+		return fmt.Errorf("--root is %q: it must be private, or empty", s.root)
+	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.Most < 0, !(s.policy.CPUs >= 0): // NaN too
+		return errors.New("a limit must be a number, 0 or more")
 	}
-	if err != nil || !(n >= 0) { // NaN too
-		err = errors.New("it must be a number, 0 or more")
-	}
-	return err
+	return nil
 }
 
 // readSettings reads the options of serve: a flag wins over its variable.
@@ -81,27 +71,23 @@ func readSettings(args []string, lookup func(string) (string, bool), out io.Writ
 		Summary: "own the sandboxes of this volume for all agents; hinit runs it with HINIT_SANDBOX=1",
 	}
 	f := cmdline.Flags(verb.Name)
-	given := map[string]*string{}
-	table := s.table()
-	for _, t := range table {
-		value := t.value
-		if v, set := lookup(t.variable); set && v != "" {
-			value = v
+	s.define(f)
+	var wrong error
+	for _, name := range variables {
+		option := f.Lookup(strings.ToLower(name[len("HINIT_SANDBOX")+1:]))
+		option.Usage += fmt.Sprintf(" (%s; default: %q)", name, option.DefValue)
+		if value, _ := lookup(name); value != "" {
+			if err := option.Value.Set(value); err != nil {
+				wrong = fmt.Errorf("%s is %q: %w", name, value, err)
+			}
 		}
-		given[t.name] = f.String(t.name, value, fmt.Sprintf("%s (%s; default: %q)", t.doc, t.variable, t.value))
 	}
 	if _, code, ok = verb.Parse(f, args, 0, 0, out, os.Stderr); !ok {
 		return s, code, false
 	}
-	for _, t := range table {
-		err := set(t.to, *given[t.name])
-		if t.to == any(&s.root) && s.root != "" && s.root != "private" {
-			err = errors.New("it must be private, or empty")
-		}
-		if err != nil {
-			fmt.Fprintf(os.Stderr, "cannot serve sandboxes: --%s (%s) is %q: %v; see: hinit sandbox serve --help\n", t.name, t.variable, *given[t.name], err)
-			return s, cmdline.WrongUsage, false
-		}
+	if wrong = cmp.Or(wrong, s.check()); wrong != nil {
+		fmt.Fprintf(os.Stderr, "cannot serve sandboxes: %v; see: hinit sandbox serve --help\n", wrong)
+		return s, cmdline.WrongUsage, false
 	}
 	s.policy.Memory, s.policy.Private = s.memory<<20, s.root != ""
 	return s, 0, true

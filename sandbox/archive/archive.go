@@ -50,49 +50,69 @@ func Pack(w io.Writer, source, name string) error {
 		return errors.Join(err, fmt.Errorf("%s has changed", source))
 	}
 	archive := tar.NewWriter(w)
-	if !info.IsDir() {
-		return errors.Join(packOne(archive, root, start, name), archive.Close())
-	}
-	err = fs.WalkDir(root.FS(), ".", func(at string, _ fs.DirEntry, err error) error {
-		if err == nil {
-			err = packOne(archive, root, at, path.Join(name, at))
-		}
-		return err
-	})
-	return errors.Join(err, archive.Close())
+	return errors.Join(Add(archive, tree{root}, start, name), archive.Close())
 }
 
-func packOne(w *tar.Writer, root *os.Root, at, name string) error {
-	info, err := root.Lstat(at)
-	if err != nil {
+// Tree is a directory with what is in it, by paths that lead through no link. One that has a method Readlink keeps its links.
+type Tree interface {
+	Lstat(path string) (fs.FileInfo, error)
+	ReadDir(path string) ([]fs.DirEntry, error)
+	Open(path string) (*os.File, error)
+}
+
+// tree is a Tree of the root's that has links.
+type tree struct{ *os.Root }
+
+func (t tree) ReadDir(path string) ([]fs.DirEntry, error) { return fs.ReadDir(t.FS(), path) }
+
+func (t tree) Open(path string) (*os.File, error) {
+	return t.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
+// Add adds what is at a path of a tree to an archive, where it is called name. Sockets, pipes and devices stay behind, and so do links
+// unless the tree keeps them. No file keeps its owner, or a bit that gives rights. What goes away meanwhile is left out.
+func Add(w *tar.Writer, from Tree, at, name string) error { return add(w, from, at, name, nil) }
+
+// add is Add of what a directory has listed, nil for none.
+func add(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
+	info, err := from.Lstat(at)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
 		return err
+	case listed != nil && listed.Type() != info.Mode().Type():
+		return fmt.Errorf("%s has changed", at)
 	}
-	link := ""
+	h := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
+	linked, links := from.(interface{ Readlink(string) (string, error) })
 	switch mode := info.Mode(); {
-	case mode.Type() == fs.ModeSymlink:
-		if link, err = root.Readlink(at); err != nil {
+	case mode.IsDir():
+		h.Typeflag, h.Name = tar.TypeDir, name+"/"
+		entries, err := from.ReadDir(at)
+		err = errors.Join(err, w.WriteHeader(h))
+		for _, e := range entries {
+			if err == nil {
+				err = add(w, from, path.Join(at, e.Name()), path.Join(name, e.Name()), e)
+			}
+		}
+		return err
+	case mode.Type() == fs.ModeSymlink && links:
+		h.Typeflag = tar.TypeSymlink
+		if h.Linkname, err = linked.Readlink(at); err != nil {
 			return err
 		}
-	case !mode.IsRegular() && !mode.IsDir():
+		return w.WriteHeader(h)
+	case !mode.IsRegular():
 		return nil
 	}
-	h, err := tar.FileInfoHeader(info, link)
-	if err != nil {
-		return err
-	}
-	if h.Name = name; info.IsDir() {
-		h.Name += "/"
-	}
-	h.Uid, h.Gid, h.Uname, h.Gname = 0, 0, "", "" // the other side's own
-	if !info.Mode().IsRegular() {
-		return w.WriteHeader(h)
-	}
-	f, err := root.OpenFile(at, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	h.Typeflag, h.Size = tar.TypeReg, info.Size()
+	f, err := from.Open(at)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if opened, err := f.Stat(); err != nil || !os.SameFile(opened, info) {
+	if opened, err := f.Stat(); err != nil || !same(opened, info) {
 		return errors.Join(err, fmt.Errorf("%s has changed", at))
 	}
 	if err := w.WriteHeader(h); err != nil {
@@ -100,6 +120,12 @@ func packOne(w *tar.Writer, root *os.Root, at, name string) error {
 	}
 	_, err = io.CopyN(w, f, h.Size) // it may grow meanwhile
 	return err
+}
+
+func same(a, b fs.FileInfo) bool {
+	one, isOne := a.Sys().(*syscall.Stat_t)
+	other, isOther := b.Sys().(*syscall.Stat_t)
+	return isOne && isOther && one.Dev == other.Dev && one.Ino == other.Ino
 }
 
 // Unpack unpacks an archive below a directory.

@@ -41,23 +41,18 @@ type verb struct {
 	name, args, summary, help string
 	leading                   bool   // the first word ends the flags
 	hidden                    bool   // a part of "cp"
-	options                   string // keys of optionTable
+	options                   string // keys of [options.define]
 	run                       func(*invocation) (int, error)
 }
 
 // options are the flags of all verbs. A verb defines those that it has.
 type options struct {
 	task, profile, in, dir, job, retry string
-	env                                list
+	env                                []string
 	timeout, maxAge                    time.Duration
 	json, tty, background, follow, dry bool
 	volumes                            bool
 }
-
-type list []string
-
-func (l *list) String() string     { return strings.Join(*l, ",") }
-func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
 // invocation is a verb with its arguments.
 type invocation struct {
@@ -68,51 +63,47 @@ type invocation struct {
 	words []string
 }
 
-// optionTable has the options of all verbs.
-var optionTable = map[string]func(*flag.FlagSet, *options){
-	"task": func(f *flag.FlagSet, o *options) {
+// define gives a verb an option by its key: its name, or another word for it where verbs explain it differently.
+func (o *options) define(f *flag.FlagSet, key string) {
+	switch key {
+	case "task":
 		f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
-	},
-	"profile": func(f *flag.FlagSet, o *options) {
+	case "profile":
 		f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
-	},
-	"profiles": func(f *flag.FlagSet, o *options) {
+	case "profiles":
 		f.StringVar(&o.profile, "profile", "", "only those of this `PROFILE`")
-	},
-	"json": func(f *flag.FlagSet, o *options) { f.BoolVar(&o.json, "json", false, "print JSON") },
-	"dry-run": func(f *flag.FlagSet, o *options) {
+	case "json":
+		f.BoolVar(&o.json, "json", false, "print JSON")
+	case "dry-run":
 		f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
-	},
-	"max-age": func(f *flag.FlagSet, o *options) {
+	case "max-age":
 		f.DurationVar(&o.maxAge, "max-age", 0, "ended for this `TIME`; default: twice the idle window")
-	},
-	"in": func(f *flag.FlagSet, o *options) {
+	case "in":
 		f.StringVar(&o.in, "in", "", "a container that exists, by its name or `ID`")
-	},
-	"dir": func(f *flag.FlagSet, o *options) { f.StringVar(&o.dir, "dir", "", "begin in this `DIRECTORY`") },
-	"t":   func(f *flag.FlagSet, o *options) { f.BoolVar(&o.tty, "t", false, "give it a terminal") },
-	"f":   func(f *flag.FlagSet, o *options) { f.BoolVar(&o.follow, "f", false, "go on as it is written") },
-	"background": func(f *flag.FlagSet, o *options) {
+	case "dir":
+		f.StringVar(&o.dir, "dir", "", "begin in this `DIRECTORY`")
+	case "t":
+		f.BoolVar(&o.tty, "t", false, "give it a terminal")
+	case "f":
+		f.BoolVar(&o.follow, "f", false, "go on as it is written")
+	case "background":
 		f.BoolVar(&o.background, "background", false, "do not wait; print the job")
-	},
-	"job": func(f *flag.FlagSet, o *options) {
+	case "job":
 		f.StringVar(&o.job, "job", "", "of this background command, by its `ID`")
-	},
-	"only-job": func(f *flag.FlagSet, o *options) {
+	case "only-job":
 		f.StringVar(&o.job, "job", "", "only this background command, by its `ID`, with all that it started")
-	},
-	"volumes": func(f *flag.FlagSet, o *options) {
+	case "volumes":
 		f.BoolVar(&o.volumes, "volumes", false, "list the volumes of sandboxes with a root of their own instead")
-	},
-	"timeout": func(f *flag.FlagSet, o *options) {
+	case "timeout":
 		f.DurationVar(&o.timeout, "timeout", 0, "end it, with all that it started, after this `TIME`; default: TERMINAL_TIMEOUT")
-	},
-	"retry": func(f *flag.FlagSet, o *options) {
+	case "retry":
 		f.StringVar(&o.retry, "retry", "never", "safe: it may be run again if the sandbox was lost while it ran; `WHEN`: never or safe")
-	},
-	"e": func(f *flag.FlagSet, o *options) {
-		f.Var(&o.env, "e", "set a variable, `NAME=VALUE` or NAME for the caller's value; it stands on no command line inside")
-	},
+	case "e":
+		f.Func("e", "set a variable, `NAME=VALUE` or NAME for the caller's value; it stands on no command line inside", func(text string) error {
+			o.env = append(o.env, text)
+			return nil
+		})
+	}
 }
 
 // verbs are all of them, in the order of the help.
@@ -185,7 +176,7 @@ func parse(args []string, out, errs io.Writer) (v verb, opt options, words []str
 		if known = append(known, v.name); v.name == args[0] {
 			f := cmdline.Flags(v.name)
 			for option := range strings.FieldsSeq(v.options) {
-				optionTable[option](f, &opt)
+				opt.define(f, option)
 			}
 			least, most := cmdline.Bounds(v.args)
 			words, code, ok = v.shape().Parse(f, args[1:], least, most, out, errs)

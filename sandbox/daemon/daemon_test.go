@@ -33,9 +33,6 @@ func start(t *testing.T, s *Server) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Most == 0 {
-		s.Most, s.MostOne = 100, 100
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx, l) }()
@@ -270,23 +267,6 @@ func TestASignalThatIsNone(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-	}
-}
-
-func TestLimits(t *testing.T) {
-	s := &Server{Most: 3, MostOne: 2}
-	for _, c := range []struct {
-		uid uint32
-		in  bool
-	}{{7, true}, {7, true}, {7, false}, {8, true}, {8, false}, {9, false}, {0, true}} {
-		if got := s.enter(c.uid); got != c.in {
-			t.Errorf("uid %d: let in %v, with %d running", c.uid, got, s.total)
-		}
-	}
-	s.leave(0)
-	s.leave(7)
-	if !s.enter(9) || s.total != 3 {
-		t.Errorf("there was room again, with %d running", s.total)
 	}
 }
 

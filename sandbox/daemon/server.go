@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"slices"
 	"sync"
@@ -44,31 +43,10 @@ type Server struct {
 	Handle Handler
 	// Allow says why a caller may not ask at all, nil for one that may; a nil Allow allows everybody.
 	Allow func(Peer) error
-	// Most is how many requests may run at the same time, and MostOne how many of one user, root excepted.
-	Most, MostOne int
 
 	mu      sync.Mutex
 	reading map[uint32][]net.Conn // connections that have not said what they want, the oldest first
-	running counts
-	total   int
-	long    counts // bytes of long requests
-}
-
-// counts has a number for each user who has any.
-type counts map[uint32]int
-
-// add changes a user's number, unless it would be more than most.
-func (c *counts) add(uid uint32, n, most int) bool {
-	if *c == nil {
-		*c = counts{}
-	}
-	if n > 0 && (*c)[uid]+n > most {
-		return false
-	}
-	if (*c)[uid] += n; (*c)[uid] == 0 {
-		delete(*c, uid)
-	}
-	return true
+	long    map[uint32]int        // bytes of long requests, of each user who has any
 }
 
 // The size up to which a request is not counted, and the bytes of one user's longer requests together.
@@ -81,7 +59,16 @@ const (
 func (s *Server) keep(uid uint32, n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.long.add(uid, n, longRequests)
+	if n > 0 && s.long[uid]+n > longRequests {
+		return false
+	}
+	if s.long == nil {
+		s.long = map[uint32]int{}
+	}
+	if s.long[uid] += n; s.long[uid] == 0 {
+		delete(s.long, uid)
+	}
+	return true
 }
 
 // codeNotAllowed is the exit code of a caller that may not ask.
@@ -117,28 +104,6 @@ func (s *Server) await(uid uint32, c net.Conn) (done func()) {
 			delete(s.reading, uid)
 		}
 	}
-}
-
-// enter counts a request, unless there are too many.
-func (s *Server) enter(uid uint32) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	most := s.MostOne
-	if uid == 0 {
-		most = math.MaxInt
-	}
-	if uid != 0 && s.total >= s.Most || !s.running.add(uid, 1, most) {
-		return false
-	}
-	s.total++
-	return true
-}
-
-func (s *Server) leave(uid uint32) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.total--
-	s.running.add(uid, -1, 0)
 }
 
 func (s *Server) serve(ctx context.Context, nc net.Conn) {
@@ -190,12 +155,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		_ = nc.SetReadDeadline(time.Time{}) // the same
 		answering.Go(func() {
 			defer guard.Catch("a request for a sandbox")
-			defer nc.Close() // ends the reading
-			if !s.enter(from.UID) {
-				ch.Refuse(errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended"))
-				return
-			}
-			defer s.leave(from.UID)
+			defer nc.Close()                                                // ends the reading
 			_ = ch.Send(mux.KindBegun, mux.Number(0))                       // a caller that is gone needs no answer
 			_ = ch.Finish(mux.End{Code: s.Handle(ctx, from, req, streams)}) // the same
 		})

@@ -29,7 +29,7 @@ func lives(name string) (pid int, ok bool) {
 	var start uint64
 	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // what is no number is no process
 	s, err := procstat.Read(pid)
-	return pid, err == nil && pid > 0 && s.Start == start && s.State != 'Z' && s.State != 'X'
+	return pid, err == nil && pid > 0 && s.Start == start && !s.Dead()
 }
 
 // lookEvery is how often a process is looked at whose end the kernel doesn't tell (before Linux 5.10).

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -15,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"hinit/sandbox/mux"
 )
 
 // Store keeps the memory of the personality between two calls of one process. That is the output of docker ps, and the ends of
@@ -36,15 +35,8 @@ const (
 
 // NewStore returns a Store in a directory, which is made if it is missing. It must belong to this user, with no access for others.
 func NewStore(dir string) (*Store, error) {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("cannot make the directory of what is remembered: %w", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return nil, fmt.Errorf("cannot look at %s: %w", dir, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Geteuid()) || st.Mode&0o077 != 0 {
-		return nil, fmt.Errorf("cannot use %s: it is not a directory that only this user can use; remove it", dir)
+	if err := mux.PrivateDir(dir); err != nil {
+		return nil, fmt.Errorf("cannot remember what docker commands have shown: %w", err)
 	}
 	s := &Store{dir: dir}
 	s.sweep()

@@ -53,22 +53,6 @@ func Serve(id string) error {
 	return mux.Each(context.Background(), listener, s.serve)
 }
 
-// own makes a directory that belongs to this user alone, or takes the existing one.
-func own(dir string) error {
-	err := unix.Mkdir(dir, 0o700)
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(dir, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return fmt.Errorf("cannot use %s: it is not a directory of user %d alone", dir, os.Geteuid())
-	}
-	return nil
-}
-
 // places are the directories in which the socket may be, the best first. Only the last ones are made.
 func places() []string {
 	dirs := []string{mux.RunDir}
@@ -93,7 +77,7 @@ func inFirst(dirs []string, do func(dir string) error) error {
 	for _, dir := range dirs {
 		err := error(nil)
 		if dir != mux.RunDir {
-			err = own(dir)
+			err = mux.PrivateDir(dir)
 		}
 		if err == nil {
 			err = do(dir)

@@ -171,7 +171,7 @@ func (ss *sessions) ready(ch *channel, shell string, bash bool) (string, error) 
 	if _, err := os.Lstat(base); err == nil {
 		return dir, nil
 	}
-	if err := own(dir); err != nil {
+	if err := mux.PrivateDir(dir); err != nil {
 		return "", err
 	}
 	temp := base + ".new"

@@ -151,11 +151,7 @@ func (c *Client) take(s *Stream, f Frame, gather *Gather) error {
 	case KindErrors:
 		return s.Errors.Put(f.Data)
 	case KindRoom:
-		stream, n, err := ParseRoom(f.Data)
-		if err != nil {
-			return err
-		}
-		if stream != KindInput || !s.Input.Add(n) {
+		if !addRoom(f.Data, s.Input) {
 			return fmt.Errorf("%w: too much room", ErrProtocol)
 		}
 		return nil

@@ -203,15 +203,3 @@ func ParseNumber(data []byte) (uint32, error) {
 func Room(stream Kind, n int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{byte(stream)}, uint32(n))
 }
-
-// ParseRoom decodes it.
-func ParseRoom(data []byte) (stream Kind, n int, err error) {
-	if len(data) != 5 {
-		return 0, 0, fmt.Errorf("%w: %d bytes where room belongs", ErrProtocol, len(data))
-	}
-	size := binary.BigEndian.Uint32(data[1:])
-	if size > Window {
-		return 0, 0, fmt.Errorf("%w: room for %d bytes", ErrProtocol, size)
-	}
-	return Kind(data[0]), int(size), nil
-}

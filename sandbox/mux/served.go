@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -110,7 +111,7 @@ type Served struct {
 
 func newServed(c *Conn, id uint32) *Served {
 	s := &Served{c: c, id: id}
-	s.Input = NewInbox(func(n int) { _ = s.Send(KindRoom, Room(KindInput, n)) })
+	s.Input = newInbox(s.Send, KindInput)
 	s.Output, s.Errors = newOutlet(s.Send, KindOutput), newOutlet(s.Send, KindErrors)
 	return s
 }
@@ -139,8 +140,7 @@ func (s *Served) take(f Frame) bool {
 		s.Input.End(io.EOF)
 		return true
 	case KindRoom:
-		stream, n, err := ParseRoom(f.Data)
-		return err == nil && (stream == KindOutput && s.Output.Add(n) || stream == KindErrors && s.Errors.Add(n))
+		return addRoom(f.Data, s.Output, s.Errors)
 	default:
 	}
 	n, err := ParseNumber(f.Data)
@@ -157,35 +157,6 @@ func (s *Served) take(f Frame) bool {
 		return false
 	}
 	return true
-}
-
-// errNoReader says that the other side takes no more of a stream.
-var errNoReader = errors.New("nothing reads it any more")
-
-// Outlet is a stream as its sender has it.
-type Outlet struct {
-	*Credit
-	send func(Kind, []byte) error
-	kind Kind
-}
-
-func newOutlet(send func(Kind, []byte) error, kind Kind) *Outlet {
-	return &Outlet{NewCredit(), send, kind}
-}
-
-// Write sends data as the other side makes room for it.
-func (o *Outlet) Write(data []byte) (n int, err error) {
-	for n < len(data) {
-		room := o.Take(len(data) - n)
-		if room == 0 {
-			return n, errNoReader
-		}
-		if err := o.send(o.kind, data[n:n+room]); err != nil {
-			return n, err
-		}
-		n += room
-	}
-	return n, nil
 }
 
 // Each serves every connection of a listener in a goroutine of its own, until the context ends. It waits while there are too many.
@@ -223,4 +194,20 @@ func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	}
 	failed := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	return cred, errors.Join(failed, err)
+}
+
+// PrivateDir makes a directory that belongs to this user alone, or takes the existing one.
+func PrivateDir(dir string) error {
+	err := unix.Mkdir(dir, 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return fmt.Errorf("cannot use %s: it is not a directory that only user %d can use; remove it", dir, os.Geteuid())
+	}
+	return nil
 }

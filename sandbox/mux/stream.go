@@ -1,9 +1,11 @@
 package mux
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 
 	"hinit/internal/guard"
@@ -28,8 +30,7 @@ type Stream struct {
 func newStream(w *Writer, channel uint32) *Stream {
 	s := &Stream{w: w, channel: channel, begun: make(chan struct{}), done: make(chan struct{})}
 	s.Input = newOutlet(s.Send, KindInput)
-	s.Output = NewInbox(func(n int) { _ = s.Send(KindRoom, Room(KindOutput, n)) })
-	s.Errors = NewInbox(func(n int) { _ = s.Send(KindRoom, Room(KindErrors, n)) })
+	s.Output, s.Errors = newInbox(s.Send, KindOutput), newInbox(s.Send, KindErrors)
 	return s
 }
 
@@ -112,7 +113,8 @@ func (s *Stream) finish(end End, err error) {
 
 // Inbox holds what has come of a stream and was not taken yet.
 type Inbox struct {
-	room func(int)
+	send func(Kind, []byte) error
+	kind Kind
 
 	mu    sync.Mutex
 	cond  sync.Cond
@@ -124,9 +126,9 @@ type Inbox struct {
 	err   error // how the stream ended; nil before
 }
 
-// NewInbox returns an empty one. room is called to tell the other side that it may send more.
-func NewInbox(room func(int)) *Inbox {
-	b := &Inbox{room: room}
+// newInbox returns an empty one. By send the other side is told that it may send more.
+func newInbox(send func(Kind, []byte) error, kind Kind) *Inbox {
+	b := &Inbox{send: send, kind: kind}
 	b.cond.L = &b.mu
 	return b
 }
@@ -171,7 +173,7 @@ func (b *Inbox) took(n int) {
 	}
 	b.mu.Unlock()
 	if room > 0 {
-		b.room(room)
+		_ = b.send(KindRoom, Room(b.kind, room)) // a reader that is gone sends nothing more
 	}
 }
 
@@ -214,52 +216,78 @@ func (b *Inbox) WriteTo(w io.Writer) (n int64, err error) {
 	}
 }
 
-// Credit is how much of a stream may be sent.
-type Credit struct {
+// Outlet is a stream as its sender has it, with how much more the other side takes.
+type Outlet struct {
+	send func(Kind, []byte) error
+	kind Kind
+
 	mu     sync.Mutex
 	cond   sync.Cond
-	n      int
+	n      int // of bytes that may be sent
 	closed bool
 }
 
-// NewCredit returns a whole window.
-func NewCredit() *Credit {
-	c := &Credit{n: Window}
-	c.cond.L = &c.mu
-	return c
+func newOutlet(send func(Kind, []byte) error, kind Kind) *Outlet {
+	o := &Outlet{send: send, kind: kind, n: Window}
+	o.cond.L = &o.mu
+	return o
 }
 
-// Take waits until something may be sent and returns how much of n; 0 when nothing will be any more.
-func (c *Credit) Take(n int) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for c.n == 0 && !c.closed {
-		c.cond.Wait()
+// errNoReader says that the other side takes no more of a stream.
+var errNoReader = errors.New("nothing reads it any more")
+
+// Write sends data as the other side makes room for it.
+func (o *Outlet) Write(data []byte) (n int, err error) {
+	for n < len(data) {
+		room := o.take(len(data) - n)
+		if room == 0 {
+			return n, errNoReader
+		}
+		if err := o.send(o.kind, data[n:n+room]); err != nil {
+			return n, err
+		}
+		n += room
 	}
-	if c.closed {
+	return n, nil
+}
+
+// take waits until something may be sent and returns how much of n; 0 when nothing will be any more.
+func (o *Outlet) take(n int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.n == 0 && !o.closed {
+		o.cond.Wait()
+	}
+	if o.closed {
 		return 0
 	}
-	n = min(n, c.n, MaxData)
-	c.n -= n
+	n = min(n, o.n, MaxData)
+	o.n -= n
 	return n
 }
 
-// Add makes room. It reports false for more than a window.
-func (c *Credit) Add(n int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n+n > Window {
+// add makes room. It reports false for more than a window.
+func (o *Outlet) add(n int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n > Window-o.n {
 		return false
 	}
-	c.n += n
-	c.cond.Signal()
+	o.n += n
+	o.cond.Signal()
 	return true
 }
 
 // Close ends all waiting.
-func (c *Credit) Close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	c.cond.Broadcast()
+func (o *Outlet) Close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	o.cond.Broadcast()
+}
+
+// addRoom takes the data of a KindRoom, which is for one of the streams. It reports false for one that breaks the protocol.
+func addRoom(data []byte, streams ...*Outlet) bool {
+	at := slices.IndexFunc(streams, func(o *Outlet) bool { return len(data) == 5 && o.kind == Kind(data[0]) })
+	return at >= 0 && streams[at].add(int(min(binary.BigEndian.Uint32(data[1:]), Window+1)))
 }

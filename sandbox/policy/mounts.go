@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -209,17 +210,31 @@ type Gate struct {
 	filling sync.Mutex
 	listing sync.Mutex
 
-	mu     sync.Mutex
-	volume string // its name, once it holds the program
-	root   Root
-	held   map[string]*holder
-	past   map[string]time.Time // containers that have passed their gate → when they were started
+	mu         sync.Mutex
+	volume     string // its name, once it holds the program
+	root       Root
+	containers map[string]*gated // by their ids
 }
 
-// holder is the lock of one container.
-type holder struct {
+// gated is what is known of a container.
+type gated struct {
 	turn  chan struct{} // holds one while it is locked
-	users int
+	users int           // who have the lock or wait for it
+	past  time.Time     // when it was started, if it has passed its gate since
+}
+
+// known returns the record of a container. The caller holds the lock.
+func (g *Gate) known(id string) *gated {
+	if len(g.containers) > 4096 { // of many lives; those that are in use are asked again
+		maps.DeleteFunc(g.containers, func(_ string, c *gated) bool { return c.users == 0 })
+	}
+	if g.containers == nil {
+		g.containers = map[string]*gated{}
+	}
+	if g.containers[id] == nil {
+		g.containers[id] = &gated{turn: make(chan struct{}, 1)}
+	}
+	return g.containers[id]
 }
 
 // Ask asks the engine what root inside its containers is.
@@ -254,28 +269,19 @@ func (g *Gate) Root() Root {
 // hold locks a container: no command runs in it while it passes its gate. The wait is short even if the engine hangs.
 func (g *Gate) hold(ctx context.Context, id string) (release func(), err error) {
 	g.mu.Lock()
-	h := g.held[id]
-	if h == nil {
-		if g.held == nil {
-			g.held, g.past = map[string]*holder{}, map[string]time.Time{}
-		}
-		h = &holder{turn: make(chan struct{}, 1)}
-		g.held[id] = h
-	}
-	h.users++
+	c := g.known(id)
+	c.users++
 	g.mu.Unlock()
 	leave := func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if h.users--; h.users == 0 {
-			delete(g.held, id)
-		}
+		c.users--
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, gateTime, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
 	defer cancel()
 	select {
-	case h.turn <- struct{}{}:
-		return func() { <-h.turn; leave() }, nil
+	case c.turn <- struct{}{}:
+		return func() { <-c.turn; leave() }, nil
 	case <-ctx.Done():
 		leave()
 		return nil, fmt.Errorf("cannot use the container %.12s: %w", id, context.Cause(ctx))
@@ -286,18 +292,15 @@ func (g *Gate) hold(ctx context.Context, id string) (release func(), err error) 
 func (g *Gate) opened(id string, started time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.past) > 4096 { // of many lives; those that are in use are asked again
-		clear(g.past)
-	}
-	g.past[id] = started
+	g.known(id).past = started
 }
 
 // passed says whether a container has passed its gate since its last start.
 func (g *Gate) passed(c sandbox.Container) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	at, ok := g.past[c.ID]
-	return ok && at.Equal(c.Started)
+	past := g.known(c.ID).past
+	return !past.IsZero() && past.Equal(c.Started)
 }
 
 // install gives a container the program, and makes it wait at its gate if it has directories or files of its owner's.

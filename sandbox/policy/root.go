@@ -19,6 +19,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/sandbox"
+	"hinit/sandbox/archive"
 )
 
 // Root says what the processes of a sandbox are outside of it.
@@ -186,15 +187,15 @@ func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
 	defer context.AfterFunc(ctx, func() { _ = unpack.Close() })() // ends both copies
 	packed := make(chan error, 1)
 	go func() {
-		archive, left := tar.NewWriter(unpack), int64(copyMost)
+		packing := tar.NewWriter(&limited{unpack, copyMost})
 		var err error
 		for target, source := range copies {
-			if err = g.packSource(archive, source, strings.TrimPrefix(target, "/"), &left); err != nil {
-				break
+			if err == nil {
+				err = g.packSource(packing, source, strings.TrimPrefix(target, "/"))
 			}
 		}
 		if err == nil {
-			err = errors.Join(archive.Close(), unpack.CloseWrite())
+			err = errors.Join(packing.Close(), unpack.CloseWrite())
 		}
 		if err != nil {
 			_ = unpack.Close() // what came is not all of it
@@ -209,56 +210,27 @@ func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
 	return nil
 }
 
-// packSource packs what is at a path of this process, with the owner's rights.
-func (g *Guarded) packSource(w *tar.Writer, source, name string, left *int64) error {
+// packSource packs what is at a path of this process, with the owner's rights and without links.
+func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
 	dir, rel, err := g.policy.open(source, g.owner.Actor)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	return packTree(w, dir, rel, name, left)
+	return archive.Add(w, dir, rel, name)
 }
 
-// packTree packs directories and regular files. Links, sockets and devices stay behind, and no file keeps a bit that gives rights.
-func packTree(w *tar.Writer, dir *fsutil.Dir, rel, name string, left *int64) error {
-	info, err := dir.Lstat(rel)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// limited refuses to write more than is left.
+type limited struct {
+	io.Writer
+	left int64
+}
+
+func (l *limited) Write(data []byte) (int, error) {
+	if l.left -= int64(len(data)); l.left < 0 {
+		return 0, &RefusedError{fmt.Sprintf("to copy more than %d MiB into a sandbox", copyMost>>20), "mount less of it read-only"}
 	}
-	if err != nil {
-		return err
-	}
-	header := &tar.Header{Name: name, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime()}
-	switch {
-	case info.IsDir():
-		header.Typeflag, header.Name = tar.TypeDir, name+"/"
-		entries, err := dir.ReadDir(rel)
-		if err = errors.Join(err, w.WriteHeader(header)); err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if err := packTree(w, dir, path.Join(rel, e.Name()), path.Join(name, e.Name()), left); err != nil {
-				return err
-			}
-		}
-	case info.Mode().IsRegular():
-		if *left -= info.Size() + 512; *left < 0 {
-			return &RefusedError{fmt.Sprintf("to copy more than %d MiB into a sandbox", copyMost>>20), "mount less of it read-only"}
-		}
-		header.Typeflag, header.Size = tar.TypeReg, info.Size()
-		f, err := dir.Open(rel)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		if err := w.WriteHeader(header); err != nil {
-			return err
-		}
-		if _, err := io.CopyN(w, f, header.Size); err != nil {
-			return fmt.Errorf("cannot copy %s: %w", f.Name(), err)
-		}
-	}
-	return nil
+	return l.Writer.Write(data)
 }
 
 // remakes says whether a container is made again where others are started again. Its owner could lay a link where a mount is to be, and lead
