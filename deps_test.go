@@ -68,12 +68,12 @@ var floors = map[string]int{
 	"hinit/sandbox/inside": 3, // what runs in the container; links no client of an engine
 	"hinit/sandbox/mux":    0,
 
-	"hinit/sandbox/archive":     0, // both sides of a copy
-	"hinit/sandbox/gate":        0,
-	"hinit/sandbox/dockercli":   5,
-	"hinit/sandbox/policy":      5,
-	"hinit/sandbox/daemon":      5,
-	"hinit/sandbox/cli":         5,
+	"hinit/sandbox/archive":   0, // both sides of a copy
+	"hinit/sandbox/gate":      0,
+	"hinit/sandbox/dockercli": 5,
+	"hinit/sandbox/policy":    5,
+	"hinit/sandbox/daemon":    5,
+	"hinit/sandbox/cli":       5,
 
 	"hinit/internal/s6/applet":  4,
 	"hinit/internal/s6/foreign": 4,
