@@ -141,7 +141,7 @@ func (c *Call) createFlags(f *pflag.FlagSet) {
 // unanswered defines flags of the docker command that the personality does not answer, by their short and long names: those without a value,
 // and those with one. Others without a short name need not be known to find the rest of a line.
 func unanswered(f *pflag.FlagSet, bools, values string) {
-	for _, name := range strings.Fields(bools + " " + values) {
+	for name := range strings.FieldsSeq(bools + " " + values) {
 		short, long, has := strings.Cut(name, "/")
 		if !has {
 			short, long = "", name
