@@ -69,7 +69,7 @@ var floors = map[string]int{
 	"hinit/sandbox/mux":    0,
 
 	"hinit/sandbox/archive":   0, // both sides of a copy
-	"hinit/sandbox/gate":      0,
+	"hinit/sandbox/gate":      2,
 	"hinit/sandbox/dockercli": 5,
 	"hinit/sandbox/policy":    5,
 	"hinit/sandbox/daemon":    5,

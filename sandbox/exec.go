@@ -161,25 +161,11 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 		return mux.End{}, err
 	}
 	t.sent = true
-	st.Relay(t.req.Resizes, t.req.Signals)
-	outputs := make(chan error, 2)
-	copying := 1
-	guard.Go("writing an output", func() {
-		_, err := st.Output.WriteTo(t.req.Stdout)
-		outputs <- err
-	})
-	if t.open.Apart {
-		copying++
-		guard.Go("writing a command's errors", func() {
-			_, err := st.Errors.WriteTo(t.req.Stderr)
-			outputs <- err
-		})
-	}
+	st.Relay(t.req.Resizes)
+	written := st.Outputs(t.req.Stdout, t.req.Stderr)
 	err = t.follow(ctx, st)
-	for range copying {
-		if wrote := <-outputs; err == nil && t.copies() { // whoever gave a command's writers knows
-			err = wrote
-		}
+	if wrote := written(); err == nil && t.copies() { // whoever gave a command's writers knows
+		err = wrote
 	}
 	if err != nil {
 		return mux.End{}, err

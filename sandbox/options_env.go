@@ -4,14 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"hinit/internal/dotenv"
@@ -353,20 +351,16 @@ const dotenvMost = 1 << 20
 // Dotenv reads a file of variables, as profiles have it. Where there is none, there are none.
 func Dotenv(path string) (map[string]string, error) {
 	out := make(map[string]string)
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return out, nil
 	}
-	if err == nil {
-		defer f.Close()
-		var info fs.FileInfo
-		if info, err = f.Stat(); err == nil && (!info.Mode().IsRegular() || info.Size() > dotenvMost) {
-			err = fmt.Errorf("%s is no regular file, or has more than %d bytes", path, dotenvMost)
-		}
+	if err == nil && (!info.Mode().IsRegular() || info.Size() > dotenvMost) {
+		err = fmt.Errorf("%s is no regular file, or has more than %d bytes", path, dotenvMost)
 	}
 	var data []byte
 	if err == nil {
-		data, err = io.ReadAll(io.LimitReader(f, dotenvMost))
+		data, err = os.ReadFile(path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the variables of the profile: %w", err)

@@ -157,27 +157,6 @@ func TestRealExec(t *testing.T) {
 			t.Error(res)
 		}
 	})
-	t.Run("signals", func(t *testing.T) {
-		signals := make(chan SignalNo, 1)
-		var out syncBuffer
-		done := make(chan Result, 1)
-		go func() {
-			res, _ := s.Exec(context.Background(), Request{
-				Argv: []string{"sh", "-c", "trap 'echo got; exit 9' USR1; echo ready; while :; do sleep 0.01; done"}, Stdout: &out, Signals: signals,
-			})
-			done <- res
-		}()
-		eventually(t, func() error {
-			if !strings.Contains(out.String(), "ready") {
-				return errors.New("not ready")
-			}
-			return nil
-		})
-		signals <- 10
-		if res := <-done; res.Code != 9 || !strings.Contains(out.String(), "got") {
-			t.Error(res, out.String())
-		}
-	})
 	t.Run("files", func(t *testing.T) {
 		want(t, s, "mkdir -p /tmp/tree/sub && echo x > /tmp/tree/sub/f && ln -s f /tmp/tree/sub/l", "")
 		var tree bytes.Buffer

@@ -31,8 +31,7 @@ type Request struct {
 
 	TTY     bool // all of it is one terminal, and Stderr is not used
 	Size    Size
-	Resizes <-chan Size     // further sizes, may be nil
-	Signals <-chan SignalNo // signals for the command's process group, may be nil
+	Resizes <-chan Size // further sizes, may be nil
 
 	Timeout time.Duration // 0 is Options.Timeout, negative is none
 	Grace   time.Duration // between TERM and KILL of what has run out of time or was cancelled; 0 is two seconds
@@ -59,11 +58,7 @@ type Streams struct {
 	In       io.Reader // nil is none
 	Out, Err io.Writer
 	Resizes  <-chan Size
-	Signals  <-chan SignalNo
 }
-
-// SignalNo is a signal by its number.
-type SignalNo = mux.Signal
 
 // Result is how a command ended.
 type Result struct {

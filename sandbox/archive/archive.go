@@ -70,7 +70,7 @@ func (t tree) Open(path string) (*os.File, error) {
 }
 
 // Add adds what is at a path of a tree to an archive, where it is called name. Sockets, pipes and devices stay behind, and so do links
-// unless the tree keeps them. No file keeps its owner, or a bit that gives rights. What goes away meanwhile is left out.
+// unless the tree keeps them. No file keeps its owner, or a bit that gives rights. A file that is removed meanwhile is left out.
 func Add(w *tar.Writer, from Tree, at, name string) error { return add(w, from, at, name, nil) }
 
 // add is Add of what a directory has listed, nil for none.

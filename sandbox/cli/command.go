@@ -69,7 +69,7 @@ func (i *invocation) find(name string) (sandbox.Description, error) {
 
 func (i *invocation) request() sandbox.Request {
 	return sandbox.Request{
-		Dir: i.opt.dir, Env: sandbox.Environment(i.opt.env, i.call.Env), Stdin: i.call.In, Stdout: i.call.Out, Stderr: i.call.Err, Signals: i.call.Signals, Timeout: i.opt.timeout,
+		Dir: i.opt.dir, Env: sandbox.Environment(i.opt.env, i.call.Env), Stdin: i.call.In, Stdout: i.call.Out, Stderr: i.call.Err, Timeout: i.opt.timeout,
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -89,12 +88,10 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 			}
 		}()
 	}
-	var outputs sync.WaitGroup
-	outputs.Go(func() { _, _ = st.Output.WriteTo(&output{local.Out, cancel}) })
-	outputs.Go(func() { _, _ = st.Errors.WriteTo(&output{local.Err, cancel}) })
-	st.Relay(local.Resizes, local.Signals)
+	written := st.Outputs(&output{local.Out, cancel}, &output{local.Err, cancel})
+	st.Relay(local.Resizes)
 	<-st.Done()
-	outputs.Wait()
+	_ = written() // what was wrong has ended the command
 	end, err := st.End()
 	switch {
 	case ctx.Err() != nil:

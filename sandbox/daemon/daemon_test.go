@@ -246,13 +246,9 @@ func TestInputBeyondTheWindow(t *testing.T) {
 func TestASignalThatIsNone(t *testing.T) {
 	for _, n := range []uint32{0, 65, 999} {
 		ended := make(chan error, 1)
-		socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, s Streams) int {
-			select {
-			case got := <-s.Signals:
-				ended <- fmt.Errorf("the command got %d", got)
-			case <-ctx.Done():
-				ended <- nil
-			}
+		socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
+			<-ctx.Done()
+			ended <- nil
 			return 0
 		}})
 		c, err := net.Dial("unix", socket)
@@ -270,19 +266,18 @@ func TestASignalThatIsNone(t *testing.T) {
 	}
 }
 
-func TestResizesAndSignals(t *testing.T) {
+func TestResizes(t *testing.T) {
 	socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, req Request, s Streams) int {
-		fmt.Fprint(s.Out, req.Size, <-s.Resizes, <-s.Signals)
+		fmt.Fprint(s.Out, req.Size, <-s.Resizes)
 		return 0
 	}})
-	resizes, signals := make(chan sandbox.Size, 1), make(chan sandbox.SignalNo, 1)
+	resizes := make(chan sandbox.Size, 1)
 	resizes <- sandbox.Size{Columns: 3, Rows: 4}
-	signals <- 15
 	var out bytes.Buffer
-	if _, err := dial(t, socket).Run(t.Context(), Request{TTY: true, Size: sandbox.Size{Columns: 1, Rows: 2}}, Streams{Out: &out, Err: io.Discard, Resizes: resizes, Signals: signals}); err != nil {
+	if _, err := dial(t, socket).Run(t.Context(), Request{TTY: true, Size: sandbox.Size{Columns: 1, Rows: 2}}, Streams{Out: &out, Err: io.Discard, Resizes: resizes}); err != nil {
 		t.Fatal(err)
 	}
-	if out.String() != "{1 2} {3 4} 15" {
+	if out.String() != "{1 2} {3 4}" {
 		t.Error(out.String())
 	}
 }

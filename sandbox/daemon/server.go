@@ -162,17 +162,10 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	})
 }
 
-// served are the streams of a request. Its caller's going is gone's. A signal is dropped where the command takes none: one too many says
-// nothing new. Of sizes the newest counts.
+// served are the streams of a request. gone is called when its caller has gone. Of sizes the newest counts.
 func served(ch *mux.Served, req Request, gone func()) Streams {
-	resizes, signals := make(chan sandbox.Size, 1), make(chan sandbox.SignalNo, 8)
+	resizes := make(chan sandbox.Size, 1)
 	ch.Kill = func(time.Duration) { gone() }
-	ch.Signal = func(n int) {
-		select {
-		case signals <- sandbox.SignalNo(n):
-		default:
-		}
-	}
 	ch.Resize = func(columns, rows uint16) {
 		select {
 		case <-resizes:
@@ -180,7 +173,7 @@ func served(ch *mux.Served, req Request, gone func()) Streams {
 		}
 		resizes <- sandbox.Size{Columns: columns, Rows: rows}
 	}
-	s := Streams{Out: ch.Output, Err: ch.Errors, Resizes: resizes, Signals: signals}
+	s := Streams{Out: ch.Output, Err: ch.Errors, Resizes: resizes}
 	if req.Stdin {
 		s.In = ch.Input
 	}

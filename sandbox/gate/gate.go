@@ -21,6 +21,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/proc"
 )
 
 // Dir is the prefix of the program's directory inside a container, and Name the program's name in it. A random suffix follows: a
@@ -98,21 +100,10 @@ func wait(argv []string) (path string, err error) {
 	if err := opened(); err != nil {
 		return "", fmt.Errorf("cannot wait at the gate: %w", err)
 	}
-	return find(argv[0], os.Getenv("PATH")), nil
-}
-
-// find returns the path of a program, the name itself when it is nowhere in the search path.
-func find(name, search string) string {
-	if strings.Contains(name, "/") {
-		return name
+	if path, err = proc.LookPath(argv[0], os.Environ()); err != nil {
+		return argv[0], nil //nolint:nilerr // the kernel says what is wrong with it
 	}
-	for dir := range strings.SplitSeq(search, ":") {
-		path := dir + "/" + name
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && unix.Access(path, unix.X_OK) == nil {
-			return path
-		}
-	}
-	return name
+	return path, nil
 }
 
 // opened returns when a connection has said Go.

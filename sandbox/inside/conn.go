@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"hinit/internal/guard"
@@ -32,20 +31,12 @@ type channel struct {
 func (s *server) begin(served *mux.Served, open mux.Open) {
 	ch := &channel{Served: served, server: s, open: open}
 	ch.ctx, ch.end = context.WithCancel(context.Background())
-	ch.Signal, ch.Resize, ch.Kill = ch.signal, ch.resize, ch.cancel
+	ch.Resize, ch.Kill = ch.resize, ch.cancel
 	guard.Go("serving a command", func() {
 		end := ch.serve()
 		ch.end()
 		_ = ch.Finish(end) // a client that is gone needs no answer
 	})
-}
-
-func (ch *channel) signal(n int) {
-	ch.mu.Lock()
-	defer ch.mu.Unlock()
-	if ch.run != nil {
-		ch.server.loop.signal(ch.run, syscall.Signal(n))
-	}
 }
 
 func (ch *channel) resize(columns, rows uint16) {

@@ -4,7 +4,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -137,11 +136,6 @@ func (l *loop) endNow(r *run, grace time.Duration, why *bool) {
 	} else if due.Before(r.ending) {
 		r.ending = due
 	}
-}
-
-// signal signals the process group of a run.
-func (l *loop) signal(r *run, n syscall.Signal) {
-	l.calls <- func() { _ = l.table.SignalGroup(r.id, int(n)) }
 }
 
 func (l *loop) reap() {

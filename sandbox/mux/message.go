@@ -66,9 +66,6 @@ type Open struct {
 // TerminalSize is the size of a terminal.
 type TerminalSize struct{ Columns, Rows uint16 }
 
-// Signal is a signal by its number.
-type Signal int
-
 // Fault is why an operation failed.
 type Fault string
 

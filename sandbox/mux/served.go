@@ -102,9 +102,8 @@ type Served struct {
 	Input          *Inbox
 	Output, Errors *Outlet
 
-	// Signal, Resize and Kill are called for what the client asks, and must not block. Kill ends the request with its processes after
-	// the grace, or after the request's own where it is negative: the client has gone.
-	Signal func(n int)
+	// Resize and Kill are called for what the client asks, and must not block. Kill ends the request with its processes after the
+	// grace, or after the request's own where it is negative: the client has gone.
 	Resize func(columns, rows uint16)
 	Kill   func(grace time.Duration)
 }
@@ -147,8 +146,6 @@ func (s *Served) take(f Frame) bool {
 	switch {
 	case err != nil:
 		return false
-	case f.Kind == KindSignal && n >= 1 && n <= 64:
-		s.Signal(int(n))
 	case f.Kind == KindResize:
 		s.Resize(uint16(n>>16), uint16(n))
 	case f.Kind == KindKill:

@@ -62,31 +62,39 @@ func (s *Stream) SendInput(r io.Reader) error {
 	return s.Send(KindInputEnd, nil)
 }
 
-// Relay sends sizes of the terminal and signals to the command until its end is known. Either may be nil.
-func (s *Stream) Relay(resizes <-chan TerminalSize, signals <-chan Signal) {
-	if resizes == nil && signals == nil {
+// Relay sends sizes of the terminal, until the channel of them is closed or the command's end is known. nil has none.
+func (s *Stream) Relay(sizes <-chan TerminalSize) {
+	if sizes == nil {
 		return
 	}
-	guard.Go("passing on signals to a command", func() {
+	guard.Go("passing on sizes of a terminal", func() {
 		for {
 			select {
-			case size, more := <-resizes:
+			case size, more := <-sizes:
 				if !more {
-					resizes = nil
-					continue
+					return
 				}
 				_ = s.Send(KindResize, Number(uint32(size.Columns)<<16|uint32(size.Rows))) // the reader says what is wrong
-			case n, more := <-signals:
-				if !more {
-					signals = nil
-					continue
-				}
-				_ = s.Send(KindSignal, Number(uint32(n))) // the same
 			case <-s.done:
 				return
 			}
 		}
 	})
+}
+
+// Outputs writes both outputs as they come, until the channel ends. wait waits for that, and returns what was wrong with a writer. A writer
+// may be nil.
+func (s *Stream) Outputs(out, errs io.Writer) (wait func() error) {
+	ended := make(chan error, 2)
+	copying := func(from *Inbox, to io.Writer) {
+		guard.Go("writing an output", func() {
+			_, err := from.WriteTo(to)
+			ended <- err
+		})
+	}
+	copying(s.Output, out)
+	copying(s.Errors, errs)
+	return func() error { return errors.Join(<-ended, <-ended) }
 }
 
 func (s *Stream) begin(pid int) error {
