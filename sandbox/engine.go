@@ -120,16 +120,18 @@ func stateOf(text string) State {
 
 // Container is what matters of a container. List leaves out what only Inspect tells: see each field.
 type Container struct {
-	ID, Name, Image string
-	Labels          map[string]string
-	State           State
-	Created         time.Time
-	Started         time.Time // Inspect; zero before the first start
-	Finished        time.Time // Inspect; zero while it hasn't ended
-	ExitCode        int       // Inspect
-	OOMKilled       bool      // Inspect
-	User            string    // Inspect
-	Mounts          []Mount
+	ID        string            `json:"container"`
+	Name      string            `json:"name"`
+	Image     string            `json:"image"`
+	Labels    map[string]string `json:"labels"`
+	State     State             `json:"state"`
+	Created   time.Time         `json:"created"`
+	Started   time.Time         `json:"-"`    // Inspect; zero before the first start
+	Finished  time.Time         `json:"-"`    // Inspect; zero while it hasn't ended
+	ExitCode  int               `json:"-"`    // Inspect
+	OOMKilled bool              `json:"-"`    // Inspect
+	User      string            `json:"user"` // Inspect; of commands, "" is the image's
+	Mounts    []Mount           `json:"-"`
 }
 
 // Mount is one of a container.

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/guard"
 	"hinit/sandbox/mux"
 )
@@ -59,8 +61,8 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 			t.open = s.openFor(req, mux.OpRun)
 			end, err = t.run(ctx)
 		}
-		res := resultOf(end)
-		res.Duration, res.Retried = time.Since(begin), try > 0
+		end.Code, end.OOM = codeOf(end), end.OOM && end.Signal == int(unix.SIGKILL)
+		res := Result{End: end, Duration: time.Since(begin), Retried: try > 0}
 		switch {
 		case err == nil:
 			if to := cmp.Or(req.Stderr, req.Stdout); end.Fault == mux.NotBegun && to != nil {
@@ -70,7 +72,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 			asksRoot(res.Code)
 			return res, nil
 		case ctx.Err() != nil && !t.sent: // it did not begin
-			return Result{Code: CodeInterrupted, Interrupted: true, Duration: res.Duration}, nil
+			return Result{End: mux.End{Code: CodeInterrupted, Interrupted: true}, Duration: res.Duration}, nil
 		case l == nil:
 			return Result{}, err
 		case try == 0 && s.again(t, err):
@@ -82,7 +84,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 		case !t.sent:
 			return Result{}, err
 		default:
-			return Result{Duration: res.Duration, Retried: res.Retried}, s.lost(ctx, t, err)
+			return res, s.lost(ctx, t, err)
 		}
 	}
 }
@@ -221,20 +223,17 @@ func (s *Sandbox) note(req Request, dir string) {
 	s.dir = dir
 }
 
-func resultOf(end mux.End) Result {
-	r := Result{
-		Code: end.Code, Signal: end.Signal, TimedOut: end.TimedOut, Interrupted: end.Interrupted, OOMKilled: end.OOM && end.Signal == 9,
-		Dir: end.Dir, Survivors: end.Survivors,
-	}
+// codeOf is the exit code of a shell for an end.
+func codeOf(end mux.End) int {
 	switch {
-	case r.TimedOut:
-		r.Code = CodeTimedOut
-	case r.Interrupted:
-		r.Code = CodeInterrupted
-	case r.Signal > 0:
-		r.Code = 128 + r.Signal
+	case end.TimedOut:
+		return CodeTimedOut
+	case end.Interrupted:
+		return CodeInterrupted
+	case end.Signal > 0:
+		return 128 + end.Signal
 	}
-	return r
+	return end.Code
 }
 
 // follow hands a command what is for it until its end is known. It returns an error when that will never be.

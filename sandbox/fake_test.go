@@ -388,7 +388,7 @@ func (w *warnings) has(part string) bool {
 
 // removeBoxes removes the containers of a key, as hinit sandbox rm does.
 func removeBoxes(ctx context.Context, m *Manager, key Key) error {
-	list, err := m.engine.List(ctx, Labels(m.fill(key)))
+	list, err := m.engine.List(ctx, Labels(m.Key(key)))
 	for _, c := range list {
 		err = errors.Join(err, m.engine.Remove(ctx, c.ID))
 	}

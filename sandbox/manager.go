@@ -60,14 +60,18 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 // Volume returns the value of [LabelVolume] of this volume's containers.
 func (m *Manager) Volume() string { return m.store.id }
 
-func (m *Manager) fill(key Key) Key {
+// Engine returns the engine of the sandboxes.
+func (m *Manager) Engine() Engine { return m.engine }
+
+// Key fills in what a key leaves open.
+func (m *Manager) Key(key Key) Key {
 	return Key{cmp.Or(key.Task, "default"), cmp.Or(key.Profile, m.opts.Profile)}
 }
 
 // Open returns the sandbox of a key, found, started or made. Callers of one key get the same one. The first call of a manager
 // sweeps orphans first, if the options say so.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
-	key = m.fill(key)
+	key = m.Key(key)
 	m.sweepOnce(ctx, key.Profile)
 	m.mu.Lock()
 	s := m.open[key]
@@ -191,7 +195,7 @@ func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 		info, err := m.engine.Info(ctx)
 		limitsDisk = err == nil && info.Driver == "overlay2"
 	}
-	return buildSpec(m.opts, m.fill(key), ownInit(ctx, m.engine, m.opts.Image), limitsDisk)
+	return buildSpec(m.opts, m.Key(key), ownInit(ctx, m.engine, m.opts.Image), limitsDisk)
 }
 
 // ofAnotherVolume reports whether a container belongs to another volume.

@@ -140,7 +140,7 @@ func TestRealRecovery(t *testing.T) {
 			t.Error("it is another one")
 		}
 		_ = res
-		if res, err := s.Exec(t.Context(), Request{Argv: []string{"tail", "-c", "900m", "/dev/zero"}}); err != nil || res.Code != 137 || !res.OOMKilled {
+		if res, err := s.Exec(t.Context(), Request{Argv: []string{"tail", "-c", "900m", "/dev/zero"}}); err != nil || res.Code != 137 || !res.OOM {
 			t.Errorf("%+v, %v", res, err)
 		}
 		want(t, s, "echo alive", "alive")

@@ -60,17 +60,12 @@ type Streams struct {
 	Resizes  <-chan Size
 }
 
-// Result is how a command ended.
+// Result is how a command ended. Its code is 128+n for a signal, 124 out of time, 130 cancelled, and 126 when the directory could not be
+// entered. A command that ran out of time, or whose context was cancelled, ended with its whole tree.
 type Result struct {
-	Code        int    // exit code; 128+n for a signal, 124 out of time, 130 cancelled, 126 when the directory could not be entered
-	Signal      int    // that ended it, 0 for none
-	TimedOut    bool   // the whole tree was ended
-	Interrupted bool   // the context was cancelled, and the whole tree was ended
-	OOMKilled   bool   // the kernel ended a process of the sandbox for want of memory while it ran
-	Dir         string // the working directory afterwards, of a Command
-	Survivors   int    // processes of a tree to be ended that are still alive, for want of a permission
-	Retried     bool   // it was run again after a recovery
-	Duration    time.Duration
+	mux.End
+	Retried  bool // it was run again after a recovery
+	Duration time.Duration
 }
 
 // Job is a background command.
@@ -78,20 +73,14 @@ type Job = mux.Job
 
 // Description is what is known of a sandbox.
 type Description struct {
-	Container string            `json:"container"` // id
-	Name      string            `json:"name"`
-	Image     string            `json:"image"`
-	Task      string            `json:"task"`
-	Profile   string            `json:"profile"`
-	Labels    map[string]string `json:"labels"`
-	State     State             `json:"state"`
-	Created   time.Time         `json:"created"`
-	Exec      string            `json:"exec"`           // how commands run: "direct" (socket) or "attached" (one exec a client)
-	Reason    string            `json:"reason"`         // why it is not "direct"
-	User      string            `json:"user"`           // of commands; "" is the image's
-	Root      string            `json:"root,omitempty"` // what root inside is outside
-	Dir       string            `json:"dir"`
-	Jobs      []Job             `json:"jobs"`
-	Clients   int               `json:"clients"`  // processes that are connected to the program inside, this one too
-	Commands  int               `json:"commands"` // that run now, of this process
+	Container
+	Task     string `json:"task"`
+	Profile  string `json:"profile"`
+	Exec     string `json:"exec"`           // how commands run: "direct" (socket) or "attached" (one exec a client)
+	Reason   string `json:"reason"`         // why it is not "direct"
+	Root     string `json:"root,omitempty"` // what root inside is outside
+	Dir      string `json:"dir"`
+	Jobs     []Job  `json:"jobs"`
+	Clients  int    `json:"clients"`  // processes that are connected to the program inside, this one too
+	Commands int    `json:"commands"` // that run now, of this process
 }

@@ -107,7 +107,7 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 func (s *Sandbox) tell(d *Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.id != d.Container {
+	if s.id != d.ID {
 		return
 	}
 	d.Dir, d.Commands = s.dir, d.Commands+s.running
@@ -118,10 +118,7 @@ func (s *Sandbox) tell(d *Description) {
 
 // describe says what the engine knows of a container.
 func (m *Manager) describe(c Container) Description {
-	return Description{
-		Container: c.ID, Name: c.Name, Image: c.Image, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Labels: c.Labels,
-		State: c.State, Created: c.Created, User: c.User, Root: m.opts.Root,
-	}
+	return Description{Container: c, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Root: m.opts.Root}
 }
 
 // lost makes the error for a command whose end is not known, and brings the sandbox back if it can.

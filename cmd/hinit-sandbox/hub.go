@@ -17,7 +17,6 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/sandbox"
-	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/dockercli"
 	"hinit/sandbox/policy"
@@ -59,10 +58,9 @@ type tenantKey struct {
 
 // tenant is what the service has for one user and profile.
 type tenant struct {
-	busy   int // requests that are being answered
-	used   time.Time
-	docker *dockercli.Personality
-	host   *cli.Host
+	busy    int // requests that are being answered
+	used    time.Time
+	manager *sandbox.Manager
 }
 
 // handle answers one request.
@@ -74,14 +72,11 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 		return cmdline.Failed
 	}
 	defer done()
-	if !req.Docker {
-		return cli.Main(ctx, t.host, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})
-	}
 	_, parent, err := dockercli.Process(from.PID)
 	if err != nil {
 		parent = 0 // it has gone
 	}
-	return asked(ctx, t.docker, req, nil, parent, s)
+	return answer(ctx, t.manager, h.memory, req, nil, parent, s)
 }
 
 // use notes that a command begins (1) or ends (-1) in a container.
@@ -176,7 +171,7 @@ func (h *hub) dropIdle(after time.Duration) (left bool) {
 func (h *hub) drop(key tenantKey) {
 	t := h.tenants[key]
 	delete(h.tenants, key)
-	guard.Go("letting go of sandboxes", func() { _ = t.host.Manager.Close() }) // the engine is not closed: it can't fail
+	guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // the engine is not closed: it can't fail
 }
 
 // newTenant makes the record that the service keeps for one user and profile.
@@ -196,15 +191,8 @@ func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (
 	if from.UID != 0 {
 		owner.Actor = fsutil.NewActor(fsutil.Identity{UID: from.UID, GID: from.GID})
 	}
-	engine := policy.Guard(h.engine, h.set.policy, owner, h.places, h.gate)
-	manager, err := sandbox.NewManager(engine, opts)
-	if err != nil {
-		return nil, err
-	}
-	return &tenant{
-		docker: &dockercli.Personality{Engine: engine, Manager: manager, Store: h.memory},
-		host:   &cli.Host{Manager: manager, Engine: engine, Profile: profile},
-	}, nil
+	manager, err := sandbox.NewManager(policy.Guard(h.engine, h.set.policy, owner, h.places, h.gate), opts)
+	return &tenant{manager: manager}, err
 }
 
 // prepareState makes the directories of all tenants, for this user alone, and the manager that sweeps for them. The identity of
@@ -241,6 +229,6 @@ func (h *hub) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range h.tenants {
-		_ = t.host.Manager.Close() // the same
+		_ = t.manager.Close() // the same
 	}
 }

@@ -43,22 +43,18 @@ func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	if err != nil {
 		return fail(unreachable(req), err)
 	}
-	engine = policy.Translated{Engine: engine}
-	manager, err := sandbox.NewManager(engine, opts)
+	manager, err := sandbox.NewManager(policy.Translated{Engine: engine}, opts)
 	if err != nil {
 		return fail(cmdline.Failed, err)
 	}
 	defer manager.Close()
+	var store *dockercli.Store
 	if req.Docker {
-		store, err := dockercli.NewStore(filepath.Join(os.TempDir(), "hinit-sandbox-"+strconv.Itoa(os.Geteuid())))
-		if err != nil {
+		if store, err = dockercli.NewStore(filepath.Join(os.TempDir(), "hinit-sandbox-"+strconv.Itoa(os.Geteuid()))); err != nil {
 			return fail(1, err)
 		}
-		p := &dockercli.Personality{Engine: engine, Manager: manager, Store: store}
-		return asked(ctx, p, req, allowed(), os.Getppid(), local)
 	}
-	host := &cli.Host{Manager: manager, Engine: engine, Profile: opts.Profile}
-	return cli.Main(ctx, host, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: local})
+	return answer(ctx, manager, store, req, allowed(), os.Getppid(), local)
 }
 
 // mayAsk says why this process may not ask the engine itself. Where the operator wants a service, an agent could stop it. And what a login shell of
@@ -83,8 +79,11 @@ func mayAsk(socket string, opts sandbox.Options) error {
 	return nil
 }
 
-// asked has a personality answer for the process parent, which runs docker commands.
-func asked(ctx context.Context, p *dockercli.Personality, req daemon.Request, allow []string, parent int, s daemon.Streams) int {
+// answer answers a request with the sandboxes of its caller. The process parent runs docker commands.
+func answer(ctx context.Context, m *sandbox.Manager, memory *dockercli.Store, req daemon.Request, allow []string, parent int, s daemon.Streams) int {
+	if !req.Docker {
+		return cli.Main(ctx, m, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})
+	}
 	call, err := dockercli.Parse(req.Args, allow)
 	if err != nil {
 		return dockercli.Refuse(s.Err, err, allow == nil)
@@ -93,5 +92,6 @@ func asked(ctx context.Context, p *dockercli.Personality, req daemon.Request, al
 	if err != nil || parent <= 1 {
 		process = "" // the process is gone or unknown: nothing is remembered
 	}
-	return p.Answer(ctx, call, dockercli.Caller{Process: process, Env: req.Env, Stdin: s.In, Stdout: s.Out, Stderr: s.Err})
+	p := &dockercli.Personality{Manager: m, Store: memory}
+	return p.Answer(ctx, call, dockercli.Caller{Process: process, Env: req.Env, Streams: s})
 }

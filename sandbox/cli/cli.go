@@ -20,13 +20,6 @@ import (
 // Lost is the exit code of a command whose end is not known: the code of a killed command.
 const Lost = 137
 
-// Host is where verbs run.
-type Host struct {
-	Manager *sandbox.Manager
-	Engine  sandbox.Engine
-	Profile string // where no --profile is given
-}
-
 // Call is one command line with its streams.
 type Call struct {
 	Args []string
@@ -57,7 +50,7 @@ type options struct {
 // invocation is a verb with its arguments.
 type invocation struct {
 	ctx   context.Context //nolint:containedctx // of this one call
-	host  *Host
+	m     *sandbox.Manager
 	call  *Call
 	opt   options
 	words []string
@@ -136,12 +129,12 @@ func verbs() []verb {
 }
 
 // Main runs the verb that the arguments name and returns the exit code.
-func Main(ctx context.Context, host *Host, call *Call) int {
+func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	v, opt, words, code, ok := parse(call.Args, call.Out, call.Err)
 	if !ok {
 		return code
 	}
-	i := &invocation{ctx: ctx, host: host, call: call, opt: opt, words: words}
+	i := &invocation{ctx: ctx, m: m, call: call, opt: opt, words: words}
 	code, err := v.run(i)
 	if err != nil {
 		fmt.Fprintln(call.Err, show.Text(strings.ReplaceAll(sentence(v.doing(), err), "\n", "; ")))

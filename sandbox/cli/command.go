@@ -13,7 +13,7 @@ import (
 
 // key is the sandbox that the flags name.
 func (i *invocation) key() sandbox.Key {
-	return sandbox.Key{Task: i.opt.task, Profile: cmp.Or(i.opt.profile, i.host.Profile)}
+	return i.m.Key(sandbox.Key{Task: i.opt.task, Profile: i.opt.profile})
 }
 
 // open returns the sandbox of the flags, made if it is missing; with --in one that exists.
@@ -21,7 +21,7 @@ func (i *invocation) open() (*sandbox.Sandbox, error) {
 	if i.opt.in != "" {
 		return i.adopt(i.opt.in)
 	}
-	return i.host.Manager.Open(i.ctx, i.key())
+	return i.m.Open(i.ctx, i.key())
 }
 
 // adopt returns a sandbox that runs, by its name.
@@ -30,17 +30,17 @@ func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return i.host.Manager.Adopt(i.ctx, d.Container)
+	return i.m.Adopt(i.ctx, d.ID)
 }
 
 // find looks a sandbox up by name, id or task; "" is what the flags name.
 func (i *invocation) find(name string) (sandbox.Description, error) {
-	all, err := i.host.Manager.List(i.ctx)
+	all, err := i.m.List(i.ctx)
 	if err != nil {
 		return sandbox.Description{}, err
 	}
 	labels := sandbox.Labels(i.key())
-	if c, err := i.host.Engine.Inspect(i.ctx, name); err == nil && name != "" { // an id that it had before it was made again, too
+	if c, err := i.m.Engine().Inspect(i.ctx, name); err == nil && name != "" { // an id that it had before it was made again, too
 		name = c.ID
 	}
 	var match []sandbox.Description
@@ -50,9 +50,9 @@ func (i *invocation) find(name string) (sandbox.Description, error) {
 			if d.Labels[sandbox.LabelTask] == labels[sandbox.LabelTask] && d.Labels[sandbox.LabelProfile] == labels[sandbox.LabelProfile] {
 				match = append(match, d)
 			}
-		case d.Name == name || d.Container == name:
+		case d.Name == name || d.ID == name:
 			return d, nil
-		case len(name) >= 4 && strings.HasPrefix(d.Container, name), d.Task == name && d.Labels[sandbox.LabelProfile] == labels[sandbox.LabelProfile]:
+		case len(name) >= 4 && strings.HasPrefix(d.ID, name), d.Task == name && d.Labels[sandbox.LabelProfile] == labels[sandbox.LabelProfile]:
 			match = append(match, d)
 		}
 	}
@@ -124,7 +124,7 @@ func (i *invocation) wait(box *sandbox.Sandbox, req sandbox.Request) (int, error
 		return cmdline.Done, err
 	case result.TimedOut:
 		fmt.Fprintf(i.call.Err, "the command ran out of time after %v, and was ended with all that it started\n", result.Duration.Round(time.Millisecond))
-	case result.OOMKilled:
+	case result.OOM:
 		fmt.Fprintln(i.call.Err, "the kernel ended a process of the sandbox for want of memory")
 	}
 	return result.Code, nil
@@ -145,7 +145,7 @@ func (i *invocation) shell() (int, error) {
 
 func (i *invocation) list() (int, error) {
 	if i.opt.volumes {
-		found, err := i.host.Engine.Volumes(i.ctx, sandbox.VolumePrefix, nil)
+		found, err := i.m.Engine().Volumes(i.ctx, sandbox.VolumePrefix, nil)
 		rows := [][]string{{"VOLUME", "PROFILE", "IN THE PLACE OF"}}
 		for _, v := range found {
 			rows = append(rows, []string{v.Name, v.Labels[sandbox.LabelProfile], v.Labels[sandbox.LabelSource]})
@@ -155,7 +155,7 @@ func (i *invocation) list() (int, error) {
 		}
 		return cmdline.Done, i.print(found, rows)
 	}
-	all, err := i.host.Manager.List(i.ctx)
+	all, err := i.m.List(i.ctx)
 	if err != nil {
 		return cmdline.Done, err
 	}
@@ -180,14 +180,14 @@ func (i *invocation) show() (int, error) {
 		return cmdline.Done, err
 	}
 	if d.State == sandbox.Running {
-		box, err := i.host.Manager.Adopt(i.ctx, d.Container)
+		box, err := i.m.Adopt(i.ctx, d.ID)
 		if err != nil {
 			return cmdline.Done, err
 		}
 		if d, err = box.Describe(i.ctx); err != nil {
 			return cmdline.Done, err
 		}
-	} else if c, err := i.host.Engine.Inspect(i.ctx, d.Container); err == nil {
+	} else if c, err := i.m.Engine().Inspect(i.ctx, d.ID); err == nil {
 		d.User = c.User
 	}
 	how := d.Exec
@@ -196,7 +196,7 @@ func (i *invocation) show() (int, error) {
 	}
 	rows := [][]string{
 		{"Sandbox", d.Name},
-		{"Container", d.Container},
+		{"Container", d.ID},
 		{"Task", d.Task},
 		{"Profile", d.Profile},
 		{"Image", d.Image},
@@ -224,9 +224,9 @@ func (i *invocation) logs() (int, error) {
 		return cmdline.Done, err
 	}
 	if i.opt.job == "" {
-		return cmdline.Done, i.host.Engine.Logs(i.ctx, d.Container, i.opt.follow, i.call.Out, i.call.Err)
+		return cmdline.Done, i.m.Engine().Logs(i.ctx, d.ID, i.opt.follow, i.call.Out, i.call.Err)
 	}
-	box, err := i.adopt(d.Container)
+	box, err := i.adopt(d.ID)
 	if err != nil {
 		return cmdline.Done, err
 	}
@@ -249,11 +249,11 @@ func (i *invocation) stop() (int, error) {
 		_, err = box.Kill(i.ctx, i.opt.job, 0)
 		return cmdline.Done, err
 	}
-	return i.each(func(id string) error { return i.host.Engine.Stop(i.ctx, id, stopGrace) })
+	return i.each(func(id string) error { return i.m.Engine().Stop(i.ctx, id, stopGrace) })
 }
 
 func (i *invocation) remove() (int, error) {
-	return i.each(func(id string) error { return i.host.Engine.Remove(i.ctx, id) })
+	return i.each(func(id string) error { return i.m.Engine().Remove(i.ctx, id) })
 }
 
 // each does something to every sandbox that is named, also when it fails for one.
@@ -266,7 +266,7 @@ func (i *invocation) each(do func(id string) error) (int, error) {
 	for _, name := range names {
 		d, err := i.find(name)
 		if err == nil {
-			err = do(d.Container)
+			err = do(d.ID)
 		}
 		if err != nil {
 			code, errs = max(code, codeOf(err)), append(errs, err)
@@ -279,7 +279,7 @@ func (i *invocation) each(do func(id string) error) (int, error) {
 
 // reap prints what was removed, or would be.
 func (i *invocation) reap(now bool) (int, error) {
-	found, _, err := i.host.Manager.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Now: now, Profile: i.opt.profile, DryRun: i.opt.dry})
+	found, _, err := i.m.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Now: now, Profile: i.opt.profile, DryRun: i.opt.dry})
 	if err != nil {
 		return cmdline.Done, err
 	}

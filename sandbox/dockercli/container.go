@@ -26,7 +26,7 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 		spec.Labels[sandbox.LabelClient] = from.Process
 	}
 	if start && key != nil {
-		unlock, err := p.Manager.Lock(ctx, key)
+		unlock, err := p.Lock(ctx, key)
 		if err != nil {
 			return from.fail(exitDaemon, err, "")
 		}
@@ -35,7 +35,7 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	if looked {
 		id, err := p.since(ctx, key, seen)
 		if err == nil && id != "" {
-			fmt.Fprintln(from.Stdout, id)
+			fmt.Fprintln(from.Out, id)
 			return 0
 		}
 		if err != nil {
@@ -48,14 +48,14 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	var id string
 	var err error
 	if start {
-		id, err = p.Manager.Prepare(ctx, spec)
+		id, err = p.Prepare(ctx, spec)
 	} else {
-		id, err = p.Engine.Create(ctx, spec)
+		id, err = p.Engine().Create(ctx, spec)
 	}
 	if err != nil {
 		return p.runFailed(c, err, from)
 	}
-	fmt.Fprintln(from.Stdout, id)
+	fmt.Fprintln(from.Out, id)
 	return 0
 }
 
@@ -74,7 +74,7 @@ func agentLabels(labels map[string]string) map[string]string {
 
 // since returns a container that runs now, or one that was made after a probe and is made to run, or "".
 func (p *Personality) since(ctx context.Context, labels map[string]string, seen probe) (string, error) {
-	found, err := p.Engine.List(ctx, labels)
+	found, err := p.Engine().List(ctx, labels)
 	if err != nil {
 		return "", err
 	}
@@ -85,7 +85,7 @@ func (p *Personality) since(ctx context.Context, labels map[string]string, seen 
 	}
 	found = slices.DeleteFunc(found, func(c sandbox.Container) bool { return slices.Contains(seen.IDs, c.ID) })
 	for _, c := range found {
-		err = p.Manager.Wake(ctx, c)
+		err = p.Wake(ctx, c)
 		if err == nil {
 			return c.ID, nil
 		}
@@ -95,20 +95,20 @@ func (p *Personality) since(ctx context.Context, labels map[string]string, seen 
 
 // fetch pulls an image that the engine does not have.
 func (p *Personality) fetch(ctx context.Context, ref string, from Caller) error {
-	_, err := p.Engine.Image(ctx, ref)
+	_, err := p.Engine().Image(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return err
 	}
-	fmt.Fprintf(from.Stderr, "Unable to find image '%s' locally\n", tagged(ref))
-	return p.Engine.Pull(ctx, ref)
+	fmt.Fprintf(from.Err, "Unable to find image '%s' locally\n", tagged(ref))
+	return p.Engine().Pull(ctx, ref)
 }
 
 func (p *Personality) runFailed(c *Call, err error, from Caller) int {
 	text := daemonText(err, c.Spec.Image)
 	if c.command.name == "create" {
-		fmt.Fprintln(from.Stderr, text)
+		fmt.Fprintln(from.Err, text)
 		return exitFailed
 	}
-	fmt.Fprintf(from.Stderr, "docker: %s\n\nRun 'docker run --help' for more information\n", text)
+	fmt.Fprintf(from.Err, "docker: %s\n\nRun 'docker run --help' for more information\n", text)
 	return exitDaemon
 }

@@ -21,7 +21,7 @@ var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"
 // agent gets the first answer.
 func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	ref, argv := c.Words[0], c.Words[1:]
-	box, err := p.Manager.Adopt(ctx, ref)
+	box, err := p.Adopt(ctx, ref)
 	if err != nil {
 		return p.notBegun(ctx, ref, err, from)
 	}
@@ -30,26 +30,26 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	var asked probe
 	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", labelKey(box.Labels()), &asked) && asked.At.After(before.At) {
 		p.forget(from, "ending", key)
-		_, _ = from.Stdout.Write(before.Output) // a caller that is gone needs no answer
+		_, _ = from.Out.Write(before.Output) // a caller that is gone needs no answer
 		return before.Code
 	}
 	req := sandbox.Request{Argv: argv, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
 	seen := &recorder{}
-	req.Stdout, req.Stderr = seen.before(from.Stdout), seen.before(from.Stderr)
+	req.Stdout, req.Stderr = seen.before(from.Out), seen.before(from.Err)
 	if c.Stdin {
-		req.Stdin = from.Stdin
+		req.Stdin = from.In
 	}
 	result, err := box.Exec(ctx, req)
 	if errors.Is(err, sandbox.ErrClosed) { // somebody has just stopped or started it
-		if box, err = p.Manager.Adopt(ctx, ref); err == nil {
+		if box, err = p.Adopt(ctx, ref); err == nil {
 			result, err = box.Exec(ctx, req)
 		}
 	}
 	switch {
 	case errors.Is(err, sandbox.ErrLost):
 		// Not in the words that make the agent run it again.
-		p.Manager.Forget(box.ID())
-		fmt.Fprintf(from.Stderr, "hinit: %s\n", unlike(err.Error()))
+		p.Forget(box.ID())
+		fmt.Fprintf(from.Err, "hinit: %s\n", unlike(err.Error()))
 		return exitKilled
 	case err != nil:
 		return p.notBegun(ctx, ref, err, from)
@@ -76,8 +76,8 @@ func stateError(c sandbox.Container, ref string) error {
 
 // notBegun prints why a command was not run. The engine's present state of the container counts more than the first error.
 func (p *Personality) notBegun(ctx context.Context, ref string, why error, from Caller) int {
-	p.Manager.Forget(ref)
-	if container, err := p.Engine.Inspect(ctx, ref); err != nil {
+	p.Forget(ref)
+	if container, err := p.Engine().Inspect(ctx, ref); err != nil {
 		why = err
 	} else if err := stateError(container, ref); err != nil {
 		why = err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -15,9 +14,8 @@ import (
 
 // Personality answers calls on one engine. Any number of goroutines may use it.
 type Personality struct {
-	Engine  sandbox.Engine
-	Manager *sandbox.Manager
-	Store   *Store
+	*sandbox.Manager
+	Store *Store
 }
 
 // Caller is whose command line it is.
@@ -27,9 +25,7 @@ type Caller struct {
 	// Env has the values of the variables that the command line names without a value.
 	Env map[string]string
 
-	Stdin  io.Reader
-	Stdout io.Writer
-	Stderr io.Writer
+	sandbox.Streams
 }
 
 // Exit codes of the docker command.
@@ -47,7 +43,7 @@ func (p *Personality) Answer(ctx context.Context, c *Call, from Caller) int {
 
 // fail prints an error as the docker command does, and returns the exit code.
 func (c Caller) fail(code int, err error, ref string) int {
-	fmt.Fprintln(c.Stderr, daemonText(err, ref))
+	fmt.Fprintln(c.Err, daemonText(err, ref))
 	return code
 }
 
@@ -68,42 +64,42 @@ func daemonText(err error, ref string) string {
 }
 
 func (p *Personality) version(ctx context.Context, _ *Call, from Caller) int {
-	fmt.Fprintf(from.Stdout, "Client: hinit\n")
-	info, err := p.Engine.Info(ctx)
+	fmt.Fprintf(from.Out, "Client: hinit\n")
+	info, err := p.Engine().Info(ctx)
 	if err != nil {
 		return from.fail(exitFailed, err, "")
 	}
-	fmt.Fprintf(from.Stdout, " API version:       %s\n OS/Arch:           %s/%s\n\nServer:\n Engine:\n  Version:          %s\n  API version:      %s\n  OS/Arch:          %s/%s\n",
+	fmt.Fprintf(from.Out, " API version:       %s\n OS/Arch:           %s/%s\n\nServer:\n Engine:\n  Version:          %s\n  API version:      %s\n  OS/Arch:          %s/%s\n",
 		info.API, info.OS, info.Arch, info.Version, info.API, info.OS, info.Arch)
 	return 0
 }
 
 func (p *Personality) info(ctx context.Context, _ *Call, from Caller) int {
-	info, err := p.Engine.Info(ctx)
+	info, err := p.Engine().Info(ctx)
 	if err != nil {
 		return from.fail(exitFailed, err, "")
 	}
-	fmt.Fprintln(from.Stdout, info.Driver)
+	fmt.Fprintln(from.Out, info.Driver)
 	return 0
 }
 
 func (p *Personality) imageInspect(ctx context.Context, c *Call, from Caller) int {
-	image, err := p.Engine.Image(ctx, c.Words[0])
+	image, err := p.Engine().Image(ctx, c.Words[0])
 	if errors.Is(err, sandbox.ErrNoImage) {
-		fmt.Fprintln(from.Stdout)
-		fmt.Fprintf(from.Stderr, "%sNo such image: %s\n", fromDaemon, tagged(c.Words[0]))
+		fmt.Fprintln(from.Out)
+		fmt.Fprintf(from.Err, "%sNo such image: %s\n", fromDaemon, tagged(c.Words[0]))
 		return exitFailed
 	}
 	if err != nil {
 		return from.fail(exitFailed, err, "")
 	}
-	fmt.Fprintln(from.Stdout, jsonList(image.Entrypoint))
+	fmt.Fprintln(from.Out, jsonList(image.Entrypoint))
 	return 0
 }
 
 // list is docker ps. Its output is remembered for the run that may follow it.
 func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
-	found, err := p.Engine.List(ctx, c.Labels)
+	found, err := p.Engine().List(ctx, c.Labels)
 	if err != nil {
 		return from.fail(exitFailed, err, "")
 	}
@@ -126,7 +122,7 @@ func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 		if c.State {
 			id += "\t" + string(container.State)
 		}
-		fmt.Fprintln(from.Stdout, id)
+		fmt.Fprintln(from.Out, id)
 	}
 	if len(c.Status) == 0 {
 		p.remember(from, "probe", labelKey(c.Labels), seen)
@@ -139,56 +135,56 @@ func (c Caller) done(ref string, err error) int {
 	if err != nil {
 		return c.fail(exitFailed, err, ref)
 	}
-	fmt.Fprintln(c.Stdout, ref)
+	fmt.Fprintln(c.Out, ref)
 	return 0
 }
 
 func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Caller) int {
-	container, err := p.Engine.Inspect(ctx, ref)
+	container, err := p.Engine().Inspect(ctx, ref)
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
 		// Another agent may just be about to start what it has made.
 		var unlock func()
-		if unlock, err = p.Manager.Lock(ctx, key); err == nil {
+		if unlock, err = p.Lock(ctx, key); err == nil {
 			defer unlock()
-			container, err = p.Engine.Inspect(ctx, ref)
+			container, err = p.Engine().Inspect(ctx, ref)
 		}
 	}
 	if err == nil {
-		p.Manager.Forget(container.ID)
-		err = p.Manager.Wake(ctx, container) // a paused one too: the docker command can't, and the agent would make a second container
+		p.Forget(container.ID)
+		err = p.Wake(ctx, container) // a paused one too: the docker command can't, and the agent would make a second container
 	}
 	code := from.done(ref, err)
 	if err != nil {
-		fmt.Fprintf(from.Stderr, "Error: failed to start containers: %s\n", ref)
+		fmt.Fprintf(from.Err, "Error: failed to start containers: %s\n", ref)
 	}
 	return code
 }
 
 func (p *Personality) inspect(ctx context.Context, _ *Call, ref string, from Caller) int {
-	container, err := p.Engine.Inspect(ctx, ref)
+	container, err := p.Engine().Inspect(ctx, ref)
 	if errors.Is(err, sandbox.ErrGone) {
-		fmt.Fprintln(from.Stdout)
-		fmt.Fprintf(from.Stderr, "Error: No such object: %s\n", ref)
+		fmt.Fprintln(from.Out)
+		fmt.Fprintf(from.Err, "Error: No such object: %s\n", ref)
 		return exitFailed
 	}
 	if err != nil {
 		return from.fail(exitFailed, err, ref)
 	}
-	fmt.Fprintln(from.Stdout, container.Finished.UTC().Format(time.RFC3339Nano))
+	fmt.Fprintln(from.Out, container.Finished.UTC().Format(time.RFC3339Nano))
 	return 0
 }
 
 func (p *Personality) stop(ctx context.Context, c *Call, ref string, from Caller) int {
-	container, err := p.Engine.Inspect(ctx, ref)
+	container, err := p.Engine().Inspect(ctx, ref)
 	if err == nil {
-		p.Manager.Forget(container.ID)
-		err = p.Engine.Stop(ctx, container.ID, time.Duration(c.Grace)*time.Second)
+		p.Forget(container.ID)
+		err = p.Engine().Stop(ctx, container.ID, time.Duration(c.Grace)*time.Second)
 	}
 	return from.done(ref, err)
 }
 
 func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Caller) int {
-	container, err := p.Engine.Inspect(ctx, ref)
+	container, err := p.Engine().Inspect(ctx, ref)
 	switch {
 	case errors.Is(err, sandbox.ErrGone) && c.Force:
 		from.fail(0, err, ref)
@@ -196,8 +192,8 @@ func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Call
 	case err == nil && !c.Force && (container.State == sandbox.Running || container.State == sandbox.Paused || container.State == sandbox.Restarting):
 		err = fmt.Errorf("%sYou cannot remove a %s container %s. Stop the container before attempting removal or force remove", fromDaemon, container.State, container.ID)
 	case err == nil:
-		p.Manager.Forget(container.ID)
-		err = p.Engine.Remove(ctx, container.ID)
+		p.Forget(container.ID)
+		err = p.Engine().Remove(ctx, container.ID)
 	}
 	return from.done(ref, err)
 }
