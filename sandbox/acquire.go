@@ -25,9 +25,15 @@ const (
 	takenTime  = 5 * time.Second // a container that is being made or removed may have the name
 )
 
-// acquire finds or makes the sandbox's container. The caller holds the lock of the key. An engine goes on to make what a killed process
-// has asked for, and does not list it yet: but its name, which is the key's, is taken.
+// acquire finds or makes the sandbox's container, by the lock of the key: another process may just be doing it. An engine goes on to make
+// what a killed process has asked for, and does not list it yet: but its name, which is the key's, is taken.
 func (s *Sandbox) acquire(ctx context.Context) error {
+	unlock, err := s.m.Lock(ctx, s.labels)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	crash("locked")
 	c, found, err := s.probe(ctx)
 	var plan Spec
 	if err == nil && !found {
@@ -39,7 +45,7 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 			spec.Name = newName()
 		}
 		c.Name = spec.Name
-		c.ID, err = s.m.create(ctx, &spec)
+		c.ID, err = s.m.Make(ctx, spec)
 		if plan.Storage["size"] != "" && err != nil && strings.Contains(err.Error(), "storage-opt") {
 			s.m.opts.warn(noDiskLimit)
 			delete(plan.Storage, "size")
@@ -136,10 +142,11 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 	}
 }
 
-// create makes a container, starts it, and waits until the program inside has begun. A failure leaves no container behind. A
-// caller that gives up still waits a little for the engine's answer. The engine goes on with the request, and the container would
-// appear after its removal.
-func (m *Manager) create(caller context.Context, spec *Spec) (id string, err error) {
+// Make makes a container with the program inside, and starts it. The caller has the lock of the key. A failure leaves no container
+// behind. A caller that gives up still waits a little for the engine's answer: the engine goes on with the request, and the container
+// would appear after its removal.
+func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
+	spec.Name = cmp.Or(spec.Name, newName())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
 	defer cancel()
 	if caller.Err() != nil {
@@ -150,19 +157,19 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 		spec.Labels = make(map[string]string)
 	}
 	spec.Labels[LabelVolume] = m.store.id
-	own, err := m.addHelper(spec)
+	own, err := m.addHelper(&spec)
 	if errors.Is(err, fs.ErrExist) && m.state(ctx, spec.Name).State == Gone { // left by a container of this name that somebody has removed
 		m.store.forget(spec.Name)
-		own, err = m.addHelper(spec)
+		own, err = m.addHelper(&spec)
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) { // the engine says in its words that the name is taken
 		m.opts.warn("the program inside can't be mounted: " + err.Error())
 	}
 	crash("create")
-	id, err = m.engine.Create(ctx, *spec)
+	id, err = m.engine.Create(ctx, spec)
 	if errors.Is(err, ErrNoImage) {
 		if err = m.pull(caller, spec.Image); err == nil {
-			id, err = m.engine.Create(ctx, *spec)
+			id, err = m.engine.Create(ctx, spec)
 		}
 	}
 	if err != nil && own && strings.Contains(err.Error(), "bind source path does not exist") {
@@ -171,7 +178,7 @@ func (m *Manager) create(caller context.Context, spec *Spec) (id string, err err
 		m.mu.Unlock()
 		m.store.forget(spec.Name)
 		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
-		id, err = m.engine.Create(ctx, *spec)
+		id, err = m.engine.Create(ctx, spec)
 	}
 	if err == nil && !own && !m.opts.Apart && m.helper != nil {
 		if _, err := m.copyHelper(ctx, id); err != nil {

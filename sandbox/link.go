@@ -145,15 +145,9 @@ func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	return s.m.connect(ctx, c)
 }
 
-// revive has a container run that doesn't, by the lock of the key: another process may just be doing it.
+// revive has a container run that doesn't.
 func (s *Sandbox) revive(ctx context.Context, c Container) (Container, error) {
-	unlock, err := s.m.Lock(ctx, s.labels)
-	if err != nil {
-		return Container{}, err
-	}
-	defer unlock()
 	s.m.opts.warn(fmt.Sprintf("%s (%s): it is brought back", describeState(c), short(c.ID)))
-	crash("recover")
 	if err := s.acquire(ctx); err != nil {
 		return Container{}, err
 	}

@@ -22,12 +22,12 @@ type Manager struct {
 	store  *store
 	helper *helper
 	why    string // there is no helper
+	swept  sync.Once
 
 	mu       sync.Mutex
 	open     map[Key]*Sandbox
 	adopted  map[string]*Sandbox // by the container's id, and by what callers call it
-	swept    bool
-	noMounts bool // the engine can't see the volume's paths
+	noMounts bool                // the engine can't see the volume's paths
 	closed   bool
 }
 
@@ -56,9 +56,6 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	m.store, err = openStore(opts.State)
 	return m, err
 }
-
-// Volume returns the value of [LabelVolume] of this volume's containers.
-func (m *Manager) Volume() string { return m.store.id }
 
 // Engine returns the engine of the sandboxes.
 func (m *Manager) Engine() Engine { return m.engine }
@@ -89,12 +86,7 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	}
 	var err error
 	if _, err = s.current(); err == nil && s.ID() == "" {
-		var unlock func()
-		if unlock, err = m.Lock(ctx, s.labels); err == nil {
-			crash("locked")
-			err = s.acquire(ctx)
-			unlock()
-		}
+		err = s.acquire(ctx)
 	}
 	if err == nil {
 		_, err = s.current() // it may have been closed meanwhile
@@ -179,13 +171,6 @@ func (m *Manager) Forget(id string) {
 	}
 	maps.DeleteFunc(m.adopted, func(_ string, other *Sandbox) bool { return other == s })
 	s.leave(false)
-}
-
-// Prepare creates and starts a container as Open does (program inside, mounts for it, nothing left behind by a failure), of a caller's
-// making: the docker personality's run. It returns the container's id. The caller has the lock of the key.
-func (m *Manager) Prepare(ctx context.Context, spec Spec) (id string, err error) {
-	spec.Name = cmp.Or(spec.Name, newName())
-	return m.create(ctx, &spec)
 }
 
 // Spec returns what Open would create. It makes the directories of the host that would be mounted.

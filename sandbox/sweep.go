@@ -16,14 +16,12 @@ type Reap struct {
 
 // Reaped is what a sweep has taken, or would.
 type Reaped struct {
-	Container string        `json:"container"`
-	Name      string        `json:"name"`
-	Task      string        `json:"task"`
-	Profile   string        `json:"profile"`
-	State     State         `json:"state"`
-	Age       time.Duration `json:"age"`
-	Why       string        `json:"why"`
-	Error     string        `json:"error,omitempty"` // it could not be removed
+	Container
+	Task    string        `json:"task"`
+	Profile string        `json:"profile"`
+	Age     time.Duration `json:"age"`
+	Why     string        `json:"why"`
+	Error   string        `json:"error,omitempty"` // it could not be removed
 }
 
 // ours says whether a container is a sandbox of this volume. The label says so, or, if the agent has made it by itself, the
@@ -62,15 +60,8 @@ func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minut
 
 // sweepOnce sweeps before the first use, unless that is switched off. Nothing that goes wrong there keeps anybody from working.
 func (m *Manager) sweepOnce(ctx context.Context, profile string) {
-	if !m.opts.Orphans {
-		return
-	}
-	m.mu.Lock()
-	swept := m.swept
-	m.swept = true
-	m.mu.Unlock()
-	if !swept {
-		_, _, _ = m.Sweep(ctx, Reap{Profile: profile})
+	if m.opts.Orphans {
+		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, Reap{Profile: profile}) })
 	}
 }
 
@@ -140,7 +131,7 @@ func (m *Manager) reap(ctx context.Context, c Container, what Reap) (*Reaped, ti
 	if err != nil || now.State != c.State {
 		return nil, again
 	}
-	r := &Reaped{Container: c.ID, Name: now.Name, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], State: now.State}
+	r := &Reaped{Container: now, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile]}
 	since := now.Finished
 	switch now.State {
 	case Exited, Dead:

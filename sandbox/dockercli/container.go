@@ -48,7 +48,7 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	var id string
 	var err error
 	if start {
-		id, err = p.Prepare(ctx, spec)
+		id, err = p.Make(ctx, spec)
 	} else {
 		id, err = p.Engine().Create(ctx, spec)
 	}

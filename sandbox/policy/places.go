@@ -61,12 +61,22 @@ func ownContainer(mountinfo string) string {
 
 // Outside returns what the engine calls a path of this process. ok is false for one that the engine does not have.
 func (p Places) Outside(inside string) (outside string, ok bool) {
+	return p.translate(inside, func(m sandbox.Mount) (from, to string) { return m.Target, m.Source })
+}
+
+// Inside is the way back.
+func (p Places) Inside(outside string) (inside string, ok bool) {
+	return p.translate(outside, func(m sandbox.Mount) (from, to string) { return m.Source, m.Target })
+}
+
+func (p Places) translate(path string, ends func(sandbox.Mount) (from, to string)) (string, bool) {
 	if p.self == "" {
-		return inside, true
+		return path, true
 	}
 	for _, m := range p.mounts {
-		if rest, in := cutDir(inside, m.Target); in {
-			return filepath.Join(m.Source, rest), true
+		from, to := ends(m)
+		if rest, in := cutDir(path, from); in {
+			return filepath.Join(to, rest), true
 		}
 	}
 	return "", false
@@ -84,19 +94,6 @@ func (p Places) Within(inside string) (readOnly, covered bool) {
 		}
 	}
 	return readOnly, covered
-}
-
-// Inside is the way back.
-func (p Places) Inside(outside string) (inside string, ok bool) {
-	if p.self == "" {
-		return outside, true
-	}
-	for _, m := range p.mounts {
-		if rest, in := cutDir(outside, m.Source); in {
-			return filepath.Join(m.Target, rest), true
-		}
-	}
-	return "", false
 }
 
 // cutDir returns the rest of a path below a directory, "" for the directory itself.
