@@ -46,45 +46,54 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	if err := req.check(); err != nil {
 		return Result{}, err
 	}
-	exit, err := s.enter()
-	if err != nil {
-		return Result{}, err
-	}
-	defer exit()
 	begin := time.Now()
 	asksRoot := s.watchRoot(&req)
-	for try := 0; ; try++ {
+	end, retried, err := s.do(ctx, req, func() mux.Open { return s.openFor(req, mux.OpRun) })
+	end.Code, end.OOM = codeOf(end), end.OOM && end.Signal == int(unix.SIGKILL)
+	res := Result{End: end, Duration: time.Since(begin), Retried: retried}
+	switch {
+	case errors.Is(err, ErrLost):
+		return res, err
+	case err != nil && ctx.Err() != nil: // it did not begin
+		return Result{End: mux.End{Code: CodeInterrupted, Interrupted: true}, Duration: res.Duration}, nil
+	case err != nil:
+		return Result{}, err
+	}
+	if to := cmp.Or(req.Stderr, req.Stdout); end.Fault == mux.NotBegun && to != nil {
+		fmt.Fprintln(to, end.Text)
+	}
+	s.note(req, end.Dir)
+	asksRoot(res.Code)
+	return res, nil
+}
+
+// do makes a request and returns how it ended. One that did nothing, or may be repeated, is made again once after a loss.
+func (s *Sandbox) do(ctx context.Context, req Request, open func() mux.Open) (end mux.End, retried bool, err error) {
+	exit, err := s.enter()
+	if err != nil {
+		return end, false, err
+	}
+	defer exit()
+	for ; ; retried = true {
 		l, err := s.ready(ctx)
-		t := &attempt{s: s, l: l, req: req, start: time.Now()}
-		var end mux.End
-		if err == nil {
-			t.open = s.openFor(req, mux.OpRun)
-			end, err = t.run(ctx)
+		if err != nil {
+			return end, retried, err
 		}
-		end.Code, end.OOM = codeOf(end), end.OOM && end.Signal == int(unix.SIGKILL)
-		res := Result{End: end, Duration: time.Since(begin), Retried: try > 0}
+		t := &attempt{s: s, l: l, open: open(), req: req, start: time.Now()}
+		end, err := t.run(ctx)
 		switch {
 		case err == nil:
-			if to := cmp.Or(req.Stderr, req.Stdout); end.Fault == mux.NotBegun && to != nil {
-				fmt.Fprintln(to, end.Text)
-			}
-			s.note(req, end.Dir)
-			asksRoot(res.Code)
-			return res, nil
-		case ctx.Err() != nil && !t.sent: // it did not begin
-			return Result{End: mux.End{Code: CodeInterrupted, Interrupted: true}, Duration: res.Duration}, nil
-		case l == nil:
-			return Result{}, err
-		case try == 0 && s.again(t, err):
+			return end, retried, faultError(end)
+		case !retried && ctx.Err() == nil && (!t.sent || req.Retry == RetrySafe && !t.fed):
 			s.drop(l)
 			if t.began {
 				_ = s.endLeft(ctx, t, s.settled(ctx, l))
 			}
 			s.m.opts.warn("a command is run again after: " + err.Error())
-		case !t.sent:
-			return Result{}, err
+		case !t.sent, t.copies() && (l.alive() || t.open.Op != mux.OpStart):
+			return end, retried, err
 		default:
-			return res, s.lost(ctx, t, err)
+			return end, retried, s.lost(ctx, t, err)
 		}
 	}
 }
@@ -119,12 +128,6 @@ func (s *Sandbox) watchRoot(req *Request) (ended func(code int)) {
 			fmt.Fprintln(to, line)
 		}
 	}
-}
-
-// again reports whether a command that failed may be run once more.
-func (s *Sandbox) again(t *attempt, err error) bool {
-	var bad *OptionError
-	return !errors.As(err, &bad) && (!t.sent || t.req.Retry == RetrySafe && !t.fed)
 }
 
 func (r *Request) check() error {
@@ -176,10 +179,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	if err != nil {
 		return mux.End{}, fmt.Errorf("the connection to the program inside ended: %w", err)
 	}
-	if err = faultError(end); err != nil {
-		t.sent = false
-	}
-	return end, err
+	return end, nil
 }
 
 // openFor is a request as the program inside takes it.
@@ -351,27 +351,9 @@ func (t *attempt) watch(ctx context.Context, said *bool) error {
 
 // transfer makes a request that is no command.
 func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out io.Writer) (mux.End, error) {
-	exit, err := s.enter()
-	if err != nil {
-		return mux.End{}, err
-	}
-	defer exit()
-	for try := 0; ; try++ {
-		l, err := s.ready(ctx)
-		if err != nil {
-			return mux.End{}, err
-		}
-		t := &attempt{s: s, l: l, open: open, req: Request{Stdin: in, Stdout: out, Timeout: -1, Grace: time.Millisecond}, start: time.Now()}
-		end, err := t.run(ctx)
-		switch {
-		case errors.Is(err, mux.ErrNotSent) && try == 0: // the connection ended while it was idle
-			s.drop(l)
-		case err != nil && open.Op == mux.OpStart && !l.alive():
-			return end, s.lost(ctx, t, err)
-		default:
-			return end, err
-		}
-	}
+	req := Request{Stdin: in, Stdout: out, Timeout: -1, Grace: time.Millisecond}
+	end, _, err := s.do(ctx, req, func() mux.Open { return open })
+	return end, err
 }
 
 // JobOutput copies the output of a background command from an offset on. With follow it goes on until the command ends. It

@@ -16,6 +16,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/tuning"
 	"hinit/sandbox"
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/dockercli"
@@ -34,7 +35,8 @@ type hub struct {
 	gateways func(ctx context.Context) map[int]string // profiles by the process of their gateway
 	began    time.Time
 	changed  chan struct{} // a container may be unused now
-	asked    chan struct{} // a request was answered
+	resting  *time.Timer   // calls rest
+	release  tuning.Releaser
 
 	all    *sandbox.Manager // of all tenants' sandboxes
 	memory *dockercli.Store // of all callers: a process has one name
@@ -65,7 +67,7 @@ type tenant struct {
 
 // handle answers one request.
 func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
-	defer tell(h.asked)
+	defer h.resting.Reset(restAfter)
 	t, done, err := h.tenant(ctx, from, req.Home)
 	if err != nil {
 		fmt.Fprintln(s.Err, err)
@@ -165,6 +167,19 @@ func (h *hub) dropIdle(after time.Duration) (left bool) {
 		}
 	}
 	return len(h.tenants) > 0
+}
+
+// restAfter is how long after the last request its memory is released.
+const restAfter = time.Minute
+
+// rest releases what a burst of commands and the engine's answers have left.
+func (h *hub) rest() {
+	h.release.Release()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.dropIdle(tenantKept) {
+		h.resting.Reset(tenantKept)
+	}
 }
 
 // drop forgets a tenant. Its containers go on.

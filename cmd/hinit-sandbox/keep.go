@@ -9,7 +9,6 @@ import (
 
 	"hinit/internal/guard"
 	"hinit/internal/pause"
-	"hinit/internal/tuning"
 	"hinit/sandbox"
 	"hinit/sandbox/dockercli"
 	"hinit/sandbox/policy"
@@ -20,8 +19,6 @@ const (
 	lookApart = 5 * time.Second
 	// lookAgain is when the service looks again at what it could not remove, and how often it does where the engine tells nothing.
 	lookAgain = time.Minute
-	// restAfter is how long after a request its memory is released.
-	restAfter = time.Minute
 )
 
 // keeper looks for unused sandboxes. It scans when the engine reports a change, when the process that owns a sandbox ends, and
@@ -42,8 +39,7 @@ func (h *hub) keep(ctx context.Context) {
 		k.watch(ctx)
 	})
 	defer func() { <-done }()
-	look, rest := time.NewTimer(k.apart), time.NewTimer(time.Hour)
-	rest.Stop()
+	look := time.NewTimer(k.apart)
 	due := time.Now().Add(k.apart)
 	sooner := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {
@@ -52,8 +48,6 @@ func (h *hub) keep(ctx context.Context) {
 		}
 	}
 	var last, settled time.Time
-	busy := false // a request has come since the last rest
-	release := new(tuning.Releaser)
 	for {
 		select {
 		case <-look.C:
@@ -70,19 +64,6 @@ func (h *hub) keep(ctx context.Context) {
 		case name := <-k.ended:
 			delete(k.owners, name)
 			sooner(later(time.Now(), last.Add(k.apart)))
-		case <-h.asked:
-			if !busy {
-				busy = true
-				rest.Reset(restAfter)
-			}
-		case <-rest.C:
-			busy = false
-			release.Release() // what a burst of commands and the engine's answers have left
-			h.mu.Lock()
-			if h.dropIdle(tenantKept) {
-				rest.Reset(tenantKept)
-			}
-			h.mu.Unlock()
 		case <-ctx.Done():
 			return
 		}

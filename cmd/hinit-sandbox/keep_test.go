@@ -70,8 +70,9 @@ func keeping(t *testing.T, q *quiet) *hub {
 	t.Helper()
 	h := &hub{
 		engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: func(string, ...any) {}, tenants: map[tenantKey]*tenant{}, used: map[string]usage{},
-		began: time.Now(), changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
+		began: time.Now(), changed: make(chan struct{}, 1),
 	}
+	h.resting = time.AfterFunc(restAfter, h.rest)
 	h.opts.Lifetime = 5 * time.Minute
 	opts := h.opts
 	opts.State, opts.Helper = t.TempDir(), "/proc/self/exe"
@@ -117,7 +118,7 @@ func TestNothingHappens(t *testing.T) {
 		if n, _ := q.asked(); n < 1 || n > 2 {
 			t.Errorf("after many changes at once it looked %d times", n)
 		}
-		tell(h.asked) // a request, after which memory is released
+		h.resting.Reset(restAfter) // a request, after which memory is released
 		time.Sleep(24 * time.Hour)
 		if n, _ := q.asked(); n != 1 {
 			t.Errorf("it looked %d times afterwards, and not once for what they have left", n)

@@ -17,6 +17,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/control"
 	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 	"hinit/internal/isolated"
 	"hinit/internal/pause"
 	"hinit/sandbox"
@@ -79,8 +80,10 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 
 		engine: engine, opts: opts, set: set, places: places, gate: &policy.Gate{Program: helper}, say: say, gateways: gatewaysOf(os.LookupEnv),
 		tenants: map[tenantKey]*tenant{}, used: map[string]usage{}, began: time.Now(),
-		changed: make(chan struct{}, 1), asked: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1),
 	}
+	h.resting = time.AfterFunc(restAfter, guard.Func("releasing memory", h.rest))
+	defer h.resting.Stop()
 	if err := h.prepareState(); err != nil {
 		return err
 	}
