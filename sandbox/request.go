@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,6 +37,11 @@ type Request struct {
 	Timeout time.Duration // 0 is Options.Timeout, negative is none
 	Grace   time.Duration // between TERM and KILL of what has run out of time or was cancelled; 0 is two seconds
 	Retry   Retry
+}
+
+// Named are the names in what -e takes whose values are the caller's.
+func Named(list []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(e string) bool { return strings.Contains(e, "=") })
 }
 
 // Environment makes variables of what -e takes: NAME=value, or NAME for the caller's value.

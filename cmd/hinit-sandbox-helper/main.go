@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"hinit/sandbox/archive"
 	"hinit/sandbox/gate"
@@ -23,49 +22,39 @@ import (
 )
 
 func main() {
-	if len(os.Args) > 1 && slices.Contains([]string{"gate", "gate-init", "waits", "check"}, os.Args[1]) {
-		code, err := atGate(os.Args[1], os.Args[2:])
-		fail(err)
-		os.Exit(code)
+	if len(os.Args) < 2 {
+		os.Args = append(os.Args, "")
 	}
-	if len(os.Args) != 3 {
-		fmt.Fprintln(os.Stderr, "hinit-sandbox-helper: cannot run by itself: package sandbox starts it inside a container")
-		os.Exit(2)
-	}
-	var err error
-	switch verb, id := os.Args[1], os.Args[2]; verb {
-	case "serve":
-		if err = inside.Serve(id); errors.Is(err, inside.ErrServed) {
-			return
-		}
-	case "unpack":
-		if err = archive.Unpack(os.Stdin, id); err == nil {
-			fmt.Println("unpacked")
-		}
-	case "attach":
-		err = inside.Attach("/proc/self/exe", []string{"serve", id}, os.Stdin, os.Stdout)
-	default:
-		err = fmt.Errorf("cannot do %q: it is serve, attach or unpack", verb)
-	}
-	fail(err)
-}
-
-func atGate(verb string, args []string) (code int, err error) {
-	switch verb {
-	case "gate":
-		return 0, gate.Wait(args)
-	case "gate-init":
-		return gate.Init(args)
-	case "waits":
-		_, err = os.Stdout.WriteString(gate.State())
-		return 0, err
-	}
-	return 0, gate.Check(args, os.Stdin, os.Stdout)
-}
-
-func fail(err error) {
+	code, err := run(os.Args[1], os.Args[2:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "hinit-sandbox-helper:", err)
-		os.Exit(1)
+		os.Exit(max(code, 1))
 	}
+	os.Exit(code)
+}
+
+func run(verb string, args []string) (code int, err error) {
+	switch {
+	case verb == "gate":
+		return 0, gate.Wait(args)
+	case verb == "gate-init":
+		return gate.Init(args)
+	case verb == "check":
+		return 0, gate.Check(args, os.Stdin, os.Stdout)
+	case verb == "waits":
+		_, err = os.Stdout.WriteString(gate.State())
+	case verb == "serve" && len(args) == 1:
+		if err = inside.Serve(args[0]); errors.Is(err, inside.ErrServed) {
+			err = nil
+		}
+	case verb == "attach" && len(args) == 1:
+		err = inside.Attach("/proc/self/exe", []string{"serve", args[0]}, os.Stdin, os.Stdout)
+	case verb == "unpack" && len(args) == 1:
+		if err = archive.Unpack(os.Stdin, args[0]); err == nil {
+			fmt.Println("unpacked")
+		}
+	default:
+		return 2, errors.New("cannot run by itself: package sandbox starts it inside a container")
+	}
+	return 0, err
 }

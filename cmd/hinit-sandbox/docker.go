@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/config"
+	"hinit/sandbox"
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/dockercli"
 )
@@ -27,7 +28,7 @@ func asDocker(args []string) int {
 	}
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood, where it is a pipe
 	ctx, caught := interruptible()
-	req := daemon.Request{Docker: true, Args: args, Env: values(call.Names()), Stdin: call.Stdin}
+	req := daemon.Request{Docker: true, Args: args, Env: values(sandbox.Named(call.Env)), Stdin: call.Stdin}
 	return caught(where(ctx, req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 

@@ -154,12 +154,7 @@ type Wants struct {
 // Check prints what is wrong with a command line, or its help, without running it. The exit code counts where there is nothing to run.
 func Check(args []string, out, errs io.Writer) (w Wants, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
-	for _, e := range opt.env {
-		if !strings.Contains(e, "=") {
-			w.Names = append(w.Names, e)
-		}
-	}
-	w.Stdin, w.Terminal = v.name == "exec" || v.name == "shell", v.name == "shell" || opt.tty
+	w.Names, w.Stdin, w.Terminal = sandbox.Named(opt.env), v.name == "exec" || v.name == "shell", v.name == "shell" || opt.tty
 	return w, code, ok
 }
 

@@ -38,16 +38,6 @@ type given struct {
 	beyond        map[string]string // what no Spec has, and leads out of a sandbox all the same, with the word that permits it
 }
 
-// Names are the variables whose value is the caller's.
-func (c *Call) Names() (names []string) {
-	for _, e := range c.Env {
-		if !strings.Contains(e, "=") {
-			names = append(names, e)
-		}
-	}
-	return names
-}
-
 func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.given.format, "format", "f", "", "") }
 
 // only returns a reader that refuses every output format but one.

@@ -30,7 +30,7 @@ func (ch *channel) foreground() mux.End {
 	}
 	s, err := ch.streams(&spec)
 	if err != nil {
-		return mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
+		return notBegun(err)
 	}
 	ended := make(chan *run, 1)
 	r, pid, err := ch.server.loop.spawn(spec, milliseconds(ch.open.Timeout), milliseconds(ch.open.Grace), false, func(r *run) { ended <- r })

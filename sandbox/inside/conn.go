@@ -77,13 +77,13 @@ func (ch *channel) began(r *run) {
 
 func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-func bad(text string) mux.End { return mux.End{Fault: mux.BadOpen, Text: text} }
+func bad(text string) *mux.End { return &mux.End{Fault: mux.BadOpen, Text: text} }
 
 // serve does what the channel is for and returns how it ended.
 func (ch *channel) serve() mux.End {
 	s := ch.server
 	if ch.open.Timeout < 0 || ch.open.Grace < 0 {
-		return bad("a negative time")
+		return *bad("a negative time")
 	}
 	switch ch.open.Op {
 	case mux.OpRun:
@@ -100,11 +100,12 @@ func (ch *channel) serve() mux.End {
 		s.loop.do(func() { s.loop.table.KillSession(ch.open.PID, s.began) })
 		return mux.End{}
 	case mux.OpPutTree:
-		return ch.putTree()
-	case mux.OpGetTree:
-		return ch.getTree()
+		return fileEnd(archive.Unpack(ch.Input, ch.open.Path))
+	case mux.OpGetTree: // names in the archive begin with the last element of the path
+		top := filepath.Clean(ch.open.Path)
+		return fileEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
 	}
-	return bad("unknown operation " + string(ch.open.Op))
+	return *bad("unknown operation " + string(ch.open.Op))
 }
 
 func fileEnd(err error) mux.End {
@@ -113,12 +114,3 @@ func fileEnd(err error) mux.End {
 	}
 	return mux.End{}
 }
-
-// getTree sends a path as an archive. Names in it begin with the last element of the path.
-func (ch *channel) getTree() mux.End {
-	top := filepath.Clean(ch.open.Path)
-	return fileEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
-}
-
-// putTree unpacks an archive below a directory.
-func (ch *channel) putTree() mux.End { return fileEnd(archive.Unpack(ch.Input, ch.open.Path)) }

@@ -70,7 +70,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	}
 	own, child, err := pipe(false)
 	if err != nil {
-		return mux.End{Fault: mux.NotBegun, Code: 126, Text: err.Error()}
+		return notBegun(err)
 	}
 	b := &job{out: newRing(), done: make(chan struct{})}
 	spec.Files = append(spec.Files, nil, child, child)

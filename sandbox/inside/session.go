@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,33 +22,26 @@ import (
 // sessions is what commands of the shell leave to each other: variables and the working directory. It is in files, so that it
 // outlives this program, and gone with the container's /tmp.
 type sessions struct {
-	s    *server
-	once sync.Once
-	dir  string // that holds them, "" when there is none
-	err  error
-	n    atomic.Uint64
+	s     *server
+	place func() (dir string, err error) // makes the directory of all sessions, once
+	n     atomic.Uint64
 
 	mu    sync.Mutex
 	locks map[string]*sync.Mutex
 }
 
 func newSessions(s *server) *sessions {
-	return &sessions{s: s, locks: make(map[string]*sync.Mutex)}
+	return &sessions{s: s, locks: make(map[string]*sync.Mutex), place: sync.OnceValues(func() (top string, err error) {
+		err = inFirst(places()[1:], func(dir string) error {
+			top = dir
+			return nil
+		})
+		return top, err
+	})}
 }
 
 // snapshotTime is how long login scripts may take.
 const snapshotTime = 30 * time.Second
-
-// place makes the directory of all sessions.
-func (ss *sessions) place() (string, error) {
-	ss.once.Do(func() {
-		ss.err = inFirst(places()[1:], func(dir string) error {
-			ss.dir = dir
-			return nil
-		})
-	})
-	return ss.dir, ss.err
-}
 
 // lock is held while a session is begun.
 func (ss *sessions) lock(name string) *sync.Mutex {
@@ -73,16 +67,14 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.En
 	}
 	if open.Command == "" {
 		if len(open.Argv) == 0 {
-			end := bad("no command")
-			return spec, nil, &end
+			return spec, nil, bad("no command")
 		}
 		spec.Env = proc.SetEnv(spec.Env, open.Env)
 		return spec, func(*run, *mux.End) {}, nil
 	}
 	for name := range open.Env {
 		if !mux.ValidName(name) {
-			end := bad(fmt.Sprintf("%q is no name of a variable", name))
-			return spec, nil, &end
+			return spec, nil, bad(fmt.Sprintf("%q is no name of a variable", name))
 		}
 	}
 	return s.sessions.prepare(ch, spec)
@@ -91,8 +83,7 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.En
 func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, *mux.End), *mux.End) {
 	open := ch.open
 	if !validName(open.Session) {
-		end := bad(fmt.Sprintf("%q is no name of a session", open.Session))
-		return spec, nil, &end
+		return spec, nil, bad(fmt.Sprintf("%q is no name of a session", open.Session))
 	}
 	shell, bash := ss.shell(open.Shell)
 	script := mux.Script{Bash: bash, Command: open.Command, Dir: open.Dir, Env: open.Env}
@@ -102,13 +93,10 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 	if err == nil {
 		script.State = dir
 		script.Exports, script.Where = fmt.Sprintf("%s/env.%d.%d", dir, os.Getpid(), n), fmt.Sprintf("%s/cwd.%d.%d", dir, os.Getpid(), n)
+		script.Dir = cmp.Or(open.Dir, pathIn(filepath.Join(dir, mux.WhereFile)))
 		env = nil // the session has them
 	}
-	if script.Dir == "" {
-		if script.Dir = ss.where(dir); script.Dir == "" {
-			script.Dir = open.Begin
-		}
-	}
+	script.Dir = cmp.Or(script.Dir, open.Begin)
 	spec.Argv = []string{shell, "-c", script.Text()}
 	if script.State == "" {
 		spec.Argv = []string{shell, "-l", "-c", script.Text()}
@@ -119,9 +107,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 		if script.State == "" {
 			return
 		}
-		where, err := os.ReadFile(script.Where)
-		if path := strings.TrimSuffix(string(where), "\n"); err == nil && path != "" && len(path) < unix.PathMax {
-			end.Dir = path
+		if end.Dir = pathIn(script.Where); end.Dir != "" {
 			_ = os.Rename(script.Exports, filepath.Join(dir, mux.ExportsFile))
 			_ = os.Rename(script.Where, filepath.Join(dir, mux.WhereFile))
 			return
@@ -135,21 +121,16 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 func (ss *sessions) shell(name string) (path string, bash bool) {
 	if name == "" {
 		name = "sh"
-		for dir := range strings.SplitSeq(proc.Getenv(ss.s.env, "PATH"), ":") {
-			if unix.Access(filepath.Join(dir, "bash"), unix.X_OK) == nil {
-				name = "bash"
-				break
-			}
+		if _, err := proc.LookPath("bash", ss.s.env); err == nil {
+			name = "bash"
 		}
 	}
 	return name, filepath.Base(name) == "bash"
 }
 
-func (ss *sessions) where(dir string) string {
-	if dir == "" {
-		return ""
-	}
-	data, err := os.ReadFile(filepath.Join(dir, mux.WhereFile))
+// pathIn returns the path that a shell has written to a file, "" where it has written none.
+func pathIn(file string) string {
+	data, err := os.ReadFile(file)
 	if err != nil || len(data) > unix.PathMax {
 		return ""
 	}
@@ -175,12 +156,8 @@ func (ss *sessions) ready(ch *channel, shell string, bash bool) (string, error) 
 		return "", err
 	}
 	temp := base + ".new"
-	begin := open.Begin
-	if begin == "" {
-		begin = "~"
-	}
 	spec := proc.Spec{
-		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot(bash, begin, temp, filepath.Join(dir, mux.WhereFile))},
+		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot(bash, cmp.Or(open.Begin, "~"), temp, filepath.Join(dir, mux.WhereFile))},
 		Env: proc.SetEnv(ss.s.env, open.Forward),
 	}
 	ended := make(chan *run, 1)

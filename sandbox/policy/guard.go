@@ -70,17 +70,8 @@ func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]
 	}), err
 }
 
-// RemoveVolume implements sandbox.Engine.
-func (g *Guarded) RemoveVolume(ctx context.Context, name string) error {
-	own, err := g.Volumes(ctx, name, nil)
-	if err == nil && !slices.ContainsFunc(own, func(v sandbox.Volume) bool { return v.Name == name }) {
-		err = fmt.Errorf("cannot remove the volume %s: %w", name, sandbox.ErrGone)
-	}
-	if err != nil {
-		return err
-	}
-	return g.Engine.RemoveVolume(ctx, name)
-}
+// RemoveVolume implements sandbox.Engine: only the service does.
+func (g *Guarded) RemoveVolume(context.Context, string) error { return sandbox.ErrRefused }
 
 // Image implements sandbox.Engine.
 func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) {
