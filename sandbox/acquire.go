@@ -26,7 +26,7 @@ const (
 )
 
 // acquire finds or makes the sandbox's container, by the lock of the key: another process may just be doing it. An engine goes on to make
-// what a killed process has asked for, and does not list it yet: but its name, which is the key's, is taken.
+// the container of a killed process, and does not list it yet: but its name, which is the key's, is taken.
 func (s *Sandbox) acquire(ctx context.Context) error {
 	unlock, err := s.m.Lock(ctx, s.labels)
 	if err != nil {

@@ -12,7 +12,7 @@
 // docker.go the client.
 //
 // The engine reports the state of a container; it is never read from the output of a command. A command that may have begun is
-// not run again unless [Request.Retry] allows it: the answer is a [LostError], with what is known.
+// not run again unless [Request.Safe] allows it: the answer is a [LostError], with what is known.
 //
 // The engine is behind one interface, [Engine]; [Docker] is the one for Docker and what speaks its API.
 //

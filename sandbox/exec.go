@@ -84,13 +84,13 @@ func (s *Sandbox) do(ctx context.Context, req Request, open func() mux.Open) (en
 		switch {
 		case err == nil:
 			return end, retried, faultError(end)
-		case !retried && ctx.Err() == nil && (!t.sent || req.Retry == RetrySafe && !t.fed):
+		case !retried && ctx.Err() == nil && (!t.sent() || req.Safe && !t.fed):
 			s.drop(l)
-			if t.began {
+			if t.began() {
 				_ = s.endLeft(ctx, t, s.settled(ctx, l))
 			}
 			s.m.opts.warn("a command is run again after: " + err.Error())
-		case !t.sent, t.copies() && (l.alive() || t.open.Op != mux.OpStart):
+		case !t.sent(), t.copies() && (l.alive() || t.open.Op != mux.OpStart):
 			return end, retried, err
 		default:
 			return end, retried, s.lost(ctx, t, err)
@@ -150,11 +150,14 @@ type attempt struct {
 	req  Request // its streams, and what it gets meanwhile
 
 	start time.Time
-	sent  bool // it may have begun
-	began bool
-	pid   int  // inside, once it has begun
-	fed   bool // its standard input was read from
+	st    *mux.Stream // nil if it can't have begun
+	fed   bool        // its standard input was read from
 }
+
+// sent reports whether it may have begun, and began whether it has.
+func (t *attempt) sent() bool { return t.st != nil }
+
+func (t *attempt) began() bool { return t.st != nil && t.st.PID() > 0 }
 
 // copies reports whether it is no command: a stream that can't be read or written ends it, and is its error.
 func (t *attempt) copies() bool { return t.open.Op != mux.OpRun }
@@ -165,7 +168,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	if err != nil {
 		return mux.End{}, err
 	}
-	t.sent = true
+	t.st = st
 	st.Relay(t.req.Resizes)
 	written := st.Outputs(t.req.Stdout, t.req.Stderr)
 	err = t.follow(ctx, st)
@@ -252,13 +255,15 @@ func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	begun, cancelled := st.Begun(), ctx.Done()
-	var failed error // of a copy, which is being ended
-	unread := make(chan error, 1)
+	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.Number(uint32(grace.Milliseconds()))) })
+	unread := make(chan error, 1) // what was wrong with the input of a copy, which is being ended
 	feed := func() {
 		guard.Go("reading an input", func() {
-			if err := st.SendInput(t.req.Stdin); err != nil && t.copies() {
+			switch err := st.SendInput(t.req.Stdin); {
+			case err != nil && t.copies():
 				unread <- err
-			} else if err != nil {
+				kill()
+			case err != nil:
 				_ = st.Send(mux.KindInputEnd, nil)
 			}
 		})
@@ -266,39 +271,33 @@ func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 	if t.copies() && t.req.Stdin != nil {
 		feed()
 	}
-	end := func(err error) {
-		if t.copies() {
-			failed = err
-		}
-		late = time.After(grace + overtime)
-		guard.Go("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.Number(uint32(grace.Milliseconds()))) })
-	}
 	said := false
 	for {
 		select {
 		case <-st.Done():
 			select {
-			case <-st.Begun():
-				t.began, t.pid = true, st.PID()
+			case err := <-unread:
+				return err
 			default:
 			}
-			return failed
+			if t.copies() {
+				return context.Cause(ctx)
+			}
+			return nil
 		case <-begun:
-			begun, t.began, t.pid = nil, true, st.PID()
-			if t.req.Stdin != nil {
+			if begun = nil; t.req.Stdin != nil {
 				t.fed = true
 				feed()
 			}
 		case <-cancelled:
-			cancelled = nil
-			end(context.Cause(ctx))
-		case err := <-unread:
-			end(err)
+			cancelled, late = nil, time.After(grace+overtime)
+			go kill()
 		case <-late:
 			t.l.close()
-			return cmp.Or(failed, errors.New("the program inside does not end the command"))
+			return errors.New("the program inside does not end the command")
 		case <-tick.C:
 			if err := t.watch(ctx, &said); err != nil {
+				t.l.close() // its socket may outlive it
 				return err
 			}
 		}
@@ -318,35 +317,25 @@ func (t *attempt) watch(ctx context.Context, said *bool) error {
 		return nil
 	}
 	now := t.s.m.state(ctx, t.l.id)
-	switch now.State {
-	case Running:
-		if c.Heard() > hopeless {
-			t.l.close()
-			return fmt.Errorf("the program inside has not answered for %v", hopeless)
-		}
-		if *said {
-			return nil
-		}
-		*said = true
+	first := !*said && now.State != ""
+	*said = *said || first
+	switch {
+	case now.State == "":
+	case now.State == Paused && first:
+		t.s.m.opts.warn(fmt.Sprintf("the container %s is paused, and the command with it: docker unpause %s", short(t.l.id), now.Name))
+	case now.State == Paused:
+	case now.State != Running:
+		return errors.New(describeState(now))
+	case c.Heard() > hopeless:
+		return fmt.Errorf("the program inside has not answered for %v", hopeless)
+	case first:
 		other, err := t.s.m.connect(ctx, now)
 		if errors.Is(err, errFrozen) {
-			t.l.close()
 			return err
 		}
 		other.close()
-		return nil
-	case "":
-		return nil
-	case Paused:
-		if !*said {
-			*said = true
-			t.s.m.opts.warn(fmt.Sprintf("the container %s is paused, and the command with it: docker unpause %s", short(t.l.id), now.Name))
-		}
-		return nil
-	default:
-		t.l.close() // its socket may outlive it
-		return errors.New(describeState(now))
 	}
+	return nil
 }
 
 // transfer makes a request that is no command.

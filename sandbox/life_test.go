@@ -200,16 +200,22 @@ func TestAdopt(t *testing.T) {
 // TestAContainerInUse is told from an unused one.
 func TestAContainerInUse(t *testing.T) {
 	f := newFake()
-	used := map[string]int{}
+	m := fakeManager(t, f, nil)
+	s := mustOpen(t, m, Key{})
 	f.run = func(c *Container, _ io.Writer) (int, error) {
-		if used[c.ID] != 1 {
-			t.Errorf("while its command runs it is in use %d times", used[c.ID])
+		if age := time.Since(m.LastUse(c.ID)); age > time.Minute {
+			t.Errorf("while its command runs it is unused for %v", age)
 		}
 		return 0, nil
 	}
-	s := mustOpen(t, fakeManager(t, f, func(o *Options) { o.Used = func(id string, n int) { used[id] += n } }), Key{})
-	if _, err := s.Exec(t.Context(), Request{Argv: []string{"true"}}); err != nil || len(used) != 1 || used[s.ID()] != 0 {
-		t.Error(used, err)
+	if !m.LastUse(s.ID()).IsZero() {
+		t.Error("it was used before its first command")
+	}
+	if _, err := s.Exec(t.Context(), Request{Argv: []string{"true"}}); err != nil {
+		t.Error(err)
+	}
+	if last := m.LastUse(s.ID()); last.IsZero() || time.Since(last) > time.Minute || !m.LastUse("another").IsZero() {
+		t.Error(last)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"sync"
+	"time"
 )
 
 // Key names a sandbox: one container for each task and profile.
@@ -35,9 +36,6 @@ type Manager struct {
 func NewManager(engine Engine, opts Options) (*Manager, error) {
 	opts.State = cmp.Or(opts.State, filepath.Join(opts.Dir, ".hinit"))
 	opts.Profile, opts.Session = cmp.Or(opts.Profile, "default"), cmp.Or(opts.Session, randomHex(6))
-	if opts.Used == nil {
-		opts.Used = func(string, int) {}
-	}
 	if !filepath.IsAbs(opts.State) {
 		return nil, &OptionError{Name: "TERMINAL_SANDBOX_DIR", Value: opts.Dir, Want: "an absolute path"}
 	}
@@ -202,6 +200,18 @@ func (m *Manager) Close() error {
 	}
 	m.store.dir.Close()
 	return m.engine.Close()
+}
+
+// LastUse is when the last command in a container ended: now if one runs, zero if there was none since the sandbox was adopted.
+func (m *Manager) LastUse(id string) (last time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for s := range m.used() {
+		if at := s.lastUse(); s.ID() == id && at.After(last) {
+			last = at
+		}
+	}
+	return last
 }
 
 // used are the sandboxes that were opened or adopted. The caller holds the lock.

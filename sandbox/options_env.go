@@ -54,9 +54,6 @@ type Options struct {
 	Root   string // what root inside is, in words; shown by Describe
 	NoRoot string // a line that is told once, after a command that failed as if it needed root; "" is none
 
-	// Used is told when a command begins (+1) and ends (-1) in the container of an id. It must not block; nil is none.
-	Used func(id string, n int)
-
 	Warn func(string) // is told what people should know; must not block; nil drops it
 }
 

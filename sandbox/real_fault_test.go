@@ -84,7 +84,7 @@ func TestRealRecovery(t *testing.T) {
 	t.Run("removed under a command that may be run again", func(t *testing.T) {
 		var n atomic.Int32
 		res, err := during(t, s, Request{
-			Command: "echo x >> /workspace/runs; [ $(wc -l < /workspace/runs) -ge 3 ] || sleep 600", Retry: RetrySafe,
+			Command: "echo x >> /workspace/runs; [ $(wc -l < /workspace/runs) -ge 3 ] || sleep 600", Safe: true,
 		}, func() { n.Add(1); dockerCmd(t, "rm", "-f", s.ID()) })
 		if err != nil || res.Code != 0 || !res.Retried {
 			t.Errorf("%+v, %v", res, err)
@@ -96,7 +96,7 @@ func TestRealRecovery(t *testing.T) {
 	t.Run("a command that prints the engine's words", func(t *testing.T) {
 		id := s.ID()
 		var out bytes.Buffer
-		res, err := s.Exec(t.Context(), Request{Command: "echo x >> /workspace/words; echo 'Error: No such container; nginx is not running'; exit 1", Stdout: &out, Retry: RetrySafe})
+		res, err := s.Exec(t.Context(), Request{Command: "echo x >> /workspace/words; echo 'Error: No such container; nginx is not running'; exit 1", Stdout: &out, Safe: true})
 		if err != nil || res.Code != 1 || res.Retried || s.ID() != id {
 			t.Errorf("%+v, %v", res, err)
 		}

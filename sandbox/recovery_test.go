@@ -13,7 +13,7 @@ import (
 
 // Rows of 19.8.
 func TestRecovery(t *testing.T) {
-	run := func(t *testing.T, during func(f *fake, c *Container, n int, out io.Writer) (int, error), retry Retry) (*fake, *Sandbox, string, Result, error) {
+	run := func(t *testing.T, during func(f *fake, c *Container, n int, out io.Writer) (int, error), safe bool) (*fake, *Sandbox, string, Result, error) {
 		t.Helper()
 		f := newFake()
 		n := 0
@@ -23,7 +23,7 @@ func TestRecovery(t *testing.T) {
 		}
 		s := mustOpen(t, fakeManager(t, f, nil), Key{})
 		var out bytes.Buffer
-		res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}, Stdout: &out, Retry: retry})
+		res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}, Stdout: &out, Safe: safe})
 		return f, s, out.String(), res, err
 	}
 	for _, text := range []string{
@@ -33,7 +33,7 @@ func TestRecovery(t *testing.T) {
 			f, _, out, res, err := run(t, func(_ *fake, _ *Container, _ int, out io.Writer) (int, error) {
 				fmt.Fprint(out, text)
 				return 1, nil
-			}, RetrySafe)
+			}, true)
 			if err != nil || res.Code != 1 || res.Retried || out != text {
 				t.Errorf("%+v, %v, %q", res, err, out)
 			}
@@ -43,7 +43,7 @@ func TestRecovery(t *testing.T) {
 	}
 	for _, code := range []int{127, 1, 126, 137} {
 		t.Run(fmt.Sprint("ordinary failure ", code), func(t *testing.T) {
-			f, _, _, res, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return code, nil }, RetrySafe)
+			f, _, _, res, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return code, nil }, true)
 			if err != nil || res.Code != code || res.Retried {
 				t.Errorf("%+v, %v", res, err)
 			}
@@ -59,7 +59,7 @@ func TestRecovery(t *testing.T) {
 		return 0, nil
 	}
 	t.Run("recover and retry", func(t *testing.T) {
-		f, s, _, res, err := run(t, gone, RetrySafe)
+		f, s, _, res, err := run(t, gone, true)
 		if err != nil || res.Code != 0 || !res.Retried || s.ID() != "new2" {
 			t.Errorf("%+v, %v", res, err)
 		}
@@ -67,7 +67,7 @@ func TestRecovery(t *testing.T) {
 		f.count(t, "run", 2)
 	})
 	t.Run("lost unless it is safe", func(t *testing.T) {
-		f, s, _, _, err := run(t, gone, RetryNever)
+		f, s, _, _, err := run(t, gone, false)
 		var lost *LostError
 		if !errors.As(err, &lost) || !lost.Began || lost.Container.State != Gone || !lost.Recovered || !errors.Is(err, ErrLost) {
 			t.Fatalf("%v", err)
@@ -85,14 +85,14 @@ func TestRecovery(t *testing.T) {
 		f, _, _, _, err := run(t, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
 			f.vanish(c.ID)
 			return 137, nil
-		}, RetrySafe)
+		}, true)
 		if !errors.Is(err, ErrLost) {
 			t.Error(err)
 		}
 		f.count(t, "run", 2)
 	})
 	t.Run("stopped: started again, and run, because it had not begun", func(t *testing.T) {
-		f, s, _, _, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return 0, nil }, RetryNever)
+		f, s, _, _, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return 0, nil }, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestRecovery(t *testing.T) {
 		_, _, _, _, err := run(t, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
 			f.set(c.ID, func(c *Container) { c.State, c.OOMKilled, c.ExitCode = Exited, true, 137 })
 			return 137, nil
-		}, RetryNever)
+		}, false)
 		if err == nil || !strings.Contains(err.Error(), "ran out of memory") {
 			t.Error(err)
 		}

@@ -9,15 +9,6 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Retry says whether a command that may have begun may be run again.
-type Retry int
-
-// The kinds of Retry.
-const (
-	RetryNever Retry = iota // it is run again only if it can't have begun
-	RetrySafe               // it may be run once more: running it twice does no harm
-)
-
 // Request is a command. Either Command or Argv is set.
 type Request struct {
 	Command string   // for the shell: working directory and exported variables are carried forward, see [Sandbox.Exec]
@@ -36,7 +27,7 @@ type Request struct {
 
 	Timeout time.Duration // 0 is Options.Timeout, negative is none
 	Grace   time.Duration // between TERM and KILL of what has run out of time or was cancelled; 0 is two seconds
-	Retry   Retry
+	Safe    bool          // it may be run again if it was lost while it ran: running it twice does no harm
 }
 
 // Named are the names in what -e takes whose values are the caller's.

@@ -22,10 +22,11 @@ type Sandbox struct {
 	mu       sync.Mutex
 	id, name string // of the container
 	link     *link
-	dir      string // where the last command has left the session, or where the first one is to begin
-	fresh    bool   // the values of forwarded variables have not been sent since the container was attached
-	running  int    // commands
-	told     bool   // what Options.NoRoot says
+	dir      string    // where the last command has left the session, or where the first one is to begin
+	fresh    bool      // the values of forwarded variables have not been sent since the container was attached
+	running  int       // commands
+	last     time.Time // when the last of them ended
+	told     bool      // what Options.NoRoot says
 	closed   bool
 }
 
@@ -54,16 +55,23 @@ func (s *Sandbox) enter() (exit func(), err error) {
 		return nil, ErrClosed
 	}
 	s.running++
-	used, id := s.m.opts.Used, s.id
-	used(id, 1)
 	return func() {
-		used(id, -1)
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		s.last = time.Now()
 		if s.running--; s.running == 0 && s.closed {
 			s.link.close()
 		}
 	}, nil
+}
+
+func (s *Sandbox) lastUse() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running > 0 {
+		return time.Now()
+	}
+	return s.last
 }
 
 // leave refuses new commands. The connection ends with the last command; with now it ends at once, and all commands end.
@@ -125,9 +133,9 @@ func (m *Manager) describe(c Container) Description {
 func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 	s.drop(t.l)
 	if errors.Is(why, errFrozen) {
-		return &LostError{Began: t.began, Why: why.Error(), Container: s.m.state(ctx, t.l.id)}
+		return &LostError{Began: t.began(), Why: why.Error(), Container: s.m.state(ctx, t.l.id)}
 	}
-	e := &LostError{Began: t.began, Why: why.Error(), Container: s.settled(ctx, t.l)}
+	e := &LostError{Began: t.began(), Why: why.Error(), Container: s.settled(ctx, t.l)}
 	e.Recovered = s.endLeft(ctx, t, e.Container) == nil
 	return e
 }
@@ -136,8 +144,8 @@ func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) error {
 	l, err := s.ready(ctx)
 	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // else its processes are gone, and their numbers are others'
-	if err == nil && same && t.pid > 0 && l.id == t.l.id {
-		_, _ = s.ask(ctx, l, mux.Open{Op: mux.OpBury, PID: t.pid})
+	if err == nil && same && t.began() && l.id == t.l.id {
+		_, _ = s.ask(ctx, l, mux.Open{Op: mux.OpBury, PID: t.st.PID()})
 	}
 	return err
 }

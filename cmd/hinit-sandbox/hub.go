@@ -43,13 +43,6 @@ type hub struct {
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
-	used    map[string]usage // of containers, by their ids
-}
-
-// usage is how a container is used.
-type usage struct {
-	running int // commands
-	last    time.Time
 }
 
 type tenantKey struct {
@@ -81,19 +74,12 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 	return answer(ctx, t.manager, h.memory, req, nil, parent, s)
 }
 
-// use notes that a command begins (1) or ends (-1) in a container.
-func (h *hub) use(id string, n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.used[id] = usage{h.used[id].running + n, time.Now()}
-}
+// mostTenants is how many tenants there may be. One more drops those that ask for nothing. The state that an agent may return to is in
+// containers and their labels.
+const mostTenants = 512
 
-// A tenant is dropped when its caller has sent no request for tenantKept, or earlier if there are mostTenants. The state that an
-// agent may return to is in containers and their labels.
-const (
-	mostTenants = 512
-	tenantKept  = 15 * time.Minute
-)
+// tenantKept is how long a tenant is kept whose caller sends no request, while its sandboxes count as used.
+func (h *hub) tenantKept() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
 
 // tenant returns the caller's, made at the first request. The caller calls done when it has been answered.
 func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *tenant, done func(), err error) {
@@ -112,7 +98,7 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 		return nil, nil, err
 	}
 	if t = h.tenants[key]; t == nil {
-		if h.dropIdle(tenantKept); len(h.tenants) >= mostTenants {
+		if h.dropIdle(h.tenantKept()); len(h.tenants) >= mostTenants {
 			h.dropIdle(0)
 		}
 		if t, err = h.newTenant(key, from, home, profile); err != nil {
@@ -177,8 +163,8 @@ func (h *hub) rest() {
 	h.release.Release()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.dropIdle(tenantKept) {
-		h.resting.Reset(tenantKept)
+	if h.dropIdle(h.tenantKept()) {
+		h.resting.Reset(h.tenantKept())
 	}
 }
 
@@ -199,7 +185,7 @@ func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (
 	if h.gate.Root() == policy.RootCaller {
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
 	}
-	opts.Orphans, opts.Used = false, h.use // the hub sweeps, for all
+	opts.Orphans = false // the hub sweeps, for all
 	// The caller could lead root to any file by a name in its home; it passes on what it wants to by exec -e.
 	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
 	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), All: key.operator}

@@ -18,7 +18,7 @@ import (
 func TestInventedHomes(t *testing.T) {
 	home := t.TempDir()
 	h := &hub{
-		engine: &quiet{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: t.Logf, tenants: map[tenantKey]*tenant{}, used: map[string]usage{},
+		engine: &quiet{}, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: t.Logf, tenants: map[tenantKey]*tenant{},
 		gateways: func(context.Context) map[int]string { return nil },
 	}
 	h.opts.Home, h.opts.Helper, h.set.state = home, "/proc/self/exe", filepath.Join(t.TempDir(), "state")

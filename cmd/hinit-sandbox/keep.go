@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -21,18 +20,18 @@ const (
 	lookAgain = time.Minute
 )
 
-// keeper looks for unused sandboxes. It scans when the engine reports a change, when the process that owns a sandbox ends, and
-// when a sandbox reaches its age limit. Between these events it sleeps.
+// keeper looks for unused sandboxes. It scans when the engine reports a change, up to a minute after the process that owns a sandbox has
+// ended, and when a sandbox reaches its age limit. Between these events it sleeps.
 type keeper struct {
 	*hub
 	apart  time.Duration
-	owners map[string]bool // processes whose end is waited for
-	ended  chan string     // the ones that have ended
+	owners []string    // live processes that own a sandbox
+	check  *time.Timer // fires when they are to be looked at
 }
 
 // keep keeps the sandboxes until the context ends.
 func (h *hub) keep(ctx context.Context) {
-	k := &keeper{hub: h, apart: min(lookApart, max(h.opts.Lifetime/2, time.Second)), owners: make(map[string]bool), ended: make(chan string)}
+	k := &keeper{hub: h, apart: min(lookApart, max(h.opts.Lifetime/2, time.Second)), check: time.NewTimer(lookAgain)}
 	done := make(chan struct{})
 	guard.Go("watching the engine", func() {
 		defer close(done)
@@ -61,9 +60,12 @@ func (h *hub) keep(ctx context.Context) {
 		case <-h.changed:
 			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // what a container that is gone has left on the volume is old by then
 			sooner(later(time.Now(), last.Add(k.apart)))
-		case name := <-k.ended:
-			delete(k.owners, name)
-			sooner(later(time.Now(), last.Add(k.apart)))
+		case <-k.check.C:
+			if slices.ContainsFunc(k.owners, func(name string) bool { return !dockercli.Lives(name) }) {
+				sooner(later(time.Now(), last.Add(k.apart)))
+			} else if len(k.owners) > 0 {
+				k.check.Reset(lookAgain)
+			}
 		case <-ctx.Done():
 			return
 		}
@@ -122,9 +124,14 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 		k.say("cannot look for sandboxes that nobody uses: %v", err)
 		return time.Now().Add(lookAgain)
 	}
-	k.forgetUsage(own)
+	k.owners = nil
 	for _, c := range own {
-		if c.Labels[policy.LabelOwner] == "" || k.await(ctx, c.Labels[sandbox.LabelClient]) {
+		if c.Labels[policy.LabelOwner] == "" {
+			continue
+		}
+		if owner := c.Labels[sandbox.LabelClient]; dockercli.Lives(owner) {
+			k.owners = append(k.owners, owner)
+			k.check.Reset(lookAgain)
 			continue
 		}
 		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) { // a command that runs is a use
@@ -187,40 +194,13 @@ func (k *keeper) removeOld(ctx context.Context) {
 	}
 }
 
-// await reports whether the process of this name exists, and has the keeper look again at its end.
-func (k *keeper) await(ctx context.Context, process string) bool {
-	if k.owners[process] {
-		return true
-	}
-	k.owners[process] = dockercli.AfterEnd(ctx, process, func() {
-		select {
-		case k.ended <- process:
-		case <-ctx.Done():
-		}
-	})
-	if !k.owners[process] {
-		delete(k.owners, process)
-		return false
-	}
-	return true
-}
-
 // lastUse is when a container was last used, as far as this service knows: not before it began to look.
 func (h *hub) lastUse(c sandbox.Container) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	used := h.used[c.ID]
-	if used.running > 0 {
-		return time.Now()
+	last := later(h.began, c.Created)
+	for _, t := range h.tenants {
+		last = later(last, t.manager.LastUse(c.ID))
 	}
-	return later(later(h.began, c.Created), used.last)
-}
-
-// forgetUsage forgets how containers were used that don't run a command, but for those in the list.
-func (h *hub) forgetUsage(but []sandbox.Container) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	maps.DeleteFunc(h.used, func(id string, u usage) bool {
-		return u.running == 0 && !slices.ContainsFunc(but, func(c sandbox.Container) bool { return c.ID == id })
-	})
+	return last
 }

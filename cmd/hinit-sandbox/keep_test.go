@@ -69,7 +69,7 @@ func (q *quiet) asked() (lists, containers int) {
 func keeping(t *testing.T, q *quiet) *hub {
 	t.Helper()
 	h := &hub{
-		engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: func(string, ...any) {}, tenants: map[tenantKey]*tenant{}, used: map[string]usage{},
+		engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), say: func(string, ...any) {}, tenants: map[tenantKey]*tenant{},
 		began: time.Now(), changed: make(chan struct{}, 1),
 	}
 	h.resting = time.AfterFunc(restAfter, h.rest)

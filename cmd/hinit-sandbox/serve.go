@@ -79,7 +79,7 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 		agent: agent,
 
 		engine: engine, opts: opts, set: set, places: places, gate: &policy.Gate{Program: helper}, say: say, gateways: gatewaysOf(os.LookupEnv),
-		tenants: map[tenantKey]*tenant{}, used: map[string]usage{}, began: time.Now(),
+		tenants: map[tenantKey]*tenant{}, began: time.Now(),
 		changed: make(chan struct{}, 1),
 	}
 	h.resting = time.AfterFunc(restAfter, guard.Func("releasing memory", h.rest))

@@ -83,7 +83,7 @@ func (i *invocation) exec() (int, error) {
 	switch i.opt.retry {
 	case "never":
 	case "safe":
-		req.Retry = sandbox.RetrySafe
+		req.Safe = true
 	default:
 		return cmdline.WrongUsage, fmt.Errorf("cannot run the command: --retry is never or safe, not %q", i.opt.retry)
 	}

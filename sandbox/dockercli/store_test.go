@@ -1,7 +1,6 @@
 package dockercli
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 func TestStoreKeeps(t *testing.T) {
@@ -108,37 +109,22 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-// TestAfterEnd: the end of a process is told once, and never for a process that had ended before.
-func TestAfterEnd(t *testing.T) {
+// TestLives: a process that has ended is dead before it is reaped, and no other one has its name.
+func TestLives(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	name, _, err := Process(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	if !AfterEnd(t.Context(), name, func() { close(ended) }) {
-		t.Fatal("it lives")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	AfterEnd(ctx, name, func() { t.Error("nobody waits for this any more") })
-	cancel()
-	select {
-	case <-ended:
-		t.Fatal("it has not ended")
-	default:
+	if err != nil || !Lives(name) {
+		t.Fatal("it lives", err)
 	}
 	_ = cmd.Process.Kill()
-	<-ended // before it is reaped
-	if AfterEnd(t.Context(), name, func() {}) {
-		t.Error("it has ended, and was not reaped")
-	}
+	testkit.Until(t, "it has ended", func() bool { return !Lives(name) })
 	_ = cmd.Wait()
 	for _, name := range []string{name, "", "x", "-1.5", "1073741824.1"} {
-		if AfterEnd(t.Context(), name, func() {}) {
-			t.Errorf("%q has ended", name)
+		if Lives(name) {
+			t.Errorf("%q lives", name)
 		}
 	}
 }

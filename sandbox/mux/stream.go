@@ -40,8 +40,15 @@ func (s *Stream) Begun() <-chan struct{} { return s.begun }
 // Done is closed when the end is known or the connection is lost. The inboxes keep their content.
 func (s *Stream) Done() <-chan struct{} { return s.done }
 
-// PID returns the process id inside, after Begun.
-func (s *Stream) PID() int { return s.pid }
+// PID returns the process id inside, 0 before Begun.
+func (s *Stream) PID() int {
+	select {
+	case <-s.begun:
+		return s.pid
+	default:
+		return 0
+	}
+}
 
 // End returns how it ended, after Done. The error says that the connection was lost.
 func (s *Stream) End() (End, error) { return s.end, s.err }
