@@ -52,10 +52,8 @@ func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ok, err := s.works(ctx, l); err != nil {
-		return nil, err
-	} else if ok {
-		return l, nil
+	if err := s.look(ctx, l); err != nil || l.alive() {
+		return l, err
 	}
 	select {
 	case s.turn <- struct{}{}:
@@ -88,18 +86,18 @@ func (s *Sandbox) current() (*link, error) {
 	return s.link, nil
 }
 
-// works reports whether a link can be used, and the error of a paused container.
-func (s *Sandbox) works(ctx context.Context, l *link) (bool, error) {
+// look asks the other side of a link for a sign. Without one it returns what keeps the container from answering, such as a pause.
+func (s *Sandbox) look(ctx context.Context, l *link) error {
 	if !l.alive() || l.c.Answers(signTime) {
-		return l.alive(), nil
+		return nil
 	}
 	switch now := s.m.state(ctx, l.id); {
 	case now.State == Paused:
-		return false, &StateError{now}
+		return &StateError{now}
 	case now.State == "" && l.c.Heard() > probeTime: // such as an engine that waits for a container that it could not freeze
-		return false, fmt.Errorf("cannot run a command in the container %s: the program inside gives no sign, and %w", short(l.id), ErrNoEngine)
+		return fmt.Errorf("cannot run a command in the container %s: the program inside gives no sign, and %w", short(l.id), ErrNoEngine)
 	}
-	return l.alive(), nil // the machine is busy; what is lost is noticed while the command runs
+	return nil // the machine is busy; what is lost is noticed while the command runs
 }
 
 // settleTime is how long the engine may take to notice what the program inside has noticed at once: that its container ends.

@@ -104,33 +104,26 @@ func (s *Spec) writable(o Options, key Key) error {
 	if hostCwd != "" {
 		s.bind(hostCwd, "/workspace")
 	}
-	dirs := taskDir(o.Dir, key)
-	if o.PersistFS {
-		if err := os.MkdirAll(filepath.Join(dirs, "home"), 0o755); err != nil {
-			return fmt.Errorf("cannot make the home directory of the sandbox: %w", err)
-		}
-		s.bind(filepath.Join(dirs, "home"), "/root")
-	} else {
-		s.tmpfs("/root", "rw,exec,size=1g")
-		s.tmpfs("/home", "rw,exec,size=1g")
+	places := []struct{ name, target, size string }{{"home", "/root", "1g"}}
+	if !explicit && hostCwd == "" {
+		places = append(places, struct{ name, target, size string }{"workspace", "/workspace", "10g"})
 	}
-	switch {
-	case explicit || hostCwd != "":
-	case o.PersistFS:
-		if err := os.MkdirAll(filepath.Join(dirs, "workspace"), 0o755); err != nil {
-			return fmt.Errorf("cannot make the workspace of the sandbox: %w", err)
+	for _, at := range places {
+		if !o.PersistFS {
+			s.tmpfs(at.target, "rw,exec,size="+at.size)
+			continue
 		}
-		s.bind(filepath.Join(dirs, "workspace"), "/workspace")
-	default:
-		s.tmpfs("/workspace", "rw,exec,size=10g")
+		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // a task's name may hold what -v takes for a separator
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return fmt.Errorf("cannot make the %s of the sandbox: %w", at.name, err)
+		}
+		s.bind(dir, at.target)
+	}
+	if !o.PersistFS {
+		s.tmpfs("/home", "rw,exec,size=1g")
 	}
 	s.Mounts = append(s.Mounts, volumes...)
 	return nil
-}
-
-// taskDir is where the host keeps the directories of a task. The name may hold what -v takes for a separator.
-func taskDir(dir string, key Key) string {
-	return filepath.Join(dir, "docker", Sanitise(cmp.Or(key.Task, "default")))
 }
 
 // credentialMounts are the files of a profile, by their path in it, that commands may read. A missing file or a directory is left

@@ -58,7 +58,7 @@ func (ch *channel) cancel(grace time.Duration) {
 	ch.grace = grace
 	ch.Input.End(io.ErrUnexpectedEOF)
 	if ch.run != nil {
-		ch.server.loop.end(ch.run, grace)
+		ch.server.loop.end(ch.run, grace, nil)
 	}
 	if ch.open.Op != mux.OpRun {
 		ch.Output.Close()
@@ -71,7 +71,7 @@ func (ch *channel) began(r *run) {
 	defer ch.mu.Unlock()
 	ch.run = r
 	if ch.ctx.Err() != nil {
-		ch.server.loop.end(r, ch.grace)
+		ch.server.loop.end(r, ch.grace, nil)
 	}
 }
 

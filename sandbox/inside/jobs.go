@@ -179,7 +179,7 @@ func (j *jobs) kill(ch *channel) mux.End {
 		return noJob(ch.open.Job)
 	}
 	gone := make(chan int, 1)
-	j.s.loop.endAndTell(b.run, milliseconds(ch.open.Grace), func(r *run) { gone <- r.survivors })
+	j.s.loop.end(b.run, milliseconds(ch.open.Grace), func(r *run) { gone <- r.survivors })
 	survivors := <-gone
 	select { // its end is noted by a goroutine of its own
 	case <-b.done:

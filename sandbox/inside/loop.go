@@ -104,19 +104,16 @@ func (l *loop) do(f func()) {
 	<-done
 }
 
-// end begins to end a run's tree. It does not wait.
-func (l *loop) end(r *run, grace time.Duration) {
-	l.calls <- func() { l.endNow(r, grace, &r.interrupted) }
-}
-
-// endAndTell is end that calls gone in the loop when nothing of the tree is left, or it is given up.
-func (l *loop) endAndTell(r *run, grace time.Duration, gone func(*run)) {
+// end begins to end a run's tree, and does not wait. gone is called in the loop when nothing of the tree is left, or it is given up; nil
+// is not called.
+func (l *loop) end(r *run, grace time.Duration, gone func(*run)) {
 	l.calls <- func() {
-		if l.runs[r.id] == nil {
+		switch {
+		case l.runs[r.id] != nil && gone != nil:
+			r.gone = append(r.gone, gone)
+		case gone != nil:
 			gone(r)
-			return
 		}
-		r.gone = append(r.gone, gone)
 		l.endNow(r, grace, &r.interrupted)
 	}
 }

@@ -168,7 +168,7 @@ func (ss *sessions) ready(ch *channel, shell string, bash bool) (string, error) 
 	select {
 	case r = <-ended:
 	case <-ch.ctx.Done():
-		ss.s.loop.end(r, 0)
+		ss.s.loop.end(r, 0, nil)
 		<-ended
 		return "", errors.New("cancelled")
 	}
