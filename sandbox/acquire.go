@@ -180,7 +180,7 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		spec.Mounts, own = slices.DeleteFunc(slices.Clone(spec.Mounts), isHelperMount), false
 		id, err = m.engine.Create(ctx, spec)
 	}
-	if err == nil && !own && !m.opts.Apart && m.helper != nil {
+	if err == nil && !own && !m.opts.Apart && m.why == nil {
 		if _, err := m.copyHelper(ctx, id); err != nil {
 			m.opts.warn("the program inside can't be copied before the start: " + err.Error()) // it is tried again when it is needed
 		}
@@ -232,10 +232,14 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	m.mu.Lock()
 	skip := m.noMounts
 	m.mu.Unlock()
-	if m.helper == nil || skip || slices.ContainsFunc(spec.Mounts, isHelperMount) {
+	if m.why != nil || skip || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil
 	}
-	tools, err := m.store.install(m.helper)
+	data, hash, err := m.readHelper()
+	if err != nil {
+		return false, err
+	}
+	tools, err := m.store.install(data, hash)
 	if err != nil {
 		return false, err
 	}

@@ -309,24 +309,15 @@ func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error
 
 func (d *docker) Remove(ctx context.Context, id string) error {
 	defer limit(&ctx, 3*answerTime)()
-	err := d.remove(ctx, id)
-	for range 20 { // an engine on fuse-overlayfs can't always remove at once what has just been written to
-		if err == nil || !strings.Contains(err.Error(), "failed to remove root filesystem") {
-			break
+	for try := 1; ; try++ {
+		err := engineError("remove the container "+short(id), d.c.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true}))
+		switch {
+		case err == nil, errors.Is(err, ErrGone), strings.Contains(err.Error(), "already in progress"):
+			return nil
+		case try > 20, !strings.Contains(err.Error(), "failed to remove root filesystem"), !pause.For(ctx, 100*time.Millisecond):
+			return err // an engine on fuse-overlayfs can't always remove at once what has just been written to
 		}
-		if !pause.For(ctx, 100*time.Millisecond) {
-			return err
-		}
-		err = d.remove(ctx, id)
 	}
-	if errors.Is(err, ErrGone) || err != nil && strings.Contains(err.Error(), "already in progress") {
-		return nil
-	}
-	return err
-}
-
-func (d *docker) remove(ctx context.Context, id string) error {
-	return engineError("remove the container "+short(id), d.c.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true}))
 }
 
 func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {

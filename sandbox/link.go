@@ -196,8 +196,8 @@ func (m *Manager) dialSocket(name string) net.Conn {
 
 // connect has the program inside run in a running container, and connects to it in the best way that works.
 func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
-	if m.helper == nil {
-		return nil, fmt.Errorf("cannot run commands in the container %s: %s", short(c.ID), m.why)
+	if m.why != nil {
+		return nil, fmt.Errorf("cannot run commands in the container %s: %w", short(c.ID), m.why)
 	}
 	reason := "the program inside is not mounted there: the container was made by something else, or the engine can't see this volume"
 	own := c.Labels[LabelVolume] == m.store.id // else its socket is below another directory, and nothing would ever listen here
@@ -264,8 +264,8 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 }
 
 // attached connects by an exec of the engine. Where the program inside isn't mounted it is copied into the container.
-func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error) {
-	reasons := []error{errors.New("the program inside is not mounted there")}
+func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client, err error) {
+	err = errors.New("the program inside is not mounted there")
 	for _, mount := range c.Mounts {
 		path := mount.Target + "/" + helperName
 		if mount.Type == "volume" && strings.HasPrefix(mount.Target, gate.Dir) {
@@ -273,20 +273,18 @@ func (m *Manager) attached(ctx context.Context, c Container) (*mux.Client, error
 		} else if mount.Target != mux.ToolsDir {
 			continue
 		}
-		client, err := m.attach(ctx, c.ID, path)
-		if err == nil || ctx.Err() != nil || errors.Is(err, errFrozen) {
+		if client, err = m.attach(ctx, c.ID, path); err == nil || ctx.Err() != nil || errors.Is(err, errFrozen) {
 			return client, err
 		}
-		reasons = append(reasons, err)
 	}
 	if m.opts.Apart { // the engine copies by the names of mounts, and whoever has a mount can lead these elsewhere
-		return nil, errors.Join(reasons...)
+		return nil, err
 	}
-	_, hash, err := m.helper.read()
+	_, hash, err := m.readHelper()
 	if err != nil {
 		return nil, err
 	}
-	client, err := m.attach(ctx, c.ID, "/"+copiedName+hash)
+	client, err = m.attach(ctx, c.ID, "/"+copiedName+hash)
 	if err == nil || !isMissing(err) {
 		return client, err
 	}
@@ -311,7 +309,7 @@ const copiedName = ".hinit-sandbox-"
 // copyHelper copies the program inside into a container, best before its first start. To copy, an engine mounts all of the
 // container's mounts again, and a running container notices when they go away.
 func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err error) {
-	program, hash, err := m.helper.read()
+	program, hash, err := m.readHelper()
 	if err != nil {
 		return "", err
 	}

@@ -3,7 +3,6 @@ package sandbox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"path/filepath"
 	"sync"
@@ -21,8 +20,8 @@ type Manager struct {
 	engine Engine
 	opts   Options
 	store  *store
-	helper *helper
-	why    string // there is no helper
+	helper string // path of the program inside
+	why    error  // there is none
 	swept  sync.Once
 
 	mu       sync.Mutex
@@ -42,14 +41,9 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	m := &Manager{
 		engine: engine, opts: opts, open: make(map[Key]*Sandbox), adopted: make(map[string]*Sandbox), noMounts: opts.Apart,
 	}
-	path, err := FindHelper(opts.Helper)
-	switch bad := (*OptionError)(nil); {
-	case err == nil:
-		m.helper = &helper{path: path}
-	case errors.As(err, &bad):
-		return nil, err
-	default:
-		m.why = err.Error()
+	var err error
+	if m.helper, m.why = FindHelper(opts.Helper); m.why != nil && opts.Helper != "" {
+		return nil, m.why
 	}
 	m.store, err = openStore(opts.State)
 	return m, err

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"hinit/internal/fsutil"
@@ -194,27 +192,11 @@ func (v *store) sweep(keep map[string]bool, before time.Time) {
 // helperName is the program inside, where it is mounted or copied to.
 const helperName = "hinit-sandbox-helper"
 
-// helper is the program inside. It is megabytes large, so it is read when it is needed and not kept.
-type helper struct {
-	path string
-
-	mu   sync.Mutex
-	hash string // "" before the first read
-}
-
-// read returns the program with its hash, and refuses another one that has taken its place.
-func (h *helper) read() (data []byte, hash string, err error) {
-	if data, err = os.ReadFile(h.path); err != nil {
-		return nil, "", err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+// readHelper returns the program inside with its hash. It is megabytes large, so it is read when it is needed and not kept.
+func (m *Manager) readHelper() (data []byte, hash string, err error) {
+	data, err = os.ReadFile(m.helper)
 	sum := sha256.Sum256(data)
-	hash = hex.EncodeToString(sum[:6])
-	if h.hash = cmp.Or(h.hash, hash); h.hash != hash {
-		err = fmt.Errorf("%s has been replaced: start this program again", h.path)
-	}
-	return data, hash, err
+	return data, hex.EncodeToString(sum[:6]), err
 }
 
 // FindHelper returns the path of the program inside: the one that is named, else beside this program or in PATH.
@@ -242,11 +224,7 @@ func FindHelper(named string) (string, error) {
 }
 
 // install puts the program inside on the volume and returns its directory, which containers mount.
-func (v *store) install(h *helper) (string, error) {
-	data, hash, err := h.read()
-	if err != nil {
-		return "", err
-	}
+func (v *store) install(data []byte, hash string) (string, error) {
 	rel := filepath.Join(toolsDir, hash)
 	dir, err := v.sub(rel)
 	if err != nil {

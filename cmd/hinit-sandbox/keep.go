@@ -20,8 +20,8 @@ const (
 	lookAgain = time.Minute
 )
 
-// keeper looks for unused sandboxes. It scans when the engine reports a change, up to a minute after the process that owns a sandbox has
-// ended, and when a sandbox reaches its age limit. Between these events it sleeps.
+// keeper looks for unused sandboxes. It scans when the engine reports a change, and when a sandbox reaches its age limit. It scans up to
+// a minute after the process that owns a sandbox has ended. Between these events it sleeps.
 type keeper struct {
 	*hub
 	apart  time.Duration

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"hinit/internal/cmdline"
@@ -73,25 +74,22 @@ func isDocker(name, configured string) bool {
 
 // interruptible returns a context that ends with Ctrl-C, SIGTERM or a closed terminal, and what makes an exit code of that.
 func interruptible() (context.Context, func(code int) int) {
-	ctx, cancel := context.WithCancelCause(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	var caught atomic.Int32
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
 		s, _ := (<-signals).(syscall.Signal)
-		cancel(caughtError(s))
+		caught.Store(int32(s))
+		cancel()
 	}()
 	return ctx, func(code int) int {
-		if s := caughtError(0); errors.As(context.Cause(ctx), &s) {
-			return 128 + int(s)
+		if s := int(caught.Load()); s > 0 {
+			return 128 + s
 		}
 		return code
 	}
 }
-
-// caughtError is a signal that ends the program.
-type caughtError syscall.Signal
-
-func (e caughtError) Error() string { return syscall.Signal(e).String() }
 
 // values returns the values that this process has for the named variables.
 func values(names []string) map[string]string {

@@ -3,6 +3,7 @@ package dockercli
 import (
 	"fmt"
 
+	"hinit/internal/proc"
 	"hinit/internal/procstat"
 )
 
@@ -21,6 +22,6 @@ func Lives(name string) bool {
 	var pid int
 	var start uint64
 	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // what is no number is no process
-	s, err := procstat.Read(pid)
-	return err == nil && pid > 0 && s.Start == start && !s.Dead()
+	now, lives := proc.StartTicks(pid)
+	return lives && now == start
 }

@@ -1,7 +1,6 @@
 package inside
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -150,26 +149,34 @@ func (j *jobs) output(ch *channel) mux.End {
 	if b == nil {
 		return noJob(ch.open.Job)
 	}
-	defer context.AfterFunc(ch.ctx, b.out.wake)()
-	for at := max(0, ch.open.Offset); ; {
-		data, next, more := b.out.read(ch.ctx, at, ch.open.Follow)
-		at = next
+	at := max(0, ch.open.Offset)
+	for grown := (<-chan struct{})(nil); ; {
+		var data []byte
+		data, at, grown = b.out.read(at)
 		if _, err := ch.Output.Write(data); err != nil {
 			return mux.End{}
 		}
-		if more {
+		if len(data) > 0 {
 			continue
 		}
-		if ch.open.Follow { // it may go on without a word
-			select {
-			case <-b.done:
-			case <-ch.ctx.Done():
-			}
+		if grown == nil || !ch.open.Follow {
+			break
 		}
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		return mux.End{Jobs: []mux.Job{b.now()}}
+		select {
+		case <-grown:
+		case <-ch.ctx.Done():
+			return mux.End{}
+		}
 	}
+	if ch.open.Follow { // it may go on without a word
+		select {
+		case <-b.done:
+		case <-ch.ctx.Done():
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return mux.End{Jobs: []mux.Job{b.now()}}
 }
 
 // kill ends a background command's tree, also what is left of one that has ended.
@@ -192,18 +199,13 @@ func (j *jobs) kill(ch *channel) mux.End {
 
 // ring keeps the newest bytes of what is written to it.
 type ring struct {
-	mu     sync.Mutex
-	cond   sync.Cond
-	data   []byte
-	start  int64 // offset of data
-	closed bool  // no more output comes, or no reader waits for it
+	mu    sync.Mutex
+	data  []byte
+	start int64         // offset of data
+	grown chan struct{} // closed at the next write; nil when no more output comes
 }
 
-func newRing() *ring {
-	r := &ring{}
-	r.cond.L = &r.mu
-	return r
-}
+func newRing() *ring { return &ring{grown: make(chan struct{})} }
 
 // Write never fails.
 func (r *ring) Write(p []byte) (int, error) {
@@ -214,26 +216,25 @@ func (r *ring) Write(p []byte) (int, error) {
 		r.data = append(r.data[:0], r.data[over:]...)
 		r.start += int64(over)
 	}
-	r.cond.Broadcast()
+	if r.grown != nil {
+		close(r.grown)
+		r.grown = make(chan struct{})
+	}
 	return len(p), nil
 }
 
 func (r *ring) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.closed = true
-	r.cond.Broadcast()
+	if r.grown != nil {
+		close(r.grown)
+		r.grown = nil
+	}
 }
 
 // over closes the ring soon after the command has ended, though something that it left behind may still write.
 func (r *ring) over() {
 	time.AfterFunc(linger, guard.Func("ending the output of a background command", r.close))
-}
-
-func (r *ring) wake() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cond.Broadcast()
 }
 
 func (r *ring) size() (written, dropped int64) {
@@ -242,20 +243,12 @@ func (r *ring) size() (written, dropped int64) {
 	return r.start + int64(len(r.data)), r.start
 }
 
-// read returns what is kept from an offset on, at most a frame. With wait it waits for something; more is false at the end.
-func (r *ring) read(ctx context.Context, at int64, wait bool) (data []byte, next int64, more bool) {
+// read returns what is kept from an offset on, at most a frame, and where the next begins. grown is closed when there is more, and nil
+// when there will be none.
+func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for {
-		at = max(at, r.start)
-		if end := r.start + int64(len(r.data)); at < end {
-			n := min(end-at, mux.MaxData)
-			from := at - r.start
-			return slices.Clone(r.data[from : from+n]), at + n, true
-		}
-		if !wait || r.closed || ctx.Err() != nil {
-			return nil, at, false
-		}
-		r.cond.Wait()
-	}
+	from := min(max(at-r.start, 0), int64(len(r.data)))
+	data = slices.Clone(r.data[from:min(from+mux.MaxData, int64(len(r.data)))])
+	return data, max(at, r.start) + int64(len(data)), r.grown
 }

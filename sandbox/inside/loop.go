@@ -18,7 +18,7 @@ type loop struct {
 	calls chan func()
 	runs  map[uint64]*run
 	next  uint64
-	kills func() uint64 // of the kernel's for want of memory, in this container; nil when it doesn't tell
+	kills func() uint64 // of the kernel's for want of memory, in this container; 0 when it doesn't tell
 }
 
 // run is a process that was started, with its tree.
@@ -55,7 +55,11 @@ func newLoop() (*loop, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &loop{table: table, calls: make(chan func(), 64), runs: make(map[uint64]*run), kills: proc.OOMKills()}, nil
+	kills := proc.OOMKills()
+	if kills == nil {
+		kills = func() uint64 { return 0 }
+	}
+	return &loop{table: table, calls: make(chan func(), 64), runs: make(map[uint64]*run), kills: kills}, nil
 }
 
 // serve runs the loop for the life of the process.
@@ -85,7 +89,7 @@ func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, do
 	l.do(func() {
 		l.next++
 		spec.ID, spec.OOM, spec.Bound = l.next, oomBias, !keep
-		r = &run{id: l.next, main: true, grace: grace, keep: keep, done: done, killsBefore: l.oomKills()}
+		r = &run{id: l.next, main: true, grace: grace, keep: keep, done: done, killsBefore: l.kills()}
 		if pid, err = l.table.Spawn(spec); err != nil {
 			return
 		}
@@ -146,7 +150,7 @@ func (l *loop) reap() {
 			return
 		}
 		r.main, r.exit = false, x
-		r.oom = l.oomKills() > r.killsBefore
+		r.oom = l.kills() > r.killsBefore
 		if r.ending.IsZero() {
 			l.finish(r)
 		}
@@ -231,11 +235,4 @@ func (l *loop) forget(r *run) {
 			l.finish(r)
 		}
 	}
-}
-
-func (l *loop) oomKills() uint64 {
-	if l.kills == nil {
-		return 0
-	}
-	return l.kills()
 }

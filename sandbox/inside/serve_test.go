@@ -2,7 +2,6 @@ package inside
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -255,20 +254,22 @@ func TestRing(t *testing.T) {
 	if written != 700_000 || dropped < 400_000 || written-dropped < jobOutput {
 		t.Error(written, dropped)
 	}
-	data, next, more := r.read(t.Context(), 0, false)
-	if next != dropped+int64(len(data)) || !more || len(data) > mux.MaxData {
-		t.Error(len(data), next, more)
+	data, next, _ := r.read(0)
+	if next != dropped+int64(len(data)) || len(data) == 0 || len(data) > mux.MaxData {
+		t.Error(len(data), next)
 	}
-	last, _, _ := r.read(t.Context(), written-7, false)
+	last, _, _ := r.read(written - 7)
 	if string(last) != "099999\n" {
 		t.Errorf("%q", last)
 	}
-	if _, _, more := r.read(t.Context(), written, false); more {
+	data, next, grown := r.read(written)
+	if len(data) > 0 || next != written {
 		t.Error("there is more than was written")
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { cancel(); r.wake() }()
-	if _, _, more := r.read(ctx, written, true); more {
-		t.Error("a reader that was cancelled waits")
+	fmt.Fprint(r, "x")
+	<-grown
+	r.close()
+	if data, _, grown := r.read(written); string(data) != "x" || grown != nil {
+		t.Errorf("%q after the end, and more to come: %v", data, grown != nil)
 	}
 }

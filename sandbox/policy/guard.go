@@ -75,16 +75,16 @@ func (g *Guarded) RemoveVolume(context.Context, string) error { return sandbox.E
 
 // Image implements sandbox.Engine.
 func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) {
-	if !g.policy.AllowsImage(ref) {
-		return sandbox.Image{}, &RefusedError{"the image " + strconv.Quote(ref), imagesNext}
+	if err := g.policy.image(ref); err != nil {
+		return sandbox.Image{}, err
 	}
 	return g.Engine.Image(ctx, ref)
 }
 
 // Pull implements sandbox.Engine.
 func (g *Guarded) Pull(ctx context.Context, ref string) error {
-	if !g.policy.AllowsImage(ref) {
-		return &RefusedError{"the image " + strconv.Quote(ref), imagesNext}
+	if err := g.policy.image(ref); err != nil {
+		return err
 	}
 	return g.Engine.Pull(ctx, ref)
 }

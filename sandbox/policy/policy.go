@@ -50,9 +50,6 @@ func (e *RefusedError) Error() string {
 // Unwrap makes errors.Is(err, sandbox.ErrRefused) true.
 func (e *RefusedError) Unwrap() error { return sandbox.ErrRefused }
 
-// imagesNext is what to do about an image that is not allowed.
-const imagesNext = "HINIT_SANDBOX_IMAGES lists those that are"
-
 // maxPids is the highest limit of processes, and the one where none is asked for.
 const maxPids = 256
 
@@ -61,13 +58,15 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	if what, _ := s.LeadsOut(); what != "" {
 		return &RefusedError{what, ""}
 	}
+	if err := p.image(s.Image); err != nil {
+		return err
+	}
 	const namespace = "a namespace of the host or of another container"
 	allowed := func(value string, values ...string) bool { return value == "" || slices.Contains(values, value) }
 	for _, rule := range []struct {
 		kept       bool
 		what, next string
 	}{
-		{p.AllowsImage(s.Image), "the image " + strconv.Quote(s.Image), imagesNext},
 		{s.PIDMode+s.UTSMode+s.UserNS == "", namespace, ""},
 		{allowed(s.IPCMode, "private", "none") && allowed(s.CgroupNS, "private"), namespace, ""},
 		{allowed(s.Network, "none", "default") || allowed(s.Network, p.Networks...), "the network " + strconv.Quote(s.Network), "HINIT_SANDBOX_NETWORKS lists those that are"},
@@ -154,6 +153,13 @@ func checkTarget(target string) error {
 		return &RefusedError{"a mount at " + target, ""}
 	}
 	return nil
+}
+
+func (p Policy) image(ref string) error {
+	if p.AllowsImage(ref) {
+		return nil
+	}
+	return &RefusedError{"the image " + strconv.Quote(ref), "HINIT_SANDBOX_IMAGES lists those that are"}
 }
 
 // AllowsImage says whether a pattern allows a reference. A digest or an id that no pattern names is not allowed.
