@@ -21,8 +21,8 @@ type Options struct {
 	Image      string
 	ForwardEnv []string          // names whose values come from this process, or from Dotenv where it has none
 	Env        map[string]string // literal, on the container; everybody who may inspect it sees them
-	Volumes    []string          // host:container[:ro]
-	ExtraArgs  []string          // flags of docker run, after all others
+	Volumes    []Mount
+	ExtraArgs  []string // flags of docker run, after all others
 
 	Credentials []string // files of the profile, by their path in Home, that commands may read below /root/.hermes
 
@@ -266,19 +266,18 @@ func (e *env) object(name string) map[string]string {
 	return out
 }
 
-func (e *env) volumes(name string) []string {
-	var out []string
+func (e *env) volumes(name string) (out []Mount) {
 	for _, volume := range e.list(name) {
 		switch volume = strings.TrimSpace(volume); {
 		case volume == "":
 		case !strings.Contains(volume, ":"):
 			e.warn("%s: %q has no colon, and is left out", name, volume)
 		default:
-			if _, err := parseVolume(volume, mountOptions...); err != nil {
+			m, err := parseVolume(volume, mountOptions...)
+			if err != nil {
 				e.wrong(name, volume, "host:container or host:container:ro: "+err.Error())
-				continue
 			}
-			out = append(out, volume)
+			out = append(out, m)
 		}
 	}
 	return out

@@ -83,16 +83,7 @@ func (s *Spec) bind(source, target string) {
 
 // writable adds the directories that commands may write to, and the volumes.
 func (s *Spec) writable(o Options, key Key) error {
-	var volumes []Mount
-	explicit := false
-	for _, text := range o.Volumes {
-		m, err := parseVolume(text, mountOptions...)
-		if err != nil {
-			return &OptionError{Name: "TERMINAL_DOCKER_VOLUMES", Value: text, Want: err.Error()}
-		}
-		explicit = explicit || filepath.Clean(m.Target) == "/workspace"
-		volumes = append(volumes, m)
-	}
+	explicit := slices.ContainsFunc(o.Volumes, func(m Mount) bool { return filepath.Clean(m.Target) == "/workspace" })
 	hostCwd := ""
 	if o.MountCwd && o.HostCwd != "" && !explicit {
 		if info, err := os.Stat(o.HostCwd); err == nil && info.IsDir() {
@@ -122,7 +113,7 @@ func (s *Spec) writable(o Options, key Key) error {
 	if !o.PersistFS {
 		s.tmpfs("/home", "rw,exec,size=1g")
 	}
-	s.Mounts = append(s.Mounts, volumes...)
+	s.Mounts = append(s.Mounts, o.Volumes...)
 	return nil
 }
 

@@ -67,13 +67,16 @@ func TestRunArguments(t *testing.T) {
 		}
 	})
 	t.Run("auto mount is skipped when the workspace is mounted", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { mounted(o); o.Volumes = []string{"/src:/workspace"} }, false, false)
+		s, _ := specOf(t, func(o *Options) {
+			mounted(o)
+			o.Volumes = []Mount{{Type: "bind", Source: "/src", Target: "/workspace"}}
+		}, false, false)
 		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source != "/src" {
 			t.Errorf("%+v", m)
 		}
 	})
 	t.Run("a mount below the workspace does not replace it", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.Volumes = []string{"/src:/workspace/projects"} }, false, false)
+		s, _ := specOf(t, func(o *Options) { o.Volumes = []Mount{{Type: "bind", Source: "/src", Target: "/workspace/projects"}} }, false, false)
 		if m := mountAt(s, "/workspace"); len(m) != 1 {
 			t.Errorf("%+v", m)
 		}

@@ -92,14 +92,9 @@ func find(args []string) (c command, rest []string, err error) {
 func (c *Call) parse(args []string) (err error) {
 	f := c.flagSet()
 	set := func(flag *pflag.Flag, value string) error {
-		if bad := flag.Value.Set(value); bad != nil && err == nil {
-			shorthand := ""
-			if flag.Shorthand != "" {
-				shorthand = "-" + flag.Shorthand + ", "
-			}
-			text := "invalid argument " + strconv.Quote(value) + ` for "` + shorthand + "--" + flag.Name + `" flag: ` + bad.Error()
-			if err = (&OtherError{Reason: text}); errors.Is(bad, strconv.ErrSyntax) { // the docker command refuses it too
-				err = &UsageError{c.command, text, exitDaemon}
+		if bad := f.Set(flag.Name, value); bad != nil && err == nil {
+			if err = (&OtherError{Reason: bad.Error()}); errors.Is(bad, strconv.ErrSyntax) { // the docker command refuses it too
+				err = &UsageError{c.command, bad.Error(), exitDaemon}
 			}
 		}
 		if flag.Hidden && err == nil {
