@@ -27,6 +27,7 @@ var manyFields = map[string]string{
 	"kanban.Task":                         "the columns of a table that others define",
 	"internal/s6/scandir.Scanner":         "what others reach it by, and all that its goroutine alone knows",
 	"sandbox.Spec":                        "what an engine makes a container of",
+	"sandbox.Description":                 "a document: its keys are read by people and programs",
 	"sandbox.Options":                     "the options that others define, one a variable",
 	"sandbox/mux.Open":                    "a message of a protocol",
 	"examples/agent/internal/knobs.Knobs": "one variable each",

@@ -147,7 +147,6 @@ func labelled(labels map[string]string) filters.Args {
 	return filter
 }
 
-// Watch implements [Watcher].
 func (d *docker) Watch(ctx context.Context, labels map[string]string, began, changed func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

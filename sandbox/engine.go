@@ -47,6 +47,11 @@ type Engine interface {
 	CreateVolume(ctx context.Context, name string, labels map[string]string) error
 	RemoveVolume(ctx context.Context, name string) error
 
+	// Watch calls changed whenever a container with all the labels is made, ends or is removed. It starts with the events of the
+	// last second, and goes on until the context ends or the engine sends no more; the error says why. began is called when the
+	// events begin.
+	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
+
 	Close() error
 }
 
@@ -55,14 +60,6 @@ type Volume struct {
 	Name    string            `json:"name"`
 	Labels  map[string]string `json:"labels"`
 	Created time.Time         `json:"created"`
-}
-
-// A Watcher is an engine that tells of changes.
-type Watcher interface {
-	// Watch calls changed whenever a container with all the labels is made, ends or is removed. It starts with the events of the
-	// last second, and goes on until the context ends or the engine sends no more; the error says why. began is called when the
-	// events begin.
-	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
 // An Attachment is a command that the engine runs, as a connection: with its standard input and output. Close gives it up; it does not end the

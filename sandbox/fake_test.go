@@ -252,6 +252,7 @@ func (f *fake) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
 }
 
 func (f *fake) Logs(context.Context, string, bool, io.Writer, io.Writer) error { return nil }
+func (f *fake) Watch(context.Context, map[string]string, func(), func()) error { return nil }
 func (f *fake) Close() error                                                   { return nil }
 
 // fakeExec is the program inside, as a relay. Each command is what the fake's run says.

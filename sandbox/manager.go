@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -23,6 +24,8 @@ type Manager struct {
 	helper string // path of the program inside
 	why    error  // there is none
 	swept  sync.Once
+
+	remembered atomic.Int64 // bytes, since they were checked
 
 	mu       sync.Mutex
 	open     map[Key]*Sandbox
@@ -45,6 +48,7 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	if m.helper, m.why = FindHelper(opts.Helper); m.why != nil && opts.Helper != "" {
 		return nil, m.why
 	}
+	m.remembered.Store(rememberedCheck) // the first value has what there is checked
 	m.store, err = openStore(opts.State)
 	return m, err
 }

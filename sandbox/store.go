@@ -31,6 +31,7 @@ const (
 	runDir    = "run"    // one directory a container, mounted into it: the socket of the program inside
 	tokensDir = "tokens" // one file a container: see known
 	toolsDir  = "tools"  // one directory for each version of the program inside
+	memoryDir = "memory" // one file for each value of [Manager.Remember]
 )
 
 // openStore opens the state below a directory and makes it if it is missing.
@@ -40,7 +41,7 @@ func openStore(path string) (*store, error) {
 		return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
 	v := &store{path: path, dir: dir}
-	for _, name := range []string{locksDir, runDir, tokensDir, toolsDir} {
+	for _, name := range []string{locksDir, runDir, tokensDir, toolsDir, memoryDir} {
 		if err := dir.Mkdir(name, 0o700); err != nil {
 			dir.Close()
 			return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)

@@ -38,8 +38,7 @@ type hub struct {
 	resting  *time.Timer   // calls rest
 	release  tuning.Releaser
 
-	all    *sandbox.Manager // of all tenants' sandboxes
-	memory *dockercli.Store // of all callers: a process has one name
+	all *sandbox.Manager // of all tenants' sandboxes
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -71,7 +70,7 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 	if err != nil {
 		parent = 0 // it has gone
 	}
-	return answer(ctx, t.manager, h.memory, req, nil, parent, s)
+	return answer(ctx, t.manager, req, nil, parent, s)
 }
 
 // mostTenants is how many tenants there may be. One more drops those that ask for nothing. The state that an agent may return to is in
@@ -205,9 +204,6 @@ func (h *hub) prepareState() error {
 		os.WriteFile(filepath.Join(state, "volume"), []byte(h.volume()+"\n"), 0o600))
 	if err != nil {
 		return fmt.Errorf("cannot keep the state of sandboxes: %w", err)
-	}
-	if h.memory, err = dockercli.NewStore(filepath.Join(h.set.state, "memory")); err != nil {
-		return err
 	}
 	opts := h.opts
 	opts.State, opts.Apart, opts.Orphans = state, true, false

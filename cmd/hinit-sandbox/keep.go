@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -93,10 +92,7 @@ func (k *keeper) watch(ctx context.Context) {
 	changed := func() { tell(k.changed) }
 	wait, said := engineSoon, false
 	for {
-		err := errors.New("it has no events")
-		if w, ok := k.engine.(sandbox.Watcher); ok {
-			err = w.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineSoon, false; changed() }, changed)
-		}
+		err := k.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineSoon, false; changed() }, changed)
 		if !pause.For(ctx, wait) {
 			return
 		}

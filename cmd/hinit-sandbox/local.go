@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -48,13 +46,7 @@ func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 		return fail(cmdline.Failed, err)
 	}
 	defer manager.Close()
-	var store *dockercli.Store
-	if req.Docker {
-		if store, err = dockercli.NewStore(filepath.Join(os.TempDir(), "hinit-sandbox-"+strconv.Itoa(os.Geteuid()))); err != nil {
-			return fail(1, err)
-		}
-	}
-	return answer(ctx, manager, store, req, allowed(), os.Getppid(), local)
+	return answer(ctx, manager, req, allowed(), os.Getppid(), local)
 }
 
 // mayAsk says why this process may not ask the engine itself. Where the operator wants a service, an agent could stop it. And what a login shell of
@@ -80,7 +72,7 @@ func mayAsk(socket string, opts sandbox.Options) error {
 }
 
 // answer answers a request with the sandboxes of its caller. The process parent runs docker commands.
-func answer(ctx context.Context, m *sandbox.Manager, memory *dockercli.Store, req daemon.Request, allow []string, parent int, s daemon.Streams) int {
+func answer(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, parent int, s daemon.Streams) int {
 	if !req.Docker {
 		return cli.Main(ctx, m, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})
 	}
@@ -92,6 +84,6 @@ func answer(ctx context.Context, m *sandbox.Manager, memory *dockercli.Store, re
 	if err != nil || parent <= 1 {
 		process = "" // the process is gone or unknown: nothing is remembered
 	}
-	p := &dockercli.Personality{Manager: m, Store: memory}
+	p := &dockercli.Personality{Manager: m}
 	return p.Answer(ctx, call, dockercli.Caller{Process: process, Env: req.Env, Streams: s})
 }

@@ -20,7 +20,7 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	}
 	var seen probe
 	key := agentLabels(spec.Labels)
-	looked := start && key != nil && p.recall(from, "probe", labelKey(key), &seen)
+	looked := start && key != nil && p.recall(from, "probe", encode(key), &seen)
 	if start && key != nil && !looked && from.Process != "" {
 		spec.Labels = maps.Clone(spec.Labels)
 		spec.Labels[sandbox.LabelClient] = from.Process

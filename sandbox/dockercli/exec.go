@@ -25,10 +25,10 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	if err != nil {
 		return p.notBegun(ctx, ref, err, from)
 	}
-	key := sum(slices.Concat([]string{box.ID()}, c.Env, []string{""}, argv))
+	key := encode([][]string{{box.ID()}, c.Env, argv})
 	var before ending
 	var asked probe
-	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", labelKey(box.Labels()), &asked) && asked.At.After(before.At) {
+	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", encode(box.Labels()), &asked) && asked.At.After(before.At) {
 		p.forget(from, "ending", key)
 		_, _ = from.Out.Write(before.Output) // a caller that is gone needs no answer
 		return before.Code

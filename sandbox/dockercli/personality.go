@@ -13,10 +13,7 @@ import (
 )
 
 // Personality answers calls on one engine. Any number of goroutines may use it.
-type Personality struct {
-	*sandbox.Manager
-	Store *Store
-}
+type Personality struct{ *sandbox.Manager }
 
 // Caller is whose command line it is.
 type Caller struct {
@@ -125,7 +122,7 @@ func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 		fmt.Fprintln(from.Out, id)
 	}
 	if len(c.Status) == 0 {
-		p.remember(from, "probe", labelKey(c.Labels), seen)
+		p.remember(from, "probe", encode(c.Labels), seen)
 	}
 	return 0
 }

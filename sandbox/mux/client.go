@@ -171,9 +171,6 @@ func (c *Client) take(s *Stream, f Frame, gather *Gather) error {
 	}
 }
 
-// ErrNotSent is wrapped by what Client.Open returns: the other side does not know of the request.
-var ErrNotSent = errors.New("the request was not sent")
-
 // openTime is how long the other side may take to read a request.
 const openTime = 30 * time.Second
 
@@ -182,11 +179,11 @@ func (c *Client) Open(open any) (*Stream, error) {
 	c.mu.Lock()
 	if c.err != nil {
 		defer c.mu.Unlock()
-		return nil, fmt.Errorf("%w: %w", ErrNotSent, c.err)
+		return nil, fmt.Errorf("the request was not sent: %w", c.err)
 	}
 	if len(c.streams) >= MaxChannels {
 		defer c.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d commands run already", ErrNotSent, MaxChannels)
+		return nil, fmt.Errorf("the request was not sent: %d commands run already", MaxChannels)
 	}
 	for c.next++; c.next == 0 || c.streams[c.next] != nil; {
 		c.next++
@@ -197,7 +194,7 @@ func (c *Client) Open(open any) (*Stream, error) {
 	defer time.AfterFunc(openTime, guard.Func("giving up a connection", func() { c.fail(errors.New("the other side reads nothing")) })).Stop()
 	if err := c.w.WriteJSON(KindOpen, s.channel, open); err != nil {
 		c.fail(err)
-		return nil, fmt.Errorf("%w: %w", ErrNotSent, err)
+		return nil, fmt.Errorf("the request was not sent: %w", err)
 	}
 	return s, nil
 }

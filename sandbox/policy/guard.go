@@ -341,6 +341,11 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	return g.Engine.Exec(ctx, c.ID, spec)
 }
 
+// Watch implements sandbox.Engine: only the service does.
+func (g *Guarded) Watch(context.Context, map[string]string, func(), func()) error {
+	return sandbox.ErrRefused
+}
+
 // CopyIn implements sandbox.Engine. To copy into a container, an engine mounts all of its mounts again, by name. The owner of a
 // mount can then lead another one anywhere on the host.
 func (g *Guarded) CopyIn(context.Context, string, string, io.Reader) error { return sandbox.ErrRefused }

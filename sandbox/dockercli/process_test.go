@@ -1,74 +1,13 @@
 package dockercli
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
 	"testing"
 
 	"hinit/internal/testkit"
 )
-
-func TestStoreKeeps(t *testing.T) {
-	s, err := NewStore(filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := s.Get("a"); ok {
-		t.Error("it has what nobody put")
-	}
-	s.Put("a", []byte("1"))
-	s.Put("a", []byte("2"))
-	if v, ok := s.Get("a"); !ok || string(v) != "2" {
-		t.Errorf("%q %v", v, ok)
-	}
-	s.Put("a", nil)
-	if _, ok := s.Get("a"); ok {
-		t.Error("it has what was forgotten")
-	}
-}
-
-// TestStoreIsBounded: failed commands of an agent's, with as much output as is kept.
-func TestStoreIsBounded(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "s")
-	s, err := NewStore(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range 200 {
-		s.Put("long"+strconv.Itoa(i), make([]byte, recordMost))
-	}
-	size, entries := int64(0), []os.DirEntry(nil)
-	entries, err = os.ReadDir(dir)
-	for _, e := range entries {
-		info, infoErr := e.Info()
-		if err = errors.Join(err, infoErr); err == nil {
-			size += info.Size()
-		}
-	}
-	if err != nil || size > storeBytes+sweepBytes+recordMost || size < storeBytes/2 {
-		t.Errorf("it keeps %d bytes (%v)", size, err)
-	}
-	if _, ok := s.Get("long199"); !ok {
-		t.Error("it forgot the newest one")
-	}
-}
-
-func TestDirStoreTrustsNobodyElse(t *testing.T) {
-	dir := t.TempDir()
-	open, link := filepath.Join(dir, "open"), filepath.Join(dir, "link")
-	if err := errors.Join(os.Mkdir(open, 0o700), os.Chmod(open, 0o777), os.Symlink(open, link)); err != nil {
-		t.Fatal(err)
-	}
-	for _, bad := range []string{open, link, filepath.Join(dir, "no", "parent")} {
-		if _, err := NewStore(bad); err == nil {
-			t.Errorf("%s was taken", bad)
-		}
-	}
-}
 
 func TestProcess(t *testing.T) {
 	name, parent, err := Process(os.Getpid())

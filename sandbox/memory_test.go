@@ -1,0 +1,47 @@
+package sandbox
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"testing"
+)
+
+func TestMemoryKeeps(t *testing.T) {
+	m := fakeManager(t, newFake(), nil)
+	if _, ok := m.Recall("a"); ok {
+		t.Error("it has what nobody put")
+	}
+	m.Remember("a", []byte("1"))
+	m.Remember("a", []byte("2"))
+	if v, ok := m.Recall("a"); !ok || string(v) != "2" {
+		t.Errorf("%q %v", v, ok)
+	}
+	m.Remember("a", nil)
+	if _, ok := m.Recall("a"); ok {
+		t.Error("it has what was forgotten")
+	}
+}
+
+// TestMemoryIsBounded: failed commands of an agent's, with as much output as is kept.
+func TestMemoryIsBounded(t *testing.T) {
+	m := fakeManager(t, newFake(), nil)
+	const one = 256 << 10
+	for i := range 200 {
+		m.Remember("long"+strconv.Itoa(i), make([]byte, one))
+	}
+	size, entries := int64(0), []os.DirEntry(nil)
+	entries, err := os.ReadDir(m.opts.State + "/" + memoryDir)
+	for _, e := range entries {
+		info, infoErr := e.Info()
+		if err = errors.Join(err, infoErr); err == nil {
+			size += info.Size()
+		}
+	}
+	if err != nil || size > rememberedBytes+rememberedCheck+one || size < rememberedBytes/2 {
+		t.Errorf("it keeps %d bytes (%v)", size, err)
+	}
+	if _, ok := m.Recall("long199"); !ok {
+		t.Error("it forgot the newest one")
+	}
+}
