@@ -140,13 +140,13 @@ during the build and writes ` + "`/usr/share/hinit/image/facts`" + `. Without th
 |---|---|---|
 `)
 	for _, r := range Rows {
-		if r.Decision == "always" {
+		if strings.HasPrefix(r.Decision, "always") {
 			continue
 		}
 		b.WriteString("| " + r.Behaviour + " | " + r.Since + " | " + r.Decision + " |\n")
 	}
 	b.WriteString(`
-hinit does everything else with every image; test/image/table.go lists it.
+hinit does what other versions brought with every image: [test/image/table.go](../../test/image/table.go) lists it with its tests.
 
 ## The image's own boot script
 
