@@ -99,7 +99,7 @@ To begin: [three agents share a board](../tutorial/three-agents-share-a-board.md
 var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
 
 // explained are the commands whose text no other page says.
-var explained = []string{"init", "start", "checks", "profile", "topology", "logs", "wait", "config", "healthcheck"}
+var explained = []string{"checks", "profile", "topology", "logs", "wait", "config"}
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 

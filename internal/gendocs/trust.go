@@ -71,8 +71,7 @@ func trustPage() (string, error) {
 
 Root believes only root. Anything that an agent can write is bounded and shown, and decides nothing for another user. This page lists everything
 that the programs of hinit read, and the worst effect of its content. *The agent* is every process of the agent's user.
-[trust.txt](../../internal/gendocs/trust.txt) names the tests of each row, and the functions that read. A test fails when
-[a function has no row](../adr/0051-every-reader-has-a-row.md).
+[trust.txt](../../internal/gendocs/trust.txt) names tests and functions of [each row](../adr/0051-every-reader-has-a-row.md).
 `)
 	section := ""
 	for _, s := range all {

@@ -32,8 +32,7 @@ func (b *bench) explain(measure string) string {
 	case "M7":
 		return fmt.Sprintf("a loop in C takes %s µs; the Go runtime adds the way of a signal to a goroutine.", of("M7", "µs", "tini"))
 	case "M8":
-		return fmt.Sprintf("an empty Go program adds %s ms, and one that only drops root and executes /bin/true %s ms.",
-			of("M8", "added", emptyName), of("M8", "added", "naive Go"))
+		return fmt.Sprintf("an empty Go program adds %s ms.", of("M8", "added", emptyName))
 	case "M9":
 		return "hinit looks at the new directory as the agent's user, sets its owner and records the intent."
 	case "M10":
