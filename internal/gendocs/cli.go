@@ -78,10 +78,10 @@ func kanbanPage(ctx context.Context, root string) (string, error) {
 
 <!-- Generated from the help of the commands by internal/gendocs. Do not edit. -->
 
-The command line of the [task board](../explanation/kanban.md). It works on the same file as the agent's own ` + "`hermes kanban`" + `, with the same
-flags, exit codes and names in JSON. These are different:
+The command line of the [task board](../explanation/kanban.md) has the flags, exit codes and names in JSON of the agent's own ` + "`hermes kanban`" + `.
+These are different:
 
-- The text for people has other words. Scripts should read ` + "`--json`" + `.
+- The text for people: scripts should read ` + "`--json`" + `.
 - ` + "`diagnostics`" + ` is another name of ` + "`doctor`" + `, with findings of its own.
 - ` + "`list`" + ` promotes no tasks, and ` + "`boards delete`" + ` puts a board away like ` + "`boards rm`" + `.
 - The agent itself answers the verbs that need a model or a chat. ` + "`hinit kanban`" + ` runs it for them.
@@ -99,7 +99,7 @@ To begin: [three agents share a board](../tutorial/three-agents-share-a-board.md
 var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
 
 // explained are the commands whose text no other page says.
-var explained = []string{"checks", "profile", "topology", "logs", "wait", "config"}
+var explained = []string{"checks", "profile", "topology", "wait", "config"}
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 

@@ -116,7 +116,10 @@ func jsonPage(root, commandLine string) (string, error) {
 			return "", fmt.Errorf("cannot find the type %s", name)
 		}
 		pkg, short, _ := strings.Cut(name, ".")
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", title(short), escapeCell(t.doc))
+		fmt.Fprintf(&b, "\n## %s\n\n", title(short))
+		if strings.Count(t.doc, " ") > 4 { // a shorter one says what the title says
+			b.WriteString(escapeCell(t.doc) + "\n\n")
+		}
 		for _, f := range t.fields {
 			value, next := jsonValue(f.kind, pkg)
 			mark := ""

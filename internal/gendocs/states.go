@@ -45,7 +45,7 @@ func states(root string) (string, error) {
 
 <!-- Generated from supervisor/machine.go, supervisor/states.go and client/status.go by internal/gendocs. Do not edit. -->
 
-` + "`hinit status`" + `, the control API and the events use these words. ` + "`reason`" + ` explains a state to people. ` + "`want`" + ` is ` + "`up` or `down`" + `, as the operator asked.
+` + "`hinit status`" + `, the control API and the events use these words.
 
 | State | Meaning |
 |---|---|
@@ -54,8 +54,7 @@ func states(root string) (string, error) {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", d.value, d.doc)
 	}
 	b.WriteString(`
-` + "`crash_loop`" + ` is a mark beside the state: too many fast exits within ` + "`restart.crash_loop_window`" + `. hinit goes on starting the service,
-at the longest delay.
+` + "`crash_loop`" + ` is a mark beside the state: too many fast exits. hinit goes on starting the service, at the longest delay.
 
 ## Transitions
 

@@ -61,8 +61,7 @@ var Rows = []Row{
 	},
 	{
 		"A boot script (`01-hermes-setup`, `015-supervise-perms`, `02-reconcile-profiles`) has commands that hinit does not know", newest,
-		"`docker/remove-s6` compares each command with the commands of the versions up to 0.18. It prints the others at build, and `hinit doctor` lists " +
-			"them. `HINIT_BOOT=image` runs the image's own script in place of hinit's steps",
+		"`docker/remove-s6` prints them at build, and `hinit doctor` lists them. `HINIT_BOOT=image` runs the image's own script instead",
 		[]string{"TestUnknownBootStepsAreNamedAndCanBeRun"},
 	},
 	{
@@ -151,8 +150,7 @@ hinit does what other versions brought with every image: [test/image/table.go](.
 ## The image's own boot script
 
 With ` + "`HINIT_BOOT=image`" + ` (` + "`boot.steps: image`" + `) hinit runs ` + "`/usr/share/hinit/image/01-hermes-setup`" + ` as root, with the container's
-environment, in the place of its own seeds, credentials and the two Python steps of the image. Ids, owners, directories and profiles stay hinit's. A failure counts like
-one of a script of ` + "`/etc/cont-init.d`" + `. The script follows names in the data directory as root, as it does under s6-overlay. hinit's own steps do not.
+environment, in the place of its own seeds, credentials and the two Python steps of the image. Ids, owners, directories and profiles stay hinit's. The script follows names in the data directory as root, as it does under s6-overlay. hinit's own steps do not.
 `)
 	return b.String()
 }

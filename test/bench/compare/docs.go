@@ -120,7 +120,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 		if v.measure != last {
 			separator, last = ending(last)+"\n| "+v.measure+" | ", v.measure
 		}
-		fmt.Fprintf(&w, "%s%s: %s (%s)", separator, v.column(), v.shown(), v.promise())
+		fmt.Fprintf(&w, "%s%s: %s (%s)", separator, v.column(), v.shown(), strings.NewReplacer("at most ", "≤", "at least ", "≥").Replace(v.promise()))
 		if id := strings.Fields(v.measure)[0]; v.known && !slices.Contains(open, id) {
 			open = append(open, id)
 		}
@@ -137,7 +137,9 @@ func (b *bench) page(sheets []sheet, r result) string {
 	if len(open) > 0 {
 		w.WriteString("\n### The gaps\n\n")
 		for _, id := range open {
-			fmt.Fprintf(&w, "- **%s**: %s\n", id, b.explain(id))
+			if text := b.explain(id); text != "" {
+				fmt.Fprintf(&w, "- **%s**: %s\n", id, text)
+			}
 		}
 	}
 	w.WriteString("\n" + elsewhere + pageHow + "## Figures\n")

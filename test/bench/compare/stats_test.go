@@ -235,7 +235,7 @@ func TestPageHasFiguresTargetsAndPictures(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"; 500 services: 2 × (at most 1.3 × bare loop)",
+		"; 500 services: 2 × (≤1.3 × bare loop)",
 		" other targets are met.",
 		"| bare loop | 1 | 10 | 100 | 500 | 2000 |",
 		"| | whole | added |",
