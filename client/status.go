@@ -200,6 +200,7 @@ type Service struct {
 	Exits     map[string]int `json:"exits,omitempty"`     // number of exits by cause; the cause of last_exit may still change
 	Restarted map[string]int `json:"restarted,omitempty"` // number of restarts by the cause of the exit before
 	Isolation *Isolation     `json:"isolation,omitempty"` // of a gateway whose profile has isolation
+	Limits    []Limit        `json:"limits,omitempty"`    // its limits that need a control group
 	Output    *Output        `json:"output,omitempty"`    // its output; missing before the first line
 }
 
@@ -208,6 +209,23 @@ type Isolation struct {
 	Mode    string   `json:"mode"`     // files or user, as the configuration says
 	InForce []string `json:"in_force"` // restrictions in the kernel, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty without any
 }
+
+// Limit is a limit on a service, and what enforces it here.
+type Limit struct {
+	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
+	Value string `json:"value"` // as in the configuration
+	By    string `json:"by"`    // cgroup, supervision, nice, nproc, next-start or nothing
+}
+
+// The values of [Limit].By.
+const (
+	LimitedByGroup   = "cgroup"      // the kernel, in a control group of the service's own
+	LimitedByHinit   = "supervision" // hinit measures the memory every 5 s; it warns at memory.high and restarts at memory.max
+	LimitedByNice    = "nice"        // a nice value
+	LimitedByUser    = "nproc"       // the kernel counts the processes of the profile's own user
+	LimitedLater     = "next-start"  // the process began without the limit
+	LimitedByNothing = "nothing"     // the container can't have control groups
+)
 
 // Output counts what a service has written to its stdout and stderr.
 type Output struct {

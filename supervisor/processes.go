@@ -161,6 +161,9 @@ func (l *Loop) exited(x proc.Exit) {
 		e.OOM = x.Signal == 9 && kills > l.oomKills
 		l.oomKills = kills
 	}
+	if x.OOM != nil { // its own control group knows better
+		e.OOM = *x.OOM
+	}
 	if x.Leftover {
 		l.lingers = append(l.lingers, x.ID)
 	} else {

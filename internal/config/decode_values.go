@@ -254,7 +254,7 @@ func asYAML(at any) any {
 		}
 		return strconv.Itoa(int(*at))
 	case *Bytes:
-		return at.text()
+		return at.Text()
 	case *Paths:
 		return append([]string{}, *at...)
 	case *[]string:

@@ -40,7 +40,7 @@ func TestSecretsAreMasked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range []string{`"one"`, `"three"`, `"five"`, "six", "eight", "nine", "ten", "eleven"} {
+	for _, secret := range []string{`"one"`, `"three"`, `"five"`, "six", `"eight"`, "nine", "ten", "eleven"} {
 		if strings.Contains(string(out), secret) {
 			t.Errorf("the effective values show %q", secret)
 		}

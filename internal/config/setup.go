@@ -23,12 +23,19 @@ type Setup struct {
 	Operation  Operation
 }
 
+// Caps reports whether there is a limit that takes a control group of the service's own.
+func (s *Setup) Caps() bool {
+	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MostPIDs > 0
+}
+
 // Priority is how much of the machine a service gets beside others.
 type Priority struct {
 	Nice        int // added to hinit's
 	IONice      IONice
 	OOMScore    int    // how much higher its oom_score_adj is than hinit's, 0: by the kind of service
 	CPUAffinity string // list of processors such as 0-3,6, "": as hinit
+	CPUWeight   int    // share of the processors beside others, whose weight is 100 unless they say otherwise; 0: as they
+	MostPIDs    int    // processes and threads, 0: no limit
 }
 
 // Operation is how operators reach a service.
@@ -51,14 +58,30 @@ const (
 	IOIdle       = "idle"
 )
 
-// Memory limits the memory of all processes of a service together; 0 is no limit. hinit measures it every few seconds.
+// Memory limits the memory of all processes of a service together; 0 is no limit. hinit measures it every few seconds. The kernel
+// enforces High and Max where the service has a control group of its own. Elsewhere they are other words for Warn and Restart.
 type Memory struct {
 	Warn    Bytes // from here on hinit says so
 	Restart Bytes // from here on it is restarted
+	High    Bytes // from here on the kernel slows it down
+	Max     Bytes // it never has more: the kernel kills one of its processes
 }
 
 // Set reports whether there is a limit.
-func (m Memory) Set() bool { return m.Warn > 0 || m.Restart > 0 }
+func (m Memory) Set() bool { return m != Memory{} }
+
+// Supervised returns the limits for a service without a control group of its own.
+func (m Memory) Supervised() Memory {
+	return Memory{Warn: smallest(m.Warn, m.High), Restart: smallest(m.Restart, m.Max)}
+}
+
+// smallest is the smaller limit. 0 is none.
+func smallest(a, b Bytes) Bytes {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
 
 // Switch is on, off, or auto, which hinit resolves.
 type Switch string
@@ -98,8 +121,8 @@ type Paths []string
 // Bytes is a size.
 type Bytes uint64
 
-// text writes a size as the file has it.
-func (b Bytes) text() string {
+// Text writes a size as the file has it.
+func (b Bytes) Text() string {
 	n := uint64(b)
 	for i := len(sizes) - 1; i >= 0; i-- {
 		if unit := uint64(1) << (10 * (i + 1)); n >= unit && n%unit == 0 {
@@ -137,6 +160,10 @@ func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *S
 		{root: true, path: "rlimits", alias: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
 		{path: "memory.warn", at: func(t *T) any { return &of(t).Memory.Warn }},
 		{path: "memory.restart", at: func(t *T) any { return &of(t).Memory.Restart }},
+		{root: true, path: "memory.high", at: func(t *T) any { return &of(t).Memory.High }},
+		{root: true, path: "memory.max", at: func(t *T) any { return &of(t).Memory.Max }},
+		{root: true, path: "cpu.weight", is: between(0, 10000), at: func(t *T) any { return &of(t).Priority.CPUWeight }},
+		{root: true, path: "pids.max", is: between(0, maxPIDs), at: func(t *T) any { return &of(t).Priority.MostPIDs }},
 		{path: "group", is: optional(kind{"name of a group", checkGroup}), at: func(t *T) any { return &of(t).Operation.Group }},
 		{path: "reload_signal", is: optional(kind{signalWords(), checkSignal}), at: func(t *T) any { return &of(t).Operation.ReloadSignal }},
 		{path: "stop_command", holes: holes, is: optionalCommand, at: func(t *T) any { return &of(t).Operation.StopCommand }},
@@ -169,6 +196,9 @@ func checkEnvFiles(at any) string {
 	}
 	return ""
 }
+
+// maxPIDs is the most that the kernel has.
+const maxPIDs = 1 << 22
 
 // maxCPU is the highest number of a processor that can be named.
 const maxCPU = 1023
@@ -204,13 +234,25 @@ func checkUmask(at any) string {
 
 // checkSetup finds values that are valid alone and contradict each other. It returns the key and the reason, "" for none.
 func checkSetup(s *Setup) (key, reason string) {
-	switch m := s.Memory; {
+	switch {
 	case s.Priority.IONice.Class == "" && s.Priority.IONice.Level != 0:
 		return "ionice.level", "it has no class; add ionice.class, one of " + strings.Join([]string{IOBestEffort, IOIdle, IORealtime}, ", ")
 	case s.Priority.IONice.Class == IOIdle && s.Priority.IONice.Level != 0:
 		return "ionice.level", "the class idle has no levels; remove it, or set ionice.class to best-effort"
-	case m.Warn > 0 && m.Restart > 0 && m.Warn >= m.Restart:
-		return "memory.warn", fmt.Sprintf("%s is not below memory.restart (%s)", m.Warn.text(), m.Restart.text())
+	}
+	for _, pair := range []struct {
+		lower, upper string
+		low, up      Bytes
+	}{
+		{"memory.warn", "memory.restart", s.Memory.Warn, s.Memory.Restart},
+		{"memory.high", "memory.max", s.Memory.High, s.Memory.Max},
+		{"memory.warn", "memory.max", s.Memory.Warn, s.Memory.Max},
+		{"memory.restart", "memory.max", s.Memory.Restart, s.Memory.Max},
+		{"memory.high", "memory.restart", s.Memory.High, s.Memory.Restart},
+	} {
+		if pair.low > 0 && pair.up > 0 && pair.low >= pair.up {
+			return pair.lower, fmt.Sprintf("%s is not below %s (%s)", pair.low.Text(), pair.upper, pair.up.Text())
+		}
 	}
 	return "", ""
 }

@@ -30,12 +30,12 @@ services:
     stop_command: [webctl, "{home}"]
 `, nil)
 	agent := newSetup()
-	agent.EnvFile, agent.Priority.Nice, agent.Memory = Paths{"{profile_home}/gateway.env"}, 5, Memory{512 << 20, 1 << 30}
+	agent.EnvFile, agent.Priority.Nice, agent.Memory = Paths{"{profile_home}/gateway.env"}, 5, Memory{Warn: 512 << 20, Restart: 1 << 30}
 	if got := c.Agent.Setup; !reflect.DeepEqual(got, agent) {
 		t.Errorf("gateways have %+v", got)
 	}
 	want := Setup{
-		EnvFile: Paths{"/opt/data/web.env", "-/etc/web.env"}, Priority: Priority{-5, IONice{IOBestEffort, 3}, 300, "0-3,6"},
+		EnvFile: Paths{"/opt/data/web.env", "-/etc/web.env"}, Priority: Priority{Nice: -5, IONice: IONice{IOBestEffort, 3}, OOMScore: 300, CPUAffinity: "0-3,6"},
 		Umask: "027", NoNewPrivs: On, Memory: Memory{Restart: 1 << 30},
 		Operation: Operation{"payments", "HUP", []string{"webctl", "/opt/data"}},
 		Limits:    map[string]ResourceLimit{"nofile": {1024, 4096}, "core": {}, "as": {1 << 30, Unlimited}, "nproc": {64, 64}},
@@ -59,7 +59,7 @@ services:
 	}
 }
 
-// TestAWrongSetupNamesItsLineAndTheWayOut: twenty-four configurations.
+// TestAWrongSetupNamesItsLineAndTheWayOut: thirty-four configurations.
 func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 	for _, tt := range [][2]string{
 		{"nise: 5", `unknown key "services.w.nise"; did you mean "services.w.nice"?`},
@@ -82,10 +82,17 @@ func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 		{`rlimits: {nofile: "9:5"}`, `cannot set services.w.rlimits.nofile: the soft limit 9 is above the hard limit 5; write "5:9"`},
 		{`rlimits: {nofile: "5:"}`, "cannot set services.w.rlimits.nofile: expected a number or unlimited, got"},
 		{"limits: {core: 0}\n    rlimits: {core: 1}", "cannot set services.w.rlimits.core: it is already set on line 4"},
-		{"memory: 1GiB", `cannot read services.w.memory: expected a mapping with keys restart, warn, got the text "1GiB"`},
+		{"memory: 1GiB", `cannot read services.w.memory: expected a mapping with keys high, max, restart, warn, got the text "1GiB"`},
 		{"memory: {warn: 512}", "cannot set services.w.memory.warn: the number 512 is less than any program has; write 512MiB if megabytes are meant"},
 		{"memory: {warn: 2X}", `cannot set services.w.memory.warn: expected a size such as 512MiB or 2GiB, got the text "2X"`},
 		{"memory: {warn: 2G, restart: 1G}", "cannot set services.w.memory.warn: 2GiB is not below memory.restart (1GiB)"},
+		{"memory: {high: 2G, max: 1G}", "cannot set services.w.memory.high: 2GiB is not below memory.max (1GiB)"},
+		{"memory: {restart: 1G, max: 1G}", "cannot set services.w.memory.restart: 1GiB is not below memory.max (1GiB)"},
+		{"memory: {max: 100}", "cannot set services.w.memory.max: the number 100 is less than any program has; write 100MiB if megabytes are meant"},
+		{"cpu: {weight: 10001}", "cannot set services.w.cpu.weight: expected a number from 0 to 10000, got 10001"},
+		{"cpu: {shares: 5}", `unknown key "services.w.cpu.shares"`},
+		{"pids: {max: -1}", "cannot set services.w.pids.max: expected a number from 0 to 4194304, got -1"},
+		{"pids: 100", "cannot read services.w.pids: expected a mapping with keys max, got the number 100"},
 		{"env_file: web.env", `cannot set services.w.env_file: expected an absolute path, got "web.env"; begin with {home} for a file of the data directory`},
 		{"env_file: {a: b}", "cannot set services.w.env_file: expected a path, got a mapping"},
 		{`env_file: ["{profile_home}/x"]`, "cannot set services.w.env_file: unknown placeholder {profile_home}"},

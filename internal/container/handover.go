@@ -167,6 +167,7 @@ func (c *container) goOn(ctx context.Context) {
 	ctx = c.holder.Resume(ctx)
 	if c.holder.Serves() {
 		c.registry.Turn.Lock()
+		c.registry.Divide(c.cfg.Load())
 		c.registry.Times.Serve(ctx, c.cfg.Load(), true)
 		c.registry.Turn.Unlock()
 	}

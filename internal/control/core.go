@@ -84,6 +84,8 @@ type About struct {
 type Configured interface {
 	// Isolation says how a gateway is isolated, and what of it is in force. It returns nil for a service without isolation.
 	Isolation(v *supervisor.Service) *client.Isolation
+	// Limits returns the limits of a service that take a control group, with what enforces them. It is nil for none.
+	Limits(v *supervisor.Service) []client.Limit
 	// Settings returns the settings of a service that differ from the built-in defaults, nil for none.
 	Settings(service string) []client.ConfigEntry
 }

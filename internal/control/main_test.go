@@ -78,6 +78,7 @@ type core interface {
 	Checks
 	Settings(service string) []client.ConfigEntry
 	Isolation(v *supervisor.Service) *client.Isolation
+	Limits(v *supervisor.Service) []client.Limit
 	ServedBy(v *supervisor.Service) string
 	Beside(service string)
 	Topology(ctx context.Context, mode string, dry bool) (client.TopologyReply, error)
@@ -112,6 +113,7 @@ func (absent) Checks(string) []client.Check                         { return nil
 func (absent) Steer(string, time.Time) error                        { return nil }
 func (absent) Output(string) *client.Output                         { return nil }
 func (absent) Note(*supervisor.Service) string                      { return "" }
+func (absent) Limits(*supervisor.Service) []client.Limit            { return nil }
 func (absent) Settings(string) []client.ConfigEntry                 { return nil }
 func (absent) Isolation(*supervisor.Service) *client.Isolation      { return nil }
 func (absent) Settle() time.Duration                                { return hold }

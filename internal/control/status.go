@@ -253,7 +253,7 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	}
 	out.Checks = s.checks(v, who)
 	out.Output = s.core.Output(v.Name)
-	out.Isolation = s.core.Isolation(v)
+	out.Isolation, out.Limits = s.core.Isolation(v), s.core.Limits(v)
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
 	}

@@ -72,12 +72,42 @@ func carryOut(word string) (errno int, known bool) {
 		if syscall3(syscall.SYS_GETPPID, 0, 0, 0) != int(first) {
 			errno = -int(syscall.ESRCH)
 		}
+	case "cgroup":
+		errno = remake(value)
+	case "put":
+		errno = put(value)
 	case "no_new_privs":
 		errno = syscall3(syscall.SYS_PRCTL, nnp, 1, 0)
 	default:
 		return 0, false
 	}
 	return errno, true
+}
+
+const here = ^uintptr(99) // AT_FDCWD
+
+// remake makes a control group. One that is there and empty is made anew, so that its counters begin at zero.
+func remake(dir string) (errno int) {
+	const removeDir, mode = 0x200, 0o755 // AT_REMOVEDIR
+	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))
+	syscall3(syscall.SYS_UNLINKAT, here, at, removeDir)
+	if errno = syscall3(syscall.SYS_MKDIRAT, here, at, mode); errno == -int(syscall.EEXIST) {
+		return 0
+	}
+	return errno
+}
+
+// put writes what is before the first colon into the file behind it.
+func put(word string) (errno int) {
+	at := max(index(word, ":"), 0)
+	file := word[min(at+1, len(word)):]
+	fd := syscall6(syscall.SYS_OPENAT, here, uintptr(unsafe.Pointer(unsafe.StringData(file))), syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0)
+	if fd < 0 {
+		return fd
+	}
+	errno = syscall3(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.StringData(word))), uintptr(at))
+	syscall3(syscall.SYS_CLOSE, uintptr(fd), 0, 0)
+	return min(errno, 0)
 }
 
 // user changes the groups, the group and the user of this process. ids are GID[:GROUP…].

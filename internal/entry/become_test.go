@@ -86,3 +86,29 @@ func TestAFailureAsRootEndsTheStart(t *testing.T) {
 		t.Errorf("%q, %d: %s", user, code, said)
 	}
 }
+
+// A control group is made and entered as root, before the command's user exists, and one that can't be is named.
+func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(root + "/cgroup.procs"); err != nil {
+		root += "/unified"
+	}
+	group := fmt.Sprintf("%s/hinit-entry-%d", root, os.Getpid())
+	if err := unix.Access(root+"/cgroup.procs", unix.W_OK); err != nil {
+		testkit.Cannot(t, "needs a writable hierarchy of control groups of version 2")
+	}
+	t.Cleanup(func() { _ = unix.Rmdir(group) })
+	for range 2 { // the second one finds it empty
+		_, code, said := start(t, "cgroup="+group, "put=0:"+group+"/cgroup.procs", "user=10000:10000", "--", "/bin/sh", "sh", "-c", "id -u; grep ^0: /proc/self/cgroup")
+		if code != 0 || !strings.HasPrefix(said, "10000\n0::") || !strings.HasSuffix(said, "/hinit-entry-"+fmt.Sprint(os.Getpid())+"\n") {
+			t.Errorf("%d: %s", code, said)
+		}
+	}
+	for word, want := range map[string]string{
+		"cgroup=/proc/x": "no such file or directory", "put=5:" + group + "/memory.nothing": "no such file or directory", "put=x:" + group + "/cgroup.max.depth": "invalid argument",
+	} {
+		if _, code, said := start(t, word, "user=10000:10000", "--", "/bin/true", "true"); code != 126 || said != "[hinit] cannot set "+word+": "+want+"\n" {
+			t.Errorf("%s: %d: %s", word, code, said)
+		}
+	}
+}

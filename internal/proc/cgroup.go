@@ -2,10 +2,13 @@ package proc
 
 import (
 	"bytes"
+	"cmp"
 	"os"
 	"path"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // cgroupRoot is where the container sees its cgroups (cgroups(7)).
@@ -20,12 +23,12 @@ type memoryCgroups struct {
 	read func(name string) []byte // a file below /proc
 }
 
-// of returns the directory of a process's cgroup if it is below this process's cgroup; "" for none. hinit makes no cgroup: the
-// service itself does, or the program that starts it.
+// of returns the directory of a process's cgroup if it is below the container's cgroup; "" for none. The service itself has made it, the
+// program that starts it, or hinit ([Cgroups]).
 func (c memoryCgroups) of(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
-		own, of := cgroupPath(c.read("self/cgroup"), v.controller), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
-		if own == "" || of == "" || own == of || strings.Contains(of, "..") {
+		own, of := containerCgroup(cgroupPath(c.read("self/cgroup"), v.controller)), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
+		if own == "" || of == "" || own == containerCgroup(of) || strings.Contains(of, "..") {
 			continue
 		}
 		below, is := strings.CutPrefix(of, strings.TrimSuffix(own, "/")+"/")
@@ -39,6 +42,29 @@ func (c memoryCgroups) of(pid int) string {
 		}
 	}
 	return ""
+}
+
+// made returns how many processes the kernel has killed for memory in the control group of a main process. ok is false unless hinit has
+// made the group and it limits memory.
+func (c memoryCgroups) made(main int) (killed uint64, ok bool) {
+	dir := c.of(main)
+	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {
+		return 0, false
+	}
+	fd, err := unix.Open(dir+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	return oomKills(fd)
+}
+
+// containerCgroup is the cgroup of the container whose PID 1 is in this one.
+func containerCgroup(path string) string {
+	if above, is := strings.CutSuffix(path, "/"+leafCgroup); is {
+		return cmp.Or(above, "/")
+	}
+	return path
 }
 
 // cgroupPath finds the path of a controller in /proc/PID/cgroup, the one of version 2 for "".

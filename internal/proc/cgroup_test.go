@@ -94,11 +94,11 @@ func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 	got := m.Measure([]int{pid, small})
 	m.cgroups.root = t.TempDir()
 	sum := m.Measure([]int{pid, small})
-	if got[0] < 20e6 || got[0] > 60e6 || sum[0] < 80e6 {
-		t.Errorf("its cgroup has %d bytes, its processes %d", got[0], sum[0])
+	if got[0].Bytes < 20e6 || got[0].Bytes > 60e6 || sum[0].Bytes < 80e6 {
+		t.Errorf("its cgroup has %d bytes, its processes %d", got[0].Bytes, sum[0].Bytes)
 	}
-	if got[1] > 4e6 || got[1] != sum[1] {
-		t.Errorf("the other has %d bytes, and %d", got[1], sum[1])
+	if got[1].Bytes > 4e6 || got[1].Bytes != sum[1].Bytes {
+		t.Errorf("the other has %d bytes, and %d", got[1].Bytes, sum[1].Bytes)
 	}
 	for _, id := range []uint64{1, 2} {
 		table.SignalTree(id, int(unix.SIGKILL))

@@ -256,7 +256,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 			if id := table.Of(daemon); id != 0 {
 				t.Errorf("the daemon is of run %d", id)
 			}
-			if got, own := NewMeter().Measure([]int{table.Main(2)})[0], parseMemory(table.proc.read(strconv.Itoa(table.Main(2))+"/status")); got > own+own/2 {
+			if got, own := NewMeter().Measure([]int{table.Main(2)})[0].Bytes, parseMemory(table.proc.read(strconv.Itoa(table.Main(2))+"/status")); got > own+own/2 {
 				t.Errorf("the service has %d bytes, with the daemon's: %d", own, got)
 			}
 			if n := table.SignalTree(2, int(unix.SIGKILL)); n != 1 || !alive(daemon) {

@@ -19,12 +19,19 @@ func NewMeter() *Meter {
 	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.read(name)) }}}
 }
 
-// Measure returns, for each main process, the bytes that all processes of its run have together: anonymous memory, in RAM or
+// Memory is the memory of a run.
+type Memory struct {
+	Bytes  uint64
+	Group  bool   // the kernel holds it to the limits of a control group that hinit has made
+	Killed uint64 // processes that the kernel has killed in that group for memory
+}
+
+// Measure returns, for each main process, the memory that all processes of its run have together: anonymous memory, in RAM or
 // swapped out. Pages of files don't count, because the kernel can drop them at any time. 0: the process is gone, or /proc hides
 // it.
 //
 // If a main process is in a cgroup of its own, the memory of that cgroup counts, and the memory of processes outside of it.
-func (m *Meter) Measure(mains []int) []uint64 {
+func (m *Meter) Measure(mains []int) []Memory {
 	m.proc.look()
 	self := os.Getpid()
 	all, roots := make(map[int]stat, len(m.proc.stats)), Roots{Init: self, Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
@@ -40,16 +47,17 @@ func (m *Meter) Measure(mains []int) []uint64 {
 	for pid, main := range roots.Owners(all) {
 		of[main] = append(of[main], pid)
 	}
-	out := make([]uint64, len(mains))
+	out := make([]Memory, len(mains))
 	for i, main := range mains {
 		pids := of[main]
 		n, inside := m.cgroup(main, pids)
+		out[i].Killed, out[i].Group = m.cgroups.made(main)
 		for _, pid := range pids {
 			if !inside[pid] {
 				n += parseMemory(m.proc.read(strconv.Itoa(pid) + "/status"))
 			}
 		}
-		out[i] = n
+		out[i].Bytes = n
 	}
 	return out
 }

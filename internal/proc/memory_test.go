@@ -18,8 +18,8 @@ func TestAMeterMeasuresWholeTrees(t *testing.T) {
 	line(t, out)
 	line(t, quiet)
 	got := NewMeter().Measure([]int{pid, small, 1 << 30})
-	if got[0] < 20e6 || got[0] > 120e6 || got[1] > 4e6 || got[2] != 0 {
-		t.Errorf("they have %d bytes", got)
+	if got[0].Bytes < 20e6 || got[0].Bytes > 120e6 || got[1].Bytes > 4e6 || got[2].Bytes != 0 {
+		t.Errorf("they have %v bytes", got)
 	}
 	for _, id := range []uint64{1, 2} {
 		table.SignalTree(id, int(unix.SIGKILL))

@@ -82,6 +82,22 @@ func OOMKills() func() uint64 {
 	return nil
 }
 
+// killedForMemory reports whether the kernel has killed a process of a control group for memory since the group was made, nil when it
+// does not tell.
+func killedForMemory(group string) *bool {
+	fd, err := unix.Open(group+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(fd)
+	n, ok := oomKills(fd)
+	if !ok {
+		return nil
+	}
+	killed := n > 0
+	return &killed
+}
+
 func oomKills(fd int) (uint64, bool) {
 	content := make([]byte, 1024) // both have a few short lines
 	n, err := unix.Pread(fd, content, 0)

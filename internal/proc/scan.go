@@ -163,8 +163,11 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// origin finds the run that an orphan came from, 0 when it came from none: by its mark, or else by its tag.
+// origin finds the run that an orphan came from, 0 when it came from none: by its control group, by its mark, or else by its tag.
 func (t *Table) origin(pid int) uint64 {
+	if id := t.grouped(pid); id != 0 {
+		return id
+	}
 	if id := t.marked(pid); id != 0 {
 		return id
 	}

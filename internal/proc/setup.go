@@ -29,6 +29,8 @@ type Setup struct {
 	EnvFiles   []string // absolute paths of files of variables; a missing one is no error where the path follows a "-"
 	Keep       []string // variables that no file of these changes
 	OwnFiles   bool     // EnvFiles that anybody but root and the command's user can change are refused; root always refuses them
+	Cgroup     string   // directory of a control group that it makes and enters as root, "" for none
+	Caps       []string // limits of that group: VALUE:FILE
 	NoLinks    bool     // EnvFiles that a link of another user than root leads to are refused
 }
 
@@ -53,7 +55,8 @@ func (s *Setup) none() bool { return s.same(&Setup{}) }
 
 func (s *Setup) same(o *Setup) bool {
 	return s.Nice == o.Nice && s.IOClass == o.IOClass && s.IOLevel == o.IOLevel && s.CPUs == o.CPUs && s.Umask == o.Umask &&
-		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.Keep, o.Keep) && s.OwnFiles == o.OwnFiles && s.NoLinks == o.NoLinks
+		s.NoNewPrivs == o.NoNewPrivs && slices.Equal(s.EnvFiles, o.EnvFiles) && slices.Equal(s.Keep, o.Keep) && s.OwnFiles == o.OwnFiles && s.NoLinks == o.NoLinks &&
+		s.Cgroup == o.Cgroup && slices.Equal(s.Caps, o.Caps)
 }
 
 // The words by which a Setup is told to the program that applies it.
@@ -70,6 +73,8 @@ const (
 	wordBound = "bound="
 	wordOwn   = "own_files="
 	wordLinks = "no_links="
+	wordGroup = "cgroup="
+	wordPut   = "put="
 )
 
 // words are what the program behind LimitsName does for a spec, in this order.
@@ -84,6 +89,14 @@ func (s Spec) words() (words []string) {
 	add(own.IOClass != 0, wordIO, strconv.Itoa(own.IOClass)+":"+strconv.Itoa(own.IOLevel))
 	add(own.CPUs != "", wordCPUs, own.CPUs)
 	add(own.Umask != "", wordUmask, own.Umask)
+	if own.Cgroup != "" {
+		words = append(words, wordGroup+own.Cgroup)
+		for _, limit := range own.Caps {
+			value, file, _ := strings.Cut(limit, ":")
+			words = append(words, wordPut+value+":"+own.Cgroup+"/"+file)
+		}
+		words = append(words, wordPut+"0:"+own.Cgroup+"/cgroup.procs") // 0 is the process that writes it
+	}
 	if s.becomes() {
 		user := []string{strconv.FormatUint(uint64(s.Cred.UID), 10), strconv.FormatUint(uint64(s.Cred.GID), 10)}
 		for _, g := range s.Cred.Groups {
@@ -187,6 +200,14 @@ func (p *pending) apply(word string) error {
 		if mask, err = strconv.ParseUint(value, 8, 9); err == nil {
 			unix.Umask(int(mask))
 		}
+	case wordGroup:
+		_ = os.Remove(value) // one that is empty begins to count anew
+		if err = os.Mkdir(value, 0o755); errors.Is(err, os.ErrExist) {
+			err = nil
+		}
+	case wordPut:
+		text, file, _ := strings.Cut(value, ":")
+		err = putInto(file, text)
 	case wordUser:
 		err = become(value)
 	case wordDir:

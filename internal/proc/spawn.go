@@ -179,7 +179,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if spec.Cred != nil {
 		user = spec.Cred.UID
 	}
-	t.runs[spec.ID] = &run{id: spec.ID, mark: mark, main: pid, group: pid, session: !spec.TTY, user: &user}
+	t.runs[spec.ID] = &run{id: spec.ID, mark: mark, main: pid, group: pid, session: !spec.TTY, user: &user, cgroup: spec.Setup.Cgroup}
 	if mark != 0 {
 		t.byMark[mark] = spec.ID
 	}

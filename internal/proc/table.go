@@ -36,6 +36,7 @@ type run struct {
 	group   int     // its process group, as long as the main process or a known member holds the number
 	session bool    // the group is a session of its own too
 	user    *uint32 // its uid; nil in a run of a hinit that did not note it
+	cgroup  string  // directory of the control group that it has entered, "" for none
 }
 
 // Exit is a reaped child.
@@ -46,6 +47,7 @@ type Exit struct {
 	Code     int // -1 when ended by a signal
 	Signal   int // 0 when it exited
 	Core     bool
+	OOM      *bool // it ended by SIGKILL: the kernel has killed a process of its control group for memory; nil without a group that tells
 	Leftover bool  // processes of the run are still alive
 	Strays   []int // living processes that may be of the run, and have hidden of which they are
 	CPU      time.Duration
@@ -133,6 +135,9 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 		x.Code = status.ExitStatus()
 		if status.Signaled() {
 			x.Code, x.Signal, x.Core = -1, int(status.Signal()), status.CoreDump()
+		}
+		if r := t.runs[id]; r != nil && r.cgroup != "" && x.Signal == int(unix.SIGKILL) {
+			x.OOM = killedForMemory(r.cgroup)
 		}
 		x.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 		x.MaxRSS = int64(usage.Maxrss) * 1024 //nolint:unconvert // 32 bits wide on 32-bit machines

@@ -241,6 +241,9 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		return 0
 	}
 	seen, signalled := make(map[identity]bool), 0
+	if signal == int(unix.SIGKILL) {
+		t.killGroup(r)
+	}
 	if r.main != 0 {
 		_ = unix.Kill(r.main, syscall.Signal(signal)) // it can't be gone: it is not reaped
 		signalled++

@@ -128,6 +128,7 @@ func (r *Registry) Observe(rec supervisor.Record) {
 	}
 	if !r.knows(rec.Service) {
 		r.o.Health.Drop(rec.Service)
+		r.o.Units.Ungroup(rec.Service)
 	}
 	r.o.Logs.Drop(rec.Service, r.knows)
 }

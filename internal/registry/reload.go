@@ -77,6 +77,9 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 			return none, fmt.Errorf("cannot change %s while the container runs; restart the container for that (nothing was changed)", key)
 		}
 	}
+	if !how.DryRun {
+		r.Divide(cfg)
+	}
 	plan, err := r.Plan(old, cfg)
 	if err != nil {
 		return none, fmt.Errorf("%w (nothing was changed)", err)

@@ -12,6 +12,7 @@ import (
 
 // Services makes all services of hinit.yaml known, each with its slot.
 func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
+	r.Divide(cfg)
 	var problems []error
 	var answers []func() error
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {

@@ -118,6 +118,13 @@ func (x *examination) init() (cl *client.Client, plain string) {
 		default:
 			x.found.OK("isolation", "%s: %s", s.Name, show.Isolation(&s))
 		}
+		switch weak := func(l client.Limit) bool { return l.By == client.LimitedByNothing }; {
+		case len(s.Limits) == 0 || s.PID == 0:
+		case slices.ContainsFunc(s.Limits, weak):
+			x.found.Warning("limits", "%s: %s; the container needs a writable control group of version 2 (see limit-a-service)", s.Name, show.Limits(&s))
+		default:
+			x.found.OK("limits", "%s: %s", s.Name, show.Limits(&s))
+		}
 	}
 	if visible(st.Init) {
 		x.memory(st)

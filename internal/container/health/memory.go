@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/internal/proc"
 	"hinit/supervisor"
 )
 
@@ -28,7 +30,7 @@ type memoryLoop interface {
 // warnings. It owns a goroutine from the first limit on. Its methods may be called from any goroutine.
 type memoryWatch struct {
 	loop    memoryLoop
-	measure func(mains []int) []uint64 // of all processes of each main process; called in a turn of internal/blocking
+	measure func(mains []int) []proc.Memory // of all processes of each main process; called in a turn of internal/blocking
 	limits  atomic.Pointer[config.Config]
 	notes   atomic.Pointer[map[string]string] // by service
 	begun   atomic.Bool
@@ -93,13 +95,13 @@ func (w *memoryWatch) look() {
 	}
 	notes := make(map[string]string)
 	if len(mains) > 0 {
-		var bytes []uint64
+		var memory []proc.Memory
 		_ = blocking.Do(blocking.Short, func() error {
-			bytes = w.measure(mains)
+			memory = w.measure(mains)
 			return nil
 		})
 		for i, v := range services {
-			if note := w.weigh(v, bytes[i]); note != "" {
+			if note := w.weigh(v, memory[i]); note != "" {
 				notes[v.Name] = note
 			}
 		}
@@ -110,12 +112,23 @@ func (w *memoryWatch) look() {
 const (
 	above = " is above memory.warn "
 	below = " is below memory.warn again"
+	// atLimit is in the remark about processes that the kernel has killed. It is no warning about the limit.
+	atLimit = " because the service may have no more than "
 )
 
 // weigh compares a service's memory with its limit, acts on the result, and returns the note for the status.
-func (w *memoryWatch) weigh(v *supervisor.Service, has uint64) (note string) {
-	limit := w.of(v)
+func (w *memoryWatch) weigh(v *supervisor.Service, m proc.Memory) (note string) {
+	limit, has := w.of(v), m.Bytes
 	text := "memory: " + amount(has)
+	switch {
+	case !m.Group:
+		limit = limit.Supervised()
+	case m.Killed > 0:
+		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes%s%s", m.Killed, atLimit, limit.Max.Text())
+		if !w.said(v, killed) {
+			w.loop.Post(supervisor.Remark{Service: v.Name, Text: killed})
+		}
+	}
 	switch {
 	case limit.Restart > 0 && has >= uint64(limit.Restart):
 		text += " of " + amount(uint64(limit.Restart))
@@ -149,6 +162,14 @@ func (w *memoryWatch) warned(v *supervisor.Service) bool {
 		}
 	}
 	return said
+}
+
+// said reports whether the history has a remark of this run.
+func (w *memoryWatch) said(v *supervisor.Service, text string) bool {
+	records, _ := w.loop.History().Since(0)
+	return slices.ContainsFunc(records, func(r supervisor.Record) bool {
+		return r.Service == v.Name && r.Reason == text && !r.At.Before(v.Turned)
+	})
 }
 
 // amount writes a number of bytes for people.

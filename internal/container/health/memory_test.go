@@ -8,15 +8,16 @@ import (
 	"time"
 
 	"hinit/internal/config"
+	"hinit/internal/proc"
 	"hinit/supervisor"
 )
 
 // TestALimitIsSaidOncePerCrossing, and a restart names what was measured.
 func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // of said, last and bytes
+		var mu sync.Mutex // of what follows
 		var said []string
-		bytes := uint64(10 << 20)
+		bytes, grouped, killed := uint64(10<<20), false, uint64(0)
 		ended := make(chan struct{})
 		snapshot := &supervisor.Snapshot{Services: []*supervisor.Service{
 			{Name: "a", Kind: supervisor.KindService, State: supervisor.Up, PID: 7, Run: 1, Turned: time.Now()},
@@ -36,16 +37,16 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 				said = append(said, "restart "+e.Name+": "+e.Answer)
 			}
 		}
-		w := &memoryWatch{loop: loop, measure: func(mains []int) (out []uint64) {
+		w := &memoryWatch{loop: loop, measure: func(mains []int) []proc.Memory {
 			if !slices.Equal(mains, []int{7}) {
 				t.Errorf("it measures %d", mains)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			return []uint64{bytes}
+			return []proc.Memory{{Bytes: bytes, Group: grouped, Killed: killed}}
 		}}
 		w.limit(&config.Config{Services: map[string]config.Service{
-			"a":    {Setup: config.Setup{Memory: config.Memory{Warn: 512 << 20, Restart: 1 << 30}}},
+			"a":    {Setup: config.Setup{Memory: config.Memory{Warn: 512 << 20, Max: 1 << 30}}},
 			"free": {},
 		}})
 		step := func(has uint64, want ...string) {
@@ -73,6 +74,10 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 		if e := last.(supervisor.Unhealthy); e.Run != 1 || e.Park {
 			t.Errorf("it is told %+v", e)
 		}
+		mu.Lock()
+		grouped, killed = true, 2
+		mu.Unlock()
+		step(1229, "memory: the kernel has killed 2 of its processes because the service may have no more than 1GiB", "memory: 1.2 GiB is above memory.warn 512 MiB")
 		close(ended)
 		synctest.Wait()
 	})

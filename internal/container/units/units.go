@@ -1,8 +1,8 @@
 // Package units makes what the supervisor runs: program, environment, user and policy of each gateway, service, hook, and of the
 // CMD.
 //
-// It promises that nothing that runs as root gets a variable, a directory or a PATH that the agent can write to. It owns no
-// goroutine; what it looks at on a disk takes a turn of internal/blocking.
+// It promises that nothing that runs as root gets a variable, a directory or a PATH that the agent can write to. It owns a
+// goroutine while it removes a control group; what it looks at on a disk takes a turn of internal/blocking.
 package units
 
 import (
@@ -53,6 +53,7 @@ type Maker struct {
 	home     atomic.Pointer[string]
 	beside   sync.Map                          // profiles whose gateways run beside the multiplexer
 	topology atomic.Pointer[profiles.Topology] // nil until SetTopology
+	groups   atomic.Pointer[groups]            // nil until a service wants one
 	venv     atomic.Pointer[venv]              // of the agent's program, as it was found last
 
 	gatewayEnv atomic.Pointer[[]string] // of the gateway that was made last
@@ -167,6 +168,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 	}
 	m.isolate(cfg, p, &spec)
+	m.cap(&own.Setup, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
 	if len(policy.StopCommand) > 0 {
 		policy.StopCommand = isolation.Instead(spec.Argv, policy.StopCommand)
 	}
@@ -251,6 +253,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 			Setup: setupOf(&s.Setup, s.EnvFile, s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
+	m.cap(&s.Setup, s.Name, false, &u.Spec)
 	if s.Log {
 		u.Log = cfg.Logs.Dir + "/" + s.Name + "/current"
 	}

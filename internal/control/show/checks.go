@@ -45,6 +45,20 @@ func Isolation(s *client.Service) string {
 	}
 }
 
+// Limits says what limits a service in a control group, and what enforces it. It is "" for a service without such limits.
+func Limits(s *client.Service) string {
+	words := make([]string, len(s.Limits))
+	for i, l := range s.Limits {
+		words[i] = l.Key + " " + l.Value + " (" + limitedBy[l.By] + ")"
+	}
+	return strings.Join(words, ", ")
+}
+
+var limitedBy = map[string]string{
+	client.LimitedByGroup: "by its control group", client.LimitedByHinit: "measured by hinit", client.LimitedByNice: "as a nice value",
+	client.LimitedByUser: "counted for its user", client.LimitedLater: "from its next start", client.LimitedByNothing: "NOT IN FORCE",
+}
+
 // Setting writes one setting as a dotted key with its value. It is not escaped.
 func Setting(e *client.ConfigEntry) string {
 	text := fmt.Sprint(e.Value)

@@ -65,6 +65,9 @@ func Status(st client.Status, look Look) []byte {
 			if i := s.Isolation; i != nil {
 				w.line(Line("isolation of " + s.Name + ": " + Isolation(s)))
 			}
+			if len(s.Limits) > 0 {
+				w.line(Line("limits of " + s.Name + ": " + Limits(s)))
+			}
 			w.checks(s)
 			w.settings(s)
 		}

@@ -1,0 +1,113 @@
+package units
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/config"
+	"hinit/internal/guard"
+	"hinit/internal/proc"
+)
+
+// groups is the container's control group, divided, or why it is not.
+type groups struct {
+	of  *proc.Cgroups // nil for none
+	why error
+}
+
+// Divide divides the container's control group if a service is to have one of its own and it is not divided yet. It returns once why that
+// is not possible. Units that are made later have their groups. Only one caller at a time may call it.
+func (m *Maker) Divide(cfg *config.Config) (why error) {
+	wanted := cfg.Agent.Caps()
+	for _, p := range cfg.Profiles.Own {
+		wanted = wanted || p.Caps()
+	}
+	for _, s := range cfg.Services {
+		wanted = wanted || s.Caps()
+	}
+	if !wanted || m.groups.Load() != nil {
+		return nil
+	}
+	g := &groups{}
+	_ = blocking.Do(blocking.Foreign, func() error {
+		g.of, g.why = proc.DivideCgroup()
+		return nil
+	})
+	m.groups.Store(g)
+	return g.why
+}
+
+// divided is the container's control group, nil where it has none below it.
+func (m *Maker) divided() *proc.Cgroups {
+	if g := m.groups.Load(); g != nil {
+		return g.of
+	}
+	return nil
+}
+
+// cap limits a service by a control group of its own. Without one, internal/container/health measures the memory, and a weight becomes
+// a nice value. A limit of processes becomes one of the profile's own user, whose processes count on the whole machine.
+func (m *Maker) cap(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
+	if !own.Caps() {
+		return
+	}
+	g := m.divided()
+	if g != nil {
+		g.Set(&spec.Setup, service, proc.Caps{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MostPIDs})
+	}
+	if own.Priority.CPUWeight > 0 && !g.Has("cpu") {
+		spec.Setup.Nice = max(spec.Setup.Nice, niceOf(own.Priority.CPUWeight))
+	}
+	if _, set := own.Limits["nproc"]; own.Priority.MostPIDs > 0 && !g.Has("pids") && ownUser && !set {
+		n := uint64(own.Priority.MostPIDs)
+		spec.Limits = append(slices.Clone(spec.Limits), proc.Limit{Resource: unix.RLIMIT_NPROC, Soft: n, Hard: n})
+	}
+}
+
+// niceOf returns the nice value with the share of the processor that a weight has, at least 0: a lower one takes a privilege. The kernel
+// gives a quarter less for each step.
+func niceOf(weight int) (nice int) {
+	const most = 19
+	for share := float64(weight); share < 90 && nice < most; share *= 1.25 {
+		nice++
+	}
+	return nice
+}
+
+// CappedBy says what enforces a limit of a control group on a process of a service, in a word of the API. pid is 0 for the next process.
+func (m *Maker) CappedBy(service, controller string, pid int, ownUser bool) string {
+	g := m.divided()
+	in := g.Has(controller)
+	if in && pid != 0 {
+		_ = blocking.Do(blocking.Short, func() error {
+			in = proc.InGroup(pid, service)
+			return nil
+		})
+		if !in {
+			return client.LimitedLater
+		}
+	}
+	switch {
+	case in:
+		return client.LimitedByGroup
+	case controller == "memory":
+		return client.LimitedByHinit
+	case controller == "cpu":
+		return client.LimitedByNice
+	case ownUser:
+		return client.LimitedByUser
+	}
+	return client.LimitedByNothing
+}
+
+// Ungroup removes the control group of a service that is forgotten. It does not block.
+func (m *Maker) Ungroup(service string) {
+	if g := m.divided(); g != nil {
+		guard.Go("removing a control group", func() {
+			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // an empty one costs little
+		})
+	}
+}

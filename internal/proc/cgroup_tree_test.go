@@ -1,0 +1,217 @@
+package proc
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/testkit"
+	"hinit/internal/testproc"
+)
+
+// inside says that the test is PID 1 of namespaces of its own, in an empty control group of its own.
+const inside = "HINIT_TEST_CGROUP"
+
+// inCgroup runs the test again as PID 1 in a control group of version 2, as a container with --cgroupns=private and write access.
+func inCgroup(t *testing.T) (is bool) {
+	t.Helper()
+	if os.Getenv(inside) != "" {
+		_ = unix.Unmount(cgroupRoot, unix.MNT_DETACH) // the kernel mounts nothing over the same
+		for _, m := range [][2]string{{"proc", "/proc"}, {"cgroup2", cgroupRoot}} {
+			if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil {
+				t.Fatalf("cannot mount %s: %v", m[0], err)
+			}
+		}
+		return true
+	}
+	testkit.NeedRoot(t)
+	group := ""
+	for _, root := range []string{cgroupRoot, cgroupRoot + "/unified"} {
+		var fs unix.Statfs_t
+		own, _ := os.ReadFile("/proc/self/cgroup")
+		if unix.Statfs(root, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC {
+			group = filepath.Join(root, cgroupPath(own, ""), fmt.Sprintf("hinit-test-%d", os.Getpid()))
+			break
+		}
+	}
+	if group == "" || os.Mkdir(group, 0o755) != nil {
+		testkit.Cannot(t, "needs a writable hierarchy of control groups of version 2")
+	}
+	t.Cleanup(func() {
+		_ = putInto(group+"/cgroup.kill", "1")
+		testkit.Until(t, "the control groups to be empty", func() bool {
+			dirs, _ := filepath.Glob(group + "/hinit*")
+			for _, dir := range append(dirs, group) {
+				_ = unix.Rmdir(dir)
+			}
+			return unix.Access(group, unix.F_OK) != nil
+		})
+	})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("unshare", "--pid", "--fork", "--kill-child", "sh", "-c", `echo 0 >"$0/cgroup.procs" && exec unshare --cgroup --mount "$@"`, group, self, "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), inside+"=1")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Error(err)
+	}
+	return false
+}
+
+// divided divides the control group of the test.
+func divided(t *testing.T) *Cgroups {
+	t.Helper()
+	c, err := DivideCgroup()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func setup(c *Cgroups, service string, limits Caps) (s Setup) {
+	c.Set(&s, service, limits)
+	return s
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func TestAContainerIsDividedThoughProcessesRunInItAlready(t *testing.T) {
+	if !inCgroup(t) {
+		return
+	}
+	table := newTable(t)
+	before, out := spawn(t, table, Spec{ID: 1, Name: "early", Argv: testproc.Argv("deaf")})
+	line(t, out)
+	c := divided(t)
+	if got := read(t, cgroupRoot+"/cgroup.procs"); got != "" {
+		t.Errorf("the container's own group still has %q", got)
+	}
+	for _, pid := range []int{1, before} {
+		if got := read(t, fmt.Sprintf("/proc/%d/cgroup", pid)); !strings.HasSuffix(got, "::/"+leafCgroup) {
+			t.Errorf("process %d is in %q", pid, got)
+		}
+	}
+	for _, name := range []string{"memory", "cpu", "pids"} {
+		if there := strings.Contains(" "+read(t, cgroupRoot+"/cgroup.controllers")+" ", " "+name+" "); c.Has(name) != there {
+			t.Errorf("%s: it is there: %v, and groups have it: %v", name, there, c.Has(name))
+		}
+	}
+	if again := divided(t); again.dir != c.dir {
+		t.Errorf("after a re-execution the group is %s, not %s", again.dir, c.dir)
+	}
+	text, code := shell(t, Spec{Setup: setup(c, "svc", Caps{64 << 20, 128 << 20, 50, 30}), Cred: &Cred{UID: 10000, GID: 10000}},
+		"cat /proc/self/cgroup; id -u; echo 0 2>/dev/null >"+cgroupRoot+"/"+leafCgroup+"/cgroup.procs || echo stays")
+	if code != 0 || !strings.Contains(text, "::/hinit-svc\n10000\nstays\n") {
+		t.Errorf("code %d: %s", code, text)
+	}
+	for file, want := range map[string]string{"memory.high": "67108864", "memory.max": "134217728", "cpu.weight": "50", "pids.max": "30"} {
+		if name, _, _ := strings.Cut(file, "."); c.Has(name) && read(t, c.dir+"/hinit-svc/"+file) != want {
+			t.Errorf("%s is %s", file, read(t, c.dir+"/hinit-svc/"+file))
+		}
+	}
+	if err := c.Remove("svc"); err != nil {
+		t.Error(err)
+	}
+	if m := (memoryCgroups{cgroupRoot, func(name string) []byte { data, _ := os.ReadFile("/proc/" + name); return data }}); m.of(1) != "" {
+		t.Errorf("the group of this process counts as a service's: %s", m.of(1))
+	}
+}
+
+// TestAProcessThatHidesItsRunIsFoundByItsControlGroup though it has left its parents, session and environment, and lowered its mark.
+func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
+	if !inCgroup(t) {
+		return
+	}
+	c, table := divided(t), newTable(t)
+	_, other := spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: setup(c, "other", Caps{})})
+	line(t, other)
+	_, out := spawn(t, table, Spec{ID: 2, Name: "svc", Argv: testproc.Argv("hide"), Setup: setup(c, "svc", Caps{})})
+	daemon, err := strconv.Atoi(line(t, out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Signal(2, int(unix.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	if x := exitOf(t, table, 2); !x.Leftover || len(x.Strays) > 0 {
+		t.Errorf("process %d is not known to be left behind: %+v", daemon, x)
+	}
+	table.SignalTree(2, int(unix.SIGKILL))
+	testkit.Until(t, "the daemon to be gone", func() bool {
+		table.Reap(true, func(Exit) {})
+		return !alive(daemon) && len(table.Gone([]uint64{2})) == 1
+	})
+	if len(table.Gone([]uint64{1})) != 0 {
+		t.Error("the other service has ended")
+	}
+}
+
+// TestOneKillEndsAForkBombAndNoOther: what forks faster than it can be looked for.
+func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
+	if !inCgroup(t) {
+		return
+	}
+	c, table := divided(t), newTable(t)
+	spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: setup(c, "other", Caps{})})
+	_, out := spawn(t, table, Spec{
+		ID: 2, Name: "bomb", Setup: setup(c, "bomb", Caps{PIDs: 40}), Limits: []Limit{{unix.RLIMIT_NPROC, 200, 200}},
+		Cred: &Cred{UID: 10001, GID: 10001}, Argv: []string{"/bin/sh", "-c", `b() { (b & b &) 2>/dev/null; }; b; echo up; while :; do b; done`},
+	})
+	line(t, out)
+	if c.Has("pids") {
+		testkit.Until(t, "the limit to be met", func() bool {
+			return strings.Contains(read(t, c.dir+"/hinit-bomb/pids.events"), "max") && read(t, c.dir+"/hinit-bomb/pids.events") != "max 0"
+		})
+		if n, _ := strconv.Atoi(read(t, c.dir+"/hinit-bomb/pids.current")); n > 40 {
+			t.Errorf("%d processes of 40", n)
+		}
+	}
+	table.SignalTree(2, int(unix.SIGKILL))
+	testkit.Until(t, "the group to be empty", func() bool {
+		table.Reap(true, func(Exit) {})
+		return strings.Contains(read(t, c.dir+"/hinit-bomb/cgroup.events"), "populated 0")
+	})
+	if len(table.Gone([]uint64{1})) != 0 {
+		t.Error("the other service has ended")
+	}
+}
+
+// TestTheKernelSaysWhichServiceItKilledForMemory when two are killed at the same time and one of them had too much.
+func TestTheKernelSaysWhichServiceItKilledForMemory(t *testing.T) {
+	if !inCgroup(t) {
+		return
+	}
+	c, table := divided(t), newTable(t)
+	if !c.Has("memory") {
+		t.Skip("the memory controller is bound to version 1 here")
+	}
+	spawn(t, table, Spec{ID: 1, Name: "small", Argv: testproc.Argv("deaf"), Setup: setup(c, "small", Caps{Max: 64 << 20})})
+	spawn(t, table, Spec{ID: 2, Name: "large", Argv: []string{"/bin/sh", "-c", "head -c 60000000 /dev/zero | tail >/dev/null; a=$(head -c 90000000 /dev/zero | tr '\\0' x)"}, Setup: setup(c, "large", Caps{Max: 24 << 20})})
+	large := exitOf(t, table, 2)
+	if err := table.Signal(1, int(unix.SIGKILL)); err != nil {
+		t.Fatal(err)
+	}
+	small := exitOf(t, table, 1)
+	if large.Signal != 9 || large.OOM == nil || !*large.OOM {
+		t.Errorf("the large one: %+v", large)
+	}
+	if small.OOM == nil || *small.OOM {
+		t.Errorf("the small one: %+v", small)
+	}
+}

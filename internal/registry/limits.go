@@ -1,0 +1,41 @@
+package registry
+
+import (
+	"strconv"
+
+	"hinit/client"
+	"hinit/internal/config"
+	"hinit/supervisor"
+)
+
+// Limits lists the limits of a service that take a control group, and what enforces each of them here.
+func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
+	cfg := r.o.Config()
+	var own config.Setup
+	user := false
+	switch v.Kind {
+	case supervisor.KindGateway:
+		own, user = cfg.ProfileOf(v.Profile).Setup, cfg.IsolationOf(v.Profile).Mode == config.IsolationUser
+	case supervisor.KindService:
+		own = cfg.Services[v.Name].Setup
+	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
+	}
+	for _, l := range []struct{ controller, key, value string }{
+		{"memory", "memory.high", own.Memory.High.Text()},
+		{"memory", "memory.max", own.Memory.Max.Text()},
+		{"cpu", "cpu.weight", strconv.Itoa(own.Priority.CPUWeight)},
+		{"pids", "pids.max", strconv.Itoa(own.Priority.MostPIDs)},
+	} {
+		if l.value != "0" {
+			out = append(out, client.Limit{Key: l.key, Value: l.value, By: r.o.Units.CappedBy(v.Name, l.controller, v.PID, user)})
+		}
+	}
+	return out
+}
+
+// Divide prepares control groups for the services of a configuration that want some. It is called while Turn is held.
+func (r *Registry) Divide(cfg *config.Config) {
+	if why := r.o.Units.Divide(cfg); why != nil {
+		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)
+	}
+}
