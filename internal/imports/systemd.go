@@ -261,8 +261,10 @@ var unitRules = rules{
 	{name: "OOMScoreAdjust", key: "oom_score"},
 	{name: "IOSchedulingClass", key: "ionice.class"},
 	{name: "IOSchedulingPriority", key: "ionice.level"},
-	{name: "MemoryHigh", key: "memory.warn"},
-	{name: "MemoryMax", key: "memory.restart"},
+	{name: "MemoryHigh", key: "memory.high", as: fixedLimit},
+	{name: "MemoryMax", key: "memory.max", as: fixedLimit},
+	{name: "CPUWeight", key: "cpu.weight"},
+	{name: "TasksMax", key: "pids.max", as: fixedLimit},
 	{name: "CPUAffinity", key: "cpu_affinity", as: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
 	{name: "NoNewPrivileges", key: "no_new_privs", as: whenSet("true", "")},
 	{name: "RestartForceExitStatus", why: "hinit restarts by restart.policy; see restart.immediate_on"},
@@ -282,7 +284,7 @@ var unitRules = rules{
 	{name: "(Runtime|State|Cache|Logs|Configuration)Directory.*", why: "hinit makes no directories; make it in the image, or before the program in command (%s)"},
 	{name: "(Protect|Private|Restrict|SystemCall|Capability|Ambient|Read|Inaccessible|NoExec|ExecPaths|Temporary|Bind|Root|Mount|Lock|MemoryDeny|RemoveIPC|Device|" +
 		"IPAddress|Secure|Keyring|ProcSubset|AppArmor|SELinux|Network|PAM|DynamicUser|Supplementary).*", why: "hinit isolates no service; give it to the container that hinit is in"},
-	{name: "((Startup)?(CPU|IO|BlockIO|Memory|Tasks)[A-Z]|Slice|Delegate|AllowedCPUs|OOMPolicy|ManagedOOM).*", why: "hinit makes no control groups; limit the container that hinit is in"},
+	{name: "((Startup)?(CPU|IO|BlockIO|Memory|Tasks)[A-Z]|Slice|Delegate|AllowedCPUs|OOMPolicy|ManagedOOM).*", why: "hinit has no control groups for this; limit the container that hinit is in"},
 	{name: "(Timeout|JobTimeout|RuntimeMax).*", why: "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
 	{name: "(Syslog|Log[A-Z]|TTY).*", why: "each service has a log of its own, below logs.dir"},
 	{name: "WantedBy|RequiredBy|UpheldBy|Also|DefaultInstance|DefaultDependencies|IgnoreSIGPIPE|PassEnvironment|RemainAfterExit|NotifyAccess|" +
@@ -377,4 +379,15 @@ func (u *units) order(n *unit) {
 			u.note(at, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
 		}
 	}
+}
+
+// fixedLimit refuses a part of the machine, and leaves out what is no limit.
+func fixedLimit(value string) (string, error) {
+	switch {
+	case value == "infinity":
+		return "", nil
+	case strings.HasSuffix(value, "%"):
+		return "", fmt.Errorf("hinit has no limits in percent (%s); write a number", value)
+	}
+	return value, nil
 }
