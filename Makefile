@@ -12,7 +12,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build need-go need-docker dist test test-kubernetes test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
+.PHONY: help run up down build need-go need-docker dist test test-kubernetes failovers build-kubernetes test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -60,10 +60,17 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 
 # With CLUSTER=no, as .ci/run has it, it only checks the manifests: a control plane takes 900 s of processor time once, and its tests five minutes.
 test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real cluster of two nodes, which the first run builds in 8 minutes
-	cd kubernetes && go vet ./... && go test $$(go list ./... | grep -v /test$$)
+	cd kubernetes && go vet ./... && go test $$(go list ./... | grep -v /test)
 	cd kubernetes && for v in 1.35 1.36; do go test -modfile=versions/$$v.mod ./internal/strict || exit 1; done
-	[ "$(CLUSTER)" = no ] || { $(MAKE) build $(OUT)/busybox && cd kubernetes && bin=$$(go run ./internal/cluster/build) && \
-	  PATH="$$bin:$$PATH" go test -count=1 -run Agree ./internal/deploy && go test -count=1 -timeout 30m -v ./test; }
+	[ "$(CLUSTER)" = no ] || { $(MAKE) build build-kubernetes $(OUT)/busybox && cd kubernetes && bin=$$(go run ./internal/cluster/build) && \
+	  PATH="$$bin:$$PATH" go test -count=1 -run Agree ./internal/deploy && go test -count=1 -timeout 30m -v ./test ./test/failover; }
+
+FAILOVERS ?= 1000
+failovers: build build-kubernetes $(OUT)/busybox ## have pairs of hinit fail over FAILOVERS (1000) times on a Lease of a real API server, as root, and look every 10 ms whether two serve
+	cd kubernetes && go run ./internal/cluster/build && go test -count=1 -timeout 3h -v ./test/failover -failovers $(FAILOVERS) -pairs 8
+
+build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-kubernetes
+	cd kubernetes && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o ../$(OUT)/ ./cmd/...
 
 test-quick: ## run the tests that need neither root nor Docker
 	go test -short ./...

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -111,5 +112,51 @@ func TestASecondShutdownDoesNotSpareTheLogger(t *testing.T) {
 	r.do(Shutdown{Reason: "asked"})
 	if got := r.acted(Shutdown{Reason: "again"}); !slices.Contains(got, "log") || !slices.Contains(got, "s") {
 		t.Errorf("killed: %v", got)
+	}
+}
+
+// TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive: at the end of the container its program gets a signal that no operator can send.
+func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
+	r := newRig(t)
+	last := draining
+	last.Last = 30
+	r.do(Add{Name: "lease", Policy: last, Want: WantUp})
+	r.do(Spawned{"lease", 50})
+	r.up()
+	if got := r.acted(Shutdown{Reason: "asked"}); !slices.Equal(got, []string{"s"}) {
+		t.Fatalf("told to end: %v", got)
+	}
+	r.acts = nil
+	r.do(Exited{Name: "s", PID: r.s().pid})
+	var sent []Signal
+	for _, a := range r.acts {
+		if s, is := a.(Signal); is {
+			sent = append(sent, s)
+		}
+	}
+	if want := (Signal{"lease", r.m.services["lease"].id, 30, ScopeMain, false}); len(sent) != 1 || sent[0] != want {
+		t.Errorf("sent %+v", sent)
+	}
+	if got := r.acted(Tick{}); len(got) != 0 {
+		t.Errorf("and again: %v", got)
+	}
+	r.now = r.now.Add(drainTime)
+	if got := r.acted(Tick{}); !slices.Equal(got, []string{"lease"}) {
+		t.Errorf("when it takes too long: %v", got)
+	}
+}
+
+// TestNobodyElseSendsTheLastSignal: an agent may signal services, and must not make the lease go to another pod while gateways run.
+func TestNobodyElseSendsTheLastSignal(t *testing.T) {
+	l := NewLoop(Config{})
+	l.units["lease"] = &unit{Unit: Unit{Name: "lease", Policy: Policy{Last: 30}}}
+	l.units["s"] = &unit{Unit: Unit{Name: "s"}}
+	for event, want := range map[Event]error{
+		SignalMain{Name: "lease", Signal: 30}: ErrLast, SignalMain{Name: "lease", Signal: 15}: nil, SignalMain{Name: "s", Signal: 30}: nil,
+		SignalMain{Name: "s"}: nil, SignalMain{Name: "lease"}: nil,
+	} {
+		if err := l.admit(request{event: event}); !errors.Is(err, want) {
+			t.Errorf("%+v: %v", event, err)
+		}
 	}
 }

@@ -19,6 +19,7 @@ var (
 	ErrUnknown  = errors.New("no such service")
 	ErrStopping = errors.New("the container is stopping")
 	ErrCmd      = errors.New("it is the container's CMD, which runs once")
+	ErrLast     = errors.New("only hinit sends it this signal, when nothing else of the container is alive")
 	ErrStranger = errors.New("it is no process of the service")
 )
 
@@ -349,6 +350,9 @@ func (l *Loop) admit(r request) error {
 		}
 		if u.Policy.Once {
 			return ErrCmd
+		}
+		if e, is := r.event.(SignalMain); is && e.Signal != 0 && e.Signal == u.Policy.Last {
+			return ErrLast
 		}
 	case Add:
 		if r.unit == nil {

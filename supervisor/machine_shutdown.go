@@ -60,6 +60,9 @@ func (m *Machine) drain(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {
 			s.deadline = end
+			if sig := s.policy.Last; sig != 0 {
+				m.do(Signal{s.name, s.id, sig, ScopeMain, false})
+			}
 		}
 	}
 }

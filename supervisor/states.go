@@ -107,6 +107,7 @@ type Policy struct {
 	// Further fields for s6 service directories.
 
 	Drains       bool          // it reads what others write: at the end of the container it is asked to end after them
+	Last         int           // signal that tells a service with Drains, at the end of the container, that nothing else of it is alive; 0 for none
 	SpawnRetry   time.Duration // when to try again what can't be spawned for a reason that stays (with Once: one that may pass); with 0 that is a fast exit
 	ReadyRestart time.Duration // a run that had been ready this long is started again at once; 0 is never
 	KillNever    bool          // a stop never escalates to SIGKILL, and is repeated when asked again; only the end of the container kills

@@ -48,7 +48,7 @@ func (l *loader) service(d *decoder, name string, e entry, fields []field[Servic
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && name == SandboxName && !l.plain && d.doubt != nil { // it runs as root, whatever is said of it
+	if e.value != nil && rootsOwn(name) && !l.plain && d.doubt != nil { // it runs as root, whatever is said of it
 		d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			name, d.doubt)
 	} else if e.value != nil {
@@ -71,7 +71,27 @@ const (
 	WebName       = "hinit-web"     // serves the status page
 	ForwardName   = "hinit-forward" // sends logs and events elsewhere
 	SandboxName   = "sandbox"       // owns the sandboxes of the volume
+	LeaseName     = "hinit-lease"   // holds the lease of the volume
 )
+
+// rootsOwn reports whether a built-in service runs as root, whatever is said of it.
+func rootsOwn(name string) bool { return name == SandboxName || name == LeaseName }
+
+// leaseVar switches on the service of that name, and says which program it is.
+const leaseVar = "HINIT_LEASE"
+
+// leaseRestart is how long after its first end it starts again.
+const leaseRestart = 100 * time.Millisecond
+
+// lease fills in the service that holds the lease of the volume. It is root's: who can make it speak decides who serves.
+func (l *loader) lease(s *Service) string {
+	if kind, _ := l.lookup(leaseVar); !PlainlyFalse(kind) && kind != "kubernetes" {
+		l.problems.env(leaseVar, kind, "expected kubernetes, or 0 for none")
+	}
+	s.User, s.Notify.Protocol = "root", NotifySystemd
+	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // long before the end of what it holds
+	return s.runs("hinit-lease-kubernetes")
+}
 
 // builtIn are these services. fill makes the command and returns the variables that changed it.
 var builtIn = [...]struct {
@@ -86,6 +106,7 @@ var builtIn = [...]struct {
 		return s.runs("hinit-web", "forward")
 	}},
 	{SandboxName, "HINIT_SANDBOX", (*loader).sandbox},
+	{LeaseName, leaseVar, (*loader).lease},
 }
 
 // runs sets a command that no variable changes.
@@ -181,7 +202,12 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	}
 	if s.EnabledBy != "" {
 		if _, set := l.lookup(s.EnabledBy); set {
-			s.Enabled = l.switchedOn(s.EnabledBy)
+			if s.Name == LeaseName {
+				kind, _ := l.lookup(leaseVar)
+				s.Enabled = !PlainlyFalse(kind)
+			} else {
+				s.Enabled = l.switchedOn(s.EnabledBy)
+			}
 			c.origins[prefix+"enabled"] = origin{env: s.EnabledBy}
 		}
 	}

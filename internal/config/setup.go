@@ -102,10 +102,10 @@ func (c *Config) NoNewPrivs(own Switch) bool {
 	return own == On || own == Auto && c.OtherUser() != ""
 }
 
-// OtherUser names the first service that runs as another user than the agent, "" for none. The service of the sandboxes counts where it is on.
+// OtherUser names the first service that runs as another user than the agent, "" for none. The services of the sandboxes and of the lease count where they are on.
 func (c *Config) OtherUser() string {
 	for _, name := range sortedKeys(c.Services) {
-		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (name != SandboxName || s.Enabled) {
+		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (!rootsOwn(name) || s.Enabled) {
 			return name
 		}
 	}

@@ -43,6 +43,13 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
 	c.stage.ExpectServices(cfg)
+	if cfg.Services[config.LeaseName].Enabled && c.route.Load().HasProfiles() {
+		b.Ready()
+		if err := c.registry.Lease(ctx, cfg); err != nil {
+			c.fatal(err.Error())
+			return
+		}
+	}
 	serving, ok := c.holder.Claim(ctx, b, false)
 	if !ok {
 		return

@@ -118,6 +118,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	c.health = health.New(health.Options{
 		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: agents.Warn,
 		SocketDir: func() string { return c.control.Dir() },
+		Lease:     func(words string) { c.holder.Told(words) },
 	})
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
@@ -129,7 +130,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
 		Withdraw: c.registry.Withdraw, Reset: func() { c.keeper.Reset() }, TakeOver: c.takeOver,
 		Doubt: func(line string) { agents.Warn("%s", line) },
-	}, c.loop, cfg.Home, agent.Actor, c.boot)
+	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
 	c.stage = &prepare.Stage{
 		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
 		Config: c.cfg.Load, Route: c.route.Load, Serves: c.holder.Serves, Started: c.started,

@@ -34,6 +34,8 @@ type Holder struct {
 	// root or of hinit's user. Command is its name.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
+	// Lease says that Host is who has the lease, by the word of the program that waits for it.
+	Lease bool `json:"-"`
 }
 
 // String describes the holder for people.
@@ -43,6 +45,8 @@ func (h Holder) String() string {
 		return fmt.Sprintf("process %d (%s) of this container, which is no hinit; end that process", h.PID, h.Command)
 	case h.Host == "":
 		return "another process"
+	case h.Lease:
+		return "another hinit, by its lease " + h.Host
 	}
 	return fmt.Sprintf("another hinit, by its note %s since %s", h.Host, h.Since.UTC().Format(time.RFC3339))
 }

@@ -77,6 +77,8 @@ type Volume struct {
 type Handover struct {
 	Lock *os.File `reexec:"FD"` // the directory. Older generations name it so, too
 	File *os.File // on a network file system
+
+	Until time.Duration // when the lease ends, by CLOCK_BOOTTIME; 0 without one
 }
 
 func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks whatever is answered
@@ -190,6 +192,16 @@ func now() time.Duration {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it exists on every Linux that runs Go
 	return time.Duration(ts.Nano())
+}
+
+// drop releases a lock that was lost.
+func (v *Volume) drop() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.lost {
+		v.held.release()
+		v.held = Handover{}
+	}
 }
 
 // Check implements [Lock].

@@ -32,6 +32,8 @@ type Message struct {
 	Every    time.Duration // WATCHDOG_USEC: the interval from now on; 0 for no watchdog
 	HasEvery bool
 	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how long it needs from now on; 0 where it does not say
+
+	Lease string // X_HINIT_LEASE: what the program of the lease says of it, one line without control characters
 }
 
 // Parse reads a datagram: lines NAME=VALUE. Unknown and invalid lines are ignored.
@@ -47,6 +49,8 @@ func Parse(data []byte) (m Message) {
 			m.Reloading = m.Reloading || value == "1"
 		case "STATUS":
 			m.Status, m.HasStatus = clean(value), true
+		case "X_HINIT_LEASE":
+			m.Lease = clean(value)
 		case "WATCHDOG":
 			m.Alive, m.Failed = m.Alive || value == "1", m.Failed || value == "trigger"
 		case "WATCHDOG_USEC":

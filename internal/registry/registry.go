@@ -195,6 +195,7 @@ func (r *Registry) StartInOrder(on bool) { r.met.inOrder.Store(on) }
 // service for the boot.
 func (r *Registry) unmet(u supervisor.Unit) []string {
 	switch {
+	case u.Name == config.LeaseName && !r.o.Plain: // the boot waits for it
 	case u.Kind == supervisor.KindService && !r.met.boot.Load():
 		return []string{NeedBoot}
 	case u.Kind == supervisor.KindGateway && !r.met.profiles.Load() && (!r.Exists(u.Profile) || r.met.inOrder.Load()):

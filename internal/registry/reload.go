@@ -107,7 +107,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 
 // fixedKeys are read once, at the start of the container.
 var fixedKeys = []string{
-	"home", "agent.user", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
+	"home", "agent.user", "services." + config.LeaseName + ".enabled", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }
 

@@ -33,6 +33,19 @@ func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
 	return errors.Join(problems...)
 }
 
+// Lease makes the service known that holds the lease of the volume, before all others, where there is one.
+func (r *Registry) Lease(ctx context.Context, cfg *config.Config) error {
+	s := cfg.Services[config.LeaseName]
+	if !s.Enabled {
+		return nil
+	}
+	u, err := r.o.Units.Service(cfg, s)
+	if err != nil {
+		return err
+	}
+	return r.service(ctx, cfg, s, u)()
+}
+
 func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Service, u supervisor.Unit) (answer func() error) {
 	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
 		r.o.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)

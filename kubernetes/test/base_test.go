@@ -51,7 +51,7 @@ spec: {hostPID: true, containers: [{name: c, image: x}]}
 	}
 }
 
-// kustomization writes a kustomization of the base with a component, "" for none, and returns its directory.
+// kustomization writes a kustomization of the base with components, divided by commas, "" for none, and returns its directory.
 func (b *bench) kustomization(component string, more ...string) string {
 	b.Helper()
 	dir := b.TempDir()
@@ -60,7 +60,7 @@ func (b *bench) kustomization(component string, more ...string) string {
 	}
 	text := "resources: [deploy/base]\n" + strings.Join(more, "\n") + "\n"
 	if component != "" {
-		text += "components: [deploy/components/" + filepath.Base(component) + "]\n"
+		text += "components: [deploy/components/" + strings.ReplaceAll(filepath.Base(component), ",", ", deploy/components/") + "]\n"
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		b.Fatal(err)

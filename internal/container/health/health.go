@@ -37,6 +37,7 @@ type Options struct {
 	Log       func(service string) *logrotate.Log // nil for none
 	SocketDir func() string                       // where sockets of services have a place, "" for nowhere
 	Warn      func(format string, args ...any)    // is shown in status too
+	Lease     func(words string)                  // is told what the program of the lease says of it
 }
 
 // Health is the health of all services. Its methods may be called from any goroutine.

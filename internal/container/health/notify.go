@@ -63,6 +63,9 @@ func (h *Health) told(service string, pid int, m notify.Message) {
 	}
 	if err == nil {
 		h.checks.Told(service, run, &m)
+		if s := h.o.Loop.Snapshot().Find(service); m.Lease != "" && service == config.LeaseName && s != nil && s.PID == pid {
+			h.o.Lease(m.Lease)
+		}
 	}
 }
 

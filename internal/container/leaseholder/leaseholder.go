@@ -74,7 +74,9 @@ type Holder struct {
 	host   Host
 	loop   Loop
 	lock   lease.Lock
-	volume *lease.Volume      // the lock, nil in tests
+	volume volume             // the lock, nil in tests
+	told   func(words string) // nil without a program of the lease
+	asked  string             // who says whether the lock is free
 	steps  *bootstatus.Status // of the boot
 	serves atomic.Bool
 	state  atomic.Pointer[state]
@@ -94,16 +96,37 @@ type Handover struct {
 	Alone bool            // it served
 }
 
-// New makes the Holder of an init that does not serve yet. It opens the volume as the agent's user.
-func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status) *Holder {
-	volume := lease.NewVolume(home, agent, host.Doubt)
-	t := newHolder(host, loop, volume, steps)
-	t.volume = volume
+// volume is a lock that is handed over.
+type volume interface {
+	lease.Lock
+	HandOver() *lease.Handover
+	TakeOver(old *lease.Handover)
+}
+
+// New makes the Holder of an init that does not serve yet. It opens the volume as the agent's user. program says that a service holds a
+// lease, of which Told is told.
+func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Holder {
+	if !program {
+		v := lease.NewVolume(home, agent, host.Doubt)
+		t := newHolder(host, loop, v, steps)
+		t.volume = v
+		return t
+	}
+	held := lease.NewHeld(home, agent, host.Doubt)
+	t := newHolder(host, loop, held, steps)
+	t.volume, t.told, t.asked = held, held.Told, "the service "+config.LeaseName
 	return t
 }
 
+// Told takes what the program of the lease says of it. It doesn't block.
+func (t *Holder) Told(words string) {
+	if t.told != nil {
+		t.told(words)
+	}
+}
+
 func newHolder(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Holder {
-	t := &Holder{host: host, loop: loop, lock: lock, steps: steps}
+	t := &Holder{host: host, loop: loop, lock: lock, steps: steps, asked: "the volume"}
 	t.become(client.LeaseNone, "")
 	return t
 }
@@ -151,7 +174,7 @@ func (t *Holder) Check() error {
 
 // unknown notes that the holder of the lock is not known yet.
 func (t *Holder) unknown() {
-	t.become(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: the volume has not answered yet", t.host.Config().Home))
+	t.become(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.asked))
 }
 
 // waitsFor says why this init serves nothing.
@@ -353,8 +376,8 @@ func (t *Holder) evict(reason string) {
 
 // leased reports whether a service may run only with the lock: neither the CMD nor a service of the scan directory needs it.
 func (t *Holder) leased(name string, kind supervisor.Kind) bool {
-	if kind == supervisor.KindGateway {
-		return true
+	if kind == supervisor.KindGateway || name == config.LeaseName {
+		return kind == supervisor.KindGateway
 	}
 	_, own := t.host.Config().Services[name]
 	return own && kind == supervisor.KindService

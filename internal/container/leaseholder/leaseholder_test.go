@@ -44,7 +44,7 @@ func (h *rest) Write(line []byte) (int, error) {
 }
 
 func (h *rest) Config() *config.Config {
-	return &config.Config{Services: map[string]config.Service{"web": {Name: "web"}}}
+	return &config.Config{Services: map[string]config.Service{"web": {Name: "web"}, config.LeaseName: {Name: config.LeaseName}}}
 }
 func (h *rest) Route() *boot.Route { return &h.route }
 func (h *rest) Say(format string, a ...any) {
@@ -102,6 +102,7 @@ func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 		{Name: "gateway-coder", Kind: supervisor.KindGateway},
 		{Name: "web", Kind: supervisor.KindService},
 		{Name: "foreign", Kind: supervisor.KindService},
+		{Name: config.LeaseName, Kind: supervisor.KindService},
 	}
 	holder.evict("it is lost")
 	want := []string{"supervisor.Evict{Names:[gateway-coder web] Cause:lease Reason:it is lost}", "withdraw gateway-coder", "withdraw web"}

@@ -245,6 +245,9 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	if s.Name == config.DashboardName && !m.plain {
 		policy.Refusal = refusal
 	}
+	if s.Name == config.LeaseName && !m.plain { // it gives the lease away only when no gateway can be alive
+		policy.Drains, policy.Last = true, int(unix.SIGPWR)
+	}
 	agents := !m.plain && m.agent.Is(cred)
 	u := supervisor.Unit{
 		Name: s.Name, Group: s.Operation.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,

@@ -58,6 +58,12 @@ func (c *Cluster) Get(ctx context.Context, path string, into any) error {
 	return json.Unmarshal(text, into)
 }
 
+// Port is the port of the API server, on every address of the network namespace. Its certificate has 127.0.0.1.
+func (c *Cluster) Port() string { return c.port }
+
+// Authority is the file with the certificate that has signed the API server's.
+func (c *Cluster) Authority() string { return filepath.Join(filepath.Dir(c.Config), "ca.crt") }
+
 // Kubectl returns the command kubectl with words, for the administrator.
 func (c *Cluster) Kubectl(ctx context.Context, words ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "kubectl"), words...)

@@ -30,13 +30,22 @@ type Cluster struct {
 	LeftOut string // why there are no nodes; empty where they run
 
 	dir, logs string // state, and what the programs write
-	port      string // of the API server, on every address of the network namespace
+	port      string // of the API server, see Port
 	admin     func() (*http.Client, error)
 }
 
 // Start starts etcd, the API server, the controllers and the scheduler. left is why there is no cluster at all, empty for one. Nothing
 // stops a cluster but the end of the process that [Main] runs the tests in.
 func Start(ctx context.Context) (c *Cluster, left string, err error) {
+	c, left, err = StartServer(ctx)
+	if c == nil || err != nil {
+		return c, left, err
+	}
+	return c, "", c.startControllers(ctx, filepath.Dir(c.Config))
+}
+
+// StartServer starts etcd and the API server only.
+func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 	c = &Cluster{Bin: os.Getenv(binVar), LeftOut: os.Getenv(leftVar), logs: os.Getenv(logVar), dir: "/run/cluster", port: "443"}
 	if c.Bin == "" {
 		return nil, c.LeftOut, nil
@@ -53,10 +62,7 @@ func Start(ctx context.Context) (c *Cluster, left string, err error) {
 	if err := certificates(pki, "https://127.0.0.1:"+c.port, mostNodes); err != nil {
 		return nil, "", err
 	}
-	if err := c.startStore(ctx, pki); err != nil {
-		return nil, "", err
-	}
-	return c, "", c.startControllers(ctx, pki)
+	return c, "", c.startStore(ctx, pki)
 }
 
 // startStore starts etcd and the API server in front of it.

@@ -26,9 +26,9 @@ const (
 // images writes the demo image and the one of pause into a file, from the binaries of the repository. left is why it can't.
 func images(bin, repository, file string) (left string, err error) {
 	dist := "dist/linux-" + runtime.GOARCH
-	for _, name := range []string{"hinit", "busybox"} {
+	for _, name := range []string{"hinit", "busybox", "hinit-lease-kubernetes"} {
 		if !has(filepath.Join(repository, dist, name)) {
-			return dist + "/" + name + " is missing; make build " + dist + "/busybox", nil
+			return dist + "/" + name + " is missing; make build build-kubernetes " + dist + "/busybox", nil
 		}
 	}
 	docker, err := exec.LookPath("docker")
@@ -40,9 +40,11 @@ func images(bin, repository, file string) (left string, err error) {
 	}
 	pause := exec.Command("sh", "-c", `tar -C "$1" -c pause | "$2" import -c 'USER 65535:65535' -c 'ENTRYPOINT ["/pause"]' - "$3"`, "sh", bin, docker, pauseName)
 	demo := exec.Command(docker, "build", "-q", "--network=none", "-t", builtImage, "-f", "docker/Dockerfile", "--target", "demo", "--build-arg", "ARCH="+runtime.GOARCH, ".")
+	more := exec.Command(docker, "build", "-q", "--network=none", "-t", builtImage, "-f", "kubernetes/Dockerfile", "--build-arg", "ARCH="+runtime.GOARCH,
+		"--build-arg", "IMAGE="+builtImage, ".")
 	save := exec.Command(docker, "save", "-o", file, builtImage, pauseName)
 	forget := exec.Command(docker, "rmi", builtImage, pauseName)
-	for _, cmd := range []*exec.Cmd{pause, demo, save, forget} {
+	for _, cmd := range []*exec.Cmd{pause, demo, more, save, forget} {
 		cmd.Dir, cmd.Env = repository, os.Environ()
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("cannot make the image of the pods: %s: %w: %s", cmd, err, out)

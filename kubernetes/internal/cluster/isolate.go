@@ -26,14 +26,19 @@ const (
 //
 // It runs three processes. The first one makes the image of the pods and waits. The second is process 1 of new namespaces, and reaps. The
 // third runs the tests. Without root there are no namespaces and no nodes: then the third is the second.
-func Main(m *testing.M) int {
+func Main(m *testing.M) int { return run(m, true) }
+
+// MainServer is Main for tests that need an API server only, see [StartServer].
+func MainServer(m *testing.M) int { return run(m, false) }
+
+func run(m *testing.M, nodes bool) int {
 	switch os.Getenv(stageVar) {
 	case "init":
 		return reap()
 	case "tests":
 		return m.Run()
 	}
-	code, err := outside()
+	code, err := outside(nodes)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		return 1
@@ -47,7 +52,7 @@ func Main(m *testing.M) int {
 // runHere tells Main to run the tests without a cluster: each says why it is skipped.
 const runHere = -1
 
-func outside() (int, error) {
+func outside(nodes bool) (int, error) {
 	p, err := findPlace()
 	if err != nil {
 		return 0, err
@@ -66,7 +71,7 @@ func outside() (int, error) {
 	defer unlock()
 	image := filepath.Join(cache, "images.tar")
 	left := noNodes()
-	if left == "" {
+	if left == "" && nodes {
 		left, err = images(bin, filepath.Dir(p.root), image)
 		if err != nil {
 			return 0, err

@@ -166,6 +166,7 @@ func TestAWrongValueIsRefusedByItsName(t *testing.T) {
 		"env: [A=b]", "env: {A: 1}", "env: {'A-B': x}", "secret: My_Secret", "config: {services: {}}", "storage: {size: 1 GB}", "storage: {size: -1Gi}", "storage: {accessMode: RWX}",
 		"storage: {className: 'a b'}", "storage: 1Gi", "cpu: {limit: 1Gi}", "memory: {limit: lots}", "memory: {limit: 1g}", "scratch: {run: true}",
 		"web: true", "web: {enabled: 'yes'}", "standby: {enable: true}", "replicas: 3", "networkPolicy: {}\nStorage: {}",
+		"lease: true", "lease: {seconds: 2}", "lease: {seconds: 15s}", "lease: {apiServer: kubernetes.default.svc}", "lease: {name: agents}",
 	} {
 		var values map[string]any
 		if err := yaml.Unmarshal([]byte(wrong), &values); err != nil {

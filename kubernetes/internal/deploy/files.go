@@ -76,7 +76,7 @@ func component(files map[string][]byte, dir string, base []Manifest, value strin
 	}
 	text := head + "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\n"
 	if len(resources) > 0 {
-		text += "resources:\n- " + strings.Join(resources, "\n- ") + "\n"
+		text += "namespace: agents\nresources:\n- " + strings.Join(resources, "\n- ") + "\n"
 	}
 	if len(patches) > 0 {
 		text += "patches:\n- path: " + strings.Join(patches, "\n- path: ") + "\n"

@@ -56,6 +56,9 @@ func Values() []Value {
 		{"networkPolicy.enabled", true, "Only opened ports take connections, and of private addresses the agents reach DNS alone.", nil},
 		{"web.enabled", false, "The status page, on the pod's loopback: `kubectl port-forward`.", nil},
 		{"metrics.enabled", false, "The page and its metrics on port 9120, with the token of the Secret NAME-web, and a PodMonitor.", nil},
+		{"lease.enabled", false, "The pod serves while it holds a Lease of the cluster, named as everything else: for a volume that pods of several nodes mount. The image has hinit-lease-kubernetes.", nil},
+		{"lease.seconds", 15, "How long the Lease is good. A standby serves within two seconds more.", between(5, 3600)},
+		{"lease.apiServer", "0.0.0.0/0", "The address of the API server, as the network sees it. Give it as ADDRESS/32: the agents reach ports 443 and 6443 there too.", pattern(`^[0-9a-fA-F.:]+/[0-9]{1,3}$`)},
 		{"standby.enabled", false, "A second pod on the same volume, which takes over when the first is gone.", nil},
 	}
 }
@@ -147,7 +150,7 @@ func Page() string {
 <!-- Generated from kubernetes/internal/deploy by go generate. Do not edit. -->
 
 The Helm chart in kubernetes/deploy/chart takes these values. A wrong one is refused with its name. The kustomize base in
-kubernetes/deploy/base has the defaults; the components ` + "`web`, `metrics` and `standby`" + ` switch on what the value of that name does.
+kubernetes/deploy/base has the defaults; the components ` + "`web`, `metrics`, `standby` and `lease`" + ` switch on what the value of that name does.
 How to use them: [agents on a cluster](../tutorial/agents-on-a-cluster.md).
 
 ` + Reference()

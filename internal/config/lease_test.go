@@ -1,0 +1,33 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestTheProgramOfTheLeaseIsRootsService: an agent that could change it would decide who serves the volume.
+func TestTheProgramOfTheLeaseIsRootsService(t *testing.T) {
+	load := func(text, value string) (*Config, error) {
+		return Load(Options{Text: []byte(text), Env: environ(map[string]string{"HINIT_LEASE": value})})
+	}
+	c, err := load("{agent: {user: bot}}", "kubernetes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := c.Services[LeaseName]; !s.Enabled || s.User != "root" || s.Command[0] != "hinit-lease-kubernetes" || s.Notify.Protocol != NotifySystemd {
+		t.Errorf("%+v", s)
+	}
+	if c.OtherUser() != LeaseName {
+		t.Errorf("the other user is of %q", c.OtherUser())
+	}
+	for _, off := range []string{"", "0", "no"} {
+		if c, err := load("{}", off); err != nil || c.Services[LeaseName].Enabled || c.OtherUser() != "" {
+			t.Errorf("HINIT_LEASE=%q: %v, %+v", off, err, c.Services[LeaseName])
+		}
+	}
+	for _, wrong := range []string{"1", "true", "Kubernetes", "etcd", "../program"} {
+		if _, err := load("{}", wrong); err == nil || !strings.Contains(err.Error(), "HINIT_LEASE") {
+			t.Errorf("HINIT_LEASE=%q: %v", wrong, err)
+		}
+	}
+}

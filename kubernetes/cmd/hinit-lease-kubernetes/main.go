@@ -1,0 +1,63 @@
+// Command hinit-lease-kubernetes holds the Lease of a data volume that several pods mount. hinit starts it (HINIT_LEASE=kubernetes) and serves
+// the volume while this program says so. SIGTERM ends it at once, and it keeps the Lease until that expires. SIGPWR says that nothing else of
+// the container is alive: it gives the Lease away and ends. It owns one goroutine, which waits for signals.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"hinit/kubernetes/internal/lease"
+)
+
+const (
+	exitFailed = 1
+	exitConfig = 78 // of sysexits.h: a new start does not help
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	// An agent with the same user must not speak for this program, nor read its token from its memory.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it fails for no process
+	klog.SetLogger(logr.Discard())                   // package lease says what matters
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	end, last := make(chan os.Signal, 1), make(chan os.Signal, 1)
+	signal.Notify(end, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	signal.Notify(last, unix.SIGPWR)
+	s, err := lease.Read(os.Getenv)
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			say("%s", strings.TrimSpace(line))
+		}
+		return exitConfig
+	}
+	over := make(chan error, 1)
+	go func() { over <- lease.Run(ctx, s, say) }()
+	for {
+		select {
+		case <-end:
+			return 0
+		case <-last:
+			cancel()
+		case err := <-over:
+			if err != nil {
+				say("%v", err)
+				return exitFailed
+			}
+			return 0
+		}
+	}
+}
+
+func say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "hinit-lease-kubernetes: "+format+"\n", args...)
+}

@@ -1,0 +1,186 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// Run holds the Lease of settings, or waits for it, until ctx ends. Then it gives the Lease away, if it holds it: nothing that the Lease
+// is for may be alive at that time. log is told what people should know.
+func Run(ctx context.Context, s Settings, log func(format string, args ...any)) error {
+	s.API.Timeout = s.renewDeadline() / 2
+	client, err := coordination.NewForConfig(s.API)
+	if err != nil {
+		return fmt.Errorf("cannot make a client of the API server: %w", err)
+	}
+	init, err := dial(s.Socket)
+	if err != nil {
+		return err
+	}
+	defer init.close()
+	lock := &reporting{
+		Interface: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}, Client: client, LockConfig: resourcelock.ResourceLockConfig{Identity: s.Identity},
+		},
+		settings: s, init: init, log: log,
+	}
+	if err := init.say("READY=1"); err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if err := errors.Join(lock.acquire(ctx), lock.renew(ctx)); err != nil {
+			return err
+		}
+	}
+	return lock.release(context.WithoutCancel(ctx))
+}
+
+// renewDeadline is how long a holder tries to renew the Lease.
+func (s *Settings) renewDeadline() time.Duration { return s.Duration * 2 / 3 }
+
+// elect runs the leader election of client-go with the times of settings. began is called when this pod has the Lease.
+func (l *reporting) elect(ctx context.Context, retry time.Duration, began func()) error {
+	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: l, LeaseDuration: l.settings.Duration, RenewDeadline: l.settings.renewDeadline(), RetryPeriod: retry, Name: l.settings.Name,
+		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) { began() }, OnStoppedLeading: func() {}},
+	})
+	if err != nil {
+		return fmt.Errorf("cannot begin the election: %w", err)
+	}
+	e.Run(ctx)
+	return nil
+}
+
+// acquire waits for the Lease. It asks often, so that a standby takes over soon; reading costs the API server little.
+func (l *reporting) acquire(ctx context.Context) error {
+	ctx, got := context.WithCancel(ctx)
+	defer got()
+	return l.elect(ctx, min(350*time.Millisecond, l.settings.Duration/10), got)
+}
+
+// renew renews the Lease until that fails for too long.
+func (l *reporting) renew(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return l.elect(ctx, l.settings.Duration*2/15, func() {})
+}
+
+// reporting is a lock of client-go that tells the init what comes of each request. client-go calls it from one goroutine at a time.
+type reporting struct {
+	resourcelock.Interface
+
+	settings Settings
+	init     *notifier
+	log      func(format string, args ...any)
+
+	other   string // whom the init was told of, "" for none
+	holds   bool   // people were told that this pod has the Lease
+	trouble string // what people were told of last, "" for nothing
+}
+
+// Create implements [resourcelock.Interface].
+func (l *reporting) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	began := boottime()
+	return l.written(began, r, l.Interface.Create(ctx, r))
+}
+
+// Update implements [resourcelock.Interface].
+func (l *reporting) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	began := boottime()
+	return l.written(began, r, l.Interface.Update(ctx, r))
+}
+
+// Get implements [resourcelock.Interface].
+func (l *reporting) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	r, raw, err := l.Interface.Get(ctx)
+	if apierrors.IsNotFound(err) {
+		return r, raw, err // it is created
+	}
+	l.tell(err)
+	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {
+		l.waits(r.HolderIdentity)
+	}
+	return r, raw, err
+}
+
+// written tells of a request that has written the Lease. began is the time before it.
+func (l *reporting) written(began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
+	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // another pod was faster
+		l.tell(err)
+	}
+	if err != nil || r.HolderIdentity != l.settings.Identity {
+		return err
+	}
+	l.other = ""
+	end := began + l.settings.Duration*4/5
+	// An init that is stopped does not read. It learns of the next renewal.
+	_ = l.init.say(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))
+	if !l.holds {
+		l.holds = true
+		l.log("this pod has the Lease %s/%s", l.settings.Namespace, l.settings.Name)
+	}
+	return nil
+}
+
+// waits tells that another pod has the Lease, once for each pod.
+func (l *reporting) waits(who string) {
+	if l.other == who || l.init.say(fmt.Sprintf("X_HINIT_LEASE=waits %s\nSTATUS=waits for the Lease %s/%s, which %[1]s has", who, l.settings.Namespace, l.settings.Name)) != nil {
+		return // it is said at the next look
+	}
+	l.other, l.holds = who, false
+	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, who)
+}
+
+// tell tells people of a fault once, and of its end.
+func (l *reporting) tell(err error) {
+	text, next := "", ""
+	if err != nil {
+		text = err.Error()
+	}
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		next = "; let the ServiceAccount of this pod get, create and update this Lease"
+	}
+	switch {
+	case text == l.trouble:
+		return
+	case text == "":
+		l.log("the API server answers again")
+	case l.trouble == "":
+		l.log("cannot reach the Lease %s/%s: %s%s", l.settings.Namespace, l.settings.Name, text, next)
+	}
+	l.trouble = text
+}
+
+// release gives the Lease away, if this pod has it. It takes no longer than an attempt to renew it.
+func (l *reporting) release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, l.settings.renewDeadline())
+	defer cancel()
+	for {
+		r, _, err := l.Interface.Get(ctx)
+		if err != nil || r.HolderIdentity != l.settings.Identity {
+			return err
+		}
+		now := metav1.Now()
+		err = l.Interface.Update(ctx, resourcelock.LeaderElectionRecord{LeaderTransitions: r.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now})
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+}
+
+// boottime is CLOCK_BOOTTIME (clock_gettime(2)), which the init has too and which goes on while the machine sleeps.
+func boottime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it exists on every Linux that runs Go
+	return time.Duration(ts.Nano())
+}

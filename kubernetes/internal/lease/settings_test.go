@@ -1,0 +1,66 @@
+package lease
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func good(t *testing.T) map[string]string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "namespace"), []byte("agents\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return map[string]string{
+		nameVar: "team.a", identityVar: "5d1e0b6c-0000-4000-8000-000000000000", credentialsVar: dir, socketVar: "/run/hinit/notify/hinit-lease", hostVar: "fd00::1", portVar: "443",
+	}
+}
+
+func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
+	env := good(t)
+	s, err := Read(func(name string) string { return env[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Namespace != "agents" || s.Duration != 15*time.Second || s.API.Host != "https://[fd00::1]:443" || s.API.BearerTokenFile != env[credentialsVar]+"/token" {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestAWrongVariableIsRefusedByItsName tries what people get wrong.
+func TestAWrongVariableIsRefusedByItsName(t *testing.T) {
+	for name, values := range map[string][]string{
+		nameVar:        {"", "Agents", "a_b", "-a", "a b", "a/b", strings.Repeat("a", 300)},
+		namespaceVar:   {"Agents", "a.b", "a b", "../kube-system"},
+		identityVar:    {"", "two words", "line\nbreak", "\x1b[31m", strings.Repeat("a", 201)},
+		durationVar:    {"15", "fast", "0s", "-15s", "500ms", "1500ms", "2h"},
+		credentialsVar: {"secrets", "./secrets", "/nowhere"},
+		socketVar:      {"", "@abstract", "notify"},
+		hostVar:        {""},
+		portVar:        {""},
+	} {
+		for _, value := range values {
+			env := maps.Clone(good(t))
+			env[name] = value
+			_, err := Read(func(name string) string { return env[name] })
+			if value == "/nowhere" {
+				name = value // the directory is named, whose variable is right
+			}
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s=%q: %v", name, value, err)
+			}
+		}
+	}
+}
+
+// TestAllProblemsAreSaidAtOnce.
+func TestAllProblemsAreSaidAtOnce(t *testing.T) {
+	_, err := Read(func(string) string { return "" })
+	if err == nil || strings.Count(err.Error(), "\n") != 4 {
+		t.Error(err)
+	}
+}

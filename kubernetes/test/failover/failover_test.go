@@ -1,0 +1,238 @@
+package failover
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const (
+	leaseTime = 2 * time.Second
+	// mostTakeover is the promise: the lease and two seconds.
+	mostTakeover = leaseTime + 2*time.Second
+	sample       = 10 * time.Millisecond
+	patience     = time.Minute
+)
+
+var (
+	failovers = flag.Int("failovers", 20, "how many failovers")
+	pairs     = flag.Int("pairs", 4, "how many pairs of hinit")
+	seed      = flag.Uint64("seed", uint64(time.Now().UnixNano()), "which faults come in which order")
+)
+
+// fault is what is done to the pod that serves.
+type fault struct {
+	name string
+	do   func(p *pod)
+	heal func(t *testing.T, p *pod)
+	// keeps says that the pod goes on to serve, or serves again, and the other one never does.
+	keeps bool
+}
+
+func again(t *testing.T, p *pod) { t.Helper(); p.end(); p.start(t) }
+
+func passes(_ *testing.T, p *pod) { p.gate.open() }
+
+func faults() []fault {
+	return []fault{
+		{name: "kill -9 of PID 1", do: func(p *pod) { p.end() }, heal: again},
+		{name: "SIGTERM of PID 1", do: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGTERM) }, heal: again},
+		{name: "SIGSTOP of the program", do: func(p *pod) { p.signalProgram(syscall.SIGSTOP) }, heal: func(_ *testing.T, p *pod) { p.signalProgram(syscall.SIGCONT) }},
+		{name: "dropped packets", do: func(p *pod) { p.gate.silent.Store(true) }, heal: passes},
+		{name: "closed connections", do: func(p *pod) { p.gate.close() }, heal: passes},
+		{name: "an API that takes longer than the lease", do: func(p *pod) { p.gate.delay.Store(int64(leaseTime)) }, heal: passes},
+		{name: "kill -9 of the program", do: func(p *pod) { p.signalProgram(syscall.SIGKILL) }, keeps: true},
+		{name: "an API that takes a tenth of the lease", do: func(p *pod) { p.gate.delay.Store(int64(leaseTime / 20)) }, heal: passes, keeps: true},
+		{
+			name: "SIGSTOP of PID 1", keeps: true, do: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGSTOP) },
+			heal: func(_ *testing.T, p *pod) { _ = p.cmd.Process.Signal(syscall.SIGCONT) },
+		},
+		{name: "a clock an hour ahead", do: func(p *pod) { p.setClock(time.Hour) }, keeps: true},
+		{name: "a clock an hour behind", do: func(p *pod) { p.setClock(-time.Hour) }, keeps: true},
+	}
+}
+
+// signalProgram sends a signal to the pod's program of the lease.
+func (p *pod) signalProgram(sig syscall.Signal) {
+	for pid, command := range commands() {
+		if strings.HasPrefix(command, "hinit-lease-kubernetes") && parentOf(pid) == p.cmd.Process.Pid {
+			_ = syscall.Kill(pid, sig) // it may have ended
+		}
+	}
+}
+
+// setClock writes the times of the Lease as a pod with another clock would.
+func (p *pod) setClock(ahead time.Duration) {
+	now := time.Now().Add(ahead).UTC().Format("2006-01-02T15:04:05.000000Z")
+	_ = p.s.Kubectl(p.s.ctx, "--namespace", namespace, "patch", "lease", fmt.Sprintf("pair-%d", p.pair), "--type=merge",
+		"-p", fmt.Sprintf(`{"spec":{"renewTime":%q,"acquireTime":%q}}`, now, now)).Run() // a Lease that was just written refuses it
+}
+
+// TestTwoPodsNeverServeAtTheSameTime does everything to the pod that serves, in a random order, and looks every 10 ms.
+func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
+	s := newSite(t)
+	s.ctx = t.Context()
+	t.Logf("seed %d", *seed)
+	w := newWatch()
+	defer w.end()
+	var sum summary
+	var all sync.WaitGroup
+	for pair := range *pairs {
+		shared := filepath.Join(s.dir, fmt.Sprint("pair", pair))
+		if err := os.Mkdir(shared, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"lock", "two"} {
+			if err := os.WriteFile(filepath.Join(shared, name), nil, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chmod(filepath.Join(shared, name), 0o666); err != nil { //nolint:gosec // the agents have another user
+				t.Fatal(err)
+			}
+		}
+		two := []*pod{newPod(t, s, pair, 0, shared), newPod(t, s, pair, 1, shared)}
+		random := rand.New(rand.NewPCG(*seed, uint64(pair))) //nolint:gosec // it may be guessed
+		all.Go(func() {
+			defer two[0].end()
+			defer two[1].end()
+			if err := storm(t, w, two, random, *failovers / *pairs, &sum); err != nil {
+				t.Error(err)
+				for _, p := range two {
+					log, _ := os.ReadFile(p.dir + "/log")
+					t.Logf("pod %d of pair %d:\n%s", p.number, p.pair, log[max(0, len(log)-4000):])
+				}
+			}
+		})
+	}
+	all.Wait()
+	sum.tell(t)
+	if seen := w.twos(); seen != 0 {
+		t.Errorf("%d samples with two gateways", seen)
+	}
+	for pair := range *pairs {
+		if said, err := os.ReadFile(filepath.Join(s.dir, fmt.Sprint("pair", pair), "two")); err != nil || len(said) > 0 {
+			t.Errorf("a gateway of pair %d began beside another: %s%v", pair, said, err)
+		}
+	}
+	t.Logf("%d samples", w.samples.Load())
+}
+
+// storm has a pair fail over a number of times.
+func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum *summary) error {
+	t.Helper()
+	two[0].start(t)
+	two[1].start(t)
+	var order []fault
+	for done := 0; done < times; {
+		serves, _, err := w.await(two, nil)
+		if err != nil {
+			return fmt.Errorf("nobody serves: %w", err)
+		}
+		if len(order) == 0 {
+			order = faults()
+			random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		}
+		f := order[0]
+		order = order[1:]
+		began := time.Now()
+		f.do(serves)
+		if f.keeps {
+			<-time.After(leaseTime * 3 / 2) // nothing may happen in this time
+			if !f.still(w, serves, two[1-serves.number]) {
+				return fmt.Errorf("after %s the other pod serves", f.name)
+			}
+		} else {
+			_, at, err := w.await(two, serves)
+			if err != nil {
+				return fmt.Errorf("after %s the other pod does not serve: %w", f.name, err)
+			}
+			sum.add(f.name, at.Sub(began))
+			done++
+		}
+		if f.heal != nil {
+			f.heal(t, serves)
+		}
+	}
+	return nil
+}
+
+// still reports whether a pod serves, and the other one does not.
+func (*fault) still(w *watch, _, other *pod) bool { return !w.runs(other) }
+
+// summary are the times without a gateway, by fault.
+type summary struct {
+	mu    sync.Mutex
+	times map[string][]time.Duration
+}
+
+func (s *summary) add(name string, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.times == nil {
+		s.times = map[string][]time.Duration{}
+	}
+	s.times[name] = append(s.times[name], d)
+}
+
+func (s *summary) tell(t *testing.T) {
+	t.Helper()
+	var all []time.Duration
+	for _, name := range slices.Sorted(func(yield func(string) bool) {
+		for name := range s.times {
+			if !yield(name) {
+				return
+			}
+		}
+	}) {
+		d := s.times[name]
+		slices.Sort(d)
+		all = append(all, d...)
+		t.Logf("%-42s %4d takeovers, median %5.2f s, longest %5.2f s", name, len(d), d[len(d)/2].Seconds(), d[len(d)-1].Seconds())
+	}
+	if len(all) == 0 {
+		t.Error("nothing was tried")
+		return
+	}
+	slices.Sort(all)
+	late := len(all) - len(slices.DeleteFunc(slices.Clone(all), func(d time.Duration) bool { return d > mostTakeover }))
+	t.Logf("%-42s %4d takeovers, median %5.2f s, longest %5.2f s, %d above %v", "all", len(all), all[len(all)/2].Seconds(), all[len(all)-1].Seconds(), late, mostTakeover)
+	if all[len(all)/2] > mostTakeover {
+		t.Errorf("half of the takeovers took longer than %v", mostTakeover)
+	}
+}
+
+// commands returns the command lines of all living processes that have one.
+func commands() map[int]string {
+	out := map[int]string{}
+	entries, _ := os.ReadDir("/proc") // it is there
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if text, err := os.ReadFile("/proc/" + e.Name() + "/cmdline"); err == nil && len(text) > 0 {
+			out[pid] = string(text)
+		}
+	}
+	return out
+}
+
+// parentOf returns the parent of a process (proc_pid_stat(5)).
+func parentOf(pid int) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
+	_, rest, _ := strings.Cut(string(text), ") ")
+	if words := strings.Fields(rest); len(words) > 1 {
+		parent, _ := strconv.Atoi(words[1])
+		return parent
+	}
+	return 0
+}

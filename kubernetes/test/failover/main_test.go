@@ -1,0 +1,221 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/kubernetes/internal/cluster"
+)
+
+// podVar makes this program process 1 of a pod: it mounts a /proc and becomes hinit.
+const podVar = "HINIT_FAILOVER_POD"
+
+func TestMain(m *testing.M) {
+	if hinit := os.Getenv(podVar); hinit != "" {
+		fmt.Fprintln(os.Stderr, becomeInit(hinit))
+		os.Exit(1)
+	}
+	os.Exit(cluster.MainServer(m))
+}
+
+func becomeInit(hinit string) error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return err
+	}
+	if err := os.Unsetenv(podVar); err != nil {
+		return err
+	}
+	return unix.Exec(hinit, []string{hinit, "init", "gateway", "run"}, os.Environ())
+}
+
+// site is what all pairs share: the API server and the programs.
+type site struct {
+	*cluster.Cluster
+	dir         string // everybody may look into it
+	credentials string // as a pod has them
+	programs    string
+	ctx         context.Context //nolint:containedctx // of the test
+}
+
+const namespace = "default"
+
+// role has exactly the rights that the program needs.
+const role = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: agents}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: agents}
+rules:
+- {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: agents}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: agents}
+subjects: [{kind: ServiceAccount, name: agents}]
+`
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("namespaces need root")
+	}
+	c, left, err := cluster.StartServer(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c == nil {
+		t.Skip(left)
+	}
+	s := &site{Cluster: c, dir: t.TempDir(), programs: filepath.Join(repository(t), "dist/linux-"+runtime.GOARCH)}
+	s.credentials = filepath.Join(s.dir, "credentials")
+	for dir := s.dir; dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the agents have another user
+			t.Fatal(err)
+		}
+		if filepath.Dir(dir) == os.TempDir() {
+			break
+		}
+	}
+	for _, name := range []string{"hinit", "hinit-lease-kubernetes", "busybox"} {
+		if _, err := os.Stat(filepath.Join(s.programs, name)); err != nil {
+			t.Fatalf("%v; make build build-kubernetes %s", err, filepath.Join("dist/linux-"+runtime.GOARCH, "busybox"))
+		}
+	}
+	s.kubectl(t, role, "apply", "-f", "-")
+	token := s.kubectl(t, "", "create", "token", "agents", "--duration=24h")
+	ca, err := os.ReadFile(c.Authority())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(s.credentials, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"token": strings.TrimSpace(token), "ca.crt": string(ca), "namespace": namespace} {
+		if err := os.WriteFile(filepath.Join(s.credentials, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// kubectl runs kubectl and returns what it prints.
+func (s *site) kubectl(t *testing.T, input string, words ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := s.Kubectl(ctx, append([]string{"--namespace", namespace}, words...)...)
+	cmd.Stdin = strings.NewReader(input)
+	var errors strings.Builder
+	cmd.Stderr = &errors
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("kubectl %s: %v: %s", strings.Join(words, " "), err, errors.String())
+	}
+	return string(out)
+}
+
+func repository(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// pod is one hinit of a pair.
+type pod struct {
+	s      *site
+	pair   int
+	number int // 0 or 1
+	dir    string
+	gate   *gate
+	cmd    *exec.Cmd
+	log    *os.File
+}
+
+// mark is in the command line of the pod's gateway and in no other.
+func (p *pod) mark() string { return fmt.Sprintf("%d", 1000000+p.pair*10+p.number) }
+
+// agentUser runs the gateways.
+const agentUser = 10000
+
+// config runs a gateway that says so when another one of the pair runs.
+const config = `agent:
+  user: "10000:10000"
+  binary: %[1]s
+  gateway_default: [%[1]s, sh, -c, 'exec 9<>%[2]s/lock; %[1]s flock -n 9 || echo two %[3]s >>%[2]s/two; exec %[1]s sleep %[3]s']
+  ready: up
+  settle: 0s
+logs: {console: raw}
+services: {dashboard: {enabled: false}}
+`
+
+func newPod(t *testing.T, s *site, pair, number int, shared string) *pod {
+	t.Helper()
+	p := &pod{s: s, pair: pair, number: number, dir: filepath.Join(shared, fmt.Sprint("pod", number)), gate: newGate(t, s.Port())}
+	for _, dir := range []string{p.dir, p.dir + "/home", p.dir + "/run", p.dir + "/run/tmp"} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chown(p.dir+"/home", agentUser, agentUser); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(config, s.programs+"/busybox", shared, p.mark())
+	if err := os.WriteFile(p.dir+"/hinit.yaml", []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(p.dir + "/log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.log = log
+	t.Cleanup(func() { _ = log.Close() })
+	return p
+}
+
+// start starts the pod's container.
+func (p *pod) start(t *testing.T) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, port, _ := strings.Cut(p.gate.address, ":")
+	p.cmd = exec.Command(self)
+	p.cmd.Env = []string{
+		podVar + "=" + p.s.programs + "/hinit", "PATH=" + p.s.programs + ":/bin", "HERMES_HOME=" + p.dir + "/home", "HINIT_CONFIG=" + p.dir + "/hinit.yaml",
+		"HINIT_RUNTIME_DIR=" + p.dir + "/run", "HINIT_LEASE=kubernetes", fmt.Sprintf("HINIT_LEASE_NAME=pair-%d", p.pair),
+		fmt.Sprintf("HINIT_LEASE_IDENTITY=pod-%d", p.number), "HINIT_LEASE_DURATION=" + leaseTime.String(), "HINIT_LEASE_CREDENTIALS=" + p.s.credentials,
+		"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port, "HINIT_S6=0", "HINIT_STOP_TIMEOUT=2s", "HERMES_GATEWAY_BOOTSTRAP_STATE=running",
+	}
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = p.log, p.log, "/"
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setsid: true}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// end kills the pod's container and all that runs in it.
+func (p *pod) end() {
+	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Wait()
+}

@@ -1,0 +1,89 @@
+package failover
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// watch looks at the gateways of all pairs every 10 ms.
+type watch struct {
+	samples atomic.Int64
+	stop    chan struct{}
+	done    sync.WaitGroup
+
+	mu    sync.Mutex
+	alive map[string]bool // by mark
+	two   int             // samples in which both of a pair had one
+}
+
+func newWatch() *watch {
+	w := &watch{stop: make(chan struct{})}
+	w.done.Go(func() {
+		tick := time.NewTicker(sample)
+		defer tick.Stop()
+		for {
+			select {
+			case <-w.stop:
+				return
+			case <-tick.C:
+				w.look()
+			}
+		}
+	})
+	return w
+}
+
+func (w *watch) look() {
+	alive, pairs, two := map[string]bool{}, map[string]bool{}, 0
+	for _, command := range commands() {
+		words := strings.Split(strings.TrimSuffix(command, "\x00"), "\x00")
+		mark := words[len(words)-1]
+		if len(words) != 3 || words[1] != "sleep" || alive[mark] {
+			continue
+		}
+		alive[mark] = true
+		if pair := mark[:len(mark)-1]; pairs[pair] {
+			two++
+		} else {
+			pairs[pair] = true
+		}
+	}
+	w.samples.Add(1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.alive = alive
+	w.two += two
+}
+
+func (w *watch) runs(p *pod) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.alive[p.mark()]
+}
+
+// twos returns how many samples had two gateways of a pair.
+func (w *watch) twos() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.two
+}
+
+// await waits until a pod has a gateway that is not the one of not, and returns that pod and when it was seen.
+func (w *watch) await(two []*pod, not *pod) (*pod, time.Time, error) {
+	for end := time.Now().Add(patience); time.Now().Before(end); <-time.After(sample / 2) {
+		for _, p := range two {
+			if p != not && w.runs(p) {
+				return p, time.Now(), nil
+			}
+		}
+	}
+	return nil, time.Time{}, errors.New("it has taken longer than " + patience.String())
+}
+
+func (w *watch) end() {
+	close(w.stop)
+	w.done.Wait()
+}
