@@ -105,3 +105,14 @@ func (w *watch) end() (gap time.Duration, most int) {
 	}
 	return gap.Round(10 * time.Millisecond), most
 }
+
+// parentOf returns the parent of a process (proc_pid_stat(5)).
+func parentOf(pid int) int {
+	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // it may have ended
+	_, rest, _ := strings.Cut(string(text), ") ")
+	if words := strings.Fields(rest); len(words) > 1 {
+		parent, _ := strconv.Atoi(words[1])
+		return parent
+	}
+	return 0
+}

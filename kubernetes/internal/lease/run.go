@@ -91,13 +91,13 @@ type reporting struct {
 // Create implements [resourcelock.Interface].
 func (l *reporting) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	began := boottime()
-	return l.written(began, r, l.Interface.Create(ctx, r))
+	return l.written(ctx, began, r, l.Interface.Create(ctx, r))
 }
 
 // Update implements [resourcelock.Interface].
 func (l *reporting) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
 	began := boottime()
-	return l.written(began, r, l.Interface.Update(ctx, r))
+	return l.written(ctx, began, r, l.Interface.Update(ctx, r))
 }
 
 // Get implements [resourcelock.Interface].
@@ -106,7 +106,7 @@ func (l *reporting) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord
 	if apierrors.IsNotFound(err) {
 		return r, raw, err // it is created
 	}
-	l.tell(err)
+	l.tell(ctx, err)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {
 		l.waits(r.HolderIdentity)
 	}
@@ -114,9 +114,9 @@ func (l *reporting) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord
 }
 
 // written tells of a request that has written the Lease. began is the time before it.
-func (l *reporting) written(began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
+func (l *reporting) written(ctx context.Context, began time.Duration, r resourcelock.LeaderElectionRecord, err error) error {
 	if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) { // another pod was faster
-		l.tell(err)
+		l.tell(ctx, err)
 	}
 	if err != nil || r.HolderIdentity != l.settings.Identity {
 		return err
@@ -141,8 +141,11 @@ func (l *reporting) waits(who string) {
 	l.log("the Lease %s/%s is held by %s", l.settings.Namespace, l.settings.Name, who)
 }
 
-// tell tells people of a fault once, and of its end.
-func (l *reporting) tell(err error) {
+// tell tells people of a fault once, and of its end. A request that was given up is none.
+func (l *reporting) tell(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
 	text, next := "", ""
 	if err != nil {
 		text = err.Error()

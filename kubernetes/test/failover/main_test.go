@@ -25,7 +25,31 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, becomeInit(hinit))
 		os.Exit(1)
 	}
+	if len(os.Args) == 5 && os.Args[1] == gatewayWord {
+		fmt.Fprintln(os.Stderr, becomeGateway(os.Args[2], os.Args[3], os.Args[4]))
+		os.Exit(1)
+	}
 	os.Exit(cluster.MainServer(m))
+}
+
+// gatewayWord makes this program a gateway.
+const gatewayWord = "gateway-of-a-pair"
+
+// becomeGateway becomes a process with the mark of a pod. It says so first when another gateway of the pair runs: a gateway has a lock for as
+// long as it lives.
+func becomeGateway(shared, busybox, mark string) error {
+	fd, err := unix.Open(filepath.Join(shared, "lock"), unix.O_RDWR, 0) // without O_CLOEXEC
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f, err2 := os.OpenFile(filepath.Join(shared, "two"), os.O_WRONLY|os.O_APPEND, 0)
+		if err2 != nil {
+			return err2
+		}
+		fmt.Fprintln(f, mark, err)
+	}
+	return unix.Exec(busybox, []string{busybox, "sleep", mark}, os.Environ())
 }
 
 func becomeInit(hinit string) error {
@@ -47,6 +71,7 @@ type site struct {
 	dir         string // everybody may look into it
 	credentials string // as a pod has them
 	programs    string
+	gateway     string          // this program, where the agents' user may execute it
 	ctx         context.Context //nolint:containedctx // of the test
 }
 
@@ -97,6 +122,14 @@ func newSite(t *testing.T) *site {
 		if _, err := os.Stat(filepath.Join(s.programs, name)); err != nil {
 			t.Fatalf("%v; make build build-kubernetes %s", err, filepath.Join("dist/linux-"+runtime.GOARCH, "busybox"))
 		}
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.gateway = filepath.Join(s.dir, "gateway")
+	if err := os.WriteFile(s.gateway, self, 0o755); err != nil { //nolint:gosec // the agents execute it
+		t.Fatal(err)
 	}
 	s.kubectl(t, role, "apply", "-f", "-")
 	token := s.kubectl(t, "", "create", "token", "agents", "--duration=24h")
@@ -161,9 +194,9 @@ const agentUser = 10000
 const config = `agent:
   user: "10000:10000"
   binary: %[1]s
-  gateway_default: [%[1]s, sh, -c, 'exec 9<>%[2]s/lock; %[1]s flock -n 9 || echo two %[3]s >>%[2]s/two; exec %[1]s sleep %[3]s']
+  gateway_default: [%[4]s, ` + gatewayWord + `, %[2]s, %[1]s, "%[3]s"]
   ready: up
-  settle: 0s
+  settle: 10ms
 logs: {console: raw}
 services: {dashboard: {enabled: false}}
 `
@@ -179,7 +212,7 @@ func newPod(t *testing.T, s *site, pair, number int, shared string) *pod {
 	if err := os.Chown(p.dir+"/home", agentUser, agentUser); err != nil {
 		t.Fatal(err)
 	}
-	text := fmt.Sprintf(config, s.programs+"/busybox", shared, p.mark())
+	text := fmt.Sprintf(config, s.programs+"/busybox", shared, p.mark(), s.gateway)
 	if err := os.WriteFile(p.dir+"/hinit.yaml", []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

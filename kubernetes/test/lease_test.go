@@ -1,0 +1,88 @@
+package test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestAStandbyTakesOverByALease applies the components standby and lease: two restricted pods on two nodes, and a Lease that decides.
+func TestAStandbyTakesOverByALease(t *testing.T) {
+	b := withNode(t, inManifests)
+	b.second()
+	b.volumes(1, corev1.ReadWriteMany)
+	b.must("apply", "-k", b.kustomization("standby,lease"))
+	var serves, waits string
+	pair := func() string {
+		serves, waits = "", ""
+		for _, name := range []string{"agents-0", "agents-1"} {
+			p := b.pod(name)
+			switch {
+			case ready(p):
+				serves = name
+			case p.Status.Phase == corev1.PodRunning && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Started != nil && *p.Status.ContainerStatuses[0].Started:
+				waits = name
+			}
+		}
+		if serves == "" || waits == "" {
+			return "serves: " + serves + ", waits: " + waits
+		}
+		return ""
+	}
+	b.until("one serves and one waits", pair)
+	holder := func() string { return b.must("get", "lease", "agents", "-o", "jsonpath={.spec.holderIdentity}") }
+	if has := holder(); has != string(b.pod(serves).UID) {
+		t.Errorf("%s has the Lease, and %s serves", has, serves)
+	}
+	if r := b.inPod(waits, "hinit", "status"); r.code != 0 || !strings.Contains(r.out, "is held by another hinit, by its lease "+string(b.pod(serves).UID)) {
+		t.Error(r)
+	}
+	if r := b.try("auth", "can-i", "--list", "--as=system:serviceaccount:agents:agents"); strings.Contains(r.out, "secrets") || strings.Contains(r.out, "pods") || !strings.Contains(r.out, "leases.coordination.k8s.io") {
+		t.Error("the token of the pods may do this:", r)
+	}
+	for _, no := range [][]string{{"get", "leases/other"}, {"delete", "leases/agents"}, {"list", "leases"}, {"get", "secrets"}} {
+		if r := b.try("auth", "can-i", no[0], no[1], "--as=system:serviceaccount:agents:agents"); !strings.HasPrefix(r.out, "no") {
+			t.Error(r)
+		}
+	}
+	for _, end := range []struct {
+		what string
+		most time.Duration
+		do   func(name string)
+	}{
+		{"delete", 10 * time.Second, func(name string) { b.must("delete", "pod", name) }},
+		{"a program that is stopped", 17 * time.Second, func(name string) {
+			init := b.initOf(name)
+			for pid, command := range processes() {
+				if strings.HasPrefix(command, "hinit-lease-kubernetes") && parentOf(pid) == init {
+					if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) }) // its pod ends with the test
+				}
+			}
+		}},
+	} {
+		b.until("one serves and one waits", pair)
+		old, next := serves, waits
+		w := watchGateways("default")
+		end.do(old)
+		b.until(next+" serves after "+end.what, func() string {
+			if p := b.pod(next); !ready(p) {
+				return p.Status.String()
+			}
+			return ""
+		})
+		gap, many := w.end()
+		t.Logf("%s of the pod that serves: %v without a gateway", end.what, gap)
+		if gap > end.most || many > 1 {
+			t.Errorf("%s: %v without a gateway, and %d at once", end.what, gap, many)
+		}
+		if has := holder(); has != string(b.pod(next).UID) {
+			t.Errorf("%s has the Lease, and %s serves", has, next)
+		}
+	}
+}
