@@ -170,7 +170,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	}
 	t.st = st
 	st.Relay(t.req.Resizes)
-	written := st.Outputs(t.req.Stdout, t.req.Stderr)
+	written := st.Outputs(t.req.Stdout, t.req.Stderr, func(error) {})
 	err = t.follow(ctx, st)
 	if wrote := written(); err == nil && t.copies() { // whoever gave a command's writers knows
 		err = wrote

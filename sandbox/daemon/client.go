@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -88,7 +87,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 			}
 		}()
 	}
-	written := st.Outputs(&output{local.Out, cancel}, &output{local.Err, cancel})
+	written := st.Outputs(local.Out, local.Err, cancel)
 	st.Relay(local.Resizes)
 	<-st.Done()
 	_ = written() // what was wrong has ended the command
@@ -107,18 +106,4 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 		return 0, fmt.Errorf("%w (%w); it was not run again, because it may have done its work", ErrLost, err)
 	}
 	return end.Code, nil
-}
-
-// output is an output of the caller's. A failed write ends the command.
-type output struct {
-	to   io.Writer
-	fail func(error)
-}
-
-func (o *output) Write(data []byte) (int, error) {
-	n, err := o.to.Write(data)
-	if err != nil {
-		o.fail(err)
-	}
-	return n, err
 }

@@ -158,7 +158,7 @@ func (s *streams) closeOwn() {
 func (s *streams) copy(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
-			_, _ = ch.Input.WriteTo(s.stdin)
+			_ = ch.Input.Deliver(s.stdin, func(error) {})
 			if s.tty == nil {
 				_ = s.stdin.Close()
 				return

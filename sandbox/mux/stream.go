@@ -89,18 +89,12 @@ func (s *Stream) Relay(sizes <-chan TerminalSize) {
 	})
 }
 
-// Outputs writes both outputs as they come, until the channel ends. wait waits for that, and returns what was wrong with a writer. A writer
-// may be nil.
-func (s *Stream) Outputs(out, errs io.Writer) (wait func() error) {
+// Outputs writes both outputs as they come, until the channel ends. wait waits for that, and returns what was wrong with a writer, of which
+// failed is told at once. A writer may be nil.
+func (s *Stream) Outputs(out, errs io.Writer, failed func(error)) (wait func() error) {
 	ended := make(chan error, 2)
-	copying := func(from *Inbox, to io.Writer) {
-		guard.Go("writing an output", func() {
-			_, err := from.WriteTo(to)
-			ended <- err
-		})
-	}
-	copying(s.Output, out)
-	copying(s.Errors, errs)
+	guard.Go("writing an output", func() { ended <- s.Output.Deliver(out, failed) })
+	guard.Go("writing errors", func() { ended <- s.Errors.Deliver(errs, failed) })
 	return func() error { return errors.Join(<-ended, <-ended) }
 }
 
@@ -208,19 +202,18 @@ func (b *Inbox) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo writes what comes until the stream ends, and makes room for more as it does. After an error of w it goes on without
-// writing: the command is not to wait for a reader that is gone.
+// WriteTo writes what comes until the stream ends, and makes room for more as it does. nil drops it.
 func (b *Inbox) WriteTo(w io.Writer) (n int64, err error) {
-	for {
+	for err == nil {
 		b.mu.Lock()
 		b.wait()
 		data := b.data[b.at:]
 		b.data, b.at, b.spare = b.spare[:0], 0, nil
 		b.mu.Unlock()
 		if len(data) == 0 {
-			return n, err
+			break
 		}
-		if err == nil && w != nil {
+		if w != nil {
 			var wrote int
 			wrote, err = w.Write(data)
 			n += int64(wrote)
@@ -229,6 +222,16 @@ func (b *Inbox) WriteTo(w io.Writer) (n int64, err error) {
 		b.spare = data
 		b.took(len(data))
 	}
+	return n, err
+}
+
+// Deliver is WriteTo that drops the rest after an error, of which it tells before: nobody is to wait for a reader that is gone.
+func (b *Inbox) Deliver(w io.Writer, failed func(error)) (err error) {
+	if _, err = b.WriteTo(w); err != nil {
+		failed(err)
+		_, _ = b.WriteTo(nil)
+	}
+	return err
 }
 
 // Outlet is a stream as its sender has it, with how much more the other side takes.
