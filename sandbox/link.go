@@ -125,31 +125,31 @@ func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	if l := s.m.dialDirect(id, name, signTime); l != nil { // what answers runs, and the engine need not be asked
 		return l, nil
 	}
-	c, err := s.m.engine.Inspect(ctx, id)
-	if err != nil && !errors.Is(err, ErrGone) {
-		return nil, err
-	}
-	if errors.Is(err, ErrGone) {
-		c = Container{ID: id, State: Gone}
-	}
-	if c.State != Running && c.State != Paused && !s.adopted {
-		if c, err = s.revive(ctx, c); err != nil {
-			return nil, err
+	c, err := Container{State: Gone}, error(nil)
+	if id != "" {
+		if c, err = s.m.engine.Inspect(ctx, id); errors.Is(err, ErrGone) {
+			c, err = Container{ID: id, State: Gone}, nil
 		}
+	}
+	if err == nil && c.State != Running && c.State != Paused && !s.adopted {
+		if id != "" {
+			s.m.opts.warn(fmt.Sprintf("%s (%s): it is brought back", describeState(c), short(c.ID)))
+		}
+		if err = s.acquire(ctx); err == nil {
+			id, name = s.container()
+			if l := s.m.dialDirect(id, name, signTime); l != nil {
+				return l, nil
+			}
+			c, err = s.m.engine.Inspect(ctx, id)
+		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	if c.State == Paused || c.State != Running && s.adopted {
 		return nil, &StateError{c}
 	}
 	return s.m.connect(ctx, c)
-}
-
-// revive has a container run that doesn't.
-func (s *Sandbox) revive(ctx context.Context, c Container) (Container, error) {
-	s.m.opts.warn(fmt.Sprintf("%s (%s): it is brought back", describeState(c), short(c.ID)))
-	if err := s.acquire(ctx); err != nil {
-		return Container{}, err
-	}
-	return s.m.engine.Inspect(ctx, s.ID())
 }
 
 // dialDirect connects to the program inside by the socket on the volume, nil when there is no answer.

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"path/filepath"
 	"sync"
@@ -74,27 +75,19 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 		m.open[key] = s
 	}
 	m.mu.Unlock()
-	select {
-	case s.turn <- struct{}{}: // of several callers one finds or makes it
-		defer func() { <-s.turn }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	_, err := s.current()
+	if err == nil && s.ID() == "" {
+		_, err = s.ready(ctx)
 	}
-	var err error
-	if _, err = s.current(); err == nil && s.ID() == "" {
-		err = s.acquire(ctx)
-	}
-	if err == nil {
-		_, err = s.current() // it may have been closed meanwhile
+	if down := (*StateError)(nil); err == nil || s.ID() != "" && errors.As(err, &down) {
+		return s, nil // whoever runs a command is told of a pause
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err != nil {
+	if m.open[key] == s {
 		delete(m.open, key)
-		return nil, err
 	}
-	m.open[key] = s
-	return s, nil
+	return nil, err
 }
 
 func (m *Manager) handle(key Key, labels map[string]string) *Sandbox {
