@@ -34,7 +34,8 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 	}
 	defer unlock()
 	crash("locked")
-	c, found, err := s.probe(ctx)
+	none := func(Container) bool { return false }
+	c, found, err := s.m.Find(ctx, s.Labels(), none)
 	var plan Spec
 	if err == nil && !found {
 		plan, err = s.plan(ctx)
@@ -58,7 +59,7 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 		if !pause.For(ctx, 50*time.Millisecond) {
 			return context.Cause(ctx)
 		}
-		c, found, err = s.probe(ctx)
+		c, found, err = s.m.Find(ctx, s.Labels(), none)
 	}
 	if err != nil {
 		return err
@@ -81,22 +82,23 @@ func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
 	return spec, err
 }
 
-// probe looks for the container by its labels and makes it run: the running one, else the first. One that can't be made to run is
-// none, and is left to the sweep. An engine that doesn't answer is an error: it may have one, and a second is not to be made.
-func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
+// Find looks for a container by its labels, but for those that are to be skipped, and makes it run: the running one, else the first. One
+// that can't be made to run is none, and is left to the sweep. An engine that doesn't answer is an error: it may have one, and a second is
+// not to be made. The caller has the lock of the key.
+func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
-	list, err := s.m.engine.List(look, s.Labels())
+	list, err := m.engine.List(look, labels)
 	switch {
 	case look.Err() != nil && ctx.Err() == nil:
 		return Container{}, false, fmt.Errorf("%w: it is not responding (no list of containers within %v)", ErrNoEngine, probeTime)
 	case errors.Is(err, ErrNoEngine), ctx.Err() != nil:
 		return Container{}, false, err
 	case err != nil:
-		s.m.opts.warn("containers can't be listed, so a new one is made: " + err.Error())
+		m.opts.warn("containers can't be listed, so a new one is made: " + err.Error())
 		return Container{}, false, nil
 	}
-	list = slices.DeleteFunc(list, s.m.ofAnotherVolume)
+	list = slices.DeleteFunc(list, func(c Container) bool { return m.ofAnotherVolume(c) || skip(c) })
 	for _, state := range []State{Running, Paused, Exited, Created, Restarting} {
 		for _, c := range list {
 			switch {
@@ -105,10 +107,10 @@ func (s *Sandbox) probe(ctx context.Context) (Container, bool, error) {
 			case state == Paused: // whoever runs a command is told, and how it goes on
 				return c, true, nil
 			}
-			if err := s.m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
+			if err := m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
 				return Container{}, false, err
 			} else if err != nil {
-				s.m.opts.warn(fmt.Sprintf("the container %s can't be used again, so another is made: %v", short(c.ID), err))
+				m.opts.warn(fmt.Sprintf("the container %s can't be used again, so another is made: %v", short(c.ID), err))
 				continue
 			}
 			return c, true, nil

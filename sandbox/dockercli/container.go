@@ -33,13 +33,15 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 		defer unlock()
 	}
 	if looked {
-		id, err := p.since(ctx, key, seen)
-		if err == nil && id != "" {
-			fmt.Fprintln(from.Out, id)
-			return 0
-		}
-		if err != nil {
+		there, found, err := p.Find(ctx, key, func(there sandbox.Container) bool {
+			return slices.Contains(seen.Running, there.ID) || there.State != sandbox.Running && slices.Contains(seen.IDs, there.ID)
+		})
+		switch {
+		case err != nil:
 			return p.runFailed(c, err, from)
+		case found:
+			fmt.Fprintln(from.Out, there.ID)
+			return 0
 		}
 	}
 	if err := p.fetch(ctx, spec.Image, from); err != nil {
@@ -70,27 +72,6 @@ func agentLabels(labels map[string]string) map[string]string {
 		key[name] = value
 	}
 	return key
-}
-
-// since returns a container that runs now, or one that was made after a probe and is made to run, or "".
-func (p *Personality) since(ctx context.Context, labels map[string]string, seen probe) (string, error) {
-	found, err := p.Engine().List(ctx, labels)
-	if err != nil {
-		return "", err
-	}
-	for _, c := range found {
-		if c.State == sandbox.Running && !slices.Contains(seen.Running, c.ID) {
-			return c.ID, nil
-		}
-	}
-	found = slices.DeleteFunc(found, func(c sandbox.Container) bool { return slices.Contains(seen.IDs, c.ID) })
-	for _, c := range found {
-		err = p.Wake(ctx, c)
-		if err == nil {
-			return c.ID, nil
-		}
-	}
-	return "", nil // the agent's own rule: what can't be started is left alone
 }
 
 // fetch pulls an image that the engine does not have.
