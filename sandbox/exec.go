@@ -258,14 +258,12 @@ func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.Number(uint32(grace.Milliseconds()))) })
 	unread := make(chan error, 1) // what was wrong with the input of a copy, which is being ended
 	feed := func() {
-		guard.Go("reading an input", func() {
-			switch err := st.SendInput(t.req.Stdin); {
-			case err != nil && t.copies():
+		st.Feed(t.req.Stdin, func(err error) bool {
+			if t.copies() {
 				unread <- err
 				kill()
-			case err != nil:
-				_ = st.Send(mux.KindInputEnd, nil)
 			}
+			return !t.copies()
 		})
 	}
 	if t.copies() && t.req.Stdin != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -134,12 +135,9 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 			at(end)
 			continue
 		}
-		if err := k.engine.Remove(ctx, c.ID); err != nil {
-			k.say("cannot remove the sandbox %s of an agent that is dead: %v", c.Name, err)
+		if !k.remove(ctx, c, fmt.Sprintf("its agent is dead, and nobody used it for %v", k.opts.Lifetime)) {
 			at(time.Now().Add(lookAgain))
-			continue
 		}
-		k.say("removed the sandbox %s: its agent is dead, and nobody used it for %v", c.Name, k.opts.Lifetime)
 	}
 	if !k.opts.Orphans {
 		return next
@@ -156,6 +154,15 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 	return next
 }
 
+func (k *keeper) remove(ctx context.Context, c sandbox.Container, why string) (removed bool) {
+	if err := k.engine.Remove(ctx, c.ID); err != nil {
+		k.say("cannot remove the sandbox %s: %v", c.Name, err)
+		return false
+	}
+	k.say("removed the sandbox %s: %s", c.Name, why)
+	return true
+}
+
 // gateKept is how long a gate that no container has is kept for a service that is about to use it.
 const gateKept = 24 * time.Hour
 
@@ -170,11 +177,7 @@ func (k *keeper) removeOld(ctx context.Context) {
 		if policy.Root(c.Labels[policy.LabelRoot]) == k.gate.Root() {
 			continue
 		}
-		if err := k.engine.Remove(ctx, c.ID); err != nil {
-			k.say("cannot remove the sandbox %s: %v", c.Name, err)
-			continue
-		}
-		k.say("removed the sandbox %s: it was made when root inside was something else; what is on its mounts stays", c.Name)
+		k.remove(ctx, c, "it was made when root inside was something else; what is on its mounts stays")
 	}
 	private, _ := k.engine.Volumes(ctx, sandbox.VolumePrefix, map[string]string{sandbox.LabelVolume: k.volume()})
 	for _, v := range private {

@@ -81,11 +81,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}
 	if req.Stdin {
-		go func() {
-			if st.SendInput(local.In) != nil {
-				_ = st.Send(mux.KindInputEnd, nil) // what can't be read has ended
-			}
-		}()
+		st.Feed(local.In, func(error) bool { return true }) // what can't be read has ended
 	}
 	written := st.Outputs(local.Out, local.Err, cancel)
 	st.Relay(local.Resizes)

@@ -56,17 +56,15 @@ func (s *Stream) End() (End, error) { return s.end, s.err }
 // Send sends a frame of the channel. It blocks as [Writer.Write] does.
 func (s *Stream) Send(kind Kind, data []byte) error { return s.w.Write(kind, s.channel, data) }
 
-// SendInput copies r to the command's standard input until the channel ends, and ends it at the end of r. An error of r is
-// returned, and then the input has not ended.
-func (s *Stream) SendInput(r io.Reader) error {
-	_, err := io.Copy(s.Input, r)
-	switch {
-	case errors.Is(err, errNoReader):
-		return nil
-	case err != nil:
-		return err
-	}
-	return s.Send(KindInputEnd, nil)
+// Feed copies r to the standard input until the channel ends, and ends it at the end of r. failed is told what is wrong with r, and ends the
+// input if it returns true.
+func (s *Stream) Feed(r io.Reader, failed func(error) (end bool)) {
+	guard.Go("reading an input", func() {
+		_, err := io.Copy(s.Input, r)
+		if !errors.Is(err, errNoReader) && (err == nil || failed(err)) {
+			_ = s.Send(KindInputEnd, nil) // the reader of the connection says what is wrong
+		}
+	})
 }
 
 // Relay sends sizes of the terminal, until the channel of them is closed or the command's end is known. nil has none.
