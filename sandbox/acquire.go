@@ -204,12 +204,8 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	m.opts.warn(fmt.Sprintf("the container %s could not be made, and what there is of it is removed: %v", spec.Name, err))
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	left := cmp.Or(id, spec.Name)
-	if id == "" && (errors.Is(err, ErrRefused) || errors.Is(err, ErrNoImage)) {
-		left = "" // what has the name, if anything, is another one
-	}
-	if left != "" {
-		if err := m.engine.Remove(undo, left); err != nil {
+	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // else another container has the name, if any
+		if err := m.engine.Remove(undo, cmp.Or(id, spec.Name)); err != nil {
 			m.opts.warn(err.Error())
 		}
 	}

@@ -44,7 +44,6 @@ type LostError struct {
 	Began     bool      // it did begin; else it may have
 	Why       string    // what the connection said
 	Container Container // what the engine says of the container; its State is Gone when it is gone, "" when the engine didn't answer
-	Recovered bool      // the sandbox can be used again, maybe with another container
 }
 
 // Error implements error.

@@ -48,14 +48,14 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	}
 	begin := time.Now()
 	asksRoot := s.watchRoot(&req)
-	end, retried, err := s.do(ctx, req, func() mux.Open { return s.openFor(req, mux.OpRun) })
+	end, err := s.do(ctx, req, func() mux.Open { return s.openFor(req, mux.OpRun) })
 	end.Code, end.OOM = codeOf(end), end.OOM && end.Signal == int(unix.SIGKILL)
-	res := Result{End: end, Duration: time.Since(begin), Retried: retried}
+	res := Result{end, time.Since(begin)}
 	switch {
 	case errors.Is(err, ErrLost):
 		return res, err
 	case err != nil && ctx.Err() != nil: // it did not begin
-		return Result{End: mux.End{Code: CodeInterrupted, Interrupted: true}, Duration: res.Duration}, nil
+		return Result{mux.End{Code: CodeInterrupted, Interrupted: true}, res.Duration}, nil
 	case err != nil:
 		return Result{}, err
 	}
@@ -68,32 +68,32 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 }
 
 // do makes a request and returns how it ended. One that did nothing, or may be repeated, is made again once after a loss.
-func (s *Sandbox) do(ctx context.Context, req Request, open func() mux.Open) (end mux.End, retried bool, err error) {
+func (s *Sandbox) do(ctx context.Context, req Request, open func() mux.Open) (end mux.End, err error) {
 	exit, err := s.enter()
 	if err != nil {
-		return end, false, err
+		return end, err
 	}
 	defer exit()
-	for ; ; retried = true {
+	for try := 0; ; try++ {
 		l, err := s.ready(ctx)
 		if err != nil {
-			return end, retried, err
+			return end, err
 		}
 		t := &attempt{s: s, l: l, open: open(), req: req, start: time.Now()}
 		end, err := t.run(ctx)
 		switch {
 		case err == nil:
-			return end, retried, faultError(end)
-		case !retried && ctx.Err() == nil && (!t.sent() || req.Safe && !t.fed):
+			return end, faultError(end)
+		case try == 0 && ctx.Err() == nil && (!t.sent() || req.Safe && !t.fed):
 			s.drop(l)
 			if t.began() {
-				_ = s.endLeft(ctx, t, s.settled(ctx, l))
+				s.endLeft(ctx, t, s.settled(ctx, l))
 			}
 			s.m.opts.warn("a command is run again after: " + err.Error())
 		case !t.sent(), t.copies() && (l.alive() || t.open.Op != mux.OpStart):
-			return end, retried, err
+			return end, err
 		default:
-			return end, retried, s.lost(ctx, t, err)
+			return end, s.lost(ctx, t, err)
 		}
 	}
 }
@@ -339,8 +339,7 @@ func (t *attempt) watch(ctx context.Context, said *bool) error {
 // transfer makes a request that is no command.
 func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out io.Writer) (mux.End, error) {
 	req := Request{Stdin: in, Stdout: out, Timeout: -1, Grace: time.Millisecond}
-	end, _, err := s.do(ctx, req, func() mux.Open { return open })
-	return end, err
+	return s.do(ctx, req, func() mux.Open { return open })
 }
 
 // JobOutput copies the output of a background command from an offset on. With follow it goes on until the command ends. It

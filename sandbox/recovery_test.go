@@ -34,7 +34,7 @@ func TestRecovery(t *testing.T) {
 				fmt.Fprint(out, text)
 				return 1, nil
 			}, true)
-			if err != nil || res.Code != 1 || res.Retried || out != text {
+			if err != nil || res.Code != 1 || out != text {
 				t.Errorf("%+v, %v, %q", res, err, out)
 			}
 			f.count(t, "create", 1)
@@ -44,7 +44,7 @@ func TestRecovery(t *testing.T) {
 	for _, code := range []int{127, 1, 126, 137} {
 		t.Run(fmt.Sprint("ordinary failure ", code), func(t *testing.T) {
 			f, _, _, res, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return code, nil }, true)
-			if err != nil || res.Code != code || res.Retried {
+			if err != nil || res.Code != code {
 				t.Errorf("%+v, %v", res, err)
 			}
 			f.count(t, "create", 1)
@@ -60,7 +60,7 @@ func TestRecovery(t *testing.T) {
 	}
 	t.Run("recover and retry", func(t *testing.T) {
 		f, s, _, res, err := run(t, gone, true)
-		if err != nil || res.Code != 0 || !res.Retried || s.ID() != "new2" {
+		if err != nil || res.Code != 0 || s.ID() != "new2" {
 			t.Errorf("%+v, %v", res, err)
 		}
 		f.count(t, "create", 2)
@@ -69,7 +69,7 @@ func TestRecovery(t *testing.T) {
 	t.Run("lost unless it is safe", func(t *testing.T) {
 		f, s, _, _, err := run(t, gone, false)
 		var lost *LostError
-		if !errors.As(err, &lost) || !lost.Began || lost.Container.State != Gone || !lost.Recovered || !errors.Is(err, ErrLost) {
+		if !errors.As(err, &lost) || !lost.Began || lost.Container.State != Gone || !errors.Is(err, ErrLost) {
 			t.Fatalf("%v", err)
 		}
 		if !strings.Contains(err.Error(), "the container was removed") {

@@ -61,8 +61,7 @@ type Streams struct {
 // entered. A command that ran out of time, or whose context was cancelled, ended with its whole tree.
 type Result struct {
 	mux.End
-	Retried  bool // it was run again after a recovery
-	Duration time.Duration
+	Duration time.Duration // of all tries
 }
 
 // Job is a background command.

@@ -135,19 +135,19 @@ func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 	if errors.Is(why, errFrozen) {
 		return &LostError{Began: t.began(), Why: why.Error(), Container: s.m.state(ctx, t.l.id)}
 	}
-	e := &LostError{Began: t.began(), Why: why.Error(), Container: s.settled(ctx, t.l)}
-	e.Recovered = s.endLeft(ctx, t, e.Container) == nil
-	return e
+	now := s.settled(ctx, t.l)
+	s.endLeft(ctx, t, now)
+	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeft connects again, and ends the leftovers of a command whose program inside has died: no other process does.
-func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) error {
+// endLeft connects again, and ends the leftovers of a command whose program inside has died: no other process does. The next command tells
+// what keeps the sandbox from being used again.
+func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ready(ctx)
 	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // else its processes are gone, and their numbers are others'
 	if err == nil && same && t.began() && l.id == t.l.id {
 		_, _ = s.ask(ctx, l, mux.Open{Op: mux.OpBury, PID: t.st.PID()})
 	}
-	return err
 }
 
 // removeTime is how long a container that has ended is looked at again: it may just be being removed.

@@ -56,8 +56,8 @@ func (s *Stream) End() (End, error) { return s.end, s.err }
 // Send sends a frame of the channel. It blocks as [Writer.Write] does.
 func (s *Stream) Send(kind Kind, data []byte) error { return s.w.Write(kind, s.channel, data) }
 
-// Feed copies r to the standard input until the channel ends, and ends it at the end of r. failed is told what is wrong with r, and ends the
-// input if it returns true.
+// Feed copies r to the standard input until the channel ends, and ends it at the end of r. failed is told what is wrong with r. If it
+// returns true the input ends.
 func (s *Stream) Feed(r io.Reader, failed func(error) (end bool)) {
 	guard.Go("reading an input", func() {
 		_, err := io.Copy(s.Input, r)
@@ -223,7 +223,7 @@ func (b *Inbox) WriteTo(w io.Writer) (n int64, err error) {
 	return n, err
 }
 
-// Deliver is WriteTo that drops the rest after an error, of which it tells before: nobody is to wait for a reader that is gone.
+// Deliver is WriteTo that drops the rest after an error, of which it tells before: no command is to wait for a reader that is gone.
 func (b *Inbox) Deliver(w io.Writer, failed func(error)) (err error) {
 	if _, err = b.WriteTo(w); err != nil {
 		failed(err)
