@@ -103,8 +103,7 @@ func contextAddress(name string) (address, error) {
 	}
 	var meta struct {
 		Endpoints map[string]struct {
-			Host          string `json:"Host"`
-			SkipTLSVerify bool   `json:"SkipTLSVerify"`
+			Host string `json:"Host"`
 		} `json:"Endpoints"`
 	}
 	if err := json.Unmarshal(data, &meta); err != nil {

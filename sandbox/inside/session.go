@@ -25,13 +25,11 @@ type sessions struct {
 	s     *server
 	place func() (dir string, err error) // makes the directory of all sessions, once
 	n     atomic.Uint64
-
-	mu    sync.Mutex
-	locks map[string]*sync.Mutex
+	begin sync.Mutex // held while a session is begun
 }
 
 func newSessions(s *server) *sessions {
-	return &sessions{s: s, locks: make(map[string]*sync.Mutex), place: sync.OnceValues(func() (top string, err error) {
+	return &sessions{s: s, place: sync.OnceValues(func() (top string, err error) {
 		err = inFirst(places()[1:], func(dir string) error {
 			top = dir
 			return nil
@@ -42,16 +40,6 @@ func newSessions(s *server) *sessions {
 
 // snapshotTime is how long login scripts may take.
 const snapshotTime = 30 * time.Second
-
-// lock is held while a session is begun.
-func (ss *sessions) lock(name string) *sync.Mutex {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	if ss.locks[name] == nil {
-		ss.locks[name] = &sync.Mutex{}
-	}
-	return ss.locks[name]
-}
 
 // validName keeps a session's name from being a path.
 func validName(name string) bool {
@@ -146,10 +134,13 @@ func (ss *sessions) ready(ch *channel, shell string, bash bool) (string, error) 
 	}
 	dir := filepath.Join(top, "s-"+open.Session)
 	base := filepath.Join(dir, mux.BaseFile)
-	l := ss.lock(open.Session)
-	l.Lock()
-	defer l.Unlock()
-	if _, err := os.Lstat(base); err == nil {
+	begun := func() bool { _, err := os.Lstat(base); return err == nil }
+	if begun() {
+		return dir, nil
+	}
+	ss.begin.Lock()
+	defer ss.begin.Unlock()
+	if begun() {
 		return dir, nil
 	}
 	if err := mux.PrivateDir(dir); err != nil {
