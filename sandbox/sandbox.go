@@ -140,8 +140,8 @@ func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeft connects again, and ends the leftovers of a command whose program inside has died: no other process does. The next command tells
-// what keeps the sandbox from being used again.
+// endLeft connects again, and ends the leftovers of a command whose program inside has died: no other process does. The next
+// command meets the same error.
 func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ready(ctx)
 	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // else its processes are gone, and their numbers are others'
