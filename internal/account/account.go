@@ -181,10 +181,7 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 		return groups
 	}
 	gid, ok := parseID(f[2])
-	if !ok {
-		return groups
-	}
-	if slices.Contains(groups, gid) {
+	if !ok || slices.Contains(groups, gid) {
 		return groups
 	}
 	for member := range strings.SplitSeq(f[3], ",") {

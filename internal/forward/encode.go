@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -37,11 +38,14 @@ func attribute(key, value string) object {
 	return object{"key": key, "value": object{"stringValue": value}}
 }
 
+// container is the service of an event of the container.
+const container = "hinit"
+
 // otlp encodes a request to export logs (ExportLogsServiceRequest).
 func otlp(host string, records []Record) ([]byte, error) {
 	now := nanoseconds(time.Now())
 	var resources []object
-	order, of := grouped(records, func(r *Record) [2]string { return [2]string{orHinit(r.Service), r.Profile} })
+	order, of := grouped(records, func(r *Record) [2]string { return [2]string{cmp.Or(r.Service, container), r.Profile} })
 	for _, key := range order {
 		resource := []object{attribute("service.name", key[0]), attribute("service.namespace", "hinit"), attribute("host.name", host)}
 		if key[1] != "" {
@@ -90,15 +94,8 @@ func syslog(host string, r *Record) []byte {
 		severity = 5
 	}
 	return fmt.Appendf(nil, "<%d>1 %s %s %s - %s [hinit@32473 profile=\"%s\"] %s", 3*8+severity, r.Time.UTC().Format("2006-01-02T15:04:05.000000Z"),
-		word(host, 255), word(orHinit(r.Service), 48), word(r.Kind, 32), strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile),
+		word(host, 255), word(cmp.Or(r.Service, container), 48), word(r.Kind, 32), strings.NewReplacer(`\`, `\\`, `"`, `\"`, `]`, `\]`).Replace(r.Profile),
 		strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
-}
-
-func orHinit(service string) string {
-	if service == "" {
-		return "hinit" // an event of the container
-	}
-	return service
 }
 
 // word is a text as PRINTUSASCII without spaces.

@@ -216,14 +216,11 @@ func (im *importer) replicas(count int, make func(n int)) {
 // serviceName makes a name out of another one.
 func serviceName(name string) string {
 	valid := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '_', r == '-':
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
 			return r
-		case r >= 'A' && r <= 'Z':
-			return r - 'A' + 'a'
 		}
 		return '-'
-	}, name)
+	}, strings.ToLower(name))
 	valid = strings.Trim(valid, "-_")
 	switch {
 	case valid == "":

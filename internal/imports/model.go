@@ -91,12 +91,7 @@ type check struct {
 
 // wait adds a need, once for each service.
 func (s *service) wait(n need) {
-	for _, have := range s.needs {
-		if have.name == n.name {
-			return
-		}
-	}
-	if n.name != s.name {
+	if n.name != s.name && !slices.ContainsFunc(s.needs, func(have need) bool { return have.name == n.name }) {
 		s.needs = append(s.needs, n)
 	}
 }

@@ -125,12 +125,7 @@ func signalName(value string) (name string, err error) {
 }
 
 // disabled is the value of enabled for a service that is switched off.
-func disabled(off bool) string {
-	if off {
-		return "false"
-	}
-	return ""
-}
+func disabled(off bool) string { return map[bool]string{true: "false"}[off] }
 
 // exitCodes returns the exit codes of a list that mean success besides 0.
 func exitCodes(list []string) (others []string) {

@@ -34,14 +34,11 @@ func (im *importer) s6(path string) error {
 	if err != nil {
 		return err
 	}
-	var names []string
 	for _, e := range list {
-		if info, err := os.Stat(filepath.Join(path, e.Name())); err == nil && info.IsDir() && e.Name()[0] != '.' {
-			names = append(names, e.Name())
+		name, dir := e.Name(), filepath.Join(path, e.Name())
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() || name[0] == '.' {
+			continue
 		}
-	}
-	for _, name := range names {
-		dir := filepath.Join(path, name)
 		switch kind := d.word(dir, "type"); {
 		case kind == "oneshot":
 			d.oneshot(name, dir)

@@ -2,12 +2,15 @@ package imports
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+
+	sizes "github.com/docker/go-units"
 )
 
 // supervisordINI is the dialect of supervisord.conf.
@@ -278,13 +281,7 @@ func (im *importer) logFile(svc *service, at from, name, value string) {
 
 // byPriority lets programs wait for the programs of the next lower priority, as supervisord starts them.
 func (im *importer) byPriority(priorities map[*service]int) {
-	var levels []int
-	for _, p := range priorities {
-		if !slices.Contains(levels, p) {
-			levels = append(levels, p)
-		}
-	}
-	slices.Sort(levels)
+	levels := slices.Compact(slices.Sorted(maps.Values(priorities)))
 	for _, s := range im.services {
 		level := slices.Index(levels, priorities[s])
 		if level <= 0 {
@@ -351,15 +348,9 @@ func environmentOf(value string) (list []pair, err error) {
 
 // megabytes reads 50MB, 512KB, 1GB or a number of bytes, and rounds up.
 func megabytes(text string) (string, error) {
-	value, unit := strings.ToUpper(strings.TrimSpace(text)), 1
-	for suffix, size := range map[string]int{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30} {
-		if number, is := strings.CutSuffix(value, suffix); is {
-			value, unit = number, size
-		}
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(value))
-	if err != nil || n == 0 {
+	bytes, err := sizes.RAMInBytes(strings.TrimSpace(text))
+	if err != nil || bytes == 0 {
 		return "", fmt.Errorf("hinit rotates every log; the default size is taken (%s)", text)
 	}
-	return strconv.Itoa((n*unit + 1<<20 - 1) >> 20), nil
+	return strconv.FormatInt((bytes+1<<20-1)>>20, 10), nil
 }

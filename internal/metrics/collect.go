@@ -293,10 +293,7 @@ const mostLabel = 200
 
 // label makes a label's value of a text that somebody else chose.
 func label(text string) string {
-	if len(text) > mostLabel {
-		text = text[:mostLabel]
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+	return strings.ToValidUTF8(text[:min(len(text), mostLabel)], "\uFFFD")
 }
 
 func truth(is bool) float64 {

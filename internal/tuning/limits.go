@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,14 +76,8 @@ func descriptorLimit() uint64 {
 	return limit.Cur
 }
 
-// roundUp is the next power of two.
-func roundUp(n int) int {
-	p := 1024
-	for p < n {
-		p *= 2
-	}
-	return p
-}
+// roundUp is the next power of two, from 1024 on.
+func roundUp(n int) int { return max(1024, 1<<bits.Len(uint(n-1))) }
 
 // SpareDescriptors returns an error when only those descriptors are left that no service may have. New descriptors get the lowest free
 // number (open(2)), so one number tells how many there are, if no lower one was closed meanwhile.

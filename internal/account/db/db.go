@@ -60,22 +60,13 @@ const (
 // User returns the ids of the first user of that name.
 func (d *DB) User(name string) (uid, gid uint32, ok bool) {
 	i := d.passwd.find(name)
-	if i < 0 {
-		return 0, 0, false
-	}
 	uid, uidOK := d.passwd.id(i, fieldID)
 	gid, gidOK := d.passwd.id(i, fieldGID)
 	return uid, gid, uidOK && gidOK
 }
 
 // Group returns the gid of the first group of that name.
-func (d *DB) Group(name string) (gid uint32, ok bool) {
-	i := d.group.find(name)
-	if i < 0 {
-		return 0, false
-	}
-	return d.group.id(i, fieldID)
-}
+func (d *DB) Group(name string) (gid uint32, ok bool) { return d.group.id(d.group.find(name), fieldID) }
 
 // GroupName returns the name of the first group with that gid.
 func (d *DB) GroupName(gid uint32) (name string, ok bool) {
@@ -119,11 +110,10 @@ func (d *DB) SetGID(name string, gid uint32) error {
 		return fmt.Errorf("cannot change the gid of %q: %w", name, ErrNoEntry)
 	}
 	if g := d.group.find(name); g >= 0 {
-		if old, ok := d.group.id(g, fieldID); ok {
-			for u := range d.passwd.lines {
-				if primary, ok := d.passwd.id(u, fieldGID); ok && primary == old {
-					d.passwd.set(u, fieldGID, format(gid))
-				}
+		old, known := d.group.id(g, fieldID)
+		for u := range d.passwd.lines {
+			if primary, ok := d.passwd.id(u, fieldGID); ok && known && primary == old {
+				d.passwd.set(u, fieldGID, format(gid))
 			}
 		}
 		d.group.set(g, fieldID, format(gid))
@@ -223,8 +213,9 @@ func (t *table) findID(id uint32) int {
 	return -1
 }
 
+// id returns the number in a field of a line. There is none in a line that is none of the table's, and in line -1.
 func (t *table) id(i, field int) (uint32, bool) {
-	if t.lines[i].fields == nil {
+	if i < 0 || t.lines[i].fields == nil {
 		return 0, false
 	}
 	n, err := strconv.ParseUint(t.lines[i].fields[field], 10, 32)

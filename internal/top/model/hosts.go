@@ -2,6 +2,8 @@ package model
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"hinit/client"
@@ -42,16 +44,8 @@ func (m *Model) forget() {
 	for _, s := range m.services {
 		there[s.ID()] = true
 	}
-	for id := range m.usage {
-		if !there[id] {
-			delete(m.usage, id)
-		}
-	}
-	for id := range m.table.marks {
-		if !there[id] {
-			delete(m.table.marks, id)
-		}
-	}
+	maps.DeleteFunc(m.usage, func(id ID, _ *record) bool { return !there[id] })
+	maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !there[id] })
 }
 
 // Lost says that a host does not answer.
@@ -100,12 +94,7 @@ func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 
 // heard reports whether any host has answered.
 func (m *Model) heard() bool {
-	for i := range m.hosts {
-		if !m.hosts[i].heard.IsZero() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.heard.IsZero() })
 }
 
 // label is a service as the screen names it: with its host where there are several.

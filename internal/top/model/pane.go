@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,13 +115,7 @@ func (p *pane) shown() []LogLine {
 	if p.least == 0 {
 		return p.lines
 	}
-	var out []LogLine
-	for _, l := range p.lines {
-		if l.level >= p.least {
-			out = append(out, l)
-		}
-	}
-	return out
+	return slices.DeleteFunc(slices.Clone(p.lines), func(l LogLine) bool { return l.level < p.least })
 }
 
 // LogText returns the lines that the log pane shows, with their times, as they were written.
@@ -327,19 +322,15 @@ func (m *Model) detailLines() (out []frame.Line) {
 	if in.Missing != "" {
 		say(frame.Dim, "inside     ", show.Line(in.Missing))
 	}
-	for i, p := range in.Processes {
-		head := "           "
-		if i == 0 {
-			head = "processes  "
-		}
+	head := "processes  "
+	for _, p := range in.Processes {
 		say(frame.Plain, head, fmt.Sprintf("%s%d %s %s", strings.Repeat("  ", min(p.Depth, 12)), p.PID, size(p.Memory), show.Line(p.Command)))
+		head = "           "
 	}
-	for i, v := range in.Environment {
-		head := "           "
-		if i == 0 {
-			head = "environ    "
-		}
+	head = "environ    "
+	for _, v := range in.Environment {
 		say(frame.Plain, head, show.Line(v))
+		head = "           "
 	}
 	return out
 }

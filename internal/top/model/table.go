@@ -84,23 +84,14 @@ func (m *Model) current() (s Service, is bool) {
 
 // trouble says how much a service needs somebody.
 func (m *Model) trouble(s Service) grade {
-	verdict := show.Judge(s.Service).Grade
 	if _, _, silent := m.silent(s.Host); silent {
 		return unknown
 	}
-	switch {
-	case verdict == show.Trouble:
-		return inTrouble
-	case verdict == show.Ailing:
-		return ailing
-	case verdict == show.Coming:
-		return coming
-	case verdict == show.Off:
-		return off
-	case s.Drifted:
+	verdict := show.Judge(s.Service).Grade
+	if verdict == show.Well && s.Drifted {
 		return drifted
 	}
-	return well
+	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Coming: coming, show.Off: off, show.Well: well}[verdict]
 }
 
 // arrange makes the rows anew: what the filter lets through, sorted, in groups. The cursor stays with its service.
