@@ -198,13 +198,11 @@ func (t *Terminal) Run(args []string, verbs []Verb) int {
 	case "--version":
 		args = []string{"version"}
 	}
+	var names []string
 	for _, v := range verbs {
 		if v.Name == args[0] {
 			return v.Run(t, NewCall(v, args[1:]))
 		}
-	}
-	var names []string
-	for _, v := range verbs {
 		names = append(names, v.Name)
 	}
 	if near := config.Nearest(args[0], names); near != "" {

@@ -141,8 +141,7 @@ func drifted(ctx context.Context, cl *client.Client) (names []string, err error)
 }
 
 func allMeans(verb string) string {
-	switch verb {
-	case "restart":
+	if verb == "restart" {
 		return "everything that is wanted up"
 	}
 	return "every gateway, and every service that hinit.yaml enables or that is wanted up"

@@ -158,11 +158,8 @@ func grouped(list []row, by string) (out []group) {
 			key = list[i].view.Profile
 			title = cmp.Or(key, "no profile")
 		case "group":
-			if key = list[i].view.Group; key != "" {
-				title = "@" + key
-			} else {
-				title = "no group"
-			}
+			key = list[i].view.Group
+			title = map[bool]string{true: "no group", false: "@" + key}[key == ""]
 		}
 		if _, is := at[key]; !is {
 			at[key] = len(out)

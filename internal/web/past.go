@@ -37,11 +37,7 @@ func (p *past) add(u usage.Usage, passed time.Duration, over bool, stretch time.
 }
 
 func push(values []float32, v float32) []float32 {
-	if len(values) == points {
-		copy(values, values[1:])
-		values = values[:points-1]
-	}
-	return append(values, v)
+	return append(values[max(0, len(values)-points+1):], v)
 }
 
 // line draws values as the path of an SVG, [points]-1 wide and [heights] high, which is as high as the largest of them or least. The style sheet

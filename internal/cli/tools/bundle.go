@@ -62,10 +62,11 @@ type bundle struct {
 	hide  []string
 }
 
-// part is one file of a bundle.
+// part is one file of a bundle. Its content is what fill writes.
 type part struct {
 	name, about string
 	fill        func(w io.Writer) error
+	content     []byte
 }
 
 func (b *bundle) write(file string, lines int) int {
@@ -90,7 +91,7 @@ func (b *bundle) write(file string, lines int) int {
 		files[i].content = (&redact.Masker{}).Hide(files[i].content, set)
 		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.Line(files[i].name), len(files[i].content), files[i].about)
 	}
-	files = slices.Insert(files, 0, bundled{name: "CONTENTS.txt", content: []byte(list.String())})
+	files = slices.Insert(files, 0, part{name: "CONTENTS.txt", content: []byte(list.String())})
 	if err := writeArchive(out, "hinit-bundle", files, time.Now()); err != nil {
 		return b.Failed(doing, err)
 	}
@@ -114,15 +115,15 @@ func (b *bundle) parts() []part {
 		b.command("config-check.txt", "what is wrong with the file as it is here", "config", "check"),
 		b.command("profiles.txt", "the profiles on the volume", "profile", "list"),
 		b.command("tree.txt", "the processes of each service", "tree"),
-		{"gateway-states.txt", "what the gateways' state files say", b.states},
-		{"environment.txt", "variables of this command and of process 1", func(w io.Writer) error { return environmentFacts(w, b.hide) }},
-		{"kernel.txt", "kernel, limits, mounts and cgroup", kernelFacts},
+		{name: "gateway-states.txt", about: "what the gateways' state files say", fill: b.states},
+		{name: "environment.txt", about: "variables of this command and of process 1", fill: func(w io.Writer) error { return environmentFacts(w, b.hide) }},
+		{name: "kernel.txt", about: "kernel, limits, mounts and cgroup", fill: kernelFacts},
 	}
 }
 
 // command is a part that a verb prints.
 func (b *bundle) command(name, about string, args ...string) part {
-	return part{name, about, func(w io.Writer) error {
+	return part{name: name, about: about, fill: func(w io.Writer) error {
 		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
 		for _, v := range b.table {
 			if v.Name == args[0] {
@@ -139,7 +140,7 @@ func (b *bundle) command(name, about string, args ...string) part {
 func (b *bundle) logs(lines int) (parts []part) {
 	names, err := within(b.end, func() ([]string, error) { return allLogs(b.Terminal) })
 	if err != nil {
-		return []part{{"logs.txt", "why there are none", func(io.Writer) error { return err }}}
+		return []part{{name: "logs.txt", about: "why there are none", fill: func(io.Writer) error { return err }}}
 	}
 	slices.Sort(names)
 	for _, name := range names {
@@ -168,14 +169,8 @@ func within[T any](end time.Time, fn func() (T, error)) (T, error) {
 	}
 }
 
-// bundled is a file of a bundle with its content.
-type bundled struct {
-	name, about string
-	content     []byte
-}
-
 // collect fills all parts, some at a time. A part that is late stays incomplete.
-func (b *bundle) collect(parts []part) []bundled {
+func (b *bundle) collect(parts []part) []part {
 	texts := make([]*capture, len(parts))
 	limit := make(chan struct{}, bundleParts)
 	var all sync.WaitGroup
@@ -191,11 +186,10 @@ func (b *bundle) collect(parts []part) []bundled {
 		})
 	}
 	_, _ = within(b.end, func() (struct{}, error) { all.Wait(); return struct{}{}, nil })
-	files := make([]bundled, len(parts))
-	for i, p := range parts {
-		files[i] = bundled{p.name, p.about, texts[i].finish("(hinit bundle did not wait longer for this)\n")}
+	for i := range parts {
+		parts[i].content = texts[i].finish("(hinit bundle did not wait longer for this)\n")
 	}
-	return files
+	return parts
 }
 
 // capture takes what is written, until it is finished or large.
@@ -370,7 +364,7 @@ func environmentFacts(w io.Writer, hide []string) error {
 }
 
 // writeArchive writes a tar.gz of files in one directory.
-func writeArchive(w io.Writer, dir string, files []bundled, at time.Time) error {
+func writeArchive(w io.Writer, dir string, files []part, at time.Time) error {
 	z := gzip.NewWriter(w)
 	archive := tar.NewWriter(z)
 	for _, f := range files {

@@ -85,13 +85,13 @@ func TestAPartThatHangsDoesNotHoldTheBundle(t *testing.T) {
 	release := make(chan struct{})
 	b := &bundle{end: time.Now().Add(50 * time.Millisecond)}
 	files := b.collect([]part{
-		{"quick", "", func(w io.Writer) error { _, err := io.WriteString(w, "here\n"); return err }},
-		{"hangs", "", func(w io.Writer) error {
+		{name: "quick", fill: func(w io.Writer) error { _, err := io.WriteString(w, "here\n"); return err }},
+		{name: "hangs", fill: func(w io.Writer) error {
 			_, _ = io.WriteString(w, "begun\n")
 			<-release
 			return nil
 		}},
-		{"fails", "", func(io.Writer) error { return errors.New("no such luck") }},
+		{name: "fails", fill: func(io.Writer) error { return errors.New("no such luck") }},
 	})
 	close(release)
 	for i, want := range []string{"here\n", "begun\n(hinit bundle did not wait longer for this)\n", "no such luck\n"} {
@@ -102,9 +102,9 @@ func TestAPartThatHangsDoesNotHoldTheBundle(t *testing.T) {
 }
 
 func TestArchiveOfFilesOfAnySize(t *testing.T) {
-	var files []bundled
+	var files []part
 	for _, n := range []int{0, 1, 511, 512, 513, 100_000} {
-		files = append(files, bundled{name: "f" + strings.Repeat("x", n%7), content: bytes.Repeat([]byte("a"), n)})
+		files = append(files, part{name: "f" + strings.Repeat("x", n%7), content: bytes.Repeat([]byte("a"), n)})
 	}
 	var out bytes.Buffer
 	if err := writeArchive(&out, "d", files, time.Unix(1e9, 0)); err != nil {

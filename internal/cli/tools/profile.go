@@ -152,11 +152,11 @@ func (m *manager) create(name string) int {
 	if m.json {
 		return m.list(name)
 	}
+	next := "start its gateway with: hinit start " + name
 	if m.cl == nil {
-		fmt.Fprintf(m.Out, "created profile %s in %s; no init is reachable, its gateway is registered at the next start of the container\n", name, p.Home)
-		return cmdline.Done
+		next = "no init is reachable, its gateway is registered at the next start of the container"
 	}
-	fmt.Fprintf(m.Out, "created profile %s in %s; start its gateway with: hinit start %s\n", name, p.Home, name)
+	fmt.Fprintf(m.Out, "created profile %s in %s; %s\n", name, p.Home, next)
 	return cmdline.Done
 }
 
