@@ -183,12 +183,9 @@ func (p *pass) spawnFailed(task Task, from Status, why error) error {
 
 // enforceMaxRuntime ends workers that have used up the time of their attempt.
 func (p *pass) enforceMaxRuntime() error {
-	var over []*watched
-	for _, w := range p.watched {
-		if !w.settled && w.local && w.sight != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds {
-			over = append(over, w)
-		}
-	}
+	over, _ := partition(p.watched, func(w *watched) bool {
+		return !w.settled && w.local && w.sight != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
+	})
 	return p.end(over, "max_runtime_worker_alive", func(w *watched, end Termination) error {
 		elapsed, limit := p.now-w.since, *w.MaxRuntimeSeconds
 		text := fmt.Sprintf("elapsed %s is over the maximum runtime of %s", time.Duration(elapsed)*time.Second, time.Duration(limit)*time.Second)

@@ -269,13 +269,10 @@ func (p *pass) detectStale() error {
 	if limit <= 0 {
 		return nil
 	}
-	var stale []*watched
-	for _, w := range p.watched {
+	stale, _ := partition(p.watched, func(w *watched) bool {
 		silent := w.LastHeartbeatAt == 0 || p.now-w.LastHeartbeatAt >= heartbeatStaleAfter
-		if !w.settled && w.sight != Ended && w.sight != NeverStarted && silent && p.now-w.since > limit {
-			stale = append(stale, w)
-		}
-	}
+		return !w.settled && w.sight != Ended && w.sight != NeverStarted && silent && p.now-w.since > limit
+	})
 	return p.end(stale, "heartbeat_stale_worker_alive", func(w *watched, end Termination) error {
 		var age any
 		if w.LastHeartbeatAt != 0 {

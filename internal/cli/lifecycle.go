@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -62,10 +63,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	begin := time.Now()
-	patience := *timeout
-	if patience == 0 {
-		patience = BootPatience
-	}
+	patience := cmp.Or(*timeout, BootPatience)
 	cl, err := t.DialSoon(ctx, patience)
 	if err != nil {
 		return t.Failed(c.Doing(), err)

@@ -232,11 +232,6 @@ func serviceName(name string) string {
 }
 
 // find returns the services that another supervisor calls so.
-func (im *importer) find(name string) (found []*service) {
-	for _, s := range im.services {
-		if s.was == name || s.group == name && name != "" {
-			found = append(found, s)
-		}
-	}
-	return found
+func (im *importer) find(name string) []*service {
+	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.was != name && (s.group != name || name == "") })
 }

@@ -33,11 +33,7 @@ func NewHTTPServer(s *Server) *http.Server {
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, "unix:")
 	if !isSocket {
-		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-		if err != nil {
-			return nil, err
-		}
-		return &bounded{Listener: l, conns: newPlaces(mostConns)}, nil
+		return listen(ctx, "tcp", address)
 	}
 	if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close()
@@ -48,8 +44,12 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 		}
 	}
 	old := syscall.Umask(0o177) // no user may connect before a chmod
-	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
-	syscall.Umask(old)
+	defer syscall.Umask(old)
+	return listen(ctx, "unix", path)
+}
+
+func listen(ctx context.Context, network, address string) (net.Listener, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"html/template"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,11 +67,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 	history := s.hub.history()
 	page.Past = span(r, time.Now())
 	page.Past.Bars, _ = timeline([]client.Service{*v}, history, page.Past.From, page.Past.To)
-	for _, e := range history {
-		if e.Service == v.Name {
-			page.Events = append(page.Events, e)
-		}
-	}
+	page.Events = slices.DeleteFunc(history, func(e client.Event) bool { return e.Service != v.Name })
 	page.Events = page.Events[max(0, len(page.Events)-serviceEvents):]
 	page.Log = s.readLog(r, st.Init, v)
 	s.show(w, r, http.StatusOK, "service", v.Name, page)

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -199,12 +200,8 @@ func eventLine(e client.Event) string {
 	if e.Lost > 0 {
 		return fmt.Sprintf("(%d older events are lost)", e.Lost)
 	}
-	name := e.Service
-	if name == "" {
-		name = "container"
-	}
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "%s  %s: ", e.At.Local().Format("2006-01-02 15:04:05.000"), name)
+	fmt.Fprintf(b, "%s  %s: ", e.At.Local().Format("2006-01-02 15:04:05.000"), cmp.Or(e.Service, "container"))
 	switch {
 	case e.Exit != nil && strings.HasSuffix(e.Reason, supervisor.ReasonTaken):
 		fmt.Fprintf(b, "no crash: it %s (%s)", e.Reason, e.Exit.Cause)

@@ -151,10 +151,8 @@ func (f Frame) line(i int) *Line { return &f.Lines[i] }
 
 // Width is how many columns a text takes.
 func Width(text string) int {
-	for i := range len(text) {
-		if text[i] >= utf8.RuneSelf {
-			return ansi.StringWidth(text)
-		}
+	if strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) {
+		return ansi.StringWidth(text)
 	}
 	return len(text)
 }

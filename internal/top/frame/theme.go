@@ -1,6 +1,9 @@
 package frame
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Theme says how roles look. Its colours are the sixteen of the terminal, which its user has chosen for his background.
 type Theme struct {
@@ -18,12 +21,8 @@ var Themes = []Theme{
 
 // ThemeOf returns the theme of a name, and the index of it.
 func ThemeOf(name string) (index int, known bool) {
-	for i, t := range Themes {
-		if t.Name == name {
-			return i, true
-		}
-	}
-	return 0, false
+	index = slices.IndexFunc(Themes, func(t Theme) bool { return t.Name == name })
+	return max(index, 0), index >= 0
 }
 
 // ANSI returns the frame as a terminal takes it: SGR sequences and no others, each line ended with its colours, no line end after

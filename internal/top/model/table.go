@@ -97,13 +97,8 @@ func (m *Model) trouble(s Service) grade {
 // arrange makes the rows anew: what the filter lets through, sorted, in groups. The cursor stays with its service.
 func (m *Model) arrange() {
 	t := &m.table
-	var services []Service
 	words := strings.Fields(strings.ToLower(t.filter))
-	for _, s := range m.services {
-		if m.passes(s, words) {
-			services = append(services, s)
-		}
-	}
+	services := slices.DeleteFunc(slices.Clone(m.services), func(s Service) bool { return !m.passes(s, words) })
 	slices.SortStableFunc(services, func(a, b Service) int {
 		n := m.compare(a, b)
 		if t.reversed {
