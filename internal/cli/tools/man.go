@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"embed"
 	"fmt"
 	"io"
 	"os"
@@ -79,70 +80,55 @@ func roff(text string) string {
 	return text
 }
 
-func manHead(w io.Writer, page string) {
-	fmt.Fprintf(w, ".\\\" Generated from the verb table by hinit man.\n.TH %s 1 \"\" \"hinit %s\" \"hinit\"\n", strings.ToUpper(roff(page)), roff(version.Get().Version))
+//go:embed hinit.1 verb.1
+var manPages embed.FS
+
+// manPage writes a page with what stands in the places of its marks.
+func manPage(w io.Writer, file string, marks ...string) {
+	page, _ := manPages.ReadFile(file) // it is in the program
+	marks = append(marks, "@VERSION@", roff(version.Get().Version))
+	_, _ = strings.NewReplacer(marks...).WriteString(w, string(page)) // into memory, or to a reader who has left
 }
 
 // manual is hinit(1).
 func manual(w io.Writer, all []cli.Verb) {
-	manHead(w, "hinit")
-	fmt.Fprint(w, ".SH NAME\nhinit \\- PID 1 and supervisor for containers that host many agent profiles\n")
-	fmt.Fprint(w, ".SH SYNOPSIS\n.B hinit\n.I COMMAND\n[\\fIARGUMENT\\fR...]\n")
-	fmt.Fprint(w, ".SH DESCRIPTION\nCalled as init or tini, hinit is the init: it reaps every orphan, supervises services and runs the container's CMD.\n"+
-		"Its other commands ask the running one over its control socket, as root or as the agent's user.\n"+
-		".PP\nNAME is a profile (coder), a service (dashboard) or a slot (gateway\\-coder).\n.SH COMMANDS\n")
-	for _, v := range all {
-		fmt.Fprintf(w, ".TP\n\\fBhinit %s\\fR\n%s\n", roff(v.Name), roff(v.Summary))
-	}
-	manCodes(w)
-	fmt.Fprint(w, ".SH FILES\n.TP\n.I /etc/hinit/hinit.yaml\nthe configuration, or the file that HINIT_CONFIG names\n"+
-		".TP\n.I /run/hinit/control.sock\nthe control socket; HINIT_RUNTIME_DIR moves it\n.SH SEE ALSO\n")
+	var commands strings.Builder
+	others := make([]string, len(all))
 	for i, v := range all {
-		comma := ","
-		if i == len(all)-1 {
-			comma = ""
-		}
-		fmt.Fprintf(w, ".BR hinit\\-%s (1)%s\n", roff(v.Name), comma)
+		fmt.Fprintf(&commands, ".TP\n\\fBhinit %s\\fR\n%s\n", roff(v.Name), roff(v.Summary))
+		others[i] = fmt.Sprintf(".BR hinit\\-%s (1)", roff(v.Name))
 	}
+	manPage(w, "hinit.1", "@COMMANDS@\n", commands.String(), "@OTHERS@", strings.Join(others, ",\n"))
 }
 
 // manualOf is the page of one verb.
 func manualOf(w io.Writer, d described) {
-	manHead(w, "hinit-"+d.Name)
-	fmt.Fprintf(w, ".SH NAME\nhinit\\-%s \\- %s\n.SH SYNOPSIS\n.B hinit %s\n%s\n", roff(d.Name), roff(d.Summary), roff(d.Name), roff(d.Args))
+	var body strings.Builder
 	switch {
 	case d.Outside:
-		fmt.Fprintf(w, ".SH DESCRIPTION\nA program beside hinit has this command. Its options: hinit %s \\-\\-help\n", roff(d.Name))
+		fmt.Fprintf(&body, ".SH DESCRIPTION\nA program beside hinit has this command. Its options: hinit %s \\-\\-help\n", roff(d.Name))
 	case d.Help != "":
-		fmt.Fprint(w, ".SH DESCRIPTION\n")
+		fmt.Fprint(&body, ".SH DESCRIPTION\n")
 		for line := range strings.SplitSeq(d.Help, "\n") {
 			if line == "" {
-				fmt.Fprintln(w, ".PP")
+				fmt.Fprintln(&body, ".PP")
 				continue
 			}
-			fmt.Fprintln(w, roff(line))
+			fmt.Fprintln(&body, roff(line))
 			if strings.Contains(line, "  ") || strings.HasSuffix(line, ".") { // a row of a table, or the end of a thought
-				fmt.Fprintln(w, ".br")
+				fmt.Fprintln(&body, ".br")
 			}
 		}
 	}
 	if len(d.flags) > 0 {
-		fmt.Fprint(w, ".SH OPTIONS\n")
+		fmt.Fprint(&body, ".SH OPTIONS\n")
 	}
 	for _, f := range d.flags {
 		value := ""
 		if f.value != "" {
 			value = ` \fI` + roff(f.value) + `\fR`
 		}
-		fmt.Fprintf(w, ".TP\n\\fB%s\\fR%s\n%s\n", roff(f.name), value, roff(f.usage))
+		fmt.Fprintf(&body, ".TP\n\\fB%s\\fR%s\n%s\n", roff(f.name), value, roff(f.usage))
 	}
-	manCodes(w)
-	fmt.Fprint(w, ".SH SEE ALSO\n.BR hinit (1)\n")
-}
-
-func manCodes(w io.Writer) {
-	fmt.Fprint(w, ".SH EXIT STATUS\n")
-	for code, what := range []string{"done", "failed", "wrong usage", "a named service is not up", "hinit is not reachable", "not allowed", "no such profile or service"} {
-		fmt.Fprintf(w, ".TP\n.B %d\n%s\n", code, what)
-	}
+	manPage(w, "verb.1", "@TITLE@", strings.ToUpper(roff(d.Name)), "@NAME@", roff(d.Name), "@SUMMARY@", roff(d.Summary), "@ARGS@", roff(d.Args), "@BODY@\n", body.String())
 }
