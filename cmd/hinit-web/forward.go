@@ -13,15 +13,13 @@ import (
 	"hinit/internal/metrics"
 )
 
-func forwardVerb() verb {
-	return verb{cmdline.Verb{
-		Program: "hinit", Name: "forward", Args: "--to URL [--state FILE]", Summary: "send logs and events to where they are collected",
-		Help: `URL is one of otlp+http://HOST:4318, loki+http://HOST:3100, syslog+udp://HOST:514 (or tcp, tls), syslog+unix:///dev/log and
+var forwardVerb = verb{cmdline.Verb{
+	Program: "hinit", Name: "forward", Args: "--to URL [--state FILE]", Summary: "send logs and events to where they are collected",
+	Help: `URL is one of otlp+http://HOST:4318, loki+http://HOST:3100, syslog+udp://HOST:514 (or tcp, tls), syslog+unix:///dev/log and
 file:///PATH (JSON lines; 6 files of 100 MB); https takes the place of http. Lines come at least once, across rotations, restarts and a receiver
 that is down; the rotated files are the buffer. Secrets of known shapes are hidden. HINIT_FORWARD=1 makes a service of it.
 The header Authorization of HTTP requests is what HINIT_FORWARD_AUTHORIZATION says.`,
-	}, runForward}
-}
+}, runForward}
 
 func runForward(ctx context.Context, c *cmdline.Call) int {
 	const doing = "send the logs"

@@ -21,7 +21,7 @@ type verb struct {
 	run func(context.Context, *cmdline.Call) int
 }
 
-func verbs() []verb { return []verb{serveVerb(), metricsVerb(), forwardVerb()} }
+func verbs() []verb { return []verb{serveVerb, metricsVerb, forwardVerb} }
 
 func main() {
 	ctx, stop := cmdline.Interruptible()

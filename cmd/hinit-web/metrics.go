@@ -7,14 +7,12 @@ import (
 	"hinit/internal/metrics"
 )
 
-func metricsVerb() verb {
-	return verb{cmdline.Verb{
-		Program: "hinit", Name: "metrics", Args: "[--max-services N]",
-		Summary: "print metrics of hinit and its services once, as text for Prometheus",
-		Help: `For a textfile collector: hinit metrics >x.prom.tmp && mv x.prom.tmp x.prom. hinit web serves the same at /metrics.
+var metricsVerb = verb{cmdline.Verb{
+	Program: "hinit", Name: "metrics", Args: "[--max-services N]",
+	Summary: "print metrics of hinit and its services once, as text for Prometheus",
+	Help: `For a textfile collector: hinit metrics >x.prom.tmp && mv x.prom.tmp x.prom. hinit web serves the same at /metrics.
 When hinit does not answer it prints hinit_up 0 and ends with 4.`,
-	}, printMetrics}
-}
+}, printMetrics}
 
 func printMetrics(ctx context.Context, c *cmdline.Call) int {
 	most := c.Flags.Int("max-services", metrics.MostServices, "metrics for at most `N` services")

@@ -24,14 +24,12 @@ const usualAddress = "127.0.0.1:9120"
 // shortToken is how many bytes a token has at least: it can be guessed from afar.
 const shortToken = 16
 
-func serveVerb() verb {
-	return verb{cmdline.Verb{
-		Program: "hinit", Name: "web", Args: "[--listen ADDRESS] [--token-file FILE]", Summary: "serve the status page and metrics",
-		Help: `The page is for reading, at http://` + usualAddress + `/. With a token (HINIT_WEB_TOKEN, or a file) everything needs it, and services can be
+var serveVerb = verb{cmdline.Verb{
+	Program: "hinit", Name: "web", Args: "[--listen ADDRESS] [--token-file FILE]", Summary: "serve the status page and metrics",
+	Help: `The page is for reading, at http://` + usualAddress + `/. With a token (HINIT_WEB_TOKEN, or a file) everything needs it, and services can be
 started and stopped; with --listen unix:PATH whoever can open the socket controls. An address that other machines reach is refused without a
 token, unless --without-token says that everybody may read. HINIT_WEB=1 makes a service of it; then the variables below count.`,
-	}, serve}
-}
+}, serve}
 
 func serve(ctx context.Context, c *cmdline.Call) int {
 	const doing = "serve the page"

@@ -109,7 +109,7 @@ func (v Verb) Is(other Verb) bool { return v.Name == other.Name }
 // Verbs is the command line, in the order in which help shows it.
 func Verbs(be Init) []Verb {
 	return []Verb{
-		initVerb(be), runVerb(be), statusVerb(),
+		initVerb(be), runVerb(be), statusVerb,
 		tool("explain", "tell why a service is in its state, what happens next, and what to type"),
 		tool("tree", "show the processes of each service, those that left it behind too"),
 		lifecycleVerb("start", "want it up, and wait until it is"),
@@ -127,7 +127,7 @@ func Verbs(be Init) []Verb {
 		tool("config", "print the effective configuration and where each value came from"),
 		tool("doctor", "check what commonly goes wrong, and say what to do about it"),
 		tool("isolate", "give the homes of profiles to users of their own, or back: a plan, or at once"),
-		healthcheckVerb(), versionVerb(),
+		healthcheckVerb, versionVerb,
 		tool("seed", "for the build of an image: keep what the first boot has made of the empty data directory"),
 		tool("demo", "show it: three profiles of an agent under an init in a PID namespace"),
 		tool("bundle", "collect everything that a bug report needs in one tar.gz, without secrets"),

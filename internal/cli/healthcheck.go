@@ -14,38 +14,36 @@ import (
 // ShortWait bounds the verbs that ask one quick question.
 const ShortWait = 5 * time.Second
 
-func healthcheckVerb() Verb {
-	return Verb{
-		Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
-		Help: "A gateway in trouble is named, and is no reason to restart the container. Until the boot is over it\n" +
-			"fails: give Docker a --health-start-period as long as the boot's hooks may take.",
-		Run: func(t *Terminal, c *Call) int {
-			startup := c.Flags.Bool(client.ProbeStartup, false, "ask whether the boot is over: a pod's startupProbe")
-			ready := c.Flags.Bool(client.ProbeReady, false, "ask whether what is wanted is served: a pod's readinessProbe")
-			live := c.Flags.Bool(client.ProbeLive, false, "ask whether the supervisor answers: a pod's livenessProbe")
-			if _, code, ok := c.Parse(t, 0, 0); !ok {
-				return code
-			}
-			probe, asked := "", 0
-			for name, is := range map[string]bool{client.ProbeStartup: *startup, client.ProbeReady: *ready, client.ProbeLive: *live} {
-				if is {
-					probe, asked = name, asked+1
-				}
-			}
-			if asked > 1 {
-				return t.Fail(cmdline.WrongUsage, "cannot check the health: give one of --startup, --ready and --live")
-			}
-			h, err := Ask(t, ShortWait, func(ctx context.Context, cl *client.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
-			code := t.Show(c, h, err, func() {
-				no := map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe]
-				t.sayHealth(&h, cmp.Or(no, "unhealthy"))
-			})
-			if err == nil && !h.OK {
-				return cmdline.Failed
-			}
+var healthcheckVerb = Verb{
+	Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
+	Help: "A gateway in trouble is named, and is no reason to restart the container. Until the boot is over it\n" +
+		"fails: give Docker a --health-start-period as long as the boot's hooks may take.",
+	Run: func(t *Terminal, c *Call) int {
+		startup := c.Flags.Bool(client.ProbeStartup, false, "ask whether the boot is over: a pod's startupProbe")
+		ready := c.Flags.Bool(client.ProbeReady, false, "ask whether what is wanted is served: a pod's readinessProbe")
+		live := c.Flags.Bool(client.ProbeLive, false, "ask whether the supervisor answers: a pod's livenessProbe")
+		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code
-		},
-	}
+		}
+		probe, asked := "", 0
+		for name, is := range map[string]bool{client.ProbeStartup: *startup, client.ProbeReady: *ready, client.ProbeLive: *live} {
+			if is {
+				probe, asked = name, asked+1
+			}
+		}
+		if asked > 1 {
+			return t.Fail(cmdline.WrongUsage, "cannot check the health: give one of --startup, --ready and --live")
+		}
+		h, err := Ask(t, ShortWait, func(ctx context.Context, cl *client.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
+		code := t.Show(c, h, err, func() {
+			no := map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe]
+			t.sayHealth(&h, cmp.Or(no, "unhealthy"))
+		})
+		if err == nil && !h.OK {
+			return cmdline.Failed
+		}
+		return code
+	},
 }
 
 // sayHealth prints a health. no is the word for one that is not OK.

@@ -16,14 +16,12 @@ import (
 	"hinit/internal/control/show"
 )
 
-func statusVerb() Verb {
-	return Verb{
-		Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
-		Summary: "tell what runs, since when, and why something does not",
-		Help: "With names, the exit code is 3 when one of them is not up. On a terminal the table fits into it, and\n" +
-			"states have colours unless NO_COLOR is set.",
-		Run: status, Empty: emptyStatus,
-	}
+var statusVerb = Verb{
+	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
+	Summary: "tell what runs, since when, and why something does not",
+	Help: "With names, the exit code is 3 when one of them is not up. On a terminal the table fits into it, and\n" +
+		"states have colours unless NO_COLOR is set.",
+	Run: status, Empty: emptyStatus,
 }
 
 func status(t *Terminal, c *Call) int {

@@ -22,12 +22,10 @@ import (
 )
 
 // The verbs that keep the board in order.
-func careVerbs() []verb {
-	return []verb{
-		{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
-		{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
-		{name: "doctor", json: true, checks: true, apart: true, patience: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
-	}
+var careVerbs = []verb{
+	{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
+	{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
+	{name: "doctor", json: true, checks: true, apart: true, patience: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
 }
 
 func gc(c *call) action {

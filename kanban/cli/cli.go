@@ -72,7 +72,7 @@ type call struct {
 
 // verbs is the command line, in the order in which help shows it.
 func verbs() []verb {
-	return slices.Concat(taskVerbs(), stateVerbs(), workVerbs(), lookVerbs(), boardVerbs(), dispatchVerbs(), careVerbs())
+	return slices.Concat(taskVerbs, stateVerbs, workVerbs, lookVerbs, boardVerbs, dispatchVerbs, careVerbs)
 }
 
 // elsewhere are the agent's verbs that need the agent: a model, or its chats.

@@ -25,23 +25,21 @@ import (
 )
 
 // The verbs that start and end workers.
-func dispatchVerbs() []verb {
-	return []verb{
-		{
-			name: "dispatch", json: true, summary: "make one pass: release what is dead, start what is ready", define: dispatch,
-			help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They go on when it ends.
+var dispatchVerbs = []verb{
+	{
+		name: "dispatch", json: true, summary: "make one pass: release what is dead, start what is ready", define: dispatch,
+		help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They go on when it ends.
 A dry run starts nothing, but it releases and promotes.`,
-		},
-		{
-			name: "serve", checks: true, apart: true, summary: "dispatch all boards until it is stopped", define: serveBoards,
-			help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
+	},
+	{
+		name: "serve", checks: true, apart: true, summary: "dispatch all boards until it is stopped", define: serveBoards,
+		help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
 One has a board at a time; the others wait for its end. Workers go on when it ends. The agent's gateways may run beside it as they are: they
 find the board's lock held, dispatch nothing, and go on with notifications and the decomposition of tasks.`,
-		},
-		{name: "daemon", checks: true, apart: true, summary: "DEPRECATED: serve, with --force", define: daemon},
-		{name: "reclaim", args: "ID [REASON...]", summary: "take a task from its worker, which is ended", define: reclaim},
-		{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", define: reassign},
-	}
+	},
+	{name: "daemon", checks: true, apart: true, summary: "DEPRECATED: serve, with --force", define: daemon},
+	{name: "reclaim", args: "ID [REASON...]", summary: "take a task from its worker, which is ended", define: reclaim},
+	{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", define: reassign},
 }
 
 // configPath is the configuration file whose section kanban counts.

@@ -19,13 +19,11 @@ import (
 )
 
 // The verbs that look at the board as a whole.
-func lookVerbs() []verb {
-	return []verb{
-		{name: "tail", json: true, args: "ID", summary: "follow the events of a task", define: follow},
-		{name: "watch", json: true, summary: "follow the events of the board", define: follow},
-		{name: "stats", json: true, apart: true, summary: "count tasks by status and by profile", define: stats},
-		{name: "assignees", json: true, summary: "list the profiles and the other names that have tasks", define: assignees},
-	}
+var lookVerbs = []verb{
+	{name: "tail", json: true, args: "ID", summary: "follow the events of a task", define: follow},
+	{name: "watch", json: true, summary: "follow the events of the board", define: follow},
+	{name: "stats", json: true, apart: true, summary: "count tasks by status and by profile", define: stats},
+	{name: "assignees", json: true, summary: "list the profiles and the other names that have tasks", define: assignees},
 }
 
 // follow prints events, of one task or of all, and goes on until it is interrupted.
@@ -272,24 +270,22 @@ func total(counts map[kanban.Status]int) (n int) {
 }
 
 // The verbs about boards themselves.
-func boardVerbs() []verb {
-	return []verb{
-		{name: "init", summary: "make the board's file", define: func(c *call) action {
-			return func(_ context.Context, s *kanban.Store, _ []string) error {
-				return c.did(true, nil, "Kanban DB initialized at %s", s.Paths().DB)
-			}
-		}},
-		{
-			name: "boards", json: true, apart: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
-			help: `  list                           show them all, which is done without a word, too (also: ls)
+var boardVerbs = []verb{
+	{name: "init", summary: "make the board's file", define: func(c *call) action {
+		return func(_ context.Context, s *kanban.Store, _ []string) error {
+			return c.did(true, nil, "Kanban DB initialized at %s", s.Paths().DB)
+		}
+	}},
+	{
+		name: "boards", json: true, apart: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
+		help: `  list                           show them all, which is done without a word, too (also: ls)
   create SLUG                    make one (also: new)
   rm SLUG                        put one away, or delete it with --delete (also: remove, delete)
   switch SLUG                    make one the current one (also: use)
   show [SLUG]                    show one (also: current)
   rename SLUG NAME               change its name
   set-default-workdir SLUG [DIR] directory of tasks that say none; none without DIR`,
-		},
-	}
+	},
 }
 
 // boardAliases are the other names of what can be done with boards.

@@ -16,28 +16,24 @@ import (
 )
 
 // The verbs that move tasks between statuses.
-func stateVerbs() []verb {
-	return []verb{
-		{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", define: complete},
-		{name: "block", args: "ID [REASON...]", many: "ids", summary: "take tasks off the board until somebody unblocks them", define: func(c *call) action {
-			return putAside(c, "Blocked", "BLOCKED", (*kanban.Store).Block)
-		}},
-		{name: "schedule", args: "ID [REASON...]", many: "ids", summary: "put tasks aside; they are not dispatched", define: func(c *call) action {
-			return putAside(c, "Scheduled", "SCHEDULED", (*kanban.Store).Schedule)
-		}},
-		{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", define: unblock},
-		{name: "promote", json: true, args: "ID [REASON...]", many: "ids", summary: "make waiting or blocked tasks ready", define: promote},
-	}
+var stateVerbs = []verb{
+	{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", define: complete},
+	{name: "block", args: "ID [REASON...]", many: "ids", summary: "take tasks off the board until somebody unblocks them", define: func(c *call) action {
+		return putAside(c, "Blocked", "BLOCKED", (*kanban.Store).Block)
+	}},
+	{name: "schedule", args: "ID [REASON...]", many: "ids", summary: "put tasks aside; they are not dispatched", define: func(c *call) action {
+		return putAside(c, "Scheduled", "SCHEDULED", (*kanban.Store).Schedule)
+	}},
+	{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", define: unblock},
+	{name: "promote", json: true, args: "ID [REASON...]", many: "ids", summary: "make waiting or blocked tasks ready", define: promote},
 }
 
 // The verbs of a worker, and those that tell of one.
-func workVerbs() []verb {
-	return []verb{
-		{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
-		{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
-		{name: "runs", json: true, args: "ID", summary: "list the attempts at a task", define: runs},
-		{name: "log", args: "ID", apart: true, summary: "print what the workers of a task wrote", define: workerLog},
-	}
+var workVerbs = []verb{
+	{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
+	{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
+	{name: "runs", json: true, args: "ID", summary: "list the attempts at a task", define: runs},
+	{name: "log", args: "ID", apart: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
 // reasons defines --reason; the reason may also follow the task as plain words.

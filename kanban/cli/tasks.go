@@ -13,18 +13,16 @@ import (
 )
 
 // The verbs that make, list, show and connect tasks.
-func taskVerbs() []verb {
-	return []verb{
-		{name: "create", json: true, args: "TITLE", summary: "make a task", define: create},
-		{name: "list", json: true, aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
-		{name: "show", json: true, args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
-		{name: "edit", args: "ID", summary: "change what a task says", define: edit},
-		{name: "comment", args: "ID TEXT...", summary: "write a remark on a task", define: comment},
-		{name: "archive", args: "[ID...]", many: "rm", summary: "put tasks away", define: archive},
-		{name: "assign", args: "ID PROFILE", summary: "give a task to a profile; none takes it away", define: assign},
-		{name: "link", args: "PARENT CHILD", summary: "let a task wait for another one", define: link},
-		{name: "unlink", args: "PARENT CHILD", summary: "take such a link away", define: unlink},
-	}
+var taskVerbs = []verb{
+	{name: "create", json: true, args: "TITLE", summary: "make a task", define: create},
+	{name: "list", json: true, aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
+	{name: "show", json: true, args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
+	{name: "edit", args: "ID", summary: "change what a task says", define: edit},
+	{name: "comment", args: "ID TEXT...", summary: "write a remark on a task", define: comment},
+	{name: "archive", args: "[ID...]", many: "rm", summary: "put tasks away", define: archive},
+	{name: "assign", args: "ID PROFILE", summary: "give a task to a profile; none takes it away", define: assign},
+	{name: "link", args: "PARENT CHILD", summary: "let a task wait for another one", define: link},
+	{name: "unlink", args: "PARENT CHILD", summary: "take such a link away", define: unlink},
 }
 
 func create(c *call) action {

@@ -13,15 +13,13 @@ import (
 	"hinit/internal/control/show"
 )
 
-func checksVerb() cli.Verb {
-	return cli.Verb{
-		Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", Services: true,
-		Help: `Of all services with checks, or of the named ones. The exit code is 3 when one of them fails.
+var checksVerb = cli.Verb{
+	Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", Services: true,
+	Help: `Of all services with checks, or of the named ones. The exit code is 3 when one of them fails.
 A pause lasts over a restart of hinit or of the service. Nothing follows from paused checks, and a
 service that starts meanwhile is not ready before they go on. A pattern, a group and --state leave
 out services without checks.`,
-		Run: checks, Empty: cli.EmptyList,
-	}
+	Run: checks, Empty: cli.EmptyList,
 }
 
 // checksOf is the checks of one service.

@@ -23,14 +23,12 @@ import (
 	"hinit/internal/proc"
 )
 
-func demoVerb() cli.Verb {
-	return cli.Verb{
-		Name: "demo", Doing: "run the demo", Args: "--agent PATH [--for D]",
-		Help: `Makes a data volume with three profiles in a temporary directory, starts hinit as PID 1 of a PID
+var demoVerb = cli.Verb{
+	Name: "demo", Doing: "run the demo", Args: "--agent PATH [--for D]",
+	Help: `Makes a data volume with three profiles in a temporary directory, starts hinit as PID 1 of a PID
 namespace, lets one gateway crash on purpose, and tells the status. On a terminal it opens hinit top,
 whose end ends the demo. Else Ctrl-C ends it.`,
-		Run: demo,
-	}
+	Run: demo,
 }
 
 // demoInside is the hidden second half of the demo: PID 1 of the new namespace, before it becomes the init.

@@ -24,13 +24,11 @@ import (
 	"hinit/internal/version"
 )
 
-func doctorVerb() cli.Verb {
-	return cli.Verb{
-		Name: "doctor", Doing: "examine the container", Args: "[--json]",
-		Help: `It ends within about ten seconds, also where the volume hangs. The check "lease" says which container
+var doctorVerb = cli.Verb{
+	Name: "doctor", Doing: "examine the container", Args: "[--json]",
+	Help: `It ends within about ten seconds, also where the volume hangs. The check "lease" says which container
 serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
-		Run: doctor,
-	}
+	Run: doctor,
 }
 
 type examination struct {

@@ -19,36 +19,34 @@ const (
 	drainEvery = 200 * time.Millisecond
 )
 
-func drainVerb() cli.Verb {
-	return cli.Verb{
-		Name: "drain", Doing: "wait for idle gateways", Args: "[--timeout D]",
-		Help: `For the preStop hook of a pod: a gateway that is ended while it works on an answer loses it. Idle is a gateway
+var drainVerb = cli.Verb{
+	Name: "drain", Doing: "wait for idle gateways", Args: "[--timeout D]",
+	Help: `For the preStop hook of a pod: a gateway that is ended while it works on an answer loses it. Idle is a gateway
 whose gateway_state.json has no active_agents. Nothing is stopped, and gateways go on taking work. The exit code is 1 when the time is over.`,
-		Run: func(t *cli.Terminal, c *cli.Call) int {
-			timeout := c.Flags.Duration("timeout", drainTime, "how long to wait, as `D`")
-			if _, code, ok := c.Parse(t, 0, 0); !ok {
-				return code
+	Run: func(t *cli.Terminal, c *cli.Call) int {
+		timeout := c.Flags.Duration("timeout", drainTime, "how long to wait, as `D`")
+		if _, code, ok := c.Parse(t, 0, 0); !ok {
+			return code
+		}
+		cfg, agent, err := agentOf(t)
+		if err != nil {
+			return t.Failed(c.Doing(), err)
+		}
+		store := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
+		ctx, cancel := context.WithTimeout(context.Background(), *timeout)
+		defer cancel()
+		for {
+			busy, err := working(store)
+			switch {
+			case err != nil:
+				return t.Failed("wait for idle gateways", err)
+			case len(busy) == 0:
+				return cmdline.Done
+			case !pause.For(ctx, drainEvery):
+				return t.Fail(cmdline.Failed, "not idle within %s: %s", *timeout, strings.Join(busy, ", "))
 			}
-			cfg, agent, err := agentOf(t)
-			if err != nil {
-				return t.Failed(c.Doing(), err)
-			}
-			store := profiles.Open(cfg.Home, agent.Actor, cfg.Profiles.Marker)
-			ctx, cancel := context.WithTimeout(context.Background(), *timeout)
-			defer cancel()
-			for {
-				busy, err := working(store)
-				switch {
-				case err != nil:
-					return t.Failed("wait for idle gateways", err)
-				case len(busy) == 0:
-					return cmdline.Done
-				case !pause.For(ctx, drainEvery):
-					return t.Fail(cmdline.Failed, "not idle within %s: %s", *timeout, strings.Join(busy, ", "))
-				}
-			}
-		},
-	}
+		}
+	},
 }
 
 // working returns the profiles whose gateways work on answers. The state file of a process that has ended does not count.

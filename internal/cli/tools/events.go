@@ -15,12 +15,10 @@ import (
 	"hinit/profiles"
 )
 
-func eventsVerb() cli.Verb {
-	return cli.Verb{
-		Name: "events", Doing: "show the events", JSON: "print one JSON object a line", Services: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
-		Help: "\"by uid 0 (sh, exec)\" names the giver of an order: user, program, and way (exec: from outside the\ncontainer, api: from inside, s6: the tools of s6, fifo).",
-		Run:  events,
-	}
+var eventsVerb = cli.Verb{
+	Name: "events", Doing: "show the events", JSON: "print one JSON object a line", Services: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
+	Help: "\"by uid 0 (sh, exec)\" names the giver of an order: user, program, and way (exec: from outside the\ncontainer, api: from inside, s6: the tools of s6, fifo).",
+	Run:  events,
 }
 
 func events(t *cli.Terminal, c *cli.Call) int {

@@ -12,12 +12,10 @@ import (
 	"hinit/internal/control/show"
 )
 
-func explainVerb() cli.Verb {
-	return cli.Verb{
-		Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
-		Help: "The exit code is 3 when a named service is not up.",
-		Run:  explain,
-	}
+var explainVerb = cli.Verb{
+	Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
+	Help: "The exit code is 3 when a named service is not up.",
+	Run:  explain,
 }
 
 // explanation is the state of one service, for people.

@@ -25,14 +25,12 @@ type homeMove struct {
 	Error   string `json:"error"`   // why it could not be moved, "" when nothing is wrong
 }
 
-func isolateVerb() cli.Verb {
-	return cli.Verb{
-		Name: "isolate", Doing: "move homes of profiles", Args: "[plan | apply] [PROFILE...] [--json]",
-		Help: `Each profile with isolation: user in hinit.yaml has a user of its own, who owns its home. The start of the container moves
+var isolateVerb = cli.Verb{
+	Name: "isolate", Doing: "move homes of profiles", Args: "[plan | apply] [PROFILE...] [--json]",
+	Help: `Each profile with isolation: user in hinit.yaml has a user of its own, who owns its home. The start of the container moves
 the homes; for large ones, apply does it before, one profile after the other. Without isolation, it gives them back.
 plan changes nothing. A gateway has to be stopped while its home moves. What was interrupted goes on when it is typed again.`,
-		Run: isolate,
-	}
+	Run: isolate,
 }
 
 func isolate(t *cli.Terminal, c *cli.Call) int {

@@ -15,33 +15,29 @@ import (
 	"hinit/supervisor"
 )
 
-func notifyVerb() cli.Verb {
-	return cli.Verb{
-		Name: "notify", Args: "KEY [DATA]",
-		Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
-		Run: func(t *cli.Terminal, c *cli.Call) int {
-			words, code, ok := c.Parse(t, 1, 2)
-			if !ok {
-				return code
-			}
-			n := client.Notice{Key: words[0]}
-			if len(words) > 1 {
-				n.Data = words[1]
-			}
-			_, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
-			return t.Failed(fmt.Sprintf("post the notice %q", n.Key), err)
-		},
-	}
+var notifyVerb = cli.Verb{
+	Name: "notify", Args: "KEY [DATA]",
+	Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
+	Run: func(t *cli.Terminal, c *cli.Call) int {
+		words, code, ok := c.Parse(t, 1, 2)
+		if !ok {
+			return code
+		}
+		n := client.Notice{Key: words[0]}
+		if len(words) > 1 {
+			n.Data = words[1]
+		}
+		_, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
+		return t.Failed(fmt.Sprintf("post the notice %q", n.Key), err)
+	},
 }
 
-func waitVerb() cli.Verb {
-	return cli.Verb{
-		Name: "wait", Services: true, JSON: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
-		Help: "ready and exit need a NAME, and end the wait at once where it is so already. A notice has to come\n" +
-			"after the beginning of the wait. The exit code is 1 when the time is over, or when a service can't\n" +
-			"get ready by itself.",
-		Run: wait,
-	}
+var waitVerb = cli.Verb{
+	Name: "wait", Services: true, JSON: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
+	Help: "ready and exit need a NAME, and end the wait at once where it is so already. A notice has to come\n" +
+		"after the beginning of the wait. The exit code is 1 when the time is over, or when a service can't\n" +
+		"get ready by itself.",
+	Run: wait,
 }
 
 func wait(t *cli.Terminal, c *cli.Call) int {

@@ -26,17 +26,15 @@ import (
 	"hinit/profiles/manage"
 )
 
-func profileVerb() cli.Verb {
-	return cli.Verb{
-		Name: "profile", Doing: "manage profiles", JSON: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
-		Help: `create NAME      make the profile; its gateway is registered and down
+var profileVerb = cli.Verb{
+	Name: "profile", Doing: "manage profiles", JSON: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
+	Help: `create NAME      make the profile; its gateway is registered and down
 delete NAME      stop its gateway and remove its home; asks unless --yes
 rename OLD NEW   stop its gateway, rename it, and start it again if it ran
 list             all profiles
 show NAME        one profile
 The agent's own command does the work where it has one (agent.profile_create and so on in hinit.yaml).`,
-		Run: profile,
-	}
+	Run: profile,
 }
 
 // manager is the profile verb at work.

@@ -19,13 +19,11 @@ import (
 	"hinit/internal/reexec"
 )
 
-func reexecVerb() cli.Verb {
-	return cli.Verb{
-		Name: "reexec", Doing: "re-execute hinit", Args: "[--binary FILE] [--json]",
-		Help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
+var reexecVerb = cli.Verb{
+	Name: "reexec", Doing: "re-execute hinit", Args: "[--binary FILE] [--json]",
+	Help: `Services, their processes, pipes and delays go on as if nothing had happened. The binary is tried first;
 one that does not work, or that others than root could write, is refused and nothing changes.`,
-		Run: reexecute,
-	}
+	Run: reexecute,
 }
 
 // reexecReport is the result of a re-execution.

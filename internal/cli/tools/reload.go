@@ -13,14 +13,12 @@ import (
 	"hinit/internal/control/show"
 )
 
-func reloadVerb() cli.Verb {
-	return cli.Verb{
-		Name: "reload", Args: "[NAME... | --state STATE] [--dry-run] [--force] [--json]", Services: true,
-		Help: `Prints a line for each service that it touches: + it starts, ~ it is changed, - it stops. A changed
+var reloadVerb = cli.Verb{
+	Name: "reload", Args: "[NAME... | --state STATE] [--dry-run] [--force] [--json]", Services: true,
+	Help: `Prints a line for each service that it touches: + it starts, ~ it is changed, - it stops. A changed
 service goes on as it was until it is restarted (hinit restart --changed). A file with a mistake
 changes nothing. With names hinit.yaml is not read: each service gets its reload_signal.`,
-		Run: reload,
-	}
+	Run: reload,
 }
 
 func reload(t *cli.Terminal, c *cli.Call) int {

@@ -10,13 +10,11 @@ import (
 	"hinit/internal/control/show"
 )
 
-func runOnceVerb() cli.Verb {
-	return cli.Verb{
-		Name: "run-once", Doing: "run a task once", Args: "NAME... | --state STATE [--no-wait] [--timeout 1h] [--json]",
-		Help: "A task is a service of hinit.yaml with once or schedule. A run that is under way will do. The end of its output is printed.\n" +
-			"The exit code is 1 when the run failed.",
-		Services: true, Run: runOnce,
-	}
+var runOnceVerb = cli.Verb{
+	Name: "run-once", Doing: "run a task once", Args: "NAME... | --state STATE [--no-wait] [--timeout 1h] [--json]",
+	Help: "A task is a service of hinit.yaml with once or schedule. A run that is under way will do. The end of its output is printed.\n" +
+		"The exit code is 1 when the run failed.",
+	Services: true, Run: runOnce,
 }
 
 func runOnce(t *cli.Terminal, c *cli.Call) int {

@@ -14,31 +14,29 @@ type seedReport struct {
 	Steps []string `json:"steps"` // the boot steps that need not run on an empty data directory
 }
 
-func seedVerb() cli.Verb {
-	return cli.Verb{
-		Name: "seed", Doing: "keep the data directory", Args: "[--to FILE] [--json]",
-		Help: `Run it as root in the build, right after a boot (/init true). A container whose data directory is
+var seedVerb = cli.Verb{
+	Name: "seed", Doing: "keep the data directory", Args: "[--to FILE] [--json]",
+	Help: `Run it as root in the build, right after a boot (/init true). A container whose data directory is
 empty gets a copy, and the boot steps that made it need not run. docker/first-boot does both.`,
-		Run: func(t *cli.Terminal, c *cli.Call) int {
-			to := c.Flags.String("to", boot.Seed, "file to keep it in; hinit looks at the default")
-			if _, code, ok := c.Parse(t, 0, 0); !ok {
-				return code
+	Run: func(t *cli.Terminal, c *cli.Call) int {
+		to := c.Flags.String("to", boot.Seed, "file to keep it in; hinit looks at the default")
+		if _, code, ok := c.Parse(t, 0, 0); !ok {
+			return code
+		}
+		kept := seedReport{File: *to, Steps: []string{}}
+		cfg, err := t.Config()
+		if err == nil {
+			var steps []string
+			steps, err = keep.Home(cfg.Home, *to)
+			kept.Steps = append(kept.Steps, steps...)
+		}
+		return t.Show(c, kept, err, func() {
+			if len(kept.Steps) == 0 {
+				fmt.Fprintln(t.Out, "nothing is kept: no boot step with inputs has run")
 			}
-			kept := seedReport{File: *to, Steps: []string{}}
-			cfg, err := t.Config()
-			if err == nil {
-				var steps []string
-				steps, err = keep.Home(cfg.Home, *to)
-				kept.Steps = append(kept.Steps, steps...)
+			for _, step := range kept.Steps {
+				fmt.Fprintln(t.Out, "kept:", step)
 			}
-			return t.Show(c, kept, err, func() {
-				if len(kept.Steps) == 0 {
-					fmt.Fprintln(t.Out, "nothing is kept: no boot step with inputs has run")
-				}
-				for _, step := range kept.Steps {
-					fmt.Fprintln(t.Out, "kept:", step)
-				}
-			})
-		},
-	}
+		})
+	},
 }

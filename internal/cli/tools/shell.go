@@ -28,15 +28,13 @@ import (
 	"hinit/profiles"
 )
 
-func shellVerb() cli.Verb {
-	return cli.Verb{
-		Name: "shell", Doing: "open a shell", Args: "NAME [-- COMMAND...]",
-		Help: `The shell, or the command, has the user, the environment, the directory and the limits of the service,
+var shellVerb = cli.Verb{
+	Name: "shell", Doing: "open a shell", Args: "NAME [-- COMMAND...]",
+	Help: `The shell, or the command, has the user, the environment, the directory and the limits of the service,
 which need not run. It has its own terminal, so it can't type into the caller's. The exit code is that
 of the command. Of the variables of the caller it has TERM, LANG and LC_* only, where the caller may
 see the environment of hinit.`,
-		Run: shell,
-	}
+	Run: shell,
 }
 
 func shell(t *cli.Terminal, c *cli.Call) int {

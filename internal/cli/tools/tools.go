@@ -20,7 +20,7 @@ func Main(args []string) int {
 // verbs are the commands of hinit-tools. Their summaries stand in the table of package cli.
 func verbs() []cli.Verb {
 	return []cli.Verb{
-		explainVerb(), treeVerb(), profileVerb(), topologyVerb(), logsVerb(), eventsVerb(), reloadVerb(), signalVerb(), checksVerb(), drainVerb(), shellVerb(), configVerb(), doctorVerb(), isolateVerb(), notifyVerb(), waitVerb(), reexecVerb(), runOnceVerb(), seedVerb(), demoVerb(), bundleVerb(table), completionVerb(table), manVerb(table),
+		explainVerb, treeVerb, profileVerb, topologyVerb, logsVerb, eventsVerb, reloadVerb, signalVerb, checksVerb, drainVerb, shellVerb, configVerb, doctorVerb, isolateVerb, notifyVerb, waitVerb, reexecVerb, runOnceVerb, seedVerb, demoVerb, bundleVerb(table), completionVerb(table), manVerb(table),
 	}
 }
 

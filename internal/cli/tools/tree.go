@@ -19,14 +19,12 @@ import (
 	"hinit/internal/usage"
 )
 
-func treeVerb() cli.Verb {
-	return cli.Verb{
-		Name: "tree", Doing: "show the tree", Services: true, Args: "[NAME...] [--state STATE] [--json]",
-		Help: `A process belongs to a service by its ancestors, its session, or the mark of the service's processes.
+var treeVerb = cli.Verb{
+	Name: "tree", Doing: "show the tree", Services: true, Args: "[NAME...] [--state STATE] [--json]",
+	Help: `A process belongs to a service by its ancestors, its session, or the mark of the service's processes.
 Processes of no service come last: commands from outside the container, and orphans. Processes of
 another hinit or PID namespace are left out. Secret values in command lines are hidden.`,
-		Run: tree, Empty: cli.EmptyList,
-	}
+	Run: tree, Empty: cli.EmptyList,
 }
 
 // treeBranch is the processes of one service.
