@@ -339,7 +339,7 @@ func asTask(s *service) {
 // references says which variables refer to others, which process-compose fills in and hinit doesn't.
 func (c *compose) references(at from, list []pair) {
 	for _, v := range list {
-		if variable().MatchString(v.value) {
+		if variable.MatchString(v.value) {
 			c.note(at, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
@@ -222,11 +221,11 @@ func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 }
 
 // hole is what hinit would take for a placeholder.
-var hole = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\$?)\{([a-z_]+)\}`) })
+var hole = regexp.MustCompile(`(\$?)\{([a-z_]+)\}`)
 
 // literal writes a text so that hinit takes it as it is.
 func literal(value string) string {
-	return hole().ReplaceAllStringFunc(value, func(m string) string {
+	return hole.ReplaceAllStringFunc(value, func(m string) string {
 		if m[0] == '$' {
 			return m
 		}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 )
 
 // plan is what the layers of pebble come to: keys by service, as far as they were said.
@@ -37,13 +36,13 @@ func (l *layered) get(name string) entry {
 	return entry{}
 }
 
-var layerName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\d{3}-.*\.yaml$`) })
+var layerName = regexp.MustCompile(`^\d{3}-.*\.yaml$`)
 
 // pebble reads a layer, or a directory of layers.
 func (im *importer) pebble(path string) error {
 	files := []string{path}
 	if found, _ := filepath.Glob(filepath.Join(path, "*.yaml")); len(found) > 0 {
-		files = slices.DeleteFunc(found, func(name string) bool { return !layerName().MatchString(filepath.Base(name)) })
+		files = slices.DeleteFunc(found, func(name string) bool { return !layerName.MatchString(filepath.Base(name)) })
 		slices.Sort(files)
 	}
 	p := &plan{importer: im}

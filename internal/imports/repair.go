@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"hinit/internal/config"
 )
@@ -51,9 +50,7 @@ func (im *importer) settle(path, format string) ([]byte, error) {
 }
 
 // keyInProblem finds the service, its key, and the number of a check, in the words of package config.
-var keyInProblem = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?|service "([a-z0-9_-]+)"`)
-})
+var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?|service "([a-z0-9_-]+)"`)
 
 // leaveOut takes out of the services what the problems are about, one part of each service. It reports whether there is less now.
 func (im *importer) leaveOut(wrong error) (less bool) {
@@ -67,7 +64,7 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 		if !is {
 			continue
 		}
-		found := keyInProblem().FindStringSubmatch(p.Msg)
+		found := keyInProblem.FindStringSubmatch(p.Msg)
 		if found == nil {
 			continue
 		}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	sizes "github.com/docker/go-units"
 )
@@ -295,12 +294,12 @@ func (im *importer) byPriority(priorities map[*service]int) {
 	}
 }
 
-var python = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`) })
+var python = regexp.MustCompile(`%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
 // expandPython fills in %(name)s. A variable of the environment becomes a reference for a shell, and refers tells of it.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
-	text = python().ReplaceAllStringFunc(value, func(m string) string {
-		part := python().FindStringSubmatch(m)
+	text = python.ReplaceAllStringFunc(value, func(m string) string {
+		part := python.FindStringSubmatch(m)
 		if v, known := vars[part[1]]; known {
 			if n, err := strconv.Atoi(v); err == nil && part[3] == "d" && part[2] != "" {
 				return fmt.Sprintf("%"+part[2]+"d", n)

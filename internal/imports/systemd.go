@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 )
 
 // unitKinds are the units that are taken over. The other kinds are named where a directory has one.
@@ -128,9 +127,7 @@ func (u *units) load(name string, follow bool) error {
 }
 
 // isList finds the settings that may stand several times. Of the others the last one counts.
-var isList = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
-})
+var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
 // read adds the settings of a file. An empty value takes back the values before it.
 func (u *units) read(n *unit, path string) error {
@@ -143,7 +140,7 @@ func (u *units) read(n *unit, path string) error {
 			continue
 		}
 		for _, k := range s.keys {
-			if k.value == "" || !isList().MatchString(k.name) {
+			if k.value == "" || !isList.MatchString(k.name) {
 				n.keys = slices.DeleteFunc(n.keys, func(before setting) bool { return before.name == k.name })
 			}
 			if k.value != "" || strings.HasPrefix(k.name, "Capability") { // where it means none
@@ -167,7 +164,7 @@ func (n *unit) last(name string) (value string) {
 // activates is the name of the unit that a timer starts.
 func (n *unit) activates() string { return cmp.Or(n.last("Unit"), n.name+".service") }
 
-var specifier = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`%[A-Za-z%]`) })
+var specifier = regexp.MustCompile(`%[A-Za-z%]`)
 
 // specifiers fills in what systemd.unit(5) has for %. The host's name is filled in when a command runs, from the environment.
 func (u *units) specifiers(n *unit) {
@@ -179,7 +176,7 @@ func (u *units) specifiers(n *unit) {
 		"%h": "/root", "%u": "root", "%U": "0", "%g": "root", "%G": "0", "%s": "/bin/sh",
 	}
 	for i, k := range n.keys {
-		n.keys[i].value = specifier().ReplaceAllStringFunc(k.value, func(m string) string {
+		n.keys[i].value = specifier.ReplaceAllStringFunc(k.value, func(m string) string {
 			value, is := known[m]
 			switch {
 			case is:

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 
 	"go.yaml.in/yaml/v3"
 
@@ -16,18 +15,16 @@ import (
 var unitCommands = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecStop", "ExecReload"}
 
 // unitVariable is what systemd fills in inside a word.
-var unitVariable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`) })
+var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
 // noVariable finds none.
-var noVariable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[^\s\S]`) })
+var noVariable = regexp.MustCompile(`[^\s\S]`)
 
 // separateVariable is a word that systemd splits at its blanks.
-var separateVariable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`) })
+var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
 // killing is a command that sends a signal to the main process.
-var killing = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+)\s+)?\$\{?MAINPID\}?$`)
-})
+var killing = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+)\s+)?\$\{?MAINPID\}?$`)
 
 // unitCommand is one command of a unit.
 type unitCommand struct {
@@ -71,11 +68,11 @@ func (c unitCommand) shell() (text string, variables bool) {
 	for i, word := range c.words {
 		switch {
 		case !c.fills:
-			words[i] = quote(word, noVariable())
-		case separateVariable().MatchString(word):
+			words[i] = quote(word, noVariable)
+		case separateVariable.MatchString(word):
 			words[i], variables = word, true
 		default:
-			words[i] = quote(word, unitVariable())
+			words[i] = quote(word, unitVariable)
 			variables = variables || strings.Contains(strings.ReplaceAll(word, "$$", ""), "${")
 		}
 	}
@@ -115,7 +112,7 @@ func (u *units) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
 		at := from{k.place, k.name}
-		kill := killing().FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
+		kill := killing.FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
 		switch {
 		case k.name == "ExecStop" && kill != nil:
 			u.apply(unitRules, "KillSignal", at, s, cmp.Or(kill[1], "TERM"))

@@ -7,14 +7,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"hinit/internal/cronspec"
 )
 
 // spanPart is a number with its unit. A number without one is in seconds.
-var spanPart = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`) })
+var spanPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`)
 
 const day = 24 * time.Hour
 
@@ -32,7 +31,7 @@ var spanUnits = map[string]time.Duration{
 func timeSpan(value string) (string, error) {
 	sum, rest := time.Duration(0), value
 	for rest != "" {
-		part := spanPart().FindStringSubmatch(rest)
+		part := spanPart.FindStringSubmatch(rest)
 		if part == nil {
 			break
 		}

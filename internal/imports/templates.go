@@ -3,13 +3,10 @@ package imports
 import (
 	"regexp"
 	"strings"
-	"sync"
 )
 
 // simple is a template of process-compose that stands for one value, or for a text.
-var simple = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
-})
+var simple = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
 // fill puts values into the templates of a text. rest is a template that would have to be carried out, "" for none.
 func fill(text string, values map[string]string) (filled, rest string) {
@@ -19,7 +16,7 @@ func fill(text string, values map[string]string) (filled, rest string) {
 	var b strings.Builder
 	left := text
 	for {
-		at := simple().FindStringSubmatchIndex(left)
+		at := simple.FindStringSubmatchIndex(left)
 		if at == nil {
 			break
 		}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"regexp"
 	"strings"
-	"sync"
 	"unicode/utf8"
 )
 
@@ -68,9 +67,7 @@ func split(line string, escape unescape) (words []string, err error) {
 }
 
 // variable is a reference that the other supervisor replaces and hinit does not.
-var variable = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
-})
+var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
 // quote writes a word for a shell. The parts that references finds stay references to variables; $$ is one dollar there.
 func quote(word string, references *regexp.Regexp) string {
@@ -104,7 +101,7 @@ func quote(word string, references *regexp.Regexp) string {
 func throughShell(words []string) []string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
-		quoted[i] = quote(w, variable())
+		quoted[i] = quote(w, variable)
 	}
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
