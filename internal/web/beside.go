@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"hinit/internal/guard"
+	"golang.org/x/sync/singleflight"
 )
 
 // Beside are programs of hinit that know what PID 1 does not. Each returns what its command prints as JSON. The error is
@@ -27,10 +27,11 @@ const (
 
 // source asks a program, one question at a time, for all who read.
 type source struct {
-	ask  func(ctx context.Context, home string) ([]byte, error)
+	ask    func(ctx context.Context, home string) ([]byte, error)
+	asking singleflight.Group
+
 	mu   sync.Mutex
 	last answer
-	busy chan struct{} // closed when the question that is being asked is answered; nil when there is none
 }
 
 // answer is what a program said last.
@@ -44,41 +45,31 @@ type answer struct {
 // get returns an answer that is not older than it may be, or the last one when none comes in time.
 func (s *source) get(home string, old, patience time.Duration) answer {
 	s.mu.Lock()
-	if s.ask == nil || !s.last.at.IsZero() && time.Since(s.last.at) < old {
-		defer s.mu.Unlock()
-		return s.last
+	last := s.last
+	s.mu.Unlock()
+	if s.ask == nil || !last.at.IsZero() && time.Since(last.at) < old {
+		return last
 	}
-	if !s.last.at.IsZero() && old == besideLook {
+	if !last.at.IsZero() && old == besideLook {
 		patience = 0 // the news can wait for the next page
 	}
-	if s.busy == nil {
-		s.busy = make(chan struct{})
-		guard.Go("ask a program", func() { s.question(home) })
-	}
-	busy := s.busy
-	s.mu.Unlock()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	late := false
+	news := s.asking.DoChan("", func() (any, error) { return s.question(home), nil })
 	select {
-	case <-busy:
-	case <-limit.C:
-		late = true
+	case said := <-news:
+		return said.Val.(answer)
+	case <-time.After(patience):
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.last
-	if late && out.there {
-		out.fault = "cannot ask for more: no answer within " + patience.String()
+	if last.there {
+		last.fault = "cannot ask for more: no answer within " + patience.String()
 	}
-	return out
+	return last
 }
 
 // question asks once. A program that the kernel holds, on a volume that hangs, keeps the next question from being asked.
-func (s *source) question(home string) {
+func (s *source) question(home string) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), besideTime)
+	defer cancel()
 	text, err := s.ask(ctx, home)
-	cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last.at = time.Now()
@@ -90,6 +81,5 @@ func (s *source) question(home string) {
 	default:
 		s.last.there, s.last.fault = true, err.Error()
 	}
-	close(s.busy)
-	s.busy = nil
+	return s.last
 }
