@@ -1,6 +1,9 @@
 package client
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // The states of [Service.State].
 const (
@@ -52,6 +55,15 @@ type Status struct {
 	Version  int       `json:"version"`  // 1; another number when a key changes its meaning
 	Init     Init      `json:"init"`     // hinit, its CMD and the boot
 	Services []Service `json:"services"` // without the container's CMD, unless it was asked for by name
+}
+
+// Find returns the service of a name, nil where there is none.
+func (s *Status) Find(name string) *Service {
+	i := slices.IndexFunc(s.Services, func(one Service) bool { return one.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Services[i]
 }
 
 // Init describes hinit itself. Times are UTC in milliseconds.

@@ -204,14 +204,14 @@ func (c *Call) say(format string, args ...any) int {
 func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status, verb, profile string, force bool) (int, error) {
 	slot := profiles.SlotName(profile)
 	if verb == "status" {
-		s, ok := find(st, slot)
-		if !ok || s.PID == 0 && c.runsByHand(st.Init.Home, profile) {
+		s := st.Find(slot)
+		if s == nil || s.PID == 0 && c.runsByHand(st.Init.Home, profile) {
 			return 0, fmt.Errorf("hinit does not run it")
 		}
-		c.showGateway(st, s)
+		c.showGateway(st, *s)
 		return exitDone, nil
 	}
-	_, known := find(st, slot)
+	known := st.Find(slot) != nil
 	_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true, Force: force})
 	switch {
 	case err == nil:
@@ -279,14 +279,6 @@ func reasonOf(err error) string {
 }
 
 func indented(text string) string { return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ") }
-
-func find(st client.Status, slot string) (client.Service, bool) {
-	i := slices.IndexFunc(st.Services, func(s client.Service) bool { return s.Name == slot })
-	if i < 0 {
-		return client.Service{}, false
-	}
-	return st.Services[i], true
-}
 
 // runsByHand reports whether a gateway of the profile may run unsupervised: its pid file exists.
 func (c *Call) runsByHand(root, profile string) bool {

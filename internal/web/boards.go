@@ -124,7 +124,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
 	said := s.boards.get(st.Init.Home, besideFresh, besideTime)
 	var page boardsPage
-	if v := find(st, dispatcher); v != nil {
+	if v := st.Find(dispatcher); v != nil {
 		page.Dispatcher, page.Looks, page.Says = v.Name, lookOf(v), oneLine(cmp.Or(v.Problem, v.StatusText))
 	}
 	if !said.there && page.Dispatcher == "" {
@@ -170,6 +170,6 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 // optionalPages reports which navigation entries a page has: the boards and the sandboxes, if the container has any.
 func (s *Server) optionalPages() (boards, sandboxes bool) {
 	st := s.hub.last()
-	boards = find(st, dispatcher) != nil || s.boards.get(st.Init.Home, besideLook, besidePatience).there
+	boards = st.Find(dispatcher) != nil || s.boards.get(st.Init.Home, besideLook, besidePatience).there
 	return boards, s.sandboxes.get(st.Init.Home, besideLook, besidePatience).there
 }

@@ -183,7 +183,7 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limi
 // logPage is the log of a service on a page of its own.
 func (s *Server) logPage(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
-	v := find(st, r.PathValue("name"))
+	v := st.Find(r.PathValue("name"))
 	if v == nil {
 		s.noService(w, r, err)
 		return
@@ -199,7 +199,7 @@ const downloadTime = time.Minute
 // download sends the lines of a log that are searched for, as text.
 func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
-	v := find(st, r.PathValue("name"))
+	v := st.Find(r.PathValue("name"))
 	if v == nil || v.Log == "" {
 		s.noService(w, r, err)
 		return
@@ -221,7 +221,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 // follow streams the lines that a service writes from now on.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 	st, _ := s.hub.current(r.Context())
-	v := find(st, r.PathValue("name"))
+	v := st.Find(r.PathValue("name"))
 	if v == nil || v.Log == "" {
 		http.Error(w, "there is no such log", http.StatusNotFound)
 		return

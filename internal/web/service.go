@@ -55,7 +55,7 @@ const serviceEvents = 20
 
 func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
-	v := find(st, r.PathValue("name"))
+	v := st.Find(r.PathValue("name"))
 	if v == nil {
 		s.noService(w, r, err)
 		return

@@ -1,11 +1,10 @@
 package web
 
 import (
-	"fmt"
+	"cmp"
 	"html/template"
 	"net/url"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -59,17 +58,7 @@ func (s *Server) view(v *client.Service, used usedView) rowView {
 	return out
 }
 
-func exitWords(x *client.Exit) string {
-	switch {
-	case x.Error != "":
-		return x.Error
-	case x.Signal != nil:
-		return fmt.Sprintf("%s (%s)", show.Signal(*x.Signal), x.Cause)
-	case x.Code != nil:
-		return fmt.Sprintf("code %d (%s)", *x.Code, x.Cause)
-	}
-	return x.Cause
-}
+func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.Exit(x)) }
 
 // mostText is how much of a text that somebody else has chosen is shown.
 const mostText = 1000
@@ -154,13 +143,4 @@ func (s *Server) functions() template.FuncMap {
 		"base":      func() string { return s.Base },
 		"join":      strings.Join,
 	}
-}
-
-// find returns a service of a status.
-func find(st client.Status, name string) *client.Service {
-	i := slices.IndexFunc(st.Services, func(s client.Service) bool { return s.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &st.Services[i]
 }

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -240,6 +241,7 @@ func (d *demoRun) run() int {
 
 // narrate shows the status when something worth seeing has happened.
 func (d *demoRun) narrate(ctx context.Context) {
+	coder := func(st client.Status) client.Service { return *cmp.Or(st.Find("gateway-coder"), &client.Service{}) }
 	steps := []struct {
 		when func(client.Status) bool
 		text string
@@ -269,15 +271,6 @@ func (d *demoRun) narrate(ctx context.Context) {
 		}
 		pause.For(ctx, 50*time.Millisecond)
 	}
-}
-
-func coder(st client.Status) client.Service {
-	for _, s := range st.Services {
-		if s.Name == "gateway-coder" {
-			return s
-		}
-	}
-	return client.Service{}
 }
 
 func allUp(st client.Status) bool {

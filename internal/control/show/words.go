@@ -150,12 +150,19 @@ func LastExitAt(x *client.Exit, now time.Time) string {
 		return line + ", " + ago
 	case x.Cause == "health":
 		return "unhealthy, " + ago + ": " + x.Error
-	case x.Signal != nil:
-		return fmt.Sprintf("%s (%s), %s", Signal(*x.Signal), x.Cause, ago)
-	case x.Code != nil:
-		return fmt.Sprintf("code %d (%s), %s", *x.Code, x.Cause, ago)
 	}
-	return x.Cause + ", " + ago
+	return Exit(x) + ", " + ago
+}
+
+// Exit writes how a run ended: "code 1 (crash)". It is not escaped.
+func Exit(x *client.Exit) string {
+	switch {
+	case x.Signal != nil:
+		return fmt.Sprintf("%s (%s)", Signal(*x.Signal), x.Cause)
+	case x.Code != nil:
+		return fmt.Sprintf("code %d (%s)", *x.Code, x.Cause)
+	}
+	return x.Cause
 }
 
 // Ended tells how the last run of a task ended.
