@@ -60,6 +60,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err := believable(cfg, *plain, cfg.Path, *file); err != nil {
 		return c.Fail(cmdline.Failed, "cannot carry out actions: %v", err)
 	}
+	rules.size = -1 // the runner reads the file that was found good
 	host, _ := os.Hostname()
 	socket := cfg.Control.Socket
 	r := &actions.Runner{
@@ -72,7 +73,6 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		},
 		Rules: rules.next, State: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
 	}
-	rules.first = cfg
 	return c.Failed("carry out actions", r.Run(ctx))
 }
 
@@ -100,17 +100,12 @@ func believable(cfg *config.Config, plain bool, paths ...string) error {
 type rules struct {
 	options config.Options
 	path    string
-	first   *config.Config // already read, not handed on yet
 	size    int64
 	changed time.Time
 }
 
 // next returns the configuration if it is another one than before, else nil.
 func (r *rules) next() (*config.Config, error) {
-	if c := r.first; c != nil {
-		r.first = nil
-		return c, nil
-	}
 	fi, err := os.Stat(r.path)
 	if err == nil && fi.Size() == r.size && fi.ModTime().Equal(r.changed) {
 		return nil, nil

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	sizes "github.com/docker/go-units"
 )
 
 // supervisordINI is the dialect of supervisord.conf.
@@ -347,9 +345,15 @@ func environmentOf(value string) (list []pair, err error) {
 
 // megabytes reads 50MB, 512KB, 1GB or a number of bytes, and rounds up.
 func megabytes(text string) (string, error) {
-	bytes, err := sizes.RAMInBytes(strings.TrimSpace(text))
-	if err != nil || bytes == 0 {
+	value, unit := strings.ToUpper(strings.TrimSpace(text)), 1
+	for suffix, size := range map[string]int{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30} {
+		if number, is := strings.CutSuffix(value, suffix); is {
+			value, unit = number, size
+		}
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(value))
+	if err != nil || n == 0 {
 		return "", fmt.Errorf("hinit rotates every log; the default size is taken (%s)", text)
 	}
-	return strconv.FormatInt((bytes+1<<20-1)>>20, 10), nil
+	return strconv.Itoa((n*unit + 1<<20 - 1) >> 20), nil
 }

@@ -144,11 +144,11 @@ func LastExitAt(x *client.Exit, now time.Time) string {
 		return "-"
 	}
 	ago := Duration(now.Sub(x.At)) + " ago"
-	switch {
-	case x.Cause == "spawn":
+	switch x.Cause {
+	case "spawn":
 		line, _, _ := strings.Cut(x.Error, "\n")
 		return line + ", " + ago
-	case x.Cause == "health":
+	case "health":
 		return "unhealthy, " + ago + ": " + x.Error
 	}
 	return Exit(x) + ", " + ago
