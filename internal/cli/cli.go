@@ -228,9 +228,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 // Dial connects to the running init, for what is called by another name than hinit. It blocks as [client.Dial] does.
 func Dial() (*client.Client, error) { return NewTerminal().Dial() }
 
-// Dial connects to the running init.
+// Dial connects to the running init. A broken configuration does not keep the operator from it.
 func (t *Terminal) Dial() (*client.Client, error) {
-	return client.Dial(t.sockets())
+	return client.Find(config.Socket(config.Options{Env: t.Env}), t.Env)
 }
 
 // Ask returns the answer of the running init to one question, which may take as long as limit.
@@ -292,11 +292,6 @@ func isYoung(cmdline []byte, age time.Duration) bool {
 		return false
 	}
 	return age < youth
-}
-
-// sockets are the places where the control socket may be. A broken configuration does not keep the operator from it.
-func (t *Terminal) sockets() []string {
-	return client.Sockets(config.Socket(config.Options{Env: t.Env}), t.Env, os.Geteuid())
 }
 
 // Config reads the configuration that hinit would read here.

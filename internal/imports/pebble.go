@@ -158,7 +158,8 @@ func (p *plan) service(l *layered) {
 			if err != nil {
 				p.note(at, "cannot be taken apart: %v", err)
 			}
-			s.take("command", at.place, withoutBrackets(words))
+			words = slices.DeleteFunc(words, func(w string) bool { return w == "[" || w == "]" }) // the marks of default arguments
+			s.take("command", at.place, words)
 		case "startup":
 			s.set("enabled", disabled(e.text() != "enabled"))
 		case "environment":
@@ -195,11 +196,6 @@ func (p *plan) service(l *layered) {
 		does["on-success"] == "restart", does["on-failure"] == "restart",
 	}])
 	p.needCommand(s, from{l.place, l.name})
-}
-
-// withoutBrackets takes the marks of the default arguments out of a command: cmd [ --debug ].
-func withoutBrackets(words []string) []string {
-	return slices.DeleteFunc(words, func(w string) bool { return w == "[" || w == "]" })
 }
 
 // order takes over the order of starts. In pebble a requirement only pulls the other service up, which enabled does in hinit.
