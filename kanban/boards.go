@@ -363,14 +363,13 @@ func (b *Boards) Paths(slug string) (Paths, error) {
 	}
 	slug = cmp.Or(slug, b.Current())
 	dir := b.dir(slug)
-	p := Paths{Board: slug, Tip: filepath.Join(b.Root, ".scratch_tip_shown")}
 	if slug == DefaultBoard {
 		dir = filepath.Join(b.Root, "kanban")
 	}
-	p.DB = b.db(slug)
-	p.Workspaces = filepath.Join(dir, "workspaces")
-	p.Logs = filepath.Join(dir, "logs")
-	p.Attachments = filepath.Join(dir, "attachments")
+	p := Paths{
+		Board: slug, DB: b.db(slug), Workspaces: filepath.Join(dir, "workspaces"), Logs: filepath.Join(dir, "logs"),
+		Attachments: filepath.Join(dir, "attachments"), Tip: filepath.Join(b.Root, ".scratch_tip_shown"),
+	}
 	for name, place := range map[string]*string{
 		"HERMES_KANBAN_DB":               &p.DB,
 		"HERMES_KANBAN_WORKSPACES_ROOT":  &p.Workspaces,

@@ -71,25 +71,21 @@ func (c *compose) probe(process string, at entry, s *service, kind string, vars 
 
 func (c *compose) httpGet(where string, at entry, k check, vars map[string]string) {
 	host, port, path, scheme := "", "80", "/", "http"
+	parts := map[string]*string{"host": &host, "port": &port, "num_port": &port, "path": &path, "scheme": &scheme}
 	for _, e := range entries(at.node) {
-		switch e.name {
-		case "host":
-			host = c.filled(e, where+"."+e.name, vars)
-		case "port", "num_port":
-			port = c.filled(e, where+"."+e.name, vars)
-		case "path":
-			path = c.filled(e, where+"."+e.name, vars)
-		case "status_code":
+		part, known := parts[e.name]
+		switch {
+		case known:
+			*part = c.filled(e, where+"."+e.name, vars)
+		case e.name == "status_code":
 			k.set("http.status", e.text())
-		case "headers":
+		case e.name == "headers":
 			k.set("http.headers", variables(e.node))
-		case "scheme":
-			scheme = strings.ToLower(c.filled(e, where+"."+e.name, vars))
 		default:
 			c.note(c.at(e, where+"."+e.name), "hinit has nothing like this setting")
 		}
 	}
-	if scheme != "http" { // which config refuses, with the reason
+	if scheme = strings.ToLower(scheme); scheme != "http" { // which config refuses, with the reason
 		k.set("http.url", scheme+"://"+cmp.Or(host, "127.0.0.1")+":"+port+"/"+strings.TrimPrefix(path, "/"))
 		return
 	}

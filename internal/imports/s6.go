@@ -71,23 +71,11 @@ func (d *s6dir) onlyOfBundle() {
 	if bundle == "" {
 		return
 	}
-	pulled := make(map[string]bool)
-	var pull func(name string)
-	pull = func(name string) {
-		if pulled[name] {
-			return
-		}
-		pulled[name] = true
-		for _, one := range d.bundles[name] {
-			pull(one)
-		}
-		for _, one := range d.list(filepath.Join(d.root, name), "dependencies") {
-			pull(one)
-		}
-	}
-	pull(bundle)
+	pulled := reach(nil, bundle, func(name string) []string {
+		return append(d.list(filepath.Join(d.root, name), "dependencies"), d.bundles[name]...)
+	})
 	for _, s := range d.services {
-		if !pulled[s.was] {
+		if !slices.Contains(pulled, s.was) {
 			s.set("enabled", "false")
 			d.note(file(s.place.file), "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
 		}
@@ -247,18 +235,13 @@ func (d *s6dir) oneshot(name, dir string) {
 // depend takes over the dependencies of a service, those on bundles as those on what is in them.
 func (d *s6dir) depend(s *service) {
 	dir := filepath.Join(d.root, s.was)
-	seen := make(map[string]bool)
-	var follow func(name string)
-	follow = func(name string) {
-		if seen[name] {
-			return
-		}
-		seen[name] = true
-		if inside, is := d.bundles[name]; is {
-			for _, one := range inside {
-				follow(one)
-			}
-			return
+	var names []string
+	for _, name := range d.list(dir, "dependencies") {
+		names = reach(names, name, func(name string) []string { return d.bundles[name] })
+	}
+	for _, name := range names {
+		if _, bundle := d.bundles[name]; bundle {
+			continue
 		}
 		found := d.find(name)
 		if len(found) == 0 {
@@ -272,7 +255,16 @@ func (d *s6dir) depend(s *service) {
 			s.wait(n)
 		}
 	}
-	for _, name := range d.list(dir, "dependencies") {
-		follow(name)
+}
+
+// reach adds a name and all that it leads to, each once.
+func reach(list []string, name string, next func(name string) []string) []string {
+	if slices.Contains(list, name) {
+		return list
 	}
+	list = append(list, name)
+	for _, one := range next(name) {
+		list = reach(list, one, next)
+	}
+	return list
 }
