@@ -8,6 +8,7 @@
 package agentcli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,36 +136,26 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 	if parent := filepath.Dir(root); filepath.Base(parent) == "profiles" {
 		profile, root = filepath.Base(root), filepath.Dir(parent)
 	}
-	if named != "" {
+	switch {
+	case named != "":
 		profile = profiles.Normalize(named)
-		if profile == profiles.Default {
-			return root, profile, nil
-		}
-		if err := profiles.ValidName(profile); err != nil {
-			return "", "", fmt.Errorf("%q is no profile: %w", named, err)
-		}
-		if !isDir(filepath.Join(root, "profiles", profile)) {
-			return root, "", nil
-		}
-		return root, profile, nil
-	}
-	if profile == "" {
-		profile = profiles.Default
+	case profile == "":
 		sticky, err := c.sticky(root)
 		if err != nil {
 			return "", "", err
 		}
-		if sticky != "" {
-			profile = profiles.Normalize(sticky)
-		}
+		profile = profiles.Normalize(cmp.Or(sticky, profiles.Default))
 	}
-	if profile == profiles.Default {
+	err = profiles.ValidName(profile)
+	switch {
+	case profile == profiles.Default, err == nil && isDir(filepath.Join(root, "profiles", profile)):
 		return root, profile, nil
-	}
-	if profiles.ValidName(profile) != nil || !isDir(filepath.Join(root, "profiles", profile)) {
+	case named == "":
 		return "", "", fmt.Errorf("there is no profile %q, which HERMES_HOME or `%s profile use` has chosen", profile, filepath.Base(c.Args[0]))
+	case err != nil:
+		return "", "", fmt.Errorf("%q is no profile: %w", named, err)
 	}
-	return root, profile, nil
+	return root, "", nil
 }
 
 // sticky returns the profile that `hermes profile use` has chosen, "" for none. A supervised gateway has none. The agent can

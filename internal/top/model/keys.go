@@ -37,12 +37,8 @@ func (m *Model) Key(key string) []Order {
 		m.pending, m.asking = pending{}, nothing
 		return nil
 	case helpShown:
-		switch key {
-		case "down", "j", "pgdown", "space":
-			m.helpTop += map[string]int{"down": 1, "j": 1}[key] + map[string]int{"pgdown": page, "space": page}[key]
-		case "up", "k", "pgup":
-			m.helpTop -= map[string]int{"up": 1, "k": 1}[key] + map[string]int{"pgup": page}[key]
-		default:
+		by, scrolls := map[string]int{"down": 1, "j": 1, "pgdown": page, "space": page, "up": -1, "k": -1, "pgup": -page}[key]
+		if m.helpTop += by; !scrolls {
 			m.asking, m.helpTop = nothing, 0
 		}
 		return nil
