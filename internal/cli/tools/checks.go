@@ -78,14 +78,16 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", show.Name(s.Name), show.Name(one.Name), one.Kind, one.Type, one.State, asked, show.Line(one.Answer))
 		}
 	}
-	return max(code, t.Show(c, list, nil, func() {
+	var unwritten error
+	shown := t.Show(c, list, nil, func() {
 		switch {
 		case len(list) > 0:
-			_ = tw.Flush() // without a reader there is nothing left to do
+			unwritten = tw.Flush()
 		case code == cmdline.Done:
 			fmt.Fprintln(t.Out, "no checks; hinit.yaml takes some, such as: services: {NAME: {checks: [{kind: alive, tcp: {port: 8080}}]}}")
 		}
-	}))
+	})
+	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
 // steering is an order to the checks of services: to be asked now, or to pause.

@@ -38,42 +38,36 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	if !ok {
 		return code
 	}
-	if len(words) > 0 {
-		if words[0] == "schema" && len(words) == 1 {
-			fmt.Fprint(t.Out, config.Schema)
-			return cmdline.Done
-		}
-		if words[0] != "check" {
-			return t.Fail(cmdline.WrongUsage, "cannot show the configuration: expected: hinit config %s%s", c.Verb.Args, cmdline.DidYouMean(words[0], []string{"check", "schema"}))
-		}
+	word := append(words, "")[0]
+	switch {
+	case word == "schema" && len(words) == 1:
+		fmt.Fprint(t.Out, config.Schema)
+		return cmdline.Done
+	case word == "check":
 		return configCheck(t, append(words, "")[1], *plain, c.JSON)
-	}
-	if *plain {
+	case word != "":
+		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: expected: hinit config %s%s", c.Verb.Args, cmdline.DidYouMean(word, []string{"check", "schema"}))
+	case *plain:
 		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: --run is of hinit config check")
 	}
 	entries, here, err := effective(t)
-	if err != nil {
-		return t.Failed("show the configuration", err)
-	}
-	if here {
+	if err == nil && here {
 		fmt.Fprintln(t.Err, "hinit is not reachable, so these are the values of the file and the environment here")
 	}
-	if c.JSON {
-		return t.Failed(c.Doing(), cli.WriteJSON(t.Out, entries))
-	}
-	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
-	for _, e := range entries {
-		value, err := json.Marshal(e.Value)
-		if err != nil {
-			return t.Failed("show the configuration", err)
+	var unwritten error
+	code = t.Show(c, entries, err, func() {
+		tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
+		for _, e := range entries {
+			value, _ := json.Marshal(e.Value) // it came as JSON, or from a file of YAML
+			gap := "\t"
+			if len(value) > valueWidth {
+				gap = "  " // a long value does not move all the others
+			}
+			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), show.JSON(value), gap, show.Line(e.Origin))
 		}
-		gap := "\t"
-		if len(value) > valueWidth {
-			gap = "  " // a long value does not move all the others
-		}
-		fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), show.JSON(value), gap, show.Line(e.Origin))
-	}
-	return t.Failed(c.Doing(), tw.Flush())
+		unwritten = tw.Flush()
+	})
+	return max(code, t.Failed(c.Doing(), unwritten))
 }
 
 // valueWidth is the largest width of the column of values.

@@ -64,7 +64,9 @@ func doctor(t *cli.Terminal, c *cli.Call) int {
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
 	}
 	failed := slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Result == client.ResultFailed })
-	return max(t.Show(c, x.found, nil, func() { _ = tw.Flush() }), map[bool]int{true: cmdline.Failed}[failed])
+	var unwritten error
+	code := t.Show(c, x.found, nil, func() { unwritten = tw.Flush() })
+	return max(code, t.Failed(c.Doing(), unwritten), map[bool]int{true: cmdline.Failed}[failed])
 }
 
 // board points to who can look into the task board: it takes a database that hinit does not link.
