@@ -8,43 +8,27 @@ import (
 // simple is a template of process-compose that stands for one value, or for a text.
 var simple = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
+// braces stand for the braces of a filled in value, which begin no template here. No YAML file has such a character.
+const braces = "\x00"
+
 // fill puts values into the templates of a text. rest is a template that would have to be carried out, "" for none.
 func fill(text string, values map[string]string) (filled, rest string) {
-	if !strings.Contains(text, "{{") {
-		return text, ""
-	}
-	var b strings.Builder
-	left := text
-	for {
-		at := simple.FindStringSubmatchIndex(left)
-		if at == nil {
-			break
+	filled = simple.ReplaceAllStringFunc(text, func(m string) string {
+		part := simple.FindStringSubmatch(m)
+		value, known := values[part[1]]
+		switch {
+		case part[1] == "": // a text: it may have braces of its own, which are another program's
+			value = strings.ReplaceAll(part[2], `\"`, `"`)
+		case !known:
+			return m
 		}
-		note := func(part string) {
-			if open := strings.Index(part, "{{"); open >= 0 && rest == "" {
-				rest = part[open:]
-			}
-		}
-		note(left[:at[0]])
-		b.WriteString(left[:at[0]])
-		switch value, known := "", false; {
-		case at[2] < 0: // a text: it may have braces of its own, which are another program's
-			b.WriteString(strings.ReplaceAll(left[at[4]:at[5]], `\"`, `"`))
-		default:
-			if value, known = values[left[at[2]:at[3]]]; !known {
-				note(left[at[0]:at[1]])
-				value = left[at[0]:at[1]]
-			}
-			b.WriteString(value)
-		}
-		left = left[at[1]:]
+		return strings.ReplaceAll(value, "{{", braces)
+	})
+	if open := strings.Index(filled, "{{"); open >= 0 {
+		rest = strings.ReplaceAll(filled[open:], braces, "{{")
 	}
-	if open := strings.Index(left, "{{"); open >= 0 && rest == "" {
-		rest = left[open:]
-	}
-	b.WriteString(left)
 	if r := []rune(rest); len(r) > 40 {
 		rest = string(r[:40]) + "…"
 	}
-	return b.String(), rest
+	return strings.ReplaceAll(filled, braces, "{{"), rest
 }
