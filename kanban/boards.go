@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 )
 
 // DefaultBoard is the board that always exists.
@@ -191,7 +192,9 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	}
 	movedTo, err = b.archive(now, slug) // at once, so that no service opens a board that is half removed
 	if err == nil && hard {
-		err = os.RemoveAll(movedTo)
+		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) { // a file was being made in it when it was moved
+			err = os.RemoveAll(movedTo)
+		}
 		movedTo = ""
 	}
 	if err != nil {
