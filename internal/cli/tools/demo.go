@@ -255,21 +255,20 @@ func (d *demoRun) narrate(ctx context.Context) {
 				"demo: Ctrl-C here stops everything.",
 		},
 	}
-	var cl *client.Client
 	for len(steps) > 0 && ctx.Err() == nil {
-		if cl == nil {
-			cl, _ = client.Dial([]string{d.dir + "/control.sock"})
+		var st client.Status
+		cl, err := client.Dial([]string{d.dir + "/control.sock"})
+		if err == nil {
+			st, err = cl.Status(ctx)
 		}
-		if cl != nil {
-			if st, err := cl.Status(ctx); err == nil && steps[0].when(st) {
-				fmt.Fprintln(d.Out, "\n"+steps[0].text)
-				_, _ = d.Out.Write(show.Status(st, show.Look{}))
-				fmt.Fprintln(d.Out)
-				steps = steps[1:]
-				continue
-			}
+		if err != nil || !steps[0].when(st) {
+			pause.For(ctx, 50*time.Millisecond)
+			continue
 		}
-		pause.For(ctx, 50*time.Millisecond)
+		fmt.Fprintln(d.Out, "\n"+steps[0].text)
+		_, _ = d.Out.Write(show.Status(st, show.Look{}))
+		fmt.Fprintln(d.Out)
+		steps = steps[1:]
 	}
 }
 

@@ -60,12 +60,10 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	}
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
+	patience := cli.BootPatience
 	if *timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, *timeout)
 		defer cancel()
-	}
-	patience := cli.BootPatience
-	if *timeout > 0 {
 		patience = min(patience, *timeout)
 	}
 	cl, err := t.DialSoon(ctx, patience)

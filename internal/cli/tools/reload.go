@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,14 +68,12 @@ func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 		return t.Failed("reload", err)
 	}
 	return sendSignals(t, "reload", names, asJSON, func(s client.Service) (string, error) {
-		for _, key := range []string{"services." + s.Name, "profiles." + s.Profile, "agent"} {
-			if name := signals[key]; name != "" && (s.Profile != "") != strings.HasPrefix(key, "services.") {
-				return name, nil
-			}
-		}
-		key := "services." + s.Name
+		key, ofAll := "services."+s.Name, ""
 		if s.Profile != "" {
-			key = "profiles." + s.Profile
+			key, ofAll = "profiles."+s.Profile, signals["agent"]
+		}
+		if name := cmp.Or(signals[key], ofAll); name != "" {
+			return name, nil
 		}
 		return "", fmt.Errorf("hinit.yaml has no reload_signal for it; set %s.reload_signal: HUP", key)
 	})
