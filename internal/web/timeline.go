@@ -116,13 +116,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	history := s.hub.history()
 	bars, outages := timeline(st.Services, history, page.Past.From, page.Past.To)
 	page.Outages = outages
-	for _, b := range bars {
-		if b.Outages > 0 {
-			page.Bars = append(page.Bars, b)
-		} else {
-			page.Quiet = append(page.Quiet, b)
-		}
-	}
+	page.Bars = slices.DeleteFunc(slices.Clone(bars), func(b bar) bool { return b.Outages == 0 })
+	page.Quiet = slices.DeleteFunc(bars, func(b bar) bool { return b.Outages > 0 })
 	for _, e := range slices.Backward(history) {
 		if len(page.Events) == 200 || e.At.Before(page.Past.From) {
 			break

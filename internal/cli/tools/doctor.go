@@ -28,7 +28,7 @@ var doctorVerb = cli.Verb{
 	Name: "doctor", Doing: "examine the container", Args: "[--json]",
 	Help: `It ends within about ten seconds, also where the volume hangs. The check "lease" says which container
 serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
-	Run: doctor,
+	Run: words(0, 0, doctor),
 }
 
 type examination struct {
@@ -36,10 +36,7 @@ type examination struct {
 	found client.Findings
 }
 
-func doctor(t *cli.Terminal, c *cli.Call) int {
-	if _, code, ok := c.Parse(t, 0, 0); !ok {
-		return code
-	}
+func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	x := &examination{Terminal: t}
 	cl, plain := x.init()
 	options := config.Options{Env: t.Env}

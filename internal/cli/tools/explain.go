@@ -15,7 +15,7 @@ import (
 var explainVerb = cli.Verb{
 	Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
 	Help: "The exit code is 3 when a named service is not up.",
-	Run:  explain,
+	Run:  words(1, -1, explain),
 }
 
 // explanation is the state of one service, for people.
@@ -37,11 +37,7 @@ type advice struct {
 	For     string `json:"for"`     // what it does
 }
 
-func explain(t *cli.Terminal, c *cli.Call) int {
-	names, code, ok := c.Parse(t, 1, -1)
-	if !ok {
-		return code
-	}
+func explain(t *cli.Terminal, c *cli.Call, names []string) int {
 	doing := fmt.Sprintf("explain %q", strings.Join(names, " "))
 	orders := make(map[string]string) // the last one of each
 	st, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Status, error) {
@@ -59,7 +55,7 @@ func explain(t *cli.Terminal, c *cli.Call) int {
 	if err != nil {
 		return t.Failed(doing, err)
 	}
-	code = cmdline.Done
+	code := cmdline.Done
 	for i, s := range st.Services {
 		if i > 0 && !c.JSON {
 			fmt.Fprintln(t.Out)

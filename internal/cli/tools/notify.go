@@ -18,18 +18,14 @@ import (
 var notifyVerb = cli.Verb{
 	Name: "notify", Args: "KEY [DATA]",
 	Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
-	Run: func(t *cli.Terminal, c *cli.Call) int {
-		words, code, ok := c.Parse(t, 1, 2)
-		if !ok {
-			return code
-		}
+	Run: words(1, 2, func(t *cli.Terminal, _ *cli.Call, words []string) int {
 		n := client.Notice{Key: words[0]}
 		if len(words) > 1 {
 			n.Data = words[1]
 		}
 		_, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
 		return t.Failed(fmt.Sprintf("post the notice %q", n.Key), err)
-	},
+	}),
 }
 
 var waitVerb = cli.Verb{

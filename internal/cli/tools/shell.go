@@ -34,14 +34,10 @@ var shellVerb = cli.Verb{
 which need not run. It has its own terminal, so it can't type into the caller's. The exit code is that
 of the command. Of the variables of the caller it has TERM, LANG and LC_* only, where the caller may
 see the environment of hinit.`,
-	Run: shell,
+	Run: words(1, -1, shell),
 }
 
-func shell(t *cli.Terminal, c *cli.Call) int {
-	words, code, ok := c.Parse(t, 1, -1)
-	if !ok {
-		return code
-	}
+func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	doing := fmt.Sprintf("open a shell of %q", words[0])
 	names, err := t.Chosen(c, words[:1], "")
 	if err == nil && len(names) != 1 {

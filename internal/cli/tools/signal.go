@@ -15,18 +15,14 @@ import (
 var signalVerb = cli.Verb{
 	Name: "signal", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
 	Help:     "SIGNAL is a name such as HUP or SIGUSR1, or a number from 1 to 64. A service that the signal ends is started again.",
-	Services: true, Last: 1, Run: func(t *cli.Terminal, c *cli.Call) int {
-		words, code, ok := c.Parse(t, 2, -1)
-		if !ok {
-			return code
-		}
+	Services: true, Last: 1, Run: words(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
 		names, word := words[:len(words)-1], words[len(words)-1]
 		if _, known := formats.ParseSignal(word); !known {
 			return t.Fail(cmdline.WrongUsage,
 				"cannot send a signal: %q is no signal; write a name such as HUP or a number from 1 to 64, after the names of services", word)
 		}
 		return sendSignals(t, "signal", names, c.JSON, func(client.Service) (string, error) { return word, nil })
-	},
+	}),
 }
 
 // sendSignals sends a signal to each service. The function which returns the name of the signal for a service.

@@ -24,6 +24,17 @@ func verbs() []cli.Verb {
 	}
 }
 
+// words makes the function of a verb without flags of its own. The verb gets its words, of which there are so many.
+func words(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
+	return func(t *cli.Terminal, c *cli.Call) int {
+		words, code, ok := c.Parse(t, atLeast, atMost)
+		if !ok {
+			return code
+		}
+		return run(t, c, words)
+	}
+}
+
 // agentOf returns the configuration that hinit would read here, and the agent's user by it.
 func agentOf(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
 	if cfg, err = t.Config(); err == nil {

@@ -24,7 +24,7 @@ var treeVerb = cli.Verb{
 	Help: `A process belongs to a service by its ancestors, its session, or the mark of the service's processes.
 Processes of no service come last: commands from outside the container, and orphans. Processes of
 another hinit or PID namespace are left out. Secret values in command lines are hidden.`,
-	Run: tree, Empty: cli.EmptyList,
+	Run: words(0, -1, tree), Empty: cli.EmptyList,
 }
 
 // treeBranch is the processes of one service.
@@ -46,11 +46,7 @@ type treeProcess struct {
 	Command     string  `json:"command"`      // its command line, secrets hidden
 }
 
-func tree(t *cli.Terminal, c *cli.Call) int {
-	names, code, ok := c.Parse(t, 0, -1)
-	if !ok {
-		return code
-	}
+func tree(t *cli.Terminal, c *cli.Call, names []string) int {
 	branches, err := branches(t, names)
 	return t.Show(c, branches, err, func() {
 		width := t.Look(false).Width
