@@ -24,7 +24,7 @@ import (
 // Terminal is where a verb reads and writes.
 type Terminal struct {
 	In       *os.File
-	Out, Err io.Writer // for people: see escaped
+	Out, Err io.Writer // for people: see show.Escaped
 	Screen   bool      // Out is a terminal
 	notes    *os.File  // the terminal that Err is, for a line that is drawn over; nil when it is none
 	Env      func(string) (string, bool)
@@ -32,27 +32,17 @@ type Terminal struct {
 
 // NewTerminal returns the terminal of this process.
 func NewTerminal() *Terminal {
-	t := &Terminal{In: os.Stdin, Out: escaped{os.Stdout}, Err: escaped{os.Stderr}, Screen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
+	out, errs := show.Escaped{Writer: os.Stdout}, show.Escaped{Writer: os.Stderr}
+	t := &Terminal{In: os.Stdin, Out: out, Err: errs, Screen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
 	if proc.IsTerminal(os.Stderr) {
 		t.notes = os.Stderr
 	}
 	return t
 }
 
-// escaped writes text that people read, in whole lines or cells, without anything that a terminal would obey but line ends. A name
-// that the agent can choose needs [show.Line] or [show.Name] besides, or it could have a line of its own.
-type escaped struct{ io.Writer }
-
-func (w escaped) Write(text []byte) (int, error) {
-	if _, err := io.WriteString(w.Writer, show.Text(string(text))); err != nil {
-		return 0, err
-	}
-	return len(text), nil
-}
-
 // Raw is where a verb writes bytes as they are.
 func (t *Terminal) Raw() io.Writer {
-	if w, ok := t.Out.(escaped); ok {
+	if w, ok := t.Out.(show.Escaped); ok {
 		return w.Writer
 	}
 	return t.Out

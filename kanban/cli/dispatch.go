@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -106,15 +105,7 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 }
 
 func (c *call) logger(level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(escaped{c.Terminal.Err}, &slog.HandlerOptions{Level: level}))
-}
-
-// escaped writes lines that quote what agents chose.
-type escaped struct{ io.Writer }
-
-func (w escaped) Write(p []byte) (int, error) {
-	_, err := io.WriteString(w.Writer, show.Text(string(p)))
-	return len(p), err
+	return slog.New(slog.NewTextHandler(show.Escaped{Writer: c.Terminal.Err}, &slog.HandlerOptions{Level: level}))
 }
 
 func dispatch(c *call) action {

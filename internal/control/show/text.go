@@ -2,6 +2,7 @@ package show
 
 import (
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"unicode"
@@ -38,6 +39,18 @@ func Text(text string) string {
 		lines[i] = Line(lines[i])
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Escaped writes text that people read, in whole lines or cells, without anything that a terminal would obey but line ends. A name
+// that the agent can choose needs [Line] or [Name] besides, or it could have a line of its own.
+type Escaped struct{ io.Writer }
+
+// Write implements io.Writer.
+func (w Escaped) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(w.Writer, Text(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
 }
 
 // Name is [Line] for a name in a table, cut to 40 columns.
