@@ -93,14 +93,15 @@ var floors = map[string]int{
 	"hinit/internal/control/show": 1, // how what a client hears is shown to people
 	"hinit/internal/cmdline":      2,
 
-	"hinit/client":               0, // what the API says; it imports nothing of the house
-	"hinit/internal/boot":        3,
-	"hinit/internal/boot/kept":   0,
-	"hinit/internal/boot/lookup": 3, // of the clients of PID 1
-	"hinit/internal/boot/keep":   4, // of hinit-tools
-	"hinit/internal/boot/volume": 4, // of hinit-tools, which PID 1 starts as the boot program
-	"hinit/profiles":             3,
-	"hinit/profiles/manage":      4, // of hinit-tools
+	"hinit/client":                 0, // what the API says; it imports nothing of the house
+	"hinit/internal/boot":          3,
+	"hinit/internal/boot/kept":     0,
+	"hinit/internal/boot/lookup":   3, // of the clients of PID 1
+	"hinit/internal/boot/keep":     4, // of hinit-tools
+	"hinit/internal/boot/identity": 4, // likewise
+	"hinit/internal/boot/volume":   4, // of hinit-tools, which PID 1 starts as the boot program
+	"hinit/profiles":               3,
+	"hinit/profiles/manage":        4, // of hinit-tools
 
 	"hinit/internal/probe": 4, // it reads state files, as profiles does
 
@@ -202,27 +203,29 @@ func TestImportsGoDown(t *testing.T) {
 // binaries says what a binary must never reach, and why.
 var binaries = map[string]map[string]string{
 	"./cmd/hinit": {
-		"os/exec":                    "it waits for children by itself and would steal them from the supervisor, or be robbed by it",
-		"os/user":                    "with cgo it loads NSS; internal/account reads the same files",
-		"github.com/docker/docker":   "the Docker client, its dependencies and its credential helpers stay out of PID 1",
-		"github.com/moby/moby":       "the Docker client, its dependencies and its credential helpers stay out of PID 1",
-		"hinit/kanban":               "the task board and its database have a binary of their own",
-		"modernc.org/sqlite":         "a database engine has no place in PID 1",
-		"hinit/sandbox":              "sandboxes have a program of their own; PID 1 must not grow with them",
-		"hinit/internal/actions":     "actions have a program of their own; PID 1 waits for no web server",
-		"hinit/internal/forward":     "logs are sent by a program of their own",
-		"hinit/internal/web":         "the page has a program of its own; PID 1 serves nobody from outside",
-		"hinit/internal/metrics":     "metrics have a program of their own; PID 1 must not grow with them",
-		"hinit/internal/top":         "the screen is a client of PID 1, with a program of its own",
-		"hinit/internal/boot/volume": "the boot program does the work of the boot on the data volume",
-		"hinit/internal/cli/tools":   "the commands that people use at a keyboard have a program of their own",
-		"hinit/shim/identity":        "PID 1 starts processes as other users, and never becomes one",
-		"hinit/logrotate/reader":     "clients read the logs; PID 1 writes them",
-		"hinit/internal/s6/applet":   "the tools of s6 ask PID 1 and are no part of it",
-		"charm.land":                 "the screen is a client of PID 1, with a program of its own",
-		"testing":                    "tests are not shipped",
-		"html/template":              "keeps the linker from dropping methods",
-		"text/template":              "keeps the linker from dropping methods",
+		"os/exec":                      "it waits for children by itself and would steal them from the supervisor, or be robbed by it",
+		"os/user":                      "with cgo it loads NSS; internal/account reads the same files",
+		"github.com/docker/docker":     "the Docker client, its dependencies and its credential helpers stay out of PID 1",
+		"github.com/moby/moby":         "the Docker client, its dependencies and its credential helpers stay out of PID 1",
+		"hinit/kanban":                 "the task board and its database have a binary of their own",
+		"modernc.org/sqlite":           "a database engine has no place in PID 1",
+		"hinit/sandbox":                "sandboxes have a program of their own; PID 1 must not grow with them",
+		"hinit/internal/actions":       "actions have a program of their own; PID 1 waits for no web server",
+		"hinit/internal/forward":       "logs are sent by a program of their own",
+		"hinit/internal/web":           "the page has a program of its own; PID 1 serves nobody from outside",
+		"hinit/internal/metrics":       "metrics have a program of their own; PID 1 must not grow with them",
+		"hinit/internal/top":           "the screen is a client of PID 1, with a program of its own",
+		"hinit/internal/boot/identity": "the boot program changes /etc",
+		"hinit/internal/account/db":    "the boot program changes /etc",
+		"hinit/internal/boot/volume":   "the boot program does the work of the boot on the data volume",
+		"hinit/internal/cli/tools":     "the commands that people use at a keyboard have a program of their own",
+		"hinit/shim/identity":          "PID 1 starts processes as other users, and never becomes one",
+		"hinit/logrotate/reader":       "clients read the logs; PID 1 writes them",
+		"hinit/internal/s6/applet":     "the tools of s6 ask PID 1 and are no part of it",
+		"charm.land":                   "the screen is a client of PID 1, with a program of its own",
+		"testing":                      "tests are not shipped",
+		"html/template":                "keeps the linker from dropping methods",
+		"text/template":                "keeps the linker from dropping methods",
 	},
 	"./cmd/hinit-shim": {
 		"net":                      "it has nothing to connect to, and runs before every command of the agent",

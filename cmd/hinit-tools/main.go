@@ -1,7 +1,7 @@
 // Command hinit-tools has the commands that PID 1 need not link. hinit runs it for explain, tree, profile, topology, logs,
 // events, checks, reload, reexec, notify, wait, run-once, shell, signal, config, doctor, demo, bundle, completion and man. The names of the tools of s6
-// and of the agent's gateway commands lead here too, and PID 1 starts it as the boot program. It dispatches to packages tools, applet, agentcli
-// and volume and does nothing else; it owns no goroutine.
+// and of the agent's gateway commands lead here too, and PID 1 starts it as the boot program. It dispatches to packages tools, applet, agentcli,
+// identity and volume and does nothing else; it owns no goroutine.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 
 	"hinit/internal/agentcli"
 	"hinit/internal/boot"
+	"hinit/internal/boot/identity"
 	"hinit/internal/boot/volume"
 	"hinit/internal/cli"
 	"hinit/internal/cli/tools"
@@ -33,6 +34,9 @@ func run(argv []string) int {
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
 	case boot.ProgramName: // PID 1 starts it
+		if len(argv) > 1 {
+			return identity.Main(argv[1], os.Stdout)
+		}
 		return volume.Main(os.Stdin, os.Stdout)
 	case agentuser.NativeName:
 		return gatewayCommand(argv[1:]).Main()

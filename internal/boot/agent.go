@@ -18,10 +18,9 @@ import (
 // Agent is the user of the agent's processes and of the init's work on the data volume. It is valid even if /etc could not be
 // changed.
 type Agent struct {
-	User     account.User // Name is "" when the user has no line in /etc/passwd
-	Known    bool         // /etc/passwd has the user
-	Remapped bool         // the ids are others than at the start of this boot
-	Lines    []Line       // messages about the change of its ids
+	User  account.User // Name is "" when the user has no line in /etc/passwd
+	Known bool         // /etc/passwd has the user
+	Lines []Line       // messages about the change of its ids
 
 	// [Identity] leaves these empty; [SettleAgent], [LookupAgent] and [NewAgent] set them.
 	Cred  *proc.Cred // nil: no switch, they run as the init does
@@ -47,15 +46,6 @@ func (a Agent) Homes(home string) *fsutil.Actor {
 // Is reports whether a process with these credentials is the agent. Only then may values that the agent writes be part of its command.
 func (a Agent) Is(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
-}
-
-// SettleAgent settles the agent's user, once and before anything else. It may change /etc, see [Identity].
-func SettleAgent(cfg *config.Config) (Agent, error) {
-	a, err := Identity(IdentityOptions{User: cfg.Agent.User, UID: os.Geteuid(), Env: os.LookupEnv})
-	if err != nil {
-		return Agent{}, UnknownAgent(cfg.Agent.User, err)
-	}
-	return a.equipped(), nil
 }
 
 // Publish tells programs such as the exec shim which ids the agent has: /etc may be read-only and name others. dir is root's alone, and the

@@ -1,113 +1,137 @@
 package boot
 
 import (
-	"cmp"
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"hinit/internal/account"
-	"hinit/internal/account/db"
+	"hinit/internal/config"
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
 )
 
-// IdentityOptions describe the agent's user. User and Env are required.
-type IdentityOptions struct {
-	User string // agent.user: a name, a uid, or "uid:gid"
-	UID  int    // effective user of this process; only root changes anything
-	Env  func(name string) (string, bool)
+// DockerSockets are the places of the Docker socket, of which the first existing one counts.
+var DockerSockets = []string{"/var/run/docker.sock", "/run/docker.sock"}
 
-	Root    string   // directory that holds another etc, for tests; "" for the real one
-	Sockets []string // candidates for the Docker socket, of which the first existing one counts; nil: the image's
-	DRI     string   // directory of the graphics devices; "": /dev/dri
+// GraphicsDir has the graphics devices.
+const GraphicsDir = "/dev/dri"
+
+// Identity is the agent's user as the boot program has settled it in /etc.
+type Identity struct {
+	User  account.User
+	Lines []Line
+	Error string // the container should not start; "" for nothing
 }
 
-// Identity settles the agent's user before any other work of root. It applies HERMES_UID and HERMES_GID (PUID and PGID where they
-// are empty). The user joins the groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4).
-// It changes only /etc/passwd and /etc/group; a second call changes nothing.
-//
-// If /etc can't be written, the result has the wanted ids all the same and a line says so. A process that is not root changes
-// nothing.
-//
-// An error means that the container should not start: a wanted uid belongs to somebody else, or the user does not exist
-// ([account.ErrNotFound]; only for root). Identity blocks on /etc and /dev only.
-func Identity(o IdentityOptions) (Agent, error) {
-	user, err := account.Lookup(o.Root, o.User)
-	if o.UID != 0 {
-		return unprivileged(o, user, err == nil), nil
-	}
-	if err != nil {
-		return Agent{}, err
-	}
-	a := Agent{User: user, Known: true}
-	if user.UID == 0 {
-		return a, nil // the agent runs as root: it has every right and no ids to change
-	}
-	etc, err := db.Open(o.Root)
-	if err != nil {
-		a.Lines = append(a.Lines, Warning(err.Error()+" — continuing"))
-		return a, nil
-	}
-	if err := a.remap(o, etc); err != nil {
-		return Agent{User: user, Known: true}, err
-	}
-	if user.Name != "" {
-		a.joinDocker(o, etc)
-		a.joinDRI(o, etc)
-		a.User.Groups = etc.Groups(user.Name, a.User.GID)
-	}
-	if etc.Changed() {
-		if err := etc.Save(); err != nil {
-			a.Lines = append(a.Lines, Warning(fmt.Sprintf("%v: the agent runs with the ids %d:%d, but tools that read /etc show others", err, a.User.UID, a.User.GID)))
-		}
-	}
-	return a, nil
-}
+// mostIdentity bounds what is read of it.
+const mostIdentity = 1 << 20
 
-func unprivileged(o IdentityOptions, user account.User, known bool) Agent {
-	a := Agent{User: user, Known: known}
-	for _, names := range [][2]string{account.UIDVars, account.GIDVars} {
-		if _, name, text, _ := account.Asked(func(name string) string { return Value(o.Env, name) }, names); text != "" {
-			a.Lines = append(a.Lines, Warning(name+" has no effect in a container that is not started as root"))
-		}
-	}
-	return a
-}
+// SettleAgent settles the agent's user, once and before anything else. If the container asks for other ids, or if the agent has to join the
+// group of a device, the boot program changes /etc/passwd and /etc/group. It may block on /etc and /dev.
+func SettleAgent(cfg *config.Config) (Agent, error) { return settleAgent(cfg, os.Geteuid()) }
 
-// asked returns the id that the container asks for by one of two variables. A text that is no id is reported and ignored.
-func (a *Agent) asked(o IdentityOptions, names [2]string) (id uint32, ok bool) {
-	id, name, text, ok := account.Asked(func(name string) string { return Value(o.Env, name) }, names)
-	if !ok && text != "" {
-		a.Lines = append(a.Lines, Warning(fmt.Sprintf("%s=%q is ignored: it is not a number from 1 to 65534", name, text)))
-	}
-	return id, ok
-}
-
-// remap changes the ids of the agent's user in memory.
-func (a *Agent) remap(o IdentityOptions, etc *db.DB) error {
-	name := cmp.Or(a.User.Name, o.User)
-	if uid, ok := a.asked(o, account.UIDVars); ok && uid != a.User.UID {
-		if a.User.Name != "" {
-			if err := etc.SetUID(a.User.Name, uid); errors.Is(err, db.ErrTaken) {
-				return fmt.Errorf("%w; choose another number for HERMES_UID (or PUID)", err)
-			} else if err != nil {
-				return err
+func settleAgent(cfg *config.Config, uid int) (Agent, error) {
+	user, err := account.Lookup("", cfg.Agent.User)
+	a := Agent{User: user, Known: err == nil}
+	switch {
+	case uid != 0:
+		for _, names := range [][2]string{account.UIDVars, account.GIDVars} {
+			if _, name, text, _ := account.Asked(os.Getenv, names); text != "" {
+				a.Lines = append(a.Lines, Warning(name+" has no effect in a container that is not started as root"))
 			}
 		}
-		a.say("Changing %s UID to %d", name, uid)
-		a.User.UID, a.Remapped = uid, true
-	}
-	if gid, ok := a.asked(o, account.GIDVars); ok && gid != a.User.GID {
-		if a.User.Name != "" {
-			if err := etc.SetGID(a.User.Name, gid); err != nil {
-				return err
-			}
+	case err != nil:
+		return Agent{}, UnknownAgent(cfg.Agent.User, err)
+	case user.UID != 0 && !a.isSettled():
+		if err := a.settle(cfg.Agent.User); err != nil {
+			return Agent{}, UnknownAgent(cfg.Agent.User, err)
 		}
-		a.say("Changing %s GID to %d", name, gid)
-		a.User.GID, a.Remapped = gid, true
-		a.User.Groups = []uint32{gid}
 	}
+	return a.equipped(), nil
+}
+
+// isSettled reports whether /etc has everything that the container asks for.
+func (a *Agent) isSettled() bool {
+	has := func(id uint32, names [2]string) bool {
+		want, _, text, ok := account.Asked(os.Getenv, names)
+		return text == "" || ok && want == id
+	}
+	if !has(a.User.UID, account.UIDVars) || !has(a.User.GID, account.GIDVars) {
+		return false
+	}
+	if a.User.Name == "" { // it is in no group of /etc/group
+		return true
+	}
+	if path, gid, ok := DockerSocket(DockerSockets, os.LookupEnv); ok {
+		if !slices.Contains(a.User.Groups, gid) {
+			return false
+		}
+		a.Lines = append(a.Lines, AlreadyIn(a.User.Name, gid, path))
+	}
+	devices, _ := os.ReadDir(GraphicsDir)
+	return !slices.ContainsFunc(devices, func(e fs.DirEntry) bool {
+		gid, is := DeviceGroup(e)
+		return is && !slices.Contains(a.User.Groups, gid)
+	})
+}
+
+// DockerSocket returns the first of the sockets that exists, and its group. With the sandbox service the agent does not need it, and its
+// group means root on the host.
+func DockerSocket(sockets []string, env func(string) (string, bool)) (path string, gid uint32, ok bool) {
+	if config.ShellTruthy(Value(env, "HINIT_SANDBOX")) {
+		return "", 0, false
+	}
+	for _, path := range sockets {
+		if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
+			return path, fsutil.Stat(info).Gid, true
+		}
+	}
+	return "", 0, false
+}
+
+// AlreadyIn says that the agent's user is in the group of the Docker socket.
+func AlreadyIn(user string, gid uint32, path string) Line {
+	return Info(fmt.Sprintf("%s already in group %d for %s", user, gid, path))
+}
+
+// DeviceGroup returns the group of a graphics device that the agent's user joins. Root's group would give far more than the device.
+func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
+	info, err := e.Info()
+	if err != nil || info.IsDir() || info.Mode()&fs.ModeSymlink != 0 || fsutil.Stat(info).Gid == 0 {
+		return 0, false
+	}
+	return fsutil.Stat(info).Gid, true
+}
+
+// settle has the boot program settle the user that who names.
+func (a *Agent) settle(who string) error {
+	self, err := os.Executable()
+	var out, said []byte
+	if err == nil {
+		out, said, _, err = proc.Output(context.Background(), proc.Spec{
+			Path: filepath.Join(filepath.Dir(self), Program), Argv: []string{ProgramName, who}, Env: os.Environ(), Dir: "/",
+		}, mostIdentity)
+	}
+	var found Identity
+	if err == nil {
+		err = json.Unmarshal(out, &found)
+	}
+	if err != nil {
+		a.User.Ask(os.Getenv)
+		a.Lines = append(a.Lines, Warning(fmt.Sprintf("cannot settle the agent's user in /etc: %v: %s; install the %s of this version beside hinit — continuing",
+			err, strings.TrimSpace(string(said)), Program)))
+		return nil
+	}
+	if found.Error != "" {
+		return errors.New(found.Error)
+	}
+	a.User, a.Lines = found.User, found.Lines
 	return nil
-}
-
-func (a *Agent) say(format string, args ...any) {
-	a.Lines = append(a.Lines, Info(fmt.Sprintf(format, args...)))
 }

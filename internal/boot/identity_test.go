@@ -4,278 +4,71 @@ import (
 	"errors"
 	"net"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 
 	"hinit/internal/account"
-	"hinit/internal/account/db"
+	"hinit/internal/config"
 	"hinit/internal/testkit"
 )
 
-const (
-	etcPasswd = "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33::/var/www:/bin/false\nhermes:x:10000:10000::/opt/data:/bin/sh\n"
-	etcGroup  = "root:x:0:\ndialout:x:20:\nrender:x:105:\nhermes:x:10000:\n"
-)
-
-func etcRoot(t *testing.T) string {
-	t.Helper()
-	root := t.TempDir()
-	write(t, root+"/etc/passwd", etcPasswd)
-	write(t, root+"/etc/group", etcGroup)
-	return root
-}
-
-func identity(t *testing.T, o IdentityOptions, env map[string]string) (Agent, string, error) {
-	t.Helper()
-	o.Env = environ(env)
-	if o.User == "" {
-		o.User = "hermes"
-	}
-	if o.Sockets == nil {
-		o.Sockets = []string{}
-	}
-	if o.DRI == "" {
-		o.DRI = o.Root + "/none"
-	}
-	a, err := Identity(o)
-	var lines []string
-	for _, l := range a.Lines {
-		lines = append(lines, l.Text)
-	}
-	return a, strings.Join(lines, "\n"), err
-}
-
-func TestRemap(t *testing.T) {
-	testkit.NeedRoot(t) // the files keep their owner, and only root can see to that
-	for _, tt := range []struct {
-		name     string
-		env      map[string]string
-		uid, gid uint32
-		lines    string
-	}{
-		{"nothing", nil, 10000, 10000, ""},
-		{"both", map[string]string{"HERMES_UID": "1000", "HERMES_GID": "1001"}, 1000, 1001, "[stage2] Changing hermes UID to 1000\n[stage2] Changing hermes GID to 1001"},
-		{"aliases", map[string]string{"PUID": "99", "PGID": "100"}, 99, 100, "[stage2] Changing hermes UID to 99\n[stage2] Changing hermes GID to 100"},
-		{"names win over aliases", map[string]string{"HERMES_UID": "5", "PUID": "6", "PGID": "7"}, 5, 7, "[stage2] Changing hermes UID to 5\n[stage2] Changing hermes GID to 7"},
-		{"empty falls back", map[string]string{"HERMES_UID": "", "PUID": "6"}, 6, 10000, "[stage2] Changing hermes UID to 6"},
-		{"same", map[string]string{"HERMES_UID": "10000", "HERMES_GID": "10000"}, 10000, 10000, ""},
-		{"gid of another group", map[string]string{"PGID": "20"}, 10000, 20, "[stage2] Changing hermes GID to 20"},
-		{"largest", map[string]string{"PUID": "65534"}, 65534, 10000, "[stage2] Changing hermes UID to 65534"},
-		{"zero", map[string]string{"PUID": "0"}, 10000, 10000, `[stage2] Warning: PUID="0" is ignored: it is not a number from 1 to 65534`},
-		{"too large", map[string]string{"PGID": "65535"}, 10000, 10000, `[stage2] Warning: PGID="65535" is ignored: it is not a number from 1 to 65534`},
-		{"invalid does not fall back", map[string]string{"HERMES_UID": "1e3", "PUID": "6"}, 10000, 10000, `[stage2] Warning: HERMES_UID="1e3" is ignored: it is not a number from 1 to 65534`},
-		{"sign", map[string]string{"HERMES_UID": "+5"}, 10000, 10000, `[stage2] Warning: HERMES_UID="+5" is ignored: it is not a number from 1 to 65534`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			root := etcRoot(t)
-			a, lines, err := identity(t, IdentityOptions{Root: root}, tt.env)
-			must(t, err)
-			if a.User.UID != tt.uid || a.User.GID != tt.gid || !a.Known || a.Remapped != (tt.uid != 10000 || tt.gid != 10000) {
-				t.Errorf("got %+v", a)
-			}
-			if lines != tt.lines {
-				t.Errorf("lines\n%s\nwant\n%s", lines, tt.lines)
-			}
-			seen, err := account.Lookup(root, "hermes")
-			must(t, err)
-			if !reflect.DeepEqual(seen, a.User) {
-				t.Errorf("/etc says %+v, Identity %+v", seen, a.User)
-			}
-			before := snapshot(t, root)
-			if _, lines, err := identity(t, IdentityOptions{Root: root}, tt.env); err != nil || strings.Contains(lines, "Changing") {
-				t.Errorf("the second time: %s (%v)", lines, err)
-			}
-			if after := snapshot(t, root); after != before {
-				t.Error("the second time something was written")
-			}
-		})
-	}
-}
-
-func TestRemapToATakenUID(t *testing.T) {
-	root := etcRoot(t)
-	a, lines, err := identity(t, IdentityOptions{Root: root}, map[string]string{"HERMES_UID": "33", "HERMES_GID": "34"})
-	if !errors.Is(err, db.ErrTaken) || !strings.Contains(err.Error(), `"www-data"`) || !strings.Contains(err.Error(), "HERMES_UID") {
-		t.Errorf("error is %v", err)
-	}
-	if a.User.UID != 10000 || lines != "" || read(t, root+"/etc/passwd") != etcPasswd || read(t, root+"/etc/group") != etcGroup {
-		t.Errorf("something has changed: %+v", a)
-	}
-}
-
-func TestIdentityWithoutWritableEtc(t *testing.T) {
-	testkit.NeedRoot(t)
-	root := etcRoot(t)
-	// A file mount can't be replaced. A link has the same effect here.
-	must(t, os.Rename(root+"/etc/passwd", root+"/etc/real"))
-	must(t, os.Symlink("real", root+"/etc/passwd"))
-	a, lines, err := identity(t, IdentityOptions{Root: root}, map[string]string{"PUID": "99", "PGID": "100"})
-	must(t, err)
-	if a.User.UID != 99 || a.User.GID != 100 || !reflect.DeepEqual(a.User.Groups, []uint32{100}) {
-		t.Errorf("got %+v", a)
-	}
-	if !strings.Contains(lines, "runs with the ids 99:100") || strings.Count(lines, "Warning") != 1 {
-		t.Errorf("lines are %s", lines)
-	}
-}
-
 func TestIdentityOfOthers(t *testing.T) {
-	root := etcRoot(t)
-	if _, _, err := identity(t, IdentityOptions{Root: root, User: "ghost"}, nil); !errors.Is(err, account.ErrNotFound) {
-		t.Errorf("a missing user is %v", err)
-	}
-	if a, _, err := identity(t, IdentityOptions{Root: root, User: "ghost", UID: 1000}, nil); err != nil || a.Known {
+	t.Setenv("PUID", "99")
+	cfg := config.Default()
+	cfg.Agent.User = "ghost"
+	if a, err := settleAgent(cfg, 1000); err != nil || a.Known {
 		t.Errorf("a missing user without root is %+v (%v)", a, err)
 	}
-	a, lines, err := identity(t, IdentityOptions{Root: root, UID: 10000}, map[string]string{"PUID": "99"})
-	if err != nil || a.User.UID != 10000 || !strings.Contains(lines, "PUID has no effect") {
-		t.Errorf("without root: %+v, %s, %v", a, lines, err)
+	if _, err := settleAgent(cfg, 0); !errors.Is(err, account.ErrNotFound) {
+		t.Errorf("a missing user is %v", err)
 	}
-	a, _, err = identity(t, IdentityOptions{Root: root, User: "500:501"}, map[string]string{"PUID": "99"})
-	if err != nil || a.User.UID != 99 || a.User.GID != 501 {
-		t.Errorf("numbers: %+v, %v", a, err)
-	}
-	if a, _, err := identity(t, IdentityOptions{Root: root, User: "root"}, map[string]string{"PUID": "99"}); err != nil || a.User.UID != 0 {
-		t.Errorf("root: %+v, %v", a, err)
-	}
-	if read(t, root+"/etc/passwd") != etcPasswd {
-		t.Error("/etc/passwd has changed")
+	cfg.Agent.User = "10000:10000"
+	a, err := settleAgent(cfg, 10000)
+	if err != nil || a.User.UID != 10000 || len(a.Lines) != 1 || !strings.Contains(a.Lines[0].Text, "PUID has no effect") {
+		t.Errorf("without root: %+v, %v", a, err)
 	}
 }
 
-func socket(t *testing.T, dir string, gid int) string {
-	t.Helper()
-	path := dir + "/docker.sock"
+// TestABootWithoutItsProgramHasTheIdsThatWereAskedFor: /etc is not changed, and a warning says what is missing.
+func TestABootWithoutItsProgramHasTheIdsThatWereAskedFor(t *testing.T) {
+	testkit.NeedRoot(t)
+	t.Setenv("PUID", "99")
+	cfg := config.Default()
+	cfg.Agent.User = "10000:10000"
+	a, err := settleAgent(cfg, 0) // no hinit-tools is beside the program of the tests
+	if err != nil || a.User.UID != 99 || len(a.Lines) != 1 || !a.Lines[0].Warning || !strings.Contains(a.Lines[0].Text, "install the hinit-tools of this version") {
+		t.Errorf("%+v, %v", a, err)
+	}
+}
+
+// TestASettledAgentNeedsNoProgram: its ids are the ones that are asked for, and it is in the group of the socket.
+func TestASettledAgentNeedsNoProgram(t *testing.T) {
+	testkit.NeedRoot(t)
+	t.Setenv("PUID", "10000")
+	path := t.TempDir() + "/docker.sock"
 	l, err := net.Listen("unix", path)
 	must(t, err)
-	t.Cleanup(func() { l.Close() })
-	must(t, os.Chown(path, 0, gid))
-	return path
-}
-
-func TestDockerGroup(t *testing.T) {
-	testkit.NeedRoot(t)
-	for _, tt := range []struct {
-		name, lines, group string
-		gid                int
-		groups             []uint32
-	}{
-		{"new", "[stage2] Created group hostdocker (GID 998) for Docker socket\n[stage2] Added hermes to group hostdocker (GID 998) for SOCK", "hostdocker:x:998:hermes", 998, []uint32{10000, 998}},
-		{"existing", "[stage2] Added hermes to group dialout (GID 20) for SOCK", "dialout:x:20:hermes", 20, []uint32{10000, 20}},
-		{"root's", "[stage2] Added hermes to group root (GID 0) for SOCK", "root:x:0:hermes", 0, []uint32{10000, 0}},
-		{"own", "[stage2] hermes already in group 10000 for SOCK", "hermes:x:10000:", 10000, []uint32{10000}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			root := etcRoot(t)
-			path := socket(t, root, tt.gid)
-			o := IdentityOptions{Root: root, Sockets: []string{root + "/etc/passwd", path, "/nowhere"}}
-			a, lines, err := identity(t, o, nil)
-			must(t, err)
-			if want := strings.ReplaceAll(tt.lines, "SOCK", path); lines != want {
-				t.Errorf("lines\n%s\nwant\n%s", lines, want)
-			}
-			if !reflect.DeepEqual(a.User.Groups, tt.groups) {
-				t.Errorf("groups are %v", a.User.Groups)
-			}
-			if text := read(t, root+"/etc/group"); !strings.Contains(text, tt.group+"\n") {
-				t.Errorf("group is\n%s", text)
-			}
-			before := snapshot(t, root)
-			_, lines, err = identity(t, o, nil)
-			if want := "[stage2] hermes already in group "; err != nil || !strings.HasPrefix(lines, want) {
-				t.Errorf("the second time: %s (%v)", lines, err)
-			}
-			if snapshot(t, root) != before {
-				t.Error("the second time something was written")
-			}
-		})
+	defer l.Close()
+	must(t, os.Chown(path, 0, 998))
+	was := DockerSockets
+	defer func() { DockerSockets = was }()
+	DockerSockets = []string{t.TempDir(), path}
+	a := Agent{User: account.User{Name: "hermes", UID: 10000, GID: 10000, Groups: []uint32{10000, 105}}}
+	if a.isSettled() {
+		t.Error("it is not in the group of the socket")
+	}
+	a.User.Groups = append(a.User.Groups, 998)
+	if settled := a.isSettled(); !settled && !hasGraphics() || len(a.Lines) != 1 || !strings.Contains(a.Lines[0].Text, "hermes already in group 998 for "+path) {
+		t.Errorf("settled is %v, it says %+v", settled, a.Lines)
+	}
+	t.Setenv("PUID", "99")
+	if a.isSettled() {
+		t.Error("it has another uid")
 	}
 }
 
-func TestDockerGroupWhoseNameIsInUse(t *testing.T) {
-	testkit.NeedRoot(t)
-	root := etcRoot(t)
-	write(t, root+"/etc/group", etcGroup+"hostdocker:x:997:hermes\n")
-	_, lines, err := identity(t, IdentityOptions{Root: root, Sockets: []string{socket(t, root, 998)}}, nil)
-	must(t, err)
-	if !strings.Contains(lines, "Created group hostdocker998 (GID 998)") {
-		t.Errorf("lines are %s", lines)
-	}
-}
-
-func TestGraphicsGroups(t *testing.T) {
-	testkit.NeedRoot(t)
-	root := etcRoot(t)
-	for name, gid := range map[string]int{"card0": 0, "renderD128": 105, "renderD129": 777, "renderD130": 777} {
-		write(t, root+"/dri/"+name, "")
-		must(t, os.Chown(root+"/dri/"+name, 0, gid))
-	}
-	must(t, os.Mkdir(root+"/dri/by-path", 0o755))
-	must(t, os.Chown(root+"/dri/by-path", 0, 4711))
-	o := IdentityOptions{Root: root, DRI: root + "/dri"}
-	a, lines, err := identity(t, o, nil)
-	must(t, err)
-	want := "[stage2] Added hermes to group render (GID 105) for " + root + "/dri/renderD128\n" +
-		"[stage2] Created group hostdri (GID 777) for graphics device\n[stage2] Added hermes to group hostdri (GID 777) for " + root + "/dri/renderD129"
-	if lines != want {
-		t.Errorf("lines\n%s\nwant\n%s", lines, want)
-	}
-	if !reflect.DeepEqual(a.User.Groups, []uint32{10000, 105, 777}) {
-		t.Errorf("groups are %v", a.User.Groups)
-	}
-	before := snapshot(t, root)
-	if _, lines, err := identity(t, o, nil); err != nil || lines != "" || snapshot(t, root) != before {
-		t.Errorf("the second time: %s (%v)", lines, err)
-	}
-}
-
-// TestAPodMayHaveTheUserOfItsPlatform: OpenShift's uids needed a variable, and a pod was told of docker run.
-func TestAPodMayHaveTheUserOfItsPlatform(t *testing.T) {
-	pod := environ(map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
-	if err := Admit(1_000_650_000, 10000, true, pod); err != nil {
-		t.Error(err)
-	}
-	if Admit(1_000_650_000, 10000, true, environ(nil)) == nil {
-		t.Error("a high uid was admitted outside a pod")
-	}
-	err := Admit(1000, 10000, true, pod)
-	if err == nil || !strings.Contains(err.Error(), "securityContext.runAsUser and fsGroup to 10000") || strings.Contains(err.Error(), "--user") {
-		t.Errorf("%v", err)
-	}
-}
-
-func TestAdmit(t *testing.T) {
-	for _, tt := range []struct {
-		uid   int
-		known bool
-		any   string
-		ok    bool
-	}{
-		{0, true, "", true},
-		{10000, true, "", true},
-		{1000, true, "", false},
-		{1000, true, "0", false},
-		{1000, true, "1", true},
-		{1000, false, "", true},
-	} {
-		err := Admit(tt.uid, 10000, tt.known, environ(map[string]string{"HINIT_ALLOW_ANY_UID": tt.any}))
-		if (err == nil) != tt.ok {
-			t.Errorf("%+v: %v", tt, err)
-		}
-		if err == nil {
-			continue
-		}
-		first, second, _ := strings.Cut(err.Error(), "\n")
-		for prefix, line := range map[string]string{"[stage2]": first, "[hermes]": second} {
-			if !strings.HasPrefix(line, prefix+" ERROR: container started with --user 1000") || strings.Contains(line, "\n") {
-				t.Errorf("line is %q", line)
-			}
-			for _, remedy := range []string{"HERMES_UID", "HERMES_GID", "PUID", "PGID"} {
-				if !strings.Contains(line, remedy) {
-					t.Errorf("%q does not name %s", line, remedy)
-				}
-			}
-		}
-	}
+// hasGraphics reports whether this machine has graphics devices, whose groups the agent of the test is not in.
+func hasGraphics() bool {
+	devices, _ := os.ReadDir(GraphicsDir)
+	return len(devices) > 0
 }

@@ -1,0 +1,125 @@
+// Package identity settles the agent's user in /etc, for the boot program. PID 1 asks for it when the container wants other ids, or when the
+// agent has to join a group. The package owns no goroutine.
+package identity
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"hinit/internal/account"
+	"hinit/internal/account/db"
+	"hinit/internal/boot"
+)
+
+// Options describe the agent's user. User and Env are required.
+type Options struct {
+	User string // agent.user: a name, a uid, or "uid:gid"
+	Env  func(name string) (string, bool)
+
+	Root    string   // directory that holds another etc, for tests; "" for the real one
+	Sockets []string // candidates for the Docker socket, of which the first existing one counts; nil: the image's
+	DRI     string   // directory of the graphics devices; "": /dev/dri
+}
+
+// Main settles the agent's user and writes a [boot.Identity] to out. It returns the exit code of the process.
+func Main(user string, out io.Writer) int {
+	a, err := settle(Options{User: user, Env: os.LookupEnv})
+	result := boot.Identity{User: a.User, Lines: a.Lines}
+	if err != nil {
+		result.Error = err.Error()
+	}
+	if json.NewEncoder(out).Encode(result) != nil {
+		return 1
+	}
+	return 0
+}
+
+// agent is the agent as far as it is settled.
+type agent struct {
+	boot.Agent
+
+	remapped bool // the ids are others than at the start of this boot
+}
+
+// settle applies HERMES_UID and HERMES_GID (PUID and PGID where they are empty). The user joins the groups of the Docker socket and of the
+// graphics devices (contract, section 2.1, steps 3 and 4). It changes only /etc/passwd and /etc/group; a second call changes nothing.
+//
+// If /etc can't be written, the result has the wanted ids all the same and a line says so. An error means that the container should not
+// start: a wanted uid belongs to somebody else, or the user does not exist ([account.ErrNotFound]). settle blocks on /etc and /dev only.
+func settle(o Options) (agent, error) {
+	user, err := account.Lookup(o.Root, o.User)
+	if err != nil {
+		return agent{}, err
+	}
+	a := agent{Agent: boot.Agent{User: user, Known: true}}
+	if user.UID == 0 {
+		return a, nil // the agent runs as root: it has every right and no ids to change
+	}
+	etc, err := db.Open(o.Root)
+	if err != nil {
+		a.warn("%v — continuing", err)
+		return a, nil
+	}
+	if err := a.remap(o, etc); err != nil {
+		return agent{Agent: boot.Agent{User: user, Known: true}}, err
+	}
+	if user.Name != "" {
+		a.joinDocker(o, etc)
+		a.joinDRI(o, etc)
+		a.User.Groups = etc.Groups(user.Name, a.User.GID)
+	}
+	if etc.Changed() {
+		if err := etc.Save(); err != nil {
+			a.warn("%v: the agent runs with the ids %d:%d, but tools that read /etc show others", err, a.User.UID, a.User.GID)
+		}
+	}
+	return a, nil
+}
+
+// asked returns the id that the container asks for by one of two variables. A text that is no id is reported and ignored.
+func (a *agent) asked(o Options, names [2]string) (id uint32, ok bool) {
+	id, name, text, ok := account.Asked(func(name string) string { return boot.Value(o.Env, name) }, names)
+	if !ok && text != "" {
+		a.warn("%s=%q is ignored: it is not a number from 1 to 65534", name, text)
+	}
+	return id, ok
+}
+
+// remap changes the ids of the agent's user in memory.
+func (a *agent) remap(o Options, etc *db.DB) error {
+	name := cmp.Or(a.User.Name, o.User)
+	if uid, ok := a.asked(o, account.UIDVars); ok && uid != a.User.UID {
+		if a.User.Name != "" {
+			if err := etc.SetUID(a.User.Name, uid); errors.Is(err, db.ErrTaken) {
+				return fmt.Errorf("%w; choose another number for HERMES_UID (or PUID)", err)
+			} else if err != nil {
+				return err
+			}
+		}
+		a.say("Changing %s UID to %d", name, uid)
+		a.User.UID, a.remapped = uid, true
+	}
+	if gid, ok := a.asked(o, account.GIDVars); ok && gid != a.User.GID {
+		if a.User.Name != "" {
+			if err := etc.SetGID(a.User.Name, gid); err != nil {
+				return err
+			}
+		}
+		a.say("Changing %s GID to %d", name, gid)
+		a.User.GID, a.remapped = gid, true
+		a.User.Groups = []uint32{gid}
+	}
+	return nil
+}
+
+func (a *agent) say(format string, args ...any) {
+	a.Lines = append(a.Lines, boot.Info(fmt.Sprintf(format, args...)))
+}
+
+func (a *agent) warn(format string, args ...any) {
+	a.Lines = append(a.Lines, boot.Warning(fmt.Sprintf(format, args...)))
+}
