@@ -115,6 +115,7 @@ var floors = map[string]int{
 	"hinit/internal/tuning": 1,
 	"hinit/shim":            2, // of hinit-shim
 	"hinit/shim/agentuser":  1,
+	"hinit/shim/lifecycle":  1, // of the shim and hinit-tools
 	"hinit/shim/identity":   1, // of the shim and the tools of s6
 
 	"hinit/logrotate/archive": 1,
@@ -219,6 +220,7 @@ var binaries = map[string]map[string]string{
 		"hinit/internal/account/db":    "the boot program changes /etc",
 		"hinit/internal/boot/volume":   "the boot program does the work of the boot on the data volume",
 		"hinit/internal/cli/tools":     "the commands that people use at a keyboard have a program of their own",
+		"hinit/shim/lifecycle":         "PID 1 has an API for orders; these are words of the agent's command line",
 		"hinit/shim/identity":          "PID 1 starts processes as other users, and never becomes one",
 		"hinit/logrotate/reader":       "clients read the logs; PID 1 writes them",
 		"hinit/internal/s6/applet":     "the tools of s6 ask PID 1 and are no part of it",

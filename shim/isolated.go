@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/account"
-	"hinit/shim/agentuser"
+	"hinit/shim/lifecycle"
 )
 
 // isolated reports whether a command is for a profile that PID 1 has isolated. A command that only gives orders to gateways reads no file of a
 // profile, and is the agent's. A list that can't be read is an error.
 func (o *options) isolated(argv []string) (bool, error) {
 	profile := profileOf(argv[min(1, len(argv)):])
-	if _, order := agentuser.ParseLifecycle(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {
+	if _, order := lifecycle.Parse(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {
 		return false, nil
 	}
 	text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Isolated)

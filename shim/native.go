@@ -4,6 +4,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/shim/agentuser"
+	"hinit/shim/lifecycle"
 )
 
 // nativeEnv set to 0 gives every command to the agent.
@@ -16,7 +17,7 @@ func (o *options) goNative(argv, env []string) {
 	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
 		return
 	}
-	if _, ok := agentuser.ParseLifecycle(argv[1:]); !ok && (isDirectory(o.baseDir) || !agentuser.ChangesLifecycle(argv[1:])) {
+	if _, ok := lifecycle.Parse(argv[1:]); !ok && (isDirectory(o.baseDir) || !lifecycle.Changes(argv[1:])) {
 		return
 	}
 	if _, ok := executable(o.native); !ok {

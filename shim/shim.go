@@ -79,7 +79,7 @@ func hermesImage() options {
 // A process that docker exec has started gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)), so that the kernel
 // takes it before the CMD.
 //
-// The lifecycle commands of gateways ([agentuser.ParseLifecycle]) go to hinit, as the user that the agent would have run as, when
+// The lifecycle commands of gateways ([lifecycle.Parse]) go to hinit, as the user that the agent would have run as, when
 // the image is the agent's own. HINIT_SHIM_NATIVE=0 turns that off.
 func Main(argv, env []string) int {
 	return run(argv, env, hermesImage())

@@ -27,6 +27,7 @@ import (
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/shim/agentuser"
+	"hinit/shim/lifecycle"
 )
 
 // The exit codes of a command. For a program that could not be run they are a shell's.
@@ -66,7 +67,7 @@ func (c *Call) Main() int {
 	switch {
 	case err == nil:
 		return code
-	case isDir(c.Root+baseDir) || !agentuser.ChangesLifecycle(c.Args[1:]):
+	case isDir(c.Root+baseDir) || !lifecycle.Changes(c.Args[1:]):
 		return c.agent()
 	}
 	// Without s6 the agent would do nothing and report success, or wait for ever.
@@ -89,7 +90,7 @@ func (c *Call) agent() int {
 
 // gateway returns an error for what hinit leaves to the agent's own program.
 func (c *Call) gateway(words []string) (int, error) {
-	cmd, ok := agentuser.ParseLifecycle(words)
+	cmd, ok := lifecycle.Parse(words)
 	if !ok {
 		return 0, fmt.Errorf("hinit takes start, stop, restart and status, each with one -p NAME or none, and stop and restart with --all")
 	}

@@ -1,11 +1,15 @@
-// Package agentuser knows how the agent's programs are run: the order of PATH, and the words of gateway commands. The shim and PID 1 use it. It
-// links little, because the shim runs before every command. It starts no goroutine.
+// Package agentuser knows how the agent's programs are run: the order of PATH, and the name of the program for gateway commands. The shim and
+// PID 1 use it. It links little, because the shim runs before every command. It starts no goroutine.
 package agentuser
 
 import (
 	"slices"
 	"strings"
 )
+
+// NativeName is the name under which the shim calls hinit for a lifecycle command of a gateway. The first word after it
+// is the agent's own program, for what hinit leaves to it; the others are what was typed.
+const NativeName = "hinit-gateway"
 
 // Path returns a PATH as the agent's own programs have it. The volume's .local/bin, if the PATH has it, comes before the
 // directories of the system. In this way an agent replaces a tool for itself. In the image it comes after them, so that `docker

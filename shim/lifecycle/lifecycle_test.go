@@ -1,18 +1,18 @@
-package agentuser
+package lifecycle
 
 import (
 	"strings"
 	"testing"
 )
 
-func FuzzParseLifecycle(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	f.Add("-p\x00coder\x00gateway\x00start")
 	f.Add("gateway\x00restart\x00--profile=coder\x00--all")
 	f.Fuzz(func(t *testing.T, joined string) {
 		words := strings.Split(joined, "\x00")
-		l, ok := ParseLifecycle(words)
+		l, ok := Parse(words)
 		if !ok {
-			if l != (Lifecycle{}) {
+			if l != (Command{}) {
 				t.Fatalf("%q: %+v is returned though it is not known", words, l)
 			}
 			return

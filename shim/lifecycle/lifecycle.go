@@ -1,36 +1,34 @@
-package agentuser
+// Package lifecycle knows the words of the agent's gateway commands. The shim and hinit-tools use it. It links little, because the shim runs
+// before every command. It starts no goroutine.
+package lifecycle
 
 import "strings"
 
-// NativeName is the name under which the shim calls hinit for a lifecycle command of a gateway. The first word after it
-// is the agent's own program, for what hinit leaves to it; the others are what was typed.
-const NativeName = "hinit-gateway"
-
-// Lifecycle is a command about a gateway as it was typed behind the agent's name.
-type Lifecycle struct {
+// Command is a command about a gateway as it was typed behind the agent's name.
+type Command struct {
 	Verb    string // start, stop, restart or status
 	Profile string // as -p or --profile gave it, "" when neither did
 	All     bool   // --all was given, to stop or restart
 	Force   bool   // --force was given, to start or restart one
 }
 
-// ParseLifecycle reads the words behind the agent's name. It accepts `gateway` with one of the four verbs, one profile at most,
+// Parse reads the words behind the agent's name. It accepts `gateway` with one of the four verbs, one profile at most,
 // and --all where the agent has it; it returns false for everything else. The init can carry out these commands by itself,
 // thousands of times faster than an interpreter starts.
-func ParseLifecycle(words []string) (l Lifecycle, ok bool) {
+func Parse(words []string) (l Command, ok bool) {
 	var rest [3]string
 	n := 0
 	for i := 0; i < len(words); i++ {
 		profile, joined := strings.CutPrefix(words[i], "--profile=")
 		if words[i] == "-p" || words[i] == "--profile" {
 			if i++; i == len(words) {
-				return Lifecycle{}, false
+				return Command{}, false
 			}
 			profile, joined = words[i], true
 		}
 		switch {
 		case joined && (profile == "" || l.Profile != ""), !joined && n == len(rest):
-			return Lifecycle{}, false
+			return Command{}, false
 		case joined:
 			l.Profile = profile
 		default:
@@ -39,7 +37,7 @@ func ParseLifecycle(words []string) (l Lifecycle, ok bool) {
 		}
 	}
 	if n < 2 || rest[0] != "gateway" {
-		return Lifecycle{}, false
+		return Command{}, false
 	}
 	l.Verb, l.All, l.Force = rest[1], n == 3 && rest[2] == "--all", n == 3 && rest[2] == "--force"
 	switch l.Verb {
@@ -53,14 +51,14 @@ func ParseLifecycle(words []string) (l Lifecycle, ok bool) {
 		ok = n == 2 || l.All || l.Force
 	}
 	if !ok {
-		return Lifecycle{}, false
+		return Command{}, false
 	}
 	return l, true
 }
 
-// ChangesLifecycle reports whether the words behind the agent's name start, stop or restart gateways, whatever else is among them.
+// Changes reports whether the words behind the agent's name start, stop or restart gateways, whatever else is among them.
 // Asking for help does not.
-func ChangesLifecycle(words []string) bool {
+func Changes(words []string) bool {
 	verb := ""
 	named, gateway := false, false
 	for _, word := range words {
