@@ -119,6 +119,7 @@ var floors = map[string]int{
 	"hinit/shim/identity":   1, // of the shim and the tools of s6
 
 	"hinit/logrotate/archive": 1,
+	"hinit/logrotate/packer":  1, // of hinit-tools
 	"hinit/logrotate/gzipped": 1, // optional: logrotate makes and reads compressed archives with it
 
 	"hinit/internal/fault": -1, // the boundary to the kernel, below every package that calls it
@@ -158,7 +159,7 @@ var outside = map[string]string{
 }
 
 // beside are packages of one room and floor, each of which may import those before it.
-var beside = []string{"hinit/internal/boot", "hinit/internal/boot/lookup", "hinit/logrotate/archive", "hinit/logrotate/gzipped", "hinit/internal/s6/foreign", "hinit/internal/s6/scandir", "hinit/internal/s6/personality"}
+var beside = []string{"hinit/internal/boot", "hinit/internal/boot/lookup", "hinit/logrotate/archive", "hinit/logrotate/gzipped", "hinit/logrotate/packer", "hinit/internal/s6/foreign", "hinit/internal/s6/scandir", "hinit/internal/s6/personality"}
 
 func TestImportsGoDown(t *testing.T) {
 	for _, line := range goList(t, nil, "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...") {
@@ -222,6 +223,7 @@ var binaries = map[string]map[string]string{
 		"hinit/internal/cli/tools":     "the commands that people use at a keyboard have a program of their own",
 		"hinit/shim/lifecycle":         "PID 1 has an API for orders; these are words of the agent's command line",
 		"hinit/shim/identity":          "PID 1 starts processes as other users, and never becomes one",
+		"hinit/logrotate/packer":       "the boot program compresses archives",
 		"hinit/logrotate/reader":       "clients read the logs; PID 1 writes them",
 		"hinit/internal/s6/applet":     "the tools of s6 ask PID 1 and are no part of it",
 		"charm.land":                   "the screen is a client of PID 1, with a program of its own",

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
 	"hinit/logrotate/archive"
 )
 

@@ -2,6 +2,7 @@ package logrotate
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -21,6 +22,8 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/internal/testkit"
 	"hinit/logrotate/archive"
+	"hinit/logrotate/gzipped"
+	"hinit/logrotate/packer"
 )
 
 func TestMain(m *testing.M) {
@@ -42,6 +45,9 @@ var lineFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{9}
 func newSet(o Options) *Set {
 	if o.period == 0 {
 		o.period = 20 * time.Millisecond
+	}
+	o.Pack = func(ctx context.Context, logs []gzipped.Archives, young time.Duration) ([]gzipped.Result, error) {
+		return packer.Pack(ctx, cmp.Or(o.Actor, fsutil.Self()), logs, young), nil
 	}
 	return New(o)
 }

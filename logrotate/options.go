@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/logrotate/gzipped"
 )
 
 // ConsoleMode says how a service's lines look on the container's stdout and stderr.
@@ -70,6 +71,8 @@ type Options struct {
 	Stdout, Stderr *os.File
 	// Actor is whose identity files are used with. Nil is the process's own.
 	Actor *fsutil.Actor
+	// Pack compresses archives. Nil: [Limits].Compress has no effect.
+	Pack gzipped.Packer
 	// Warn is called when a fault begins and when it ends, once each, from a goroutine of this package. service is the name given
 	// to Open, or "" for the console. It must not block, and must not call a method of a Log or Set other than a writer from
 	// [Set.Console]. Nil discards.

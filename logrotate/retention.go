@@ -61,7 +61,7 @@ func (f *file) prune(now time.Time) error {
 
 // pack has the archives compressed, if that is wanted.
 func (f *file) pack() {
-	if f.limits.Load().Compress {
+	if f.limits.Load().Compress && f.set.opts.Pack != nil {
 		f.set.compressor.Request(f)
 	}
 }

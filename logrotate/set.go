@@ -59,7 +59,7 @@ func New(o Options) *Set {
 		b := make([]byte, 0, 2*(o.MaxLine+readSize))
 		return &b
 	}
-	s.compressor = gzipped.New(o.Actor, o.period)
+	s.compressor = gzipped.New(o.Pack, o.period)
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
 	s.consoles[1] = newConsole("stderr", o.Stderr, o)
 	return s

@@ -9,10 +9,11 @@ import (
 	"hinit/client"
 	"hinit/internal/account"
 	"hinit/internal/config"
+	"hinit/logrotate/gzipped"
 )
 
 // The boot program does the work of the boot on the data volume. So PID 1 does not hold its code, and no thread of PID 1 waits for that disk.
-// It is hinit-tools under the name ProgramName. PID 1 starts it and writes a [Job] to its standard input. It reads a [Message] at a time
+// It also compresses the archives of logs. It is hinit-tools under the name ProgramName. PID 1 starts it and writes a [Job] to its standard input. It reads a [Message] at a time
 // from the program's standard output. Some messages ask PID 1 for something; PID 1 then writes an [Answer].
 
 const (
@@ -41,6 +42,8 @@ type Job struct {
 	Scripts   bool // so does a failed script of the image
 	Plant     bool
 	Repair    bool
+	Pack      []gzipped.Archives // compress the archives of logs that are older than Young, and nothing else
+	Young     time.Duration
 	Planted   bool // the repair writes to the disk what was copied to an empty data directory
 }
 
@@ -81,6 +84,7 @@ type Message struct {
 	Steps  []client.BootStep `json:",omitempty"` // the hooks are over
 	Repair *client.Repair    `json:",omitempty"` // how far the repair has come
 	Result string            `json:",omitempty"` // what it has changed
+	Packed []gzipped.Result  `json:",omitempty"` // what became of each of Pack
 	Done   *Done             `json:",omitempty"` // the program ends
 }
 

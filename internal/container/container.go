@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/internal/tuning"
+	"hinit/logrotate/gzipped"
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
@@ -97,7 +98,12 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, initlog.NewTerminationLog())
 	agents := c.agents()
 	var err error
-	c.logs, err = logs.New(logs.Options{Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn})
+	c.logs, err = logs.New(logs.Options{
+		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn,
+		Pack: func(ctx context.Context, logs []gzipped.Archives, young time.Duration) ([]gzipped.Result, error) {
+			return c.stage.Pack(ctx, logs, young)
+		},
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -1,20 +1,18 @@
-// Package gzipped compresses the archives of logs. Package reader reads them.
-//
-// Archives become gzip files one after the other, a while after their rotation, and never faster than with a quarter of a core.
-// An archive is there, under one name or both, at every moment, also after a crash.
+// Package gzipped sees to it that the archives of logs become gzip files, one after the other, a while after their rotation. Package packer
+// compresses them, and package reader reads them.
 //
 // A [Compressor] owns one goroutine, while there is something to do.
 package gzipped
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
 
-	"hinit/internal/blocking"
-	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 )
 
 // Most is how many bytes of an archive a reader takes by itself, decompressed.
@@ -28,12 +26,24 @@ type Log interface {
 	Packed(err error)
 }
 
-// Compressor compresses archives. Its methods may be called from any goroutine.
-//
-// It needs no lock against who prunes: the compressed file gets its name when it is complete, then the archive is removed. If that
-// was pruned meanwhile, the compressed file goes too.
+// Archives are the archives of a log, as a [Packer] takes them.
+type Archives struct {
+	Dir  string
+	Most int64 // bytes of the largest archive to compress
+}
+
+// Result is what became of them.
+type Result struct {
+	Again bool   // some are too young yet
+	Error string // "" for none
+}
+
+// Packer compresses archives that are not younger than some time. It returns a result for each log, or an error, and stops when ctx ends.
+type Packer func(ctx context.Context, logs []Archives, young time.Duration) ([]Result, error)
+
+// Compressor has archives compressed. Its methods may be called from any goroutine.
 type Compressor struct {
-	actor  *fsutil.Actor
+	pack   Packer
 	period time.Duration
 	ctx    context.Context //nolint:containedctx // its own, from New to End
 	end    context.CancelFunc
@@ -44,9 +54,9 @@ type Compressor struct {
 	busy  bool       // somebody will look at the queue
 }
 
-// New returns a compressor that works with the identity of actor, and leaves archives alone that are younger than period.
-func New(actor *fsutil.Actor, period time.Duration) *Compressor {
-	c := &Compressor{actor: actor.In(blocking.Logs), period: period}
+// New returns a compressor that leaves archives alone that are younger than period.
+func New(pack Packer, period time.Duration) *Compressor {
+	c := &Compressor{pack: pack, period: period}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c
 }
@@ -85,14 +95,31 @@ func (c *Compressor) take() []Log {
 }
 
 func (c *Compressor) run() {
-	p := &packer{actor: c.actor, young: c.period, stop: c.ctx.Done()}
-	for p.pause(c.period) {
+	for pause.For(c.ctx, c.period) {
 		batch := c.take()
 		if len(batch) == 0 {
 			return
 		}
+		var logs []Log
+		var archives []Archives
 		for _, l := range batch {
-			if again := p.log(l); again {
+			if dir, most := l.Packing(); most > 0 {
+				logs, archives = append(logs, l), append(archives, Archives{dir, most})
+			}
+		}
+		if len(logs) == 0 {
+			continue
+		}
+		results, err := c.pack(c.ctx, archives, c.period)
+		if c.ctx.Err() != nil {
+			return
+		}
+		for i, l := range logs {
+			of := err
+			if err == nil && results[i].Error != "" {
+				of = errors.New(results[i].Error)
+			}
+			if l.Packed(of); of == nil && results[i].Again {
 				c.Request(l)
 			}
 		}

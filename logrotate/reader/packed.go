@@ -8,7 +8,7 @@ import (
 	"io"
 	"os"
 
-	"hinit/logrotate/gzipped"
+	"hinit/logrotate/packer"
 )
 
 // errTooLarge is about a compressed archive that hinit can't have written.
@@ -91,5 +91,5 @@ func (r *unpacker) last(ctx context.Context, f *os.File, n int) (offset int64, m
 // madeOf reports whether the compressed archive f was made of a file.
 func madeOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
-	return err == nil && bytes.Equal(z.Extra, gzipped.Origin(file))
+	return err == nil && bytes.Equal(z.Extra, packer.Origin(file))
 }

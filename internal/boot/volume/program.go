@@ -14,6 +14,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/guard"
+	"hinit/logrotate/packer"
 )
 
 // program is the boot program at work.
@@ -46,6 +47,8 @@ func Main(in io.Reader, out io.Writer) int {
 	switch {
 	case job.Repair:
 		p.repair(ctx, o, job.Planted)
+	case job.Pack != nil:
+		p.say(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.Pack, job.Young)})
 	case job.Plant:
 		s := boot.NewStep(o.Say)
 		err = Plant(ctx, o, s)

@@ -21,6 +21,7 @@ import (
 	"hinit/internal/runs"
 	"hinit/internal/tuning"
 	"hinit/logrotate"
+	"hinit/logrotate/gzipped"
 	"hinit/supervisor"
 )
 
@@ -30,6 +31,7 @@ type Options struct {
 	Actor  *fsutil.Actor // writes the files
 	// Secrets returns the values in a profile's .env, and whether there are more than it returns. It may wait for a disk.
 	Secrets func(profile string) (values []string, more bool, err error)
+	Pack    gzipped.Packer                   // compresses archives
 	Say     func(format string, args ...any) // writes a line to the container log
 	Warn    func(format string, args ...any) // says it once and shows it in status
 }
@@ -57,7 +59,7 @@ func New(o Options) (*Logs, error) {
 	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
-		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor,
+		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.Pack,
 		Warn: func(service, message string) {
 			say := o.Say
 			if service == "" { // what it says may not be seen there

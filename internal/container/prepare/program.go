@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"hinit/client"
 	"hinit/internal/boot"
@@ -12,6 +13,7 @@ import (
 	"hinit/internal/container/program"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
+	"hinit/logrotate/gzipped"
 	"hinit/supervisor"
 )
 
@@ -48,18 +50,13 @@ func (r *run) start() func() (*program.Program, error) {
 func (r *run) plant(ctx context.Context, s *boot.Step) error {
 	job := r.job
 	job.Plant = true
-	p, err := program.Start(ctx, r.Registry, "hinit/plant", job)
-	if err != nil {
-		return err
-	}
-	return p.Hear(ctx, func(m boot.Message) error {
+	return r.work(ctx, "hinit/plant", job, func(m boot.Message) {
 		switch {
 		case m.Report != nil:
 			s.Planted = m.Report.Planted
 		case m.Agents != nil:
 			s.Tell(*m.Agents)
 		}
-		return nil
 	})
 }
 
@@ -180,7 +177,23 @@ func (r *run) runHook(h boot.Hook) (int, error) {
 
 // Repair has the boot program repair owners: [owners.Work].
 func (s *Stage) Repair(ctx context.Context, job boot.Job, take func(boot.Message)) error {
-	p, err := program.Start(ctx, s.Registry, "hinit/repair", job)
+	return s.work(ctx, "hinit/repair", job, take)
+}
+
+// Pack has the boot program compress archives: a [gzipped.Packer].
+func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
+	job := s.Job(s.Config())
+	job.Pack, job.Young = logs, young
+	err = s.work(ctx, "hinit/pack", job, func(m boot.Message) { results = m.Packed })
+	if err == nil && len(results) != len(logs) {
+		err = fmt.Errorf("cannot compress archives: the boot program tells of %d logs, not of %d", len(results), len(logs))
+	}
+	return results, err
+}
+
+// work has a boot program do a job that needs no answer.
+func (s *Stage) work(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
+	p, err := program.Start(ctx, s.Registry, name, job)
 	if err != nil {
 		return err
 	}

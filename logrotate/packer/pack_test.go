@@ -1,4 +1,4 @@
-package gzipped
+package packer
 
 import (
 	"errors"

@@ -1,7 +1,13 @@
-package gzipped
+// Package packer compresses the archives of logs, in a process of its own that PID 1 starts for a [gzipped.Compressor].
+//
+// An archive is there, under one name or both, at every moment, also after a crash. Compressing takes at most a quarter of a core. It needs no
+// lock against a process that prunes: the compressed file gets its name when it is complete, then the archive is removed. If that was
+// pruned meanwhile, the compressed file goes too. The package owns no goroutine.
+package packer
 
 import (
 	"compress/gzip"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -17,6 +23,7 @@ import (
 	"hinit/internal/fault"
 	"hinit/internal/fsutil"
 	"hinit/logrotate/archive"
+	"hinit/logrotate/gzipped"
 )
 
 const (
@@ -29,7 +36,18 @@ const (
 // errAbandoned says that an archive isn't compressed because it is gone, or everything ends.
 var errAbandoned = errors.New("abandoned")
 
-// packer is what a Compressor needs while it works.
+// Pack compresses the archives of logs that are not younger than some time, with the identity of actor. It returns a result for each log, and
+// stops when ctx ends.
+func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
+	p := &packer{actor: actor.In(blocking.Logs), young: young, stop: ctx.Done()}
+	results := make([]gzipped.Result, len(logs))
+	for i, l := range logs {
+		results[i] = p.log(l)
+	}
+	return results
+}
+
+// packer is a run of Pack.
 type packer struct {
 	actor *fsutil.Actor // takes turns
 	young time.Duration
@@ -50,13 +68,9 @@ func (p *packer) pause(d time.Duration) bool {
 	}
 }
 
-// log compresses the archives of l. It reports whether some of them are still too young.
-func (p *packer) log(l Log) (again bool) {
-	path, most := l.Packing()
-	if most == 0 {
-		return false
-	}
-	dir := archive.Dir{Path: path, Actor: p.actor}
+// log compresses the archives of a log.
+func (p *packer) log(l gzipped.Archives) (r gzipped.Result) {
+	dir := archive.Dir{Path: l.Dir, Actor: p.actor}
 	names, err := dir.Names()
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -66,22 +80,24 @@ func (p *packer) log(l Log) (again bool) {
 			continue
 		}
 		if !p.pause(0) {
-			return false
+			return r
 		}
 		// After a step back of the clock an archive seems to come from the future. That isn't young.
 		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
-			again = true
+			r.Again = true
 			continue
 		}
-		if err = p.pack(dir, name, most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
+		if err = p.pack(dir, name, l.Most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
 			err = nil // it was pruned meanwhile
 		}
 		if err != nil {
 			break
 		}
 	}
-	l.Packed(err)
-	return again && err == nil
+	if err != nil {
+		r.Error = err.Error()
+	}
+	return r
 }
 
 // pack compresses one archive, if it is not larger than most.
