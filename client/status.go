@@ -90,7 +90,7 @@ type Init struct {
 	ReexecError   string        `json:"reexec_error"`            // reason for which the last requested re-execution failed
 	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null in a container for the dashboard alone
 	Repair        *Repair       `json:"repair"`                  // repair of file ownership in the background; null without one
-	OOMFirst      string        `json:"oom_first,omitempty"`     // service whose main process the kernel ends first when memory runs out; "" when unknown, or when names were given
+	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
 }
 
 // BootProfiles is how many profiles the boot has handled.
@@ -191,7 +191,7 @@ type Service struct {
 	Log                 string     `json:"log"`                   // path of its current log file, "" when it has none
 	Reason              string     `json:"reason"`                // reason of the state, for people
 	Problem             string     `json:"problem"`               // fault for people, such as a failing check or a crash loop; "" without one
-	ServedBy            string     `json:"served_by,omitempty"`   // gateway of its profile where one gateway serves several: default, default (expected), itself, itself and default, or none
+	ServedBy            string     `json:"served_by,omitempty"`   // with a multiplexer: default, default (expected), itself, itself and default, or none
 	StatusText          string     `json:"status_text,omitempty"` // STATUS= of sd_notify; no sign of trouble
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`               // current command, or the next one
@@ -206,7 +206,7 @@ type Service struct {
 	NextRun             *time.Time `json:"next_run,omitempty"`    // next start by its schedule
 	Restart             string     `json:"restart,omitempty"`     // restart policy: on-failure, on-success or never; missing: always
 
-	// its user, limits, end and order where they differ from the built-in defaults; only for a service that was asked for by name
+	// settings that differ from the built-in defaults; only for a service that was asked for by name
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
 	Exits     map[string]int `json:"exits,omitempty"`     // number of exits by cause; the cause of last_exit may still change
@@ -274,7 +274,7 @@ type Exit struct {
 	Signal        *int      `json:"signal"` // number of the signal that ended it, null when none did
 	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health or lease
 	At            time.Time `json:"at"`
-	Tail          []string  `json:"tail"`                   // last log lines, oldest first; the last 3 where the lines of all services have over 1 MB; empty for callers that may not control hinit
+	Tail          []string  `json:"tail"`                   // last log lines, oldest first; empty for callers that may not control hinit
 	TailPending   bool      `json:"tail_pending,omitempty"` // the output of the ended run is still being read: tail is not known yet
 	Error         string    `json:"error"`                  // reason for which it could not be started, "" when it was
 	UptimeSeconds float64   `json:"uptime_seconds"`
