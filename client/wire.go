@@ -124,7 +124,7 @@ type Health struct {
 	OK       bool     `json:"ok"`                // answer to the probe; without a probe: hinit works, and neither boots nor shuts down
 	Reason   string   `json:"reason"`            // fault, "" when OK
 	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which alone is a reason not to be OK
-	Waiting  string   `json:"waiting,omitempty"` // why this container does not serve the volume yet
+	Waiting  string   `json:"waiting,omitempty"` // why this container does not serve the volume yet; a wait for another hinit is OK
 	Wanted   int      `json:"wanted"`            // services that are wanted up
 	Up       int      `json:"up"`                // how many of them are up
 	Troubled []string `json:"troubled"`          // the ones that are parked, failed, in a crash loop, or with a check that fails
