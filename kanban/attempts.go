@@ -29,7 +29,7 @@ func (x Exit) wordless() bool {
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// judged is when the end of a worker counts, if no more is known of it until then.
+// judged returns when the end of a worker counts as a failure, unless a word on the board comes first; 0: without such a wait.
 func (w *watched) judged() int64 {
 	if w.sight != Ended || !w.exit.wordless() || w.exit.At.IsZero() {
 		return 0
@@ -313,7 +313,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		}
 	}
 	interval := int64(d.Config.interval() / time.Second)
-	if d.Backoff > 0 { // whatever else there is to wait for: it serves, and nothing may stand still
+	if d.Backoff > 0 { // as a service it also looks at intervals while tasks are ready or running
 		some, err := first[bool](ctx, d.Store.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))")
 		if err != nil {
 			return time.Time{}, err

@@ -48,7 +48,7 @@ func claimant(lock string) string {
 type claimOptions struct {
 	ttl     time.Duration
 	from    Status
-	profile string // whose it must still be; empty: anybody's
+	profile string // the assignee that the task must still have; empty: any
 	scratch string // where scratch workspaces are: the path goes with the claim and costs no transaction of its own
 }
 

@@ -23,7 +23,7 @@ const (
 	Systemd        = "systemd"
 )
 
-// Formats are all of them.
+// Formats are the formats that [Convert] reads.
 var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd}
 
 // Note says what has not been taken over, or not as it was, and why.

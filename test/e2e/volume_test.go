@@ -43,7 +43,7 @@ func TestHostSideProfile(t *testing.T) {
 	c.must("hinit", "start", "coder")
 
 	// The log of each profile is there for the host to read.
-	eventually(t, settle, func() error { // it is up, and may not have come to that
+	eventually(t, settle, func() error { // the gateway is up, and may not have written the line yet
 		log, err := os.ReadFile(filepath.Join(data, "logs", "gateways", "coder", "current"))
 		return errors.Join(err, has(string(log), "gateway of profile coder is running"))
 	})

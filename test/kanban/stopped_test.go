@@ -47,7 +47,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 		asks = sockets(pid)
 		return err == nil && task.Status == kanban.Running
 	})
-	b.await("it to give up", func() bool { // it asks on a connection that was there, or on a new one
+	b.await("it to give up", func() bool { // it asks on an old connection or on a new one
 		now := sockets(pid)
 		for _, name := range now {
 			if !slices.Contains(before, name) && !slices.Contains(asks, name) {

@@ -66,7 +66,7 @@ func TestHostileClients(t *testing.T) {
 	t.Logf("before %+v, at the worst %+v, after %+v", before, most, b.usage())
 }
 
-// unharmed complains unless all are up again.
+// unharmed waits until all services of names are up.
 func (b *box) unharmed(names []string) error {
 	for _, name := range names {
 		if err := poll(patience, b.is(name, client.StateUp)); err != nil {

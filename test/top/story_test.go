@@ -28,7 +28,7 @@ func TestFiftyProfiles(t *testing.T) {
 	testkit.Until(t, "what is wrong is seen", func() bool { return h.status("p17").CrashLoop && h.status("p31").Problem != "" })
 	w := h.top(120, 40)
 
-	// Which: they are the first two lines. Why: it stands beside them.
+	// The first two lines are the services in trouble, with the reason beside each.
 	w.shows("1 in trouble 1 ailing 49 of 52 well")
 	testkit.Until(t, "the troubles come first", func() bool {
 		lines := strings.Split(w.screen(), "\n")

@@ -231,7 +231,7 @@ func (i *instance) booted() (time.Duration, error) {
 	return i.last.at.Sub(i.began), nil
 }
 
-// boot is booted for those who do not want to know how long it took.
+// boot is booted without the time that it took.
 func (i *instance) boot() error {
 	_, err := i.booted()
 	return err
