@@ -38,7 +38,7 @@ func imageOf(measure string) string {
 
 // picture is the plot of a measure over the number of services.
 func (s sheet) picture() (plot, bool) {
-	p := plot{title: s.id + ": " + s.title, unit: s.unit}
+	p := plot{title: s.title, unit: s.unit}
 	for _, r := range s.rows {
 		l := line{name: r.name, bold: r.name == hinitName}
 		for k, c := range r.cells {
@@ -74,7 +74,7 @@ const pageHow = `## How it is measured
 - A service counts as running when the kernel executes its program (fanotify): nothing polls.
 - The bare loop is the floor: one thread of a Go program that only forks, executes, passes the TERM on and waits. It has no pipes, users or logs.
 - Memory is PSS of supervisor and loggers, without the services, 2.5 s after the last change.
-- M3, restart: the shortest delay that can be set. M3, as delivered: nothing is set, and the service has run for a minute.
+- After a crash, restart: the shortest delay that can be set. As delivered: nothing is set, and the service has run for a minute.
 - runsvdir gets HUP to stop, because TERM leaves its services alone.
 - Code: [test/bench/compare](../../test/bench/compare).
 
@@ -106,7 +106,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 		fmt.Fprintf(&w, "\n- %s", r.Versions[name])
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintf(&w, "\n- %s.", note)
+		fmt.Fprintf(&w, "\n- %s.", readable(note))
 	}
 	w.WriteString("\n\n## Targets that are not met\n\n| Measure | hinit (target) |\n|---|---|")
 	var open []string
@@ -118,7 +118,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 		}
 		separator := "; "
 		if v.measure != last {
-			separator, last = ending(last)+"\n| "+v.measure+" | ", v.measure
+			separator, last = ending(last)+"\n| "+readable(v.measure)+" | ", v.measure
 		}
 		fmt.Fprintf(&w, "%s%s: %s (%s)", separator, v.column(), v.shown(), strings.NewReplacer("at most ", "≤", "at least ", "≥").Replace(v.promise()))
 		if id := strings.Fields(v.measure)[0]; v.known && !slices.Contains(open, id) {
@@ -130,16 +130,14 @@ func (b *bench) page(sheets []sheet, r result) string {
 			met++
 			continue
 		}
-		fmt.Fprintf(&w, "%s\n| %s | %d to %d services: N^%.2f (grows at most as N)", ending(last), g.measure, g.from, g.to, g.exponent)
+		fmt.Fprintf(&w, "%s\n| %s | %d to %d services: N^%.2f (grows at most as N)", ending(last), readable(g.measure), g.from, g.to, g.exponent)
 		last = g.measure
 	}
 	fmt.Fprintf(&w, "%s\n\n%d other targets are met.\n", ending(last), met)
 	if len(open) > 0 {
 		w.WriteString("\n### The gaps\n\n")
 		for _, id := range open {
-			if text := b.explain(id); text != "" {
-				fmt.Fprintf(&w, "- **%s**: %s\n", id, text)
-			}
+			fmt.Fprintf(&w, "- **%s**: %s\n", readable(id), b.explain(id))
 		}
 	}
 	w.WriteString("\n" + elsewhere + pageHow + "## Figures\n")
@@ -151,7 +149,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 		if s.unit != "" {
 			unit = ", " + s.unit
 		}
-		fmt.Fprintf(&w, "\n### %s: %s%s\n\n| |%s\n|---|%s\n", s.id, s.title, unit, columns(s.at), strings.Repeat("--:|", len(s.at)))
+		fmt.Fprintf(&w, "\n### %s%s%s\n\n| |%s\n|---|%s\n", strings.ToUpper(s.title[:1]), s.title[1:], unit, columns(s.at), strings.Repeat("--:|", len(s.at)))
 		for _, r := range s.rows {
 			fmt.Fprintf(&w, "| %s |", r.name)
 			for _, c := range r.cells {
@@ -165,6 +163,16 @@ func (b *bench) page(sheets []sheet, r result) string {
 	}
 	return w.String()
 }
+
+// plainNames are the names of measures on the page, longer codes before the ones that they begin with.
+var plainNames = strings.NewReplacer(
+	"M10 check", "end, told", "M10", "end", "M11", "docker run", "M12", "agent's commands", "M1 used", "memory after five statuses",
+	"M1 private", "private memory", "M1", "memory", "M2 again", "second boot", "M2", "first boot", "M3", "crash", "M4 cpu", "CPU at rest", "M4", "rest",
+	"M5 lines", "one line a write", "M5", "log path", "M6", "commands", "M7", "orphans", "M8", "shim", "M9", "one more service",
+)
+
+// readable puts plain names in the place of the codes of measures.
+func readable(text string) string { return plainNames.Replace(text) }
 
 // ending closes the row of a measure, where there is one.
 func ending(measure string) string {

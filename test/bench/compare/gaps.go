@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// explain says what stands between a measure and its target, with the floor of the same run. It returns "" where
-// docs/explanation/performance.md says it all.
+// explain says what stands between a measure and its target, with the floor of the same run. Where time and
+// memory go is in docs/explanation/performance.md.
 func (b *bench) explain(measure string) string {
 	of := func(measure, at, peer string) string {
 		v, ok := b.figures.median(measure, at, peer)
@@ -40,5 +40,5 @@ func (b *bench) explain(measure string) string {
 	case "M11":
 		return "the boot of hinit and the end of its logs; an engine that is busy varies by more than that."
 	}
-	return ""
+	return "the looks for [deaf gateways](../explanation/deaf-gateways.md) and at the profiles go on."
 }

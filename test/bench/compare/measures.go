@@ -39,7 +39,7 @@ var measures = []measure{ //nolint:gochecknoglobals // constant
 	{"M9", "one more service while 100 run, until it runs", "ms", []string{apiCall, bareMkdir}, false},
 	{"M10", "TERM until process 1 is gone, by number of services", "ms", nil, true},
 	{"M10 check", "the same with services that note the TERM", "", []string{"told", "ms", "told beside a stubborn one", "ms beyond its budget"}, false},
-	{"M11", "docker run --rm IMAGE true, whole and above the same without an init", "ms", []string{"whole", "added"}, false},
+	{"M11", "one docker run --rm IMAGE true, whole and above the same without an init", "ms", []string{"whole", "added"}, false},
 	{"M12", "commands of the agent through the shim, whole processes", "ms", []string{gatewayStatus, gatewayStart}, false},
 }
 
