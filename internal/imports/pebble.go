@@ -280,9 +280,6 @@ func (p *plan) checksOfServices() (used map[string]bool) {
 	return used
 }
 
-// pebbleCheckKeys are the settings of a check that have one value, with their keys in hinit.yaml.
-var pebbleCheckKeys = map[string]string{"period": "period", "timeout": "timeout", "threshold": "failure_threshold"}
-
 func (p *plan) check(l *layered, s *service, does string) {
 	k := check{values{"kind": "alive", "period": "10s", "timeout": "3s", "failure_threshold": "3", "on_failure": does}, l.place}
 	if does == "report" && l.get("level").words() == "ready" {
@@ -295,8 +292,10 @@ func (p *plan) check(l *layered, s *service, does string) {
 	for _, e := range l.keys {
 		at := l.at(e, "checks."+l.name+"."+e.name)
 		switch e.name {
-		case "period", "timeout", "threshold":
-			k.set(pebbleCheckKeys[e.name], e.text())
+		case "period", "timeout":
+			k.set(e.name, e.text())
+		case "threshold":
+			k.set("failure_threshold", e.text())
 		case "level":
 			if e.text() == "ready" && k.text("kind") != "ready" {
 				p.note(at, "a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it")

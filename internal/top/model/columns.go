@@ -102,7 +102,7 @@ func (m *Model) columns() []column {
 		longest, named = short, shortName
 	}
 	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s Service, _ int) (string, frame.Role) {
-		return label(named(s)), frame.Plain
+		return show.Name(named(s)), frame.Plain
 	}}
 	state := column{"STATE", 12, byState, false, func(m *Model, s Service, _ int) (string, frame.Role) {
 		look := looks[m.trouble(s)]

@@ -100,9 +100,9 @@ func (m *Model) heard() bool {
 // label is a service as the screen names it: with its host where there are several.
 func (m *Model) label(id ID) string {
 	if len(m.hosts) > 1 {
-		return show.Name(m.hosts[id.Host].name) + ":" + label(id.Name)
+		return show.Name(m.hosts[id.Host].name) + ":" + show.Name(id.Name)
 	}
-	return label(id.Name)
+	return show.Name(id.Name)
 }
 
 // news is the line about a host that has to be known: that it does not answer, boots or stops, or its first warning.

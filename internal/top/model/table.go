@@ -220,6 +220,3 @@ func (m *Model) chosen() (ids []ID) {
 	}
 	return ids
 }
-
-// label is a name as the screen shows it.
-func label(name string) string { return show.Name(name) }
