@@ -70,6 +70,19 @@ func (p *pod) signalProgram(sig syscall.Signal) {
 	}
 }
 
+// signalAll sends a signal to every process of the pod, the gateway's first.
+func (p *pod) signalAll(sig syscall.Signal) {
+	var all []int
+	for pid := range commands() {
+		if parentOf(pid) == p.cmd.Process.Pid {
+			all = append(all, pid)
+		}
+	}
+	for _, pid := range append(all, p.cmd.Process.Pid) {
+		_ = syscall.Kill(pid, sig) // it may have ended
+	}
+}
+
 // setClock writes the times of the Lease as a pod with another clock would.
 func (p *pod) setClock(ahead time.Duration) {
 	now := time.Now().Add(ahead).UTC().Format("2006-01-02T15:04:05.000000Z")
@@ -87,19 +100,7 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 	var sum summary
 	var all sync.WaitGroup
 	for pair := range *pairs {
-		shared := filepath.Join(s.dir, fmt.Sprint("pair", pair))
-		if err := os.Mkdir(shared, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for _, name := range []string{"lock", "two"} {
-			if err := os.WriteFile(filepath.Join(shared, name), nil, 0o666); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Chmod(filepath.Join(shared, name), 0o666); err != nil { //nolint:gosec // the agents have another user
-				t.Fatal(err)
-			}
-		}
-		two := []*pod{newPod(t, s, pair, 0, shared), newPod(t, s, pair, 1, shared)}
+		two := newPair(t, s, pair)
 		random := rand.New(rand.NewPCG(*seed, uint64(pair))) //nolint:gosec // it may be guessed
 		all.Go(func() {
 			defer two[0].end()
@@ -124,6 +125,56 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 		}
 	}
 	t.Logf("%d samples", w.samples.Load())
+}
+
+// newPair returns two pods that share a Lease. They are not started.
+func newPair(t *testing.T, s *site, pair int) []*pod {
+	t.Helper()
+	shared := filepath.Join(s.dir, fmt.Sprint("pair", pair))
+	if err := os.Mkdir(shared, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"lock", "two"} {
+		if err := os.WriteFile(filepath.Join(shared, name), nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(shared, name), 0o666); err != nil { //nolint:gosec // the agents have another user
+			t.Fatal(err)
+		}
+	}
+	return []*pod{newPod(t, s, pair, 0, shared), newPod(t, s, pair, 1, shared)}
+}
+
+// TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn stops every process of a pod for longer than the Lease, as a freezer does.
+func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
+	s := newSite(t)
+	w := newWatch()
+	defer w.end()
+	two := newPair(t, s, 90)
+	for _, p := range two {
+		p.start(t)
+		defer p.end()
+	}
+	old, _, err := w.await(two, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.signalAll(syscall.SIGSTOP)
+	if _, _, err := w.await(two, old); err != nil {
+		t.Fatal(err)
+	}
+	old.signalAll(syscall.SIGCONT)
+	began := time.Now()
+	for w.runs(old) {
+		if time.Since(began) > patience {
+			t.Fatal("its gateway goes on")
+		}
+		<-time.After(sample)
+	}
+	t.Logf("two gateways ran for %v after the thaw", time.Since(began))
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("two gateways ran for %v", took)
+	}
 }
 
 // storm has a pair fail over a number of times.

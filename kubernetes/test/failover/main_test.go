@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -96,17 +97,29 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: agents}
 subjects: [{kind: ServiceAccount, name: agents}]
 `
 
+// started is the API server of all tests of the package.
+type started struct {
+	*cluster.Cluster
+	left string // why there is none
+}
+
+var theServer = sync.OnceValues(func() (s started, err error) {
+	s.Cluster, s.left, err = cluster.StartServer(context.Background())
+	return s, err
+})
+
 func newSite(t *testing.T) *site {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("namespaces need root")
 	}
-	c, left, err := cluster.StartServer(context.Background())
+	server, err := theServer()
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := server.Cluster
 	if c == nil {
-		t.Skip(left)
+		t.Skip(server.left)
 	}
 	s := &site{Cluster: c, dir: t.TempDir(), programs: filepath.Join(repository(t), "dist/linux-"+runtime.GOARCH)}
 	s.credentials = filepath.Join(s.dir, "credentials")
