@@ -4,6 +4,7 @@
 // HOLDER. The end is counted from before the request that renewed the Lease, and a fifth of the lease's duration is left out of it. In this
 // time the init ends what it has started.
 //
-// The package promises that it gives a Lease away only when it is told that nothing of the init is alive. It owns the goroutines of
-// client-go's leader election while [Run] runs.
+// The package promises that it gives a Lease away only when it is told that nothing of the init is alive. An init that is stopped when the
+// lease ends can't end its processes; then the package kills them. It owns the goroutines of client-go's leader election, and one more, while
+// [Run] runs.
 package lease

@@ -31,8 +31,9 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 		Interface: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}, Client: client, LockConfig: resourcelock.ResourceLockConfig{Identity: s.Identity},
 		},
-		settings: s, init: init, log: log,
+		settings: s, init: init, log: log, guard: guard{log: log},
 	}
+	go lock.guard.watch(ctx)
 	if err := init.say("READY=1"); err != nil {
 		return err
 	}
@@ -82,6 +83,7 @@ type reporting struct {
 	settings Settings
 	init     *notifier
 	log      func(format string, args ...any)
+	guard    guard
 
 	other   string // whom the init was told of, "" for none
 	holds   bool   // people were told that this pod has the Lease
@@ -123,6 +125,7 @@ func (l *reporting) written(ctx context.Context, began time.Duration, r resource
 	}
 	l.other = ""
 	end := began + l.settings.Duration*4/5
+	l.guard.end.Store(int64(end))
 	// An init that is stopped does not read. It learns of the next renewal.
 	_ = l.init.say(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))
 	if !l.holds {

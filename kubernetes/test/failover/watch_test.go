@@ -16,11 +16,11 @@ type watch struct {
 
 	mu    sync.Mutex
 	alive map[string]bool // by mark
-	two   int             // samples in which both of a pair had one
+	two   map[string]int  // samples in which both of a pair had one, by the mark without its last digit
 }
 
 func newWatch() *watch {
-	w := &watch{stop: make(chan struct{})}
+	w := &watch{stop: make(chan struct{}), two: map[string]int{}}
 	w.done.Go(func() {
 		tick := time.NewTicker(sample)
 		defer tick.Stop()
@@ -37,7 +37,7 @@ func newWatch() *watch {
 }
 
 func (w *watch) look() {
-	alive, pairs, two := map[string]bool{}, map[string]bool{}, 0
+	alive, pairs, two := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for _, command := range commands() {
 		words := strings.Split(strings.TrimSuffix(command, "\x00"), "\x00")
 		mark := words[len(words)-1]
@@ -46,7 +46,7 @@ func (w *watch) look() {
 		}
 		alive[mark] = true
 		if pair := mark[:len(mark)-1]; pairs[pair] {
-			two++
+			two[pair] = true
 		} else {
 			pairs[pair] = true
 		}
@@ -55,7 +55,9 @@ func (w *watch) look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.alive = alive
-	w.two += two
+	for pair := range two {
+		w.two[pair]++
+	}
 }
 
 func (w *watch) runs(p *pod) bool {
@@ -64,11 +66,11 @@ func (w *watch) runs(p *pod) bool {
 	return w.alive[p.mark()]
 }
 
-// twos returns how many samples had two gateways of a pair.
-func (w *watch) twos() int {
+// twos returns how many samples had two gateways of a pod's pair.
+func (w *watch) twos(p *pod) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.two
+	return w.two[p.mark()[:len(p.mark())-1]]
 }
 
 // await waits until a pod has a gateway that is not the one of not, and returns that pod and when it was seen.
