@@ -118,7 +118,7 @@ func (p *preparer) scratch(s *Step) {
 	}
 }
 
-// agentDirectories are made at every  The gateways' log directory follows Options.Logs.
+// agentDirectories are made at every boot. The gateways' log directory follows Options.Logs.
 var agentDirectories = []string{
 	"cron", "sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "pairing",
 	"platforms/pairing", "backups", "lazy-packages",
