@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,47 +73,38 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 	if !validName(open.Session) {
 		return spec, nil, bad(fmt.Sprintf("%q is no name of a session", open.Session))
 	}
-	shell, bash := ss.shell(open.Shell)
-	script := mux.Script{Bash: bash, Command: open.Command, Dir: open.Dir, Env: open.Env}
-	env := maps.Clone(open.Forward)
-	dir, err := ss.ready(ch, shell, bash)
-	n := ss.n.Add(1)
-	if err == nil {
-		script.State = dir
-		script.Exports, script.Where = fmt.Sprintf("%s/env.%d.%d", dir, os.Getpid(), n), fmt.Sprintf("%s/cwd.%d.%d", dir, os.Getpid(), n)
-		script.Dir = cmp.Or(open.Dir, pathIn(filepath.Join(dir, mux.WhereFile)))
-		env = nil // the session has them
-	}
-	script.Dir = cmp.Or(script.Dir, open.Begin)
-	spec.Argv = []string{shell, "-c", script.Text()}
-	if script.State == "" {
-		spec.Argv = []string{shell, "-l", "-c", script.Text()}
-	}
-	spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, env), mux.CommandEnv(open.Env))
+	shell := ss.shell(open.Shell)
+	dir, err := ss.ready(ch, shell)
 	spec.Dir = ""
+	if err != nil { // a login shell for each command
+		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
+		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
+		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
+		return spec, func(*run, *mux.End) {}, nil
+	}
+	exports, where := filepath.Join(dir, mux.ExportsFile), filepath.Join(dir, mux.WhereFile)
+	own := fmt.Sprintf(".%d.%d", os.Getpid(), ss.n.Add(1))
+	c := mux.Script{
+		State: dir, Command: open.Command, Dir: cmp.Or(open.Dir, pathIn(where), open.Begin), Exports: exports + own, Where: where + own, Env: open.Env,
+	}
+	spec.Argv, spec.Env = c.Argv(shell), proc.SetEnv(spec.Env, c.Environ())
 	return spec, func(_ *run, end *mux.End) {
-		if script.State == "" {
+		if end.Dir = pathIn(c.Where); end.Dir != "" {
+			_ = os.Rename(c.Exports, exports)
+			_ = os.Rename(c.Where, where)
 			return
 		}
-		if end.Dir = pathIn(script.Where); end.Dir != "" {
-			_ = os.Rename(script.Exports, filepath.Join(dir, mux.ExportsFile))
-			_ = os.Rename(script.Where, filepath.Join(dir, mux.WhereFile))
-			return
-		}
-		_ = os.Remove(script.Exports) // it did not come to the end of it
-		_ = os.Remove(script.Where)
+		_ = os.Remove(c.Exports) // it did not come to the end of it
+		_ = os.Remove(c.Where)
 	}, nil
 }
 
 // shell finds the shell of a request.
-func (ss *sessions) shell(name string) (path string, bash bool) {
-	if name == "" {
-		name = "sh"
-		if _, err := proc.LookPath("bash", ss.s.env); err == nil {
-			name = "bash"
-		}
+func (ss *sessions) shell(name string) string {
+	if _, err := proc.LookPath("bash", ss.s.env); name == "" && err == nil {
+		return "bash"
 	}
-	return name, filepath.Base(name) == "bash"
+	return cmp.Or(name, "sh")
 }
 
 // pathIn returns the path that a shell has written to a file, "" where it has written none.
@@ -126,7 +117,7 @@ func pathIn(file string) string {
 }
 
 // ready returns the directory of a session, and begins it if need be: a login shell writes what it has set up.
-func (ss *sessions) ready(ch *channel, shell string, bash bool) (string, error) {
+func (ss *sessions) ready(ch *channel, shell string) (string, error) {
 	open := ch.open
 	top, err := ss.place()
 	if err != nil {
@@ -148,7 +139,7 @@ func (ss *sessions) ready(ch *channel, shell string, bash bool) (string, error) 
 	}
 	temp := base + ".new"
 	spec := proc.Spec{
-		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot(bash, cmp.Or(open.Begin, "~"), temp, filepath.Join(dir, mux.WhereFile))},
+		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot, shell, cmp.Or(open.Begin, "~"), temp, filepath.Join(dir, mux.WhereFile)},
 		Env: proc.SetEnv(ss.s.env, open.Forward),
 	}
 	ended := make(chan *run, 1)

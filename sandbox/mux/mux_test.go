@@ -313,16 +313,18 @@ func TestScript(t *testing.T) {
 		}
 		dir := t.TempDir()
 		spaced := dir + "/-a b"
-		run := func(s Script, env ...string) (string, int) {
-			s.Bash = shell == "bash"
-			cmd := exec.Command(path, "-c", s.Text())
-			cmd.Dir, cmd.Env = dir, append([]string{"PATH=/usr/bin:/bin", "HOME=" + dir}, env...)
+		run := func(c Script) (string, int) {
+			cmd := exec.Command(path)
+			cmd.Args, cmd.Dir, cmd.Env = c.Argv(shell), dir, []string{"PATH=/usr/bin:/bin", "HOME=" + dir}
+			for name, value := range c.Environ() {
+				cmd.Env = append(cmd.Env, name+"="+value)
+			}
 			out, _ := cmd.CombinedOutput()
 			return strings.TrimSpace(string(out)), cmd.ProcessState.ExitCode()
 		}
-		check := func(what, want string, code int, s Script, env ...string) {
+		check := func(what, want string, code int, c Script) {
 			t.Helper()
-			if out, got := run(s, env...); !strings.HasSuffix(out, want) || got != code {
+			if out, got := run(c); !strings.HasSuffix(out, want) || got != code {
 				t.Errorf("%s, %s: %q and %d, want %q and %d", shell, what, out, got, want, code)
 			}
 		}
@@ -334,14 +336,14 @@ func TestScript(t *testing.T) {
 		check("make a directory", "", 0, Script{Command: "mkdir -- '-a b'", Dir: "~"})
 		check("spaces and a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "~/-a b"})
 		check("a relative one with a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "-a b"})
-		check("own variables", "a 'b\" $c", 0, Script{Command: `echo "$V"`, Env: map[string]string{"V": ""}}, EnvPrefix+"V=a 'b\" $c")
+		check("own variables", "a 'b\" $c", 0, Script{Command: `echo "$V"`, Env: map[string]string{"V": "a 'b\" $c"}})
 		state := Script{State: dir, Exports: dir + "/" + ExportsFile, Where: dir + "/" + WhereFile, Dir: dir}
 		state.Command = `export KEEP="two
 lines 'x'"; LOSE=1; cd -- '-a b'`
 		check("leaves a state", "", 0, state)
 		state.Command, state.Dir = `echo "$KEEP-$LOSE"`, ""
 		check("finds it", "two\nlines 'x'-", 0, state)
-		check("own variables win over it", "mine", 0, Script{State: dir, Command: `echo "$KEEP"`, Env: map[string]string{"KEEP": ""}}, EnvPrefix+"KEEP=mine")
+		check("own variables win over it", "mine", 0, Script{State: dir, Command: `echo "$KEEP"`, Env: map[string]string{"KEEP": "mine"}})
 		check("the marker of nobody is in the output", "x", 0, Script{Command: "echo x", State: dir})
 	}
 }
