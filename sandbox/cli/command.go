@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"hinit/internal/cmdline"
@@ -33,38 +32,33 @@ func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	return i.m.Adopt(i.ctx, d.ID)
 }
 
-// find looks a sandbox up by name, id or task; "" is what the flags name.
-func (i *invocation) find(name string) (sandbox.Description, error) {
+// find looks a sandbox up by what its container is called, or by its task; "" is what the flags name.
+func (i *invocation) find(name string) (found sandbox.Description, err error) {
 	all, err := i.m.List(i.ctx)
 	if err != nil {
-		return sandbox.Description{}, err
+		return found, err
 	}
-	labels := sandbox.Labels(i.key())
-	if c, err := i.m.Engine().Inspect(i.ctx, name); err == nil && name != "" { // an id that it had before it was made again, too
-		name = c.ID
+	key, id := i.key(), ""
+	if name != "" {
+		key.Task = name
+		if c, err := i.m.Engine().Inspect(i.ctx, name); err == nil { // by an id that it had before it was made again, too
+			id = c.ID
+		}
 	}
-	var match []sandbox.Description
+	labels := sandbox.Labels(key)
 	for _, d := range all {
 		switch {
-		case name == "":
-			if d.Labels[sandbox.LabelTask] == labels[sandbox.LabelTask] && d.Labels[sandbox.LabelProfile] == labels[sandbox.LabelProfile] {
-				match = append(match, d)
-			}
-		case d.Name == name || d.ID == name:
+		case d.ID == id:
 			return d, nil
-		case len(name) >= 4 && strings.HasPrefix(d.ID, name), d.Task == name && d.Labels[sandbox.LabelProfile] == labels[sandbox.LabelProfile]:
-			match = append(match, d)
+		case d.Labels[sandbox.LabelTask] != labels[sandbox.LabelTask] || d.Labels[sandbox.LabelProfile] != labels[sandbox.LabelProfile]:
+		case found.ID == "", found.State != sandbox.Running && d.State == sandbox.Running:
+			found = d
 		}
 	}
-	for _, d := range match {
-		if d.State == sandbox.Running || len(match) == 1 {
-			return d, nil
-		}
+	if found.ID == "" {
+		err = fmt.Errorf("cannot find %q: %w", key.Task, errUnknown)
 	}
-	if len(match) > 0 {
-		return match[0], nil
-	}
-	return sandbox.Description{}, fmt.Errorf("cannot find %q: %w", cmp.Or(name, labels[sandbox.LabelTask]), errUnknown)
+	return found, err
 }
 
 func (i *invocation) request() sandbox.Request {
