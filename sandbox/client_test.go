@@ -2,10 +2,13 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -30,6 +33,13 @@ func helperProcess(t *testing.T, o Options, what, command string, env ...string)
 
 // beClient is that client.
 func beClient(what string) error {
+	if text := os.Getenv("CLIENT_USER"); text != "" {
+		uid, err := strconv.Atoi(text)
+		var st syscall.Stat_t
+		if err = errors.Join(err, syscall.Stat("/var/run/docker.sock", &st), syscall.Setgroups([]int{int(st.Gid)}), syscall.Setgid(uid), syscall.Setuid(uid)); err != nil {
+			return err
+		}
+	}
 	o := DefaultOptions()
 	o.Image, o.Network, o.DiskMB, o.MemoryMB = os.Getenv("CLIENT_IMAGE"), "none", 0, 256
 	o.Dir, o.Profile, o.Helper = os.Getenv("CLIENT_DIR"), os.Getenv("CLIENT_PROFILE"), os.Getenv("CLIENT_HELPER")
@@ -58,6 +68,11 @@ func beClient(what string) error {
 	s, err := m.Open(ctx, Key{})
 	if err != nil {
 		return err
+	}
+	if way := os.Getenv("CLIENT_WAY"); way != "" {
+		if d, err := s.Describe(ctx); err != nil || d.Exec != way {
+			return fmt.Errorf("commands run %q because of %q; %w", d.Exec, d.Reason, err)
+		}
 	}
 	req := Request{Command: os.Getenv("CLIENT_COMMAND"), Grace: 100 * time.Millisecond}
 	if what == "start" {

@@ -322,7 +322,7 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
 	what := "run a command in the container " + short(id)
 	options := container.ExecOptions{
-		AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Env: spec.Env, Cmd: spec.Argv, User: spec.User,
+		AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Cmd: spec.Argv, User: spec.User,
 	}
 	begin := ctx
 	defer limit(&begin, answerTime)()

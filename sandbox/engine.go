@@ -187,7 +187,6 @@ type Spec struct {
 type ExecSpec struct {
 	Argv  []string
 	User  string // "" is the container's
-	Env   []string
 	Stdin bool
 }
 

@@ -336,7 +336,7 @@ func TestReaper(t *testing.T) {
 		if _, _, err := m.Sweep(t.Context(), Reap{MaxAge: time.Nanosecond}); err != nil {
 			t.Fatal(err)
 		}
-		for _, dir := range []string{runDir, tokensDir} {
+		for _, dir := range []string{runDir, knownDir} {
 			entries, _ := os.ReadDir(m.opts.State + "/" + dir)
 			if len(entries) != 2 || entries[0].Name() != "agents" || entries[1].Name() != "other" {
 				t.Errorf("%s: %v", dir, entries)

@@ -159,7 +159,7 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 		return nil
 	}
 	_ = conn.SetDeadline(time.Now().Add(limit))
-	c, err := mux.NewClient(conn, m.store.known(name).Token)
+	c, err := mux.NewClient(conn)
 	if err != nil {
 		conn.Close()
 		return nil
@@ -247,9 +247,7 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, listenTime)
 	defer cancel()
-	relay, err := m.engine.Exec(ctx, c.ID, ExecSpec{
-		Argv: []string{mux.ToolsDir + "/" + helperName, "attach", c.ID}, Env: []string{mux.TokenVar + "=" + m.store.known(c.Name).Token},
-	})
+	relay, err := m.engine.Exec(ctx, c.ID, ExecSpec{Argv: []string{mux.ToolsDir + "/" + helperName, "attach", c.ID}})
 	if err != nil {
 		return nil, err
 	}
@@ -329,7 +327,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	ctx, cancel := context.WithTimeoutCause(ctx, listenTime+helloTime, errors.New("the program inside does not answer"))
 	defer cancel()
 	inTime := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	c, err := mux.NewClient(conn, "")
+	c, err := mux.NewClient(conn)
 	if err == nil && c.Hello().ID != id {
 		_ = c.Close()
 		err = errors.New("another program answers")

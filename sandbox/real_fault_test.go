@@ -263,7 +263,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 	if _, err := other.engine.Inspect(t.Context(), id); !errors.Is(err, ErrGone) {
 		t.Error("it is not removed:", err)
 	}
-	for _, dir := range []string{runDir, tokensDir} {
+	for _, dir := range []string{runDir, knownDir} {
 		if entries, _ := os.ReadDir(filepath.Join(m.opts.State, dir)); len(entries) != 0 {
 			t.Errorf("%s: %d are left", dir, len(entries))
 		}

@@ -189,6 +189,29 @@ func TestRealOtherUser(t *testing.T) {
 	}
 }
 
+// TestRealClientOfAnotherUser: the client is neither root nor the container's user, and has the socket all the same: no other user of this
+// machine can reach it.
+func TestRealClientOfAnotherUser(t *testing.T) {
+	needEngine(t)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	o := realOptions(t)
+	dir, err := os.MkdirTemp("", "hinit-sandbox-other-") //nolint:usetesting // another user must be able to reach it
+	if err = errors.Join(err, os.Chmod(filepath.Dir(o.Helper), 0o755), os.Chown(dir, 12345, 12345)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	removeAfter(t, o)
+	o.Dir = dir
+	if err := helperProcess(t, o, "run", "id -u > /workspace/user", "CLIENT_USER=12345", "CLIENT_WAY="+ExecDirect).Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if user, err := os.ReadFile(filepath.Join(o.Dir, "docker/default/workspace/user")); err != nil || string(user) != "0\n" {
+		t.Errorf("it ran as %q: %v", user, err)
+	}
+}
+
 // TestStall: an engine that accepts and never answers is an error in time, and nothing is made.
 func TestStall(t *testing.T) {
 	old := probeTime

@@ -29,7 +29,7 @@ type store struct {
 const (
 	locksDir  = "locks"  // directories that are locked while the container of a key is found, made or removed; some keys share one
 	runDir    = "run"    // one directory a container, mounted into it: the socket of the program inside
-	tokensDir = "tokens" // one file a container: see known
+	knownDir  = "known"  // one file a container: see known
 	toolsDir  = "tools"  // one directory for each version of the program inside
 	memoryDir = "memory" // one file for each value of [Manager.Remember]
 )
@@ -41,7 +41,7 @@ func openStore(path string) (*store, error) {
 		return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
 	v := &store{path: path, dir: dir}
-	for _, name := range []string{locksDir, runDir, tokensDir, toolsDir, memoryDir} {
+	for _, name := range []string{locksDir, runDir, knownDir, toolsDir, memoryDir} {
 		if err := dir.Mkdir(name, 0o700); err != nil {
 			dir.Close()
 			return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
@@ -113,16 +113,15 @@ func (v *store) sub(name string) (*fsutil.Dir, error) {
 
 // known is what is kept of a container: while the program inside listens, the engine need not be asked which container has an id.
 type known struct {
-	Token  string            `json:"token"` // lets a client in there
 	ID     string            `json:"id,omitempty"`
 	Labels map[string]string `json:"labels"`
 }
 
-// makeRun makes the directory of a container that is to be made, and its token.
+// makeRun makes the directory of a container that is to be made, and the file that says so.
 func (v *store) makeRun(name string, labels map[string]string) (dir string, err error) {
-	data, err := json.Marshal(known{Token: randomHex(16), Labels: labels})
+	data, err := json.Marshal(known{Labels: labels})
 	if err == nil {
-		err = v.dir.Create(filepath.Join(tokensDir, name), data, 0o600)
+		err = v.dir.Create(filepath.Join(knownDir, name), data, 0o600)
 	}
 	if err != nil {
 		return "", err
@@ -146,19 +145,19 @@ func (v *store) made(name, id string) error {
 	if err != nil {
 		return err
 	}
-	return v.dir.Replace(filepath.Join(tokensDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
+	return v.dir.Replace(filepath.Join(knownDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
 // known returns what is kept of a container by its name.
 func (v *store) known(name string) (k known) {
-	data, _ := v.dir.ReadFile(filepath.Join(tokensDir, name), 64<<10)
+	data, _ := v.dir.ReadFile(filepath.Join(knownDir, name), 64<<10)
 	_ = json.Unmarshal(data, &k) // nothing is known of another one
 	return k
 }
 
 // find looks for a container by its whole id.
 func (v *store) find(id string) (c Container, found bool) {
-	entries, _ := v.dir.ReadDir(tokensDir)
+	entries, _ := v.dir.ReadDir(knownDir)
 	for _, e := range entries {
 		if k := v.known(e.Name()); k.ID == id && id != "" {
 			return Container{ID: id, Name: e.Name(), Labels: k.Labels}, true
@@ -171,13 +170,13 @@ func (v *store) find(id string) (c Container, found bool) {
 func (v *store) forget(name string) {
 	if name != "" && !strings.Contains(name, "/") {
 		_ = v.dir.RemoveAll(filepath.Join(runDir, name))
-		_ = v.dir.Remove(filepath.Join(tokensDir, name))
+		_ = v.dir.Remove(filepath.Join(knownDir, name))
 	}
 }
 
 // sweep drops what is kept of containers that are not there any more. Names of live ones are kept.
 func (v *store) sweep(keep map[string]bool, before time.Time) {
-	for _, below := range []string{runDir, tokensDir} {
+	for _, below := range []string{runDir, knownDir} {
 		entries, err := v.dir.ReadDir(below)
 		if err != nil {
 			return

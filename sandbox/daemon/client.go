@@ -68,7 +68,7 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { _ = c.c.Close() })() // ends everything
-	service, err := mux.NewClient(c.c, "")
+	service, err := mux.NewClient(c.c)
 	if refused := (*mux.RefusedError)(nil); errors.As(err, &refused) {
 		fmt.Fprintln(local.Err, refused.Text)
 		return refused.Code, nil

@@ -12,7 +12,7 @@ import (
 // BenchmarkOutput is the whole way of a command's output but for the container: its pipe, this program, the socket, the client.
 func BenchmarkOutput(b *testing.B) {
 	const size = 100 << 20
-	c, err := mux.NewClient(dialTest(b), "")
+	c, err := mux.NewClient(dialTest(b))
 	if err != nil {
 		b.Fatal(err)
 	}

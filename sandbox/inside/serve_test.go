@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,7 @@ var served = sync.OnceValue(func() *server {
 	if err != nil {
 		panic(err)
 	}
-	s := &server{id: "box", token: "secret", loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
+	s := &server{id: "box", loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
 	s.jobs, s.sessions = newJobs(s), newSessions(s)
 	l.start()
 	return s
@@ -52,7 +53,7 @@ func dialTest(t testing.TB) net.Conn {
 
 func client(t *testing.T) *mux.Client {
 	t.Helper()
-	c, err := mux.NewClient(dialTest(t), "")
+	c, err := mux.NewClient(dialTest(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,5 +272,51 @@ func TestRing(t *testing.T) {
 	r.close()
 	if data, _, grown := r.read(written); string(data) != "x" || grown != nil {
 		t.Errorf("%q after the end, and more to come: %v", data, grown != nil)
+	}
+}
+
+// TestAnotherUserOfTheContainer has no commands run as this one: only what comes from outside needs no rights inside.
+func TestAnotherUserOfTheContainer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user")
+	}
+	dir, err := os.MkdirTemp("", "hinit-inside-") //nolint:usetesting // another user must be able to reach it
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	l, err := listenIn(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for uid, want := range map[uintptr]bool{0: true, 12345: false} {
+		dialled := make(chan error, 1)
+		go func() {
+			runtime.LockOSThread() // the thread ends with the goroutine
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uid, ^uintptr(0)); errno != 0 {
+				dialled <- errno
+				return
+			}
+			c, err := net.Dial("unix", l.Addr().String())
+			if err == nil {
+				defer c.Close()
+			}
+			dialled <- err
+		}()
+		if err := <-dialled; err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := allowed(c); got != want {
+			t.Errorf("user %d is allowed: %v", uid, got)
+		}
+		c.Close()
 	}
 }

@@ -28,9 +28,9 @@ type Client struct {
 }
 
 // NewClient says hello and waits for the other side's. It ends when the connection is closed.
-func NewClient(conn io.ReadWriteCloser, token string) (*Client, error) {
+func NewClient(conn io.ReadWriteCloser) (*Client, error) {
 	c := &Client{conn: conn, w: NewWriter(conn), done: make(chan struct{}), pong: make(chan struct{}), streams: make(map[uint32]*Stream)}
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version: Version, Token: token}) // a client that is refused is told so before it is heard
+	_ = c.w.WriteJSON(KindHello, 0, Hello{Version: Version}) // a client that is refused is told so before it is heard
 	r := NewReader(conn)
 	f, err := r.Next()
 	if err != nil {

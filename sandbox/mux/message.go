@@ -7,15 +7,11 @@ const (
 	RunDir   = "/run/hinit"       // a directory of the host in the container, for the socket
 	ToolsDir = "/run/hinit-tools" // another, read-only, with the program inside
 	Socket   = "sock-v2"          // the socket's name; programs that speak another version have another
-
-	// TokenVar is the variable in which the program inside finds what lets in clients of another user.
-	TokenVar = "HINIT_SANDBOX_TOKEN"
 )
 
 // Hello is what each side says first.
 type Hello struct {
 	Version int    `json:"version"`
-	Token   string `json:"token,omitempty"`   // of a client: shows that it may, where its user doesn't
 	ID      string `json:"id,omitempty"`      // of the program inside: what it was started with
 	Refused string `json:"refused,omitempty"` // why the connection ends now
 	Code    int    `json:"code,omitempty"`    // an exit code for that

@@ -37,7 +37,7 @@ func connect(t *testing.T) (*Client, *peer) {
 		}
 		_ = p.w.WriteJSON(KindHello, 0, Hello{Version: Version, ID: "x"})
 	}()
-	c, err := NewClient(near, "token")
+	c, err := NewClient(near)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestRefusedAndOtherVersions(t *testing.T) {
 			_, _ = NewReader(far).Next()
 			_ = NewWriter(far).WriteJSON(KindHello, 0, hello)
 		}()
-		if _, err := NewClient(near, ""); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := NewClient(near); err == nil || !strings.Contains(err.Error(), want) {
 			t.Error(err)
 		}
 		near.Close()
