@@ -342,10 +342,10 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 	return s.do(ctx, req, func() mux.Open { return open })
 }
 
-// JobOutput copies the output of a background command from an offset on. With follow it goes on until the command ends. It
-// returns the command's state then. Dropped output is left out: Job.Dropped is where the kept part begins.
-func (s *Sandbox) JobOutput(ctx context.Context, id string, offset int64, follow bool, w io.Writer) (Job, error) {
-	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Offset: offset, Follow: follow}, nil, w)
+// JobOutput copies what is kept of the output of a background command. With follow it goes on until the command ends. It returns the
+// command's state then.
+func (s *Sandbox) JobOutput(ctx context.Context, id string, follow bool, w io.Writer) (Job, error) {
+	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Follow: follow}, nil, w)
 	if err != nil || len(end.Jobs) == 0 {
 		return Job{}, err
 	}

@@ -358,7 +358,7 @@ func TestRealJobs(t *testing.T) {
 	var out syncBuffer
 	done := make(chan Job, 1)
 	go func() {
-		job, err := s.JobOutput(context.Background(), jobs[0].ID, 0, true, &out)
+		job, err := s.JobOutput(context.Background(), jobs[0].ID, true, &out)
 		if err != nil {
 			t.Error(err)
 		}
@@ -379,7 +379,7 @@ func TestRealJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kept bytes.Buffer
-	job, err := s.JobOutput(t.Context(), flood.ID, 0, true, &kept)
+	job, err := s.JobOutput(t.Context(), flood.ID, true, &kept)
 	if err != nil || job.Output != 1000000 || job.Dropped < 700_000 || kept.Len() < 200_000 {
 		t.Errorf("%+v, %v, %d", job, err, kept.Len())
 	}

@@ -224,7 +224,7 @@ func (i *invocation) logs() (int, error) {
 	if err != nil {
 		return cmdline.Done, err
 	}
-	_, err = box.JobOutput(i.ctx, i.opt.job, 0, i.opt.follow, i.call.Out)
+	_, err = box.JobOutput(i.ctx, i.opt.job, i.opt.follow, i.call.Out)
 	return cmdline.Done, err
 }
 

@@ -149,10 +149,9 @@ func (j *jobs) output(ch *channel) mux.End {
 	if b == nil {
 		return noJob(ch.open.Job)
 	}
-	at := max(0, ch.open.Offset)
-	for grown := (<-chan struct{})(nil); ; {
-		var data []byte
-		data, at, grown = b.out.read(at)
+	for at := int64(0); ; {
+		data, next, grown := b.out.read(at)
+		at = next
 		if _, err := ch.Output.Write(data); err != nil {
 			return mux.End{}
 		}

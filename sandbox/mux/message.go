@@ -53,7 +53,6 @@ type Open struct {
 	Timeout int64  `json:"timeout,omitempty"` // milliseconds, 0 for none
 	Grace   int64  `json:"grace,omitempty"`   // milliseconds
 	Job     string `json:"job,omitempty"`
-	Offset  int64  `json:"offset,omitempty"`
 	Follow  bool   `json:"follow,omitempty"`
 	Path    string `json:"path,omitempty"`
 	PID     int    `json:"pid,omitempty"` // of the command to reap
