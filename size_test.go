@@ -29,7 +29,6 @@ var manyFields = map[string]string{
 	"sandbox.Spec":                        "what an engine makes a container of",
 	"sandbox.Description":                 "a document: its keys are read by people and programs",
 	"sandbox.Options":                     "the options that others define, one a variable",
-	"sandbox/mux.Open":                    "a message of a protocol",
 	"examples/agent/internal/knobs.Knobs": "one variable each",
 	"test/bench/compare.bench":            "the flags of a command",
 }

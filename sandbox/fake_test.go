@@ -3,6 +3,7 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -269,7 +270,7 @@ func (e *fakeExec) Said() string { return "" }
 
 func (e *fakeExec) serve() {
 	defer e.far.Close()
-	r, w, opens := mux.NewReader(e.far), mux.NewWriter(e.far), new(mux.Gather)
+	r, w := mux.NewReader(e.far), mux.NewWriter(e.far)
 	for {
 		f, err := r.Next()
 		if err != nil {
@@ -290,7 +291,7 @@ func (e *fakeExec) serve() {
 			}
 		case mux.KindOpen:
 			var open mux.Open
-			if whole, err := opens.Add(f, &open); err == nil && whole {
+			if json.Unmarshal(f.Data, &open) == nil {
 				go e.run(w, f.Channel, open)
 			}
 		default:

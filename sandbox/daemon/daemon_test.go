@@ -299,8 +299,9 @@ func TestHalfRequests(t *testing.T) {
 		if _, err := r.Next(); err != nil {
 			t.Fatal(err)
 		}
-		for range 3 << 20 / mux.MaxData {
-			if w.Write(mux.KindOpen, 1, part) != nil {
+		_, _ = c.Write([]byte{byte(mux.KindOpen), 0, 0, 0, 1, 0, 3 << 20 >> 16, 0, 0})
+		for range 3<<20/mux.MaxData - 1 {
+			if _, err := c.Write(part); err != nil {
 				break
 			}
 		}

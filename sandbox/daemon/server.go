@@ -129,7 +129,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	}
 	kept := 0
 	defer func() { s.keep(from.UID, -kept) }()
-	c.Keep = func(n int) error {
+	keep := func(n int) error {
 		switch {
 		case n <= shortRequest:
 			return nil
@@ -144,7 +144,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	var answering sync.WaitGroup
 	defer answering.Wait()
 	begun := false
-	mux.Serve(c, func(ch *mux.Served, req Request) {
+	mux.Serve(c, keep, func(ch *mux.Served, req Request) {
 		streams := served(ch, req, cancel)
 		if begun { // one connection is for one request
 			cancel()

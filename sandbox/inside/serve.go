@@ -142,5 +142,5 @@ func (s *server) serve(nc net.Conn) {
 	_ = nc.SetReadDeadline(time.Time{})
 	s.clients.Add(1)
 	defer s.clients.Add(-1)
-	mux.Serve(c, s.begin)
+	mux.Serve(c, nil, s.begin)
 }

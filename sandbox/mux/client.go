@@ -112,7 +112,6 @@ func (c *Client) fail(err error) {
 }
 
 func (c *Client) read(r *Reader) error {
-	gather := new(Gather)
 	for {
 		f, err := r.Next()
 		if err != nil {
@@ -132,13 +131,13 @@ func (c *Client) read(r *Reader) error {
 		if s == nil {
 			return fmt.Errorf("%w: a frame for channel %d, which is not open", ErrProtocol, f.Channel)
 		}
-		if err := c.take(s, f, gather); err != nil {
+		if err := c.take(s, f); err != nil {
 			return err
 		}
 	}
 }
 
-func (c *Client) take(s *Stream, f Frame, gather *Gather) error {
+func (c *Client) take(s *Stream, f Frame) error {
 	switch f.Kind {
 	case KindBegun:
 		pid, err := ParseNumber(f.Data)
@@ -157,9 +156,8 @@ func (c *Client) take(s *Stream, f Frame, gather *Gather) error {
 		return nil
 	case KindEnd:
 		var end End
-		whole, err := gather.Add(f, &end)
-		if err != nil || !whole {
-			return err
+		if err := json.Unmarshal(f.Data, &end); err != nil {
+			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
 		c.mu.Lock()
 		delete(c.streams, f.Channel)

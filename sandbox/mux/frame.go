@@ -2,6 +2,7 @@ package mux
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -11,11 +12,14 @@ import (
 )
 
 // Version is of the protocol. Both sides must have the same.
-const Version = 2
+const Version = 3
 
 const (
-	// MaxData is how much one frame holds at most.
+	// MaxData is how much one frame of a stream holds at most. A request holds maxOpen: the kernel takes no longer command line. The end of
+	// a channel holds maxEnd.
 	MaxData = 128 << 10
+	maxOpen = 4 << 20
+	maxEnd  = 256 << 10
 	// Window is how many bytes of one stream may be under way.
 	Window = 512 << 10
 	// MaxChannels is how many commands one connection has at the same time at most.
@@ -56,16 +60,30 @@ type Frame struct {
 	Data    []byte
 }
 
+// most is how much a frame of a kind holds at most.
+func most(kind Kind) int {
+	switch kind {
+	case KindOpen:
+		return maxOpen
+	case KindEnd:
+		return maxEnd
+	default:
+		return MaxData
+	}
+}
+
 // Reader reads frames.
 type Reader struct {
-	r   *bufio.Reader
-	buf []byte
+	r    *bufio.Reader
+	buf  []byte
+	keep func(size int) error // refuses a request before it is read; nil takes all
 }
 
 // NewReader returns a reader. Its buffer is for headers: what is long is read past it.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
-// Next reads a frame. At the end of the connection, between two frames, it returns io.EOF.
+// Next reads a frame. At the end of the connection, between two frames, it returns io.EOF. A request that is refused comes with the error,
+// and without its data.
 func (r *Reader) Next() (Frame, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(r.r, header[:]); err != nil {
@@ -73,20 +91,34 @@ func (r *Reader) Next() (Frame, error) {
 	}
 	f := Frame{Kind: Kind(header[0]), Channel: binary.BigEndian.Uint32(header[1:])}
 	size := binary.BigEndian.Uint32(header[5:])
-	if f.Kind == 0 || f.Kind >= kinds || size > MaxData {
+	if f.Kind == 0 || f.Kind >= kinds || size > uint32(most(f.Kind)) {
 		return Frame{}, fmt.Errorf("%w: a frame of kind %d with %d bytes", ErrProtocol, f.Kind, size)
+	}
+	if f.Kind == KindOpen && r.keep != nil {
+		if err := r.keep(int(size)); err != nil {
+			return f, err
+		}
+	}
+	if size > MaxData { // it takes no more memory than what has come of it
+		var long bytes.Buffer
+		_, err := io.CopyN(&long, r.r, int64(size))
+		f.Data = long.Bytes()
+		return f, unexpected(err)
 	}
 	if int(size) > cap(r.buf) {
 		r.buf = make([]byte, max(int(size), 4<<10))
 	}
 	f.Data = r.buf[:size]
-	if _, err := io.ReadFull(r.r, f.Data); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return Frame{}, err
+	_, err := io.ReadFull(r.r, f.Data)
+	return f, unexpected(err)
+}
+
+// unexpected is the error of a frame that is cut short.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
 	}
-	return f, nil
+	return err
 }
 
 // Writer writes frames, each with one Write. Any number of goroutines may use it.
@@ -103,8 +135,8 @@ func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 // Write writes a frame. It blocks as long as the other side doesn't read. A frame whose write failed was not received as a whole;
 // all later ones fail too.
 func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
-	if len(data) > MaxData {
-		return fmt.Errorf("cannot send a frame of %d bytes: the limit is %d", len(data), MaxData)
+	if len(data) > most(kind) {
+		return fmt.Errorf("cannot send a frame of %d bytes: the limit is %d", len(data), most(kind))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,70 +154,13 @@ func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	return w.err
 }
 
-// WriteJSON writes a frame with a message in it, several if it is long: all but the last are full.
+// WriteJSON writes a frame with a message in it.
 func (w *Writer) WriteJSON(kind Kind, channel uint32, message any) error {
 	data, err := json.Marshal(message)
 	if err != nil {
 		return fmt.Errorf("cannot encode a message: %w", err)
 	}
-	for len(data) >= MaxData {
-		if err := w.Write(kind, channel, data[:MaxData]); err != nil {
-			return err
-		}
-		data = data[MaxData:]
-	}
 	return w.Write(kind, channel, data)
-}
-
-// Limits of messages: a request (the kernel takes no longer command line), the end of a channel, and all incomplete messages of
-// one connection.
-const (
-	maxOpen   = 4 << 20
-	maxEnd    = 256 << 10
-	maxHalves = 8 << 20
-)
-
-// Gather puts the frames of long messages together. It is of one connection.
-type Gather struct {
-	held map[uint32][]byte
-	size int             // of all that is held
-	keep func(int) error // refuses a part; nil takes all
-}
-
-// Add takes a frame and decodes the message into it when it is whole.
-func (g *Gather) Add(f Frame, message any) (whole bool, err error) {
-	most := maxOpen
-	if f.Kind == KindEnd {
-		most = maxEnd
-	}
-	if g.keep != nil {
-		if err := g.keep(len(f.Data)); err != nil {
-			return false, err
-		}
-	}
-	data := f.Data
-	if held := g.held[f.Channel]; len(held) > 0 || len(f.Data) == MaxData {
-		data = append(held, f.Data...)
-		g.size += len(f.Data)
-	}
-	if len(data) > most || g.size > maxHalves {
-		return false, fmt.Errorf("%w: a message of more than %d bytes", ErrProtocol, most)
-	}
-	if len(f.Data) == MaxData {
-		if g.held == nil {
-			g.held = make(map[uint32][]byte)
-		}
-		g.held[f.Channel] = data
-		return false, nil
-	}
-	if g.held[f.Channel] != nil {
-		delete(g.held, f.Channel)
-		g.size -= len(data)
-	}
-	if err := json.Unmarshal(data, message); err != nil {
-		return false, fmt.Errorf("%w: %w", ErrProtocol, err)
-	}
-	return true, nil
 }
 
 // Number encodes the data of a frame that is one number.

@@ -6,7 +6,7 @@ import "time"
 const (
 	RunDir   = "/run/hinit"       // a directory of the host in the container, for the socket
 	ToolsDir = "/run/hinit-tools" // another, read-only, with the program inside
-	Socket   = "sock-v2"          // the socket's name; programs that speak another version have another
+	Socket   = "sock-v3"          // the socket's name; programs that speak another version have another
 )
 
 // Hello is what each side says first.

@@ -120,21 +120,15 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 			_ = w.Write(KindBegun, s.channel, Number(1))
 			_ = w.Write(KindBegun, s.channel, Number(1))
 		},
-		"room beyond the window": func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindInput, 1)) },
-		"room for what isn't":    func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindOutput, 1)) },
-		"a ping":                 func(w *Writer, _ *Stream) { _ = w.Write(KindPing, 0, nil) },
-		"a client's frame":       func(w *Writer, s *Stream) { _ = w.WriteJSON(KindOpen, s.channel, Open{}) },
-		"an end that is no JSON": func(w *Writer, s *Stream) { _ = w.Write(KindEnd, s.channel, []byte("{")) },
-		"a number that is none":  func(w *Writer, s *Stream) { _ = w.Write(KindBegun, s.channel, []byte{1}) },
-		"a message without end": func(w *Writer, s *Stream) {
-			for range maxEnd/MaxData + 1 {
-				if w.Write(KindEnd, s.channel, make([]byte, MaxData)) != nil {
-					return
-				}
-			}
-		},
-		"a frame without a kind": func(w *Writer, s *Stream) { _, _ = w.w.Write(make([]byte, headerSize)) },
-		"a frame without end":    func(w *Writer, s *Stream) { _, _ = w.w.Write([]byte{byte(KindOutput), 0, 0, 0, 1, 255, 255, 255, 255}) },
+		"room beyond the window":  func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindInput, 1)) },
+		"room for what isn't":     func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindOutput, 1)) },
+		"a ping":                  func(w *Writer, _ *Stream) { _ = w.Write(KindPing, 0, nil) },
+		"a client's frame":        func(w *Writer, s *Stream) { _ = w.WriteJSON(KindOpen, s.channel, Open{}) },
+		"an end that is no JSON":  func(w *Writer, s *Stream) { _ = w.Write(KindEnd, s.channel, []byte("{")) },
+		"a number that is none":   func(w *Writer, s *Stream) { _ = w.Write(KindBegun, s.channel, []byte{1}) },
+		"an end that is too long": func(w *Writer, _ *Stream) { _, _ = w.w.Write([]byte{byte(KindEnd), 0, 0, 0, 1, 0, 4, 0, 1}) },
+		"a frame without a kind":  func(w *Writer, s *Stream) { _, _ = w.w.Write(make([]byte, headerSize)) },
+		"a frame without end":     func(w *Writer, s *Stream) { _, _ = w.w.Write([]byte{byte(KindOutput), 0, 0, 0, 1, 255, 255, 255, 255}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, p := connect(t)
@@ -253,7 +247,7 @@ func FuzzReader(f *testing.F) {
 	f.Add(b.Bytes())
 	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, g := NewReader(bytes.NewReader(data)), new(Gather)
+		r := NewReader(bytes.NewReader(data))
 		var again bytes.Buffer
 		w := NewWriter(&again)
 		read := 0
@@ -262,15 +256,13 @@ func FuzzReader(f *testing.F) {
 			if err != nil {
 				break
 			}
-			if len(frame.Data) > MaxData {
+			if len(frame.Data) > most(frame.Kind) {
 				t.Fatal("a frame is too long")
 			}
 			read += headerSize + len(frame.Data)
 			if err := w.Write(frame.Kind, frame.Channel, frame.Data); err != nil {
 				t.Fatal(err)
 			}
-			var end End
-			_, _ = g.Add(frame, &end)
 			_, _ = ParseNumber(frame.Data)
 			addRoom(frame.Data, newOutlet(nil, KindOutput))
 		}

@@ -19,9 +19,6 @@ import (
 
 // Conn is the serving side of a connection.
 type Conn struct {
-	// Keep is told the size of each part of a request before it is kept. After an error the client is told why, and let go of. nil keeps all.
-	Keep func(bytes int) error
-
 	r *Reader
 	w *Writer
 
@@ -45,12 +42,16 @@ func Accept(nc net.Conn, answer func(Hello) Hello) *Conn {
 }
 
 // Serve takes what the client sends until it sends nothing more, or nonsense. Then it kills the requests that are left. accept is called
-// with each request. It sets the functions of the Served, starts what answers it, and does not wait for that.
-func Serve[T any](c *Conn, accept func(s *Served, open T)) {
+// with each request. It sets the functions of the Served, starts what answers it, and does not wait for that. keep is told the size of a
+// request before it is read. After an error the client is told why, and let go of. nil keeps all.
+func Serve[T any](c *Conn, keep func(size int) error, accept func(s *Served, open T)) {
 	defer c.leave()
-	gather := &Gather{keep: c.Keep}
+	c.r.keep = keep
 	for ok := true; ok; {
 		f, err := c.r.Next()
+		if err != nil && f.Kind == KindOpen {
+			newServed(c, f.Channel).Refuse(err)
+		}
 		if err != nil {
 			return
 		}
@@ -66,18 +67,15 @@ func Serve[T any](c *Conn, accept func(s *Served, open T)) {
 			return
 		default:
 			var open T
-			whole, err := gather.Add(f, &open)
-			if err != nil {
-				newServed(c, f.Channel).Refuse(err)
+			s := newServed(c, f.Channel)
+			if err := json.Unmarshal(f.Data, &open); err != nil {
+				s.Refuse(fmt.Errorf("%w: %w", ErrProtocol, err))
 				return
 			}
-			if whole {
-				s := newServed(c, f.Channel)
-				c.mu.Lock()
-				c.served[f.Channel] = s
-				c.mu.Unlock()
-				accept(s, open)
-			}
+			c.mu.Lock()
+			c.served[f.Channel] = s
+			c.mu.Unlock()
+			accept(s, open)
 		}
 	}
 }
