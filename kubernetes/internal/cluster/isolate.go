@@ -71,7 +71,10 @@ func outside(nodes bool) (int, error) {
 	defer unlock()
 	image := filepath.Join(cache, "images.tar")
 	left := noNodes()
-	if left == "" && nodes {
+	if !nodes {
+		left = "the tests need none"
+	}
+	if left == "" {
 		left, err = images(bin, filepath.Dir(p.root), image)
 		if err != nil {
 			return 0, err
@@ -82,7 +85,7 @@ func outside(nodes bool) (int, error) {
 			return 0, err
 		}
 	}
-	if left != "" {
+	if left != "" && nodes {
 		fmt.Fprintln(os.Stderr, "cluster: only an API server runs, without nodes:", left)
 	}
 	return inside()
@@ -113,8 +116,10 @@ func inside() (int, error) {
 	if os.Geteuid() == 0 {
 		cmd.Env = append(os.Environ(), stageVar+"=init")
 		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWPID | unix.CLONE_NEWNS | unix.CLONE_NEWNET
-		removeGroups() // of a run that was killed
-		defer removeGroups()
+		if os.Getenv(leftVar) == "" { // else there may be another run with nodes
+			removeGroups() // of a run that was killed
+			defer removeGroups()
+		}
 	}
 	runtime.LockOSThread() // the signal comes at the end of the thread
 	defer runtime.UnlockOSThread()
@@ -189,6 +194,9 @@ func prepare() error {
 	}
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		return err
+	}
+	if os.Getenv(leftVar) != "" {
+		return nil
 	}
 	return makeGroups()
 }

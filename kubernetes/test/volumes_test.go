@@ -1,0 +1,50 @@
+package test
+
+import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestAVolumeThatExecutesNothing is mounted noexec, nosuid and nodev, as storage classes of many clusters have it.
+func TestAVolumeThatExecutesNothing(t *testing.T) {
+	b := withNode(t, "noexec")
+	dir := b.volumes(1, corev1.ReadWriteOnce)[0]
+	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // it ends with the namespace anyway
+	b.works(func(*corev1.PodSpec) {})
+}
+
+// TestAPartOfAVolume has the data directory in a subPath, which the kubelet makes.
+func TestAPartOfAVolume(t *testing.T) {
+	b := withNode(t, "part")
+	b.volumes(1, corev1.ReadWriteOnce)
+	b.works(func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].SubPath = "teams/one" })
+}
+
+// works starts a pod, makes a profile in it, and has a second container of the pod go on with it.
+func (b *bench) works(change func(*corev1.PodSpec)) {
+	b.Helper()
+	b.single("one", change)
+	pod := b.awaitReady("one")
+	for _, words := range [][]string{{"hermes", "profile", "create", "coder"}, {"hermes", "-p", "coder", "gateway", "start"}} {
+		if r := b.inPod("one", words...); r.code != 0 {
+			b.Fatal(r)
+		}
+	}
+	if err := unix.Kill(b.initOf("one"), unix.SIGKILL); err != nil {
+		b.Fatal(err)
+	}
+	b.until("both gateways run again", func() string {
+		if p := b.pod("one"); !ready(p) || p.UID != pod.UID || restarts(p) != 1 {
+			return p.Status.String()
+		}
+		if has := gateways(); len(has["default"]) != 1 || len(has["coder"]) != 1 {
+			return "a gateway is missing"
+		}
+		return ""
+	})
+}
