@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -176,6 +177,38 @@ func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 	t.Logf("two gateways ran for %v after the thaw", time.Since(began))
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("two gateways ran for %v", took)
+	}
+}
+
+// TestNobodyElseSpeaksForTheProgram: an agent and another process of root in the pod say that it holds the Lease for ever. Its gateways end
+// all the same when the program is stopped.
+func TestNobodyElseSpeaksForTheProgram(t *testing.T) {
+	s := newSite(t)
+	w := newWatch()
+	defer w.end()
+	two := newPair(t, s, 91)
+	for _, p := range two {
+		p.start(t)
+		defer p.end()
+	}
+	old, _, err := w.await(two, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []int{0, agentUser} {
+		id := strconv.Itoa(user)
+		out, err := exec.Command("nsenter", "--target", strconv.Itoa(old.cmd.Process.Pid), "--pid", "--mount", "--setuid", id, "--setgid", id, //nolint:gosec // numbers and files of this test
+			s.gateway, speakWord, old.dir+"/run/notify/hinit-lease", fmt.Sprintf("X_HINIT_LEASE=held %d", int64(1)<<52)).CombinedOutput()
+		if denied := err != nil && strings.Contains(string(out), "permission denied"); denied != (user != 0) {
+			t.Errorf("uid %d: %v: %s", user, err, out)
+		}
+	}
+	old.signalProgram(syscall.SIGSTOP)
+	if _, _, err := w.await(two, old); err != nil {
+		t.Error(err)
+	}
+	if w.runs(old) || w.twos(old) > 0 {
+		t.Error("the gateway of the old pod goes on")
 	}
 }
 

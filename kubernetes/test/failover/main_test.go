@@ -30,7 +30,25 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, becomeGateway(os.Args[2], os.Args[3], os.Args[4]))
 		os.Exit(1)
 	}
+	if len(os.Args) == 4 && os.Args[1] == speakWord {
+		if err := speak(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(cluster.MainServer(m))
+}
+
+// speakWord makes this program one that sends words to a socket.
+const speakWord = "speak-to-a-socket"
+
+func speak(socket, words string) error {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Sendto(fd, []byte(words), 0, &unix.SockaddrUnix{Name: socket})
 }
 
 // gatewayWord makes this program a gateway.
