@@ -277,13 +277,8 @@ func (a *app) followEvents() {
 			return
 		}
 		pause.For(a.ctx, eventBatch)
-		for more := true; more; {
-			select {
-			case e := <-fresh:
-				batch = append(batch, e)
-			default:
-				more = false
-			}
+		for range len(fresh) { // only this goroutine receives
+			batch = append(batch, <-fresh)
 		}
 		a.send(batch)
 	}

@@ -163,7 +163,7 @@ func (h *hub) join() (leave func()) {
 
 // followEvents remembers events, and asks at once for the services that they are about.
 func (h *hub) followEvents(ctx context.Context) {
-	names := make(chan string, mostAtOnce)
+	names := make(chan string, mostAtOnce-1)
 	guard.Go("ask for what has changed", func() { h.askFor(ctx, names) })
 	var last uint64
 	for ctx.Err() == nil {
@@ -212,13 +212,8 @@ func (h *hub) askFor(ctx context.Context, names <-chan string) {
 			return
 		}
 		pause.For(ctx, gather)
-		for more := true; more && len(set) < mostAtOnce; {
-			select {
-			case name := <-names:
-				set[name] = true
-			default:
-				more = false
-			}
+		for range len(names) { // only this goroutine receives
+			set[<-names] = true
 		}
 		h.mu.Lock()
 		useful := h.readers > 0 && h.status.Version != 0

@@ -269,13 +269,8 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 		select {
 		case line := <-lines:
 			batch := []logLine{line}
-			for more := true; more && len(batch) < 200; {
-				select {
-				case line := <-lines:
-					batch = append(batch, line)
-				default:
-					more = false
-				}
+			for range len(lines) { // only this goroutine receives
+				batch = append(batch, <-lines)
 			}
 			data, err := json.Marshal(batch)
 			if err != nil || send("lines", data) != nil {

@@ -86,10 +86,8 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 		return m.delete(names[0], *yes)
 	case "rename":
 		return m.rename(names[0], names[1])
-	case "list":
-		return m.list("")
 	}
-	return m.list(names[0])
+	return m.list(append(names, "")[0])
 }
 
 func newManager(t *cli.Terminal) (*manager, error) {
