@@ -99,7 +99,7 @@ To begin: [three agents share a board](../tutorial/three-agents-share-a-board.md
 var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
 
 // explained are the commands whose text no other page says.
-var explained = []string{"checks", "profile", "topology", "wait", "config"}
+var explained = []string{"profile", "topology"}
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 

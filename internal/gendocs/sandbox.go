@@ -65,11 +65,6 @@ func sandboxPages(ctx context.Context, root string) (map[string]string, error) {
 		return nil, err
 	}
 	b.WriteString(list)
-	serve, err := output(ctx, binary, "serve", "--help")
-	if err != nil {
-		return nil, err
-	}
-	b.WriteString("\n## hinit sandbox serve\n\n```text\n" + serve + "```\n")
 	b.WriteString(`
 ## In the place of docker
 
