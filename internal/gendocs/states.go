@@ -62,8 +62,6 @@ func states(root string) (string, error) {
 
 All transitions are at the head of [machine.go](../../supervisor/machine.go). Only services of s6 service directories have finish commands.
 
-| Word | What happens |
-|---|---|
 `)
 	drawn := make(map[string]bool)
 	for _, a := range arrows {
@@ -72,7 +70,7 @@ All transitions are at the head of [machine.go](../../supervisor/machine.go). On
 		}
 	}
 	for _, w := range words {
-		fmt.Fprintf(&b, "| %s | %s |\n", w.name, w.meaning)
+		fmt.Fprintf(&b, "- %s: %s\n", w.name, w.meaning)
 		delete(drawn, w.name)
 	}
 	if len(drawn) > 0 {
