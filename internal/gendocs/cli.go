@@ -52,13 +52,6 @@ output, errors to standard error in one line. See also the [exit codes](exit-cod
 		return "", err
 	}
 	b.WriteString(list)
-	for _, verb := range explained {
-		about, err := text(ctx, binary, verb)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s\n```\n", verb, about)
-	}
 	return b.String(), nil
 }
 
@@ -86,8 +79,6 @@ These are different:
 - ` + "`list`" + ` promotes no tasks, and ` + "`boards delete`" + ` puts a board away like ` + "`boards rm`" + `.
 - The agent itself answers the verbs that need a model or a chat. ` + "`hinit kanban`" + ` runs it for them.
 
-To begin: [three agents share a board](../tutorial/three-agents-share-a-board.md).
-
 ` + "`--help`" + ` behind a command explains its flags.
 
 `)
@@ -97,9 +88,6 @@ To begin: [three agents share a board](../tutorial/three-agents-share-a-board.md
 
 // companions are the verbs that hinit hands to other programs.
 var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
-
-// explained are the commands whose text no other page says.
-var explained = []string{"profile", "topology"}
 
 var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 
@@ -133,18 +121,6 @@ func merge(ctx context.Context, overview, binary string, flags bool) (string, er
 	}
 	b.WriteString("```\n")
 	return b.String(), nil
-}
-
-// text is what the help of a command says between its usage and its flags.
-func text(ctx context.Context, binary, verb string) (string, error) {
-	help, err := output(ctx, binary, verb, "--help")
-	if err != nil {
-		return "", err
-	}
-	_, rest, _ := strings.Cut(help, "\n\n")
-	_, rest, _ = strings.Cut(rest, "\n\n")
-	about, _, _ := strings.Cut("\n\n"+rest, "\n\n  -")
-	return strings.Trim(about, "\n"), nil
 }
 
 // output runs the binary with an empty environment, so that the page is the same everywhere.

@@ -22,8 +22,7 @@ start again with the container; its processor time starts again with the service
 
 - Kinds of problems are ` + "`" + strings.Join(show.ProblemKinds(), "`, `") + "`" + `. Each of them but ` + "`not-ready`" + ` also counts as trouble in ` + "`status`, `top`" + `,
   the page and ` + "`healthcheck`" + `.
-- Causes are ` + "`" + strings.Join(metrics.Causes, "`, `") + "`" + ` and ` + "`other`" + `.
-- The states are [these](states.md).
+- States and causes are [these](states.md), and the cause ` + "`other`" + `.
 - A name that ends in ` + "`_total`" + ` is a counter, any other one a gauge. Each ` + "`hinit_service_…`" + ` has the labels ` + "`service` and `profile`" + `.
 
 Further labels are in braces.

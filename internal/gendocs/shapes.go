@@ -62,7 +62,7 @@ const jsonHead = `# What the commands print with --json
 Every command that prints something takes ` + "`--json`" + `, unless its output has another format. Keys may be added at any time; none changes its
 meaning without a new ` + "`version`" + ` in the status. Errors stay lines on standard error.
 
-The type is behind each key; a key without a type is text. A key with a question mark may be missing. Without a value a text is empty, a number 0,
+The type is behind each key; a key without a type is text, and texts are a list of it. A key with a question mark may be missing. Without a value a text is empty, a number 0,
 and a key that may be null is null. A list is never null. A time is RFC 3339, in UTC unless it has an offset.
 
 | Command | Prints |
@@ -214,6 +214,9 @@ func jsonValue(e ast.Expr, pkg string) (text, next string) {
 		return text + " or null", next
 	case *ast.ArrayType:
 		text, next = jsonValue(e.Elt, pkg)
+		if text == "text" {
+			return "texts", next
+		}
 		return "list of " + text, next
 	case *ast.MapType:
 		text, next = jsonValue(e.Value, pkg)
