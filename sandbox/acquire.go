@@ -47,7 +47,7 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 		}
 		c.Name = spec.Name
 		c.ID, err = s.m.Make(ctx, spec)
-		if plan.Storage["size"] != "" && err != nil && strings.Contains(err.Error(), "storage-opt") {
+		if plan.Storage["size"] != "" && noLimits(err) {
 			s.m.opts.warn(noDiskLimit)
 			delete(plan.Storage, "size")
 			err = nil
@@ -70,6 +70,9 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 	s.id, s.name, s.fresh = c.ID, c.Name, true
 	return nil
 }
+
+// noLimits reports whether an engine has said that it can't limit the size of a file system.
+func noLimits(err error) bool { return err != nil && strings.Contains(err.Error(), "storage-opt") }
 
 // plan is the container to make: what the options say, to begin in the tracked directory.
 func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
@@ -201,7 +204,9 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		crash("started")
 		return id, nil
 	}
-	m.opts.warn(fmt.Sprintf("the container %s could not be made, and what there is of it is removed: %v", spec.Name, err))
+	if !noLimits(err) { // whoever can go without is told of that only
+		m.opts.warn(fmt.Sprintf("the container %s could not be made, and what there is of it is removed: %v", spec.Name, err))
+	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // else another container has the name, if any

@@ -151,7 +151,7 @@ func TestRunArguments(t *testing.T) {
 				}
 			}
 		})
-		if mustOpen(t, m, Key{}); !w.has("no limit") || len(f.containers) != 1 || f.specs[0].Storage["size"] != "" {
+		if mustOpen(t, m, Key{}); !w.has("no limit") || len(w.texts) != 1 || len(f.containers) != 1 || f.specs[0].Storage["size"] != "" {
 			t.Errorf("overlay2 without quotas: %q, %+v", w.texts, f.specs)
 		}
 	})
