@@ -220,12 +220,3 @@ func (h *hub) volume() string {
 	id := sha256.Sum256([]byte(place))
 	return hex.EncodeToString(id[:8])
 }
-
-// close lets go of every sandbox; they go on.
-func (h *hub) close() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, t := range h.tenants {
-		_ = t.manager.Close() // the same
-	}
-}

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"sync"
 	"syscall"
 	"time"
 
@@ -104,7 +104,12 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 		say("%s", policy.RootWays)
 	}
 	say("serves sandboxes on %s, of images %q with mounts below %q", set.socket, set.policy.Images, set.policy.Roots)
-	return h.serve(ctx, server, l)
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	keeping.Go(func() { h.keep(ctx) })
+	return server.Serve(ctx, l) // the sandboxes go on
 }
 
 // leaveWord writes a file that hinit doctor reads. It replaces whatever has its name.
@@ -115,21 +120,6 @@ func leaveWord(path, text string) error {
 	}
 	defer dir.Close()
 	return dir.Replace(filepath.Base(path), []byte(text), fsutil.ReplaceOptions{Mode: 0o644})
-}
-
-// serve runs the server, and removes unused sandboxes.
-func (h *hub) serve(ctx context.Context, server *daemon.Server, l net.Listener) error {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		h.keep(ctx)
-	}()
-	err := server.Serve(ctx, l)
-	cancel()
-	<-done
-	h.close()
-	return err
 }
 
 // engineSoon is how long the service waits before it asks an engine again that does not answer.
