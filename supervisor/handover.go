@@ -56,7 +56,7 @@ func (l *Loop) HandOver() *Handover {
 func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.Spare = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.Spare
 	l.machine = h.Machine
-	l.machine.moved = true
+	l.machine.effects.moved = true
 	l.machine.services = make(map[string]*service, len(h.Services))
 	l.machine.order = h.Services
 	for _, s := range h.Services {

@@ -14,6 +14,7 @@ package supervisor
 //	down       due         starting   spawn
 //	down       lacking     waiting
 //	down       crowded     waiting
+//	down       full        waiting
 //	waiting    met         starting   spawn
 //	waiting    start       waiting
 //	waiting    restart     waiting
@@ -23,6 +24,7 @@ package supervisor
 //	waiting    needsmet    starting   spawn
 //	waiting    unwant      down
 //	waiting    turn        starting   spawn
+//	waiting    room        starting   spawn
 //	starting   spawned     up
 //	starting   spawnfail   backoff
 //	starting   spawnbad    failed
@@ -45,6 +47,7 @@ package supervisor
 //	up         send        up         signal
 //	up         sendgroup   up         signalgroup
 //	up         unhealthy   stopping   signal
+//	up         shed        stopping   signal
 //	up         ending      stopping
 //	up         dies        finishing  spawnfinish
 //	stopping   start       stopping
@@ -182,22 +185,28 @@ type Machine struct {
 	services map[string]*service `reexec:"-"`
 	order    []*service          `reexec:"-"` // the same, in the order of registration
 	links    int                 `reexec:"-"` // of them: so many depend on others
-	moved    bool                `reexec:"-"` // something has changed since what waits was looked at
 	turns
 	runs     uint64
 	phase    phase
 	code     int
+	short    shortage
 	mainCode *int
 	killAt   time.Time // in phase stopping: what is still alive is killed; in phase sweeping: the rest is killed
 	hardEnd  time.Time // shutdown ends here, whatever is still alive
 	killed   bool      // KILL was sent to the rest
-	out      []Action  `reexec:"-"`
+	effects  effects   `reexec:"-"`
+}
+
+// effects are what the steps so far come to.
+type effects struct {
+	moved bool // something has changed since what waits was looked at
+	out   []Action
 }
 
 // Step takes one event, at a time that never goes backwards, and returns what has to be done, in order. The slice is reused by the
 // next Step. Events about unknown services or runs are ignored.
 func (m *Machine) Step(now time.Time, e Event) []Action {
-	m.out = m.out[:0]
+	m.effects.out = m.effects.out[:0]
 	if m.phase == finished {
 		return nil
 	}
@@ -209,6 +218,8 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
 			m.met(now, s, e.Need)
 		}
+	case Full:
+		m.fill(now, e.Reason)
 	case Evict:
 		for _, name := range e.Names {
 			m.evict(now, m.services[name], e)
@@ -231,7 +242,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	m.release(now)
 	m.nextTurns(now)
 	m.advance(now)
-	return m.out
+	return m.effects.out
 }
 
 func (m *Machine) step(now time.Time, s *service, e Event) {
@@ -297,6 +308,8 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 			s.probed = word{e.Ready, e.Said}
 			m.weigh(now, s)
 		}
+	case Hold:
+		m.hold(now, s, e)
 	case Unhealthy:
 		m.unhealthy(now, s, e)
 	case Told:
@@ -309,17 +322,17 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		if s.runs() {
 			m.do(Signal{s.name, s.id, e.Signal, ScopeMain, slices.Contains(wakes, e.Signal)})
 		}
-	case Add, Met, Evict, Remark, Shutdown, Swept, Tick:
+	case Add, Met, Full, Evict, Remark, Shutdown, Swept, Tick:
 	}
 }
 
 // Stopping reports whether a container shutdown has begun.
 func (m *Machine) Stopping() bool { return m.phase != running }
 
-func (m *Machine) do(a Action) { m.out = append(m.out, a) }
+func (m *Machine) do(a Action) { m.effects.out = append(m.effects.out, a) }
 
 func (m *Machine) changed(s *service) {
-	m.moved = true
+	m.effects.moved = true
 	m.do(Changed{s.name})
 }
 

@@ -14,6 +14,8 @@ func (m *Machine) start(now time.Time, s *service) {
 	if s.removing { // only Add brings it back
 		return
 	}
+	held := m.short.held[s.name] != ""
+	m.setHold(s.name, "")
 	s.want, s.once, s.respawns = WantUp, false, nil
 	switch s.state {
 	case Down, Backoff, Parked, Failed:
@@ -28,6 +30,9 @@ func (m *Machine) start(now time.Time, s *service) {
 		m.changed(s)
 	case Waiting, Starting:
 		m.changed(s)
+		if held && s.state == Waiting && len(s.needs) == 0 {
+			m.begin(now, s, "operator asked to start")
+		}
 	}
 }
 
@@ -64,6 +69,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 // unwant is stop without ending what runs.
 func (m *Machine) unwant(now time.Time, s *service, reason string) {
 	s.want, s.again, s.once, s.respawn = WantDown, false, false, false
+	m.setHold(s.name, "")
 	switch s.state {
 	case Waiting, Backoff, Parked, Failed:
 		m.set(now, s, Down, time.Time{}, reason)

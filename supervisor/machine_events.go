@@ -143,6 +143,10 @@ type (
 		Answer string // what the check said last
 		Park   bool   // it is parked instead of started again
 	}
+	// Hold ends a running service that Policy.Sheds, and keeps it from starting until a Hold without a reason, or an operator, releases it.
+	Hold struct{ Name, Reason string }
+	// Full lets all services that Policy.Sheds wait before they start, until a Full without a reason.
+	Full struct{ Reason string }
 	// Told is what a process of a running service tells of itself, see [Loop.Tell].
 	Told struct {
 		Name            string
@@ -199,7 +203,9 @@ func (e Forward) target() string     { return e.Name }
 
 func (Add) target() string      { return "" }
 func (Met) target() string      { return "" }
+func (e Hold) target() string   { return e.Name }
 func (Evict) target() string    { return "" }
+func (Full) target() string     { return "" }
 func (Remark) target() string   { return "" }
 func (Shutdown) target() string { return "" }
 func (Swept) target() string    { return "" }

@@ -328,14 +328,14 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 	if s.removing && s.state == Down {
 		delete(m.services, s.name)
 		m.links -= s.policy.linked()
-		m.moved = true
+		m.effects.moved = true
 		m.order = without(m.order, func(o *service) bool { return o == s })
 		m.do(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
 	}
 }
 
 // certain are the causes that no later explanation changes.
-var certain = []Cause{CauseOperator, CauseShutdown, CauseLease}
+var certain = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseLease}
 
 // refused parks a service that has said why it can't start, see Policy.Refusal.
 func (m *Machine) refused(now time.Time, s *service) {

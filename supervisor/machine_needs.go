@@ -167,13 +167,15 @@ func (m *Machine) lacks(s *service, n Need) string {
 
 // await lets a service wait for what it lacks, and reports whether it does.
 func (m *Machine) await(now time.Time, s *service) bool {
-	if len(s.policy.Needs) == 0 {
-		return false
-	}
-	m.require(now, s)
-	names, reason := m.lacking(s)
-	if len(names) == 0 {
-		return false
+	names, reason := []string{NeedMemory}, m.lacksMemory(s)
+	if reason == "" {
+		if len(s.policy.Needs) == 0 {
+			return false
+		}
+		m.require(now, s)
+		if names, reason = m.lacking(s); len(names) == 0 {
+			return false
+		}
 	}
 	s.lacks = names
 	switch {
@@ -192,10 +194,10 @@ func (m *Machine) release(now time.Time) {
 		return
 	}
 	for range len(m.order) + 1 { // what begins may be what another one waits for
-		if !m.moved {
+		if !m.effects.moved {
 			return
 		}
-		m.moved = false
+		m.effects.moved = false
 		for _, s := range m.order {
 			if s.state == Waiting && len(s.needs) == 0 {
 				m.begin(now, s, "what it needs is there")

@@ -203,6 +203,8 @@ func (r *rig) cause(word string) []string {
 		return r.do(Inputs{"s"})
 	case "due":
 		return r.do(Due{"s", r.now.Add(time.Hour), true})
+	case "shed", "full", "room":
+		return r.memory(word)
 	case "lacking", "needsmet", "crowded", "turn", "follow", "over", "never", "limit":
 		return r.order(word)
 	}
@@ -240,7 +242,7 @@ func TestTransitionTable(t *testing.T) {
 	// An event that is not listed changes nothing.
 	for _, state := range States() {
 		for _, word := range []string{
-			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup", "unhealthy", "ending",
+			"start", "stop", "restart", "once", "unwant", "pause", "continue", "send", "sendgroup", "unhealthy", "ending", "shed",
 			"met", "spawned", "spawnfail", "spawnbad", "replaced", "inputs", "inputssoon", "due",
 		} {
 			if listed[string(state)+" "+word] {

@@ -9,6 +9,7 @@ import (
 type Snapshot struct {
 	Services []*Service // in the order of registration
 	Stopping bool       // the container is shutting down
+	Full     string     // why starts wait for memory, "" when they don't
 }
 
 // Find returns the named service, or nil.
@@ -52,6 +53,7 @@ type Service struct {
 	CrashLoop  bool      // too many of them within the window; it goes on at the longest delay
 	NextStart  time.Time // when it starts by itself, zero when it does not
 	Needs      []string  // what it waits for
+	Held       bool      // it was ended for memory, or is kept from starting; see [Hold]
 	OOMAdj     int       // how much higher the oom_score_adj of its processes is than hinit's
 	LastExit   *Exit
 	NextRun    time.Time    // when its schedule starts it next, zero without one
@@ -94,14 +96,21 @@ func (s *service) snapshot(u *unit) *Service {
 	return v
 }
 
+// view is the snapshot of a service that the loop publishes.
+func (l *Loop) view(s *service, u *unit) *Service {
+	v := s.snapshot(u)
+	v.Held = l.machine.short.held[s.name] != ""
+	return v
+}
+
 // publish makes what has changed visible to readers: what it is now, and then what has happened.
 func (l *Loop) publish() {
 	defer l.history.show()
 	old, order := l.snapshot.Load(), l.machine.order
-	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() {
+	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() && old.Full == l.machine.short.full {
 		return
 	}
-	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping()}
+	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), Full: l.machine.short.full}
 	kept := copy(next.Services, old.Services)
 	if l.dropped {
 		kept = 0 // others have moved up
@@ -110,13 +119,13 @@ func (l *Loop) publish() {
 		u := l.units[s.name]
 		u.place = kept + i
 		if u.dirty || u.view == nil {
-			u.view, u.dirty = s.snapshot(u), false
+			u.view, u.dirty = l.view(s, u), false
 		}
 		next.Services[u.place] = u.view
 	}
 	for _, u := range l.changed {
 		if s := l.machine.services[u.Name]; u.dirty && s != nil && l.units[u.Name] == u {
-			u.view = s.snapshot(u)
+			u.view = l.view(s, u)
 			next.Services[u.place] = u.view
 		}
 		u.dirty = false

@@ -52,6 +52,7 @@ const (
 	CauseSpawn    Cause = "spawn"    // it could not be started
 	CauseReplaced Cause = "replaced" // another instance took over
 	CauseHealth   Cause = "health"   // a health check failed for too long
+	CauseShed     Cause = "shed"     // hinit ended it because the container was short of memory
 	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
 )
 
@@ -101,6 +102,7 @@ type Policy struct {
 	Announces   bool          // it counts as ready only when a Ready event says so; otherwise it is ready while up
 	Task        bool          // runs once and then stays down
 	Spare       bool          // what it leaves behind goes on
+	Sheds       bool          // it waits, or is ended, while the container is short of memory
 	Once        bool          // runs once; its exit ends the container with its code
 	Order
 

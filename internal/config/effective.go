@@ -143,7 +143,7 @@ func (c *Config) originOf(l leaf) origin {
 
 // inForce are the keys of a service that [Config.InForce] lists, with the keys below them.
 var inForce = []string{
-	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "cpu", "pids", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
+	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "cpu", "pids", "priority", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
 	"group", "reload_signal", "stop_command", "isolation",
 }
 

@@ -33,10 +33,19 @@ type Priority struct {
 	Nice        int // added to hinit's
 	IONice      IONice
 	OOMScore    int    // how much higher its oom_score_adj is than hinit's, 0: by the kind of service
+	Class       string // one of the Priority constants: which services go first when memory runs out
 	CPUAffinity string // list of processors such as 0-3,6, "": as hinit
 	CPUWeight   int    // share of the processors beside others, whose weight is 100 unless they say otherwise; 0: as they
 	MostPIDs    int    // processes and threads, 0: no limit
 }
+
+// The values of [Priority].Class. A critical service is never ended for memory.
+const (
+	PriorityLow      = "low"
+	PriorityNormal   = "normal"
+	PriorityHigh     = "high"
+	PriorityCritical = "critical"
+)
 
 // Operation is how operators reach a service.
 type Operation struct {
@@ -139,7 +148,7 @@ func (s Setup) inherited() Setup {
 }
 
 func newSetup() Setup {
-	return Setup{NoNewPrivs: Auto, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
+	return Setup{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
 }
 
 // setupFields is the schema of a Setup at prefix; inherited is the prefix of the keys it follows, "" for none. holes are the placeholders of the paths.
@@ -154,6 +163,7 @@ func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *S
 		{root: true, path: "ionice.level", is: between(0, 7), at: func(t *T) any { return &of(t).Priority.IONice.Level }},
 		{root: true, path: "oom_score", is: between(0, 1000), at: func(t *T) any { return &of(t).Priority.OOMScore }},
 		{root: true, path: "cpu_affinity", is: optional(kind{"list of processors", checkCPUs}), at: func(t *T) any { return &of(t).Priority.CPUAffinity }},
+		{root: true, path: "priority", is: oneOf(PriorityLow, PriorityNormal, PriorityHigh, PriorityCritical), at: func(t *T) any { return &of(t).Priority.Class }},
 		{root: true, path: "umask", is: optional(kind{"octal number", checkUmask}), at: func(t *T) any { return &of(t).Umask }},
 		{root: true, path: "no_new_privs", at: func(t *T) any { return &of(t).NoNewPrivs }},
 		{root: true, path: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},

@@ -17,6 +17,7 @@ services:
     command: [web]
     env_file: ["{home}/web.env", "-/etc/web.env"]
     nice: -5
+    priority: high
     ionice: {class: best-effort, level: 3}
     oom_score: 300
     cpu_affinity: "0-3,6"
@@ -35,7 +36,7 @@ services:
 		t.Errorf("gateways have %+v", got)
 	}
 	want := Setup{
-		EnvFile: Paths{"/opt/data/web.env", "-/etc/web.env"}, Priority: Priority{Nice: -5, IONice: IONice{IOBestEffort, 3}, OOMScore: 300, CPUAffinity: "0-3,6"},
+		EnvFile: Paths{"/opt/data/web.env", "-/etc/web.env"}, Priority: Priority{Nice: -5, Class: PriorityHigh, IONice: IONice{IOBestEffort, 3}, OOMScore: 300, CPUAffinity: "0-3,6"},
 		Umask: "027", NoNewPrivs: On, Memory: Memory{Restart: 1 << 30},
 		Operation: Operation{"payments", "HUP", []string{"webctl", "/opt/data"}},
 		Limits:    map[string]ResourceLimit{"nofile": {1024, 4096}, "core": {}, "as": {1 << 30, Unlimited}, "nproc": {64, 64}},
@@ -46,7 +47,7 @@ services:
 	shown := map[string]any{}
 	for _, e := range c.Effective() {
 		shown[e.Key] = e.Value
-		if e.Key == "services.web.limits.core" && !strings.HasSuffix(e.Origin, ":16") {
+		if e.Key == "services.web.limits.core" && !strings.HasSuffix(e.Origin, ":17") {
 			t.Errorf("its origin is %s", e.Origin)
 		}
 	}
@@ -59,7 +60,7 @@ services:
 	}
 }
 
-// TestAWrongSetupNamesItsLineAndTheWayOut: thirty-four configurations.
+// TestAWrongSetupNamesItsLineAndTheWayOut: thirty-five configurations.
 func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 	for _, tt := range [][2]string{
 		{"nise: 5", `unknown key "services.w.nise"; did you mean "services.w.nice"?`},
@@ -91,6 +92,7 @@ func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 		{"memory: {max: 100}", "cannot set services.w.memory.max: the number 100 is less than any program has; write 100MiB if megabytes are meant"},
 		{"cpu: {weight: 10001}", "cannot set services.w.cpu.weight: expected a number from 0 to 10000, got 10001"},
 		{"cpu: {shares: 5}", `unknown key "services.w.cpu.shares"`},
+		{"priority: urgent", `cannot set services.w.priority: expected one of low, normal, high, critical, got "urgent"`},
 		{"pids: {max: -1}", "cannot set services.w.pids.max: expected a number from 0 to 4194304, got -1"},
 		{"pids: 100", "cannot read services.w.pids: expected a mapping with keys max, got the number 100"},
 		{"env_file: web.env", `cannot set services.w.env_file: expected an absolute path, got "web.env"; begin with {home} for a file of the data directory`},

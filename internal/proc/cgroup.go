@@ -108,9 +108,9 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory is the memory of a cgroup, swapped memory included. It leaves out inactive pages of files, which the kernel can
+// cgroupMemory is the memory of a cgroup, with or without swapped memory. It leaves out inactive pages of files, which the kernel can
 // drop first. ok is false where the cgroup does not count memory.
-func cgroupMemory(dir string) (n uint64, ok bool) {
+func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 {
 		for line := range bytes.Lines(stat) {
@@ -135,6 +135,9 @@ func cgroupMemory(dir string) (n uint64, ok bool) {
 		swapped, _ = number("memory.swap.current")
 	} else if n, ok = number("memory.usage_in_bytes"); ok { // version 1
 		idle, swapped = value("total_inactive_file"), value("total_swap")
+	}
+	if !swap {
+		swapped = 0
 	}
 	return n - min(idle, n) + swapped, ok
 }

@@ -22,6 +22,7 @@ func NewMeter() *Meter {
 // Memory is the memory of a run.
 type Memory struct {
 	Bytes  uint64
+	CPU    uint64 // processor time, in ticks of procstat
 	Group  bool   // the kernel holds it to the limits of a control group that hinit has made
 	Killed uint64 // processes that the kernel has killed in that group for memory
 }
@@ -53,6 +54,7 @@ func (m *Meter) Measure(mains []int) []Memory {
 		n, inside := m.cgroup(main, pids)
 		out[i].Killed, out[i].Group = m.cgroups.made(main)
 		for _, pid := range pids {
+			out[i].CPU += all[pid].CPU + all[pid].Waited
 			if !inside[pid] {
 				n += parseMemory(m.proc.read(strconv.Itoa(pid) + "/status"))
 			}
@@ -75,7 +77,7 @@ func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
 	if !ok {
 		return 0, nil
 	}
-	if n, ok = cgroupMemory(dir); !ok {
+	if n, ok = cgroupMemory(dir, true); !ok {
 		return 0, nil
 	}
 	return n, inside

@@ -37,6 +37,9 @@ func TestMain(m *testing.M) {
 	case "victim":
 		victim()
 		return
+	case "eater":
+		eater()
+		return
 	}
 	os.Exit(m.Run())
 }

@@ -77,7 +77,7 @@ func New(o Options) *Health {
 		Run:      h.runCheck,
 	})
 	meter := sync.OnceValue(proc.NewMeter) // where nothing is limited there is none
-	h.memory = &memoryWatch{loop: o.Loop, measure: func(mains []int) []proc.Memory { return meter().Measure(mains) }}
+	h.memory = &memoryWatch{loop: o.Loop, container: proc.ReadContainerMemory, measure: func(mains []int) []proc.Memory { return meter().Measure(mains) }}
 	h.deaf = h.newDeafWatch()
 	h.Configure(o.Config())
 	return h

@@ -29,17 +29,19 @@ type memoryLoop interface {
 // services that have a limit, and says once that a limit is crossed. It keeps nothing that a re-execution would lose: the history has the
 // warnings. It owns a goroutine from the first limit on. Its methods may be called from any goroutine.
 type memoryWatch struct {
-	loop    memoryLoop
-	measure func(mains []int) []proc.Memory // of all processes of each main process; called in a turn of internal/blocking
-	limits  atomic.Pointer[config.Config]
-	notes   atomic.Pointer[map[string]string] // by service
-	begun   atomic.Bool
+	loop      memoryLoop
+	container func() proc.ContainerMemory     // the same
+	seen      map[string]activity             // by service, while memory is tight
+	measure   func(mains []int) []proc.Memory // of all processes of each main process; called in a turn of internal/blocking
+	limits    atomic.Pointer[config.Config]
+	notes     atomic.Pointer[map[string]string] // by service
+	begun     atomic.Bool
 }
 
 // limit puts the limits of a configuration in force.
 func (w *memoryWatch) limit(cfg *config.Config) {
 	w.limits.Store(cfg)
-	limited := cfg.Agent.Memory.Set()
+	limited := cfg.Agent.Memory.Set() || w.container().Limit > 0
 	for _, p := range cfg.Profiles.Own {
 		limited = limited || p.Memory.Set()
 	}
@@ -52,15 +54,18 @@ func (w *memoryWatch) limit(cfg *config.Config) {
 }
 
 // of returns the limit of a service.
-func (w *memoryWatch) of(v *supervisor.Service) (limit config.Memory) {
+func (w *memoryWatch) of(v *supervisor.Service) config.Memory { return w.setup(v).Memory }
+
+// setup returns the settings of a gateway or of a service of hinit.yaml, none for another.
+func (w *memoryWatch) setup(v *supervisor.Service) (setup config.Setup) {
 	switch cfg := w.limits.Load(); v.Kind {
 	case supervisor.KindGateway:
-		limit = cfg.ProfileOf(v.Profile).Memory
+		setup = cfg.ProfileOf(v.Profile).Setup
 	case supervisor.KindService:
-		limit = cfg.Services[v.Name].Memory
+		setup = cfg.Services[v.Name].Setup
 	case supervisor.KindCmd, supervisor.KindHook, supervisor.KindStandIn, supervisor.KindRun, supervisor.KindCheck:
 	}
-	return limit
+	return setup
 }
 
 // note says what people should know of the memory of a service, "" for nothing.
@@ -72,12 +77,20 @@ func (w *memoryWatch) note(service string) string {
 }
 
 func (w *memoryWatch) watch() {
-	ticker := time.NewTicker(memoryPeriod)
-	defer ticker.Stop()
-	for {
+	w.seen = make(map[string]activity)
+	timer := time.NewTimer(memoryPeriod)
+	defer timer.Stop()
+	for looked := time.Now(); ; {
 		select {
-		case <-ticker.C:
-			w.look()
+		case now := <-timer.C:
+			if now.Sub(looked) >= memoryPeriod {
+				w.look()
+				looked = now
+			}
+			timer.Reset(memoryPeriod)
+			if w.relieve() {
+				timer.Reset(pressurePeriod)
+			}
 		case <-w.loop.Ended():
 			return
 		}

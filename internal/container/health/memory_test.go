@@ -37,7 +37,7 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 				said = append(said, "restart "+e.Name+": "+e.Answer)
 			}
 		}
-		w := &memoryWatch{loop: loop, measure: func(mains []int) []proc.Memory {
+		w := &memoryWatch{loop: loop, container: func() (none proc.ContainerMemory) { return none }, measure: func(mains []int) []proc.Memory {
 			if !slices.Equal(mains, []int{7}) {
 				t.Errorf("it measures %d", mains)
 			}

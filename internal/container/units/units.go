@@ -160,6 +160,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		// It takes the board's lock before a gateway can.
 		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
 	}
+	policy.Sheds = own.Priority.Class != config.PriorityCritical
 	policy.Announces, policy.Turns = cfg.Agent.Ready == config.ReadyState, true
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	spec := proc.Spec{
@@ -241,7 +242,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy.StopCommand = s.Operation.StopCommand
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
 	policy.OneShot, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
-	policy.Announces = s.Notify.Set()
+	policy.Announces, policy.Sheds = s.Notify.Set(), s.Priority.Class != config.PriorityCritical
 	if s.Name == config.DashboardName && !m.plain {
 		policy.Refusal = refusal
 	}

@@ -1,0 +1,107 @@
+package supervisor
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var sheds = func() Policy {
+	p := policy
+	p.Sheds = true
+	return p
+}()
+
+// memory turns a word of the transition table that is about memory into events.
+func (r *rig) memory(word string) []string {
+	r.do(Add{Name: "s", Policy: sheds})
+	switch word {
+	case "shed":
+		return r.do(Hold{"s", "shed, 96 % are used"})
+	case "full":
+		r.do(Full{"92 % are used"})
+		return r.do(Start{"s"})
+	}
+	r.do(Full{"92 % are used"})
+	r.do(Met{"boot"})
+	r.want(Waiting)
+	return r.do(Full{})
+}
+
+func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
+	for _, way := range []string{"room", "operator"} {
+		r := newRig(t)
+		r.do(Add{Name: "s", Policy: sheds, Want: WantUp})
+		r.spawned()
+		r.do(Full{"waits for memory"})
+		r.do(Hold{"s", "shed"})
+		r.want(Stopping)
+		r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})
+		r.want(Waiting)
+		if s := r.s(); s.want != WantUp || s.last.Cause != CauseShed || s.reason != "shed" || !slices.Equal(s.lacks, []string{NeedMemory}) || s.failures != 0 || s.restarts != 0 {
+			t.Fatalf("want %s, cause %s, reason %q, lacks %q, %d failures", s.want, s.last.Cause, s.reason, s.lacks, s.failures)
+		}
+		r.do(Full{}) // the others go first
+		r.want(Waiting)
+		if way == "room" {
+			r.do(Hold{Name: "s"})
+		} else {
+			r.do(Start{"s"})
+		}
+		r.want(Starting)
+		r.spawned()
+	}
+}
+
+func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
+	r := newRig(t)
+	r.do(Add{Name: "s", Policy: sheds, Want: WantUp})
+	r.spawned()
+	r.do(Full{"waits for memory: 92 %"})
+	r.want(Up)
+	r.exit(1)
+	r.wait(time.Second)
+	r.want(Waiting)
+	if r.s().reason != "waits for memory: 92 %" {
+		t.Errorf("the reason is %q", r.s().reason)
+	}
+	r.do(Add{Name: "critical", Policy: policy, Want: WantUp})
+	r.do(Hold{"critical", "shed"})
+	if c := r.m.services["critical"]; c.state != Starting || r.m.short.held["critical"] != "" {
+		t.Errorf("the critical one is %s, held %q", c.state, r.m.short.held["critical"])
+	}
+	r.do(Stop{"s"})
+	r.want(Down)
+	r.do(Full{})
+	r.want(Down)
+	said := 0
+	for _, a := range r.acts {
+		if n, is := a.(Note); is && n.Record.Service == "" && strings.Contains(n.Record.Reason, "memory") {
+			said++
+		}
+	}
+	if said != 2 {
+		t.Errorf("the history says %d times that memory is short or not", said)
+	}
+}
+
+// TestAServiceInLineWaitsForMemoryWhenItsTurnComes, and for a turn again after.
+func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
+	r := newRig(t)
+	r.m.Parallel = 1
+	turns := sheds
+	turns.Turns, turns.Announces = true, true
+	r.do(Add{Name: "first", Policy: turns, Want: WantUp})
+	r.do(Add{Name: "s", Policy: turns, Want: WantUp})
+	r.want(Waiting)
+	r.do(Full{"waits for memory"})
+	r.do(Spawned{"first", 50})
+	r.do(Ready{Name: "first", Run: r.m.services["first"].id, Ready: true})
+	r.want(Waiting)
+	if r.s().reason != "waits for memory" {
+		t.Errorf("the reason is %q", r.s().reason)
+	}
+	r.do(Full{})
+	r.want(Starting)
+}

@@ -1,0 +1,156 @@
+package tenants_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/testkit"
+)
+
+// eater is a gateway that takes as many megabytes as the file MB of its profile says, ten in a second, and says so.
+func eater() {
+	text, _ := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "MB"))
+	n, _ := strconv.Atoi(string(text))
+	var held [][]byte
+	for range n {
+		held = append(held, bytes.Repeat([]byte{1}, 1<<20))
+		time.Sleep(100 * time.Millisecond) // as a program that grows
+	}
+	fmt.Println("full", len(held))
+	stop := make(chan os.Signal, 1)
+	signal.Notify(stop, syscall.SIGTERM)
+	<-stop
+	runtime.KeepAlive(held)
+}
+
+// limited starts an init in a control group with so much memory, as a container with --memory has it, and profiles that eat.
+func limited(t *testing.T, megabytes int, profiles map[string]int, settings string) *container {
+	t.Helper()
+	testkit.NeedRoot(t)
+	group, bind := fmt.Sprintf("/sys/fs/cgroup/memory/hinit-starve-%d", os.Getpid()), "/sys/fs/cgroup/memory"
+	limit := group + "/memory.limit_in_bytes"
+	if unix.Access(bind+"/cgroup.procs", unix.W_OK) != nil || os.Mkdir(group, 0o755) != nil {
+		testkit.Cannot(t, "needs a writable memory controller of version 1")
+	}
+	t.Cleanup(func() {
+		testkit.Until(t, "the control group to be empty", func() bool { return unix.Rmdir(group) == nil })
+	})
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.WriteFile(limit, fmt.Appendf(nil, "%d", megabytes<<20), 0))
+	dir, err := os.MkdirTemp("/var/tmp", "hinit-starve-") //nolint:usetesting // the agent's user has to enter it
+	must(err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	must(os.Chmod(dir, 0o755)) //nolint:gosec // likewise
+	must(testkit.Build(filepath.Join(dir, "bin"), "hinit"))
+	must(os.Chmod(filepath.Join(dir, "bin"), 0o755)) //nolint:gosec // likewise
+	self, err := os.ReadFile("/proc/self/exe")
+	must(err)
+	must(testkit.WriteProgram(filepath.Join(dir, "bin", "role"), self))
+	home := filepath.Join(dir, "home")
+	for name, mb := range profiles {
+		p := filepath.Join(home, "profiles", name)
+		must(os.MkdirAll(p, 0o755)) //nolint:gosec // as the agent makes them
+		must(os.WriteFile(filepath.Join(p, "SOUL.md"), nil, 0o600))
+		must(os.WriteFile(filepath.Join(p, "MB"), fmt.Append(nil, mb), 0o600))
+	}
+	must(filepath.WalkDir(home, func(path string, _ os.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(path, agentID, agentID))
+	}))
+	must(os.Mkdir(filepath.Join(dir, "run"), 0o755)) //nolint:gosec // likewise
+	config := fmt.Sprintf("home: %[1]s/home\nagent: {user: \"%[2]d:%[2]d\", binary: /bin/sh, gateway: [%[1]s/bin/role], ready: up, env: {%[3]s: eater, EATER_HOME: \"{profile_home}\"}}\ncontrol: {socket: %[1]s/run/control.sock}\n%[4]s", dir, agentID, roleVar, settings)
+	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
+	c := &container{dir: dir, client: client.New(filepath.Join(dir, "run", "control.sock"))}
+	cmd := exec.Command("/bin/sh", "-c", `echo 0 >"$1/cgroup.procs" && mount --make-rprivate / && mount -t proc proc /proc && mount --bind "$1" "$2" && exec "$0" init sleep 100000`,
+		filepath.Join(dir, "bin", "hinit"), group, bind)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME=" + home, "HINIT_CONFIG=" + filepath.Join(dir, "hinit.yaml")}
+	cmd.Stdout, cmd.Stderr = &c.errs, &c.errs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	must(cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(c.errs.String())
+		}
+	})
+	testkit.Until(t, "hinit answers", func() bool { _, err := c.status(); return err == nil })
+	return c
+}
+
+func (c *container) of(t *testing.T, name string) client.Service {
+	t.Helper()
+	st, err := c.status(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Services[0]
+}
+
+// TestTheLeastImportantGoesBeforeTheKernelKills: three profiles fill a container of 200 MB. The one with the lowest priority is shed, the
+// others live, what is wanted stays, and it comes back when there is room.
+func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
+	c := limited(t, 200, map[string]int{"low": 30, "normal": 60, "vital": 40, "late": 1}, "profiles: {low: {priority: low}, vital: {priority: critical}}\n")
+	c.start(t, "low", "normal", "vital")
+	full := func(name string) bool {
+		text, _ := os.ReadFile(filepath.Join(c.dir, "home", "logs", "gateways", name, "current"))
+		return bytes.Contains(text, []byte("full"))
+	}
+	testkit.Until(t, "they have their memory", func() bool { return full("low") && full("normal") && full("vital") })
+	// Somebody takes what is left but for a few megabytes.
+	if err := os.WriteFile(filepath.Join(c.dir, "MB"), []byte("45"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hog := exec.Command("/bin/sh", "-c", `echo 0 >"$0/cgroup.procs"; exec "$1"`, fmt.Sprintf("/sys/fs/cgroup/memory/hinit-starve-%d", os.Getpid()), filepath.Join(c.dir, "bin", "role"))
+	hog.Env = []string{roleVar + "=eater", "EATER_HOME=" + c.dir}
+	hog.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := hog.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := func() { _ = syscall.Kill(-hog.Process.Pid, syscall.SIGKILL); _ = hog.Wait() }
+	t.Cleanup(end)
+	testkit.Until(t, "the lowest is shed", func() bool {
+		s := c.of(t, "low")
+		return s.State == client.StateWaiting && s.LastExit != nil && s.LastExit.Cause == "shed"
+	})
+	low := c.of(t, "low")
+	if low.Want != client.WantUp || !strings.Contains(low.Reason, "hinit start") || !slices.Contains(low.Needs, "memory") {
+		t.Errorf("want %s, needs %q, reason %q", low.Want, low.Needs, low.Reason)
+	}
+	state, err := os.ReadFile(filepath.Join(c.dir, "home", "profiles", "low", "gateway_state.json"))
+	if err != nil || !strings.Contains(string(state), `"running"`) {
+		t.Errorf("the intent is %s, %v", state, err)
+	}
+	for _, name := range []string{"normal", "vital"} {
+		if s := c.of(t, name); s.State != client.StateUp || s.Restarts != 0 {
+			t.Errorf("%s is %s after %d restarts", name, s.State, s.Restarts)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	end()
+	testkit.Until(t, "it is back", func() bool { return c.of(t, "low").State == client.StateUp })
+	if _, err := c.client.Start(ctx, "late", client.Wait{}); err != nil {
+		t.Error(err)
+	}
+}
