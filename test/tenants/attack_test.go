@@ -38,8 +38,9 @@ type attack struct {
 }
 
 // openInFiles are the attacks that isolation: files leaves open. Landlock does not confine connections to Unix sockets below ABI 9.
-// Nor does it confine changes of modes and times, watches and terminals: all profiles need some of each, and have one user.
-var openInFiles = []string{"connect to its Unix socket", "change the mode of its .env", "change the times of its .env", "watch its home", "open its terminal"}
+// Nor does it confine changes of modes and times, watches and terminals: all profiles need some of each, and have one user. Processes of
+// one user can be counted by profile only in control groups.
+var openInFiles = []string{"connect to its Unix socket", "change the mode of its .env", "change the times of its .env", "watch its home", "open its terminal", "take more processes than its limit"}
 
 var attacks = []attack{
 	{"read its .env", true, func(f field) error { return read(f.b + "/.env") }},
@@ -167,6 +168,13 @@ var attacks = []attack{
 	{"lower its resource limits", true, func(f field) error {
 		return unix.Prlimit(f.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
 	}},
+	{"take more processes than its limit", false, func(field) error { return manyProcesses(2 * mostProcesses) }},
+	{"raise its own priority", false, func(field) error { return syscall.Setpriority(syscall.PRIO_PROCESS, 0, -5) }},
+	{"run in real time", false, func(field) error {
+		const fifo = 1
+		priority := int32(1)
+		return call(unix.SYS_SCHED_SETSCHEDULER, 0, fifo, uintptr(unsafe.Pointer(&priority)))
+	}},
 	{"bind it to one processor", true, func(f field) error {
 		var set unix.CPUSet
 		set.Set(0)
@@ -214,6 +222,28 @@ func listen(network string, port int) error {
 		return err
 	}
 	return l.Close()
+}
+
+// mostProcesses is pids.max of each profile.
+const mostProcesses = 250
+
+// manyProcesses has so many processes at the same time.
+func manyProcesses(n int) error {
+	var pids []int
+	defer func() {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+			_, _ = syscall.Wait4(pid, nil, 0, nil)
+		}
+	}()
+	for range n {
+		pid, err := syscall.ForkExec("/bin/sleep", []string{"sleep", "100"}, &syscall.ProcAttr{})
+		if err != nil {
+			return err
+		}
+		pids = append(pids, pid)
+	}
+	return nil
 }
 
 // inChild makes a namespace for a process that ends at once.

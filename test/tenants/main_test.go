@@ -93,7 +93,7 @@ func begin(t *testing.T, mode string) *container {
 	}))
 	must(os.Mkdir(filepath.Join(dir, "run"), 0o755))
 	config := fmt.Sprintf(`home: %[1]s/home
-agent: {user: "%[2]d:%[2]d", binary: %[1]s/bin/role, gateway: [%[1]s/bin/role, "{profile}"], ready: up, env: {%[3]s: victim, TENANTS_DIR: %[1]s}}
+agent: {user: "%[2]d:%[2]d", binary: %[1]s/bin/role, gateway: [%[1]s/bin/role, "{profile}"], ready: up, pids: {max: %[10]d}, env: {%[3]s: victim, TENANTS_DIR: %[1]s}}
 isolation: {mode: %[4]s, share: ["%[1]s/bin:ro"]}
 stop: {grace: 1s}
 control: {socket: %[1]s/run/control.sock}
@@ -101,7 +101,7 @@ profiles:
   %[5]s: {env: {%[3]s: attacker}}
   %[6]s: {isolation: {ports: [%[7]d]}}
   %[8]s: {isolation: {ports: [%[9]d]}}
-`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort)
+`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, mostProcesses)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
 	c := &container{dir: dir, client: client.New(filepath.Join(dir, "run", "control.sock"))}
 	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"))
