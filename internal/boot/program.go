@@ -42,6 +42,9 @@ type Job struct {
 	Scripts   bool // so does a failed script of the image
 	Plant     bool
 	Repair    bool
+	Examine   bool               // examine the data volume for hinit doctor, and nothing else
+	Marker    string             // profiles.marker, for Examine
+	Profiles  int                // profiles.max, for Examine
 	Pack      []gzipped.Archives // compress the archives of logs that are older than Young, and nothing else
 	Young     time.Duration
 	Planted   bool // the repair writes to the disk what was copied to an empty data directory
@@ -84,9 +87,16 @@ type Message struct {
 	Steps  []client.BootStep `json:",omitempty"` // the hooks are over
 	Repair *client.Repair    `json:",omitempty"` // how far the repair has come
 	Result string            `json:",omitempty"` // what it has changed
-	Packed []gzipped.Result  `json:",omitempty"` // what became of each of Pack
-	Done   *Done             `json:",omitempty"` // the program ends
+	Found  client.Findings   `json:",omitempty"` // by a check of Examine
+
+	Examining *Examining `json:",omitempty"` // a check of Examine begins
+
+	Packed []gzipped.Result `json:",omitempty"` // what became of each of Pack
+	Done   *Done            `json:",omitempty"` // the program ends
 }
+
+// Examining is the check that an examination of the data volume is at. Silent says what it means that it does not end.
+type Examining struct{ Check, Silent string }
 
 // Done is the end of the boot program's work. Error is why the container can't go on, "" for nothing.
 type Done struct{ Error string }

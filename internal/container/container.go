@@ -161,7 +161,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, ShutOut: c.registry.ShutOut,
 		Used: c.reporter.Use, Say: c.Say, Warn: c.Warn,
 	})
-	c.volume = volumecheck.New(cfg, agent)
+	c.volume = volumecheck.New(c.stage.Examine)
 	c.generation = reexec.First(&reexecHost{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)
 	return c, nil

@@ -47,6 +47,8 @@ func Main(in io.Reader, out io.Writer) int {
 	switch {
 	case job.Repair:
 		p.repair(ctx, o, job.Planted)
+	case job.Examine:
+		p.examine(o, job)
 	case job.Pack != nil:
 		p.say(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.Pack, job.Young)})
 	case job.Plant:

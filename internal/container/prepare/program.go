@@ -191,6 +191,14 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 	return results, err
 }
 
+// Examine has the boot program examine the data volume, for package volumecheck.
+func (s *Stage) Examine(ctx context.Context, take func(boot.Message)) error {
+	cfg := s.Config()
+	job := s.Job(cfg)
+	job.Examine, job.Marker, job.Profiles = true, cfg.Profiles.Marker, cfg.Profiles.Max
+	return s.work(ctx, "hinit/examine", job, take)
+}
+
 // work has a boot program do a job that needs no answer.
 func (s *Stage) work(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
 	p, err := program.Start(ctx, s.Registry, name, job)

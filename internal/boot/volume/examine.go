@@ -1,0 +1,98 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/blocking"
+	"hinit/internal/boot"
+	"hinit/internal/fsutil"
+	"hinit/profiles"
+)
+
+const (
+	// patience is how long the data volume may take to be examined.
+	patience = 8 * time.Second
+	// lowSpace is how many bytes must be free for nothing to be said.
+	lowSpace = 100e6
+	// probeName is the file that is made and removed to see whether a directory is writable.
+	probeName = ".hinit-doctor"
+)
+
+// check is a part of an examination. run blocks on the disk.
+type check struct {
+	name   string
+	silent string // what it means that it does not end
+	run    func(*client.Findings)
+}
+
+// examine examines the data volume for hinit doctor, and tells of each check before it and after it.
+func (p *program) examine(o Options, job boot.Job) {
+	for _, c := range checks(o, job) {
+		p.say(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.silent}})
+		var found client.Findings
+		c.run(&found)
+		p.say(boot.Message{Found: found})
+	}
+}
+
+// checks are the possible faults of the data volume. Checks that only read come first: a frozen volume can be read.
+func checks(o Options, job boot.Job) []check {
+	agent := boot.Agent{Actor: o.Agent, Tenants: o.Tenants}
+	hangs := fmt.Sprintf("%q does not answer within %s; look at the disk or the server behind it", o.Home, patience)
+	list := []check{
+		{"space", hangs, func(f *client.Findings) {
+			var st unix.Statfs_t
+			if blocking.Do(blocking.Volume, func() error { return unix.Statfs(o.Home, &st) }) != nil {
+				return // the others say why
+			}
+			free := float64(st.Bavail) * float64(st.Bsize)
+			if free < lowSpace {
+				f.Warning("space", "%.0f MB are free in %q", free/1e6, o.Home)
+			} else {
+				f.OK("space", "%.0f MB are free in %q", free/1e6, o.Home)
+			}
+		}},
+		{"profiles", hangs, func(f *client.Findings) {
+			_, warnings, err := profiles.Open(o.Home, agent.Homes(o.Home), job.Marker).Limit(job.Profiles).Discover()
+			if err != nil {
+				f.Failed("profiles", "%v", err)
+			}
+			for _, w := range warnings {
+				f.Warning("profiles", "%s", w)
+			}
+		}},
+	}
+	for _, place := range [][2]string{{"home", o.Home}, {"logs", o.Logs}} {
+		name, dir := place[0], place[1]
+		silent := fmt.Sprintf("%q can be read, but a write has taken longer than %s; look at the disk or the server behind it (a volume that is frozen for a backup goes on after: fsfreeze --unfreeze, on the host)", dir, patience)
+		list = append(list, check{name, silent, func(f *client.Findings) {
+			if euid := os.Geteuid(); euid != 0 && uint32(euid) != job.AgentUser.UID {
+				f.Warning(name, "hinit is neither root nor the agent's user, so it can't tell whether the agent can write in %q", dir)
+			} else if err := writable(dir, o.Agent); err != nil {
+				f.Failed(name, "the agent's user cannot write in %q: %v", dir, err)
+			} else {
+				f.OK(name, "%s is writable for the agent's user", dir)
+			}
+		}})
+	}
+	return list
+}
+
+func writable(dir string, actor *fsutil.Actor) error {
+	d, err := fsutil.OpenDir(dir, actor)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := d.Exclusive(probeName, nil, 0o600); err != nil && !errors.Is(err, fs.ErrExist) { // a crash may have left one
+		return err
+	}
+	return d.Remove(probeName)
+}
