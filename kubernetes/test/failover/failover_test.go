@@ -76,6 +76,39 @@ func (p *pod) signalProgram(sig syscall.Signal) {
 	}
 }
 
+// inside runs a command in the pod, after options of nsenter(1).
+func (p *pod) inside(words ...string) ([]byte, error) {
+	words = append([]string{"--target", strconv.Itoa(p.cmd.Process.Pid), "--pid", "--mount"}, words...)
+	return exec.Command("nsenter", words...).CombinedOutput() //nolint:gosec // numbers and files of this test
+}
+
+// TestAnotherImageOfPID1GoesOnWithTheLease re-executes the hinit that serves: its gateway stays, and so does the Lease.
+func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
+	s := newSite(t)
+	w := newWatch()
+	defer w.end()
+	two := newPair(t, s, 92)
+	for _, p := range two {
+		p.start(t)
+		defer p.end()
+	}
+	serves, _, err := w.await(two, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := w.gateway(serves)
+	for range 3 {
+		if out, err := serves.inside("env", "HINIT_RUNTIME_DIR="+serves.dir+"/run", s.programs+"/hinit", "reexec"); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		<-time.After(leaseTime / 2)
+	}
+	<-time.After(leaseTime) // the deadline that the first image knew is over
+	if now := w.gateway(serves); now != before || w.runs(two[1-serves.number]) {
+		t.Errorf("the gateway was process %d and is %d", before, now)
+	}
+}
+
 // signalAll sends a signal to every process of the pod, the gateway's first.
 func (p *pod) signalAll(sig syscall.Signal) {
 	var all []int
@@ -197,8 +230,7 @@ func TestNobodyElseSpeaksForTheProgram(t *testing.T) {
 	}
 	for _, user := range []int{0, agentUser} {
 		id := strconv.Itoa(user)
-		out, err := exec.Command("nsenter", "--target", strconv.Itoa(old.cmd.Process.Pid), "--pid", "--mount", "--setuid", id, "--setgid", id, //nolint:gosec // numbers and files of this test
-			s.gateway, speakWord, old.dir+"/run/notify/hinit-lease", fmt.Sprintf("X_HINIT_LEASE=held %d", int64(1)<<52)).CombinedOutput()
+		out, err := old.inside("--setuid", id, "--setgid", id, s.gateway, speakWord, old.dir+"/run/notify/hinit-lease", fmt.Sprintf("X_HINIT_LEASE=held %d", int64(1)<<52))
 		if denied := err != nil && strings.Contains(string(out), "permission denied"); denied != (user != 0) {
 			t.Errorf("uid %d: %v: %s", user, err, out)
 		}

@@ -15,8 +15,8 @@ type watch struct {
 	done    sync.WaitGroup
 
 	mu    sync.Mutex
-	alive map[string]bool // by mark
-	two   map[string]int  // samples in which both of a pair had one, by the mark without its last digit
+	alive map[string]int // processes, by mark
+	two   map[string]int // samples in which both of a pair had one, by the mark without its last digit
 }
 
 func newWatch() *watch {
@@ -37,14 +37,14 @@ func newWatch() *watch {
 }
 
 func (w *watch) look() {
-	alive, pairs, two := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	for _, command := range commands() {
+	alive, pairs, two := map[string]int{}, map[string]bool{}, map[string]bool{}
+	for pid, command := range commands() {
 		words := strings.Split(strings.TrimSuffix(command, "\x00"), "\x00")
 		mark := words[len(words)-1]
-		if len(words) != 3 || words[1] != "sleep" || alive[mark] {
+		if len(words) != 3 || words[1] != "sleep" || alive[mark] != 0 {
 			continue
 		}
-		alive[mark] = true
+		alive[mark] = pid
 		if pair := mark[:len(mark)-1]; pairs[pair] {
 			two[pair] = true
 		} else {
@@ -60,7 +60,10 @@ func (w *watch) look() {
 	}
 }
 
-func (w *watch) runs(p *pod) bool {
+func (w *watch) runs(p *pod) bool { return w.gateway(p) != 0 }
+
+// gateway returns the process of a pod's gateway, 0 for none.
+func (w *watch) gateway(p *pod) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.alive[p.mark()]
