@@ -340,6 +340,9 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how dura
 	}
 	for try := 1; ; try++ {
 		ok, err := s.trySetDesired(d, filepath.Join(home, stateFile), want, try >= stateTries, how)
+		if ok {
+			reserve(d, home)
+		}
 		if ok || err != nil {
 			return err
 		}
@@ -377,7 +380,8 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	members = set(members, "desired_state", []byte(strconv.Quote(want)))
 	members = set(members, "updated_at", strconv.AppendInt(nil, s.now().Unix(), 10))
 
-	err = d.Replace(rel, encodeObject(members), fsutil.ReplaceOptions{Mode: mode, KeepMode: true, NameLater: how == soon, Confirm: func(now fs.FileInfo) error {
+	data = encodeObject(members)
+	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, NameLater: how == soon, Confirm: func(now fs.FileInfo) error {
 		if same := (now == nil) == (info == nil) && (now == nil || stampOf(now) == stampOf(info)); !same && !force {
 			return errChanged
 		}
@@ -385,6 +389,9 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 	}})
 	if errors.Is(err, errChanged) {
 		return false, nil
+	}
+	if full(err) && spend(d, filepath.Dir(rel), rel, data, mode) == nil {
+		err = nil
 	}
 	return err == nil, err
 }

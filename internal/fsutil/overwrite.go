@@ -1,0 +1,31 @@
+package fsutil
+
+import (
+	"io/fs"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fault"
+)
+
+// Overwrite puts data and permission bits into the existing regular file rel in the place of what is there, and syncs it. It needs no new
+// blocks of a file system that overwrites in place, if the file had as many. A crash may leave a part of each. Errors are as for
+// [Dir.ReadFile]. It blocks as long as the disk takes.
+func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
+	return d.do("overwrite", rel, func(names []string) error {
+		fd, _, err := d.openRegular(names, unix.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer closeFD(fd)
+		name := filepath.Base(rel)
+		if err := fill(fd, name, data, uint32(mode.Perm())); err != nil {
+			return err
+		}
+		if err := call(fault.Write, name, func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
+			return err
+		}
+		return fsync(fd, name)
+	})
+}
