@@ -108,7 +108,7 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory is the memory of a cgroup, with or without swapped memory. It leaves out inactive pages of files, which the kernel can
+// cgroupMemory is the memory of a cgroup, with swapped memory, or without anything that the kernel can drop or has swapped. It leaves out inactive pages of files, which the kernel can
 // drop first. ok is false where the cgroup does not count memory.
 func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
@@ -138,6 +138,10 @@ func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	}
 	if !swap {
 		swapped = 0
+		idle += value("slab_reclaimable") + value("active_file")
+		if total := value("total_active_file"); total > 0 { // version 1, whose active_file leaves out groups below
+			idle += total - value("active_file")
+		}
 	}
 	return n - min(idle, n) + swapped, ok
 }

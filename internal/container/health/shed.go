@@ -58,17 +58,7 @@ func decide(p pressure) (d decision) {
 	d.full = share >= refuse || share >= tight && (p.full || stalled)
 	ending := slices.ContainsFunc(p.services, func(s candidate) bool { return s.ending })
 	if (share >= shedAt || share >= shedStall && stalled) && !ending {
-		var up []candidate
-		for _, s := range p.services {
-			if s.up {
-				up = append(up, s)
-			}
-		}
-		if len(up) > 0 {
-			d.shed = slices.MinFunc(up, func(a, b candidate) int {
-				return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.idle, a.idle), cmp.Compare(b.bytes, a.bytes))
-			}).name
-		}
+		d.shed = victim(p.services)
 	}
 	best := -1
 	for _, s := range p.services {
@@ -77,6 +67,27 @@ func decide(p pressure) (d decision) {
 		}
 	}
 	return d
+}
+
+// victim is the idlest service of the lowest priority that any running one has, "" for none. The end of one with less than a quarter of the
+// average would free next to nothing.
+func victim(services []candidate) string {
+	var lowest []candidate
+	total := uint64(0)
+	for _, s := range services {
+		switch {
+		case !s.up || len(lowest) > 0 && s.priority > lowest[0].priority:
+			continue
+		case len(lowest) > 0 && s.priority < lowest[0].priority:
+			lowest, total = lowest[:0], 0
+		}
+		lowest, total = append(lowest, s), total+s.bytes
+	}
+	worth := slices.DeleteFunc(slices.Clone(lowest), func(s candidate) bool { return s.bytes*4*uint64(len(lowest)) < total })
+	if len(worth) == 0 {
+		return ""
+	}
+	return slices.MinFunc(worth, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.idle, a.idle), cmp.Compare(b.bytes, a.bytes)) }).name
 }
 
 // ranks are the priorities that may be shed, by their words.

@@ -10,7 +10,8 @@ import (
 // TestWhoGoesWhenMemoryIsShort is the policy, row by row. The container has 1000 bytes.
 func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 	low := candidate{name: "low", priority: 0, idle: time.Minute, bytes: 100, up: true}
-	idler := candidate{name: "idler", priority: 0, idle: time.Hour, bytes: 10, up: true}
+	idler := candidate{name: "idler", priority: 0, idle: time.Hour, bytes: 50, up: true}
+	calm := candidate{name: "calm", priority: 0, idle: time.Hour, bytes: 2, up: true}
 	large := candidate{name: "large", priority: 0, idle: time.Minute, bytes: 300, up: true}
 	normal := candidate{name: "normal", priority: 1, idle: 5 * time.Hour, bytes: 500, up: true}
 	held := func(c candidate) candidate { c.up, c.held = false, true; return c }
@@ -32,6 +33,7 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 		{"the lowest goes first, however large and idle the other is", 960, 0, true, []candidate{normal, low}, decision{full: true, shed: "low"}},
 		{"then the idlest", 960, 0, true, []candidate{low, large, idler}, decision{full: true, shed: "idler"}},
 		{"then the largest", 960, 0, true, []candidate{low, large}, decision{full: true, shed: "large"}},
+		{"one with next to nothing stays, however idle", 960, 0, true, []candidate{calm, low, large}, decision{full: true, shed: "large"}},
 		{"one at a time", 990, 90, true, []candidate{low, ending(large)}, decision{full: true}},
 		{"nobody may go", 990, 90, true, nil, decision{full: true}},
 		{"starts go on", 700, 0, true, []candidate{low}, decision{}},
