@@ -33,7 +33,7 @@ type docker struct{ c *client.Client }
 
 // Docker returns the engine at an address such as unix:///run/docker.sock, for Docker from API 1.40 and for what speaks the same, such as
 // podman. "" is what DOCKER_HOST says, else the current docker context, else the first socket that is there. It does not connect yet.
-func Docker(address string) (Engine, error) {
+func Docker(address string) (FullEngine, error) {
 	at, err := findEngine(address)
 	if err != nil {
 		return nil, err

@@ -26,7 +26,6 @@ type Engine interface {
 	Create(ctx context.Context, spec Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
 	Unpause(ctx context.Context, id string) error
-	Rename(ctx context.Context, id, name string) error
 	// Stop asks the container's first process to end, and kills it after the grace.
 	Stop(ctx context.Context, id string, grace time.Duration) error
 	// Remove kills the container if it runs and removes it with its anonymous volumes. One that is gone is no error.
@@ -34,25 +33,32 @@ type Engine interface {
 
 	// Exec runs a command in a running container.
 	Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error)
-	// CopyIn unpacks a tar archive below a directory of the container, and CopyOut packs a path. Neither sees what is mounted
-	// inside the container only, such as a tmpfs.
+	// CopyIn unpacks a tar archive below a directory of the container. It doesn't see what is mounted inside the container only, such
+	// as a tmpfs.
 	CopyIn(ctx context.Context, id, dir string, tar io.Reader) error
-	CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error)
 	// Logs copies what the container's first process has written; with follow until it ends.
 	Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error
 
-	// Volumes lists the volumes that carry all the labels, or whose name begins with prefix. CreateVolume makes one, or takes the one
-	// that has the name. RemoveVolume refuses one that a container has.
+	// Volumes lists the volumes that carry all the labels, or whose name begins with prefix.
 	Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error)
+
+	Close() error
+}
+
+// FullEngine has what only the service of sandboxes does, besides.
+type FullEngine interface {
+	Engine
+
+	Rename(ctx context.Context, id, name string) error
+	// CopyOut packs a path of a container into a tar archive, and sees no more than CopyIn.
+	CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error)
+	// CreateVolume makes a volume, or takes the one that has the name. RemoveVolume refuses one that a container has.
 	CreateVolume(ctx context.Context, name string, labels map[string]string) error
 	RemoveVolume(ctx context.Context, name string) error
-
 	// Watch calls changed whenever a container with all the labels is made, ends or is removed. It starts with the events of the
 	// last second, and goes on until the context ends or the engine sends no more; the error says why. began is called when the
 	// events begin.
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
-
-	Close() error
 }
 
 // Volume is one of the engine's named volumes.

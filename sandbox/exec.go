@@ -62,7 +62,11 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	if to := cmp.Or(req.Stderr, req.Stdout); end.Fault == mux.NotBegun && to != nil {
 		fmt.Fprintln(to, end.Text)
 	}
-	s.note(req, end.Dir)
+	if req.Command != "" && end.Dir != "" {
+		s.mu.Lock()
+		s.dir = end.Dir
+		s.mu.Unlock()
+	}
 	asksRoot(res.Code)
 	return res, nil
 }
@@ -104,10 +108,7 @@ var rootTexts = []string{"ermission denied", "peration not permitted", "re you r
 // watchRoot has Options.NoRoot told when the command fails as if it needed root, once for each sandbox.
 func (s *Sandbox) watchRoot(req *Request) (ended func(code int)) {
 	line := s.m.opts.NoRoot
-	s.mu.Lock()
-	told := s.told || line == "" || req.TTY
-	s.mu.Unlock()
-	if told {
+	if line == "" || req.TTY || s.told.Load() {
 		return func(int) {}
 	}
 	var out, errs tail
@@ -118,13 +119,8 @@ func (s *Sandbox) watchRoot(req *Request) (ended func(code int)) {
 	}
 	return func(code int) {
 		text := out.String() + errs.String()
-		if code == 0 || !slices.ContainsFunc(rootTexts, func(t string) bool { return strings.Contains(text, t) }) {
-			return
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !s.told {
-			s.told = true
+		needs := slices.ContainsFunc(rootTexts, func(t string) bool { return strings.Contains(text, t) })
+		if code != 0 && needs && s.told.CompareAndSwap(false, true) {
 			fmt.Fprintln(to, line)
 		}
 	}
@@ -214,16 +210,6 @@ func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
 		maps.Copy(o.Env, req.Env)
 	}
 	return o
-}
-
-// note keeps where a command has left the session.
-func (s *Sandbox) note(req Request, dir string) {
-	if req.Command == "" || dir == "" {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dir = dir
 }
 
 // codeOf is the exit code of a shell for an end.
@@ -349,5 +335,5 @@ func (s *Sandbox) JobOutput(ctx context.Context, id string, follow bool, w io.Wr
 	if err != nil || len(end.Jobs) == 0 {
 		return Job{}, err
 	}
-	return jobOf(end.Jobs[0]), nil
+	return end.Jobs[0], nil
 }

@@ -74,7 +74,7 @@ func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	f.Func("storage-opt", "", pair(&s.Storage))
 	f.Func("ulimit", "", pair(&s.Ulimits))
 	f.Func("tmpfs", "", s.mounts(parseTmpfs))
-	f.FuncP("volume", "v", "", s.mounts(parseAgentVolume))
+	f.FuncP("volume", "v", "", s.mounts(func(v string) (Mount, error) { return parseVolume(v) }))
 	f.Func("mount", "", s.mounts(parseMount))
 	f.Func("entrypoint", "", func(v string) error {
 		s.Entrypoint = []string{v}
@@ -138,8 +138,6 @@ func parseTmpfs(v string) (m Mount, err error) {
 	}
 	return m, err
 }
-
-func parseAgentVolume(v string) (Mount, error) { return parseVolume(v) }
 
 // mountOptions are the options of the operator's volumes. An agent's has none: with rshared a mount inside would show outside.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")

@@ -10,13 +10,6 @@ import (
 	"hinit/sandbox/mux"
 )
 
-func jobOf(j Job) Job {
-	if j.Signal > 0 {
-		j.Code = 128 + j.Signal
-	}
-	return j
-}
-
 // Start begins a background command. It survives this process. Its output is kept inside the sandbox, the newest 200,000 bytes
 // of it. Streams and terminal of the request are not used.
 func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
@@ -32,17 +25,7 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	if err != nil {
 		return Job{}, err
 	}
-	return jobOf(end.Jobs[0]), nil
-}
-
-// jobs lists the background commands, of all processes. Those that have ended are kept for half an hour.
-func (s *Sandbox) jobs(ctx context.Context, l *link) (jobs []Job, clients int, err error) {
-	end, err := s.ask(ctx, l, mux.Open{Op: mux.OpJobs})
-	jobs = make([]Job, 0, len(end.Jobs))
-	for _, j := range end.Jobs {
-		jobs = append(jobs, jobOf(j))
-	}
-	return jobs, end.Clients, err
+	return end.Jobs[0], nil
 }
 
 // Kill ends the whole tree of a background command: TERM, and KILL after the grace, for which 0 is two seconds.
@@ -54,7 +37,7 @@ func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job
 	if end.Survivors > 0 {
 		err = fmt.Errorf("cannot end all of %s: %d of its processes are still there", id, end.Survivors)
 	}
-	return jobOf(end.Jobs[0]), err
+	return end.Jobs[0], err
 }
 
 // PutTree unpacks a tar archive below a directory of the sandbox. Nothing in it gets outside of that directory.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hinit/internal/pause"
@@ -18,6 +19,7 @@ type Sandbox struct {
 	labels  map[string]string
 	adopted bool
 	turn    chan struct{} // held while the link is mended
+	told    atomic.Bool   // what Options.NoRoot says
 
 	mu       sync.Mutex
 	id, name string // of the container
@@ -26,7 +28,6 @@ type Sandbox struct {
 	fresh    bool      // the values of forwarded variables have not been sent since the container was attached
 	running  int       // commands
 	last     time.Time // when the last of them ended
-	told     bool      // what Options.NoRoot says
 	closed   bool
 }
 
@@ -104,9 +105,9 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 			return d, err
 		}
 		d.Exec, d.Reason = l.mode, l.reason
-		if d.Jobs, d.Clients, err = s.jobs(ctx, l); err != nil {
-			return d, err
-		}
+		end, err := s.ask(ctx, l, mux.Open{Op: mux.OpJobs}) // of all processes; those that have ended are kept for half an hour
+		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients
+		return d, err
 	}
 	return d, nil
 }

@@ -131,15 +131,13 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 		return nil
 	}
 	for _, name := range files {
-		if !filepath.IsLocal(name) {
-			warn(fmt.Sprintf("credential file %q: it is not inside the profile, and is not mounted", name))
-			continue
-		}
 		source := filepath.Join(home, name)
 		real, err := filepath.EvalSymlinks(source)
 		rel, outside := filepath.Rel(top, real)
 		info, gone := os.Lstat(real)
 		switch {
+		case !filepath.IsLocal(name):
+			warn(fmt.Sprintf("credential file %q: it is not inside the profile, and is not mounted", name))
 		case err != nil, gone != nil:
 			warn(fmt.Sprintf("credential file %s: source not found, not mounted", source))
 		case outside != nil || !filepath.IsLocal(rel):

@@ -14,8 +14,10 @@ import (
 	"strings"
 	"time"
 
+	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/internal/pause"
+	"hinit/internal/proc"
 )
 
 // store is what the processes that share the sandboxes of a directory share on disk: locks, sockets, the program inside.
@@ -201,22 +203,14 @@ func (m *Manager) readHelper() (data []byte, hash string, err error) {
 
 // FindHelper returns the path of the program inside: the one that is named, else beside this program or in PATH.
 func FindHelper(named string) (string, error) {
-	candidates := []string{named}
-	if named == "" {
-		candidates = nil
-		if self, err := os.Executable(); err == nil {
-			candidates = append(candidates, filepath.Join(filepath.Dir(self), helperName))
-		}
-		for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
-			candidates = append(candidates, filepath.Join(dir, helperName))
-		}
-	}
-	for _, path := range candidates {
+	beside, _ := cmdline.Beside(helperName)
+	inPath, _ := proc.LookPath(helperName, os.Environ())
+	for _, path := range []string{named, beside, inPath} {
 		info, err := os.Stat(path)
-		if err == nil && info.Mode().IsRegular() {
+		switch {
+		case err == nil && info.Mode().IsRegular():
 			return path, nil
-		}
-		if named != "" {
+		case named != "":
 			return "", &OptionError{Name: "HINIT_SANDBOX_HELPER", Value: named, Want: "the path of " + helperName}
 		}
 	}

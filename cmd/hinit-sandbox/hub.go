@@ -25,7 +25,7 @@ import (
 
 // hub has one tenant for each user and profile, and answers requests with the tenant of their caller.
 type hub struct {
-	engine   sandbox.Engine
+	engine   sandbox.FullEngine
 	opts     sandbox.Options // the operator's
 	set      settings
 	places   policy.Places
@@ -66,10 +66,7 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 		return cmdline.Failed
 	}
 	defer done()
-	_, parent, err := dockercli.Process(from.PID)
-	if err != nil {
-		parent = 0 // it has gone
-	}
+	_, parent, _ := dockercli.Process(from.PID) // 0 if it has gone
 	return answer(ctx, t.manager, req, nil, parent, s)
 }
 
@@ -148,7 +145,8 @@ func (h *hub) mayRun(key tenantKey) error {
 func (h *hub) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.busy == 0 && time.Since(t.used) >= after {
-			h.drop(k)
+			delete(h.tenants, k)                                                  // its containers go on
+			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // the engine is not closed: it can't fail
 		}
 	}
 	return len(h.tenants) > 0
@@ -165,13 +163,6 @@ func (h *hub) rest() {
 	if h.dropIdle(h.tenantKept()) {
 		h.resting.Reset(h.tenantKept())
 	}
-}
-
-// drop forgets a tenant. Its containers go on.
-func (h *hub) drop(key tenantKey) {
-	t := h.tenants[key]
-	delete(h.tenants, key)
-	guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // the engine is not closed: it can't fail
 }
 
 // newTenant makes the record that the service keeps for one user and profile.

@@ -79,18 +79,15 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// tell is a send that somebody who is busy takes later, once.
-func tell(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // watch has the engine tell of changes, until the context ends. An engine that is away, or doesn't tell, is asked each time that it is
 // tried again.
 func (k *keeper) watch(ctx context.Context) {
-	changed := func() { tell(k.changed) }
+	changed := func() {
+		select {
+		case k.changed <- struct{}{}:
+		default: // the keeper is busy, and will see this change with an earlier one
+		}
+	}
 	wait, said := engineSoon, false
 	for {
 		err := k.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineSoon, false; changed() }, changed)

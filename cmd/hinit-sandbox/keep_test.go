@@ -15,12 +15,12 @@ import (
 
 // quiet is an engine that tells of changes when the test does, and counts what it is asked.
 type quiet struct {
-	sandbox.Engine // all else panics
-	mu             sync.Mutex
-	have           []sandbox.Container
-	lists          int
-	deaf           bool
-	changed        func()
+	sandbox.FullEngine // all else panics
+	mu                 sync.Mutex
+	have               []sandbox.Container
+	lists              int
+	deaf               bool
+	changed            func()
 }
 
 func (q *quiet) Volumes(context.Context, string, map[string]string) ([]sandbox.Volume, error) {

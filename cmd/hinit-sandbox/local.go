@@ -80,9 +80,9 @@ func answer(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow [
 	if err != nil {
 		return dockercli.Refuse(s.Err, err, allow == nil)
 	}
-	process, _, err := dockercli.Process(parent)
-	if err != nil || parent <= 1 {
-		process = "" // the process is gone or unknown: nothing is remembered
+	process := "" // it is gone or unknown: nothing is remembered
+	if parent > 1 {
+		process, _, _ = dockercli.Process(parent)
 	}
 	p := &dockercli.Personality{Manager: m}
 	return p.Answer(ctx, call, dockercli.Caller{Process: process, Env: req.Env, Streams: s})

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"sync"
-	"syscall"
 	"time"
 
 	"hinit/internal/account"
@@ -46,7 +44,7 @@ func serve(args []string) int {
 	for _, w := range warnings {
 		fmt.Fprintln(os.Stderr, "[hinit-sandbox] warning:", w)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := cmdline.Interruptible()
 	defer stop()
 	if err := serveUntil(ctx, set, opts, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "[hinit-sandbox]", err)

@@ -34,7 +34,7 @@ type verb struct {
 	name, args, summary, help string
 	leading                   bool   // the first word ends the flags
 	hidden                    bool   // a part of "cp"
-	options                   string // keys of [options.define]
+	options                   string // of [options.all]
 	run                       func(*invocation) (int, error)
 }
 
@@ -56,46 +56,37 @@ type invocation struct {
 	words []string
 }
 
-// define gives a verb an option by its key: its name, or another word for it where verbs explain it differently.
-func (o *options) define(f *flag.FlagSet, key string) {
-	switch key {
-	case "task":
-		f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
-	case "profile":
-		f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
-	case "profiles":
-		f.StringVar(&o.profile, "profile", "", "only those of this `PROFILE`")
-	case "json":
-		f.BoolVar(&o.json, "json", false, "print JSON")
-	case "dry-run":
-		f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
-	case "max-age":
-		f.DurationVar(&o.maxAge, "max-age", 0, "ended for this `TIME`; default: twice the idle window")
-	case "in":
-		f.StringVar(&o.in, "in", "", "a container that exists, by its name or `ID`")
-	case "dir":
-		f.StringVar(&o.dir, "dir", "", "begin in this `DIRECTORY`")
-	case "t":
-		f.BoolVar(&o.tty, "t", false, "give it a terminal")
-	case "f":
-		f.BoolVar(&o.follow, "f", false, "go on as it is written")
-	case "background":
-		f.BoolVar(&o.background, "background", false, "do not wait; print the job")
-	case "job":
-		f.StringVar(&o.job, "job", "", "of this background command, by its `ID`")
-	case "only-job":
-		f.StringVar(&o.job, "job", "", "only this background command, by its `ID`, with all that it started")
-	case "volumes":
-		f.BoolVar(&o.volumes, "volumes", false, "list the volumes of sandboxes with a root of their own instead")
-	case "timeout":
-		f.DurationVar(&o.timeout, "timeout", 0, "end it, with all that it started, after this `TIME`; default: TERMINAL_TIMEOUT")
-	case "retry":
-		f.StringVar(&o.retry, "retry", "never", "safe: it may be run again if the sandbox was lost while it ran; `WHEN`: never or safe")
-	case "e":
-		f.Func("e", "set a variable, `NAME=VALUE` or NAME for the caller's value; it stands on no command line inside", func(text string) error {
-			o.env = append(o.env, text)
-			return nil
-		})
+// all defines the flags of all verbs. Names with a dot are other words for a flag, for verbs that explain it differently.
+func (o *options) all(f *flag.FlagSet) {
+	f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
+	f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
+	f.StringVar(&o.profile, "profile.only", "", "only those of this `PROFILE`")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	f.BoolVar(&o.dry, "dry-run", false, "only say what would be removed")
+	f.DurationVar(&o.maxAge, "max-age", 0, "ended for this `TIME`; default: twice the idle window")
+	f.StringVar(&o.in, "in", "", "a container that exists, by its name or `ID`")
+	f.StringVar(&o.dir, "dir", "", "begin in this `DIRECTORY`")
+	f.BoolVar(&o.tty, "t", false, "give it a terminal")
+	f.BoolVar(&o.follow, "f", false, "go on as it is written")
+	f.BoolVar(&o.background, "background", false, "do not wait; print the job")
+	f.StringVar(&o.job, "job", "", "of this background command, by its `ID`")
+	f.StringVar(&o.job, "job.only", "", "only this background command, by its `ID`, with all that it started")
+	f.BoolVar(&o.volumes, "volumes", false, "list the volumes of sandboxes with a root of their own instead")
+	f.DurationVar(&o.timeout, "timeout", 0, "end it, with all that it started, after this `TIME`; default: TERMINAL_TIMEOUT")
+	f.StringVar(&o.retry, "retry", "never", "safe: it may be run again if the sandbox was lost while it ran; `WHEN`: never or safe")
+	f.Func("e", "set a variable, `NAME=VALUE` or NAME for the caller's value; it stands on no command line inside", func(text string) error {
+		o.env = append(o.env, text)
+		return nil
+	})
+}
+
+// define gives a verb the flags that it has.
+func (o *options) define(f *flag.FlagSet, names string) {
+	all := cmdline.Flags("")
+	o.all(all)
+	for key := range strings.FieldsSeq(names) {
+		name, _, _ := strings.Cut(key, ".")
+		f.Var(all.Lookup(key).Value, name, all.Lookup(key).Usage)
 	}
 }
 
@@ -116,11 +107,11 @@ func verbs() []verb {
 			help: "One of the two begins with a colon, and is inside: :/workspace/report.txt. A directory is copied with all that is in it.",
 			run:  func(*invocation) (int, error) { return cmdline.WrongUsage, errors.New("cannot copy here") },
 		},
-		{name: "stop", args: "[SANDBOX...]", summary: "stop sandboxes, or a background command of one", options: "task profile only-job", run: (*invocation).stop},
+		{name: "stop", args: "[SANDBOX...]", summary: "stop sandboxes, or a background command of one", options: "task profile job.only", run: (*invocation).stop},
 		{name: "rm", args: "[SANDBOX...]", summary: "remove sandboxes, running or not", options: "task profile", run: (*invocation).remove},
-		{name: "prune", summary: "remove the sandboxes that do not run", options: "profiles dry-run json", run: func(i *invocation) (int, error) { return i.reap(true) }},
+		{name: "prune", summary: "remove the sandboxes that do not run", options: "profile.only dry-run json", run: func(i *invocation) (int, error) { return i.reap(true) }},
 		{
-			name: "reap", summary: "remove what nobody will use again: ended and long unused, or of an agent that is dead", options: "profiles dry-run json max-age",
+			name: "reap", summary: "remove what nobody will use again: ended and long unused, or of an agent that is dead", options: "profile.only dry-run json max-age",
 			run: func(i *invocation) (int, error) { return i.reap(false) },
 		},
 		{name: "_put", args: "DIRECTORY", hidden: true, options: "task profile", run: (*invocation).put},
@@ -133,6 +124,9 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	v, opt, words, code, ok := parse(call.Args, call.Out, call.Err)
 	if !ok {
 		return code
+	}
+	if len(words) == 0 {
+		words = []string{""} // what the flags name
 	}
 	i := &invocation{ctx: ctx, m: m, call: call, opt: opt, words: words}
 	code, err := v.run(i)
@@ -163,9 +157,7 @@ func parse(args []string, out, errs io.Writer) (v verb, opt options, words []str
 	for _, v = range verbs() {
 		if known = append(known, v.name); v.name == args[0] {
 			f := cmdline.Flags(v.name)
-			for option := range strings.FieldsSeq(v.options) {
-				opt.define(f, option)
-			}
+			opt.define(f, v.options)
 			least, most := cmdline.Bounds(v.args)
 			words, code, ok = v.shape().Parse(f, args[1:], least, most, out, errs)
 			return v, opt, words, code, ok

@@ -160,16 +160,8 @@ func (i *invocation) list() (int, error) {
 	return cmdline.Done, i.print(append([]sandbox.Description{}, all...), rows)
 }
 
-// word is the sandbox that a verb with one argument is about.
-func (i *invocation) word() string {
-	if len(i.words) == 0 {
-		return ""
-	}
-	return i.words[0]
-}
-
 func (i *invocation) show() (int, error) {
-	d, err := i.find(i.word())
+	d, err := i.find(i.words[0])
 	if err != nil {
 		return cmdline.Done, err
 	}
@@ -213,7 +205,7 @@ func (i *invocation) show() (int, error) {
 }
 
 func (i *invocation) logs() (int, error) {
-	d, err := i.find(i.word())
+	d, err := i.find(i.words[0])
 	if err != nil {
 		return cmdline.Done, err
 	}
@@ -236,7 +228,7 @@ func (i *invocation) stop() (int, error) {
 		if len(i.words) > 1 {
 			return cmdline.WrongUsage, errors.New("cannot stop a background command: it is of one sandbox")
 		}
-		box, err := i.adopt(i.word())
+		box, err := i.adopt(i.words[0])
 		if err != nil {
 			return cmdline.Done, err
 		}
@@ -252,12 +244,8 @@ func (i *invocation) remove() (int, error) {
 
 // each does something to every sandbox that is named, also when it fails for one.
 func (i *invocation) each(do func(id string) error) (int, error) {
-	names := i.words
-	if len(names) == 0 {
-		names = []string{""}
-	}
 	code, errs := cmdline.Done, []error(nil)
-	for _, name := range names {
+	for _, name := range i.words {
 		d, err := i.find(name)
 		if err == nil {
 			err = do(d.ID)

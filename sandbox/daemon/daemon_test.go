@@ -257,7 +257,7 @@ func TestASignalThatIsNone(t *testing.T) {
 		}
 		defer c.Close()
 		w := mux.NewWriter(c)
-		if err := errors.Join(w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version}), w.WriteJSON(mux.KindOpen, 1, Request{}), w.Write(mux.KindSignal, 1, mux.Number(n))); err != nil {
+		if err := errors.Join(w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version}), w.WriteJSON(mux.KindOpen, 1, Request{}), w.Write(mux.KindPong, 1, mux.Number(n))); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-ended; err != nil {

@@ -62,9 +62,6 @@ func (s *Server) keep(uid uint32, n int) bool {
 	if n > 0 && s.long[uid]+n > longRequests {
 		return false
 	}
-	if s.long == nil {
-		s.long = map[uint32]int{}
-	}
 	if s.long[uid] += n; s.long[uid] == 0 {
 		delete(s.long, uid)
 	}
@@ -79,6 +76,7 @@ const requestTime = 5 * time.Second
 
 // Serve answers until the context ends. Then it closes every connection and returns when all are gone.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	s.reading, s.long = map[uint32][]net.Conn{}, map[uint32]int{}
 	return mux.Each(ctx, l, func(c net.Conn) { s.serve(ctx, c) })
 }
 
@@ -89,9 +87,6 @@ const readingMost = 64
 func (s *Server) await(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.reading == nil {
-		s.reading = map[uint32][]net.Conn{}
-	}
 	if all := s.reading[uid]; len(all) >= readingMost {
 		_ = all[0].Close() // its own goroutine notices
 		s.reading[uid] = slices.Delete(all, 0, 1)

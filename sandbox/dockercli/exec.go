@@ -54,8 +54,8 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	case err != nil:
 		return p.notBegun(ctx, ref, err, from)
 	}
-	if result.Code != 0 && seen.looksGone() {
-		p.remember(from, "ending", key, ending{time.Now(), result.Code, seen.output()})
+	if output, gone := seen.output(); result.Code != 0 && gone {
+		p.remember(from, "ending", key, ending{time.Now(), result.Code, output})
 	}
 	return result.Code
 }
@@ -128,28 +128,19 @@ func (r *recorder) keep(data []byte) {
 	r.whole += int64(len(data))
 	searched := max(0, len(r.kept)-longestText)
 	r.kept = append(r.kept, data...)
-	r.gone = r.gone || containsAny(r.kept[searched:])
+	r.gone = r.gone || slices.ContainsFunc(goneTexts, func(t []byte) bool { return bytes.Contains(r.kept[searched:], t) })
 	if len(r.kept) > 2*recordMost { // not at each write
 		r.kept = append(r.kept[:0], r.kept[len(r.kept)-recordMost:]...)
 	}
 }
 
-func (r *recorder) looksGone() bool {
+// output returns what was kept, and whether one of goneTexts was in the output.
+func (r *recorder) output() (end []byte, gone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.gone
-}
-
-func (r *recorder) output() []byte {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	end := r.kept[max(0, len(r.kept)-recordMost):]
+	end = r.kept[max(0, len(r.kept)-recordMost):]
 	if r.whole > int64(len(end)) {
-		return append([]byte("[hinit kept only the end of this output]\n"), end...)
+		end = append([]byte("[hinit kept only the end of this output]\n"), end...)
 	}
-	return end
-}
-
-func containsAny(text []byte) bool {
-	return slices.ContainsFunc(goneTexts, func(t []byte) bool { return bytes.Contains(text, t) })
+	return end, r.gone
 }

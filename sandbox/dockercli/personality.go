@@ -1,7 +1,6 @@
 package dockercli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,7 +89,7 @@ func (p *Personality) imageInspect(ctx context.Context, c *Call, from Caller) in
 	if err != nil {
 		return from.fail(exitFailed, err, "")
 	}
-	fmt.Fprintln(from.Out, jsonList(image.Entrypoint))
+	fmt.Fprintln(from.Out, encode(image.Entrypoint))
 	return 0
 }
 
@@ -201,9 +200,4 @@ func tagged(ref string) string {
 		return ref
 	}
 	return ref + ":latest"
-}
-
-// jsonList is {{json}} of a list of strings.
-func jsonList(list []string) string {
-	return cmp.Or(encode(list), "null")
 }

@@ -34,8 +34,6 @@ type job struct {
 	done chan struct{} // closed when the command has ended
 }
 
-func newJobs(s *server) *jobs { return &jobs{s: s} }
-
 // sweep drops what has ended long ago, and of what has ended the oldest where there are too many. The caller holds the lock.
 func (j *jobs) sweep() {
 	drop := func(at int) {
@@ -71,7 +69,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	if err != nil {
 		return notBegun(err)
 	}
-	b := &job{out: newRing(), done: make(chan struct{})}
+	b := &job{out: &ring{grown: make(chan struct{})}, done: make(chan struct{})}
 	spec.Files = append(spec.Files, nil, child, child)
 	r, pid, err := j.s.loop.spawn(spec, milliseconds(ch.open.Timeout), milliseconds(ch.open.Grace), true, func(r *run) {
 		guard.Go("noting the end of a background command", func() { j.ended(b, r) })
@@ -104,11 +102,13 @@ func textOf(open mux.Open) string {
 }
 
 func (j *jobs) ended(b *job, r *run) {
-	b.out.over()
+	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // what it left behind may still write
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.timedOut
-	b.Code, b.Signal = r.exit.Code, r.exit.Signal
+	if b.Code, b.Signal = r.exit.Code, r.exit.Signal; b.Signal > 0 {
+		b.Code = 128 + b.Signal
+	}
 	close(b.done)
 }
 
@@ -116,10 +116,8 @@ func (j *jobs) ended(b *job, r *run) {
 func (j *jobs) find(id string) *job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for _, b := range j.in {
-		if b.ID == id {
-			return b
-		}
+	if at := slices.IndexFunc(j.in, func(b *job) bool { return b.ID == id }); at >= 0 {
+		return j.in[at]
 	}
 	return nil
 }
@@ -204,8 +202,6 @@ type ring struct {
 	grown chan struct{} // closed at the next write; nil when no more output comes
 }
 
-func newRing() *ring { return &ring{grown: make(chan struct{})} }
-
 // Write never fails.
 func (r *ring) Write(p []byte) (int, error) {
 	r.mu.Lock()
@@ -229,11 +225,6 @@ func (r *ring) close() {
 		close(r.grown)
 		r.grown = nil
 	}
-}
-
-// over closes the ring soon after the command has ended, though something that it left behind may still write.
-func (r *ring) over() {
-	time.AfterFunc(linger, guard.Func("ending the output of a background command", r.close))
 }
 
 func (r *ring) size() (written, dropped int64) {

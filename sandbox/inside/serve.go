@@ -43,7 +43,7 @@ func Serve(id string) error {
 		return err
 	}
 	s := &server{id: id, loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
-	s.jobs, s.sessions = newJobs(s), newSessions(s)
+	s.jobs, s.sessions = &jobs{s: s}, newSessions(s)
 	l.start()
 	return mux.Each(context.Background(), listener, s.serve)
 }

@@ -24,7 +24,7 @@ var served = sync.OnceValue(func() *server {
 		panic(err)
 	}
 	s := &server{id: "box", loop: l, env: os.Environ(), began: l.table.Began(os.Getpid())}
-	s.jobs, s.sessions = newJobs(s), newSessions(s)
+	s.jobs, s.sessions = &jobs{s: s}, newSessions(s)
 	l.start()
 	return s
 })
@@ -147,7 +147,7 @@ func TestHostileClients(t *testing.T) {
 		}),
 		"a signal that is none": greeted(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
-			_ = w.Write(mux.KindSignal, 1, mux.Number(65))
+			_ = w.Write(mux.KindPong, 1, mux.Number(65))
 		}),
 		"a frame of the other side": greeted(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
@@ -247,7 +247,7 @@ func TestClientLeaves(t *testing.T) {
 }
 
 func TestRing(t *testing.T) {
-	r := newRing()
+	r := &ring{grown: make(chan struct{})}
 	for i := range 100_000 {
 		fmt.Fprintf(r, "%06d\n", i)
 	}

@@ -41,7 +41,6 @@ const (
 	KindOutput                   // i: standard output
 	KindErrors                   // i: standard error
 	KindRoom                     // both: the stream's kind and how many bytes more it may send, 1 and 4 bytes
-	KindSignal                   // not used
 	KindResize                   // c: columns and rows, 2 bytes each
 	KindKill                     // c: end the whole tree; milliseconds between TERM and KILL, 4 bytes
 	KindEnd                      // i: End; the channel ends

@@ -13,7 +13,7 @@ import (
 
 // volumes is an engine with one volume, on which what is copied in stays.
 type volumes struct {
-	sandbox.Engine
+	sandbox.FullEngine
 	there  []byte
 	copies int
 }

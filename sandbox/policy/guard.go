@@ -34,7 +34,7 @@ type Owner struct {
 
 // Guarded is an engine for one owner. See [Guard].
 type Guarded struct {
-	Engine sandbox.Engine // a name, so that no method of it is the guard's by itself
+	Engine sandbox.FullEngine // a name, so that no method of it is the guard's by itself
 	policy Policy
 	owner  Owner
 	places Places
@@ -43,7 +43,7 @@ type Guarded struct {
 
 // Guard returns an engine that does for the owner what the policy allows. A container that isn't the owner's is answered as one
 // that does not exist. Closing it does not close the engine.
-func Guard(engine sandbox.Engine, policy Policy, owner Owner, places Places, gate *Gate) *Guarded {
+func Guard(engine sandbox.FullEngine, policy Policy, owner Owner, places Places, gate *Gate) *Guarded {
 	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate}
 }
 
@@ -53,14 +53,6 @@ func (g *Guarded) Close() error { return nil }
 // Info implements sandbox.Engine.
 func (g *Guarded) Info(ctx context.Context) (sandbox.Info, error) { return g.Engine.Info(ctx) }
 
-// Rename implements sandbox.Engine: only the guard itself does.
-func (g *Guarded) Rename(context.Context, string, string) error { return sandbox.ErrRefused }
-
-// CreateVolume implements sandbox.Engine: only the guard itself does.
-func (g *Guarded) CreateVolume(context.Context, string, map[string]string) error {
-	return sandbox.ErrRefused
-}
-
 // Volumes implements sandbox.Engine: the private ones of the owner's sandboxes.
 func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
 	found, err := g.Engine.Volumes(ctx, sandbox.VolumePrefix, labels)
@@ -69,9 +61,6 @@ func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]
 		return !mine || !strings.HasPrefix(v.Name, prefix)
 	}), err
 }
-
-// RemoveVolume implements sandbox.Engine: only the service does.
-func (g *Guarded) RemoveVolume(context.Context, string) error { return sandbox.ErrRefused }
 
 // Image implements sandbox.Engine.
 func (g *Guarded) Image(ctx context.Context, ref string) (sandbox.Image, error) {
@@ -341,19 +330,9 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	return g.Engine.Exec(ctx, c.ID, spec)
 }
 
-// Watch implements sandbox.Engine: only the service does.
-func (g *Guarded) Watch(context.Context, map[string]string, func(), func()) error {
-	return sandbox.ErrRefused
-}
-
 // CopyIn implements sandbox.Engine. To copy into a container, an engine mounts all of its mounts again, by name. The owner of a
 // mount can then lead another one anywhere on the host.
 func (g *Guarded) CopyIn(context.Context, string, string, io.Reader) error { return sandbox.ErrRefused }
-
-// CopyOut implements sandbox.Engine, for the same reason.
-func (g *Guarded) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
-	return nil, sandbox.ErrRefused
-}
 
 // Logs implements sandbox.Engine.
 func (g *Guarded) Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error {

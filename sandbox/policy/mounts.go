@@ -299,7 +299,7 @@ func (g *Gate) passed(c sandbox.Container) bool {
 }
 
 // install gives a container the program, and makes it wait at its gate if it has directories or files of its owner's.
-func (g *Gate) install(ctx context.Context, engine sandbox.Engine, spec *sandbox.Spec, bound bool) error {
+func (g *Gate) install(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
 	volume, err := g.fill(ctx, engine, spec.Image)
 	if err != nil {
 		return fmt.Errorf("cannot make a volume with the gate of sandboxes: %w", err)
@@ -355,7 +355,7 @@ func (g *Gate) Volume() string {
 }
 
 // fill puts the program on the volume, through a container that is never started. It does so once for each version of the program.
-func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (string, error) {
+func (g *Gate) fill(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
 	g.filling.Lock()
 	defer g.filling.Unlock()
 	if name := g.Volume(); name != "" {
@@ -377,7 +377,10 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (s
 		return "", err
 	}
 	if !holds(ctx, engine, id, program) {
-		err = put(ctx, engine, id, program)
+		var file *bytes.Buffer
+		if file, err = archive.OneFile(gate.Name, 0o555, program); err == nil {
+			err = engine.CopyIn(ctx, id, gate.Dir+"fill", file)
+		}
 	}
 	if err = errors.Join(err, engine.Remove(context.WithoutCancel(ctx), id)); err != nil {
 		return "", err
@@ -391,7 +394,7 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.Engine, image string) (s
 
 // holds says whether the program is on the volume already. Another service of this engine may have put it there. The engine
 // replaces a file by removing it first, and a container that starts at this moment would not find its program.
-func holds(ctx context.Context, engine sandbox.Engine, id string, program []byte) bool {
+func holds(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
 	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
 	if err != nil {
 		return false
@@ -404,13 +407,4 @@ func holds(ctx context.Context, engine sandbox.Engine, id string, program []byte
 	}
 	there, err := io.ReadAll(archive)
 	return err == nil && bytes.Equal(there, program)
-}
-
-// put writes the program to the volume.
-func put(ctx context.Context, engine sandbox.Engine, id string, program []byte) error {
-	file, err := archive.OneFile(gate.Name, 0o555, program)
-	if err != nil {
-		return err
-	}
-	return engine.CopyIn(ctx, id, gate.Dir+"fill", file)
 }

@@ -19,7 +19,7 @@ import (
 
 // engine only records its calls. A method that a test does not expect is missing, and panics.
 type engine struct {
-	sandbox.Engine
+	sandbox.FullEngine
 	containers map[string]sandbox.Container
 	created    []sandbox.Spec
 	did        []string
@@ -303,7 +303,7 @@ func TestOnlyItsOwn(t *testing.T) {
 		}
 	}
 	// An engine that copies mounts all mounts again, by names that their owner can change: over any directory of the host.
-	if _, err := g.CopyOut(ctx, "mine", "/"); !errors.Is(err, sandbox.ErrRefused) || !errors.Is(g.CopyIn(ctx, "mine", "/", nil), sandbox.ErrRefused) {
+	if _, full := any(g).(sandbox.FullEngine); full || !errors.Is(g.CopyIn(ctx, "mine", "/", nil), sandbox.ErrRefused) {
 		t.Error("the engine copies")
 	}
 	if _, err := g.Exec(ctx, "mine", sandbox.ExecSpec{}); err != nil || len(e.did) != 1 {
