@@ -13,13 +13,18 @@ import (
 	"hinit/client"
 )
 
+// critical keeps hinit from shedding profiles before the kernel kills.
+func critical(profiles ...string) string {
+	return "profiles: {" + strings.Join(profiles, ": {priority: critical}, ") + ": {priority: critical}}\n"
+}
+
 // TestNoMoreMemory fills the container's memory with many processes that are each smaller than PID 1, and then with one that is
 // large. The kernel takes them and leaves PID 1, which says why the large one ended and starts it again.
 func TestNoMoreMemory(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	group := memoryGroup(t, 64<<20)
-	b := newBox(t, setup{config: quick, agent: "  priority: critical", order: order{Memory: group}})
+	b := newBox(t, setup{config: quick + critical("small", "large", "calm"), order: order{Memory: group}})
 	small := `x=$(head -c 900000 /dev/zero | tr "\\0" x); echo full; sleep 1000000`
 	b.profile("small", "while :; do sh -c '"+small+"' & sleep 0.02; done\n")
 	b.profile("large", "exec "+b.program()+" testproc:eat 100000000\n")
@@ -66,7 +71,7 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	requireRoot(t)
 	group := memoryGroup(t, 64<<20)
 	filled := func() *box {
-		b := newBox(t, setup{config: quick, agent: "  priority: critical", faults: true, order: order{Memory: group}})
+		b := newBox(t, setup{config: quick + critical("fill1", "fill2", "fill3"), faults: true, order: order{Memory: group}})
 		for _, name := range []string{"fill1", "fill2", "fill3"} {
 			b.profile(name, "while :; do "+b.program()+" testproc:eat 60000000; done\n")
 		}
@@ -111,7 +116,7 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 	beside(t)
 	requireRoot(t)
 	group := memoryGroup(t, scale(32, 64)<<20)
-	b := newBox(t, setup{config: quick, agent: "  priority: critical", order: order{Memory: group}})
+	b := newBox(t, setup{config: quick + critical("calm"), order: order{Memory: group}})
 	b.profile("calm", sleeper)
 	b.boot()
 	b.up("calm")
