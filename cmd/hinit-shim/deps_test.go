@@ -31,7 +31,7 @@ var forbidden = map[string]string{
 }
 
 // parts are the packages outside the standard library that the shim is made of.
-var parts = []string{"hinit/cmd/hinit-shim", "hinit/shim", "hinit/shim/agentuser", "hinit/shim/identity", "hinit/internal/account", "hinit/internal/trust", "golang.org/x/sys/unix"}
+var parts = []string{"hinit/cmd/hinit-shim", "hinit/shim", "hinit/shim/agentuser", "hinit/shim/identity", "hinit/shim/lifecycle", "hinit/internal/account", "hinit/internal/trust", "golang.org/x/sys/unix"}
 
 func TestDependencies(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", ".")

@@ -452,7 +452,9 @@ func look(pid int) (process, bool) {
 
 // alive lists the living processes of the namespace but the init and its CMD, by what environ says of the run.
 func (b *box) alive() []process {
-	return slices.DeleteFunc(b.processes(), process.dead)
+	return slices.DeleteFunc(b.processes(), func(p process) bool {
+		return p.dead() || p.name == "hinit-tools" && p.uid == 0 // the boot program gives files to their owners in the background
+	})
 }
 
 // of lists the living processes that a service has started, by the tag that they inherit.

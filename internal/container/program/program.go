@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -42,21 +43,21 @@ type Program struct {
 	to *os.File
 }
 
-// Start starts the boot program, which is beside this one, and gives it a job. name is its name in the supervisor. The caller must call
-// [Program.Hear].
+// Start starts the boot program, which is beside this one, and gives it a job. name begins its name in the supervisor. No other one has that
+// name: the supervisor forgets a program a moment after its end. The caller must call [Program.Hear].
 func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the boot program: %w", err)
 	}
-	p := &Program{loop: loop, name: name, path: filepath.Join(filepath.Dir(self), boot.Program)}
+	p := &Program{loop: loop, name: fmt.Sprintf("%s/%x", name, rand.Uint64()), path: filepath.Join(filepath.Dir(self), boot.Program)}
 	stdin, stdout, err := p.pipes()
 	if err != nil {
 		return nil, err
 	}
 	// The supervisor may be late, but what it was given must not be closed before it has it.
 	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
-		Name: name, Kind: supervisor.KindCheck, Std: [3]*os.File{stdin, stdout, os.Stderr},
+		Name: p.name, Kind: supervisor.KindCheck, Std: [3]*os.File{stdin, stdout, os.Stderr},
 		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: grace},
 		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.ProgramName}, Env: os.Environ(), Dir: "/"},
 	}, supervisor.WantUp)

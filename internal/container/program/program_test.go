@@ -1,0 +1,36 @@
+package program
+
+import (
+	"context"
+	"testing"
+
+	"hinit/internal/boot"
+	"hinit/supervisor"
+)
+
+// loop notes what is registered.
+type loop struct {
+	Loop
+	names []string
+}
+
+func (l *loop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
+	l.names = append(l.names, u.Name)
+	return nil
+}
+
+// The repair of a profile's files began when the one of the boot had just ended. It had the same name, and was ended in its place: "cannot
+// repair the owners of the agent's files: the boot program has failed".
+func TestAProgramIsNotEndedInThePlaceOfAnEarlierOne(t *testing.T) {
+	l := &loop{}
+	for range 2 {
+		p, err := Start(t.Context(), l, "hinit/repair", boot.Job{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.close()
+	}
+	if l.names[0] == l.names[1] {
+		t.Errorf("both are %s", l.names[0])
+	}
+}
