@@ -108,7 +108,7 @@ func TestTheKernelRefuses(t *testing.T) {
 				if i != j && !*full {
 					continue
 				}
-				b.fail(call + " gateway_state " + errno)
+				b.fail(call+" gateway_state "+errno, call+" .hinit-reserve "+errno)
 				err := b.do("stop", "a")
 				if err == nil || !strings.Contains(err.Error(), "cannot be recorded") {
 					t.Fatalf("%s %s: the answer to a stop that can't be recorded is %v", call, errno, err)

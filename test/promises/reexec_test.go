@@ -128,7 +128,7 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 	b.profile("a", sleeper)
 	b.boot()
 	b.up("a")
-	b.fail("write gateway_state ENOSPC")
+	b.fail("write gateway_state ENOSPC", "write .hinit-reserve ENOSPC")
 	if err := b.do("stop", "a"); err == nil || !strings.Contains(err.Error(), "cannot be recorded") {
 		t.Fatalf("the answer to a stop that can't be recorded is %v", err)
 	}
