@@ -102,6 +102,7 @@ func agentImage(o agentOrder) error {
 	return errors.Join(
 		os.WriteFile(filepath.Join(agent, shimUser), []byte("#!/bin/sh\nexit "+strconv.Itoa(untouched)+"\n"), 0o755),
 		copyFile(filepath.Join(local, "hinit"), o.Hinit),
+		copyFile(filepath.Join(local, "hinit-tools"), o.Hinit+"-tools"),
 		copyFile(filepath.Join(local, shimUser), o.Shim),
 		unix.Mount(filepath.Join(o.Dir, "opt"), "/opt", "", unix.MS_BIND, ""),
 		unix.Mount(local, "/usr/local/bin", "", unix.MS_BIND, ""),
