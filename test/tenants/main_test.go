@@ -106,9 +106,18 @@ profiles:
 	c := &container{dir: dir, client: client.New(filepath.Join(dir, "run", "control.sock"))}
 	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"))
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME=" + home, "HINIT_CONFIG=" + filepath.Join(dir, "hinit.yaml"), "SECRET_OF_PID_1=x"}
+	c.run(t, cmd)
+	return c
+}
+
+// run starts hinit in namespaces of its own, until the test ends, and waits until it answers.
+func (c *container) run(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
 	cmd.Stdout, cmd.Stderr = &c.errs, &c.errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
-	must(cmd.Start())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -117,7 +126,6 @@ profiles:
 		}
 	})
 	testkit.Until(t, "hinit answers", func() bool { _, err := c.status(); return err == nil })
-	return c
 }
 
 func (c *container) status(names ...string) (client.Status, error) {

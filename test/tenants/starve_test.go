@@ -84,17 +84,7 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 	cmd := exec.Command("/bin/sh", "-c", `echo 0 >"$1/cgroup.procs" && mount --make-rprivate / && mount -t proc proc /proc && mount --bind "$1" "$2" && exec "$0" init sleep 100000`,
 		filepath.Join(dir, "bin", "hinit"), group, bind)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME=" + home, "HINIT_CONFIG=" + filepath.Join(dir, "hinit.yaml")}
-	cmd.Stdout, cmd.Stderr = &c.errs, &c.errs
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
-	must(cmd.Start())
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Log(c.errs.String())
-		}
-	})
-	testkit.Until(t, "hinit answers", func() bool { _, err := c.status(); return err == nil })
+	c.run(t, cmd)
 	return c
 }
 

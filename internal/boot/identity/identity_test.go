@@ -82,11 +82,11 @@ func TestRemap(t *testing.T) {
 			if !reflect.DeepEqual(seen, a.User) {
 				t.Errorf("/etc says %+v, Identity %+v", seen, a.User)
 			}
-			before := snapshot(t, root)
+			before := testkit.Snapshot(t, root)
 			if _, lines, err := identity(t, Options{Root: root}, tt.env); err != nil || strings.Contains(lines, "Changing") {
 				t.Errorf("the second time: %s (%v)", lines, err)
 			}
-			if after := snapshot(t, root); after != before {
+			if after := testkit.Snapshot(t, root); after != before {
 				t.Error("the second time something was written")
 			}
 		})
@@ -174,12 +174,12 @@ func TestDockerGroup(t *testing.T) {
 			if text := read(t, root+"/etc/group"); !strings.Contains(text, tt.group+"\n") {
 				t.Errorf("group is\n%s", text)
 			}
-			before := snapshot(t, root)
+			before := testkit.Snapshot(t, root)
 			_, lines, err = identity(t, o, nil)
 			if want := "[stage2] hermes already in group "; err != nil || !strings.HasPrefix(lines, want) {
 				t.Errorf("the second time: %s (%v)", lines, err)
 			}
-			if snapshot(t, root) != before {
+			if testkit.Snapshot(t, root) != before {
 				t.Error("the second time something was written")
 			}
 		})
@@ -217,8 +217,8 @@ func TestGraphicsGroups(t *testing.T) {
 	if !reflect.DeepEqual(a.User.Groups, []uint32{10000, 105, 777}) {
 		t.Errorf("groups are %v", a.User.Groups)
 	}
-	before := snapshot(t, root)
-	if _, lines, err := identity(t, o, nil); err != nil || lines != "" || snapshot(t, root) != before {
+	before := testkit.Snapshot(t, root)
+	if _, lines, err := identity(t, o, nil); err != nil || lines != "" || testkit.Snapshot(t, root) != before {
 		t.Errorf("the second time: %s (%v)", lines, err)
 	}
 }

@@ -171,24 +171,6 @@ func uidOf(t testing.TB, path string) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// snapshot describes a tree in every detail.
-func snapshot(t testing.TB, root string) string {
-	t.Helper()
-	var b strings.Builder
-	must(t, filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			return err
-		}
-		fmt.Fprintf(&b, "%s %d:%d %o %d %d %v\n", path, st.Uid, st.Gid, st.Mode, st.Ino, st.Size, st.Ctim)
-		return nil
-	}))
-	return b.String()
-}
-
 func mount(t testing.TB, dir string) {
 	t.Helper()
 	must(t, os.MkdirAll(dir, 0o755))

@@ -72,7 +72,7 @@ func TestFreshVolume(t *testing.T) {
 	if res := Repair(context.Background(), o, nil); res.Stopped != "" || res.Failed != 0 {
 		t.Errorf("repair: %s", res)
 	}
-	before := snapshot(t, home)
+	before := testkit.Snapshot(t, home)
 	o, said = options(t, home, nil)
 	if r := prepareOK(t, o); r.Full || said.text() != "" {
 		t.Errorf("the second boot says %q (full %v)", said.text(), r.Full)
@@ -80,7 +80,7 @@ func TestFreshVolume(t *testing.T) {
 	if res := Repair(context.Background(), o, nil); res.Changed != 0 || said.text() != "" {
 		t.Errorf("the second repair: %s, %q", res, said.text())
 	}
-	if after := snapshot(t, home); after != before {
+	if after := testkit.Snapshot(t, home); after != before {
 		t.Errorf("the second boot changed something:\n%s\nwas\n%s", after, before)
 	}
 }

@@ -29,7 +29,7 @@ func TestSwapper(t *testing.T) {
 	for _, name := range append(files, "profiles/other/.env", "pairing/x", "gateways/coder/current", "coder/.env", "deep/file") {
 		write(t, outside+"/"+name, "untouched")
 	}
-	before := snapshot(t, outside)
+	before := testkit.Snapshot(t, outside)
 	for _, dir := range dirs {
 		must(t, os.MkdirAll(home+"/"+dir, 0o755))
 	}
@@ -119,7 +119,7 @@ func TestSwapper(t *testing.T) {
 	if refused.Load() < enoughRefused || swapped.Load() < enoughSwapped {
 		t.Errorf("only %d links were met in %d exchanges: nothing was tested", refused.Load(), swapped.Load())
 	}
-	after := snapshot(t, outside)
+	after := testkit.Snapshot(t, outside)
 	if after != before {
 		t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
 	}

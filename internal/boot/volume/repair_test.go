@@ -159,7 +159,7 @@ func TestRepairRefuses(t *testing.T) {
 		must(t, os.WriteFile(dir+"/device", nil, 0o600))
 		t.Log("no device:", err)
 	}
-	before := snapshot(t, outside)
+	before := testkit.Snapshot(t, outside)
 
 	d, err := fsutil.OpenReal(home, nil)
 	must(t, err)
@@ -181,7 +181,7 @@ func TestRepairRefuses(t *testing.T) {
 		t.Errorf("refused %v", refused)
 	}
 	wantOwner(t, dir+"/setuid", fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
-	if after := snapshot(t, outside); after != before {
+	if after := testkit.Snapshot(t, outside); after != before {
 		t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
 	}
 

@@ -57,7 +57,7 @@ func TestLinksAreRefused(t *testing.T) {
 			if !tt.full && tt.rel != "" {
 				must(t, os.Chown(home, agentUID, agentGID))
 			}
-			before := snapshot(t, outside)
+			before := testkit.Snapshot(t, outside)
 			o, said := options(t, home, tt.env)
 			install(t, o)
 			r := prepare(context.Background(), o)
@@ -77,7 +77,7 @@ func TestLinksAreRefused(t *testing.T) {
 			if got, err := os.Readlink(path); err != nil || got != filepath.Join(outside, target) {
 				t.Errorf("the link is now %q (%v)", got, err)
 			}
-			if after := snapshot(t, outside); after != before {
+			if after := testkit.Snapshot(t, outside); after != before {
 				t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
 			}
 		})

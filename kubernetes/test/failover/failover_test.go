@@ -82,20 +82,27 @@ func (p *pod) inside(words ...string) ([]byte, error) {
 	return exec.Command("nsenter", words...).CombinedOutput() //nolint:gosec // numbers and files of this test
 }
 
-// TestAnotherImageOfPID1GoesOnWithTheLease re-executes the hinit that serves: its gateway stays, and so does the Lease.
-func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
-	s := newSite(t)
-	w := newWatch()
-	defer w.end()
-	two := newPair(t, s, 92)
+// serving starts a pair of pods, until the test ends, and returns the pod that serves first.
+func serving(t *testing.T, s *site, pair int) (w *watch, two []*pod, serves *pod) {
+	t.Helper()
+	w = newWatch()
+	t.Cleanup(w.end)
+	two = newPair(t, s, pair)
 	for _, p := range two {
 		p.start(t)
-		defer p.end()
+		t.Cleanup(p.end)
 	}
 	serves, _, err := w.await(two, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return w, two, serves
+}
+
+// TestAnotherImageOfPID1GoesOnWithTheLease re-executes the hinit that serves: its gateway stays, and so does the Lease.
+func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
+	s := newSite(t)
+	w, two, serves := serving(t, s, 92)
 	before := w.gateway(serves)
 	for range 3 {
 		if out, err := serves.inside("env", "HINIT_RUNTIME_DIR="+serves.dir+"/run", s.programs+"/hinit", "reexec"); err != nil {
@@ -183,18 +190,7 @@ func newPair(t *testing.T, s *site, pair int) []*pod {
 
 // TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn stops every process of a pod for longer than the Lease, as a freezer does.
 func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
-	s := newSite(t)
-	w := newWatch()
-	defer w.end()
-	two := newPair(t, s, 90)
-	for _, p := range two {
-		p.start(t)
-		defer p.end()
-	}
-	old, _, err := w.await(two, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w, two, old := serving(t, newSite(t), 90)
 	old.signalAll(syscall.SIGSTOP)
 	if _, _, err := w.await(two, old); err != nil {
 		t.Fatal(err)
@@ -253,7 +249,7 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 	for done := 0; done < times; {
 		serves, _, err := w.await(two, nil)
 		if err != nil {
-			return fmt.Errorf("nobody serves: %w", err)
+			return fmt.Errorf("no pod serves: %w", err)
 		}
 		if len(order) == 0 {
 			order = faults()
@@ -345,7 +341,7 @@ func (s *summary) tell(t *testing.T) {
 // commands returns the command lines of all living processes that have one.
 func commands() map[int]string {
 	out := map[int]string{}
-	entries, _ := os.ReadDir("/proc") // it is there
+	entries, _ := os.ReadDir("/proc") // reading it never fails
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
