@@ -214,7 +214,7 @@ var binaries = map[string]map[string]string{
 		"hinit/sandbox":                "sandboxes have a program of their own; PID 1 must not grow with them",
 		"hinit/internal/actions":       "actions have a program of their own; PID 1 waits for no web server",
 		"hinit/internal/forward":       "logs are sent by a program of their own",
-		"hinit/internal/web":           "the page has a program of its own; PID 1 serves nobody from outside",
+		"hinit/internal/web":           "the page has a program of its own; PID 1 answers only clients of this container",
 		"hinit/internal/metrics":       "metrics have a program of their own; PID 1 must not grow with them",
 		"hinit/internal/top":           "the screen is a client of PID 1, with a program of its own",
 		"hinit/internal/boot/identity": "the boot program changes /etc",

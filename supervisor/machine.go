@@ -197,9 +197,9 @@ type Machine struct {
 	effects  effects   `reexec:"-"`
 }
 
-// effects are what the steps so far come to.
+// effects are the actions of a step, and whether waiting services must be checked again.
 type effects struct {
-	moved bool // something has changed since what waits was looked at
+	moved bool // a service has changed since the waiting services were checked
 	out   []Action
 }
 

@@ -11,7 +11,7 @@ import (
 // shortage is what the container's lack of memory keeps from running.
 type shortage struct {
 	full string            // why starts wait, "" when they don't
-	held map[string]string // service that was ended or waits though starts of others do not → why; a step replaces the map
+	held map[string]string // services that must not start → why, also while others may; a step replaces the map
 }
 
 // setHold notes why a service is held, "" for not.
@@ -30,7 +30,7 @@ func (m *Machine) setHold(name, reason string) {
 	m.short.held[name] = reason
 }
 
-// NeedMemory is what such a service waits for, in the list of its needs.
+// NeedMemory is the need that a service lists while it waits for memory.
 const NeedMemory = "memory"
 
 // hold ends a running service and keeps it from starting until it is released.

@@ -22,7 +22,7 @@ type Agent struct {
 	Known bool         // /etc/passwd has the user
 	Lines []Line       // messages about the change of its ids
 
-	// [Identity] leaves these empty; [SettleAgent], [LookupAgent] and [NewAgent] set them.
+	// [SettleAgent], [LookupAgent] and [NewAgent] set these. The boot program leaves them empty.
 	Cred  *proc.Cred // nil: no switch, they run as the init does
 	Actor *fsutil.Actor
 	// Tenants are the profiles with users of their own when the program began. [Agent.Serving] sets it.

@@ -5,7 +5,7 @@
 // A client finds the control socket that [PrepareRuntime] placed by [hinit/client.Sockets]. [Admit] says whether the
 // container may run as its user, and [Modes] what it cannot do as that user.
 //
-// The rest does the work of the image's boot scripts. [Identity] settles the agent's user in /etc. [Prepare] makes the data volume ready
+// The rest does the work of the image's boot scripts. [SettleAgent] settles the agent's user in /etc. [Prepare] makes the data volume ready
 // for the gateways, as far as every container needs it. The boot program does what only some containers need, and what follows in the
 // background: see [Job] and package volume.
 //

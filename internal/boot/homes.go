@@ -16,7 +16,7 @@ import (
 var (
 	// AlwaysDirs hold only the agent's own state and are checked at every boot.
 	AlwaysDirs = []string{ProfilesDir, "cron", "pairing", "platforms/pairing", ".hinit"}
-	// TargetedDirs are checked when the whole data directory was somebody else's. They may hold others' files on purpose.
+	// TargetedDirs are checked only when the data directory belonged to another user. Users may keep files of other owners there.
 	TargetedDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
 		"state", "backups", // not in the contract's list: the gateway and this boot make them there

@@ -20,7 +20,7 @@ import (
 )
 
 // Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of contract section 2.1. The boot program does the other steps.
-// plant, if it is not nil, fills an empty data directory. Call Prepare once, after [Identity] and before anything that uses the volume.
+// plant, if it is not nil, fills an empty data directory. Call Prepare once, after [SettleAgent] and before anything that uses the volume.
 //
 // A phase that fails is a warning. A phase that exceeds its budget is abandoned, and later phases that need the volume are skipped.
 // Prepare returns after all phases, at the latest after o.Budget. When ctx ends, the current phase is abandoned.

@@ -12,9 +12,10 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// The boot program does the work of the boot on the data volume. So PID 1 does not hold its code, and no thread of PID 1 waits for that disk.
-// It also compresses the archives of logs. It is hinit-tools under the name ProgramName. PID 1 starts it and writes a [Job] to its standard input. It reads a [Message] at a time
-// from the program's standard output. Some messages ask PID 1 for something; PID 1 then writes an [Answer].
+// The boot program works on the data volume, so that PID 1 neither holds the code nor waits for that disk. It does the boot's work, repairs
+// owners, compresses the archives of logs and examines the volume. It is hinit-tools under the name ProgramName. PID 1 starts it, writes a
+// [Job] to its standard input, and reads messages from its standard output. Some messages ask PID 1 for something; PID 1 then writes an
+// [Answer].
 
 const (
 	// Program is the file of the boot program, which is installed beside hinit.
@@ -119,7 +120,7 @@ type Report struct {
 	Env  map[string]string
 	Home string
 
-	// Full tells the repair to check all of the agent's directories: the data directory was somebody else's, or an earlier repair was
+	// Full tells the repair to check all of the agent's directories: the data directory belonged to another user, or an earlier repair was
 	// interrupted.
 	Full bool
 

@@ -9,8 +9,8 @@ import (
 	"hinit/internal/fault"
 )
 
-// Overwrite puts data and permission bits into the existing regular file rel in the place of what is there, and syncs it. It needs no new
-// blocks of a file system that overwrites in place, if the file had as many. A crash may leave a part of each. Errors are as for
+// Overwrite replaces the content and the permission bits of the existing regular file rel, in place, and syncs it. If the file system
+// overwrites in place and the file was as large, this takes no new blocks. After a crash the file may be part old and part new. Errors are as for
 // [Dir.ReadFile]. It blocks as long as the disk takes.
 func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 	return d.do("overwrite", rel, func(names []string) error {

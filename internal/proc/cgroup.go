@@ -23,8 +23,8 @@ type memoryCgroups struct {
 	read func(name string) []byte // a file below /proc
 }
 
-// of returns the directory of a process's cgroup if it is below the container's cgroup; "" for none. The service itself has made it, the
-// program that starts it, or hinit ([Cgroups]).
+// of returns the directory of a process's cgroup if it is below the container's cgroup; "" for none. The service, the program that starts
+// it, or hinit ([Cgroups]) has made it.
 func (c memoryCgroups) of(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := containerCgroup(cgroupPath(c.read("self/cgroup"), v.controller)), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -108,8 +108,8 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory is the memory of a cgroup, with swapped memory, or without anything that the kernel can drop or has swapped. It leaves out inactive pages of files, which the kernel can
-// drop first. ok is false where the cgroup does not count memory.
+// cgroupMemory is the memory of a cgroup without inactive pages of files, which the kernel drops first. With swap it adds swapped memory.
+// Without swap it leaves out everything that the kernel can drop. ok is false where the cgroup does not count memory.
 func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 {

@@ -111,7 +111,7 @@ func verbs() []verb {
 		{name: "rm", args: "[SANDBOX...]", summary: "remove sandboxes, running or not", options: "task profile", run: (*invocation).remove},
 		{name: "prune", summary: "remove the sandboxes that do not run", options: "profile.only dry-run json", run: func(i *invocation) (int, error) { return i.reap(true) }},
 		{
-			name: "reap", summary: "remove what nobody will use again: ended and long unused, or of an agent that is dead", options: "profile.only dry-run json max-age",
+			name: "reap", summary: "remove unused sandboxes: ended long ago, or of an agent that has ended", options: "profile.only dry-run json max-age",
 			run: func(i *invocation) (int, error) { return i.reap(false) },
 		},
 		{name: "_put", args: "DIRECTORY", hidden: true, options: "task profile", run: (*invocation).put},

@@ -49,7 +49,7 @@ type agent struct {
 // graphics devices (contract, section 2.1, steps 3 and 4). It changes only /etc/passwd and /etc/group; a second call changes nothing.
 //
 // If /etc can't be written, the result has the wanted ids all the same and a line says so. An error means that the container should not
-// start: a wanted uid belongs to somebody else, or the user does not exist ([account.ErrNotFound]). settle blocks on /etc and /dev only.
+// start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). settle blocks on /etc and /dev only.
 func settle(o Options) (agent, error) {
 	user, err := account.Lookup(o.Root, o.User)
 	if err != nil {

@@ -35,7 +35,7 @@ func TestWhoGoesWhenMemoryIsShort(t *testing.T) {
 		{"then the largest", 960, 0, true, []candidate{low, large}, decision{full: true, shed: "large"}},
 		{"one with next to nothing stays, however idle", 960, 0, true, []candidate{calm, low, large}, decision{full: true, shed: "large"}},
 		{"one at a time", 990, 90, true, []candidate{low, ending(large)}, decision{full: true}},
-		{"nobody may go", 990, 90, true, nil, decision{full: true}},
+		{"all are critical", 990, 90, true, nil, decision{full: true}},
 		{"starts go on", 700, 0, true, []candidate{low}, decision{}},
 		{"the most important one comes back first", 200, 0, false, []candidate{held(low), held(normal)}, decision{admit: "normal"}},
 		{"one that does not fit lets another one by", 400, 0, false, []candidate{held(low), held(normal)}, decision{admit: "low"}},
