@@ -15,23 +15,24 @@ import (
 )
 
 const (
-	// answerTime is the limit of an answer that needs no waiting.
+	// answerTime is the default time limit for an answer.
 	answerTime = 10 * time.Second
-	// workTime is the limit of an answer that reads many files.
+	// workTime is the time limit for requests that make hinit read many files.
 	workTime = time.Minute
-	// longestWait is the longest default of the server for a command that waits.
+	// longestWait is the longest time that the server waits by default for the effect of a command.
 	longestWait = 40 * time.Second
-	// maxReply limits an answer, because anything may listen on the socket.
+	// maxReply limits the size of an answer. Any program may listen on the socket, not only hinit.
 	maxReply = 64 << 20
 )
 
-// Client asks one hinit. Its methods block until hinit has answered, ctx ends, or the limit is over. The limit is 10 seconds, and
-// a minute for Rescan, Reload and Examine. Commands that wait have 10 seconds more than their timeout.
+// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends, or its time limit is over. The limit is 10
+// seconds, and a minute for Rescan, Reload and Examine. For a command that waits for its effect, it is the command's timeout and 10
+// seconds more.
 type Client struct {
 	socket  string
-	opened  atomic.Pointer[opened] // by Dial, for the first question
+	opened  atomic.Pointer[opened] // connection that Dial made; the first request uses it
 	cutTime time.Duration
-	found   bool // by Dial among candidates, so that who listens has to be trusted
+	found   bool // Dial found the socket in a list of candidates, so it must check the server's user
 }
 
 // New returns a client of the hinit that listens on socket, a path or an abstract "@name". It does not connect.
@@ -40,23 +41,23 @@ func New(socket string) *Client { return &Client{socket: socket, cutTime: cutTim
 // Socket returns the path of the control socket.
 func (c *Client) Socket() string { return c.socket }
 
-// Status returns the state of hinit and of the named services, or of all. A name is a service's (dashboard, gateway-coder) or
-// a profile (coder). The error is ErrUnknown for an unknown name.
+// Status returns the state of hinit and of the named services, or of all services. A name is the name of a service (dashboard,
+// gateway-coder) or of a profile (coder). The error is ErrUnknown for an unknown name.
 func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
 	var s Status
 	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names}}
 	return s, c.ask(ctx, q, &s)
 }
 
-// Look is the look of the status table. The zero value is for a file.
+// Look describes the appearance of the status table. The zero value suits a file.
 type Look struct {
 	Width   int  // columns of the terminal; 0 for no limit
 	Colour  bool // the states in colours
-	Verbose bool // how long the boot took, with what
+	Verbose bool // show the duration and the steps of the boot
 }
 
-// StatusTable returns the status as the table of `hinit status`, and how many of its services are not up. An older hinit ignores
-// look.
+// StatusTable returns the status as the table of `hinit status`, and the number of listed services that are not up. An older hinit
+// ignores look.
 func (c *Client) StatusTable(ctx context.Context, look Look, names ...string) (table []byte, down int, err error) {
 	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names, "as": {AsTable}}}
 	if look.Width > 0 {
@@ -85,14 +86,14 @@ func (c *Client) StatusTable(ctx context.Context, look Look, names ...string) (t
 	return table, down, nil
 }
 
-// Service returns the state of one service, by its name or its profile's.
+// Service returns the state of one service. name is the name of the service or of its profile.
 func (c *Client) Service(ctx context.Context, name string) (Service, error) {
 	var s Service
 	q := question{doing: fmt.Sprintf("get the status of %q", name), method: http.MethodGet}
 	return s, c.askService(ctx, q, name, "", &s)
 }
 
-// Wait says how long a command waits for its effect. The zero value does not wait.
+// Wait says how long a command waits for its effect. With the zero value it does not wait.
 type Wait struct {
 	Wait    bool
 	Timeout time.Duration // whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
@@ -110,8 +111,8 @@ const (
 	VerbRunOnce Verb = "run-once"
 )
 
-// Start starts a service. With wait it succeeds when one run of the service has been up for a second; the error says how it ended
-// instead. Without, it succeeds when the supervisor has taken the command in.
+// Start starts a service. With wait it succeeds when a run of the service has been up for a second; else the error says how the run
+// ended. Without wait it succeeds when the supervisor has accepted the command.
 func (c *Client) Start(ctx context.Context, name string, wait Wait) (Service, error) {
 	return c.Order(ctx, VerbStart, name, wait)
 }
@@ -126,8 +127,8 @@ func (c *Client) Restart(ctx context.Context, name string, wait Wait) (Service, 
 	return c.Order(ctx, VerbRestart, name, wait)
 }
 
-// RunOnce runs a task. With wait it returns when the run has ended: Done says whether well, and LastExit how. Of an answer that got lost
-// it is not known whether the task has run.
+// RunOnce runs a task. With wait it returns when the run has ended: Done reports success, and LastExit says how the run ended. If
+// the answer is lost, the caller can't know whether the task has run.
 func (c *Client) RunOnce(ctx context.Context, name string, wait Wait) (Service, error) {
 	return c.Order(ctx, VerbRunOnce, name, wait)
 }
@@ -146,14 +147,14 @@ func (c *Client) Order(ctx context.Context, verb Verb, name string, wait Wait) (
 	return s, c.askService(ctx, q, name, "/"+string(verb), &s)
 }
 
-// SteerChecks pauses the checks of a service for a time, or has them asked now where that is 0.
+// SteerChecks pauses the checks of a service for the duration pause. If pause is 0, it ends a pause and runs the checks now.
 func (c *Client) SteerChecks(ctx context.Context, name string, pause time.Duration) (Service, error) {
 	var s Service
 	q := question{doing: fmt.Sprintf("steer the checks of %q", name), method: http.MethodPost, limit: answerTime, body: ChecksRequest{pause.Milliseconds()}}
 	return s, c.askService(ctx, q, name, "/checks", &s)
 }
 
-// Signal sends a signal to the main process of a service. It is an error when none runs.
+// Signal sends a signal to the main process of a service. It returns an error if the service has no process.
 func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal) (Service, error) {
 	var s Service
 	q := question{doing: fmt.Sprintf("signal %q", name), method: http.MethodPost, limit: answerTime, body: SignalRequest{int(signal)}}
@@ -163,13 +164,12 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 // EventOptions choose events. The zero value is the whole history.
 type EventOptions struct {
 	Since  uint64 // only events after this Seq
-	Last   int    // at most this many of the past; 0 is no limit, less is none
-	Follow bool   // go on with what happens from now
+	Last   int    // at most this many events of the past; 0 is no limit, a negative number is none
+	Follow bool   // go on with new events
 }
 
 // Events calls fn for each event, oldest first, and returns fn's error if it has one. Without Follow it returns after the last
-// event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine; a slow one loses events, see Lost in
-// [Event].
+// event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost in [Event].
 func (c *Client) Events(ctx context.Context, o EventOptions, fn func(Event) error) error {
 	q := question{doing: "read the events", method: http.MethodGet, path: "/v1/events", query: url.Values{}}
 	if o.Since > 0 {
@@ -184,7 +184,7 @@ func (c *Client) Events(ctx context.Context, o EventOptions, fn func(Event) erro
 	return stream(ctx, c, q, fn)
 }
 
-// stream calls fn for each JSON document of an answer, until the answer ends or fn returns an error, which it returns.
+// stream calls fn for each JSON document of an answer. It ends with the answer, or when fn returns an error, which stream returns.
 func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error) error {
 	r, err := c.send(ctx, q)
 	if err != nil {
@@ -206,7 +206,7 @@ func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error)
 	}
 }
 
-// Rescan makes hinit read the profiles on disk, and returns after that.
+// Rescan makes hinit read the profiles on disk. It returns when hinit has read them.
 func (c *Client) Rescan(ctx context.Context) error {
 	return c.ask(ctx, question{doing: "look for profiles", method: http.MethodPost, path: "/v1/rescan", limit: workTime}, nil)
 }
@@ -221,17 +221,17 @@ func (c *Client) Reload(ctx context.Context, how Reload) (ReloadReply, error) {
 	return r, c.ask(ctx, q, &r)
 }
 
-// Topology changes how many gateways serve the profiles, or tells how it is.
+// Topology changes how many gateways serve the profiles, or returns the present topology.
 func (c *Client) Topology(ctx context.Context, how Topology) (TopologyReply, error) {
 	var r TopologyReply
 	return r, c.ask(ctx, question{doing: "change the topology", method: http.MethodPost, path: "/v1/topology", limit: answerTime + longestWait, body: how}, &r)
 }
 
-// reexecPoll is the pause between Reexec's questions.
+// reexecPoll is the pause between the requests by which Reexec finds out whether the new image answers.
 const reexecPoll = 10 * time.Millisecond
 
-// Reexec makes hinit replace its own image by the file binary, or, when it is empty, by the file of the running image. Its services
-// go on. It returns hinit's description once the new image answers.
+// Reexec replaces the running program of hinit by the file binary. If binary is empty, it uses the file of the running program. The
+// services keep running. Reexec returns hinit's description once the new program answers.
 func (c *Client) Reexec(ctx context.Context, binary string) (Init, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
@@ -272,10 +272,10 @@ func (c *Client) Config(ctx context.Context) ([]ConfigEntry, error) {
 	return r.Entries, err
 }
 
-// Health reports whether hinit works. A hinit that does not may answer too: see Health.OK.
+// Health reports whether hinit works. A hinit that does not work may still answer: read Health.OK.
 func (c *Client) Health(ctx context.Context) (Health, error) { return c.Probe(ctx, "") }
 
-// Probe is Health for a probe of a pod: one of the Probe constants.
+// Probe is like Health, for one probe of a pod. probe is one of the Probe constants.
 func (c *Client) Probe(ctx context.Context, probe string) (Health, error) {
 	path := "/v1/health"
 	if probe != "" {
@@ -285,7 +285,7 @@ func (c *Client) Probe(ctx context.Context, probe string) (Health, error) {
 	return h, c.ask(ctx, question{doing: "get the health", method: http.MethodGet, path: path}, &h)
 }
 
-// askService asks about one service. It rejects names that a path cannot hold; no service has them.
+// askService sends a request about one service. It rejects names that a path cannot hold; no service has such a name.
 func (c *Client) askService(ctx context.Context, q question, name, suffix string, answer *Service) error {
 	switch name {
 	case "", ".", "..":
@@ -296,7 +296,7 @@ func (c *Client) askService(ctx context.Context, q question, name, suffix string
 	return c.ask(ctx, q, answer)
 }
 
-// ask sends a question and decodes the answer unless answer is nil.
+// ask sends a request and decodes the answer into answer, unless answer is nil.
 func (c *Client) ask(ctx context.Context, q question, answer any) error {
 	r, err := c.send(ctx, q)
 	if err != nil {

@@ -12,21 +12,21 @@ import (
 	"time"
 )
 
-// connectTime limits one attempt to connect. Only a full backlog makes a Unix socket wait.
+// connectTime limits one attempt to connect. A Unix socket makes a client wait only if its backlog is full.
 const connectTime = 2 * time.Second
 
-// openedTime is how long Dial's connection may wait for the first question. The server waits longer.
+// openedTime is how long a connection that Dial made may wait for the first request. The server waits longer.
 const openedTime = time.Second
 
-// opened is a connection without a question yet.
+// opened is a connection that has not carried a request yet.
 type opened struct {
 	net.Conn
 	at time.Time
 }
 
-// Dial returns a client of the first candidate that accepts a connection and is served by root, this user or the owner of process
-// 1. It blocks at most 2 seconds per candidate. A question within a second uses the same connection. The error is ErrNotAllowed if
-// this user may not open a candidate, else ErrUnreachable.
+// Dial returns a client of the first candidate that accepts a connection, if its server runs as root, as this user or as the owner
+// of process 1. It blocks at most 2 seconds per candidate. A request within a second uses the same connection. The error is
+// ErrNotAllowed if this user may not open a candidate, else ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
 	var failed *Error
 	for _, socket := range candidates {
@@ -88,10 +88,10 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
 	return nil, &Error{Kind: KindUnreachable, Message: message, cause: err}
 }
 
-// trusted checks who listens: root, this user, or the owner of process 1. Anybody can take an abstract name, and a writable
-// directory on the path lets others replace the socket. A process of this PID namespace has to be of this container: the
-// containers of a pod may share the namespace and a volume. here is false for a socket that belongs to another container on
-// purpose.
+// trusted returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an abstract
+// name, and a writable directory on the path lets others replace the socket. If the server is a process of this PID namespace, it
+// must belong to this container: the containers of a pod may share the namespace and a volume. With here false this last check is
+// left out, for a socket that belongs to another container on purpose.
 func trusted(conn net.Conn, here bool) error {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -117,7 +117,7 @@ func trusted(conn net.Conn, here bool) error {
 	return fmt.Errorf("uid %d has taken the name", cred.Uid)
 }
 
-// reason removes the address that a network error repeats.
+// reason removes the address from a network error. The caller's message already names it.
 func reason(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err

@@ -12,12 +12,12 @@ const (
 	KindBadRequest  Kind = "bad-request" // the request itself is wrong
 	KindStopping    Kind = "stopping"    // the container is shutting down
 	KindTimeout     Kind = "timeout"     // the wanted state was not reached in time; the command stays in force
-	KindFailed      Kind = "failed"      // it was tried and did not work
-	KindPermanent   Kind = "permanent"   // it has failed for good: the service will not get there by itself
-	KindBusy        Kind = "busy"        // too many connections; nothing of the request was looked at
-	KindReplaced    Kind = "replaced"    // hinit became another image of itself meanwhile; what was taken in stays in force
-	KindInternal    Kind = "internal"    // a fault of hinit, or an answer that is none
-	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client makes this
+	KindFailed      Kind = "failed"      // hinit tried and failed
+	KindPermanent   Kind = "permanent"   // the service failed for good and will not reach the state by itself
+	KindBusy        Kind = "busy"        // too many connections; hinit has not read the request
+	KindReplaced    Kind = "replaced"    // hinit was replaced by a new image meanwhile; a command that it had accepted stays in force
+	KindInternal    Kind = "internal"    // a fault of hinit, or an invalid answer
+	KindUnreachable Kind = "unreachable" // hinit did not answer; only the client produces this kind
 )
 
 // Errors for errors.Is.
@@ -29,15 +29,15 @@ var (
 	ErrReplaced    = errors.New("hinit was replaced meanwhile")  // KindReplaced
 )
 
-// Error is an error for people (Message) and programs (Kind). Message is the reason alone; Error puts the failed action before it,
-// as in `cannot start "coder": ...`.
+// Error is an error for people (Message) and programs (Kind). Message is the reason alone. The method Error puts the failed action
+// before it, as in `cannot start "coder": ...`.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
 
-	doing string // what was tried, "" on the server's side
+	doing string // the action that failed; "" on the server's side
 	cause error
-	cut   bool // the connection ended before the answer did
+	cut   bool // the connection ended before the answer was complete
 }
 
 // ErrorReply is the body of an answer with an error.
@@ -53,10 +53,10 @@ func (e *Error) Error() string {
 	return "cannot " + e.doing + ": " + e.Message
 }
 
-// Unwrap returns the system's error behind an unreachable socket, or nil.
+// Unwrap returns the system's error that made the socket unreachable, or nil.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is compares e with the Err values of this package.
+// Is reports whether e has the kind that target stands for. target is one of the Err values of this package.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrUnreachable:

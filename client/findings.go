@@ -22,7 +22,7 @@ type Findings []Finding
 // OK adds a check that found nothing wrong. The detail is formatted as by fmt.Sprintf, here and below.
 func (f *Findings) OK(check, format string, args ...any) { f.add(check, ResultOK, format, args) }
 
-// Warning adds a possible fault, or a check that could not be made.
+// Warning adds a possible fault, or a check that could not run.
 func (f *Findings) Warning(check, format string, args ...any) {
 	f.add(check, ResultWarning, format, args)
 }

@@ -13,8 +13,8 @@ import (
 type RunRequest struct {
 	Template string            `json:"template"`          // name of the command in hinit.yaml (runs) or built in
 	Tag      string            `json:"tag"`               // the client's name for the run; a known tag means the existing run and starts nothing
-	Profile  string            `json:"profile"`           // {profile}; its home is HERMES_HOME of the run
-	Task     string            `json:"task,omitempty"`    // {task}
+	Profile  string            `json:"profile"`           // value of {profile}; the run gets the profile's home as HERMES_HOME
+	Task     string            `json:"task,omitempty"`    // value of {task}
 	Options  []string          `json:"options,omitempty"` // words in the place of the word {options}
 	Env      map[string]string `json:"env,omitempty"`     // set on top of the container's environment
 	Dir      string            `json:"dir,omitempty"`     // working directory; "" is the agent's
@@ -26,9 +26,9 @@ type RunRequest struct {
 
 // Reasons to end a run.
 const (
-	RunStopped  = "stopped"  // a client asked
+	RunStopped  = "stopped"  // a client stopped it
 	RunTimedOut = "timeout"  // its limit was over
-	RunShutdown = "shutdown" // the container, or who started it, ends
+	RunShutdown = "shutdown" // the container ends, or the process that started the run
 )
 
 // Run is a one-shot run.
@@ -43,14 +43,14 @@ type Run struct {
 	StartTicks uint64    `json:"start_ticks"`
 	StartedAt  time.Time `json:"started_at"`
 	Log        string    `json:"log"`
-	Asked      string    `json:"asked"` // reason of a request to end it, "" without one
-	End        *RunEnd   `json:"end"`   // null while anything of it is alive
+	Asked      string    `json:"asked"` // reason of a request to end it, "" without a request
+	End        *RunEnd   `json:"end"`   // null while a process of the run is alive
 }
 
-// RunEnd is how a run ended.
+// RunEnd says how a run ended.
 type RunEnd struct {
 	Exit
-	Lost       bool    `json:"lost"` // it ended in an unknown way
+	Lost       bool    `json:"lost"` // how it ended is unknown
 	OOM        bool    `json:"oom"`
 	CPUSeconds float64 `json:"cpu_seconds"`
 	MaxRSS     int64   `json:"max_rss_bytes"`
@@ -61,8 +61,8 @@ type RunsReply struct {
 	Runs []Run `json:"runs"`
 }
 
-// StartRun starts a one-shot run and returns it with its process id. If a run has the tag already, it returns that run, so the call
-// may be repeated.
+// StartRun starts a one-shot run and returns it with its process id. If a run has this tag already, StartRun returns that run. So
+// the call may be repeated.
 func (c *Client) StartRun(ctx context.Context, r RunRequest) (Run, error) {
 	var out Run
 	q := question{doing: fmt.Sprintf("start a run of %q", r.Template), method: http.MethodPost, path: "/v1/runs", body: r, repeats: true}
@@ -76,7 +76,7 @@ func (c *Client) Runs(ctx context.Context) ([]Run, error) {
 	return out.Runs, err
 }
 
-// Run returns one run. With wait it returns when nothing of the run is alive any more, or when the time is over: then End is nil.
+// Run returns one run. With wait it returns when no process of the run is alive, or when the time is over: then End is nil.
 func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (Run, error) {
 	var out Run
 	q := question{doing: fmt.Sprintf("get run %q", id), method: http.MethodGet, path: "/v1/runs/" + url.PathEscape(id), limit: answerTime + wait}
@@ -86,21 +86,21 @@ func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (Run, e
 	return out, c.ask(ctx, q, &out)
 }
 
-// StopRun ends a run: TERM, then KILL to everything that is left. It returns when hinit has begun.
+// StopRun ends a run: TERM, then KILL for all remaining processes. It returns when hinit has begun to do so.
 func (c *Client) StopRun(ctx context.Context, id string) (Run, error) {
 	var out Run
 	q := question{doing: fmt.Sprintf("stop run %q", id), method: http.MethodPost, path: "/v1/runs/" + url.PathEscape(id) + "/stop", repeats: true}
 	return out, c.ask(ctx, q, &out)
 }
 
-// FollowRuns calls fn for every known run, and then for each that begins or ends. It returns nil when hinit ends or re-executes;
-// after that follow again. fn runs in the caller's goroutine.
+// FollowRuns calls fn for every known run, and then each time that a run begins or ends. It returns nil when hinit ends or
+// re-executes; the caller may then call it again. fn runs in the caller's goroutine.
 func (c *Client) FollowRuns(ctx context.Context, fn func(Run) error) error {
 	q := question{doing: "follow the runs", method: http.MethodGet, path: "/v1/runs", query: url.Values{"follow": {"1"}}}
 	return stream(ctx, c, q, fn)
 }
 
-// Said is a service's description of itself (POST /v1/services/{name}/say).
+// Said is the text that a service shows in the status (POST /v1/services/{name}/say).
 type Said struct {
 	Text string `json:"text"`
 }

@@ -15,15 +15,15 @@ import (
 )
 
 type question struct {
-	doing        string // what it is for, after "cannot"
+	doing        string // the action, as it stands after "cannot" in an error
 	method, path string
 	query        url.Values
 	body         any           // nil for none
-	repeats      bool          // it may be asked twice
+	repeats      bool          // the request may be sent twice
 	limit        time.Duration // for the whole answer; 0 is answerTime
 }
 
-// reply is a good answer with an unread body.
+// reply is a successful answer. Its body is not read yet.
 type reply struct {
 	io.Reader
 	header    http.Header
@@ -31,14 +31,15 @@ type reply struct {
 	close     func() // must be called
 }
 
-// busyPause is the pause before the next attempt after a refusal for lack of room.
+// busyPause is the pause before the next attempt when hinit has too many connections.
 const busyPause = 100 * time.Millisecond
 
-// cutTime is how long a question is repeated whose connection was cut.
+// cutTime is how long a request is repeated after its connection was cut.
 const cutTime = time.Second
 
-// patience returns how long a question that failed is repeated. A busy hinit has not read it. A replaced one may have, so only
-// questions that may be repeated are. A cut connection may have been to an old image; the next attempt tells.
+// patience returns how long a failed request is repeated. A busy hinit has not read the request. A hinit that was replaced may have
+// carried it out, so it is repeated only if a repetition is harmless. A cut connection may have led to the old image, so the next
+// attempt may succeed.
 func (c *Client) patience(q question, e *Error) time.Duration {
 	repeats := q.repeats || q.method == http.MethodGet
 	switch {
@@ -52,7 +53,7 @@ func (c *Client) patience(q question, e *Error) time.Duration {
 	return 0
 }
 
-// send asks a question on a new connection, and repeats it where that is right.
+// send sends a request on a new connection, and repeats it as long as [Client.patience] allows.
 func (c *Client) send(ctx context.Context, q question) (*reply, *Error) {
 	if q.limit == 0 {
 		q.limit = answerTime
@@ -65,10 +66,10 @@ func (c *Client) send(ctx context.Context, q question) (*reply, *Error) {
 		case err == nil:
 			return r, nil
 		case err.cut && cut == nil:
-			begin = time.Now() // it may have waited long for its answer
+			begin = time.Now() // the request may have waited long for its answer
 			cut = err
 		case cut != nil && err.Kind == KindUnreachable && !err.cut:
-			return nil, cut // it was there before it went
+			return nil, cut // hinit was there at the first attempt
 		}
 		if time.Since(begin) > c.patience(q, err) {
 			return nil, err
@@ -81,8 +82,8 @@ func (c *Client) send(ctx context.Context, q question) (*reply, *Error) {
 	}
 }
 
-// exchange makes one request. The connection is not reused, so nothing has to be kept alive, and an answer from before hinit has
-// read anything counts.
+// exchange makes one request. It does not reuse connections, so none has to be kept alive. It also accepts an answer that hinit sent
+// before it read the request.
 func (c *Client) exchange(ctx context.Context, q question) (*reply, *Error) {
 	request, err := q.request(ctx)
 	if err != nil {
@@ -92,13 +93,13 @@ func (c *Client) exchange(ctx context.Context, q question) (*reply, *Error) {
 	if fault != nil {
 		return nil, fault
 	}
-	_ = conn.SetDeadline(time.Now().Add(q.limit)) // fails only on a closed connection, which the next call tells
+	_ = conn.SetDeadline(time.Now().Add(q.limit)) // fails only on a closed connection, and then the next call fails too
 	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	end := func() {
 		unhook()
-		_ = conn.Close() // what was written was answered
+		_ = conn.Close() // the server has answered the request
 	}
-	// A busy hinit answers and closes without reading: the write fails, but the answer is there.
+	// A busy hinit answers and closes without reading. Then the write fails, but an answer has arrived.
 	written := request.Write(conn)
 	response, err := http.ReadResponse(bufio.NewReader(conn), request) //nolint:bodyclose // it ends with its connection
 	if err != nil {
@@ -149,7 +150,7 @@ func (c *Client) refusal(response *http.Response) *Error {
 	return &e.Error
 }
 
-// broken explains a broken exchange.
+// broken makes an error from a failed exchange.
 func (c *Client) broken(err error) *Error {
 	var network net.Error
 	switch {
@@ -162,7 +163,7 @@ func (c *Client) broken(err error) *Error {
 	return &Error{Kind: KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.socket, err), cause: err}
 }
 
-// explain adds the object to an error, or returns the end of the caller's context.
+// explain adds the failed action to an error. If the caller's context has ended, it returns the reason of that instead.
 func explain(ctx context.Context, q question, e *Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))

@@ -9,21 +9,21 @@ import (
 	"syscall"
 )
 
-// socketName is the file name of the control socket inside its directory, and runtimeDir that directory where nothing else is said.
+// socketName is the file name of the control socket. runtimeDir is the default directory that holds it.
 const (
 	socketName = "control.sock"
 	runtimeDir = "/run/hinit"
 )
 
-// Find is [Dial] for the init of this container. socket is the configured path, "" for none, and env looks up environment variables.
+// Find is [Dial] for the init of this container. socket is the configured path, or "". env looks up environment variables.
 func Find(socket string, env func(string) (string, bool)) (*Client, error) {
 	return Dial(Sockets(socket, env, os.Geteuid()))
 }
 
-// Sockets returns where a client looks for the control socket, in the order in which an init chooses its place. uid is the client's
-// effective user. The places of root and of the owner of process 1 are included; places whose directory belongs to anybody else are
-// not. A socket in the list may be missing or dead. Any user of the network namespace can take an abstract name ("@…"): a client
-// must check its peer's credentials (SO_PEERCRED), as Dial does.
+// Sockets returns the places where a client looks for the control socket, in the order in which an init chooses its place. uid is
+// the client's effective user. The list has the places of the client's user, of root and of the owner of process 1. It leaves out
+// places whose directory belongs to another user. A socket in the list may be missing or dead. Any user of the network namespace can
+// take an abstract name ("@…"): a client must check the server's credentials (SO_PEERCRED), as Dial does.
 func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 	trusted := []int{uid, 0}
 	if owner, ok := ownerOf("/proc/1"); ok {
@@ -39,7 +39,7 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 			sockets = append(sockets, path)
 		}
 	}
-	for _, path := range sockets { // from a debug container beside the init's: kubectl debug --target
+	for _, path := range sockets { // for a debug container beside the init's: kubectl debug --target
 		if !sameRoot(1) {
 			sockets = append(sockets, processRoot(1)+path)
 		}
@@ -52,7 +52,7 @@ func Sockets(socket string, env func(string) (string, bool), uid int) []string {
 
 func processRoot(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/root" }
 
-// sameRoot reports whether a process has the root directory of this one. It is true where the kernel does not tell.
+// sameRoot reports whether a process has the same root directory as this one. It is true if the kernel does not say.
 func sameRoot(pid int) bool {
 	own, err := os.Stat("/")
 	other, err2 := os.Stat(processRoot(pid) + "/")
@@ -60,8 +60,8 @@ func sameRoot(pid int) bool {
 }
 
 // Places returns the paths at which an init of a user tries to make its control socket, the best first. They are: the configured
-// path, or the one in HINIT_RUNTIME_DIR; /run/hinit; hinit below XDG_RUNTIME_DIR (not for root). The last are hinit-UID below
-// TMPDIR and below /tmp.
+// path, or the one in HINIT_RUNTIME_DIR; /run/hinit; hinit below XDG_RUNTIME_DIR (not for root). The last are hinit-UID below TMPDIR
+// and below /tmp.
 func Places(socket string, env func(string) (string, bool), uid int) []string {
 	value := func(name string) string {
 		text, _ := env(name)
@@ -90,9 +90,9 @@ func Places(socket string, env func(string) (string, bool), uid int) []string {
 	return list
 }
 
-// AbstractSocket names the abstract socket of this container, by its PID and mount namespaces, "" if /proc does not tell.
-// Containers may share a network namespace, which holds the abstract names. The containers of a pod may share the PID namespace
-// too.
+// AbstractSocket returns the name of this container's abstract socket, or "" if /proc does not show the namespaces. The name has the
+// PID and mount namespaces. Containers may share a network namespace, which holds all abstract names. The containers of a pod may
+// share the PID namespace too.
 func AbstractSocket() string {
 	pid, err := os.Stat("/proc/self/ns/pid")
 	mnt, err2 := os.Stat("/proc/self/ns/mnt")

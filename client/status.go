@@ -36,15 +36,15 @@ const (
 // at any time.
 const StatusVersion = 1
 
-// AsTable is the value of the parameter "as" for a status as a table. Then the header DownHeader has the number of services that
-// are not up.
+// AsTable is the value of the parameter "as" that asks for the status as a table. The header DownHeader of the answer has the number
+// of services that are not up.
 const (
 	AsTable    = "table"
 	DownHeader = "Hinit-Down"
 )
 
-// Text in the header Accept asks for text instead of JSON. After start, stop and restart this is the message of the command line.
-// For an error it is the message, and the header ErrorHeader has its kind.
+// Text in the header Accept asks for text instead of JSON. After start, stop and restart the text is the message of the command
+// line. For an error it is the error's message, and the header ErrorHeader has the kind.
 const (
 	Text        = "text/plain"
 	ErrorHeader = "Hinit-Error"
@@ -57,7 +57,7 @@ type Status struct {
 	Services []Service `json:"services"` // without the container's CMD, unless it was asked for by name
 }
 
-// Find returns the service of a name, nil where there is none.
+// Find returns the service with this name, or nil.
 func (s *Status) Find(name string) *Service {
 	i := slices.IndexFunc(s.Services, func(one Service) bool { return one.Name == name })
 	if i < 0 {
@@ -93,7 +93,7 @@ type Init struct {
 	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
 }
 
-// BootProfiles is how many profiles the boot has handled.
+// BootProfiles is the progress of the boot with the profiles.
 type BootProfiles struct {
 	Profiles int `json:"profiles"` // all profiles
 	Done     int `json:"done"`     // profiles whose gateways are known, and started if they are wanted

@@ -3,7 +3,7 @@ package client
 import "time"
 
 // Event is one record of the history: a transition (with from and to), the end of a run (with exit) or a remark. An event with lost
-// counts the events before the next one that a slow reader has lost.
+// tells a slow reader how many events it has lost before the next one.
 type Event struct {
 	Seq     uint64    `json:"seq"`           // counts up from 1 for the life of hinit
 	At      time.Time `json:"at"`            // when it happened
@@ -47,12 +47,12 @@ type Command struct {
 	Force     bool  `json:"force,omitempty"`      // run a gateway although the one of the default profile serves its profile
 }
 
-// ChecksRequest is the body of a request about the checks of a service.
+// ChecksRequest is the body of a request that pauses or runs the checks of a service.
 type ChecksRequest struct {
 	PauseMS int64 `json:"pause_ms,omitempty"` // length of the pause; 0: the checks go on, and run now
 }
 
-// SignalRequest is the body of a request for a signal.
+// SignalRequest is the body of a request that sends a signal.
 type SignalRequest struct {
 	Signal int `json:"signal"` // its number
 }
@@ -77,7 +77,7 @@ type TopologyReply struct {
 // ConfigEntry is one effective value of the configuration.
 type ConfigEntry struct {
 	Key    string `json:"key"`    // as in hinit.yaml, with dots
-	Value  any    `json:"value"`  // as it would be there
+	Value  any    `json:"value"`  // as in hinit.yaml
 	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
 }
 
@@ -135,8 +135,8 @@ type Reexec struct {
 	Binary string `json:"binary,omitempty"` // "" is the file that the running image was started from
 }
 
-// ReexecReply says that a re-execution is under way. It has succeeded when the status has a later image, and failed when the status
-// says so.
+// ReexecReply says that hinit has begun to re-execute. Image is the number of the image that answers. The re-execution has succeeded
+// when the status shows a later number, and failed when the status has a reexec_error.
 type ReexecReply struct {
-	Image int `json:"image"` // that answers
+	Image int `json:"image"` // number of the image that answers
 }

@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if err := believable(cfg, *plain, cfg.Path, *file); err != nil {
 		return c.Fail(cmdline.Failed, "cannot carry out actions: %v", err)
 	}
-	rules.size = -1 // the runner reads the file that was found good
+	rules.size = -1 // makes the runner read the file again, although it was just found valid
 	host, _ := os.Hostname()
 	socket := cfg.Control.Socket
 	r := &actions.Runner{
@@ -76,8 +76,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return c.Failed("carry out actions", r.Run(ctx))
 }
 
-// believable refuses files with commands that others than root and this user can change, or make: the commands run as this user. The
-// agent's user may believe what the agent has written, and so may a user who has called hinit run.
+// believable refuses a configuration file that a user other than root and this user can change or create, because its commands run
+// as this user. Two callers may use the agent's files: the agent's user itself, and a user who runs a plain supervisor (hinit run)
+// and is not root.
 func believable(cfg *config.Config, plain bool, paths ...string) error {
 	uid := os.Geteuid()
 	if agent, err := account.Lookup("", cfg.Agent.User); plain && uid != 0 || !plain && err == nil && int(agent.UID) == uid {
@@ -96,7 +97,7 @@ func believable(cfg *config.Config, plain bool, paths ...string) error {
 	return nil
 }
 
-// rules reads the configuration when its file has changed.
+// rules reads the configuration again when its file has changed.
 type rules struct {
 	options config.Options
 	path    string
@@ -104,7 +105,7 @@ type rules struct {
 	changed time.Time
 }
 
-// next returns the configuration if it is another one than before, else nil.
+// next returns the configuration if it has changed since the last call, else nil.
 func (r *rules) next() (*config.Config, error) {
 	fi, err := os.Stat(r.path)
 	if err == nil && fi.Size() == r.size && fi.ModTime().Equal(r.changed) {

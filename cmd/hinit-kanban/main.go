@@ -29,9 +29,9 @@ func main() {
 	os.Exit(cli.System().Main(os.Args[1:]))
 }
 
-// becomeAgent gives up root for the agent's user. The board and its directories are the agent's: as root, this program would follow the
-// agent's links and signal the processes that the agent has written there. Without a user of that name it becomes the owner of home, the
-// directory with the board; root stays root where that is root's own. It blocks on /etc and on the volume.
+// becomeAgent gives up root for the agent's user. The board and its directories are the agent's: as root, this program would follow
+// the agent's links and signal the processes that the agent has written there. If the agent's user does not exist, the process
+// becomes the owner of home, the directory with the board. It stays root if root owns home. It blocks on /etc and on the volume.
 func becomeAgent(home string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -55,7 +55,7 @@ func becomeAgent(home string) error {
 	for i, g := range user.Groups {
 		groups[i] = int(g)
 	}
-	// Each is for all threads. The uid comes last: nothing is allowed after it.
+	// Each call changes all threads. The uid comes last, because the process may not change its groups afterwards.
 	for _, step := range []error{syscall.Setgroups(groups), syscall.Setgid(int(user.GID)), syscall.Setuid(int(user.UID)), os.Setenv("HOME", user.Home)} {
 		if step != nil {
 			return fmt.Errorf("cannot work on the board as user %d: %w; run it as that user", user.UID, step)

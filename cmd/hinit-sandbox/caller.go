@@ -16,10 +16,10 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// profileOf returns the home and the profile of a caller. If hinit knows that the caller descends from a gateway, it is that
-// gateway's profile. Else it is the profile whose home the caller states. All profiles have one user, so this keeps them apart by
-// accident only, not by force (docs/explanation/sandboxes.md). A home that is none of this volume's counts as the volume itself;
-// a profile without a directory is an error.
+// profileOf returns the home and the profile of a caller. If hinit knows that the caller descends from a gateway, the profile is the
+// gateway's. Else it is the profile whose home the caller states. All profiles have one user, so this prevents mistakes, not attacks
+// (docs/explanation/sandboxes.md). A home outside of this volume's profiles counts as the default profile. A profile without a
+// directory is an error.
 func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, profile string, err error) {
 	profiles := filepath.Join(h.opts.Home, "profiles")
 	gateways := h.gateways(ctx)
@@ -54,10 +54,10 @@ func (h *hub) profileOf(ctx context.Context, pid int, claimed string) (home, pro
 	return home, filepath.Base(home), nil
 }
 
-// gatewaysFor is how long an answer of hinit's about its gateways is good: an agent asks for many commands in a row.
+// gatewaysFor is how long the service reuses hinit's list of gateways. An agent sends many commands in a row.
 const gatewaysFor = 2 * time.Second
 
-// gatewaysOf asks hinit, if it runs here, which process is the gateway of which profile.
+// gatewaysOf returns a function that asks hinit, if it runs here, for the profile of each gateway process.
 func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[int]string {
 	sockets := client.Sockets(config.Socket(config.Options{Env: lookup}), lookup, os.Geteuid())
 	var mu sync.Mutex

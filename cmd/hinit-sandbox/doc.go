@@ -1,7 +1,7 @@
-// Command hinit-sandbox runs the commands of agents in containers that survive them. Its name decides what it is. Called as
-// docker or podman, or by the path in HERMES_DOCKER_BINARY, it replaces the docker command. Else it is "hinit sandbox". The verb
-// "serve" of that is the service that owns the sandboxes of a volume.
+// Command hinit-sandbox runs the commands of agents in containers that outlive the agents. The name by which it is called selects
+// its command line. Called as docker or podman, or by the path in HERMES_DOCKER_BINARY, it replaces the docker command. Else it is
+// "hinit sandbox". "hinit sandbox serve" is the service that owns the sandboxes of a volume.
 //
-// Where the service runs, everything else asks it; where it doesn't, the command asks the engine itself. It owns the goroutines
-// of one terminal and, as the service, one that looks for unused sandboxes.
+// If the service runs, every other process of this program sends its request to the service; else it asks the engine itself. The
+// program owns the goroutines of one terminal. As the service, it also owns a goroutine that looks for unused sandboxes.
 package main

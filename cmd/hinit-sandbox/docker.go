@@ -16,7 +16,7 @@ import (
 	"hinit/sandbox/dockercli"
 )
 
-// asDocker answers a command line of docker.
+// asDocker handles a command line of docker and returns the exit code.
 func asDocker(args []string) int {
 	call, err := dockercli.Parse(args, allowed())
 	if other := (*dockercli.OtherError)(nil); errors.As(err, &other) {
@@ -26,18 +26,18 @@ func asDocker(args []string) int {
 		_, none := os.Stat(config.SandboxSocket(os.LookupEnv))
 		return dockercli.Refuse(os.Stderr, err, none == nil)
 	}
-	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood, where it is a pipe
+	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // if standard output is a pipe: a larger pipe needs fewer writes
 	ctx, caught := interruptible()
 	req := daemon.Request{Docker: true, Args: args, Env: values(sandbox.Named(call.Env)), Stdin: call.Stdin}
 	return caught(where(ctx, req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
-// allowed are the words of HINIT_SANDBOX_ALLOW.
+// allowed returns the words of HINIT_SANDBOX_ALLOW.
 func allowed() []string {
 	return strings.FieldsFunc(os.Getenv("HINIT_SANDBOX_ALLOW"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// realDocker becomes the docker command, if there is one besides this program.
+// realDocker replaces this process by the real docker command, if PATH has one.
 func realDocker(args []string, why error) int {
 	self, err := os.Stat("/proc/self/exe")
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {

@@ -23,22 +23,22 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// hub has one tenant for each user and profile, and answers requests with the tenant of their caller.
+// hub keeps a tenant for each user and profile. It handles each request with the tenant of the caller.
 type hub struct {
 	engine   sandbox.FullEngine
 	opts     sandbox.Options // the operator's
 	set      settings
 	places   policy.Places
 	gate     *policy.Gate
-	agent    *account.User // nil where there is none
+	agent    *account.User // nil if there is no such user
 	say      func(string, ...any)
-	gateways func(ctx context.Context) map[int]string // profiles by the process of their gateway
+	gateways func(ctx context.Context) map[int]string // returns the profile of each gateway process
 	began    time.Time
-	changed  chan struct{} // a container may be unused now
-	resting  *time.Timer   // calls rest
+	changed  chan struct{} // signals that a container may have become unused
+	resting  *time.Timer   // calls rest after the last request
 	release  tuning.Releaser
 
-	all *sandbox.Manager // of all tenants' sandboxes
+	all *sandbox.Manager // manages the sandboxes of all tenants
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -50,14 +50,14 @@ type tenantKey struct {
 	operator bool // root, who sees the containers of all profiles
 }
 
-// tenant is what the service has for one user and profile.
+// tenant is the service's record of one user and profile.
 type tenant struct {
-	busy    int // requests that are being answered
+	busy    int // requests in progress
 	used    time.Time
 	manager *sandbox.Manager
 }
 
-// handle answers one request.
+// handle handles one request and returns its exit code.
 func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, s daemon.Streams) int {
 	defer h.resting.Reset(restAfter)
 	t, done, err := h.tenant(ctx, from, req.Home)
@@ -66,25 +66,25 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 		return cmdline.Failed
 	}
 	defer done()
-	_, parent, _ := dockercli.Process(from.PID) // 0 if it has gone
+	_, parent, _ := dockercli.Process(from.PID) // 0 if the process has ended
 	return answer(ctx, t.manager, req, nil, parent, s)
 }
 
-// mostTenants is how many tenants there may be. One more drops those that ask for nothing. The state that an agent may return to is in
-// containers and their labels.
+// mostTenants is the largest number of tenants. If another one is needed, the hub drops all tenants without a request in progress.
+// No state is lost: it is in the containers and their labels.
 const mostTenants = 512
 
-// tenantKept is how long a tenant is kept whose caller sends no request, while its sandboxes count as used.
+// tenantKept is how long a tenant without requests is kept. As long as it is kept, its sandboxes count as used.
 func (h *hub) tenantKept() time.Duration { return max(15*time.Minute, h.opts.Lifetime) }
 
-// tenant returns the caller's, made at the first request. The caller calls done when it has been answered.
+// tenant returns the tenant of the caller; the first request creates it. The caller calls done when the request has been answered.
 func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *tenant, done func(), err error) {
 	home, profile, err := h.profileOf(ctx, from.PID, claimed)
 	if err != nil {
 		return nil, nil, err
 	}
 	operator := from.UID == 0
-	if h.agent != nil && (operator || from.UID == h.agent.UID) { // its files belong to the agent, whichever caller comes first
+	if h.agent != nil && (operator || from.UID == h.agent.UID) { // the files of an operator's sandboxes belong to the agent too
 		from.UID, from.GID = h.agent.UID, h.agent.GID
 	}
 	key := tenantKey{from.UID, sandbox.Sanitise(profile), operator}
@@ -111,15 +111,17 @@ func (h *hub) tenant(ctx context.Context, from daemon.Peer, claimed string) (t *
 	}, nil
 }
 
-// How many commands may run at the same time, of all users, of one user, and of one profile. For a caller that reads nothing the
-// service keeps two windows of package mux, and as much again for each of them. That is at most 400 MB for one user.
+// These are the largest numbers of commands at the same time: of all users, of one user, and of one profile. If a caller does not
+// read its output, the service holds two windows of package mux for the command, and as much again for each of them. That is at most
+// 400 MB for one user.
 const (
 	most        = 512
 	mostOne     = 256
 	mostProfile = 128
 )
 
-// mayRun refuses a command too many. An operator's is always let in. The caller holds the lock.
+// mayRun returns an error if another command would exceed a limit. An operator's command is always allowed. The caller holds the
+// lock.
 func (h *hub) mayRun(key tenantKey) error {
 	all, user, profile := 0, 0, 0
 	for k, t := range h.tenants {
@@ -141,21 +143,22 @@ func (h *hub) mayRun(key tenantKey) error {
 	return nil
 }
 
-// dropIdle drops tenants that have asked for nothing for a time, and reports whether any is left. The caller holds the lock.
+// dropIdle drops tenants that have sent no request for the time after, and reports whether any tenant is left. The caller holds the
+// lock.
 func (h *hub) dropIdle(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.busy == 0 && time.Since(t.used) >= after {
-			delete(h.tenants, k)                                                  // its containers go on
-			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // the engine is not closed: it can't fail
+			delete(h.tenants, k)                                                  // its containers keep running
+			guard.Go("letting go of sandboxes", func() { _ = t.manager.Close() }) // closing a manager does not close the engine, so it can't fail
 		}
 	}
 	return len(h.tenants) > 0
 }
 
-// restAfter is how long after the last request its memory is released.
+// restAfter is the time between the last request and the release of unused memory.
 const restAfter = time.Minute
 
-// rest releases what a burst of commands and the engine's answers have left.
+// rest returns memory that commands and the engine's answers have used to the kernel.
 func (h *hub) rest() {
 	h.release.Release()
 	h.mu.Lock()
@@ -175,8 +178,8 @@ func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (
 	if h.gate.Root() == policy.RootCaller {
 		opts.NoRoot = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootWays
 	}
-	opts.Orphans = false // the hub sweeps, for all
-	// The caller could lead root to any file by a name in its home; it passes on what it wants to by exec -e.
+	opts.Orphans = false // the hub sweeps for all tenants
+	// With these options a caller could make root read any file that a link in its home names. A caller passes variables by exec -e.
 	opts.ForwardEnv, opts.Credentials, opts.MountCwd = nil, nil, false
 	owner := policy.Owner{UID: from.UID, Profile: key.profile, Volume: h.volume(), State: opts.Dir, Dir: filepath.Join(home, "sandboxes"), All: key.operator}
 	if from.UID != 0 {
@@ -186,9 +189,9 @@ func (h *hub) newTenant(key tenantKey, from daemon.Peer, home, profile string) (
 	return &tenant{manager: manager}, err
 }
 
-// prepareState makes the directories of all tenants, for this user alone, and the manager that sweeps for them. The identity of
-// the volume is the volume's place at the engine. So a container that hinit made before hinit's own container was replaced still
-// belongs to the same volume.
+// prepareState makes the directories of all tenants, readable for this user alone, and the manager that sweeps for all tenants. The
+// identity of the volume is the path that the engine has for it. So a container still belongs to the volume after hinit's own
+// container was replaced.
 func (h *hub) prepareState() error {
 	state := filepath.Join(h.set.state, "state")
 	err := errors.Join(os.MkdirAll(state, 0o700), os.Chmod(h.set.state, 0o700), os.RemoveAll(filepath.Join(h.set.state, "dirs")),
@@ -202,7 +205,7 @@ func (h *hub) prepareState() error {
 	return err
 }
 
-// volume is the identity of the volume.
+// volume returns the identity of the volume.
 func (h *hub) volume() string {
 	place, ok := h.places.Outside(h.opts.Home)
 	if !ok {

@@ -16,20 +16,20 @@ import (
 const (
 	// lookApart is the least time between two scans for unused sandboxes, however many events arrive.
 	lookApart = 5 * time.Second
-	// lookAgain is when the service looks again at what it could not remove, and how often it does where the engine tells nothing.
+	// lookAgain is the time before the next scan if a sandbox could not be removed, or if the engine reports no changes.
 	lookAgain = time.Minute
 )
 
-// keeper looks for unused sandboxes. It scans when the engine reports a change, and when a sandbox reaches its age limit. It scans up to
-// a minute after the process that owns a sandbox has ended. Between these events it sleeps.
+// keeper looks for unused sandboxes. It scans when the engine reports a change, and when a sandbox reaches its age limit. It also
+// scans within a minute after the process that owns a sandbox has ended. Between these events it sleeps.
 type keeper struct {
 	*hub
 	apart  time.Duration
-	owners []string    // live processes that own a sandbox
-	check  *time.Timer // fires when they are to be looked at
+	owners []string    // live processes that own sandboxes
+	check  *time.Timer // fires when the keeper has to look at the owners
 }
 
-// keep keeps the sandboxes until the context ends.
+// keep looks for unused sandboxes until the context ends.
 func (h *hub) keep(ctx context.Context) {
 	k := &keeper{hub: h, apart: min(lookApart, max(h.opts.Lifetime/2, time.Second)), check: time.NewTimer(lookAgain)}
 	done := make(chan struct{})
@@ -58,7 +58,7 @@ func (h *hub) keep(ctx context.Context) {
 				sooner(settled)
 			}
 		case <-h.changed:
-			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // what a container that is gone has left on the volume is old by then
+			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // what a removed container left is old enough by then
 			sooner(later(time.Now(), last.Add(k.apart)))
 		case <-k.check.C:
 			if slices.ContainsFunc(k.owners, func(name string) bool { return !dockercli.Lives(name) }) {
@@ -79,8 +79,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// watch has the engine tell of changes, until the context ends. An engine that is away, or doesn't tell, is asked each time that it is
-// tried again.
+// watch follows the engine's events until the context ends. If the engine does not answer or has no events, each attempt to follow
+// it again also starts a scan.
 func (k *keeper) watch(ctx context.Context) {
 	changed := func() {
 		select {
@@ -103,9 +103,9 @@ func (k *keeper) watch(ctx context.Context) {
 	}
 }
 
-// look removes the containers of a dead process once the idle window has passed. It also removes the containers of every tenant
-// that have ended and are older than twice the window. A running container that must outlive its agent is kept. look returns the
-// time of the next scan if no event arrives; zero is never.
+// look scans for unused sandboxes. It removes the container of a dead process once the idle window has passed. It also removes every
+// tenant's containers that ended more than two windows ago. A running container that must outlive its agent is kept. look returns
+// the time of the next scan if no event arrives, or zero for no next scan.
 func (k *keeper) look(ctx context.Context) (next time.Time) {
 	at := func(t time.Time) {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
@@ -128,7 +128,7 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 			k.check.Reset(lookAgain)
 			continue
 		}
-		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) { // a command that runs is a use
+		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) { // a running command counts as use
 			at(end)
 			continue
 		}
@@ -160,13 +160,13 @@ func (k *keeper) remove(ctx context.Context, c sandbox.Container, why string) (r
 	return true
 }
 
-// gateKept is how long a gate that no container has is kept for a service that is about to use it.
+// gateKept is how long a gate without a container is kept. A service may be about to use it.
 const gateKept = 24 * time.Hour
 
-// removeOld removes what no later request can use. These are containers of this volume that were made with another mode of root,
-// private volumes without a directory, and gates of other versions. The engine keeps volumes that a container uses.
+// removeOld removes what no later request can use: containers of this volume that were made with another mode of root, private
+// volumes whose directory is gone, and gates of other versions. The engine refuses to remove a volume that a container uses.
 func (k *keeper) removeOld(ctx context.Context) {
-	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next look tells of an engine that is away
+	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next scan reports a fault
 	for _, c := range made {
 		if err := k.gate.RemoveReplaced(ctx, k.engine, c); err != nil {
 			k.say("cannot remove %s, which was made again: %v", c.Name, err)
@@ -185,12 +185,12 @@ func (k *keeper) removeOld(ctx context.Context) {
 	gates, _ := k.engine.Volumes(ctx, policy.GatePrefix, nil)
 	for _, v := range gates {
 		if v.Name != k.gate.Volume() && time.Since(v.Created) > gateKept {
-			_ = k.engine.RemoveVolume(ctx, v.Name) // a container of another service may have it
+			_ = k.engine.RemoveVolume(ctx, v.Name) // fails if a container of another service uses the volume
 		}
 	}
 }
 
-// lastUse is when a container was last used, as far as this service knows: not before it began to look.
+// lastUse returns when a container was last used, as far as this service knows. It is never before the start of the service.
 func (h *hub) lastUse(c sandbox.Container) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// here answers a request in this process: it asks the engine itself.
+// here handles a request in this process, which asks the engine itself.
 func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	fail := func(code int, err error) int {
 		fmt.Fprintln(local.Err, err)
@@ -49,10 +49,11 @@ func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	return answer(ctx, manager, req, allowed(), os.Getppid(), local)
 }
 
-// mayAsk says why this process may not ask the engine itself. Where the operator wants a service, an agent could stop it. And what a login shell of
-// root's reads in the home of an agent is the agent's: in its sandboxes it would run as root of the host.
+// mayAsk returns an error if this process may not ask the engine itself. If the operator wants a service, it must be the only way:
+// an agent could stop the service to get around its rules. And root may not use a home that the agent owns. The agent controls its
+// files, and so would get sandboxes that root's rules allow.
 func mayAsk(socket string, opts sandbox.Options) error {
-	_, left := os.Stat(socket + ".root") // the service leaves it behind, in a directory of root's
+	_, left := os.Stat(socket + ".root") // the service leaves this file in a directory that only root can change
 	switch wanted := strings.ToLower(os.Getenv("HINIT_SANDBOX")); {
 	case left == nil, wanted == "1", wanted == "true", wanted == "yes":
 		return errors.New("cannot use the sandboxes: their service is not up; start it with: hinit start sandbox")
@@ -62,7 +63,7 @@ func mayAsk(socket string, opts sandbox.Options) error {
 	for _, dir := range []string{opts.Home, opts.Dir} {
 		info, err := os.Stat(dir)
 		if err != nil {
-			continue // it is made as root's
+			continue // root will create it
 		}
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 {
 			return fmt.Errorf("cannot use the sandboxes of %s as root: it belongs to user %d; run this as that user, or with the service (HINIT_SANDBOX=1)", dir, st.Uid)
@@ -71,7 +72,7 @@ func mayAsk(socket string, opts sandbox.Options) error {
 	return nil
 }
 
-// answer answers a request with the sandboxes of its caller. The process parent runs docker commands.
+// answer handles a request with the sandboxes of the caller. parent is the process that runs the docker command.
 func answer(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, parent int, s daemon.Streams) int {
 	if !req.Docker {
 		return cli.Main(ctx, m, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})
@@ -80,7 +81,7 @@ func answer(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow [
 	if err != nil {
 		return dockercli.Refuse(s.Err, err, allow == nil)
 	}
-	process := "" // it is gone or unknown: nothing is remembered
+	process := "" // stays empty if the process has ended or is unknown: then nothing is remembered for it
 	if parent > 1 {
 		process, _, _ = dockercli.Process(parent)
 	}

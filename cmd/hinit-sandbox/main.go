@@ -22,7 +22,7 @@ import (
 
 func main() { os.Exit(run(os.Args)) }
 
-// run picks the personality from argv[0].
+// run selects the command line by argv[0].
 func run(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"hinit-sandbox"}
@@ -48,7 +48,7 @@ func run(argv []string) int {
 		}, os.Stdout, os.Stderr))
 	}
 	wants, code, ok := cli.Check(args, os.Stdout, os.Stderr)
-	if !ok { // for which there need be no engine
+	if !ok { // a help text or a usage error needs no engine
 		return code
 	}
 	req := daemon.Request{Args: args, Env: values(wants.Names), Stdin: wants.Stdin}
@@ -63,7 +63,7 @@ func run(argv []string) int {
 	return caught(where(ctx, req, local))
 }
 
-// isDocker says whether a program called by this name answers as the docker command.
+// isDocker reports whether a program that is called by this name replaces the docker command.
 func isDocker(name, configured string) bool {
 	switch filepath.Base(name) {
 	case "docker", "podman":
@@ -72,7 +72,8 @@ func isDocker(name, configured string) bool {
 	return strings.Contains(name, "/") && name == configured
 }
 
-// interruptible returns a context that ends with Ctrl-C, SIGTERM or a closed terminal, and what makes an exit code of that.
+// interruptible returns a context that ends on Ctrl-C, SIGTERM or a closed terminal. The function that it returns turns such an end
+// into the exit code.
 func interruptible() (context.Context, func(code int) int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var caught atomic.Int32
@@ -91,7 +92,7 @@ func interruptible() (context.Context, func(code int) int) {
 	}
 }
 
-// values returns the values that this process has for the named variables.
+// values returns the values of the named variables in this process.
 func values(names []string) map[string]string {
 	out := map[string]string{}
 	for _, name := range names {
@@ -102,7 +103,7 @@ func values(names []string) map[string]string {
 	return out
 }
 
-// where runs a request in the service, if there is one, else in this process.
+// where sends a request to the service if it runs, else handles it in this process.
 func where(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
 	conn, err := daemon.Dial(ctx, config.SandboxSocket(os.LookupEnv))
@@ -124,7 +125,7 @@ func where(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	return code
 }
 
-// unreachable is the exit code where no service answers: docker has one for everything.
+// unreachable returns the exit code if no service answers. docker has one code for all of its own failures.
 func unreachable(req daemon.Request) int {
 	if req.Docker {
 		return 1
@@ -132,7 +133,7 @@ func unreachable(req daemon.Request) int {
 	return cmdline.Unreachable
 }
 
-// onTerminal runs a request whose command has this terminal, if standard input is one.
+// onTerminal runs a request. If standard input is a terminal, the command gets it.
 func onTerminal(req daemon.Request, local daemon.Streams) int {
 	restore, err := pty.Raw(os.Stdin)
 	if err != nil {
@@ -146,7 +147,7 @@ func onTerminal(req daemon.Request, local daemon.Streams) int {
 	local.Resizes = resizes
 	defer pty.OnResize(os.Stdin, func(columns, rows uint16) {
 		select {
-		case <-resizes: // an older one that nothing has taken yet
+		case <-resizes: // drop an older size that nothing has read yet
 		default:
 		}
 		resizes <- size(columns, rows)

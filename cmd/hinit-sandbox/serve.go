@@ -23,9 +23,9 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// serve is hinit sandbox serve.
+// serve runs hinit sandbox serve.
 func serve(args []string) int {
-	debug.SetGCPercent(40) // it mostly waits: memory counts more than processor time
+	debug.SetGCPercent(40) // the service mostly waits, so memory matters more than processor time
 	set, code, ok := readSettings(args, os.LookupEnv, os.Stdout)
 	if !ok {
 		return code
@@ -107,10 +107,10 @@ func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	keeping.Go(func() { h.keep(ctx) })
-	return server.Serve(ctx, l) // the sandboxes go on
+	return server.Serve(ctx, l) // the sandboxes keep running
 }
 
-// leaveWord writes a file that hinit doctor reads. It replaces whatever has its name.
+// leaveWord writes a file that hinit doctor reads. It replaces any file of that name.
 func leaveWord(path, text string) error {
 	dir, err := fsutil.OpenReal(filepath.Dir(path), fsutil.Self())
 	if err != nil {
@@ -120,10 +120,11 @@ func leaveWord(path, text string) error {
 	return dir.Replace(filepath.Base(path), []byte(text), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// engineSoon is how long the service waits before it asks an engine again that does not answer.
+// engineSoon is the pause before the service asks an engine again that has not answered.
 const engineSoon = 2 * time.Second
 
-// awaitEngine waits for the engine: hinit may be up before it, and a service that fails for that would only be started again.
+// awaitEngine waits until the engine answers. hinit may start before the engine. If the service failed, hinit would only start it
+// again.
 func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ...any)) (policy.Places, error) {
 	for told := false; ; told = true {
 		places, err := policy.FindPlaces(ctx, engine)
@@ -141,22 +142,23 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 	}
 }
 
-// allow says why a caller may not ask: root, the user of this process and the agent's user may. A mount shows each file of the agent's, so
-// an isolated profile may not. isolates reports whether the configuration isolates any.
+// allow returns a function that says why a caller may not use the service. Allowed are root, the user of this process and the
+// agent's user. A mount gives access to every file of the agent, so an isolated profile is refused. isolates reports whether the
+// configuration isolates any profile.
 func allow(agent *account.User, isolates func() bool) func(daemon.Peer) error {
 	self := os.Geteuid()
 	return func(p daemon.Peer) error {
 		if p.UID != 0 && int(p.UID) != self && (agent == nil || p.UID != agent.UID) {
 			return fmt.Errorf("uid %d is not allowed to; only root and the agent's user are", p.UID)
 		}
-		if p.UID != 0 && p.PID != 0 && isolated.Peer(p.Conn, p.PID) && isolates() { // 0 is a process outside of this PID namespace
+		if p.UID != 0 && p.PID != 0 && isolated.Peer(p.Conn, p.PID) && isolates() { // PID 0 is a process outside of this PID namespace
 			return errors.New("the isolation of this process keeps it from them; they can mount the files of all profiles")
 		}
 		return nil
 	}
 }
 
-// isolates reports whether the configuration isolates any profile. One that can't be read may.
+// isolates reports whether the configuration isolates any profile. It is true if the configuration can't be read.
 func isolates() bool {
 	cfg, err := config.Load(config.Options{})
 	return err != nil || cfg.Isolates()

@@ -15,14 +15,14 @@ import (
 	"hinit/sandbox/policy"
 )
 
-// settings are what the operator decides for the service.
+// settings are the operator's settings of the service.
 type settings struct {
 	socket, state, user, root string
 	memory                    int64 // MB
 	policy                    policy.Policy
 }
 
-// words is a flag of several words, of which the last one given counts.
+// words is a flag with a list of words. If it is given twice, the last one counts.
 type words []string
 
 func (w *words) String() string { return (*cmdline.List)(w).String() }
@@ -31,7 +31,7 @@ func (w *words) Set(text string) error {
 	return (*cmdline.List)(w).Set(text)
 }
 
-// define makes the flags of serve.
+// define adds the flags of serve.
 func (s *settings) define(f *flag.FlagSet) {
 	p := &s.policy
 	f.StringVar(&s.socket, "socket", config.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on")
@@ -47,13 +47,13 @@ func (s *settings) define(f *flag.FlagSet) {
 	f.IntVar(&p.Most, "most", 64, "`SANDBOXES` that one user may have; 0 is no limit")
 }
 
-// variables are the environment variables of the flags.
+// variables are the environment variables that stand for the flags.
 var variables = []string{
 	"HINIT_SANDBOX_SOCKET", "HINIT_SANDBOX_STATE", "HINIT_SANDBOX_USER", "HINIT_SANDBOX_IMAGES", "HINIT_SANDBOX_ROOTS", "HINIT_SANDBOX_NETWORKS",
 	"HINIT_SANDBOX_RUNTIMES", "HINIT_SANDBOX_ROOT", "HINIT_SANDBOX_MEMORY", "HINIT_SANDBOX_CPUS", "HINIT_SANDBOX_MOST",
 }
 
-// check says what is wrong with the settings.
+// check returns an error if a setting is invalid.
 func (s *settings) check() error {
 	switch {
 	case s.root != "" && s.root != "private":

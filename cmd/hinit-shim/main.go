@@ -1,8 +1,8 @@
-// Command hinit-shim is installed as the agent's command line, first on PATH: it drops root and becomes the real program.
-// See package shim; it has no options of its own, as every argument is the agent's. It starts no goroutine.
+// Command hinit-shim is installed as the agent's command line, first on PATH: it drops root and becomes the real program. See
+// package shim. It has no options of its own, because every argument belongs to the agent. It starts no goroutine.
 //
-// The settings below keep the Go runtime from reading the mounts and the limits of the cgroup at each start. It would use
-// them to choose how many threads compute, and the shim needs one.
+// The settings below keep the Go runtime from reading the mounts and the limits of the cgroup at each start. It would use them to
+// choose its number of threads, and the shim needs one.
 //
 //go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0

@@ -23,17 +23,17 @@ import (
 
 func main() { os.Exit(run(os.Args)) }
 
-// run picks the personality from argv[0].
+// run selects the command line by argv[0].
 func run(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"hinit-tools"}
 	}
 	switch filepath.Base(argv[0]) {
-	case proc.LimitsName: // it becomes the agent's command, as the agent's user
+	case proc.LimitsName: // becomes the agent's command, with the agent's user
 		code, err := proc.LimitsMain(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
-	case boot.ProgramName: // PID 1 starts it
+	case boot.ProgramName: // PID 1 starts this one
 		if len(argv) > 1 {
 			return identity.Main(argv[1], os.Stdout)
 		}
@@ -50,7 +50,7 @@ func run(argv []string) int {
 	return tools.Main(argv[1:])
 }
 
-// gatewayCommand is what this process gives to a gateway command of the agent.
+// gatewayCommand returns the record with which this process handles a gateway command of the agent.
 func gatewayCommand(args []string) *agentcli.Call {
 	return &agentcli.Call{
 		Args: args, Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,

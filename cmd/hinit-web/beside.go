@@ -13,12 +13,12 @@ import (
 	"hinit/internal/web"
 )
 
-// beside are the programs that know of boards and sandboxes. They are installed beside this one, and run as its user: root does not open
-// the agent's files, so it is shown no boards.
+// beside returns the programs that read boards and sandboxes. They are installed beside this program, and run as its user. Root gets
+// no boards, because root does not open the agent's files.
 func beside(env func(string) (string, bool)) web.Beside {
 	b := web.Beside{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
 		if _, err := os.Stat(config.SandboxSocket(env)); err != nil {
-			return nil, fs.ErrNotExist // no board service runs here
+			return nil, fs.ErrNotExist // no sandbox service runs here
 		}
 		return output(ctx, home, "hinit-sandbox", "ls", "--json")
 	}}
@@ -30,10 +30,10 @@ func beside(env func(string) (string, bool)) web.Beside {
 	return b
 }
 
-// mostOutput is how much is read of what a program prints.
+// mostOutput limits how many bytes are read of a program's output.
 const mostOutput = 8 << 20
 
-// output runs a program of hinit for a home and returns what it prints. The error is [fs.ErrNotExist] where it is not installed.
+// output runs a program of hinit for a home and returns its output. The error is [fs.ErrNotExist] if the program is not installed.
 func output(ctx context.Context, home, name string, args ...string) ([]byte, error) {
 	program, err := cmdline.Beside(name)
 	if err == nil {

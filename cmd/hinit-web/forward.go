@@ -50,7 +50,7 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, err)
 }
 
-// stateFile is where hinit forward keeps what it has sent, unless it is told otherwise.
+// stateFile returns the file in which hinit forward records what it has sent.
 func stateFile(env func(string) (string, bool), home string) string {
 	if file, ok := env("HINIT_FORWARD_STATE"); ok && file != "" {
 		return file
@@ -61,7 +61,7 @@ func stateFile(env func(string) (string, bool), home string) string {
 	return filepath.Join(home, ".hinit-forward.json")
 }
 
-// forwarded is what the forwarder of that hinit has done, nil where there is none.
+// forwarded returns the counters of the forwarder that belongs to this hinit, or nil if none runs.
 func (h *hinit) forwarded(i client.Init) *metrics.Forwarded {
 	as, err := h.logsAs(i)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"hinit/internal/usage"
 )
 
-// hinit is the hinit of this container, wherever it listens. It finds one that starts later, or at another place. It has the
-// methods of [client.Client], for any number of goroutines.
+// hinit is a client of this container's hinit. It finds a hinit that starts later or listens at another path. It has the methods of
+// [client.Client], and any number of goroutines may call them.
 type hinit struct {
 	env func(string) (string, bool)
 
@@ -24,7 +24,7 @@ type hinit struct {
 	last *client.Client
 }
 
-// client returns a client of the socket that answered last, or looks for one.
+// client returns a client for the socket that answered last. If none has answered yet, it looks for a socket.
 func (h *hinit) client() (*client.Client, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -38,7 +38,7 @@ func (h *hinit) client() (*client.Client, error) {
 	return cl, err
 }
 
-// isolates reports whether that hinit has isolated profiles, by the list that it writes for the exec shim.
+// isolates reports whether hinit has isolated profiles. It reads the list that hinit writes for the exec shim.
 func (h *hinit) isolates() bool {
 	cl, err := h.client()
 	if err != nil {
@@ -48,7 +48,7 @@ func (h *hinit) isolates() bool {
 	return err == nil && info.Size() > 0
 }
 
-// ask calls fn, and forgets a socket that does not answer.
+// ask calls fn with a client. If the socket does not answer, the next call looks for another one.
 func (h *hinit) ask(fn func(*client.Client) error) error {
 	cl, err := h.client()
 	if err != nil {
@@ -62,7 +62,7 @@ func (h *hinit) ask(fn func(*client.Client) error) error {
 	return err
 }
 
-// proc is the /proc that shows the processes of that hinit, "" for none.
+// proc returns the path of the /proc that shows hinit's processes, or "".
 func (h *hinit) proc(i client.Init) string {
 	cl, err := h.client()
 	if err != nil {
@@ -71,7 +71,7 @@ func (h *hinit) proc(i client.Init) string {
 	return usage.Root(cl.Socket(), i.PID)
 }
 
-// logsAs returns the identity that opens the log files of that hinit.
+// logsAs returns the identity with which this program opens hinit's log files.
 func (h *hinit) logsAs(i client.Init) (*fsutil.Actor, error) {
 	return lookup.LogReader(i.Plain != "", h.env)
 }

@@ -1,5 +1,5 @@
-// Command hinit-web shows hinit to the outside: a status page, metrics, and logs that are sent elsewhere. hinit web, hinit metrics
-// and hinit forward are this program. It asks hinit over the control socket as any client does, and needs no privileges.
+// Command hinit-web shows hinit to the outside: it serves the status page and the metrics, and forwards logs. hinit web, hinit
+// metrics and hinit forward are this program. It asks hinit over the control socket as any client does, and needs no privileges.
 //
 // It owns the goroutine that waits for signals.
 package main

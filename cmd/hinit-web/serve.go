@@ -18,10 +18,10 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// usualAddress is where the page is unless it is told otherwise.
+// usualAddress is the default address of the page.
 const usualAddress = "127.0.0.1:9120"
 
-// shortToken is how many bytes a token has at least: it can be guessed from afar.
+// shortToken is the least length of a token in bytes. A remote attacker could guess a shorter one.
 const shortToken = 16
 
 var serveVerb = verb{cmdline.Verb{
@@ -92,10 +92,10 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	return c.Failed(doing, serveAll(ctx, s, listeners, c))
 }
 
-// ownersOnly closes connections of isolated profiles to a Unix socket: they may have the same user as its owner.
+// ownersOnly is a Unix socket that closes the connections of isolated profiles. They may have the same user as the socket's owner.
 type ownersOnly struct{ net.Listener }
 
-// Accept waits for a connection of another process.
+// Accept waits for a connection of a process that is not isolated.
 func (o ownersOnly) Accept() (net.Conn, error) {
 	for {
 		c, err := o.Listener.Accept()

@@ -16,7 +16,7 @@ import (
 
 func main() { os.Exit(run(os.Args)) }
 
-// run picks the personality from argv[0].
+// run selects the program by argv[0].
 func run(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"hinit"}
