@@ -9,10 +9,10 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxConfig is more than the names of a thousand profiles need.
+// maxConfig limits the size of a file. It is enough for the names of a thousand profiles.
 const maxConfig = 64 << 10
 
-// configure takes target and user from the configuration file. A missing file is fine; on error nothing is taken.
+// configure reads target and user from the configuration file. A missing file is no error. On an error nothing changes.
 func (o *options) configure() error {
 	text, err := readTrusted(o.config)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -27,17 +27,17 @@ func (o *options) configure() error {
 		return errors.New("the first line is not an absolute path")
 	}
 	if target != o.target {
-		o.target, o.native = target, "" // another agent's `gateway start` may mean something else
+		o.target, o.native = target, "" // for another agent, `gateway start` may mean something else
 	}
 	if len(lines) > 1 {
 		if user := strings.TrimSpace(lines[1]); user != "" {
-			o.user, o.home = user, "" // that user's home
+			o.user, o.home = user, "" // HOME is then the home of this user
 		}
 	}
 	return nil
 }
 
-// readTrusted reads a small regular file that only root can have written, at a path that only root can lead elsewhere.
+// readTrusted reads a small regular file. It refuses a file or a path that a user other than root can change.
 func readTrusted(path string) (string, error) {
 	fd, doubt, err := trust.Open(path, trust.RootOnly)
 	if err != nil {

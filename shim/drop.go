@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// closeOnExec sees to it that no descriptor from 3 up, which root opened, is open in the agent's program.
+// closeOnExec makes execve(2) close all descriptors from 3 up, so that the agent's program gets none that root opened.
 func closeOnExec() error {
 	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return nil

@@ -2,12 +2,13 @@ package shim
 
 import "strings"
 
-// truthy is the contract's idea of "yes": 1, true or yes, in any case. Anything else is no, so that a typo drops root.
+// truthy reports whether a value means yes by the contract: 1, true or yes, in any case. Any other value means no, so a typo drops
+// root.
 func truthy(value string) bool {
 	return value == "1" || strings.EqualFold(value, "true") || strings.EqualFold(value, "yes")
 }
 
-// lookupEnv returns the value of key, "" when it isn't set; the first one counts, as for getenv(3).
+// lookupEnv returns the value of key, or "". If key occurs twice, the first one counts, as in getenv(3).
 func lookupEnv(env []string, key string) string {
 	for _, kv := range env {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == key {
@@ -17,8 +18,7 @@ func lookupEnv(env []string, key string) string {
 	return ""
 }
 
-// withEnv returns a copy of env in which key has the value, at its old place or at the end, and everything else is as it
-// was.
+// withEnv returns a copy of env in which key has this value. The other variables and their order do not change.
 func withEnv(env []string, key, value string) []string {
 	out := make([]string, 0, len(env)+1)
 	set := false

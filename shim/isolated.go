@@ -10,8 +10,8 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// isolated reports whether a command is for a profile that PID 1 has isolated. A command that only gives orders to gateways reads no file of a
-// profile, and is the agent's. A list that can't be read is an error.
+// isolated reports whether a command is for a profile that PID 1 has isolated. It is false for a lifecycle command of a gateway,
+// which reads no file of a profile. It returns an error if the list of isolated profiles can't be read.
 func (o *options) isolated(argv []string) (bool, error) {
 	profile := profileOf(argv[min(1, len(argv)):])
 	if _, order := lifecycle.Parse(argv[min(1, len(argv)):]); order || profile == "" || o.native == "" {
@@ -19,13 +19,13 @@ func (o *options) isolated(argv []string) (bool, error) {
 	}
 	text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Isolated)
 	if errors.Is(err, unix.ENOENT) {
-		return false, nil // nothing is isolated
+		return false, nil // no profile is isolated
 	}
 	has := func(line string) bool { return strings.Contains("\n"+text, "\n"+line+"\n") }
 	return has(profile) || has("*") && !has("-"+profile), err
 }
 
-// profileOf returns the profile that the words behind the agent's name choose, "" for none. The words behind "--" are no flags.
+// profileOf returns the profile that the words after the agent's name select, or "". Words after "--" are no flags.
 func profileOf(words []string) string {
 	for i, word := range words {
 		if word == "--" {
@@ -41,8 +41,8 @@ func profileOf(words []string) string {
 	return ""
 }
 
-// becomeTenant replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It returns only
-// on failure.
+// becomeTenant replaces the process by hinit shell, which runs the command with the user and the isolation of the profile. It
+// returns only on failure.
 func (o *options) becomeTenant(argv, env []string) error {
 	return unix.Exec(o.native, append([]string{"hinit", "shell", profileOf(argv[1:]), "--", o.target}, argv[1:]...), env)
 }

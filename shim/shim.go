@@ -1,14 +1,14 @@
 // Package shim drops root and becomes the agent's command line.
 //
-// `docker exec <container> hermes …` runs as root unless somebody thinks of --user, and every file that a root-run agent
-// writes into the data volume is one the gateway can't read afterwards. The shim sits first on PATH, becomes the agent's
-// user, and replaces itself with the real program: same process, same arguments, same terminal, same exit code.
+// `docker exec <container> hermes …` runs as root unless the user types --user. The gateway can't read the files that an agent
+// writes as root into the data volume. The shim is first on PATH. It becomes the agent's user and replaces itself by the real
+// program, with the same process, arguments, terminal and exit code.
 //
-// It promises to be quick: it runs before each command, so every import costs, even fmt. It never runs the agent as root by
-// accident: if it can't drop root, it refuses. It starts no goroutine.
+// It is quick: it runs before each command, so every import costs time, even fmt. It never runs the agent as root by accident: if it
+// can't drop root, it refuses. It starts no goroutine.
 //
-// One thing can't be passed on. The Go runtime handles every signal from its start. So a signal that the caller ignores has its
-// default action in the real program. SIGHUP and SIGINT are the exception, which is enough for nohup.
+// It has one limit. The Go runtime handles every signal from its start. So a signal that the caller ignores has its default action
+// in the real program. SIGHUP and SIGINT are the exception, which is enough for nohup.
 package shim
 
 import (
@@ -26,30 +26,30 @@ import (
 )
 
 const (
-	// exitRefused says, as a shell would, that the program is there and could not be run.
+	// exitRefused is a shell's exit code for a program that exists and could not run.
 	exitRefused = 126
-	// exitNotFound says that there is no such program.
+	// exitNotFound is a shell's exit code for a program that does not exist.
 	exitNotFound = 127
 
-	// optOutEnv set to a true value keeps root; see truthy.
+	// optOutEnv is the variable that keeps root if its value means yes, see truthy.
 	optOutEnv = "HERMES_DOCKER_EXEC_AS_ROOT"
-	// homeEnv moves HOME of the agent's processes, when it is an absolute path.
+	// homeEnv is the variable with another HOME for the agent's processes, an absolute path.
 	homeEnv = "HERMES_REAL_HOME"
 )
 
-// options is everything the shim takes from its image, so that tests can be another image.
+// options are the shim's settings for one image. Tests use other ones.
 type options struct {
 	target string // the real program
-	user   string // whom it runs as
+	user   string // user that it runs as
 	home   string // its HOME
-	config string // a file that replaces target and user
+	config string // file that may replace target and user
 	root   string // prefix of /etc/passwd and /etc/group
 
-	native  string // hinit, which carries out the lifecycle commands of gateways by itself; "" for none
-	baseDir string // the directory by which an init tells that it answers for s6
+	native  string // path of hinit, which carries out the lifecycle commands of gateways; "" if the agent does
+	baseDir string // exists if the init answers as s6
 }
 
-// hermesImage is the image this program is compiled for.
+// hermesImage returns the settings for the image that this program is compiled for.
 func hermesImage() options {
 	return options{
 		target: "/opt/hermes/.venv/bin/hermes",
@@ -62,25 +62,25 @@ func hermesImage() options {
 	}
 }
 
-// Main becomes the real program and so returns only when that failed: the exit code for main, after the reason has been
-// written to stderr. argv and env are os.Args and os.Environ() of the process.
+// Main becomes the real program. It returns only on failure, after it has written the reason to stderr; the result is the exit code
+// for main. argv and env are os.Args and os.Environ() of the process.
 //
-// The order is the contract's, section 11. A target that can't be executed is 127. A caller other than root runs the target with
-// the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. Otherwise root is
-// dropped to the agent's user. The uid, gid and groups are the ones that PID 1 has settled, else /etc and the container's
-// variables decide. HOME is set to HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working directory,
-// stdin, stdout, stderr, terminal and limits stay as they are. Descriptors from 3 up don't go from root to the agent. Neither
-// does /dev/tty if a shell of root's has it ([identity.LeaveTerminal]). If root can't be dropped, the code is 126.
+// It follows section 11 of the contract. If the target can't be executed, the code is 127. A caller other than root runs the target
+// with the environment untouched. So does root with HERMES_DOCKER_EXEC_AS_ROOT set to 1, true or yes in any case. Any other call by
+// root becomes the agent's user. PID 1 has settled the uid, gid and groups; if not, /etc and the container's variables decide. HOME
+// is HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working directory, stdin, stdout, stderr, terminal
+// and limits stay as they are. The agent's program gets no descriptors from 3 up. It does not get /dev/tty either if a shell of root
+// could read it ([identity.LeaveTerminal]). If the shim can't drop root, the code is 126.
 //
 // The file /etc/hinit/shim may name another program in its first line (an absolute path) and another user in its second. HOME is
-// then the home of that user. The file counts only if root alone can change it and the directories above it. No environment
-// variable does that: a caller's environment must not make root run another program.
+// then the home of that user. The file counts only if root alone can change it and the directories above it. No environment variable
+// can do this: a caller's environment must not make root run another program.
 //
-// A process that docker exec has started gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)), so that the kernel
-// takes it before the CMD.
+// A process that docker exec has started gets the oom_score_adj of a gateway (proc_pid_oom_score_adj(5)). So the kernel kills it
+// before the CMD when memory runs out.
 //
-// The lifecycle commands of gateways ([lifecycle.Parse]) go to hinit, as the user that the agent would have run as, when
-// the image is the agent's own. HINIT_SHIM_NATIVE=0 turns that off.
+// In the agent's own image, the lifecycle commands of gateways ([lifecycle.Parse]) go to hinit, which runs as the user that the
+// agent would run as. HINIT_SHIM_NATIVE=0 turns that off.
 func Main(argv, env []string) int {
 	return run(argv, env, hermesImage())
 }
@@ -108,9 +108,9 @@ func run(argv, env []string, o options) int {
 			say("refusing to run " + o.target + " without the isolation of its profile: " + err.Error())
 			return exitRefused
 		}
-		// Credentials belong to a thread in Linux, and Go's own Setuid changes all of them one by one. Here only this thread
-		// changes: execve(2) ends all other threads, and the new program takes the credentials of the thread that called it.
-		// The lock keeps this goroutine on that thread until then. It is never undone, as there is no way back.
+		// In Linux, credentials belong to a thread, and Go's own Setuid changes all threads one by one. Here only this thread
+		// changes: execve(2) ends all other threads, and the new program gets the credentials of the calling thread. The lock keeps
+		// this goroutine on its thread until then, and is never released.
 		runtime.LockOSThread()
 		home, err := o.drop(env)
 		if err != nil {
@@ -130,8 +130,9 @@ func run(argv, env []string, o options) int {
 	return replaceProcess(o.target, argv, env)
 }
 
-// raiseOOMScore gives a process with the oom_score_adj of PID 1 the value of a gateway (supervisor's table of kinds). docker exec starts
-// such processes, and the kernel would end the gateways and the CMD before them. To raise takes no privilege.
+// raiseOOMScore gives a process with the oom_score_adj of PID 1 the value of a gateway (supervisor's table of kinds). docker exec
+// starts such processes, and the kernel would kill the gateways and the CMD before them. A process may raise its own value without
+// privileges.
 func raiseOOMScore(of1, own string) {
 	const gateway, most = 800, 1000
 	one, _ := os.ReadFile(of1)
@@ -141,7 +142,7 @@ func raiseOOMScore(of1, own string) {
 	}
 }
 
-// drop makes the calling thread the agent's for good and returns the agent's home.
+// drop makes the calling thread the agent's user for good. It returns the agent's home.
 func (o *options) drop(env []string) (home string, err error) {
 	u, err := account.Lookup(o.root, o.user)
 	if err != nil {
@@ -149,10 +150,10 @@ func (o *options) drop(env []string) (home string, err error) {
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Published); err == nil {
 		u.Publish(text, o.user)
-	} else { // with --read-only PID 1 has no place for it
+	} else { // in a read-only container PID 1 may lack a place for the file
 		u.Ask(func(name string) string { return lookupEnv(env, name) })
 	}
-	// Before the drop: afterwards /proc/self belongs to root and is closed to us.
+	// This comes before the drop. After it, /proc/self still belongs to root and can't be read.
 	if err := closeOnExec(); err != nil {
 		return "", err
 	}
@@ -174,8 +175,8 @@ func (o *options) drop(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// replaceProcess returns only on failure. unix.Exec and not a bare execve(2): Go raised the soft limit of open files at its
-// start, and unix.Exec puts back the one the caller had.
+// replaceProcess returns only on failure. It calls unix.Exec, not execve(2) itself: Go raised the soft limit of open files at its
+// start, and unix.Exec restores the caller's limit.
 func replaceProcess(target string, argv, env []string) int {
 	args := []string{target}
 	if len(argv) > 1 {
@@ -183,24 +184,24 @@ func replaceProcess(target string, argv, env []string) int {
 	}
 	err := unix.Exec(target, args, env)
 	say("cannot execute " + target + ": " + err.Error())
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // a script whose interpreter is missing
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // it is a script whose interpreter is missing
 		return exitNotFound
 	}
 	return exitRefused
 }
 
-// executable reports whether path is a file that the caller may execute, and describes it.
+// executable reports whether path is a regular file that the caller may execute, and returns its status.
 func executable(path string) (st unix.Stat_t, ok bool) {
 	return st, unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Access(path, unix.X_OK) == nil
 }
 
-// isSelf reports whether a file is the running program, by whatever name. It is false where /proc isn't mounted.
+// isSelf reports whether a file is the running program, under any name. It is false without /proc.
 func isSelf(st unix.Stat_t) bool {
 	var self unix.Stat_t
 	return unix.Stat("/proc/self/exe", &self) == nil && self.Dev == st.Dev && self.Ino == st.Ino
 }
 
-// say writes one line to stderr. A failure can't be reported.
+// say writes one line to stderr. It ignores errors.
 func say(line string) {
 	_, _ = os.Stderr.WriteString("hermes-shim: " + line + "\n")
 }

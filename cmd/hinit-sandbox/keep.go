@@ -163,8 +163,9 @@ func (k *keeper) remove(ctx context.Context, c sandbox.Container, why string) (r
 // gateKept is how long a gate without a container is kept. A service may be about to use it.
 const gateKept = 24 * time.Hour
 
-// removeOld removes what no later request can use: containers of this volume that were made with another mode of root, private
-// volumes whose directory is gone, and gates of other versions. The engine refuses to remove a volume that a container uses.
+// removeOld removes what no later request can use. It removes containers of this volume that were made with another mode of root. It
+// also removes private volumes whose directory is gone, and gates of other versions. The engine refuses to remove a volume that a
+// container uses.
 func (k *keeper) removeOld(ctx context.Context) {
 	made, _ := k.engine.List(ctx, map[string]string{policy.LabelOwner: "", sandbox.LabelVolume: k.volume()}) // the next scan reports a fault
 	for _, c := range made {

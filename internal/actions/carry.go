@@ -21,7 +21,7 @@ import (
 	"hinit/internal/version"
 )
 
-// SignatureHeader has the HMAC-SHA256 of the body, as "sha256=" and hex digits.
+// SignatureHeader is the header with the HMAC-SHA256 of the body, as "sha256=" and hex digits.
 const SignatureHeader = "X-Hinit-Signature"
 
 func (r *Runner) carryOut(ctx context.Context, j *Job) error {
@@ -44,10 +44,10 @@ func (r *Runner) carryOut(ctx context.Context, j *Job) error {
 	}
 }
 
-// web follows no redirect: a request that was signed for one server is not sent to another.
+// web follows no redirects: a request that is signed for one server must not go to another.
 var web = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
-// send makes one try. again says that another may do better.
+// send makes one attempt. again reports whether another attempt may succeed.
 func send(ctx context.Context, j *Job) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, j.Action.Timeout)
 	defer cancel()
@@ -67,12 +67,12 @@ func send(ctx context.Context, j *Job) (again bool, err error) {
 	a, err := web.Do(q)
 	if err != nil {
 		if u, is := errors.AsType[*url.Error](err); is {
-			err = u.Err // without the address
+			err = u.Err // leave out the address, which may be secret
 		}
 		return true, err
 	}
 	defer a.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // so that the connection can be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(a.Body, 64<<10)) // read the rest, so that the connection can be used again
 	switch {
 	case a.StatusCode/100 == 2:
 		return false, nil
@@ -88,7 +88,7 @@ func signature(key, body []byte) string {
 	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
 }
 
-// run runs a command, in a session of its own. When its time is over, its process group is killed.
+// run runs a command in a session of its own. At the time limit it kills the process group.
 func run(ctx context.Context, j *Job) error {
 	fd, err := unix.MemfdCreate("event", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -96,7 +96,7 @@ func run(ctx context.Context, j *Job) error {
 	}
 	input := os.NewFile(uintptr(fd), "event")
 	defer input.Close()
-	if _, err := input.WriteAt(append(bytes.Clone(j.Body), '\n'), 0); err != nil { // the offset stays at the beginning
+	if _, err := input.WriteAt(append(bytes.Clone(j.Body), '\n'), 0); err != nil { // WriteAt leaves the offset at the beginning
 		return err
 	}
 	c, err := proc.StartChild(proc.Spec{
@@ -108,7 +108,7 @@ func run(ctx context.Context, j *Job) error {
 	}
 	timed, cancel := context.WithTimeout(ctx, j.Action.Timeout)
 	defer cancel()
-	stop := context.AfterFunc(timed, func() { // it is not waited for yet
+	stop := context.AfterFunc(timed, func() { // the process is not reaped yet, so its number is still its own
 		if unix.Kill(-c.PID(), unix.SIGKILL) != nil {
 			_ = c.Signal(unix.SIGKILL)
 		}

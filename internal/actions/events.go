@@ -12,25 +12,25 @@ import (
 	"hinit/internal/config"
 )
 
-// Marks are the conditions that services were last seen in, by service and event. A condition's mark tells it from an earlier one of the
-// same kind.
+// Marks are the conditions in which each service was last seen, by service and event. A condition's mark distinguishes it from an
+// earlier condition of the same kind.
 type Marks map[string]map[string]string
 
-// Happening is an event of a service, with the service as it is then.
+// Happening is an event of a service, with the service's state at that time.
 type Happening struct {
 	Event   string
 	Service client.Service
 }
 
-// bootTime is how long after the start of hinit a service that is ready has become ready just now.
+// bootTime limits how long after the start of hinit the first sight of a ready service counts as the event ready.
 const bootTime = time.Minute
 
-// was stands before the mark of a process that was unhealthy and is not any more.
+// was begins the mark of a process that was unhealthy and is not any more.
 const was = "was "
 
-// Apply brings the marks up to date and returns what has happened, in the order of the services, and whether a mark has changed.
-// first says that this run of hinit is not known yet. A failure then counts as new and an old end does not count. A service that
-// is ready counts only shortly after the boot.
+// Apply updates the marks, and returns the events in the order of the services. changed reports whether a mark has changed. first
+// says that the marks are from an earlier run of hinit. A failure then counts as new, and an old end does not count. A ready service
+// counts only shortly after the boot.
 func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {
@@ -43,7 +43,7 @@ func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, change
 			old, held := known[event]
 			switch {
 			case !holds && event == config.EventUnhealthy && held:
-				now[event] = was + strings.TrimPrefix(old, was) // so that its end is not news
+				now[event] = was + strings.TrimPrefix(old, was) // so that the end of the condition is no event
 			case !holds, held && mark == old:
 			case strings.HasPrefix(mark, was) && was+old == mark:
 			case first && event == config.EventOOM, first && event == config.EventUnhealthy && strings.HasPrefix(mark, was):
@@ -67,7 +67,7 @@ func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, change
 	return out, changed
 }
 
-// conditions returns the events that a service is in, each with its mark.
+// conditions returns the events whose conditions a service fulfils, each with its mark.
 func conditions(s *client.Service) map[string]string {
 	marks := map[string]string{}
 	end, pid := "", s.PID

@@ -8,18 +8,18 @@ import (
 	"hinit/client"
 )
 
-// linesTime is how long a message waits at most for the last lines of a service that has ended. The status says that it has ended
-// before its output is read to the end.
+// linesTime is the longest time that a message waits for the last log lines of a service that has ended. The status reports the end
+// before all output is read.
 const linesTime = 10 * time.Second
 
-// lines are the last log lines of an end that are still to come to a job.
+// lines says which last log lines a job waits for.
 type lines struct {
 	end  time.Time     // when the service ended
-	came chan struct{} // closed when they are there
+	came chan struct{} // closed when the lines have arrived
 	late <-chan time.Time
 }
 
-// linesToCome returns what a message about a service has to wait for, nil if nothing.
+// linesToCome returns the lines that a message about a service has to wait for, or nil.
 func linesToCome(s *client.Service) *lines {
 	if x := s.LastExit; x == nil || !x.TailPending || time.Since(x.At) > linesTime {
 		return nil
@@ -27,7 +27,7 @@ func linesToCome(s *client.Service) *lines {
 	return &lines{end: s.LastExit.At, came: make(chan struct{}), late: time.After(linesTime)}
 }
 
-// awaitLines returns when the lines of a job are there or will not come any more. From then on its body stays as it is.
+// awaitLines returns when the lines of a job have arrived, or when the wait is over. After that the job's body does not change.
 func (r *Runner) awaitLines(ctx context.Context, j *Job) {
 	r.mu.Lock()
 	l := j.lines
@@ -45,7 +45,7 @@ func (r *Runner) awaitLines(ctx context.Context, j *Job) {
 	r.mu.Unlock()
 }
 
-// complete gives jobs the lines that have come since, and returns whether there were any. The caller holds the lock.
+// complete adds the lines that have arrived to the waiting jobs, and reports whether it changed a job. The caller holds the lock.
 func (r *Runner) complete(services []client.Service) (changed bool) {
 	for _, j := range r.state.Jobs {
 		if j.lines == nil {
@@ -57,7 +57,7 @@ func (r *Runner) complete(services []client.Service) (changed bool) {
 				continue
 			}
 			var m Message
-			if json.Unmarshal(j.Body, &m) == nil { // message made it
+			if json.Unmarshal(j.Body, &m) == nil { // never fails, because text made it
 				m.Tail = shownTail(x)
 				j.Body = m.text()
 			}

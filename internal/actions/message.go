@@ -12,32 +12,32 @@ import (
 	"hinit/internal/version"
 )
 
-// Message is what an action is told, as JSON.
+// Message describes an event to an action, as JSON.
 type Message struct {
-	ID        string    `json:"id"`      // the same when it comes again
+	ID        string    `json:"id"`      // the same in each attempt
 	Event     string    `json:"event"`   // crash-loop, parked, unhealthy, ready, failed or oom
 	Service   string    `json:"service"` // gateway-coder, dashboard
 	Profile   string    `json:"profile"` // "" when it belongs to no profile
 	Kind      string    `json:"kind"`    // gateway or service
 	State     string    `json:"state"`
-	Reason    string    `json:"reason"` // why it is in this state, for people
-	Cause     string    `json:"cause"`  // of its last end, "" before the first
+	Reason    string    `json:"reason"` // reason of the state, for people
+	Cause     string    `json:"cause"`  // cause of its last end, "" before the first
 	Exit      *Exit     `json:"exit"`   // null before the first end
 	Tail      []string  `json:"tail"`   // last log lines before its last end, without secrets of known shapes
-	At        time.Time `json:"at"`     // when it was seen
+	At        time.Time `json:"at"`     // when the event was seen
 	Container string    `json:"container"`
 	Version   string    `json:"hinit"`
 }
 
-// Exit is how a service ended.
+// Exit says how a service ended.
 type Exit struct {
 	Code   *int      `json:"code"`   // null when a signal ended it or it never ran
-	Signal *int      `json:"signal"` // null when none did
+	Signal *int      `json:"signal"` // number of the signal that ended it, null when none did
 	At     time.Time `json:"at"`
-	Error  string    `json:"error"` // why it could not be started, "" when it was
+	Error  string    `json:"error"` // reason for which it could not be started, "" when it was
 }
 
-// message tells an event. The result is JSON on one line.
+// message returns the JSON text of an event, on one line.
 func message(h Happening, host string, at time.Time) []byte {
 	s := &h.Service
 	id := make([]byte, 8)
@@ -61,7 +61,7 @@ func (m *Message) text() []byte {
 	return body
 }
 
-// shownTail is the last lines before an end, without secrets of known shapes.
+// shownTail returns the last lines before an end, without secrets of known shapes.
 func shownTail(x *client.Exit) []string {
 	if len(x.Tail) == 0 {
 		return []string{}

@@ -17,32 +17,32 @@ import (
 	"hinit/internal/redact"
 )
 
-// mostWaiting bounds what waits for one target.
+// mostWaiting limits the number of jobs that wait for one target.
 const mostWaiting = 100
 
-// mostTries is how often a request is sent until it is given up.
+// mostTries is how often a request is sent before the runner gives up.
 const mostTries = 10
 
-// Runner carries out actions. Its fields are set before Run and not changed after.
+// Runner carries out actions. Set its fields before Run and do not change them after.
 type Runner struct {
 	Watch func(ctx context.Context, fn func(client.StatusChange) error) error // as [client.Client.Watch]
-	Rules func() (*config.Config, error)                                      // reads the configuration; nil is as before
+	Rules func() (*config.Config, error)                                      // reads the configuration; nil means unchanged
 	State string                                                              // path of the file
-	Host  string                                                              // what messages call the container
+	Host  string                                                              // name of the container in messages
 	Log   *slog.Logger
-	Retry backoff.Policy // between the tries of a request; the zero value is 1 s, twice as long each time, 1 min at most
+	Retry backoff.Policy // pauses between the attempts of a request; the zero value means 1 s, doubled each time, at most 1 min
 
 	mu      sync.Mutex
 	state   state
-	senders map[string]int // targets with a goroutine, and how many of their jobs were dropped
-	unsaved string         // the last failure to save
+	senders map[string]int // targets with a goroutine, and the number of their dropped jobs
+	unsaved string         // the last error of a save
 	rules   *config.Config
-	wrong   string // what is wrong with the configuration
+	wrong   string // the last error of the configuration
 	work    sync.WaitGroup
 }
 
-// Run carries out actions until ctx ends. Undelivered actions stay in the file. It returns an error if the first reading of the
-// configuration fails.
+// Run carries out actions until ctx ends. Actions that were not delivered stay in the file. It returns an error if it can't read the
+// configuration at first.
 func (r *Runner) Run(ctx context.Context) error {
 	var err error
 	if r.rules, err = r.Rules(); err != nil {
@@ -77,7 +77,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// see makes jobs of a change.
+// see makes the jobs for a change of the status.
 func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	r.reload()
 	r.mu.Lock()
@@ -111,7 +111,7 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	}
 }
 
-// reload takes the rules of a changed file. A wrong file changes nothing.
+// reload uses the rules of a changed file. If the file is invalid, the old rules stay.
 func (r *Runner) reload() {
 	rules, err := r.Rules()
 	switch {
@@ -124,7 +124,7 @@ func (r *Runner) reload() {
 	}
 }
 
-// bound drops the oldest job of a target that has too many, but not the one that is being delivered. The caller holds the lock.
+// bound drops the oldest job of a target that has too many jobs, except for the one in delivery. The caller holds the lock.
 func (r *Runner) bound(target string) {
 	count, oldest := 0, -1
 	_, busy := r.senders[target]
@@ -149,7 +149,7 @@ func (r *Runner) bound(target string) {
 	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.shown(), "dropped", dropped)
 }
 
-// wake sees to it that somebody delivers the jobs of a target. The caller holds the lock.
+// wake starts a goroutine that delivers the jobs of a target, unless one runs. The caller holds the lock.
 func (r *Runner) wake(ctx context.Context, target string) {
 	if _, busy := r.senders[target]; busy || ctx.Err() != nil {
 		return
@@ -162,7 +162,7 @@ func (r *Runner) wake(ctx context.Context, target string) {
 	})
 }
 
-// deliver carries out the jobs of a target one after the other, until there are none.
+// deliver carries out the jobs of a target one after the other, until none is left.
 func (r *Runner) deliver(ctx context.Context, target string) {
 	for {
 		r.mu.Lock()
@@ -191,7 +191,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 	}
 }
 
-// save writes the file. Without it everything goes on, but is not remembered. The caller holds the lock.
+// save writes the file. If it fails, the runner goes on, but forgets its state when it ends. The caller holds the lock.
 func (r *Runner) save() {
 	err := r.state.save(r.State)
 	if err == nil {
@@ -202,10 +202,10 @@ func (r *Runner) save() {
 	}
 }
 
-// target is what makes jobs wait for each other.
+// target returns the webhook or the command. Jobs with the same target wait for each other.
 func (j *Job) target() string { return cmp.Or(j.Action.Webhook, strings.Join(j.Action.Exec, "\x00")) }
 
-// shown names the target in the log, without what is secret in it.
+// shown returns the target for the log, without its secrets.
 func (j *Job) shown() string {
 	if j.Action.Webhook != "" {
 		return redact.Address(j.Action.Webhook)

@@ -19,17 +19,17 @@ type Job struct {
 	Action  config.Action `json:"action"`
 	Body    []byte        `json:"body"` // a [Message]
 
-	lines *lines // what its message still waits for; nil when it is whole
+	lines *lines // log lines that the message still waits for; nil if it is complete
 }
 
-// state is what is in the file.
+// state is the content of the file.
 type state struct {
-	Init  time.Time `json:"init"` // when the hinit of the marks began
+	Init  time.Time `json:"init"` // start of the hinit that the marks belong to
 	Marks Marks     `json:"marks"`
 	Jobs  []*Job    `json:"jobs"` // oldest first
 }
 
-// mostState bounds what is read: a file that is larger is none of this program.
+// mostState limits how much is read. This program writes no larger file.
 const mostState = 64 << 20
 
 // load reads the state. A missing file is an empty state.
@@ -58,8 +58,8 @@ func load(path string) (state, error) {
 	return s, nil
 }
 
-// save replaces the file, for its user alone: addresses and keys of webhooks are often secret. It survives the end of this process, and needs
-// not survive the end of the machine.
+// save replaces the file. Only its user may read it, because addresses and keys of webhooks are often secret. The file survives the
+// end of this process, but may not survive a crash of the machine.
 func (s *state) save(path string) error {
 	text, err := json.Marshal(s)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package agentcli answers the agent's own gateway commands in the agent's place: `hermes gateway start|stop|restart|status`, as the
-// exec shim passes them on (ADR 0018).
+// Package agentcli handles the agent's own gateway commands in the place of the agent: `hermes gateway start|stop|restart|status`.
+// The exec shim sends them here (ADR 0018).
 //
-// It prints the agent's texts and returns its exit codes, but a start, stop or restart waits for its effect and tells what went
-// wrong. A command that it does not fully understand goes to the agent's own program, before any effect.
+// It prints the agent's texts and returns its exit codes. Unlike the agent, start, stop and restart wait for their effect and report
+// faults. It passes a command that it does not fully understand to the agent's own program, before any effect.
 //
 // A command for all gateways has one goroutine each, which ends with the command.
 package agentcli
@@ -30,7 +30,7 @@ import (
 	"hinit/shim/lifecycle"
 )
 
-// The exit codes of a command. For a program that could not be run they are a shell's.
+// The exit codes of a command. The last two are a shell's codes for a program that could not run.
 const (
 	exitDone     = 0
 	exitFailed   = 1
@@ -45,9 +45,9 @@ type Supervisor interface {
 	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
 }
 
-// Call is one command as the shim passes it on.
+// Call is one command from the shim.
 type Call struct {
-	Args     []string // the agent's own program and the words behind its name
+	Args     []string // the agent's own program and the words after its name
 	Env      []string
 	Out, Err io.Writer
 	// Dial connects to PID 1.
@@ -56,8 +56,8 @@ type Call struct {
 	Root string
 }
 
-// Main answers the command, with the agent's texts and exit codes, once the effect is there. It returns the exit code, or replaces the
-// process by the agent's program. It decides that before anything is done.
+// Main handles the command with the agent's texts and exit codes. It returns the exit code after the effect, or replaces the process
+// by the agent's program before any effect.
 func (c *Call) Main() int {
 	if len(c.Args) == 0 {
 		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
@@ -74,10 +74,10 @@ func (c *Call) Main() int {
 	return c.say("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err)))
 }
 
-// baseDir exists when the init answers for s6.
+// baseDir exists if the init answers as s6.
 const baseDir = "/run/s6/basedir"
 
-// agent runs the agent's own program with the command.
+// agent replaces the process by the agent's own program. It returns an exit code on failure.
 func (c *Call) agent() int {
 	err := syscall.Exec(c.Args[0], c.Args, c.Env)
 	code := exitNoExec
@@ -88,7 +88,7 @@ func (c *Call) agent() int {
 	return code
 }
 
-// gateway returns an error for what hinit leaves to the agent's own program.
+// gateway carries out a gateway command. The error says why hinit leaves a command to the agent's own program.
 func (c *Call) gateway(words []string) (int, error) {
 	cmd, ok := lifecycle.Parse(words)
 	if !ok {
@@ -101,7 +101,7 @@ func (c *Call) gateway(words []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if profile == "" { // named, and not there
+	if profile == "" { // the command names a profile that does not exist
 		fmt.Fprintf(c.Err, "Error: Profile '%s' does not exist. Create it with: hermes profile create %s\n", cmd.Profile, cmd.Profile)
 		return exitFailed, nil
 	}
@@ -121,13 +121,13 @@ func (c *Call) gateway(words []string) (int, error) {
 	}
 	if cmd.All {
 		c.everyGateway(ctx, init, st, cmd.Verb)
-		return exitDone, nil // as the agent: what failed has been said
+		return exitDone, nil // the failures are printed; the agent returns this code too
 	}
 	return c.oneGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
 
-// whose finds the agent's home and the profile: the named one, else the one of HERMES_HOME, else the sticky one. It returns "" for a
-// named profile that doesn't exist.
+// whose returns the agent's home and the profile: the named one, else the profile of HERMES_HOME, else the sticky one. The profile
+// is "" if the named profile does not exist.
 func (c *Call) whose(named string) (root, profile string, err error) {
 	home := proc.Getenv(c.Env, "HERMES_HOME")
 	if !filepath.IsAbs(home) {
@@ -159,8 +159,8 @@ func (c *Call) whose(named string) (root, profile string, err error) {
 	return root, "", nil
 }
 
-// sticky returns the profile that `hermes profile use` has chosen, "" for none. A supervised gateway has none. The agent can
-// replace the file, and this process may be root; so a file that isn't regular or readable is left to the agent.
+// sticky returns the profile that `hermes profile use` has chosen, or "". It ignores the choice in a supervised gateway. The agent
+// can replace the file, and this process may be root. So the agent's program handles a file that is not regular or readable.
 func (c *Call) sticky(root string) (string, error) {
 	for _, name := range []string{"HERMES_S6_SUPERVISED_CHILD", "HERMES_SUPERVISED_CHILD"} {
 		if value := proc.Getenv(c.Env, name); value != "" {
@@ -187,7 +187,7 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// say prints an error on stdout, where the agent prints its own.
+// say prints an error to stdout, as the agent does.
 func (c *Call) say(format string, args ...any) int {
 	fmt.Fprintf(c.Out, format+"\n", args...)
 	return exitFailed
@@ -207,19 +207,19 @@ func (c *Call) oneGateway(ctx context.Context, init Supervisor, st client.Status
 	_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true, Force: force})
 	switch {
 	case err == nil:
-		if !known && verb == "start" { // its directory was found when it was asked for
+		if !known && verb == "start" { // the home was found, so the gateway will be known soon
 			fmt.Fprintf(c.Out, "✓ registered the s6 gateway slot for profile '%s'\n", profile)
 		}
 		return exitDone, nil
 	case errors.Is(err, client.ErrUnknown):
 		return c.say("✗ no such gateway '%s': register it with `hermes profile create %s` first, or pass an existing profile name via `-p <name>`", profile, profile), nil
 	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):
-		return 0, err // nothing was done, or it is unknown; the agent's command means the same
+		return 0, err // nothing was done, or the profile is unknown: the agent's program may handle the command
 	}
 	return c.say("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indented(reasonOf(err)), profile, profile), nil
 }
 
-// everyGateway stops all gateways, or restarts all that are wanted up, at the same time.
+// everyGateway stops all gateways, or restarts all wanted ones, at the same time.
 func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Status, verb string) {
 	var slots []string
 	registered := 0
@@ -237,7 +237,7 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 		return
 	}
 	slices.Sort(slots)
-	const atOnce = 64 // hinit takes 128 connections of a user
+	const atOnce = 64 // hinit accepts 128 connections of one user
 	results, room := make([]error, len(slots)), make(chan struct{}, atOnce)
 	var all sync.WaitGroup
 	for i, slot := range slots {
@@ -262,7 +262,7 @@ func (c *Call) everyGateway(ctx context.Context, init Supervisor, st client.Stat
 	}
 }
 
-// reasonOf returns what PID 1 said, without the request.
+// reasonOf returns PID 1's reason without the failed action.
 func reasonOf(err error) string {
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		return said.Message

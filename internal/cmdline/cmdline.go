@@ -1,5 +1,5 @@
-// Package cmdline is the shared part of the command lines of hinit's programs: exit codes, flags that may stand anywhere, help,
-// and messages for wrong words. Its only goroutine belongs to [signal.NotifyContext] in [Interruptible].
+// Package cmdline is the shared part of the command lines of hinit's programs: exit codes, flags that may stand anywhere, help, and
+// messages for unknown words. Its only goroutine belongs to [signal.NotifyContext] in [Interruptible].
 package cmdline
 
 import (
@@ -32,17 +32,17 @@ const (
 	Unknown     = 6 // no such profile or service
 )
 
-// Verb is what help and messages say of one command.
+// Verb describes one command for its help and messages.
 type Verb struct {
-	Program       string // what stands before the name: "hinit", "hinit kanban"
+	Program       string // words before the name: "hinit", "hinit kanban"
 	Name, Args    string
 	Summary, Help string
-	Doing         string   // completes "cannot …"; "run PROGRAM NAME" where it is empty
+	Doing         string   // completes "cannot …"; the default is "run PROGRAM NAME"
 	Aliases       []string // other names of the command
 	Leading       bool     // the first word ends the flags
 }
 
-// Command is the verb as people type it, without its arguments.
+// Command returns the command as people type it, without its arguments.
 func (v Verb) Command() string { return strings.TrimSpace(v.Program + " " + v.Name) }
 
 // Call is one run of a verb.
@@ -64,7 +64,7 @@ func (c *Call) Parse(atLeast, atMost int) (words []string, code int, ok bool) {
 	return c.Verb.Parse(c.Flags, c.Args, atLeast, atMost, c.Out, c.Err)
 }
 
-// Variable returns the value of an environment variable, or another one where it is unset or empty.
+// Variable returns the value of an environment variable, or otherwise if it is unset or empty.
 func (c *Call) Variable(name, otherwise string) string {
 	if v, _ := c.Env(name); v != "" {
 		return v
@@ -72,14 +72,14 @@ func (c *Call) Variable(name, otherwise string) string {
 	return otherwise
 }
 
-// Fail prints in one line why something did not work, and returns the code. A terminal obeys nothing of the text.
+// Fail prints on one line why the command failed, and returns code. It escapes control characters, so a terminal obeys none.
 func (c *Call) Fail(code int, format string, args ...any) int {
 	fmt.Fprintln(c.Err, show.Line(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 	return code
 }
 
-// Failed is Fail for an error, with the exit code of its kind; without an error it returns [Done]. doing completes "cannot …" where
-// the error does not say it.
+// Failed is like Fail for an error, and returns the exit code of its kind. Without an error it returns [Done]. doing completes
+// "cannot …" if the error does not name the action.
 func (c *Call) Failed(doing string, err error) int {
 	if err == nil {
 		return Done
@@ -87,7 +87,7 @@ func (c *Call) Failed(doing string, err error) int {
 	return c.Fail(show.Code(err), "%s", Message(doing, err))
 }
 
-// Message says in one line what could not be done and why. doing completes "cannot …" where the error does not say it.
+// Message returns one line with the failed action and the reason. doing completes "cannot …" if the error does not name the action.
 func Message(doing string, err error) string {
 	text := err.Error()
 	if said, is := errors.AsType[*client.Error](err); is {
@@ -98,14 +98,14 @@ func Message(doing string, err error) string {
 	return strings.ReplaceAll(text, "\n", "; ")
 }
 
-// Flags returns an empty set of flags for a verb. It prints nothing by itself.
+// Flags returns an empty set of flags for a verb. The set itself prints nothing.
 func Flags(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	return flags
 }
 
-// List is a flag of words, which may be given several times and have commas.
+// List is a flag with a list of words. It may be given several times, and commas separate words.
 type List []string
 
 // String implements flag.Value.
@@ -117,8 +117,8 @@ func (l *List) Set(text string) error {
 	return nil
 }
 
-// Parse reads flags, which may stand anywhere before a lone "--", and returns the other words. atMost -1 allows any number of them.
-// ok is false when the command ends here with code: Parse has then printed help to out, or what is wrong to errs.
+// Parse reads flags, which may stand anywhere before a lone "--", and returns the other words. atMost -1 allows any number of words.
+// If ok is false, the command ends with code: Parse has printed the help to out, or the mistake to errs.
 func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out, errs io.Writer) (words []string, code int, ok bool) {
 	for len(args) > 0 {
 		if err := flags.Parse(args); err != nil {
@@ -149,7 +149,7 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 	return words, Done, true
 }
 
-// Counted reports whether there are as many words as a verb takes, and prints what it takes where not.
+// Counted reports whether a verb accepts this number of words. If not, it prints the number that the verb needs.
 func (v Verb) Counted(words []string, atLeast, atMost int, errs io.Writer) bool {
 	if len(words) >= atLeast && (atMost < 0 || len(words) <= atMost) {
 		return true
@@ -180,7 +180,7 @@ func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
 	})
 }
 
-// Bounds is how many words the arguments of a verb allow, as [Verb.Parse] takes them.
+// Bounds returns how many words the arguments of a verb allow, for [Verb.Parse].
 func Bounds(args string) (atLeast, atMost int) {
 	for word := range strings.FieldsSeq(args) {
 		switch {
@@ -196,7 +196,7 @@ func Bounds(args string) (atLeast, atMost int) {
 	return atLeast, atMost
 }
 
-// DidYouMean is the end of a message about an unknown word. It is empty when none of the known words is near.
+// DidYouMean returns the end of a message about an unknown word: the known word that is most like it. It is empty without one.
 func DidYouMean(word string, known []string) string {
 	if near := config.Nearest(word, known); near != "" && near != word {
 		return fmt.Sprintf("; did you mean %q?", near)
@@ -204,7 +204,7 @@ func DidYouMean(word string, known []string) string {
 	return ""
 }
 
-// joined takes a flag of one letter and its number apart, such as -n1, which package flag does not know.
+// joined splits a flag of one letter from its number, such as -n1. Package flag does not support this form.
 func joined(flags *flag.FlagSet, err error) (letter, value string, is bool) {
 	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: -")
 	if !unknown || len(word) < 2 || flags.Lookup(word[:1]) == nil {
@@ -214,7 +214,7 @@ func joined(flags *flag.FlagSet, err error) (letter, value string, is bool) {
 	return "-" + word[:1], word[1:], err == nil
 }
 
-// flagMeant is DidYouMean for a flag that package flag does not know.
+// flagMeant is like DidYouMean, for an unknown flag.
 func flagMeant(flags *flag.FlagSet, err error) string {
 	_, word, unknown := strings.Cut(err.Error(), "flag provided but not defined: ")
 	if !unknown {
@@ -225,7 +225,7 @@ func flagMeant(flags *flag.FlagSet, err error) string {
 	return DidYouMean(Dashed(strings.TrimLeft(word, "-")), known)
 }
 
-// Dashed is a flag as people type it.
+// Dashed returns a flag as people type it.
 func Dashed(name string) string {
 	if len(name) == 1 {
 		return "-" + name
@@ -233,7 +233,7 @@ func Dashed(name string) string {
 	return "--" + name
 }
 
-// Beside returns the path of a program that is installed beside this one, or would be.
+// Beside returns the path that a program has if it is installed in this program's directory. The file may be missing.
 func Beside(program string) (string, error) {
 	self, err := os.Executable()
 	return filepath.Join(filepath.Dir(self), program), err

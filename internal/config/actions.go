@@ -11,21 +11,21 @@ import (
 
 // The events of services that actions follow.
 const (
-	EventCrashLoop = "crash-loop" // it ends again and again
-	EventParked    = "parked"     // it is not started again until an operator acts
+	EventCrashLoop = "crash-loop" // it has too many fast exits
+	EventParked    = "parked"     // it does not start again until an operator acts
 	EventUnhealthy = "unhealthy"  // a startup or alive check fails, or it is restarted for its health
-	EventReady     = "ready"      // a run of it works
-	EventFailed    = "failed"     // it can't be started as defined, or isn't started again
-	EventOOM       = "oom"        // the kernel has killed it for memory
+	EventReady     = "ready"      // one of its runs works
+	EventFailed    = "failed"     // it can't be started as defined, or does not start again
+	EventOOM       = "oom"        // the kernel has killed it because memory ran out
 )
 
 // ActionEvents are the events of services that actions follow.
 var ActionEvents = []string{EventCrashLoop, EventParked, EventUnhealthy, EventReady, EventFailed, EventOOM}
 
-// Actions lists actions by event.
+// Actions holds actions by event.
 type Actions map[string][]Action
 
-// Action follows an event of a service: a command that runs, or a request that is sent.
+// Action runs a command or sends a request after an event of a service.
 type Action struct {
 	Exec       []string // nil for a webhook
 	Webhook    string   // "" for a command
@@ -33,13 +33,13 @@ type Action struct {
 	Timeout    time.Duration
 }
 
-// ActionsName is the service that carries out actions. It exists without being written down where the file has some.
+// ActionsName is the service that carries out actions. It needs no entry in the file; it exists if the file has an action.
 const ActionsName = "hinit-actions"
 
-// actionsState is the variable that names the file with the pending actions of that service.
+// actionsState is the variable with the path of the file in which that service keeps pending actions.
 const actionsState = "HINIT_ACTIONS_STATE"
 
-// mostActions bounds the actions of one event.
+// mostActions limits the actions of one event.
 const mostActions = 16
 
 // ActionsOf returns the actions after an event of a service. The service's own actions replace its profile's. These replace the
@@ -73,7 +73,7 @@ func (c *Config) hasActions() bool {
 	return has
 }
 
-// actions fills in the service that carries out actions. It reads the same file, as the agent's user.
+// actions completes the service that carries out actions. The service reads the same file, as the agent's user.
 func (l *loader) actions(s *Service) {
 	path := l.cfg.Path
 	if abs, err := filepath.Abs(path); err == nil {
@@ -87,12 +87,12 @@ func (l *loader) actions(s *Service) {
 	s.Env["HERMES_HOME"] = "{home}"
 }
 
-// onField is the key with the actions, below prefix.
+// onField describes the key "on" below prefix, which holds the actions.
 func onField[T any](prefix string, of func(*T) *Actions) field[T] {
 	return field[T]{path: prefix + "on", is: kind{name: "mapping of events to actions"}, at: func(t *T) any { return of(t) }}
 }
 
-// actionFields is the schema of one action: of a command, of a webhook, or "" for all keys.
+// actionFields is the schema of one action. of is exec for a command, webhook for a webhook, or "" for all keys.
 func actionFields(of string) []field[Action] {
 	fields := []field[Action]{
 		{path: "exec", is: command, at: func(a *Action) any { return &a.Exec }},
@@ -105,7 +105,7 @@ func actionFields(of string) []field[Action] {
 	})
 }
 
-// fields is the schema of this action: of a command or of a webhook.
+// fields is the schema for this action's type.
 func (a *Action) fields() []field[Action] {
 	if a.Webhook != "" {
 		return actionFields("webhook")
@@ -118,12 +118,12 @@ func newAction() Action { return Action{Timeout: 30 * time.Second} }
 func checkWebhook(at any) string {
 	s := *at.(*string)
 	if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return "expected a URL such as https://example.org/hooks/1, got another scheme or no host" // its text may be secret
+		return "expected a URL such as https://example.org/hooks/1, got another scheme or no host" // leave out the value, which may be secret
 	}
 	return ""
 }
 
-// actions reads a mapping of events to an action or a list of them.
+// actions reads a mapping from events to one action or a list of actions.
 func (d *decoder) actions(n *yaml.Node, key string) Actions {
 	out := Actions{}
 	for _, e := range d.entries(n, key, ActionEvents) {

@@ -14,14 +14,14 @@ import (
 	"hinit/internal/trust"
 )
 
-// decoder walks a YAML document along the schema.
+// decoder reads a YAML document by the schema.
 type decoder struct {
 	problems *problems
 	origins  map[string]origin
-	doubt    *trust.Doubt // users besides root who can change the file; nil: none, or hinit is not root
+	doubt    *trust.Doubt // says which user besides root can change the file; nil: none, or hinit is not root
 }
 
-// origin is where a value came from. The zero origin is a built-in default.
+// origin is the place that set a value. The zero origin is a built-in default.
 type origin struct {
 	file string
 	line int
@@ -39,15 +39,15 @@ func (o origin) String() string {
 	}
 }
 
-// entry is one key of a mapping with its value, aliases resolved.
+// entry is one key of a mapping with its value. Aliases are resolved.
 type entry struct {
 	key   string
 	line  int
 	value *yaml.Node
 }
 
-// entries returns the keys of the mapping n, whose own key is path ("" for the document). Anything else than a mapping,
-// a key that is no text and a key given twice are problems; a mapping left empty has no keys.
+// entries returns the keys of the mapping n, whose own key is path ("" for the document). It reports a value that is no mapping, a
+// key that is no text, and a key that occurs twice. An empty mapping has no keys.
 func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	n = resolve(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
@@ -69,7 +69,7 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 			d.problems.at(k.Line, "cannot read %s: expected the name of a key, got %s", join(path, "?"), describe(k))
 			continue
 		}
-		if k.Value == "true" && slices.Contains(keys, "on") { // as a tool for YAML 1.1 writes that key
+		if k.Value == "true" && slices.Contains(keys, "on") { // tools for YAML 1.1 write the key "on" as true
 			k.Value = "on"
 		}
 		if first, twice := seen[k.Value]; twice {
@@ -82,8 +82,8 @@ func (d *decoder) entries(n *yaml.Node, path string, keys []string) []entry {
 	return out
 }
 
-// named returns the values of a mapping of names, whose own key is path, by name. n may be nil. The parameter what says what a
-// name is, wrong says why a name can't be used.
+// named returns the values of a mapping, whose own key is path, by name. n may be nil. The parameter what describes a name for messages, and wrong
+// says why a name is invalid.
 func (d *decoder) named(n *yaml.Node, path, what string, wrong func(name string) string) map[string]entry {
 	out := map[string]entry{}
 	if n == nil {
@@ -99,8 +99,8 @@ func (d *decoder) named(n *yaml.Node, path, what string, wrong func(name string)
 	return out
 }
 
-// resolve follows an alias. A document may contain itself through one, so a walk must be bounded by the depth of the
-// schema and not by the depth of the document.
+// resolve follows an alias. An alias can make a document contain itself, so the depth of the schema must bound each walk, not the
+// depth of the document.
 func resolve(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode && n.Alias != nil {
 		n = n.Alias
@@ -108,8 +108,8 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeFields reads the mapping n into root. Its keys are the keys of fields below the path within (which ends in a dot or
-// is empty); base is put before them in messages and origins. A key whose path is in other is handed to its function instead.
+// decodeFields reads the mapping n into root. Its keys are the keys of fields below the path within (which ends in a dot or is
+// empty). Messages and origins have base before them. A key whose path is in other is passed to its function instead.
 func decodeFields[T any](d *decoder, n *yaml.Node, base, within string, fields []field[T], root *T, other map[string]func(*yaml.Node)) {
 	names := fieldNames(fields, within, other)
 	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
@@ -132,7 +132,7 @@ func decodeFields[T any](d *decoder, n *yaml.Node, base, within string, fields [
 	}
 }
 
-// shortOf returns the field that a text in the place of the mapping at path means, nil for none.
+// shortOf returns the field that a text sets if it stands in the place of the mapping at path, or nil.
 func shortOf[T any](fields []field[T], path string) *field[T] {
 	for i := range fields {
 		if fields[i].short && strings.HasPrefix(fields[i].path, path+".") {
@@ -172,8 +172,8 @@ func fieldPaths[T any](fields []field[T]) []string {
 	return paths
 }
 
-// unknown reports the key below prefix and the valid key that was probably meant. That is a neighbour that is spelled nearly the
-// same, or else a key of the same name elsewhere below the same root.
+// unknown reports an unknown key below prefix, and a valid key that was probably meant. It looks for a key with nearly the same
+// spelling in this mapping, then for the same name elsewhere below the same root.
 func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 	if what := strange(key); what != "" && nearest(key, names) == "" {
 		d.problems.at(line, "unknown key %q%s", prefix+key, what)
@@ -206,7 +206,7 @@ func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 	d.problems.at(line, "unknown key %q%s", prefix+key, listKeys("; known here: ", names))
 }
 
-// decodeField reads one value, checks it and notes where it came from.
+// decodeField reads and checks one value, and records its origin.
 func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) {
 	key := base + f.path
 	at := f.at(root)
@@ -237,13 +237,14 @@ func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) 
 		return
 	}
 	switch at.(type) {
-	case *map[string]string, *map[string]ResourceLimit: // noted name by name
+	case *map[string]string, *map[string]ResourceLimit: // the origin is recorded for each name
 	default:
 		d.origins[key] = origin{file: d.problems.file, line: e.line}
 	}
 }
 
-// copyOf returns the value at a schema pointer. A list is replaced as a whole when it is decoded, a mapping is not.
+// copyOf returns a copy of the value at a schema pointer. It copies mappings, which decoding changes in place; decoding replaces a
+// list as a whole.
 func copyOf(at any) any {
 	switch at := at.(type) {
 	case *map[string]string:
@@ -254,7 +255,7 @@ func copyOf(at any) any {
 	return reflect.ValueOf(at).Elem().Interface()
 }
 
-// checkHoles checks the placeholders of every text at a schema pointer.
+// checkHoles returns the fault of a placeholder in the texts at a schema pointer, or "".
 func checkHoles(at any, holes []string) string {
 	if holes == nil {
 		return ""

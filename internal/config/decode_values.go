@@ -88,8 +88,8 @@ func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
 	}
 }
 
-// text returns a scalar as it is written. A number is text too, but words that YAML reads as another type (true, null) must be
-// quoted to be text.
+// text returns a scalar as it is written. A number is valid as text. Words that YAML reads as another type (true, null) are valid
+// only in quotes.
 func (d *decoder) text(n *yaml.Node, key, expected string) (string, bool) {
 	n = resolve(n)
 	tag := n.ShortTag()
@@ -106,7 +106,8 @@ func (d *decoder) text(n *yaml.Node, key, expected string) (string, bool) {
 	return "", false
 }
 
-// list reads a list, which replaces the default. one reads an item, whose key ends in the index. example is a valid item, for messages.
+// list reads a list, which replaces the default. one reads an item; the key of the item ends in its index. example is a valid item
+// for messages.
 func list[T any](d *decoder, n *yaml.Node, key, example string, one func(item *yaml.Node, key string) (T, bool)) []T {
 	if n.Kind != yaml.SequenceNode {
 		d.problems.at(n.Line, "cannot set %s: expected a list of %s, got %s", key, example, describe(n))
@@ -162,7 +163,7 @@ func (d *decoder) variables(n *yaml.Node, key string, vars map[string]string) {
 	}
 }
 
-// sizes are the suffixes of a size; each is 1024 times the one before.
+// sizes are the suffixes of a size. Each one is 1024 times the one before.
 const sizes = "KMGT"
 
 // parseSize reads a size such as 512M, 2G or 2GiB.
@@ -188,7 +189,7 @@ func cutSize(text string) (number uint64, power int, ok bool) {
 	return number, strings.Index(sizes, suffix) + 1, err == nil && strings.Contains(sizes, suffix)
 }
 
-// decimal is a size with suffixes that are 1000 times the one before.
+// decimal returns a size as if its suffixes were powers of 1000.
 func decimal(text string) uint64 {
 	number, power, _ := cutSize(text)
 	for range power {
@@ -197,7 +198,7 @@ func decimal(text string) uint64 {
 	return number
 }
 
-// wholeNumber returns a message for a size such as 5M where the key names the unit and expects a number.
+// wholeNumber returns a message for a size such as 5M if the key's name has a unit and the key expects a number.
 func wholeNumber(key string, n *yaml.Node) string {
 	size, isSize := parseSize(n)
 	for suffix, unit := range map[string]struct {
@@ -234,7 +235,7 @@ func parseSignal(name string) (syscall.Signal, bool) {
 	return 0, false
 }
 
-// asYAML returns the value at a schema pointer as something that encoding/json writes the way hinit.yaml spells it.
+// asYAML returns the value at a schema pointer in the form of hinit.yaml, for encoding/json.
 func asYAML(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:
@@ -268,7 +269,7 @@ func asYAML(at any) any {
 	}
 }
 
-// plainLimit is plain for one resource limit.
+// plainLimit is like asYAML for one resource limit.
 func plainLimit(l ResourceLimit) any {
 	if l.Soft != l.Hard {
 		return fmt.Sprintf("%v:%v", plainLimit(ResourceLimit{l.Soft, l.Soft}), plainLimit(ResourceLimit{l.Hard, l.Hard}))
@@ -279,7 +280,7 @@ func plainLimit(l ResourceLimit) any {
 	return l.Soft
 }
 
-// formatDuration writes whole seconds up to two minutes as seconds ("60s") and anything else as Go does, without the
+// formatDuration writes whole seconds below two minutes as seconds ("60s"). It writes any other duration as Go does, without the
 // parts that are zero ("1h30m").
 func formatDuration(d time.Duration) string {
 	if d%time.Second == 0 && d > -2*time.Minute && d < 2*time.Minute {

@@ -52,16 +52,16 @@ func defaults() *Config {
 	}
 }
 
-// hookTimeout is the default timeout of a hook. Both hooks of the image start a Python interpreter and read every skill or
-// migrate one file. On a slow NAS that takes ten seconds.
+// hookTimeout is the default timeout of a hook. Each hook of the image starts a Python interpreter, and reads every skill or
+// migrates one file. On a slow NAS that takes ten seconds.
 const hookTimeout = time.Minute
 
 // newHook returns a hook with the defaults.
 func newHook() Hook { return Hook{Timeout: hookTimeout} }
 
-// imageHooks are the boot steps of the Hermes image (contract, section 2.1, steps 15 and 18): they belong to the agent. Their
-// inputs are the files that name the agent's version, the code and variables that they use, and their files in the data
-// directory. Other names with a dot among the skills are the agent's notes of their use.
+// imageHooks are the agent's own boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Their inputs are the files
+// with the agent's version, the code and variables that they use, and their files in the data directory. Inputs leave out other
+// names with a dot among the skills: the agent records its use of skills in them.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
 		h := newHook()
@@ -81,13 +81,13 @@ func imageHooks() []Hook {
 	}
 }
 
-// newService returns a service with the defaults and the keys that it inherits from c. Decode the rest of c before.
+// newService returns a service with the defaults and the keys that it inherits from c. c must be complete, except for its services.
 func newService(c *Config, name string) Service {
 	s := Service{
 		Name: name,
 		User: c.Agent.User,
 		Cwd:  "{home}",
-		// A service runs as the agent's user: the HOME of the container, root's, would not be its to write.
+		// A service runs as the agent's user, who can't write to the container's HOME: that belongs to root.
 		Env:     map[string]string{"HOME": "{home}"},
 		Restart: c.Restart,
 		Stop:    c.Stop,

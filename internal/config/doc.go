@@ -1,13 +1,13 @@
 // Package config reads hinit.yaml and the environment, and returns the configuration of hinit.
 //
 // It promises three things. Every key has a built-in default for the Hermes image, so no file at all is a valid configuration. No
-// mistake is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an invalid environment variable
-// are errors. All of them are reported at once, each with its place. And every value knows where it came from.
+// mistake is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an invalid environment variable are
+// errors. All of them are reported at once, each with its place. And the origin of every value is known.
 //
-// One table (schema.go) names each key with its meaning, its check and its environment variable. Decoding, the effective
-// listing, the comparison of two configurations and the generated reference all read that table, so they cannot disagree.
+// One table (schema.go) has the meaning, check and environment variable of each key. Decoding, the effective listing, the comparison
+// of two configurations and the generated reference all read that table, so they cannot disagree.
 //
 // The environment wins over the file and the file wins over the defaults. An empty environment variable counts as unset.
 //
-// A [Config] is not changed after [Load] returned it and may be read from any goroutine. The package owns no goroutines.
+// A [Config] does not change after [Load] has returned it. Any goroutine may read it. The package owns no goroutines.
 package config

@@ -14,7 +14,7 @@ import (
 
 // Entry is one effective value: a key of hinit.yaml, its value, and the origin of the value.
 type Entry struct {
-	Key    string `json:"key"`    // dotted path; the variables of an env and the limits have an entry each
+	Key    string `json:"key"`    // dotted path; each variable of an env and each limit has its own entry
 	Value  any    `json:"value"`  // text, bool, number, list of words or of numbers; durations are text
 	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
 }
@@ -30,7 +30,7 @@ func (c *Config) Effective() []Entry {
 	return entries
 }
 
-// Origin says where the value of key came from: "default", "<file>:<line>" or "env <variable>". It is "" for a key that
+// Origin returns the place that set the key: "default", "<file>:<line>" or "env <variable>". It is "" for a key that
 // [Config.Effective] does not list.
 func (c *Config) Origin(key string) string {
 	for _, l := range c.leaves() {
@@ -41,7 +41,7 @@ func (c *Config) Origin(key string) string {
 	return ""
 }
 
-// Diff lists the keys whose values differ, sorted. Secrets are compared in full.
+// Diff returns the keys whose values differ, sorted. It compares secrets in full.
 func Diff(from, to *Config) []string {
 	before := make(map[string]any)
 	for _, l := range from.leaves() {
@@ -61,8 +61,8 @@ func Diff(from, to *Config) []string {
 type leaf struct {
 	key      string
 	value    any
-	variable string // the name of an environment variable, whose value may be secret
-	inherits string // the key it follows while it is not set itself
+	variable string // name of the environment variable; its value may be secret
+	inherits string // key whose value this one has while it is not set
 }
 
 func (l leaf) shown() any {
@@ -73,7 +73,7 @@ func (l leaf) shown() any {
 	case l.variable == "" && strings.HasSuffix(l.key, ".webhook"):
 		return redact.Address(value)
 	}
-	return redact.Value(l.variable, value) // of any other text the password of a URL
+	return redact.Value(l.variable, value) // in any other text, hide the password of a URL
 }
 
 // leaves returns every value of c, sorted by key.
@@ -87,7 +87,7 @@ func (c *Config) leaves() []leaf {
 	return leaves
 }
 
-// appendNamed appends the leaves of every value of a mapping of names.
+// appendNamed appends the leaves of all values in a mapping from names.
 func appendNamed[T any](leaves []leaf, base string, fields []field[T], of map[string]T) []leaf {
 	for name, value := range of {
 		leaves = appendLeaves(leaves, base+name+".", fields, &value)
@@ -133,7 +133,7 @@ func appendLeaves[T any](leaves []leaf, base string, fields []field[T], root *T)
 	return leaves
 }
 
-// originOf returns the origin of a value. It follows inheritance to the key that is set.
+// originOf returns the origin of a value. For an inherited value it is the origin of the key that is set.
 func (c *Config) originOf(l leaf) origin {
 	if o, ok := c.origins[l.key]; ok {
 		return o
@@ -141,14 +141,14 @@ func (c *Config) originOf(l leaf) origin {
 	return c.origins[l.inherits]
 }
 
-// inForce are the keys of a service that [Config.InForce] lists, with the keys below them.
+// inForce are the keys of a service that [Config.InForce] lists, with all keys below them.
 var inForce = []string{
 	"user", "nice", "ionice", "oom_score", "cpu_affinity", "umask", "limits", "no_new_privs", "memory", "cpu", "pids", "priority", "restart", "restart_on", "stop", "needs", "notify", "watchdog",
 	"group", "reload_signal", "stop_command", "isolation",
 }
 
-// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults: its user, limits,
-// end and order. The keys are the ones below services.NAME or profiles.NAME. An unknown service has none.
+// InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults: its user, limits, end
+// and order. The keys are relative to services.NAME or profiles.NAME. For an unknown service the list is empty.
 func (c *Config) InForce(service string) (entries []Entry) {
 	builtin := defaults()
 	if c.plain {
@@ -172,7 +172,7 @@ func (c *Config) InForce(service string) (entries []Entry) {
 	return append(entries, differing(c, "profiles."+profile+".", profileInForce(), &own, &was)...)
 }
 
-// The fields that are listed. They are made once: every status of one service asks for them.
+// These lists are made once, because every status of one service needs them.
 var (
 	serviceInForce = sync.OnceValue(func() []field[Service] { return listed(serviceFields()) })
 	profileInForce = sync.OnceValue(func() []field[Profile] { return listed(profileFields()) })
@@ -185,7 +185,7 @@ func listed[T any](fields []field[T]) []field[T] {
 	})
 }
 
-// differing lists the values of own that builtin does not have, sorted by key. prefix stands before the keys in the configuration.
+// differing lists the values of own that differ from builtin, sorted by key. prefix is the path of the keys in the configuration.
 func differing[T any](c *Config, prefix string, fields []field[T], own, builtin *T) (entries []Entry) {
 	defaults := appendLeaves(nil, prefix, fields, builtin)
 	for _, l := range appendLeaves(nil, prefix, fields, own) {

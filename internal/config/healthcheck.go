@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Check is one check of a service or of every gateway: the question, its period, and the number of answers that decide.
+// Check is one check of a service or of every gateway: the question, its period, and how many answers decide.
 type Check struct {
 	Name      string // unique in its service
 	Kind      string // one of the Check kinds
@@ -20,8 +20,8 @@ type Check struct {
 	Delay     time.Duration // from the start of the process to the first question
 	Success   int           // good answers in a row until it passes
 	Failure   int           // bad answers in a row until it fails
-	Jitter    float64       // each period is varied by up to this part of it
-	OnFailure string        // one of the On constants; empty for a ready check
+	Jitter    float64       // largest part of a period by which it varies
+	OnFailure string        // one of the On constants; "" for a ready check
 
 	HTTP    HTTPCheck
 	Dial    DialCheck // tcp, unix
@@ -34,9 +34,9 @@ type Check struct {
 
 // The kinds of a check.
 const (
-	CheckStartup = "startup" // the others wait until it has passed once
-	CheckReady   = "ready"   // whether the service counts as ready
-	CheckAlive   = "alive"   // whether it is to be left running
+	CheckStartup = "startup" // the other checks wait until it has passed once
+	CheckReady   = "ready"   // decides whether the service counts as ready
+	CheckAlive   = "alive"   // decides whether the service may keep running
 )
 
 // The types of a check. Each is also the key of the mapping with its settings.
@@ -59,15 +59,15 @@ const (
 	OnShutdown = "shutdown"
 )
 
-// HTTPCheck asks a server of the container with GET. All texts but Status, Contains and Matches are templates.
+// HTTPCheck sends a GET request to a server of the container. All texts but Status, Contains and Matches are templates.
 type HTTPCheck struct {
 	URL, Host, Port, Path string
 	Status                string // codes and ranges of codes: "200-399,404"
-	Contains, Matches     string // a text and a regular expression for the body; "" for none
+	Contains, Matches     string // a text and a regular expression that the body must match; "" for none
 	Headers               map[string]string
 }
 
-// DialCheck connects, and sends nothing.
+// DialCheck opens a connection and sends nothing.
 type DialCheck struct {
 	Host, Port string
 	Path       string // of a Unix socket
@@ -76,23 +76,23 @@ type DialCheck struct {
 // FileCheck tests that a file exists.
 type FileCheck struct {
 	Path    string
-	Fresher time.Duration // it was written within this time; 0: it only has to be there
+	Fresher time.Duration // longest time since it was written; 0: it only has to exist
 }
 
 // LogCheck tests the lines that the service writes.
 type LogCheck struct {
-	Contains, Matches string        // of a line; both as far as they are set
-	Never             bool          // such a line must not come
-	Within            time.Duration // such a line has to come at least so often; 0: once in a run
+	Contains, Matches string        // both must match the same line, if set
+	Never             bool          // no matching line may occur
+	Within            time.Duration // longest time between two matching lines; 0: one line in a run is enough
 }
 
 // StateCheck tests the gateway's state file.
 type StateCheck struct {
-	Heartbeat time.Duration // it was written within this time; 0: at any time
-	Platforms string        // "any" or "all" of the platforms are connected; "" for none of that
+	Heartbeat time.Duration // longest time since it was written; 0: any time
+	Platforms string        // "any" or "all": platforms that must be connected; "" for no such test
 }
 
-// DeafCheck fails when several signs agree that a gateway is up and takes no messages.
+// DeafCheck fails if several signs agree that a gateway is up and takes no messages.
 type DeafCheck struct {
 	After time.Duration // shortest silence that is a sign
 }
@@ -102,7 +102,7 @@ var (
 	checkTypes = []string{CheckHTTP, CheckTCP, CheckUnix, CheckExec, CheckFile, CheckLog, CheckState, CheckDeaf}
 )
 
-// mostChecks bounds the checks of one service, and so the work of PID 1.
+// mostChecks limits the checks of one service, and so the work of PID 1.
 const mostChecks = 32
 
 func newCheck(kind string) Check {
@@ -117,7 +117,7 @@ func newCheck(kind string) Check {
 	return c
 }
 
-// Target is the address that an http check asks, still a template.
+// Target returns the URL of an http check, still a template.
 func (h HTTPCheck) Target() string {
 	if h.URL != "" {
 		return h.URL
@@ -125,7 +125,7 @@ func (h HTTPCheck) Target() string {
 	return "http://" + hostPort(h.Host, h.Port) + h.Path
 }
 
-// Target is where a tcp check connects to, still a template.
+// Target returns the address of a tcp check, still a template.
 func (d DialCheck) Target() string { return hostPort(d.Host, d.Port) }
 
 func hostPort(host, port string) string {
@@ -151,13 +151,13 @@ func (d *decoder) checks(n *yaml.Node, key string) []Check {
 		}
 		if ok {
 			seen[c.Name] = true
-			d.rename(one+".", key+"."+c.Name+".", &c) // messages show the name of the check
+			d.rename(one+".", key+"."+c.Name+".", &c) // so that messages have the name of the check
 		}
 		return c, ok
 	})
 }
 
-// rename moves the origins of a check to another place.
+// rename moves the origins of a check's keys from one path to another.
 func (d *decoder) rename(from, to string, c *Check) {
 	paths := fieldPaths(checkFields(c.Type))
 	for name := range c.HTTP.Headers {
@@ -171,7 +171,7 @@ func (d *decoder) rename(from, to string, c *Check) {
 	}
 }
 
-// check reads one check. Its type decides which keys it knows.
+// check reads one check. Its type decides which keys are valid.
 func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
 	if n.Kind != yaml.MappingNode {
 		d.problems.at(n.Line, "cannot set %s: expected a check such as {kind: alive, tcp: {port: 8080}}, got %s", key, describe(n))
@@ -213,7 +213,7 @@ func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
 	return c, len(d.problems.list) == before
 }
 
-// contradiction returns a message when valid values of a check contradict each other, "" otherwise.
+// contradiction returns a message if the values of a check are valid alone and contradict each other, else "".
 func (c *Check) contradiction() string {
 	switch {
 	case c.Kind != CheckReady && c.Success != 1:
@@ -256,8 +256,8 @@ func (h HTTPCheck) contradiction() string {
 	return ""
 }
 
-// checkFields is the schema of one entry of a list of checks: the keys of all checks, and the keys of one type. "" is for all
-// types.
+// checkFields is the schema of one entry of a list of checks: the keys of every check, and the keys of the type of. "" stands for
+// all types.
 func checkFields(of string) []field[Check] {
 	fields := []field[Check]{
 		{path: "kind", is: oneOf(checkKinds...), at: func(c *Check) any { return &c.Kind }},

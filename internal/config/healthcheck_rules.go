@@ -12,8 +12,8 @@ import (
 
 // The valid values of the keys of a check.
 
-// ChecksOf returns the checks of a profile's gateway. They are the checks of all gateways, each replaced by the profile's own of
-// the same name, and then the profile's other checks.
+// ChecksOf returns the checks of a profile's gateway: the checks of all gateways and the profile's own. An own check replaces a
+// check of the same name.
 func (c *Config) ChecksOf(profile string) []Check {
 	own := c.Profiles.Own[profile].Checks
 	if len(own) == 0 {
@@ -30,7 +30,7 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns the action for a profile's deaf gateway. A check of the type deaf decides before [Deaf].
+// DeafOf returns the settings for a profile's deaf gateway. A check of the type deaf replaces them.
 func (c *Config) DeafOf(profile string) Deaf {
 	deaf := c.Agent.Deaf
 	deaf.Action = c.ProfileOf(profile).Deaf
@@ -42,7 +42,7 @@ func (c *Config) DeafOf(profile string) Deaf {
 	return deaf
 }
 
-// finishProfileChecks refuses more checks than one gateway can have.
+// finishProfileChecks reports a profile with more checks than one gateway can have.
 func (l *loader) finishProfileChecks(prefix, name string) {
 	if n := len(l.cfg.ChecksOf(name)); n > mostChecks {
 		l.problems.from(l.cfg.origins[prefix+"checks"], "cannot set %schecks: a gateway can have %d checks, with those of agent.checks these are %d; remove some, or give one the name of "+
@@ -50,7 +50,7 @@ func (l *loader) finishProfileChecks(prefix, name string) {
 	}
 }
 
-// finishChecks refuses checks of a service that need a profile.
+// finishChecks reports checks of a service that need a profile.
 func (l *loader) finishChecks(s *Service, prefix string) {
 	for i := range s.Checks {
 		c := &s.Checks[i]
@@ -76,7 +76,7 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 	}
 }
 
-// Templates are the texts of a check that may have placeholders.
+// Templates returns the texts of a check that may have placeholders.
 func (c *Check) Templates() []string {
 	texts := []string{c.HTTP.URL, c.HTTP.Port, c.HTTP.Path, c.Dial.Port, c.Dial.Path, c.File.Path}
 	for _, name := range sortedKeys(c.HTTP.Headers) {
@@ -129,7 +129,7 @@ func checkURL(at any) string {
 	return checkHost(&host)
 }
 
-// holesFilled puts something into a template that may stand for a port, or in a path.
+// holesFilled replaces each placeholder by a text that is valid as a port and in a path.
 func holesFilled(s string) string {
 	return regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1")
 }
@@ -142,7 +142,7 @@ func checkStatus(at any) string {
 	return ""
 }
 
-// ParseStatus reads a list of status codes and ranges of them.
+// ParseStatus reads a list of status codes and ranges of codes.
 func ParseStatus(s string) (ranges [][2]int, err error) {
 	for part := range strings.SplitSeq(s, ",") {
 		lo, hi, both := strings.Cut(strings.TrimSpace(part), "-")

@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// hint returns the usual mistake behind a message of the YAML library about a line.
+// hint returns the mistake that usually causes a message of the YAML library about a line.
 func hint(data []byte, line int, msg string) string {
 	switch {
 	case strings.Contains(msg, "mapping values are not allowed"):
@@ -35,7 +35,7 @@ func hint(data []byte, line int, msg string) string {
 
 var glued = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\s*(?:- )?[A-Za-z_][A-Za-z0-9_.-]*:[^\s:]`) })
 
-// missingColon says why the colon of a line can't be one.
+// missingColon says why a line has no colon that ends a key.
 func missingColon(data []byte, line int) string {
 	lines := bytes.Split(data, []byte("\n"))
 	n, before := min(line-1, len(lines)), ""
@@ -61,7 +61,7 @@ var otherNames = map[string]string{
 	"stop_grace_period": "stop.grace", "stopwaitsecs": "stop.grace", "mem_limit": "memory.restart", "ulimits": "limits", "cron": "schedule.cron", "uid": "user",
 }
 
-// snake writes a key of lower-case words: maxRestarts, max-restarts and MAX_RESTARTS are max_restarts.
+// snake returns a key in lower case with underscores: maxRestarts, max-restarts and MAX_RESTARTS become max_restarts.
 func snake(key string) string {
 	var b strings.Builder
 	lower := false
@@ -78,7 +78,7 @@ func snake(key string) string {
 	return b.String()
 }
 
-// strange names an invisible character of a key.
+// strange describes an invisible character in a key, or returns "".
 func strange(key string) string {
 	for _, r := range key {
 		if r > unicode.MaxASCII && (unicode.IsSpace(r) || unicode.Is(unicode.Cf, r)) {
@@ -88,10 +88,10 @@ func strange(key string) string {
 	return ""
 }
 
-// units are the words that people write for units of a duration.
+// units replaces the words that people write for units of a duration.
 var units = strings.NewReplacer(" ", "", "minutes", "m", "minute", "m", "mins", "m", "min", "m", "seconds", "s", "second", "s", "secs", "s", "sec", "s", "hours", "h", "hour", "h")
 
-// durationHint returns the probably intended duration in valid form, "" where it is not clear.
+// durationHint returns the duration that was probably meant, in valid form, or "".
 func durationHint(text string) string {
 	text = units.Replace(strings.ToLower(text))
 	days := 0
@@ -108,7 +108,7 @@ func durationHint(text string) string {
 	return ""
 }
 
-// mappingHint is an example of a mapping whose keys are names.
+// mappingHint returns an example of the mapping at path, whose keys are names.
 func mappingHint(path string) string {
 	last := path[strings.LastIndexByte(path, '.')+1:]
 	example, known := map[string]string{
@@ -120,11 +120,11 @@ func mappingHint(path string) string {
 	return " such as {" + example + "}"
 }
 
-// Nearest returns the candidate that word was most likely meant to be, "" when none is near enough.
+// Nearest returns the candidate that was most likely meant by word, or "" if none is near enough.
 func Nearest(word string, candidates []string) string { return nearest(word, candidates) }
 
-// nearest returns the candidate with the smallest edit distance to word, or "" when none is near enough to be a likely slip of
-// the finger. A candidate without a common letter is never near enough. Of equal candidates the first wins.
+// nearest returns the candidate with the smallest edit distance to word, or "" if none is near enough to be a typing mistake. A
+// candidate without a common letter is never near enough. Of equally near candidates the first wins.
 func nearest(word string, candidates []string) string {
 	best, limit := "", max(2, len(word)/3)+1
 	for _, c := range candidates {
@@ -135,8 +135,8 @@ func nearest(word string, candidates []string) string {
 	return best
 }
 
-// editDistance counts the insertions, deletions, replacements and swaps of neighbours that turn a into b. It gives up and
-// returns limit once the distance cannot be smaller.
+// editDistance counts the insertions, deletions, replacements and swaps of neighbours that turn a into b. It returns limit as soon
+// as the distance cannot be smaller.
 func editDistance(a, b string, limit int) int {
 	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
 		return limit

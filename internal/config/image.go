@@ -7,29 +7,30 @@ import (
 	"strings"
 )
 
-// ImageDir holds the facts about the agent's image that docker/remove-s6 wrote during the build. Only root can write it.
+// ImageDir is the directory to which docker/remove-s6 writes facts about the agent's image during the build. Only root can write to
+// it.
 const ImageDir = "/usr/share/hinit/image"
 
-// Image describes the behaviour of the agent's image, where its versions differ. The zero value is an unknown image: hinit then
-// behaves as the image of July 2026.
+// Image describes how the version of the agent's image behaves. The zero value is an unknown image: hinit then behaves like the
+// image of July 2026.
 type Image struct {
-	Version     string   // of the agent, "" when nothing is known of the image
-	Stamp       string   // another one for each build of the image
-	Subcommands []string // the agent's: as the first word of the CMD they mean the agent, also where a program has the name
+	Version     string   // of the agent, "" if the image is unknown
+	Stamp       string   // differs for each build of the image
+	Subcommands []string // the agent's; as the first word of the CMD they mean the agent, even if a program has the same name
 
-	// GatewayParks are the exit codes after which the image's finish script leaves a gateway down; nil: it has no such script.
+	// GatewayParks are the exit codes after which the image's finish script leaves a gateway down; nil if it has no such script.
 	GatewayParks []int
-	// DashboardHost is the default address of the image's dashboard, "" for hinit's.
+	// DashboardHost is the default address of the image's dashboard; "" means hinit's default.
 	DashboardHost string
-	// NoInsecure: the image's dashboard has no --insecure.
+	// NoInsecure says that the image's dashboard has no flag --insecure.
 	NoInsecure bool
-	// Stage2Fails says what a failed boot step does: "2" ends the boot, "1" is a warning, anything else is a note.
+	// Stage2Fails is the effect of a failed boot step: "2" ends the boot, "1" is a warning, any other value is a note.
 	Stage2Fails string
-	// Beyond are commands of the image's boot scripts that hinit does not know, each after the name of its script.
+	// Beyond are commands in the image's boot scripts that hinit does not know. The name of the script stands before each.
 	Beyond []string
 }
 
-// readImage reads the facts about the image in dir. Files that others than root can change count as missing.
+// readImage reads the facts about the image in dir. A file that a user other than root can change counts as missing.
 func readImage(dir string) (m Image) {
 	read := func(name string) string {
 		data, doubt, err := readFile(filepath.Join(dir, name))
@@ -62,7 +63,7 @@ func readImage(dir string) (m Image) {
 	return m
 }
 
-// image applies the image's decisions to keys that are not set. It returns the exit codes that park a gateway.
+// image applies the image's behaviour to keys that are not set. It returns the exit codes that park a gateway.
 func (l *loader) image() (gatewayParks []int) {
 	c := l.cfg
 	if fails, ok := l.lookup("S6_BEHAVIOUR_IF_STAGE2_FAILS"); ok {

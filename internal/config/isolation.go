@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Isolation says what the gateway of a profile may reach.
+// Isolation says which files, ports and sockets the gateway of a profile may use.
 type Isolation struct {
 	Mode    string // one of the Isolation constants
-	Share   Paths  // templates of paths that it may reach besides its home; PATH:ro is for reading only
+	Share   Paths  // templates of paths that it may use besides its home; PATH:ro is for reading only
 	Ports   []int  // TCP ports that it may listen on
 	Control bool   // it may use the control socket
 	Missing string // one of the Missing constants
@@ -19,18 +19,18 @@ type Isolation struct {
 
 // The values of [Isolation].Mode.
 const (
-	IsolationNone  = "none"  // what all gateways share: one user, and each reads the files of the others
-	IsolationFiles = "files" // one user, and the kernel confines each gateway to its own files (Landlock)
-	IsolationUser  = "user"  // the same, and each profile has a user of its own
+	IsolationNone  = "none"  // no isolation: all gateways have one user and can read each other's files
+	IsolationFiles = "files" // one user; the kernel confines each gateway to its own files (Landlock)
+	IsolationUser  = "user"  // as files, and each profile has its own user
 )
 
-// The values of [Isolation].Missing: what happens where the kernel lacks a part of the isolation.
+// The values of [Isolation].Missing: the effect if the kernel lacks a part of the isolation.
 const (
 	MissingRefuse  = "refuse"  // the gateway does not start
-	MissingDegrade = "degrade" // it starts with the parts that there are
+	MissingDegrade = "degrade" // the gateway starts with the available parts
 )
 
-// ShareReadOnly ends an entry of [Isolation].Share that is for reading only.
+// ShareReadOnly ends an entry of [Isolation].Share that may only be read.
 const ShareReadOnly = ":ro"
 
 // rootProfile is the profile whose home is the data directory.
@@ -39,7 +39,7 @@ const rootProfile = "default"
 // On reports whether a gateway is isolated in any way.
 func (i Isolation) On() bool { return i.Mode == IsolationFiles || i.Mode == IsolationUser }
 
-// IsolationOf returns the isolation of a profile. The root profile has none: the homes of all others are in its own.
+// IsolationOf returns the isolation of a profile. The root profile has none, because its home contains the homes of all others.
 func (c *Config) IsolationOf(profile string) Isolation {
 	isolation := c.ProfileOf(profile).Isolation
 	if profile == rootProfile {
@@ -48,7 +48,7 @@ func (c *Config) IsolationOf(profile string) Isolation {
 	return isolation
 }
 
-// Isolated reports whether any profile may have that isolation.
+// Isolated reports whether any profile may have an isolation of this mode.
 func (c *Config) Isolated(mode string) bool {
 	if c.Isolation.Mode == mode {
 		return true
@@ -70,16 +70,16 @@ type UIDs struct{ First, Last uint32 }
 // Has reports whether a uid is in the range.
 func (u UIDs) Has(uid uint32) bool { return uid >= u.First && uid <= u.Last }
 
-// Size is how many there are.
+// Size returns the number of user ids.
 func (u UIDs) Size() int { return int(u.Last-u.First) + 1 }
 
-// UIDRange returns the user ids that profiles get.
+// UIDRange returns the range of user ids for profiles.
 func (c *Config) UIDRange() UIDs {
-	uids, _ := parseUIDs(c.Profiles.UIDs) // it was checked
+	uids, _ := parseUIDs(c.Profiles.UIDs) // Load has checked it
 	return uids
 }
 
-// leastUID is the first uid that no system account has, and mostUID the last that is no special value of the kernel.
+// leastUID is the first uid above the system accounts. mostUID is the largest uid without a special meaning in the kernel.
 const (
 	leastUID = 1000
 	mostUID  = 1<<31 - 2
@@ -129,7 +129,7 @@ func checkPorts(at any) string {
 	return ""
 }
 
-// isolationFields is the schema of an isolation; inherited is the prefix of the keys it follows, "" for none.
+// isolationFields is the schema of an isolation. inherited is the prefix of the keys whose values it inherits, or "".
 func isolationFields[T any](inherited string, of func(*T) *Isolation) []field[T] {
 	return below("isolation.", inherited, []field[T]{
 		{root: true, path: "mode", short: true, is: oneOf(IsolationNone, IsolationFiles, IsolationUser), at: func(t *T) any { return &of(t).Mode }},
@@ -149,7 +149,7 @@ func newIsolation() Isolation {
 	return Isolation{Mode: IsolationNone, Share: Paths{}, Ports: []int{}, Missing: MissingRefuse}
 }
 
-// finishIsolation reports what is wrong with values that are in order one by one.
+// finishIsolation reports values that are valid alone and contradict each other.
 func (l *loader) finishIsolation() {
 	c := l.cfg
 	if own, set := c.Profiles.Own[rootProfile]; set && own.Isolation.On() {
@@ -168,7 +168,7 @@ func (l *loader) finishIsolation() {
 	}
 	key := "isolation.uids"
 	switch uids := c.UIDRange(); {
-	case uids == UIDs{}: // it is reported already
+	case uids == UIDs{}: // it is already reported
 	case users > uids.Size():
 		l.problems.from(c.origins[key], "cannot use %s: %s has %d uids for %d profiles with isolation: user; make the range larger", key, c.Profiles.UIDs, uids.Size(), users)
 	case c.Isolation.Mode == IsolationUser && uids.Size() < c.Profiles.Max:
@@ -181,7 +181,7 @@ func (l *loader) finishIsolation() {
 	}
 }
 
-// checkShares refuses to share a directory with other profiles, or with hinit's files, in it.
+// checkShares reports a shared directory that contains other profiles or hinit's own files.
 func (l *loader) checkShares(prefix string, i Isolation) {
 	for _, entry := range i.Share {
 		path := filepath.Clean(l.cfg.ExpandString(strings.TrimSuffix(entry, ShareReadOnly), map[string]string{holeProfile: "NAME", holeProfileHome: "NAME"}))

@@ -2,19 +2,19 @@ package config
 
 import _ "embed"
 
-// Schema is a JSON schema (draft 2020-12) of hinit.yaml, for editors. It knows keys, types and choices. [Load] alone knows what depends on
-// more than one key. internal/gendocs makes it from the schema that decodes the file.
+// Schema is a JSON schema (draft 2020-12) of hinit.yaml, for editors. It has keys, types and choices. Rules that concern more than
+// one key are in [Load] only. internal/gendocs makes it from the schema that decodes the file.
 //
 //go:embed hinit.schema.json
 var Schema string
 
-// Key is one key of a table of the reference.
+// Key describes one key in a table of the reference.
 type Key struct {
 	Path, Env, Inherits, Alias string
 
-	Type        string   // of the value in words, empty where its Go type says it
-	Holes       []string // placeholders that its text may use
-	Root, Short bool     // only root may set it; a text in the place of the mapping that the key is in is its value
+	Type        string   // type of the value in words; "" if its Go type is enough
+	Holes       []string // placeholders that its text may have
+	Root, Short bool     // only root may set it; a text in the place of its mapping sets this key
 	Value       any      // pointer to its default
 }
 
@@ -43,6 +43,6 @@ func keysOf[T any](fields []field[T], root *T) (keys []Key) {
 	return keys
 }
 
-// Plain returns the value at the pointer [Key].Value as something that encoding/json writes the way hinit.yaml spells it, nil for a mapping
-// and for lists of mappings.
+// Plain returns the value at the pointer [Key].Value in the form of hinit.yaml, for encoding/json. It is nil for a mapping and for
+// lists of mappings.
 func Plain(at any) any { return asYAML(at) }

@@ -21,30 +21,30 @@ import (
 	"hinit/internal/trust"
 )
 
-// maxFileSize bounds the memory of PID 1 for the file; a configuration has a few kilobytes.
+// maxFileSize limits the memory that the file takes in PID 1. A configuration has a few kilobytes.
 const maxFileSize = 1 << 20
 
-// Options says where a configuration is to be found.
+// Options say where to find a configuration.
 type Options struct {
-	// Path is the file to read. Empty: the one HINIT_CONFIG names, or else [DefaultPath], which need not exist.
+	// Path is the file to read. If it is empty, Load reads the file in HINIT_CONFIG, or else [DefaultPath], which may be missing.
 	Path string
-	// Text is used in the place of the file, unless it is nil. An earlier image of this process has read it, and has judged who
-	// could have written it.
+	// Text replaces the content of the file, unless it is nil. An earlier image of this process has read it, and has checked which
+	// users could have written it.
 	Text []byte
-	// Plain: the configuration is for a plain supervisor. It has no agent, no profiles, no built-in services and no hooks; the
-	// variables of the Hermes image set nothing.
+	// Plain says that the configuration is for a plain supervisor. It has no agent, no profiles, no built-in services and no hooks,
+	// and ignores the variables of the Hermes image.
 	Plain bool
-	// ImageDir is the directory with the facts about the agent's image; "": [ImageDir].
+	// ImageDir is the directory with the facts about the agent's image. "" means the constant [ImageDir].
 	ImageDir string
-	// Env looks up an environment variable, as [os.LookupEnv] does, which is used when it is nil.
+	// Env looks up an environment variable. nil means [os.LookupEnv].
 	Env func(name string) (string, bool)
 }
 
 // Load reads the configuration: built-in defaults, then the file, then the environment.
 //
-// The error joins one [Problem] for each thing that is wrong, one line each in a stable order. A file that was named but
-// cannot be read is an error that wraps the reason. Where the process is root, a key that is root's to decide is a problem in a
-// file that others can change. Load reads the file, so it may block on the disk.
+// The error joins one [Problem] for each mistake, one line each in a stable order. If a file was named and can't be read, the error
+// wraps the reason. If the process is root, some keys are valid only in a file that root alone can change. Load may block on the
+// disk.
 func Load(opt Options) (*Config, error) {
 	env := opt.Env
 	if env == nil {
@@ -78,13 +78,13 @@ type loader struct {
 	plain    bool         // see Options
 }
 
-// lookup returns a variable; an empty one counts as unset.
+// lookup returns a variable. An empty one counts as unset.
 func (l *loader) lookup(name string) (string, bool) {
 	v, ok := l.env(name)
 	return v, ok && v != ""
 }
 
-// read finds the file and returns its content, nil when there is none.
+// read finds the file and returns its content, or nil if there is no file.
 func (l *loader) read(path string) ([]byte, error) {
 	named := ""
 	if path == "" {
@@ -101,7 +101,7 @@ func (l *loader) read(path string) ([]byte, error) {
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	if doubt != nil && l.plain { // all of it runs as root
+	if doubt != nil && l.plain { // the whole file decides what runs as root
 		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
 	}
 	l.cfg.Path, l.problems.file, l.doubt = path, path, doubt
@@ -124,15 +124,15 @@ func (l *loader) build(data []byte) (*Config, error) {
 	return l.cfg, nil
 }
 
-// readFile reads a regular file of bounded size. Opening anything else could block for ever. The doubt names a user besides
-// root with the right to change the content, now or before the next read.
+// readFile reads a regular file of limited size. Opening another kind of file could block for ever. The doubt names a user besides
+// root who can change the content, now or before the next read.
 func readFile(path string) ([]byte, *trust.Doubt, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	var judge trust.Judge
-	if os.Geteuid() == 0 { // only root has something to lose
+	if os.Geteuid() == 0 { // only root must distrust other users
 		judge = trust.RootOnly
 	}
 	fd, doubt, err := trust.Open(path, judge)
@@ -156,7 +156,7 @@ func readFile(path string) ([]byte, *trust.Doubt, error) {
 	return data, doubt, nil
 }
 
-// shown returns an error for a file in doubt that the user who put it there may not be allowed to read: messages quote its content.
+// shown returns an error if messages must not quote a file in doubt. The user who put the file there may not be allowed to read it.
 func shown(f *os.File, doubt *trust.Doubt) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -172,7 +172,7 @@ func shown(f *os.File, doubt *trust.Doubt) error {
 	return nil
 }
 
-// reason takes the path off an error, for messages that name it already.
+// reason removes the path from an error, for messages that already name it.
 func reason(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
@@ -180,7 +180,7 @@ func reason(err error) error {
 	return err
 }
 
-// parse returns the root of the one document in data.
+// parse returns the root of the only document in data.
 func (l *loader) parse(data []byte) *yaml.Node {
 	if line, what := unreadable(data); what != "" {
 		l.problems.at(line, "cannot parse YAML: %s", what)
@@ -213,7 +213,7 @@ func (l *loader) parse(data []byte) *yaml.Node {
 	return doc.Content[0]
 }
 
-// syntax reports an error of the YAML library, whose text is "yaml: line N: what is wrong" or lacks the line.
+// syntax reports an error of the YAML library. Its text is "yaml: line N: reason", or has no line.
 func (l *loader) syntax(data []byte, err error) {
 	msg := strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " ")
 	line := 0
@@ -232,7 +232,7 @@ func (l *loader) warn(format string, args ...any) {
 	l.cfg.Warnings = append(l.cfg.Warnings, fmt.Sprintf(format, args...))
 }
 
-// finish completes the configuration from the defaults and from doc, the content of the file. doc may be nil.
+// finish completes the configuration by the defaults and by doc, the content of the file. doc may be nil.
 func (l *loader) finish(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
@@ -272,7 +272,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	c.Restart.ParkOn = gatewayParks
 	l.ownProfiles(d, own)
 	l.finishIsolation()
-	c.Restart.ParkOn = parkOn // of services
+	c.Restart.ParkOn = parkOn // services do not have the gateways' codes
 	l.services(d, services)
 	l.order()
 	l.runs(d, runs)
@@ -282,7 +282,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	}
 }
 
-// profileLogs builds the limits of profiles that have some of their own. The other limits are final by now.
+// profileLogs makes the limits of profiles with their own settings. Call it when all other limits are final.
 func (l *loader) profileLogs(d *decoder, n *yaml.Node) {
 	for name, e := range d.named(n, "logs.profiles", "%q as the name of a profile", checkProfileName) {
 		limits := l.cfg.Logs.LogLimits
@@ -310,7 +310,7 @@ func (l *loader) applyEnv(fields []field[Config]) {
 		}
 		at := f.at(l.cfg)
 		if reason == "" {
-			switch at := at.(type) { // what is no text has been checked by fromEnv
+			switch at := at.(type) { // fromEnv has checked the values that are no text
 			case *string:
 				*at = text
 			case *time.Duration:
@@ -330,7 +330,7 @@ func (l *loader) applyEnv(fields []field[Config]) {
 	}
 }
 
-// restartProblem reports a policy that contradicts itself, at the first of its keys that is set.
+// restartProblem reports a contradiction in a policy, at the first of its keys that is set.
 func (l *loader) restartProblem(prefix, reason string) {
 	var at origin
 	for _, name := range restartPairs {
@@ -351,20 +351,20 @@ func plainDefaults() *Config {
 		c.Home = wd
 	}
 	c.Agent = Agent{Cwd: "{home}", Ready: ReadyUp, Settle: c.Agent.Settle, Env: map[string]string{}, Setup: newSetup()}
-	c.Restart.ParkOn, c.Restart.ImmediateOn = []int{}, []int{} // these codes mean something to the agent
+	c.Restart.ParkOn, c.Restart.ImmediateOn = []int{}, []int{} // only the agent gives these codes a meaning
 	c.Logs.Dir = "{home}/logs"
 	c.Boot.Hooks = nil
 	return c
 }
 
-// plainService makes a new service one of a plain supervisor: it has the caller's environment, and a log file only where the
-// configuration says where log files go.
+// plainService gives a new service the defaults of a plain supervisor: the caller's environment, and a log file only if the
+// configuration names a directory for log files.
 func (l *loader) plainService(s *Service) {
 	s.Env = map[string]string{}
 	_, s.Log = l.cfg.origins["logs.dir"]
 }
 
-// refuseAgent reports the keys that mean something only where there is an agent.
+// refuseAgent reports keys that need an agent.
 func (l *loader) refuseAgent() {
 	for _, key := range sortedKeys(l.cfg.origins) {
 		for _, prefix := range []string{"agent.", "profiles.", "logs.profiles.", "isolation."} {
@@ -375,7 +375,7 @@ func (l *loader) refuseAgent() {
 	}
 }
 
-// refuseAgentHole reports a template that names the agent's program.
+// refuseAgentHole reports a template that uses the agent's program.
 func (l *loader) refuseAgentHole(s *Service, prefix string) {
 	check := func(key, text string) {
 		if strings.Contains(text, "{"+holeAgent+"}") && !strings.Contains(text, "{{"+holeAgent+"}}") {

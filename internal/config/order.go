@@ -10,20 +10,20 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// Need is a state of another service that a service or a gateway waits for before it starts.
+// Need says which state of another service a service or a gateway waits for before it starts.
 type Need struct {
-	Name     string // of a service; gateway-NAME is the gateway of a profile
+	Name     string // service name; gateway-NAME is the gateway of a profile
 	Until    string // one of the Until constants
-	Optional bool   // it is left out where there is no such service, or it is not wanted up
+	Optional bool   // it is left out if there is no such service, or if the service is not enabled
 
-	said bool // Until is as the file says it
+	said bool // the file sets Until
 	line int
 }
 
 // The values of [Need].Until.
 const (
 	UntilStarted = "started" // its process runs
-	UntilReady   = "ready"   // it says that it works, or it runs and can't say so
+	UntilReady   = "ready"   // it says that it works, or it runs and can't say that
 	UntilDone    = "done"    // its last run has ended with exit code 0
 )
 
@@ -48,29 +48,29 @@ const (
 	MissedRun  = "run"
 )
 
-// Task says when a service that ends by itself runs. A service with neither key is none.
+// Task says when a service that ends by itself runs. A service without both keys is no task.
 type Task struct {
-	Once     string // one of the Once constants; empty: as the schedule says
+	Once     string // one of the Once constants; "": the schedule decides
 	Schedule Schedule
 }
 
 // Schedule says at which times a task runs.
 type Schedule struct {
-	Cron     string        // in cron's syntax; empty: there is no schedule
-	Timezone string        // empty: the container's
-	Jitter   time.Duration // each time is put off by up to so much
+	Cron     string        // in cron's syntax; "": no schedule
+	Timezone string        // "": the container's
+	Jitter   time.Duration // longest random delay of each time
 	Missed   string        // one of the Missed constants
 }
 
-// IsTask reports whether the service ends by itself, so that it counts as done.
+// IsTask reports whether the service is a task: it ends by itself and counts as done.
 func (s *Service) IsTask() bool { return s.Task.Once != "" || s.Task.Schedule.Cron != "" }
 
-// WantedUp reports whether the service is to run when the container starts.
+// WantedUp reports whether the service starts with the container.
 func (s *Service) WantedUp() bool {
 	return s.Enabled && (!s.IsTask() || s.Task.Once == OnceBoot || s.Task.Once == OnceEachStart)
 }
 
-// Profile has the settings of one profile, inherited ones included. The values of Env are templates.
+// Profile has the settings of one profile, with the inherited ones. The values of Env are templates.
 type Profile struct {
 	Restart   Restart
 	Stop      Stop
@@ -78,8 +78,8 @@ type Profile struct {
 	RestartOn []string
 	Env       map[string]string // on top of [Agent].Env
 	Setup
-	On     Actions // of its own, see [Config.ActionsOf]
-	Checks []Check // of its own, see [Config.ChecksOf]
+	On     Actions // its own actions, see [Config.ActionsOf]
+	Checks []Check // its own checks, see [Config.ChecksOf]
 	Deaf   string  // as [Deaf].Action
 
 	Isolation Isolation // see [Config.IsolationOf]
@@ -176,7 +176,7 @@ func (d *decoder) needs(n *yaml.Node, key string) []Need {
 	})
 }
 
-// plainNeeds is plain for a list of needs.
+// plainNeeds is like asYAML for a list of needs.
 func plainNeeds(needs []Need) []any {
 	out := make([]any, 0, len(needs))
 	for _, n := range needs {
@@ -196,7 +196,7 @@ func plainNeeds(needs []Need) []any {
 	return out
 }
 
-// checkCron reads a schedule. Its zone is checked apart.
+// checkCron checks a schedule without its time zone.
 func checkCron(at any) string {
 	if _, err := cronspec.Parse(*at.(*string), ""); err != nil {
 		return err.Error()
@@ -211,7 +211,7 @@ func checkZone(at any) string {
 	return ""
 }
 
-// finishTask settles the keys of a task that depend on each other.
+// finishTask checks the keys of a task that depend on each other, and sets its default policy.
 func (l *loader) finishTask(s *Service, prefix string) {
 	t := &s.Task.Schedule
 	if _, err := cronspec.Parse(t.Cron, t.Timezone); t.Cron != "" && err != nil {
@@ -231,14 +231,14 @@ func (l *loader) finishTask(s *Service, prefix string) {
 	policy := prefix + "restart.policy"
 	o, own := l.cfg.origins[policy]
 	switch {
-	case !own: // what others do when they end means nothing for what is to end
+	case !own: // the inherited policy is for services that should keep running
 		s.Restart.Policy = RestartNever
 	case s.Restart.Policy == RestartAlways || s.Restart.Policy == RestartOnSuccess:
 		l.problems.from(o, "cannot use %s: a task that has ended well is done, and not restarted; write never or on-failure, or remove once and schedule", policy)
 	}
 }
 
-// takeProfiles reads the mapping "profiles": its own keys, and the names of profiles. own gets the latter.
+// takeProfiles reads the mapping "profiles". It decodes the mapping's fixed keys, and returns the entries of single profiles in own.
 func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field[Config]) (own []entry) {
 	const within = "profiles."
 	names := fieldNames(fields, within, nil)
@@ -263,7 +263,7 @@ func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field[Config]) 
 	return own
 }
 
-// ownProfiles builds the settings of profiles. The inherited values are final by now.
+// ownProfiles makes the settings of single profiles. Call it when the inherited values are final.
 func (l *loader) ownProfiles(d *decoder, own []entry) {
 	fields := profileFields()
 	for _, e := range own {
@@ -279,8 +279,8 @@ func (l *loader) ownProfiles(d *decoder, own []entry) {
 	}
 }
 
-// finishRestart checks a policy whose keys at prefix were read. A contradiction among inherited values alone has been reported where
-// they are set.
+// finishRestart reports a contradiction in the policy at prefix. A contradiction among inherited values alone is reported where they
+// are set.
 func (l *loader) finishRestart(r *Restart, prefix string) {
 	reason := checkRestart(r)
 	if reason == "" {

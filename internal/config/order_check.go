@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// owner is something that has needs.
+// owner is a service or a gateway with needs.
 type owner struct {
-	name, prefix string // as a service, and before its keys
+	name, prefix string // its service name, and the prefix of its keys
 	needs        *[]Need
 	restartOn    *[]string
 }
@@ -83,7 +83,7 @@ func (l *loader) need(o owner, n *Need) bool {
 	return true
 }
 
-// known reports whether there is, or may be later, a service of a name, and says so if there is not.
+// known reports whether a service of this name exists, or may exist later. If not, it reports a problem.
 func (l *loader) known(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
 	_, isService := l.cfg.Services[name]
@@ -106,7 +106,7 @@ func (l *loader) known(key string, line int, name string) bool {
 	return false
 }
 
-// edge is a reference from an owner to a name in its needs.
+// edge is a reference from an owner to a service that it names.
 type edge struct {
 	to   string
 	line int
@@ -114,7 +114,7 @@ type edge struct {
 
 type edges map[string][]edge
 
-// cycle says that an owner leads back to itself. Of the names in a cycle the first says it.
+// cycle reports that an owner depends on itself. Only the first name in a cycle is reported.
 func (l *loader) cycle(o owner, from edges, key, why string) {
 	var path []string
 	seen := map[string]bool{}

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// Problem is one thing that is wrong with a configuration. [Load] joins all it found into one error, in the order of the
-// file's lines, problems of the environment last. Its text is a single line.
+// Problem is one mistake in a configuration. [Load] joins all problems into one error, in the order of the file's lines, problems of
+// the environment last. Its text is a single line.
 type Problem struct { //nolint:errname // the name says what it is, and the type is more than an error {
-	File string // the file, empty when the environment is at fault
+	File string // the file, or "" for a mistake in the environment
 	Line int    // line in File, 0 when unknown
-	Env  string // the variable, empty when the file is at fault
+	Env  string // the variable, or "" for a mistake in the file
 	Msg  string
 }
 
@@ -27,7 +27,7 @@ func (p *Problem) Error() string {
 	}
 }
 
-// problems collects mistakes, in any order.
+// problems collects mistakes in any order.
 type problems struct {
 	file string
 	list []*Problem
@@ -39,7 +39,7 @@ const (
 	mostMessage  = 2000 // bytes
 )
 
-// add keeps a problem. Beyond mostProblems only their number is kept, so that the list still grows.
+// add keeps a problem. Above mostProblems it counts problems without their text.
 func (p *problems) add(one Problem) {
 	if len(p.list) >= mostProblems {
 		p.list = append(p.list, nil)
@@ -55,12 +55,12 @@ func (p *problems) at(line int, format string, args ...any) {
 	p.add(Problem{File: p.file, Line: line, Msg: fmt.Sprintf(format, args...)})
 }
 
-// env records that the value of the environment variable name cannot be used.
+// env records that a variable's value is invalid.
 func (p *problems) env(name, value, reason string) {
 	p.add(Problem{Env: name, Msg: fmt.Sprintf("cannot use %s=%q: %s", name, value, reason)})
 }
 
-// from records a problem with a value at the place it came from.
+// from records a problem with a value at the value's origin.
 func (p *problems) from(o origin, format string, args ...any) {
 	if o.env != "" {
 		p.add(Problem{Env: o.env, Msg: fmt.Sprintf(format, args...) + " (" + o.String() + ")"})
@@ -69,7 +69,7 @@ func (p *problems) from(o origin, format string, args ...any) {
 	p.at(o.line, format, args...)
 }
 
-// err returns all problems as one error, nil when there are none.
+// err joins all problems into one error, or returns nil.
 func (p *problems) err() error {
 	kept := p.list[:min(len(p.list), mostProblems)]
 	slices.SortStableFunc(kept, func(a, b *Problem) int {
@@ -85,7 +85,7 @@ func (p *problems) err() error {
 	return errors.Join(errs...)
 }
 
-// NoServices is the error for the file of a plain supervisor that has no service to run.
+// NoServices returns the error for a plain supervisor's file without services.
 func NoServices(path string) error {
 	return fmt.Errorf("cannot run the services of %q: it has none; add one below the key \"services\"", path)
 }

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// KanbanName is the service that dispatches the tasks of the board. It exists without being written down where its variable is set.
+	// KanbanName is the service that dispatches the tasks of the board. It needs no entry in the file; its variable switches it on.
 	KanbanName = "kanban"
-	// KanbanWorker is the run that works on one task. It exists without being written down.
+	// KanbanWorker is the run that works on one task. It needs no entry in the file.
 	KanbanWorker = "kanban-worker"
 
 	kanbanVar = "HINIT_KANBAN"
-	// kanbanStart is how long the service may take to its first look at the boards. The gateways wait for that.
+	// kanbanStart limits the time until the service has first read the boards. The gateways wait for that.
 	kanbanStart = 30 * time.Second
 )
 
-// runs builds the commands that a client may have run once.
+// runs makes the commands that a client may run once.
 func (l *loader) runs(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.named(n, "runs", "the name %q of a run", checkProfileName)
@@ -48,8 +48,7 @@ func (l *loader) runs(d *decoder, n *yaml.Node) {
 	}
 }
 
-// newRun returns a run with the defaults. A worker of the agent gives up within two seconds of TERM (contract
-// kanban, section 22.1).
+// newRun returns a run with the defaults. After TERM a worker of the agent ends within two seconds (contract kanban, section 22.1).
 func newRun() Run {
 	return Run{Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second}
 }
@@ -59,7 +58,8 @@ func kanbanWorker() []string {
 	return []string{"{agent}", "-p", "{profile}", "--accept-hooks", "{options}", "chat", "-q", "work kanban task {task}"}
 }
 
-// ExpandRun is [Config.Expand] for the command of a run: the word {options} is replaced by options, which are not expanded.
+// ExpandRun is like [Config.Expand] for the command of a run. It also replaces the word {options} by options, and does not expand
+// them.
 func (c *Config) ExpandRun(command []string, vars map[string]string, options []string) []string {
 	at := slices.Index(command, "{"+holeOptions+"}")
 	if at < 0 {

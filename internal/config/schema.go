@@ -6,32 +6,33 @@ import (
 	"time"
 )
 
-// field is one key of the configuration below a root of type T. Its meaning stands in the reference (internal/gendocs).
+// field is one key of the configuration below a root of type T. Its description is in the reference (internal/gendocs).
 type field[T any] struct {
 	path     string       // dotted, below the root
 	is       kind         // valid values
 	env      string       // environment variable that wins over the file
-	fromEnv  fromEnv      // converts the variable's text into the key's; nil: no conversion
-	inherits string       // key that this one follows while it is not set
-	alias    string       // path of the key that this one is another spelling of
-	holes    []string     // placeholders its text may use; nil: no template
+	fromEnv  fromEnv      // makes the key's text from the variable's text; nil: unchanged
+	inherits string       // key whose value this one has while it is not set
+	alias    string       // path of the key of which this one is another spelling
+	holes    []string     // placeholders that its text may have; nil: no template
 	at       func(*T) any // pointer to the value
-	short    bool         // a text in the place of the mapping that the key is in is its value
+	short    bool         // a text in the place of its mapping sets this key
 
-	// root: the key decides which user runs what, where root works, or how large PID 1 gets. It counts only in a file that root alone can change.
+	// root says that the key decides which user runs a program, where root works, or how large PID 1 gets. It counts only in a file
+	// that root alone can change.
 	root bool
 }
 
-// kind describes the valid values of a key, beyond its Go type.
+// kind describes the valid values of a key beyond its Go type.
 type kind struct {
-	name  string // how the reference and errors name it; empty: by the Go type
+	name  string // name in the reference and in errors; "": by the Go type
 	check check
 }
 
 type (
-	// check gets the pointer that field.at returns. It returns the fault of the value, "" for none.
+	// check gets the pointer that field.at returns. It returns the fault of the value, or "".
 	check func(at any) string
-	// fromEnv returns the text to use, and its fault, "" for none.
+	// fromEnv returns the text for the key, and the fault of the variable, or "".
 	fromEnv func(text string) (string, string)
 )
 
@@ -58,7 +59,7 @@ var (
 	ofRun     = []string{holeAgent, holeProfile, holeTask, holeOptions, holeHome, holeProfileHome}
 )
 
-// configFields is the schema of everything but services.
+// configFields is the schema of all keys except for services, runs and other mappings from names.
 func configFields() []field[Config] {
 	fields := []field[Config]{
 		{root: true, path: "home", env: "HERMES_HOME", is: kind{"path", checkHome}, at: func(c *Config) any { return &c.Home }},
@@ -164,7 +165,7 @@ func hookFields() []field[Hook] {
 	}
 }
 
-// signals are the stop signals that can be named, in the order the reference lists them.
+// signals are the valid stop signals, in the order of the reference.
 var signals = []struct {
 	name string
 	sig  syscall.Signal
@@ -211,7 +212,7 @@ func logFields[T any](prefix, inherited string, of func(*T) *LogLimits) []field[
 	return below(prefix, inherited, fields)
 }
 
-// restartFields is the schema of a restart policy at prefix; inherited is the prefix of the keys it follows, "" for none.
+// restartFields is the schema of a restart policy at prefix. inherited is the prefix of the keys whose values it inherits, or "".
 func restartFields[T any](prefix, inherited string, of func(*T) *Restart) []field[T] {
 	fields := []field[T]{
 		{

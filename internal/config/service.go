@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// services builds every service. The rest of the configuration is final by now, for services inherit from it.
+// services makes every service. The rest of the configuration must be final, because services inherit from it.
 func (l *loader) services(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.named(n, "services", "service name %q", checkServiceName)
@@ -31,7 +31,7 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 	}
 }
 
-// service builds one service.
+// service makes one service.
 func (l *loader) service(d *decoder, name string, e entry, fields []field[Service]) {
 	s := newService(l.cfg, name)
 	if l.plain {
@@ -48,7 +48,7 @@ func (l *loader) service(d *decoder, name string, e entry, fields []field[Servic
 		}
 	}
 	prefix, before := "services."+name+".", len(d.problems.list)
-	if e.value != nil && rootsOwn(name) && !l.plain && d.doubt != nil { // it runs as root, whatever is said of it
+	if e.value != nil && rootsOwn(name) && !l.plain && d.doubt != nil { // it always runs as root, whatever the file says
 		d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			name, d.doubt)
 	} else if e.value != nil {
@@ -64,8 +64,8 @@ func (l *loader) service(d *decoder, name string, e entry, fields []field[Servic
 	l.cfg.Services[name] = s
 }
 
-// The services that exist without being written down: the dashboard always, the others where the variable is set that switches them on. What
-// they do is set by other variables, which they find in the container's environment.
+// These services need no entry in the file. The dashboard always exists; a variable switches on each of the others. Other variables
+// in the container's environment set what they do.
 const (
 	DashboardName = "dashboard"
 	WebName       = "hinit-web"     // serves the status page
@@ -74,26 +74,27 @@ const (
 	LeaseName     = "hinit-lease"   // holds the lease of the volume
 )
 
-// rootsOwn reports whether a built-in service runs as root, whatever is said of it.
+// rootsOwn reports whether a built-in service always runs as root.
 func rootsOwn(name string) bool { return name == SandboxName || name == LeaseName }
 
-// leaseVar switches on the service of that name, and says which program it is.
+// leaseVar switches on the lease service. Its value selects the program.
 const leaseVar = "HINIT_LEASE"
 
-// leaseRestart is how long after its first end it starts again.
+// leaseRestart is the delay before the lease service restarts.
 const leaseRestart = 100 * time.Millisecond
 
-// lease fills in the service that holds the lease of the volume. It is root's: who can make it speak decides who serves.
+// lease completes the service that holds the lease of the volume. It runs as root, because its messages decide which init serves the
+// volume.
 func (l *loader) lease(s *Service) string {
 	if kind, _ := l.lookup(leaseVar); !PlainlyFalse(kind) && kind != "kubernetes" {
 		l.problems.env(leaseVar, kind, "expected kubernetes, or 0 for none")
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
-	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // long before the end of what it holds
+	s.Restart.Initial, s.Restart.Max = leaseRestart, time.Second // long before its lease expires
 	return s.runs("hinit-lease-kubernetes")
 }
 
-// builtIn are these services. fill makes the command and returns the variables that changed it.
+// builtIn lists the built-in services. fill sets the command and returns the variables that changed it.
 var builtIn = [...]struct {
 	name, variable string
 	fill           func(l *loader, s *Service) (vars string)
@@ -109,13 +110,13 @@ var builtIn = [...]struct {
 	{LeaseName, leaseVar, (*loader).lease},
 }
 
-// runs sets a command that no variable changes.
+// runs sets a command that depends on no variable.
 func (s *Service) runs(command ...string) string {
 	s.Command = command
 	return ""
 }
 
-// SandboxSocket is where that service listens.
+// SandboxSocket returns the path of the sandbox service's socket.
 func SandboxSocket(lookup func(string) (string, bool)) string {
 	if path, _ := lookup("HINIT_SANDBOX_SOCKET"); path != "" {
 		return path
@@ -126,10 +127,11 @@ func SandboxSocket(lookup func(string) (string, bool)) string {
 	return "/run/hinit/sandbox.sock"
 }
 
-// sandboxRoots is the one variable of that service that has to name the agent's directories, which services of root are not given.
+// sandboxRoots is a variable of the sandbox service. It may name directories of the agent, which root's services do not get
+// otherwise.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"
 
-// sandbox fills in the service of the sandboxes. It is root's: the agent's user must not reach the engine's socket.
+// sandbox completes the service of the sandboxes. It runs as root, because the agent's user must not get the engine's socket.
 func (l *loader) sandbox(s *Service) string {
 	s.User = "root"
 	s.Env["HERMES_HOME"] = "{home}"
@@ -139,8 +141,7 @@ func (l *loader) sandbox(s *Service) string {
 	return s.runs("hinit-sandbox", "serve", "--user", l.cfg.Agent.User)
 }
 
-// dashboard fills in the default dashboard of the image (contract, section 10) and returns the variables that changed its
-// command.
+// dashboard completes the default dashboard of the image (contract, section 10) and returns the variables that changed its command.
 func (l *loader) dashboard(s *Service) (vars string) {
 	host, port := cmp.Or(l.cfg.Image.DashboardHost, "0.0.0.0"), "9119"
 	var used []string
@@ -170,8 +171,8 @@ func (l *loader) dashboard(s *Service) (vars string) {
 	return strings.Join(used, ", ")
 }
 
-// switchedOn reports whether the variable is true the way the image's scripts read it, and warns of a value that looks
-// like a yes but is none.
+// switchedOn reports whether the image's scripts would read the variable as true. It warns of a value that they read as false and
+// that does not look like it.
 func (l *loader) switchedOn(name string) bool {
 	v, _ := l.lookup(name)
 	if !ShellTruthy(v) && !PlainlyFalse(v) {
@@ -180,8 +181,8 @@ func (l *loader) switchedOn(name string) bool {
 	return ShellTruthy(v)
 }
 
-// finishService settles what depends on more than one key and expands the templates. commandFrom names the variables a
-// default command was made from.
+// finishService settles keys that depend on each other and expands the templates. commandFrom names the variables from which a
+// default command was made.
 func (l *loader) finishService(s *Service, prefix, commandFrom string, line int) {
 	c := l.cfg
 	if s.Command == nil {
@@ -191,7 +192,7 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 		c.origins[prefix+"command"] = origin{env: commandFrom}
 	}
 	if _, own := c.origins[prefix+"command"]; !own && s.Name == KanbanName && !s.Notify.Set() {
-		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanStart // it is ready when it has the locks of the boards
+		s.Notify.Protocol, s.Notify.Timeout = NotifySystemd, kanbanStart // it is ready when it holds the locks of the boards
 	}
 	l.finishRestart(&s.Restart, prefix)
 	l.finishTask(s, prefix)
@@ -225,27 +226,27 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 	}
 }
 
-// Notify says how a service tells that it is ready. The zero value: it can't.
+// Notify says how a service reports that it is ready. With the zero value it can't.
 type Notify struct {
-	FD       int           // descriptor on which it writes a newline; 0: on none
+	FD       int           // descriptor to which it writes a newline; 0: none
 	Protocol string        // NotifySystemd, or "" for none
-	Timeout  time.Duration // within which it has to say that it is ready; 0: at any time
-	Watchdog time.Duration // how often it has to say that it is alive; 0: never
+	Timeout  time.Duration // time within which it has to report; 0: no limit
+	Watchdog time.Duration // longest time between two messages that it is alive; 0: no limit
 }
 
 // NotifySystemd is the protocol of sd_notify(3).
 const NotifySystemd = "systemd"
 
-// Set reports whether the service tells by itself when it is ready.
+// Set reports whether the service reports its readiness.
 func (n *Notify) Set() bool { return n.FD != 0 || n.Protocol != "" }
 
-// The types of the checks that notify adds. No file can name them.
+// The types of the checks for a service's own messages. No file can name them.
 const (
 	CheckNotify   = "notify"
 	CheckWatchdog = "watchdog"
 )
 
-// AllChecks are the checks of a service, and the implied checks of its own messages (notify, watchdog).
+// AllChecks returns the checks of a service, and checks of its own messages if it sends any (notify, watchdog).
 func (s *Service) AllChecks() []Check {
 	checks := slices.Clone(s.Checks)
 	own := func(kind, of string, every time.Duration) {
@@ -261,11 +262,11 @@ func (s *Service) AllChecks() []Check {
 }
 
 const (
-	firstNotifyFD = 3    // those below are its input and output
-	lastNotifyFD  = 1023 // as the supervisor bounds it
+	firstNotifyFD = 3    // lower ones are its input and output
+	lastNotifyFD  = 1023 // as large as the supervisor allows
 )
 
-// notifyFields are the keys of how a service tells about itself.
+// notifyFields are the keys for the messages of a service about itself.
 func notifyFields() []field[Service] {
 	return []field[Service]{
 		{path: "notify.fd", is: optional(between(firstNotifyFD, lastNotifyFD)), at: func(s *Service) any { return &s.Notify.FD }},
@@ -275,7 +276,7 @@ func notifyFields() []field[Service] {
 	}
 }
 
-// finishNotify refuses what contradicts it.
+// finishNotify reports keys that contradict notify.
 func (l *loader) finishNotify(s *Service, prefix string) {
 	if s.Notify.Set() && s.IsTask() {
 		o := l.cfg.origins[prefix+"notify.fd"]

@@ -11,35 +11,35 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Setup has the settings that a process makes before it becomes its command, its permissions, and the ways for operators to reach it. The zero value
-// sets nothing.
+// Setup has the settings of a process before it becomes its command, its permissions, and the ways in which operators address it.
+// The zero value sets nothing.
 type Setup struct {
-	EnvFile    Paths // files of variables; a missing one is no error where the path follows a "-"
+	EnvFile    Paths // files of variables; if a "-" precedes the path, the file may be missing
 	Priority   Priority
-	Umask      string                   // octal, "": as hinit
+	Umask      string                   // octal, "": hinit's
 	NoNewPrivs Switch                   // see [Config.NoNewPrivs]
 	Limits     map[string]ResourceLimit // by name ("nofile")
 	Memory     Memory
 	Operation  Operation
 }
 
-// Caps reports whether there is a limit that takes a control group of the service's own.
+// Caps reports whether a limit needs a control group for the service.
 func (s *Setup) Caps() bool {
 	return s.Memory.High > 0 || s.Memory.Max > 0 || s.Priority.CPUWeight > 0 || s.Priority.MostPIDs > 0
 }
 
-// Priority is how much of the machine a service gets beside others.
+// Priority is the share of the machine that a service gets.
 type Priority struct {
 	Nice        int // added to hinit's
 	IONice      IONice
-	OOMScore    int    // how much higher its oom_score_adj is than hinit's, 0: by the kind of service
-	Class       string // one of the Priority constants: which services go first when memory runs out
-	CPUAffinity string // list of processors such as 0-3,6, "": as hinit
-	CPUWeight   int    // share of the processors beside others, whose weight is 100 unless they say otherwise; 0: as they
-	MostPIDs    int    // processes and threads, 0: no limit
+	OOMScore    int    // added to hinit's oom_score_adj, 0: the value of its kind
+	Class       string // one of the Priority constants: the order in which services end when memory runs out
+	CPUAffinity string // list of processors such as 0-3,6, "": hinit's
+	CPUWeight   int    // share of the processors, where 100 is the default of each service; 0: the default
+	MostPIDs    int    // most processes and threads, 0: no limit
 }
 
-// The values of [Priority].Class. A critical service is never ended for memory.
+// The values of [Priority].Class. A critical service never ends because memory runs out.
 const (
 	PriorityLow      = "low"
 	PriorityNormal   = "normal"
@@ -47,16 +47,16 @@ const (
 	PriorityCritical = "critical"
 )
 
-// Operation is how operators reach a service.
+// Operation says how operators address a service.
 type Operation struct {
-	Group        string   // by which people name several services at once, as @GROUP; "" for none
-	ReloadSignal string   // the signal that makes it read its configuration again, such as HUP; "": there is none
-	StopCommand  []string // asks it to end, before the stop signal; empty: there is none
+	Group        string   // name of a group of services, as @GROUP in commands; "" for none
+	ReloadSignal string   // signal that makes it read its configuration again, such as HUP; "" for none
+	StopCommand  []string // command that asks it to end, before the stop signal; empty for none
 }
 
 // IONice is the priority for the disk.
 type IONice struct {
-	Class string // one of the IO constants, "": as hinit
+	Class string // one of the IO constants, "": hinit's
 	Level int    // 0 is served first, 7 last
 }
 
@@ -68,23 +68,23 @@ const (
 )
 
 // Memory limits the memory of all processes of a service together; 0 is no limit. hinit measures it every few seconds. The kernel
-// enforces High and Max where the service has a control group of its own. Elsewhere they are other words for Warn and Restart.
+// enforces High and Max if the service has its own control group. If not, High acts as Warn and Max as Restart.
 type Memory struct {
-	Warn    Bytes // from here on hinit says so
-	Restart Bytes // from here on it is restarted
-	High    Bytes // from here on the kernel slows it down
-	Max     Bytes // it never has more: the kernel kills one of its processes
+	Warn    Bytes // above it, hinit warns
+	Restart Bytes // above it, hinit restarts the service
+	High    Bytes // above it, the kernel slows the service down
+	Max     Bytes // hard limit: above it, the kernel kills one of the processes
 }
 
-// Set reports whether there is a limit.
+// Set reports whether there is any limit.
 func (m Memory) Set() bool { return m != Memory{} }
 
-// Supervised returns the limits for a service without a control group of its own.
+// Supervised returns the limits for a service without its own control group.
 func (m Memory) Supervised() Memory {
 	return Memory{Warn: smallest(m.Warn, m.High), Restart: smallest(m.Restart, m.Max)}
 }
 
-// smallest is the smaller limit. 0 is none.
+// smallest returns the smaller limit. 0 is no limit.
 func smallest(a, b Bytes) Bytes {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -92,7 +92,7 @@ func smallest(a, b Bytes) Bytes {
 	return min(a, b)
 }
 
-// Switch is on, off, or auto, which hinit resolves.
+// Switch is on, off, or auto; hinit decides what auto means.
 type Switch string
 
 // The values of [Switch].
@@ -102,8 +102,8 @@ const (
 	Off  Switch = "false"
 )
 
-// NoNewPrivs reports whether a process of the agent gains nothing from set-user-id programs; own is its own setting. Automatic is
-// on if a service runs as another user. Such a service could leave a set-user-id file that would make the agent that user.
+// NoNewPrivs reports whether set-user-id programs give a process of the agent no privileges. own is the process's own setting. Auto
+// means on if a service runs as another user. Such a service could leave a set-user-id file with which the agent becomes that user.
 func (c *Config) NoNewPrivs(own Switch) bool {
 	if own == Auto {
 		own = c.Agent.NoNewPrivs
@@ -111,7 +111,8 @@ func (c *Config) NoNewPrivs(own Switch) bool {
 	return own == On || own == Auto && c.OtherUser() != ""
 }
 
-// OtherUser names the first service that runs as another user than the agent, "" for none. The services of the sandboxes and of the lease count where they are on.
+// OtherUser returns the name of the first service that runs as another user than the agent, or "". The sandbox and lease services
+// count if they are on.
 func (c *Config) OtherUser() string {
 	for _, name := range sortedKeys(c.Services) {
 		if s := c.Services[name]; !c.plain && s.User != "" && s.User != c.Agent.User && (!rootsOwn(name) || s.Enabled) {
@@ -121,16 +122,16 @@ func (c *Config) OtherUser() string {
 	return ""
 }
 
-// ResourceLimit is one limit of setrlimit(2), [Unlimited] for none.
+// ResourceLimit is one limit of setrlimit(2). [Unlimited] stands for no limit.
 type ResourceLimit struct{ Soft, Hard uint64 }
 
-// Paths are paths; in the file, one path needs no list.
+// Paths is a list of paths. In the file, a single path needs no list.
 type Paths []string
 
 // Bytes is a size.
 type Bytes uint64
 
-// Text writes a size as the file has it.
+// Text returns a size in the form of the file.
 func (b Bytes) Text() string {
 	n := uint64(b)
 	for i := len(sizes) - 1; i >= 0; i-- {
@@ -141,7 +142,7 @@ func (b Bytes) Text() string {
 	return strconv.FormatUint(n, 10)
 }
 
-// inherited returns a copy of s that can be changed.
+// inherited returns a copy of s that the caller may change.
 func (s Setup) inherited() Setup {
 	s.Limits, s.EnvFile, s.Operation.StopCommand = maps.Clone(s.Limits), slices.Clone(s.EnvFile), slices.Clone(s.Operation.StopCommand)
 	return s
@@ -151,7 +152,8 @@ func newSetup() Setup {
 	return Setup{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
 }
 
-// setupFields is the schema of a Setup at prefix; inherited is the prefix of the keys it follows, "" for none. holes are the placeholders of the paths.
+// setupFields is the schema of a Setup at prefix. inherited is the prefix of the keys whose values it inherits, or "". holes are the
+// placeholders of the paths.
 func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *Setup) []field[T] {
 	return below(prefix, inherited, []field[T]{
 		{path: "env_file", holes: holes, is: kind{check: checkEnvFiles}, at: func(t *T) any { return &of(t).EnvFile }},
@@ -180,7 +182,7 @@ func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *S
 	})
 }
 
-// checkGroup wants a name as services have.
+// checkGroup accepts a valid service name.
 func checkGroup(at any) string {
 	if !serviceName(*at.(*string)) {
 		return nameRule
@@ -196,7 +198,7 @@ func checkSignal(at any) string {
 	return ""
 }
 
-// checkEnvFiles wants absolute paths, after a "-" or not.
+// checkEnvFiles accepts absolute paths, with or without a leading "-".
 func checkEnvFiles(at any) string {
 	for _, p := range *at.(*Paths) {
 		path := strings.TrimPrefix(p, "-")
@@ -207,10 +209,10 @@ func checkEnvFiles(at any) string {
 	return ""
 }
 
-// maxPIDs is the most that the kernel has.
+// maxPIDs is the kernel's largest number of processes.
 const maxPIDs = 1 << 22
 
-// maxCPU is the highest number of a processor that can be named.
+// maxCPU is the largest valid processor number.
 const maxCPU = 1023
 
 func checkCPUs(at any) string {
@@ -242,7 +244,7 @@ func checkUmask(at any) string {
 	return ""
 }
 
-// checkSetup finds values that are valid alone and contradict each other. It returns the key and the reason, "" for none.
+// checkSetup looks for values that are valid alone and contradict each other. It returns the key and the reason, or "".
 func checkSetup(s *Setup) (key, reason string) {
 	switch {
 	case s.Priority.IONice.Class == "" && s.Priority.IONice.Level != 0:
@@ -267,14 +269,14 @@ func checkSetup(s *Setup) (key, reason string) {
 	return "", ""
 }
 
-// finishSetup reports what checkSetup finds where the keys below prefix set it.
+// finishSetup reports the fault that checkSetup finds, at the place that set the key.
 func (l *loader) finishSetup(s *Setup, prefix string) {
 	if key, reason := checkSetup(s); reason != "" {
 		l.problems.from(l.cfg.origins[prefix+key], "cannot set %s: %s", prefix+key, reason)
 	}
 }
 
-// leastMemory is the smallest memory limit that hinit accepts: every program has more.
+// leastMemory is the smallest memory limit that hinit accepts. Every program needs more.
 const leastMemory = 1 << 20
 
 func (d *decoder) bytes(n *yaml.Node, key string, at *Bytes) {
@@ -315,7 +317,7 @@ func (d *decoder) paths(n *yaml.Node, key string, at *Paths) {
 }
 
 func (d *decoder) limits(n *yaml.Node, key string, limits map[string]ResourceLimit) {
-	own := strings.TrimSuffix(key, "rlimits") + "limits" // whatever it is spelled like
+	own := strings.TrimSuffix(key, "rlimits") + "limits" // also for the alias rlimits
 	if !strings.HasSuffix(key, "rlimits") {
 		own = key
 	}
@@ -361,7 +363,7 @@ func (d *decoder) limitNumber(n *yaml.Node, name, key string) (uint64, bool) {
 	case n.Kind == yaml.ScalarNode && tag == "!!str" && n.Value == "unlimited":
 		return Unlimited, true
 	case n.Kind == yaml.ScalarNode && tag == "!!int":
-		// The largest number would read as unlimited; it is never meant as a number.
+		// The largest number would mean unlimited, so it is not accepted as a number.
 		u, err := strconv.ParseUint(n.Value, 0, 64)
 		if err != nil || u > math.MaxInt64 {
 			d.problems.at(n.Line, "cannot set %s: expected a number from 0 to %d or unlimited, got %s", key, int64(math.MaxInt64), describe(n))

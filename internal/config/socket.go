@@ -7,9 +7,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Socket returns where the environment or the configuration file puts the control socket, "" where neither says so or the file
-// can't be read. A command needs no other key, so Socket reads no other one. Most commands live for two milliseconds, and a
-// mistake in another key must not keep them from reaching hinit. opt.Text is not used.
+// Socket returns the path of the control socket from the environment or the configuration file. It is "" if neither sets it or the
+// file can't be read. Socket reads no other key. Most commands need only this key and live for two milliseconds, and a mistake in
+// another key must not keep them from hinit. It ignores opt.Text.
 func Socket(opt Options) string {
 	l := &loader{cfg: new(Config), env: opt.Env}
 	if l.env == nil {
@@ -21,7 +21,7 @@ func Socket(opt Options) string {
 		}
 	}
 	data, err := l.read(opt.Path)
-	if err != nil || !bytes.Contains(data, []byte("socket")) && !bytes.Contains(data, []byte(`\`)) { // a key can have escapes in it
+	if err != nil || !bytes.Contains(data, []byte("socket")) && !bytes.Contains(data, []byte(`\`)) { // with a backslash, the key may have escapes
 		return ""
 	}
 	var file struct {

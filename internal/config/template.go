@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// Placeholders of the templates. A key that is a template says in the schema which of them it knows.
+// Placeholders of the templates. The schema says which of them a key may use.
 const (
 	holeAgent       = "agent"        // agent.binary
 	holeHome        = "home"         // home
 	holeProfile     = "profile"      // name of the profile
 	holeProfileHome = "profile_home" // home directory of the profile
 	holeTo          = "to"           // new name, in a rename
-	holeTask        = "task"         // the task of a one-shot run
-	holeOptions     = "options"      // a whole word: the words that the client adds
+	holeTask        = "task"         // task of a one-shot run
+	holeOptions     = "options"      // whole word; the client's words replace it
 )
 
-// AgentDecides reports whether the agent may put text into a command or an address that belongs to this user: only where the user is
-// the agent itself. The agent writes the .env of its profiles, so a template of any other user takes {env:NAME} from hinit.yaml alone.
+// AgentDecides reports whether the agent may set parts of a command or an address that belongs to this user. It is true only for the
+// agent's own user. The agent writes the .env of its profiles, so templates of other users get {env:NAME} from hinit.yaml alone.
 func (c *Config) AgentDecides(user string) bool { return user == "" || user == c.Agent.User }
 
 // FillVariables replaces every {env:NAME} in text by the result of value.
@@ -42,7 +42,7 @@ func FillVariables(text string, value func(name string) string) string {
 	}
 }
 
-// envName reports whether {env:NAME} takes this name: a letter or underscore, then letters, digits and underscores.
+// envName reports whether a name is valid in {env:NAME}: a letter or underscore, then letters, digits and underscores.
 func envName(s string) bool {
 	for i, c := range []byte(s) {
 		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (i == 0 || c < '0' || c > '9') {
@@ -64,9 +64,9 @@ func (c *Check) Variables() (names []string) {
 }
 
 // Expand returns cmd with its placeholders replaced: {agent} and {home} from c, the others from vars by name without braces
-// ("profile", "profile_home", "to"). A value in vars wins, and a placeholder without a value stays as it is. "{{word}}" stands
-// for the literal text "{word}" and "{{{word}}}" for "{{word}}", "${word}" is left alone for a shell, and any other brace is
-// plain text. The result shares nothing with cmd.
+// ("profile", "profile_home", "to"). A value in vars wins, and a placeholder without a value stays as it is. "{{word}}" stands for
+// the literal text "{word}" and "{{{word}}}" for "{{word}}". "${word}" stays, for a shell, and any other brace is plain text. The
+// result shares no memory with cmd.
 func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 	out := make([]string, len(cmd))
 	for i, word := range cmd {
@@ -75,7 +75,7 @@ func (c *Config) Expand(cmd []string, vars map[string]string) []string {
 	return out
 }
 
-// ExpandString is [Config.Expand] for one text, such as agent.cwd or a value of agent.env.
+// ExpandString is like [Config.Expand] for one text, such as agent.cwd or a value of agent.env.
 func (c *Config) ExpandString(s string, vars map[string]string) string {
 	return scanTemplate(s, func(name string) (string, bool) {
 		if v, ok := vars[name]; ok {
@@ -91,8 +91,8 @@ func (c *Config) ExpandString(s string, vars map[string]string) string {
 	})
 }
 
-// scanTemplate calls value for every placeholder of s and returns s with the values in their places; a placeholder for
-// which value reports false stays as it is.
+// scanTemplate returns s with each placeholder replaced by the result of value. If value returns false, the placeholder stays as it
+// is.
 func scanTemplate(s string, value func(name string) (string, bool)) string {
 	if !strings.Contains(s, "{") {
 		return s
@@ -122,14 +122,14 @@ func scanTemplate(s string, value func(name string) (string, bool)) string {
 				i += len(name) + 4
 				continue
 			}
-			if strings.HasPrefix(s[i:], "{{{") { // one brace more than the text is to have, as of {{{end}}}
+			if strings.HasPrefix(s[i:], "{{{") { // three braces, as in {{{end}}}, stand for two
 				if name := holeName(s[i+3:]); name != "" && strings.HasPrefix(s[i+3+len(name):], "}}}") {
 					b.WriteString("{{" + name + "}}")
 					i += len(name) + 6
 					continue
 				}
 			}
-			// Not an escape: the inner brace is no placeholder either, as in the templates of other programs.
+			// This is no escape. The inner brace is no placeholder either, as in the templates of other programs.
 			b.WriteString("{{")
 			i += 2
 			continue
@@ -140,8 +140,8 @@ func scanTemplate(s string, value func(name string) (string, bool)) string {
 	return b.String()
 }
 
-// holeName returns the name at the start of s if s goes on like a placeholder after its opening brace: lower-case letters
-// and underscores, then a closing brace.
+// holeName returns the name of a placeholder whose opening brace is just before s, or "": lower-case letters and underscores, then a
+// closing brace.
 func holeName(s string) string {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -154,7 +154,7 @@ func holeName(s string) string {
 	return ""
 }
 
-// checkTemplate returns the fault of the placeholders of s, "" for none. Only the placeholders in known are valid.
+// checkTemplate returns the fault of a placeholder in s, or "". Only the placeholders in known are valid.
 func checkTemplate(s string, known []string) string {
 	problem := ""
 	scanTemplate(s, func(name string) (string, bool) {

@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// unreadable describes the first byte that a YAML file can't have; "" when there is none. The library
-// knows neither the line nor the column of such a byte. The library reports a file in UTF-16.
+// unreadable describes the first byte that is invalid in a YAML file, or returns "". The library does not report the line or column
+// of such a byte. It reports a file in UTF-16 itself.
 func unreadable(data []byte) (line int, what string) {
 	if bytes.HasPrefix(data, []byte{0xff, 0xfe}) || bytes.HasPrefix(data, []byte{0xfe, 0xff}) {
 		return 0, ""
@@ -32,14 +32,16 @@ func unreadable(data []byte) (line int, what string) {
 	return 0, ""
 }
 
-// mostLines and mostBytes bound the files in which hinit searches a mistake line by line: that parses the file once for each line.
+// mostLines and mostBytes limit the files in which hinit searches for a mistake line by line. The search parses the file once for
+// each line.
 const (
 	mostLines = 500
 	mostBytes = 64 << 10
 )
 
-// brokenLine returns the line from which on a text can't be parsed however it goes on: the one after the longest beginning that
-// is YAML by itself. The library reports the beginning of the mapping for some mistakes. 0 means that the text is too long for that.
+// brokenLine returns the first line at which a text can't be YAML any more, whatever follows. It is the line after the longest
+// beginning that is valid YAML. For some mistakes the library reports the beginning of the mapping instead. 0 means that the text is
+// too long for the search.
 func brokenLine(data []byte) int {
 	lines := bytes.SplitAfter(data, []byte("\n"))
 	if len(lines) > mostLines || len(data) > mostBytes {
@@ -65,15 +67,15 @@ func parses(data []byte) bool {
 	}
 }
 
-// mostValues is how many values a configuration may have. Every alias counts with all its values, because reading costs that
-// much. A file of a megabyte can stand for more than any machine holds. A service takes about ten values.
+// mostValues is the largest number of values in a configuration. Every alias counts with all its values, because reading costs that
+// much. With aliases, a file of a megabyte can stand for more values than any machine holds. A service needs about ten values.
 const mostValues = 100_000
 
-// longText is how many bytes of a text count as one more value.
+// longText is the number of bytes of a text that count as one more value.
 const longText = 16
 
-// crowded returns the line with which a text gets more values than mostValues, 0 for none. It counts what separates values, so it
-// comes before the parser, which takes about 200 bytes for each of them.
+// crowded returns the line at which a text exceeds mostValues, or 0. It counts separators before the text is parsed, because the
+// parser needs about 200 bytes for each value.
 func crowded(data []byte) (line int) {
 	line = 1
 	for n, c := 0, data; len(c) > 0; {
@@ -81,7 +83,7 @@ func crowded(data []byte) (line int) {
 		if i < 0 {
 			return 0
 		}
-		if n++; n > 4*mostValues { // a value has up to four of them
+		if n++; n > 4*mostValues { // each value has at most four separators
 			return line
 		}
 		if c[i] == '\n' {
@@ -92,8 +94,8 @@ func crowded(data []byte) (line int) {
 	return 0
 }
 
-// weight counts values with aliases expanded. A count beyond mostValues is not exact, and heaviest is then the line of the alias that
-// stands for most.
+// weight counts values with aliases expanded. A count above mostValues is not exact; then heaviest is the line of the alias with the
+// most values.
 type weight struct {
 	known    map[*yaml.Node]int
 	most     int
@@ -104,7 +106,7 @@ func (w *weight) of(n *yaml.Node) int {
 	if total, known := w.known[n]; known {
 		return total
 	}
-	w.known[n] = mostValues + 1 // of an alias to something that contains it
+	w.known[n] = mostValues + 1 // for an alias to a value that contains the alias
 	total := 1 + len(n.Value)/longText
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		total = w.of(n.Alias)
@@ -119,7 +121,7 @@ func (w *weight) of(n *yaml.Node) int {
 	return total
 }
 
-// heavy returns the line at which a document stands for more values than mostValues, 0 for none.
+// heavy returns a line at which a document exceeds mostValues, or 0.
 func heavy(doc *yaml.Node) (line int) {
 	w := weight{known: make(map[*yaml.Node]int)}
 	if w.of(doc) <= mostValues {

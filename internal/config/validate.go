@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// sunPathMax is how long the path of a unix socket may be on Linux: sun_path of unix(7) without its final NUL.
+// sunPathMax is the longest path of a unix socket on Linux: sun_path of unix(7) without its final NUL.
 const sunPathMax = 107
 
-// systemDirs are directories that can't be meant as a data directory.
+// systemDirs are directories that are never meant as a data directory.
 func systemDirs() []string {
 	return []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"}
 }
 
-// checkHome refuses a home that is not an absolute path, and the directories of the system, for the boot would change their
+// checkHome refuses a path that is not absolute. It also refuses the directories of the system, because the boot would change their
 // owner.
 func checkHome(at any) string {
 	if reason := checkAbs(at); reason != "" {
@@ -43,7 +43,7 @@ func checkAbs(at any) string {
 	return ""
 }
 
-// checkDirTemplate is checkAbs for a text that may begin with a placeholder for a path.
+// checkDirTemplate is like checkAbs, but the text may begin with a placeholder for a path.
 func checkDirTemplate(at any) string {
 	s := *at.(*string)
 	for _, hole := range []string{holeHome, holeProfileHome} {
@@ -80,7 +80,7 @@ func checkParallel(at any) string {
 	return ""
 }
 
-// checkUser accepts the form of a user or of user:group. Only the container knows whether the user exists.
+// checkUser checks the form of a user or of user:group. Whether the user exists is known only in the container.
 func checkUser(at any) string {
 	s := *at.(*string)
 	user, group, both := strings.Cut(s, ":")
@@ -132,10 +132,10 @@ func checkVar(at any) string {
 	return ""
 }
 
-// varName reports whether s can name an environment variable (environ(7)).
+// varName reports whether s is valid as the name of an environment variable (environ(7)).
 func varName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
 
-// durationThat wants a duration of which ok holds.
+// durationThat accepts durations for which ok returns true. is describes them for messages.
 func durationThat(is string, ok func(time.Duration) bool) kind {
 	return kind{check: func(at any) string {
 		if d := *at.(*time.Duration); !ok(d) {
@@ -151,14 +151,14 @@ func atLeast(least time.Duration) kind {
 
 func between[T int | float64](lo, hi T) kind {
 	return kind{check: func(at any) string {
-		if n := *at.(*T); !(n >= lo && n <= hi) { // NaN is neither
+		if n := *at.(*T); !(n >= lo && n <= hi) { // false for NaN
 			return fmt.Sprintf("expected a number from %v to %v, got %v", lo, hi, n)
 		}
 		return ""
 	}}
 }
 
-// optional is k for a value that may be empty.
+// optional is like k, but also accepts an empty value.
 func optional(k kind) kind {
 	return kind{k.name, func(at any) string {
 		if v := reflect.ValueOf(at).Elem(); v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
@@ -188,7 +188,7 @@ func oneOf(words ...string) kind {
 	}}
 }
 
-// checkRestart returns the fault of a policy whose single values are valid, "" for none.
+// checkRestart returns the contradiction in a policy whose single values are valid, or "".
 func checkRestart(r *Restart) string {
 	if r.Max < r.Initial {
 		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.Initial))
@@ -203,10 +203,10 @@ func checkRestart(r *Restart) string {
 
 const nameRule = `a name is 1 to 64 of "a" to "z", "0" to "9", "_" and "-", and begins with a letter or digit`
 
-// serviceNameMax keeps the slot's name within what the agent accepts for a profile.
+// serviceNameMax is the longest service name. The agent accepts no longer name for a profile.
 const serviceNameMax = 64
 
-// checkServiceName says why name cannot be the name of a service.
+// checkServiceName says why a name is invalid for a service, or returns "".
 func checkServiceName(name string) string {
 	switch {
 	case name == "cmd" || name == "main-hermes":
@@ -237,7 +237,7 @@ func serviceName(s string) bool {
 	return s != "" && len(s) <= serviceNameMax
 }
 
-// secondsOrDuration reads "7.5" as "7.5s".
+// secondsOrDuration turns a number of seconds into a duration: "7.5" becomes "7.5s".
 func secondsOrDuration(text string) (string, string) {
 	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
 		return strconv.FormatFloat(f, 'f', -1, 64) + "s", ""
@@ -248,7 +248,7 @@ func secondsOrDuration(text string) (string, string) {
 	return text, ""
 }
 
-// switchText reads a switch the way the image's scripts do, and refuses a text that is neither a yes nor a no.
+// switchText reads a switch as the image's scripts do, and refuses a text that means neither yes nor no.
 func switchText(text string) (string, string) {
 	switch {
 	case ShellTruthy(text):
@@ -259,7 +259,7 @@ func switchText(text string) (string, string) {
 	return "", "expected 1, true or yes, or 0, false or no"
 }
 
-// socketInDir makes the path of the control socket from its directory.
+// socketInDir returns the path of the control socket in a directory.
 func socketInDir(dir string) (string, string) {
 	if !filepath.IsAbs(dir) {
 		return "", "expected an absolute path"

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// otherVariables are hinit's variables that set no key of the configuration, without their common prefix
+// otherVariables are hinit's variables that set no key of the configuration, without the prefix HINIT_
 // (docs/reference/environment.md).
 var otherVariables = []string{
 	"KANBAN_HOST", "KANBAN_LEAVE_SECONDS",
@@ -15,8 +15,8 @@ var otherVariables = []string{
 	"FORWARD", "FORWARD_TO", "FORWARD_AUTHORIZATION", "FORWARD_STATE", "ACTIONS_STATE", "EVENT", "SERVICE", "PROFILE", "RUN", "HANDOVER", "HALTED", "FAULTS",
 }
 
-// UnknownVariables returns a warning for each variable of an environment (os.Environ) that begins as hinit's own do and that hinit
-// does not know.
+// UnknownVariables returns a warning for each variable of an environment (os.Environ) that has hinit's prefix and that hinit does
+// not know.
 func UnknownVariables(environ []string) (warnings []string) {
 	const prefix = "HINIT_"
 	known := slices.Clone(otherVariables)
@@ -41,8 +41,8 @@ func UnknownVariables(environ []string) (warnings []string) {
 	return warnings
 }
 
-// Truthy3 reports whether s is 1, true or yes, compared without regard to case. This is how the agent's command line reads
-// switches such as HERMES_GATEWAY_NO_SUPERVISE.
+// Truthy3 reports whether s is 1, true or yes, in any case. The agent's command line reads switches such as
+// HERMES_GATEWAY_NO_SUPERVISE in this way.
 func Truthy3(s string) bool {
 	switch strings.ToLower(s) {
 	case "1", "true", "yes":
@@ -51,8 +51,8 @@ func Truthy3(s string) bool {
 	return false
 }
 
-// ShellTruthy reports whether s is exactly one of 1, true, TRUE, True, yes, YES and Yes. This is how the image's shell
-// scripts read switches such as HERMES_DASHBOARD: "tRuE" and "on" are false.
+// ShellTruthy reports whether s is exactly one of 1, true, TRUE, True, yes, YES and Yes. The image's shell scripts read switches
+// such as HERMES_DASHBOARD in this way: "tRuE" and "on" are false.
 func ShellTruthy(s string) bool {
 	switch s {
 	case "1", "true", "TRUE", "True", "yes", "YES", "Yes":

@@ -1,7 +1,8 @@
-// Package isolate confines the process it is called in, for good: by Landlock to files, ports and signals of its own, and by a filter of
-// system calls. Package isolation has the words in which PID 1 asks for it.
+// Package isolate confines the calling process for good. Landlock limits the files, ports and signals that it reaches, and a filter
+// limits its system calls. Package isolation defines the arguments by which PID 1 asks for it.
 //
-// It promises that a part that is missing is an error, unless the plan says that the process goes on without. It owns no goroutine.
+// If a part of the isolation is not available, it returns an error, unless the plan allows the process to run without. It owns no
+// goroutine.
 package isolate
 
 import (
@@ -21,7 +22,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// Main becomes the command of argv, confined as it says. It returns only on failure, with the exit code.
+// Main confines this process by the plan in argv, and becomes the command in argv. It returns only on failure, with the exit code.
 func Main(argv, env []string) int {
 	runtime.LockOSThread() // the filter and the capabilities belong to one thread, which execve(2) keeps
 	plan, command, err := isolation.Parse(argv)
@@ -45,15 +46,15 @@ func Main(argv, env []string) int {
 	return failed.ShellCode()
 }
 
-// refused78 is the exit code with which a gateway waits for another configuration.
+// refused78 is the exit code that makes PID 1 park a gateway until its configuration changes.
 const refused78 = 78
 
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "[hinit] "+format+"\n", args...) }
 
-// webToken begins the variable with which a program controls all gateways on the status page.
+// webToken begins the variable with the token of the status page. A program with the token can control all gateways.
 const webToken = "HINIT_WEB_TOKEN="
 
-// Confine isolates the calling thread, and returns the environment of what it executes. The goroutine stays on the thread.
+// Confine isolates the calling thread, and returns the environment for the command. The goroutine must stay on the thread.
 func Confine(p isolation.Plan, env []string) ([]string, error) {
 	if err := judge(isolation.LandlockABI()); err != nil {
 		if !p.Degrade {
@@ -65,7 +66,7 @@ func Confine(p isolation.Plan, env []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The user is not root's any more, so that there are capabilities only where the container gives some to everybody.
+	// The process is not root any more, so it has capabilities only if the container gives some to every user.
 	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil && !errors.Is(err, unix.EINVAL) {
 		return nil, fmt.Errorf("cannot drop the capabilities: %w", err)
 	}
@@ -85,7 +86,7 @@ func Confine(p isolation.Plan, env []string) ([]string, error) {
 	case err != nil:
 		return nil, err
 	case p.Degrade && p.Marked: // kernels with Landlock count filters
-		status, _ := os.ReadFile("/proc/self/status") // where it is missing, PID 1 reads nothing either
+		status, _ := os.ReadFile("/proc/self/status") // if it is missing, PID 1 can't read it either
 		if err := marked(string(status)); err != nil {
 			return nil, err
 		}
@@ -94,7 +95,7 @@ func Confine(p isolation.Plan, env []string) ([]string, error) {
 	return proc.SetEnv(env, map[string]string{"TMPDIR": own}), nil
 }
 
-// marked says why PID 1 cannot tell a process with this status by its filters, nil if it can.
+// marked returns an error if PID 1 can't recognise a process with this status by its number of filters.
 func marked(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +
@@ -103,13 +104,13 @@ func marked(status string) error {
 	return nil
 }
 
-// parts are what an isolation needs of Landlock, and the versions of its interface from which on the kernel has it (landlock(7)).
+// parts are the parts of Landlock that the isolation needs, and the version of its interface that introduced each (landlock(7)).
 var parts = []struct {
 	abi  int
 	what string
 }{{3, "all changes of files"}, {4, "TCP ports"}, {6, "signals and abstract sockets"}}
 
-// judge says what the Landlock of a kernel lacks, nil for nothing.
+// judge returns an error if this version of Landlock lacks a part.
 func judge(abi int) error {
 	const next = "; start the container on a newer kernel, or set isolation.missing to degrade"
 	if abi == 0 {
@@ -123,7 +124,7 @@ func judge(abi int) error {
 	return nil
 }
 
-// temporary returns a directory for temporary files that is this user's alone. Another user may have taken its usual name.
+// temporary returns a directory for temporary files that only this user can use. Another user may have taken the usual name.
 func temporary(profile string) (string, error) {
 	dir := fmt.Sprintf("/tmp/hinit-%s-%d", profile, os.Getuid())
 	err := os.Mkdir(dir, 0o700)
@@ -140,7 +141,7 @@ func temporary(profile string) (string, error) {
 	return dir, nil
 }
 
-// restrict confines the process by Landlock, as far as the kernel has it.
+// restrict confines the process by Landlock, with all parts that the kernel has.
 func restrict(p isolation.Plan, temporary string) error {
 	hidden, err := hiddenPlaces(p.Hide)
 	if err != nil {
@@ -149,7 +150,7 @@ func restrict(p isolation.Plan, temporary string) error {
 	rules := []landlock.Rule{
 		writable(p.Home, temporary, "/dev/pts"), readable("/proc", "/sys"),
 		landlock.RWFiles("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx").WithIoctlDev().IgnoreIfMissing(),
-		landlock.BindTCP(0), // the kernel chooses one that is free
+		landlock.BindTCP(0), // the kernel chooses a free port
 	}
 	dirs, files, err := hidden.image("/")
 	if err != nil {
@@ -173,7 +174,8 @@ func restrict(p isolation.Plan, temporary string) error {
 	for _, port := range p.Ports {
 		rules = append(rules, landlock.BindTCP(uint16(port)))
 	}
-	// The library's own Restrict stops all threads of the program, for each of two system calls. execve(2) keeps only this thread.
+	// The library's own Restrict makes each of two system calls on all threads of the program. One thread is enough, because
+	// execve(2) ends the others.
 	ruleset, flags, err := confinement.BestEffort().NewRulesetFD(rules...)
 	if err == nil && ruleset >= 0 {
 		err = ll.LandlockRestrictSelf(ruleset, flags)
@@ -185,8 +187,8 @@ func restrict(p isolation.Plan, temporary string) error {
 	return nil
 }
 
-// pin returns a name for a shared path, "" if it is missing. In places that profiles can write to, it is the name of what is there now: a link
-// could lead to another profile, and is refused.
+// pin returns a path for a shared file or directory, or "" if it is missing. Below a directory that profiles can write to, the path
+// leads to an open descriptor of the present file. There pin refuses a link, because it could lead to another profile.
 func pin(path string, places []string) (string, error) {
 	for _, place := range places {
 		if path == place || !beneath(path, place) {
@@ -197,7 +199,7 @@ func pin(path string, places []string) (string, error) {
 			continue
 		}
 		how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
-		fd, err := unix.Openat2(unix.AT_FDCWD, real+strings.TrimPrefix(path, place), &how) // open until it becomes the command
+		fd, err := unix.Openat2(unix.AT_FDCWD, real+strings.TrimPrefix(path, place), &how) // stays open until the process becomes the command
 		switch {
 		case errors.Is(err, unix.ELOOP):
 			return "", fmt.Errorf("cannot share %s: there is a link in it; share the place that the link leads to", path)
@@ -209,7 +211,7 @@ func pin(path string, places []string) (string, error) {
 	return path, nil
 }
 
-// isFile reports whether a path leads to something else than a directory. The rights of directories are refused for it.
+// isFile reports whether a path exists and is no directory. Landlock refuses the rights of directories for it.
 func isFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && !info.IsDir()
@@ -220,7 +222,7 @@ func writable(paths ...string) landlock.Rule {
 	switch {
 	case isFile(paths[0]):
 		rule = landlock.RWFiles(paths...)
-	case isolation.LandlockABI() > 1: // before, no right lets files move from one directory to another
+	case isolation.LandlockABI() > 1: // older kernels have no right to move files between directories
 		rule = rule.WithRefer()
 	}
 	return rule.WithIoctlDev().WithResolveUnix().IgnoreIfMissing()
@@ -234,7 +236,7 @@ func readable(paths ...string) landlock.Rule {
 	return rule.WithResolveUnix().IgnoreIfMissing()
 }
 
-// beneath reports whether a path is a directory or leads into it.
+// beneath reports whether a path is dir or leads into it.
 func beneath(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -14,7 +14,7 @@ import (
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
 
-// confinement is what Landlock confines: all access to files, TCP ports that are listened on, signals and abstract sockets. Connections
+// confinement lists what Landlock confines: all access to files, TCP ports to listen on, signals and abstract sockets. Connections
 // to other machines stay free.
 var confinement = landlock.Config{
 	HandledAccessFS: ll.AccessFSExecute | ll.AccessFSWriteFile | ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSRemoveDir | ll.AccessFSRemoveFile |
@@ -24,15 +24,15 @@ var confinement = landlock.Config{
 	Scoped:           ll.ScopeAbstractUnixSocket | ll.ScopeSignal,
 }
 
-// shared are the places of a container that all its users write to, or that have files of other programs. The devices that every program
-// needs are in the rules by name.
+// shared are the directories that all users of a container can write to, or that hold files of other programs. The rules name the
+// devices that every program needs.
 var shared = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
-// places are files and directories that are not part of the image.
+// places are files and directories that do not belong to the image.
 type places []string
 
-// hiddenPlaces adds the shared places and the mounts of the container to more, and where links lead. A mounted file is the engine's, such as
-// /etc/hosts.
+// hiddenPlaces returns more, the shared places and the mounts of the container, each also by the path that its links lead to. It
+// leaves out mounted files: the engine makes them, such as /etc/hosts.
 func hiddenPlaces(more []string) (places, error) {
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -54,7 +54,7 @@ func hiddenPlaces(more []string) (places, error) {
 	return all, nil
 }
 
-// unescape returns a path of mountinfo, whose spaces are octal numbers (proc_pid_mountinfo(5)).
+// unescape returns a path of mountinfo. The file writes spaces as octal numbers (proc_pid_mountinfo(5)).
 func unescape(path string) string {
 	for _, c := range []byte(" \t\n\\") {
 		path = strings.ReplaceAll(path, `\`+fmt.Sprintf("%03s", strconv.FormatUint(uint64(c), 8)), string(c))
@@ -62,8 +62,8 @@ func unescape(path string) string {
 	return path
 }
 
-// image returns the largest directories, and the other files, beneath dir that have no hidden place in them. Links lead to a place that is
-// found by its own name, or is hidden.
+// image returns the largest directories below dir without a hidden place in them, and the other files. It skips links: the target of
+// a link is found by its own name, or is hidden.
 func (p places) image(dir string) (dirs, files []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused are the system calls that no tool of an agent needs, and that lead out of the isolation or into the kernel.
+// refused are system calls that an agent's tools do not need, and that lead out of the isolation or deep into the kernel.
 var refused = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
@@ -24,7 +24,7 @@ var refused = []uint32{
 	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 }
 
-// The fields of seccomp_data that the filter reads (seccomp(2)); arguments are 64 bits wide, the low half first.
+// The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits, the low half first.
 const (
 	dataNumber = 0
 	dataArch   = 4
@@ -36,7 +36,7 @@ const (
 // namespaces are the flags of clone(2) that make namespaces.
 const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// x32 is the bit that numbers of the x32 ABI have. Other calls have small numbers.
+// x32 is the bit in the call numbers of the x32 ABI. No other call number is that large.
 const x32 = 0x40000000
 
 // ioprioUser makes ioprio_set(2) change all processes of a user.
@@ -50,8 +50,8 @@ func fails(errno unix.Errno) bpf.Instruction {
 
 func load(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
 
-// filter returns the program that the kernel runs before each system call of an isolated process. Calls of another architecture fail:
-// their numbers mean other calls.
+// filter returns the program that the kernel runs before each system call of an isolated process. Calls of another architecture
+// fail, because their numbers mean other calls.
 func filter() []bpf.Instruction {
 	program := []bpf.Instruction{
 		load(dataArch),
@@ -60,7 +60,7 @@ func filter() []bpf.Instruction {
 		load(dataNumber),
 		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: x32, SkipTrue: 1},
 		fails(unix.ENOSYS),
-		// Its flags are in memory, where no filter can look. Programs call clone when there is no clone3.
+		// The flags of clone3 are in memory, which a filter can't read. Programs fall back to clone.
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1},
 		fails(unix.ENOSYS),
 	}
@@ -68,7 +68,8 @@ func filter() []bpf.Instruction {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, fails(unix.EPERM))
 	}
 	program = append(program, when(unix.SYS_CLONE, dataArg0, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, unix.EPERM)...)
-	// With one user, the priorities and limits of other profiles' processes would be free to change. A process changes its own by the number 0.
+	// Profiles with the same user could change the priorities and limits of each other's processes. So the filter allows only the
+	// number 0, the calling process.
 	for _, of := range []struct{ number, argument uint32 }{
 		{unix.SYS_PRLIMIT64, dataArg0},
 		{unix.SYS_SCHED_SETAFFINITY, dataArg0},
@@ -82,9 +83,9 @@ func filter() []bpf.Instruction {
 	}
 	program = append(program, when(unix.SYS_SETPRIORITY, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PRIO_USER, SkipTrue: 1}, unix.EPERM)...)
 	program = append(program, when(unix.SYS_IOPRIO_SET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioprioUser, SkipTrue: 1}, unix.EPERM)...)
-	// TIOCSTI types into a terminal that another process may read.
+	// TIOCSTI types characters into a terminal that another process may read.
 	program = append(program, when(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.TIOCSTI, SkipTrue: 1}, unix.EPERM)...)
-	// Landlock does not see which ports multipath TCP and SMC listen on. Programs fall back to TCP.
+	// Landlock does not see on which ports multipath TCP and SMC listen. Programs fall back to TCP.
 	for _, protocol := range []uint32{unix.IPPROTO_MPTCP, unix.IPPROTO_SMC} {
 		program = append(program, when(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocol, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
 	}
@@ -92,7 +93,7 @@ func filter() []bpf.Instruction {
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
-// when makes a call fail whose argument unless does not skip. It leaves the number loaded.
+// when makes a call fail, unless the instruction unless accepts its argument. The call's number stays loaded.
 func when(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 4},
@@ -100,8 +101,8 @@ func when(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.In
 	}
 }
 
-// seal installs the filter for the calling thread and all that it starts. Without control it installs a second one, by which PID 1 knows that
-// the process may not use the control socket.
+// seal installs the filter for the calling thread and for the processes that it starts. If control is false, it installs a second
+// filter. By their number PID 1 knows that the process may not use the control socket.
 func seal(control bool) error {
 	if arches[runtime.GOARCH] == 0 {
 		return fmt.Errorf("cannot filter system calls: hinit has no filter for %s", runtime.GOARCH)

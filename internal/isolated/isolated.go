@@ -1,6 +1,6 @@
-// Package isolated tells services that are not PID 1 whether a client is an isolated profile.
+// Package isolated tells services other than PID 1 whether a client is an isolated profile.
 //
-// It promises that an isolated process is never taken for another one while it lives. It owns no goroutine, and reads only /proc.
+// It never takes an isolated process for another process while it lives. It owns no goroutine, and reads only /proc.
 package isolated
 
 import (
@@ -10,8 +10,8 @@ import (
 	"hinit/internal/proc"
 )
 
-// Peer reports whether a process that connected to a Unix socket has more filters of system calls than this one, as isolated profiles
-// have. A process that is gone counts as isolated.
+// Peer reports whether the client of a Unix socket is an isolated profile: it has more filters of system calls than this process. A
+// process that has ended counts as isolated.
 func Peer(conn net.Conn, pid int) bool {
 	own, err := proc.Confined(os.Getpid())
 	theirs, err2 := proc.Confined(pid)

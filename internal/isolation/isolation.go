@@ -1,6 +1,6 @@
-// Package isolation is what PID 1 and hinit-isolate say to each other: which files, ports and signals a command is confined to.
+// Package isolation defines the arguments that PID 1 passes to hinit-isolate: the files, ports and signals that a command may use.
 //
-// It promises that [Parse] returns what [Plan.Argv] was made from. It owns no goroutine and touches no disk.
+// [Parse] returns exactly the plan that [Plan.Argv] was called on. It owns no goroutine and touches no disk.
 package isolation
 
 import (
@@ -17,21 +17,21 @@ import (
 // Program is the file name of the program that isolates itself and becomes the command. It is installed beside hinit.
 const Program = "hinit-isolate"
 
-// Plan says what a command may reach.
+// Plan says which files, ports and signals a command may use.
 type Plan struct {
-	Name    string   // of the profile
-	Home    string   // a directory that it may change
-	Hide    []string // files and directories that it may not reach, whatever they are in
+	Name    string   // name of the profile
+	Home    string   // directory that it may change
+	Hide    []string // files and directories that it may not use, even if a permitted directory has them
 	Share   []string // paths that it may change besides its home, wherever they are
-	Read    []string // paths that it may read, likewise
+	Read    []string // paths that it may read, wherever they are
 	Ports   []int    // TCP ports that it may listen on
 	Control bool     // it may use the control socket of PID 1
-	Marked  bool     // its filters alone tell PID 1 that it may not: it has the agent's user
-	Refused string   // why the command does not start; "" for nothing
-	Degrade bool     // it starts with the parts of the isolation that the kernel has
+	Marked  bool     // PID 1 recognises it by its filters alone, because it has the agent's user
+	Refused string   // reason for which the command must not start, or ""
+	Degrade bool     // if the kernel lacks a part of the isolation, it starts without this part
 }
 
-// Argv returns the arguments with which Program, at path, becomes a command.
+// Argv returns the arguments of Program, at path, that make it become command.
 func (p Plan) Argv(path string, command []string) []string {
 	argv := []string{path, "name=" + p.Name, "home=" + p.Home}
 	if p.Refused != "" {
@@ -98,11 +98,11 @@ func Parse(argv []string) (p Plan, command []string, err error) {
 	return p, argv[end+1:], nil
 }
 
-// Filters is how many filters of system calls an isolated process has more than PID 1. One that may not use the control socket has one more:
-// a process can add filters, and never lose one.
+// Filters is the number of system call filters by which an isolated process exceeds PID 1. A process that may not use the control
+// socket has one more. A process can add filters, and never loses one.
 const Filters = 1
 
-// Command returns the command that isolated arguments lead to. Other arguments are returned as they are.
+// Command returns the command in isolated arguments. It returns other arguments unchanged.
 func Command(argv []string) []string {
 	if _, command, err := Parse(argv); err == nil {
 		return command
@@ -110,7 +110,7 @@ func Command(argv []string) []string {
 	return argv
 }
 
-// Instead returns arguments that isolate another command in the same way.
+// Instead returns arguments that isolate another command in the same way. If argv is not isolated, it returns command.
 func Instead(argv, command []string) []string {
 	if p, _, err := Parse(argv); err == nil {
 		return p.Argv(argv[0], command)
@@ -118,7 +118,7 @@ func Instead(argv, command []string) []string {
 	return command
 }
 
-// LandlockABI is the version of the kernel's interface for Landlock, 0 where there is none (landlock(7)).
+// LandlockABI returns the version of the kernel's Landlock interface, or 0 without Landlock (landlock(7)).
 func LandlockABI() int {
 	const onlyVersion = 1
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, onlyVersion)

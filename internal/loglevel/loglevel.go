@@ -1,5 +1,5 @@
-// Package loglevel finds out how serious a line of a log is. `hinit logs --level`, the forwarder and the page decide it here. The
-// functions are pure, and the package owns no goroutine.
+// Package loglevel finds the level of a log line. `hinit logs --level`, the forwarder and the page use it. The functions are pure,
+// and the package owns no goroutine.
 package loglevel
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Level is how serious a line is; 0 is unknown.
+// Level is the level of a line; 0 is unknown.
 type Level int
 
 // The levels, from the least serious one.
@@ -23,7 +23,7 @@ const (
 	Critical
 )
 
-// names are the levels by name, the names of [Names] first.
+// names has all names of the levels; the result of [Names] comes first.
 var names = []struct {
 	name  string
 	level Level
@@ -68,7 +68,7 @@ func (l Level) String() string {
 // MarshalText implements encoding.TextMarshaler.
 func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// Named returns the level that a word names, in any case, and 0 for another word.
+// Named returns the level of this name, in any case, or 0.
 func Named(word []byte) Level {
 	for _, l := range names {
 		if len(word) == len(l.name) && strings.EqualFold(string(word), l.name) {
@@ -78,29 +78,29 @@ func Named(word []byte) Level {
 	return 0
 }
 
-// The expressions are compiled when the first line is read: a program that reads none does not pay for them.
+// The expressions are compiled when the first line is read, so a program that reads no line does not pay for them.
 var (
-	// keyed is a level as a value: "level":"warn" of JSON, level=warn of logfmt. Numbers mean what they mean in pino and bunyan.
+	// keyed matches a level as a value: "level":"warn" in JSON, level=warn in logfmt. Numbers have the meaning of pino and bunyan.
 	keyed = expression(`(?i)(?:^|[\s{,])"?(?:level|lvl|severity|levelname|log\.level|loglevel)"?\s*[=:]\s*"?([a-z]+|[1-6]0)\b`)
-	// klog is a line of Kubernetes' libraries: W1122 12:00:00.000000.
+	// klog matches a line of Kubernetes' libraries: W1122 12:00:00.000000.
 	klog = expression(`^([IWEF])\d{4} \d\d:\d\d:\d\d`)
-	// syslog is a priority before the line: <3>, or <11> with a facility.
+	// syslog matches a priority before the line: <3>, or <11> with a facility.
 	syslog = expression(`^<(\d{1,3})>`)
-	// shouted is a word in capitals, in brackets or before a colon, near the beginning, behind a time or a name at most.
+	// shouted matches a word that may be a level near the beginning of a line: in brackets, before a colon, or between spaces.
 	shouted = expression(`(?:^|[\s\[(|])([A-Z]{3,11}|[a-z]{3,11})(?:[\])|:]|\s+[|:\-]|\s|$)`)
-	// colours are what a terminal would obey.
+	// colours matches the colour sequences of a terminal.
 	colours = expression(`\x1b\[[0-9;]*m`)
 )
 
-// expression is a regular expression that is compiled when it is used first.
+// expression returns a regular expression that is compiled at its first use.
 func expression(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// levelHead is how much of a line can say its level outside of a key.
+// levelHead is how many bytes of a line are searched for a level without a key.
 const levelHead = 96
 
-// Of returns the level that a line says, and 0 when it says none.
+// Of returns the level that a line states, or 0.
 func Of(text []byte) Level {
 	if bytes.IndexByte(text, 0x1b) >= 0 {
 		text = colours().ReplaceAll(text, nil)
@@ -128,7 +128,7 @@ func Of(text []byte) Level {
 		}
 		word := head[from+m[2] : from+m[3]]
 		marked := from+m[3] < len(head) && bytes.IndexByte([]byte("]):|"), head[from+m[3]]) >= 0
-		if l := Named(word); l != 0 && (marked || word[0] < 'a') { // "error" in the middle of a sentence is none
+		if l := Named(word); l != 0 && (marked || word[0] < 'a') { // "error" in the middle of a sentence is no level
 			return l
 		}
 		from += m[3]
@@ -136,8 +136,8 @@ func Of(text []byte) Level {
 	return 0
 }
 
-// Tracker gives each line of one log its level. A line that says no level, such as one of a traceback, has the level of the line
-// before it; ahead of all it has Info.
+// Tracker assigns a level to each line of one log. A line without a level, such as a line of a traceback, has the level of the line
+// before it. The first line without one has Info.
 type Tracker struct{ last Level }
 
 // Of returns the level of the next line.

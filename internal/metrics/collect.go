@@ -15,13 +15,13 @@ import (
 	"hinit/internal/usage"
 )
 
-// MostServices is how many services have metrics unless a Collector says otherwise.
+// MostServices is the default limit of services with metrics.
 const MostServices = 1000
 
-// mostSteps is how many steps of the boot have metrics.
+// mostSteps limits the steps of the boot that have metrics.
 const mostSteps = 100
 
-// certain is how long an exit has to be over before its cause counts: an explanation may still come.
+// certain is how long after an exit its cause counts as final: an explanation may still arrive.
 const certain = 2 * time.Second
 
 // Causes are the values of the label cause, besides "other".
@@ -32,21 +32,21 @@ var knownStates = []string{
 	client.StateFinishing, client.StateBackoff, client.StateParked, client.StateFailed,
 }
 
-// Source is the hinit that metrics are about; a [client.Client] is one.
+// Source is the hinit that the metrics describe. A [client.Client] implements it.
 type Source interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
 }
 
-// Collector asks a hinit each time it is collected. It implements prometheus.Collector, for any number of goroutines.
+// Collector asks hinit for its status at each collection. It implements prometheus.Collector, for any number of goroutines.
 type Collector struct {
 	Source  Source
-	Proc    func(client.Init) string     // the /proc that shows the processes of that hinit, "" for none; nil: none
-	Sent    func(client.Init) *Forwarded // what hinit forward has sent, nil where it never ran; nil: nothing
+	Proc    func(client.Init) string     // returns the /proc that shows hinit's processes, "" for none; nil: none
+	Sent    func(client.Init) *Forwarded // returns what hinit forward has sent, nil if it never ran; nil: nothing
 	Most    int                          // services with metrics; 0 is MostServices
-	Timeout time.Duration                // for hinit's answers; 0 is five seconds
-	Now     func() time.Time             // nil is the clock
-	Context func() context.Context       // nil is the background
+	Timeout time.Duration                // limit for hinit's answers; 0 is five seconds
+	Now     func() time.Time             // nil is time.Now
+	Context func() context.Context       // nil is context.Background
 }
 
 // Describe implements prometheus.Collector.
@@ -71,7 +71,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	out.put(up, 1)
-	stops, _ := c.stops(ctx) // metrics without them are better than none
+	stops, _ := c.stops(ctx) // without them, the other metrics are still useful
 	var seen *observed
 	if c.Proc != nil {
 		if root := c.Proc(st.Init); root != "" {
@@ -102,7 +102,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// distinct returns the services without those whose labels another one has already: two series must not be the same.
+// distinct returns the services without duplicates of a label. Prometheus refuses two series with the same labels.
 func distinct(list []client.Service) []client.Service {
 	out, seen := make([]client.Service, 0, len(list)), make(map[string]bool, len(list))
 	for i := range list {
@@ -114,7 +114,7 @@ func distinct(list []client.Service) []client.Service {
 	return out
 }
 
-// sink takes metrics.
+// sink sends metrics to a channel.
 type sink struct{ ch chan<- prometheus.Metric }
 
 func (s sink) put(f *Family, value float64, labels ...string) {
@@ -150,7 +150,7 @@ func (s sink) init(st client.Status, seen *observed) {
 		return
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
-		s.put(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz) // what its children have used is theirs
+		s.put(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz) // the time of hinit's children belongs to them
 		s.put(ownMemory, float64(own.memory))
 		s.put(ownTasks, float64(own.threads))
 		if own.fds >= 0 {
@@ -166,7 +166,7 @@ func (s sink) service(v *client.Service, now time.Time) {
 	for _, kind := range show.Judge(v).Problems {
 		s.put(problem, 1, name, profile, kind)
 	}
-	checks := make(map[string]float64, len(v.Checks)) // two names may be one label
+	checks := make(map[string]float64, len(v.Checks)) // two names may have the same label
 	for i := range v.Checks {
 		check := label(v.Checks[i].Name)
 		checks[check] = max(checks[check], truth(v.Checks[i].Failed && v.State == client.StateUp))
@@ -216,7 +216,7 @@ func (s sink) service(v *client.Service, now time.Time) {
 	}
 }
 
-// Forwarded is what hinit forward has done.
+// Forwarded has the counters of hinit forward.
 type Forwarded struct {
 	Sent, Refused, Gaps, Failures uint64
 	Waiting                       time.Time // time of the oldest record that is being sent; zero when all is sent
@@ -239,7 +239,7 @@ func (s sink) forwarded(p *Forwarded, now time.Time) {
 
 func (s sink) usage(u used, name, profile string) {
 	if u.processes == 0 {
-		return // it has ended meanwhile
+		return // it has ended
 	}
 	s.put(cpu, u.cpu, name, profile)
 	s.put(memory, float64(u.memory), name, profile)
@@ -250,7 +250,7 @@ func (s sink) usage(u used, name, profile string) {
 	}
 }
 
-// stops returns how long the last stop of each service took.
+// stops returns the duration of the last stop of each service.
 func (c *Collector) stops(ctx context.Context) (map[string]time.Duration, error) {
 	began, took := make(map[string]time.Time), make(map[string]time.Duration)
 	note := func(e client.Event) error {
@@ -272,7 +272,7 @@ func (c *Collector) stops(ctx context.Context) (map[string]time.Duration, error)
 	return took, err
 }
 
-// known sums counts by the causes that there are.
+// known sums the counts by the causes of [Causes], and all others as "other".
 func known(by map[string]int) map[string]int {
 	out := make(map[string]int, len(by))
 	for cause, n := range by {
@@ -288,10 +288,10 @@ func causeOf(cause string) string {
 	return "other"
 }
 
-// mostLabel is how many bytes of a label's value are kept.
+// mostLabel limits the bytes of a label's value.
 const mostLabel = 200
 
-// label makes a label's value of a text that somebody else chose.
+// label makes a valid label value of a text from another program.
 func label(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), mostLabel)], "\uFFFD")
 }

@@ -12,22 +12,22 @@ import (
 	"hinit/internal/usage"
 )
 
-// observed are the processes that there are at one time.
+// observed are the processes of the container at one time.
 type observed struct {
 	root string
 	all  usage.Table
-	of   map[string][]int // by service
+	of   map[string][]int // process ids by service
 }
 
-// used is what several processes use together.
+// used is the total use of several processes.
 type used struct {
 	processes, threads int
-	cpu                float64 // seconds, with the time of the children they have waited for: it does not shrink when a child ends
+	cpu                float64 // seconds, with the time of reaped children, so that it does not shrink when a child ends
 	memory             uint64
-	fds                int // -1 when not all may be counted: part of them would be a lie
+	fds                int // -1 if some processes may not be read: a partial sum would mislead
 }
 
-// readProcesses reads all processes, nil for none.
+// readProcesses reads all processes. It returns nil if it can't.
 func readProcesses(root string, roots proc.Roots) *observed {
 	all, err := usage.Read(root, nil)
 	if err != nil {
@@ -42,7 +42,7 @@ func readProcesses(root string, roots proc.Roots) *observed {
 	return o
 }
 
-// sum is what processes use.
+// sum returns the total use of processes.
 func (o *observed) sum(pids ...int) (u used) {
 	for _, pid := range pids {
 		one, is := o.all[pid]
@@ -62,12 +62,12 @@ func (o *observed) sum(pids ...int) (u used) {
 	return u
 }
 
-// countFDs returns how many descriptors a process has open, -1 when that is not allowed.
+// countFDs returns the number of open descriptors of a process, or -1 if this user may not count them.
 func countFDs(root string, pid int) int {
 	dir, err := os.Open(filepath.Join(root, strconv.Itoa(pid), "fd"))
 	if err != nil {
 		if errors.Is(err, os.ErrNotExist) {
-			return 0 // it has ended
+			return 0 // the process has ended
 		}
 		return -1
 	}

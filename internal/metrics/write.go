@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// mostScrapes is how many answers may be made at a time.
+// mostScrapes limits the number of requests that are answered at the same time.
 const mostScrapes = 4
 
 // Write writes the metrics once, in the text format that textfile collectors read.

@@ -7,31 +7,31 @@ import (
 	"sync"
 )
 
-// Masked stands where a [Masker] has found a secret.
+// Masked replaces a secret in a line, see [Masker].
 const Masked = "***"
 
-// leastSecret is the length from which on a value given to [NewSecrets] is looked for: shorter ones are in ordinary words.
+// leastSecret is the least length of a value that [NewSecrets] hides. Ordinary words may have shorter ones in them.
 const leastSecret = 8
 
-// The kinds of secret that a byte can begin.
+// These bits say what can begin at a byte.
 const (
-	isWord    = 1 << iota // part of a word: what follows is not the beginning of a token
+	isWord    = 1 << iota // part of a word: no token begins after it
 	isToken               // a token of a known shape
 	isLiteral             // a value to hide
-	isOther               // something else that has to be looked at
+	isOther               // something else that Hide has to examine
 )
 
-// Secrets are values to hide, besides tokens of known shapes. They never change.
+// Secrets are values to hide, besides tokens of known shapes. A set never changes.
 type Secrets struct {
 	kinds  [256]byte
 	values map[byte][]string // by their first byte, longest first
 }
 
-// noSecrets finds tokens of known shapes only.
+// noSecrets is an empty set: with it, only tokens of known shapes are hidden.
 var noSecrets = sync.OnceValue(func() *Secrets { return NewSecrets(nil) })
 
-// NewSecrets makes a set of these values. A text of less than eight bytes, or of several lines, is left out: it would be found in
-// ordinary words, or never.
+// NewSecrets makes a set of values to hide. It leaves out values of less than eight bytes, which occur in ordinary words. It also
+// leaves out values with several lines, which no single line has.
 func NewSecrets(values []string) *Secrets {
 	s := &Secrets{values: make(map[byte][]string)}
 	for c := range s.kinds {
@@ -63,18 +63,18 @@ func NewSecrets(values []string) *Secrets {
 	return s
 }
 
-// shape is a kind of token that is known by its first bytes.
+// shape describes a kind of token, which begins with a known prefix.
 type shape struct {
 	prefix string
-	body   func(c byte) bool // what follows
-	least  int               // of that
-	most   int               // 0: any number
-	run    int               // of letters and digits, with both among them, that must be there; 0: none
-	next   string            // one of these bytes comes first; "": any
+	body   func(c byte) bool // class of the bytes after the prefix
+	least  int               // least number of these bytes
+	most   int               // largest number of them; 0: no limit
+	run    int               // a run of so many letters and digits, with both in it, must occur; 0: none
+	next   string            // the first byte after the prefix is one of these; "": any
 }
 
-// shapes are, by their first byte, the tokens that providers of models, chats and code give out. Each asks for so much that ordinary words, paths
-// and hashes don't have it.
+// shapes returns the shapes by their first byte. They are the tokens of providers of models, chats and code. Each shape is strict
+// enough that ordinary words, paths and hashes do not match.
 var shapes = sync.OnceValue(func() *[256][]shape {
 	const digits = "0123456789"
 	list := []shape{
@@ -111,7 +111,7 @@ var shapes = sync.OnceValue(func() *[256][]shape {
 	return &byFirst
 })
 
-// match returns the length of the token that s begins with, 0 for none.
+// match returns the length of the token at the beginning of s, or 0.
 func (p *shape) match(s []byte) int {
 	if !hasPrefix(s, p.prefix) {
 		return 0
@@ -125,17 +125,17 @@ func (p *shape) match(s []byte) int {
 	return len(p.prefix) + n
 }
 
-// Masker hides the secrets in the lines of one source: tokens that providers give out, private keys, and the values it is given. The zero
-// value is ready. It must not be used by two goroutines at once.
+// Masker hides the secrets in the lines of one source: tokens of known providers, private keys, and given values. The zero value is
+// ready. Two goroutines must not use it at once.
 type Masker struct {
-	key int // so many lines may still belong to a private key
+	key int // number of lines that may still belong to a private key
 }
 
-// keyLines is how many lines a private key has at most.
+// keyLines is the largest number of lines in a private key.
 const keyLines = 200
 
-// Hide returns chunk, which consists of whole lines, with [Masked] where secrets were. It returns chunk itself when there is
-// none, and copies it otherwise. A nil set is an empty one.
+// Hide returns chunk, which consists of whole lines, with [Masked] in the place of secrets. If chunk has no secret, Hide returns it
+// itself; else it returns a copy. A nil set is an empty one.
 func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	if set == nil {
 		set = noSecrets()
@@ -185,11 +185,11 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 				cover(from, to)
 				i, inWord = to, true
 			}
-		case '\\': // an escaped newline, for instance: its letter is no part of a word
+		case '\\': // an escaped newline, for instance: its letter belongs to no word
 			if i < len(chunk) && strings.IndexByte(`nrtbf"'/\`, chunk[i]) >= 0 {
 				i++
 			}
-		case '\x1b': // a colour
+		case '\x1b': // a colour sequence
 			i += escape(chunk[i:])
 		}
 	}
@@ -199,12 +199,12 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	return append(out, chunk[last:]...)
 }
 
-// Text is a text of its own without the secrets of known shapes.
+// Text returns one text without the secrets of known shapes.
 func Text(text string) string {
 	return strings.TrimSuffix(string(new(Masker).Hide([]byte(text+"\n"), nil)), "\n")
 }
 
-// match returns the length of the value that s begins with, 0 for none.
+// match returns the length of the value at the beginning of text, or 0.
 func (s *Secrets) match(text []byte) int {
 	for _, v := range s.values[text[0]] {
 		if hasPrefix(text, v) {
@@ -214,7 +214,7 @@ func (s *Secrets) match(text []byte) int {
 	return 0
 }
 
-// token returns where in the token that s begins with its secret part is; to is 0 when there is none.
+// token returns the place of the secret part in the token at the beginning of s. to is 0 if there is no token.
 func token(s []byte) (from, to int) {
 	for _, p := range shapes()[s[0]] {
 		if n := p.match(s); n > 0 {
@@ -238,7 +238,8 @@ func token(s []byte) (from, to int) {
 	return 0, 0
 }
 
-// webToken returns the length of a JSON web token (RFC 7519): three parts, of which two are objects.
+// webToken returns the length of a JSON web token (RFC 7519) at the beginning of s, or 0. It has three parts; the first two are
+// objects.
 func webToken(s []byte) int {
 	n := 0
 	for part := range 3 {
@@ -259,7 +260,7 @@ func webToken(s []byte) int {
 	return n
 }
 
-// mailToken returns the length of a key of SendGrid: "SG.", 22 bytes, ".", 43 bytes.
+// mailToken returns the length of a SendGrid key at the beginning of s, or 0: "SG.", 22 bytes, ".", 43 bytes.
 func mailToken(s []byte) int {
 	const first, second = 22, 43
 	if !hasPrefix(s, "SG.") || span(s[3:], keyByte) != first {
@@ -272,7 +273,7 @@ func mailToken(s []byte) int {
 	return 3 + first + 1 + second
 }
 
-// botToken returns where around the colon a token of a Telegram bot is: its number, the colon, 35 bytes.
+// botToken returns the place of a Telegram bot's token around a colon: its number, the colon, 35 bytes.
 func botToken(s []byte, colon int) (from, to int) {
 	body := s[colon+1:]
 	if !hasPrefix(body, "AA") || span(body, keyByte) != 35 {
@@ -290,7 +291,7 @@ func botToken(s []byte, colon int) (from, to int) {
 
 const keyEnd = "PRIVATE KEY-----"
 
-// keyHeader returns the length of the header of a private key (RFC 7468) that s begins with, 0 for none.
+// keyHeader returns the length of the header of a private key (RFC 7468) at the beginning of s, or 0.
 func keyHeader(s []byte) int {
 	const begin, longest = "-----BEGIN ", 40
 	if !hasPrefix(s, begin) {
@@ -303,8 +304,8 @@ func keyHeader(s []byte) int {
 	return at + len(keyEnd)
 }
 
-// keyBody covers what follows a header within its line, where newlines may be escaped, and notes that a key has begun when
-// nothing does. It returns where to go on.
+// keyBody hides the part of a key that follows its header on the same line, where newlines may be escaped. If nothing follows, the
+// next lines belong to the key. It returns the position after the hidden part.
 func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	end := at + bytes.IndexByte(chunk[at:], '\n')
 	if len(bytes.TrimRight(chunk[at:end], " \t\r")) == 0 {
@@ -318,7 +319,8 @@ func (m *Masker) keyBody(chunk []byte, at int, cover func(from, to int)) int {
 	return at + n
 }
 
-// keyLine covers the line that begins at at, and those behind it, as long as they are of a private key. It returns where to go on.
+// keyLine hides the line at position at and the lines after it, as long as they belong to a private key. It returns the next
+// position.
 func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	for m.key > 0 && at < len(chunk) {
 		m.key--
@@ -330,7 +332,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 		case len(line) <= 80 && span(line, keyText) == len(line):
 			from := at + bytes.Index(chunk[at:end], line)
 			cover(from, from+len(line))
-		default: // its end, or no key at all
+		default: // the end of the key, or no key
 			m.key = 0
 			return at
 		}
@@ -339,7 +341,7 @@ func (m *Masker) keyLine(chunk []byte, at int, cover func(from, to int)) int {
 	return at
 }
 
-// escape returns how long what follows the escape byte of a terminal's control sequence is.
+// escape returns the length of a terminal's control sequence after its escape byte.
 func escape(s []byte) int {
 	if len(s) == 0 || s[0] != '[' {
 		return 0
@@ -355,7 +357,7 @@ func hasPrefix(s []byte, prefix string) bool {
 	return len(s) >= len(prefix) && string(s[:len(prefix)]) == prefix
 }
 
-// span is how many bytes at the beginning of s are of a class.
+// span returns how many bytes at the beginning of s belong to a class.
 func span(s []byte, class func(byte) bool) int {
 	for i, c := range s {
 		if !class(c) {
@@ -365,7 +367,7 @@ func span(s []byte, class func(byte) bool) int {
 	return len(s)
 }
 
-// hasRun reports whether somewhere in s that many letters and digits follow each other, with both among them.
+// hasRun reports whether s has a run of at least so many letters and digits, with both in it.
 func hasRun(s []byte, least int) bool {
 	n, letters, digits := 0, 0, 0
 	for _, c := range s {

@@ -1,7 +1,7 @@
-// Package redact finds secrets: in variables by their names, and in text by the shapes of tokens and by given values. Everything
-// that shows values follows its one list of names.
+// Package redact finds secrets: in variables by their names, and in text by the shapes of tokens and by given values. Every command
+// and page that shows values uses its list of names.
 //
-// A name can only hint. A secret in a variable with an innocent name is shown. The package owns no goroutine and has no state.
+// A name is only a hint: a secret in a variable with a harmless name is shown. The package owns no goroutine and has no state.
 package redact
 
 import (
@@ -10,19 +10,19 @@ import (
 	"strings"
 )
 
-// Hidden stands where a secret was.
+// Hidden replaces a secret value.
 const Hidden = "********"
 
 var (
-	// parts say that a variable is secret wherever they stand in its name.
+	// A variable is secret if its name has one of these parts anywhere.
 	parts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
-	// words say so only as a whole word between underscores: COMPASS and PWD are no secrets.
+	// It is also secret if its name has one of these as a whole word between underscores: COMPASS is no secret.
 	words = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
-	// harmless ends say where something is or how large it is.
+	// It is not secret if its name has one of these ends: the value is a place or a size.
 	harmless = []string{"_URL", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_TTL", "_TIMEOUT", "_LIMIT", "_NAME", "TOKENS"}
 )
 
-// Name reports whether the name of a variable says that its value is secret.
+// Name reports whether the name of a variable suggests that its value is secret.
 func Name(name string) bool {
 	name = strings.ToUpper(name)
 	if slices.ContainsFunc(harmless, func(end string) bool { return strings.HasSuffix(name, end) }) {
@@ -35,7 +35,7 @@ func Name(name string) bool {
 	return len(split) > 1 && slices.ContainsFunc(split, func(word string) bool { return slices.Contains(words, word) }) || name == "PASS"
 }
 
-// Secret returns what is secret in the value of a variable: all of it, the password of a URL, or nothing.
+// Secret returns the secret part of a variable's value: all of it, the password of a URL, or nothing.
 func Secret(name, value string) string {
 	if Name(name) {
 		return value
@@ -44,7 +44,7 @@ func Secret(name, value string) string {
 	return value[from:to]
 }
 
-// Value returns the value of a variable as it may be shown.
+// Value returns the value of a variable with its secret part hidden.
 func Value(name, value string) string {
 	if Name(name) {
 		return Hidden
@@ -56,8 +56,8 @@ func Value(name, value string) string {
 	return value[:from] + Hidden + value[to:]
 }
 
-// Address returns the address of a webhook as it may be shown. With the whole address anybody can call the webhook, so its path
-// and query are as secret as the user before its host.
+// Address returns the address of a webhook without its secrets. With the whole address anybody can call the webhook. So its path and
+// query are as secret as the user before its host.
 func Address(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -74,8 +74,8 @@ func Address(address string) string {
 	return shown + u.Path
 }
 
-// password finds the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). Without one from and to
-// are equal.
+// password returns the place of the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). from and to
+// are equal if it has none.
 func password(value string) (from, to int) {
 	_, rest, ok := strings.Cut(value, "://")
 	if !ok {

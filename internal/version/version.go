@@ -20,7 +20,7 @@ type Info struct {
 	Go       string `json:"go"`                 // toolchain, such as go1.26.0
 }
 
-// Get returns what is known of the running binary. It is computed once and may be called from anywhere.
+// Get returns the version of the running binary. It is computed once. Any goroutine may call Get.
 func Get() Info { return get() }
 
 var get = sync.OnceValue(func() Info {
@@ -31,7 +31,7 @@ var get = sync.OnceValue(func() Info {
 	return fromBuild(build)
 })
 
-// devel is the version of a build that has none.
+// devel is the version of a build without a version.
 const devel = "devel"
 
 func fromBuild(build *debug.BuildInfo) Info {

@@ -1,5 +1,5 @@
-// Package agentuser knows how the agent's programs are run: the order of PATH, and the name of the program for gateway commands. The shim and
-// PID 1 use it. It links little, because the shim runs before every command. It starts no goroutine.
+// Package agentuser defines how the agent's programs run: the order of PATH, and the name of the program for gateway commands. The
+// shim and PID 1 use it. It has few imports, because the shim runs before every command. It starts no goroutine.
 package agentuser
 
 import (
@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// NativeName is the name under which the shim calls hinit for a lifecycle command of a gateway. The first word after it
-// is the agent's own program, for what hinit leaves to it; the others are what was typed.
+// NativeName is the name under which the shim calls hinit for a lifecycle command of a gateway. The first argument is the agent's
+// own program, which hinit runs for commands that it does not handle. The others are the words that the user typed.
 const NativeName = "hinit-gateway"
 
-// Path returns a PATH as the agent's own programs have it. The volume's .local/bin, if the PATH has it, comes before the
-// directories of the system. In this way an agent replaces a tool for itself. In the image it comes after them, so that `docker
-// exec` as root runs nothing that the agent has put there. home is the agent's.
+// Path returns path in the order that the agent's programs need. If it has .local/bin of the agent's home, this directory moves
+// before the directories of the system, so an agent can replace a tool for itself. In the image's PATH it comes last, so that
+// `docker exec` as root runs no program that the agent has put there. home is the agent's home.
 func Path(path, home string) string {
 	own := home + "/.local/bin"
 	dirs := strings.Split(path, ":")

@@ -1,5 +1,5 @@
-// Package identity makes this process the agent's user, without a way back: it changes the ids of the calling thread, and leaves root's terminal.
-// It links little, because the shim runs before every command. It starts no goroutine.
+// Package identity makes this process the agent's user for good: it changes the ids of the calling thread, and leaves root's
+// terminal. It has few imports, because the shim runs before every command. It starts no goroutine.
 package identity
 
 import (
@@ -10,18 +10,17 @@ import (
 	"hinit/internal/account"
 )
 
-// Become gives the calling thread the identity of u, with no way back to the one it had. The caller has locked the thread,
-// and then execs: execve(2) ends all other threads, and the new program takes the identity of the thread that called it.
-// The capabilities go with the uid: when no uid of the three is 0 any more the kernel clears the permitted, effective and
-// ambient sets, see capabilities(7). The error is a [*RefusedError] where the kernel doesn't allow a step; then the thread is
-// not to be used any more.
+// Become gives the calling thread the identity of u. It can't go back. The caller locks the thread before and calls execve(2) after:
+// execve ends all other threads, and the new program gets the identity of the calling thread. The capabilities go too: the kernel
+// clears the permitted, effective and ambient sets when no uid is 0 any more, see capabilities(7). The error is a [*RefusedError] if
+// the kernel refuses a step. Then the caller must not use the thread any more.
 func Become(u account.User) error {
 	gids := make([]int, len(u.Groups))
 	for i, g := range u.Groups {
 		gids[i] = int(g)
 	}
-	// x/sys makes setgroups for this thread alone. Its Setresgid and Setresuid are the ones for all threads: hence RawSyscall.
-	// Groups first, uid last: after it nothing is allowed any more.
+	// setgroups of x/sys changes this thread alone, but its Setresgid and Setresuid change all threads: hence RawSyscall. The groups
+	// come first and the uid last, because the thread may change nothing after that.
 	if err := unix.Setgroups(gids); err != nil {
 		return &RefusedError{"setgroups", err}
 	}
@@ -41,7 +40,7 @@ func Become(u account.User) error {
 	return nil
 }
 
-// setThreadIDs calls setresuid(2) or setresgid(2) for the calling thread with three times the same id.
+// setThreadIDs sets all three ids of the calling thread to id, by setresuid(2) or setresgid(2).
 func setThreadIDs(trap uintptr, id uint32) error {
 	if _, _, errno := unix.RawSyscall(trap, uintptr(id), uintptr(id), uintptr(id)); errno != 0 {
 		return errno

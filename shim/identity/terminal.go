@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyFile says whether a process may put characters into the input of its controlling terminal. The kernel has it from 6.2 on.
+// legacyFile says whether the kernel allows TIOCSTI. Linux has the file since 6.2.
 const legacyFile = "/proc/sys/dev/tty/legacy_tiocsti"
 
-// LeaveTerminal gives up the controlling terminal if a shell of root's may read it too, and the kernel allows TIOCSTI
-// (ioctl_tty(2)). With TIOCSTI a process types into its controlling terminal, and that shell would carry it out as root. The
-// process keeps its descriptors of the terminal, its size and Ctrl-C; only /dev/tty is gone. No shell is behind the leader of a
-// session, so it keeps its terminal. To be called as root, before [Become].
+// LeaveTerminal gives up the controlling terminal if the kernel allows TIOCSTI (ioctl_tty(2)). With TIOCSTI a process types
+// characters into its controlling terminal, and a shell of root on this terminal would run them as commands. The process keeps its
+// descriptors of the terminal, and so size and Ctrl-C; only /dev/tty is gone. The leader of a session keeps its terminal: no shell
+// reads it after that process. Call it as root, before [Become].
 func LeaveTerminal() error {
 	if sid, err := unix.Getsid(0); err == nil && sid == unix.Getpid() {
 		return nil
 	}
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENXIO) { // no terminal controls it
+	if errors.Is(err, unix.ENXIO) { // it has no controlling terminal
 		return nil
 	}
 	if !types() {
@@ -32,7 +32,7 @@ func LeaveTerminal() error {
 		defer unix.Close(fd)
 		return leave(fd)
 	}
-	for fd := range 3 { // there is no /dev/tty here
+	for fd := range 3 { // the container has no /dev/tty
 		if err := leave(fd); err != nil && !errors.Is(err, unix.ENOTTY) && !errors.Is(err, unix.EBADF) {
 			return err
 		}
@@ -47,7 +47,7 @@ func leave(fd int) error {
 	return nil
 }
 
-// types reports whether the kernel lets processes type.
+// types reports whether the kernel allows TIOCSTI.
 func types() bool {
 	fd, err := unix.Open(legacyFile, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -1,20 +1,20 @@
-// Package lifecycle knows the words of the agent's gateway commands. The shim and hinit-tools use it. It links little, because the shim runs
+// Package lifecycle parses the agent's gateway commands. The shim and hinit-tools use it. It has few imports, because the shim runs
 // before every command. It starts no goroutine.
 package lifecycle
 
 import "strings"
 
-// Command is a command about a gateway as it was typed behind the agent's name.
+// Command is a gateway command as a user types it after the agent's name.
 type Command struct {
 	Verb    string // start, stop, restart or status
-	Profile string // as -p or --profile gave it, "" when neither did
+	Profile string // from -p or --profile, or ""
 	All     bool   // --all was given, to stop or restart
 	Force   bool   // --force was given, to start or restart one
 }
 
-// Parse reads the words behind the agent's name. It accepts `gateway` with one of the four verbs, one profile at most,
-// and --all where the agent has it; it returns false for everything else. The init can carry out these commands by itself,
-// thousands of times faster than an interpreter starts.
+// Parse parses the words after the agent's name. It accepts `gateway` with one of the four verbs, at most one profile, and --all
+// where the agent allows it. ok is false for all other words. hinit carries out these commands itself, much faster than the agent's
+// interpreter starts.
 func Parse(words []string) (l Command, ok bool) {
 	var rest [3]string
 	n := 0
@@ -56,8 +56,8 @@ func Parse(words []string) (l Command, ok bool) {
 	return l, true
 }
 
-// Changes reports whether the words behind the agent's name start, stop or restart gateways, whatever else is among them.
-// Asking for help does not.
+// Changes reports whether the words after the agent's name start, stop or restart gateways, also if [Parse] does not accept them. It
+// is false for a request for help.
 func Changes(words []string) bool {
 	verb := ""
 	named, gateway := false, false
@@ -75,7 +75,7 @@ func Changes(words []string) bool {
 		case word == "gateway":
 			gateway = true
 		default:
-			return false // another command of the agent
+			return false // the word is another command of the agent
 		}
 	}
 	return verb == "start" || verb == "stop" || verb == "restart"
