@@ -3,6 +3,8 @@
 //
 //	go test ./test/tenants -v
 //
+// Another test has one profile take all of each resource, and prints what the others lack then.
+//
 // The attacker is this test binary as the gateway of a profile. It has the source of hinit, and no right that a gateway lacks. Every init is
 // PID 1 of a namespace that dies with this process.
 package tenants_test

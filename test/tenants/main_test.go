@@ -10,10 +10,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/isolation"
@@ -40,6 +43,12 @@ func TestMain(m *testing.M) {
 	case "eater":
 		eater()
 		return
+	case "taker", "misser":
+		taker(os.Getenv(roleVar) == "misser")
+		return
+	case "listener":
+		listener()
+		return
 	}
 	os.Exit(m.Run())
 }
@@ -48,13 +57,45 @@ func TestMain(m *testing.M) {
 type container struct {
 	dir    string
 	client *client.Client
-	errs   bytes.Buffer
+	errs   tail
+	asked  int       // questions to the gateways
+	begun  time.Time // when the attacker was asked for a resource
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// Write implements [io.Writer].
+func (w *tail) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text = append(w.text, p...)
+	w.text = w.text[max(0, len(w.text)-8<<10):]
+	return len(p), nil
+}
+
+func (w *tail) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return string(w.text)
+}
+
+// scene is how a container differs from the one of the attacks.
+type scene struct {
+	roles [2]string // of the first and the second profile
+	yaml  string    // keys of agent
+	share string    // one more shared directory
+	mount string    // commands before hinit begins
+	flags uintptr   // namespaces of its own
 }
 
 // report is what the attacker writes: the attacks that succeeded, by name, or how an attack failed.
 type report struct{ Open, How map[string]string }
 
-func begin(t *testing.T, mode string) *container {
+func begin(t *testing.T, mode string, s scene) *container {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "hinit-tenants-") //nolint:usetesting // the agent's user has to enter it
 	if err != nil {
@@ -79,6 +120,13 @@ func begin(t *testing.T, mode string) *container {
 	must(err)
 	must(testkit.WriteProgram(filepath.Join(dir, "bin", "role"), self))
 	home := filepath.Join(dir, "home")
+	must(os.Mkdir(home, 0o755))
+	if s.flags&syscall.CLONE_NEWNET != 0 {
+		must(unix.Mount("none", home, "tmpfs", 0, fmt.Sprintf("size=%d,nr_inodes=%d", volumeSize, volumeNodes)))
+		t.Cleanup(func() { _ = unix.Unmount(home, unix.MNT_DETACH) })
+		must(os.Mkdir(filepath.Join(dir, answers), 0o755))
+		must(os.Chmod(filepath.Join(dir, answers), 0o777))
+	}
 	for i := range profiles {
 		p := filepath.Join(home, "profiles", name(i))
 		must(os.MkdirAll(p, 0o755))
@@ -92,20 +140,25 @@ func begin(t *testing.T, mode string) *container {
 		return os.Lchown(path, agentID, agentID)
 	}))
 	must(os.Mkdir(filepath.Join(dir, "run"), 0o755))
+	share := ""
+	if s.share != "" {
+		share = fmt.Sprintf(`, "%s"`, filepath.Join(dir, s.share))
+	}
 	config := fmt.Sprintf(`home: %[1]s/home
-agent: {user: "%[2]d:%[2]d", binary: %[1]s/bin/role, gateway: [%[1]s/bin/role, "{profile}"], ready: up, pids: {max: %[10]d}, env: {%[3]s: victim, TENANTS_DIR: %[1]s}}
-isolation: {mode: %[4]s, share: ["%[1]s/bin:ro"]}
+agent: {user: "%[2]d:%[2]d", binary: %[1]s/bin/role, gateway: [%[1]s/bin/role, "{profile}"], ready: up, pids: {max: %[10]d}, %[13]s env: {%[3]s: %[12]s, TENANTS_DIR: %[1]s}}
+isolation: {mode: %[4]s, share: ["%[1]s/bin:ro"%[14]s]}
 stop: {grace: 1s}
 control: {socket: %[1]s/run/control.sock}
 profiles:
-  %[5]s: {env: {%[3]s: attacker}}
+  %[5]s: {env: {%[3]s: %[11]s}}
   %[6]s: {isolation: {ports: [%[7]d]}}
   %[8]s: {isolation: {ports: [%[9]d]}}
-`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, mostProcesses)
+`, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, mostProcesses, s.roles[0], s.roles[1], s.yaml, share)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
 	c := &container{dir: dir, client: client.New(filepath.Join(dir, "run", "control.sock"))}
-	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"))
+	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && `+s.mount+` exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"))
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME=" + home, "HINIT_CONFIG=" + filepath.Join(dir, "hinit.yaml"), "SECRET_OF_PID_1=x"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.flags}
 	c.run(t, cmd)
 	return c
 }
@@ -114,7 +167,10 @@ profiles:
 func (c *container) run(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	cmd.Stdout, cmd.Stderr = &c.errs, &c.errs
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWPID | syscall.CLONE_NEWNS
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +234,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	outlived := make(map[string]bool)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
-			c := begin(t, mode)
+			c := begin(t, mode, scene{roles: [2]string{"attacker", "victim"}})
 			reports[mode] = c.attack(t)
 			outlived[mode] = c.outlives(t)
 		})

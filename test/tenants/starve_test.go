@@ -27,10 +27,14 @@ import (
 func eater() {
 	text, _ := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "MB"))
 	n, _ := strconv.Atoi(string(text))
+	pause, err := time.ParseDuration(os.Getenv("EATER_PAUSE"))
+	if err != nil {
+		pause = 100 * time.Millisecond // as a program that grows
+	}
 	var held [][]byte
 	for range n {
 		held = append(held, bytes.Repeat([]byte{1}, 1<<20))
-		time.Sleep(100 * time.Millisecond) // as a program that grows
+		time.Sleep(pause)
 	}
 	fmt.Println("full", len(held))
 	stop := make(chan os.Signal, 1)

@@ -1,0 +1,466 @@
+package tenants_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+)
+
+// The limits of each profile in the tests of resources, and what they share.
+const (
+	mostFiles   = 1024
+	mostMemory  = 100 << 20
+	volumeSize  = 64 << 20
+	volumeNodes = 8000
+	tmpSize     = 16 << 20
+	ports       = 4096 // that the kernel chooses, from firstPort on; usually there are 28,232
+	firstPort   = 40000
+)
+
+// resource is something that a tenant takes all of.
+type resource struct {
+	name string
+	take func(f field) (release func(), err error) // as the attacker; an error means that it could not
+	// Meanwhile one of these fails where it is starved. Without both it is where take succeeds.
+	miss func(f field) error // as the victim
+	look func(c *container) error
+	held string // what holds it, or why nothing does
+	// open are the modes in which it can be taken. A limit of this name closes it where a control group enforces the limit.
+	open  []string
+	limit string
+	// stopped says that hinit ends the attacker then, and that its status says why.
+	stopped bool
+}
+
+var (
+	everyMode = []string{"none", "files", "user"}
+	oneUser   = []string{"none", "files"}
+)
+
+var resources = []resource{
+	{
+		name: "space to record an order", take: func(f field) (func(), error) { return fill(f.home) }, look: orders,
+		held: "the reserve in each home",
+	},
+	{
+		name: "space of the volume", take: func(f field) (func(), error) { return fill(f.home) }, miss: func(f field) error { return small(f.b) },
+		held: "nothing before the file system's own quota", open: everyMode,
+	},
+	{
+		name: "files (inodes) of the volume", take: func(f field) (func(), error) { return manyFiles(f.home) }, miss: func(f field) error { return small(f.b) },
+		held: "nothing before the file system's own quota", open: everyMode,
+	},
+	{
+		name: "space of /tmp", take: func(field) (func(), error) { return fill(os.TempDir()) }, miss: func(field) error { return small(os.TempDir()) },
+		held: "the size of its tmpfs, for all profiles together", open: everyMode,
+	},
+	{
+		name: "space of /dev/shm", take: func(field) (func(), error) { return fill("/dev/shm") },
+		held: "Landlock: no isolated profile reaches it", open: []string{"none"},
+	},
+	{
+		name: "memory", take: takeMemory,
+		held: "memory.max: the kernel in a control group, else hinit within seconds", open: everyMode, limit: "memory.max", stopped: true,
+	},
+	{
+		name: "processes", take: takeProcesses,
+		held: "pids.max: a control group, else the count of the profile's own user", open: oneUser, limit: "pids.max",
+	},
+	{
+		name: "file descriptors", take: takeFiles,
+		held: "limits.nofile of each process, times pids.max",
+	},
+	{
+		name: "inotify instances", take: takeInstances, miss: watchSelf,
+		held: "the kernel counts them for each user", open: oneUser,
+	},
+	{
+		name: "inotify watches", take: takeWatches, miss: watchSelf,
+		held: "the kernel counts them for each user", open: oneUser,
+	},
+	{
+		name: "processors", take: spin, miss: share,
+		held: "cpu.weight in a control group; nice values don't count between sessions", open: everyMode, limit: "cpu.weight",
+	},
+	{
+		name: "the container's log", take: flood, miss: printLine, look: printed,
+		held: "each log has a pipe and files of its own, and the console gives turns",
+	},
+	{
+		name: "hinit's control socket", take: floodControl, look: answered,
+		held: "each class of users has its own connections; isolated profiles have none",
+	},
+	{
+		name: "TCP ports that the kernel chooses", take: takePorts, miss: func(field) error {
+			l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp4", "0.0.0.0:0")
+			return errors.Join(err, closed(l))
+		},
+		held: "nothing: all profiles have one network", open: everyMode,
+	},
+}
+
+func closed(l net.Listener) error {
+	if l == nil {
+		return nil
+	}
+	return l.Close()
+}
+
+// fill writes until the file system of a directory has no space.
+func fill(dir string) (func(), error) {
+	path := filepath.Join(dir, "fill")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for block := make([]byte, 64<<10); len(block) > 0; {
+		if _, err = file.Write(block); err != nil {
+			block = block[:len(block)/2] // smaller and smaller pieces
+		}
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		return nil, err
+	}
+	return func() { _, _ = file.Close(), os.Remove(path) }, nil
+}
+
+// manyFiles makes files until there can be no more.
+func manyFiles(dir string) (func(), error) {
+	top := filepath.Join(dir, "many")
+	err := os.Mkdir(top, 0o700)
+	for i := 0; err == nil; i++ {
+		err = os.WriteFile(filepath.Join(top, strconv.Itoa(i)), nil, 0o600)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		return nil, err
+	}
+	return func() { _ = os.RemoveAll(top) }, nil
+}
+
+// small writes a file as a program keeps its state.
+func small(dir string) error {
+	path := filepath.Join(dir, "small")
+	return errors.Join(os.WriteFile(path, make([]byte, 16<<10), 0o600), os.Remove(path))
+}
+
+// takeMemory takes twice its limit, and keeps it for as long as a look of hinit takes.
+func takeMemory(f field) (func(), error) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{roleVar + "=eater", "EATER_HOME=" + f.home, "EATER_PAUSE=1ms"}
+	if err := errors.Join(os.WriteFile(f.home+"/MB", []byte(strconv.Itoa(2*mostMemory>>20)), 0o600), cmd.Start()); err != nil {
+		return nil, err
+	}
+	release := func() { _, _ = cmd.Process.Kill(), cmd.Wait() }
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/status")
+		if err != nil || strings.Contains(string(text), "zombie") {
+			release()
+			return nil, errors.New("the kernel has ended it")
+		}
+		_, rest, _ := strings.Cut(string(text), "\nRssAnon:")
+		if kb, _ := strconv.Atoi(strings.Fields(rest + " 0")[0]); kb > 19*mostMemory>>10/10 {
+			return release, nil
+		}
+	}
+	release()
+	return nil, errors.New("it does not get the memory in time")
+}
+
+func takeProcesses(field) (func(), error) { return func() {}, manyProcesses(2 * mostProcesses) }
+
+// takeFiles raises the limit, and has more files open than it was.
+func takeFiles(field) (func(), error) {
+	_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 4 * mostFiles, Max: 4 * mostFiles}) // the files are what counts
+	var fds []int
+	release := func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+	}
+	for range 2 * mostFiles {
+		fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		fds = append(fds, fd)
+	}
+	return release, nil
+}
+
+func takeInstances(field) (func(), error) {
+	var fds []int
+	for {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if err != nil {
+			return func() {
+				for _, fd := range fds {
+					_ = unix.Close(fd)
+				}
+			}, nil
+		}
+		fds = append(fds, fd)
+	}
+}
+
+// takeWatches takes what all instances but a few may watch.
+func takeWatches(f field) (func(), error) {
+	text, err := os.ReadFile("/proc/sys/user/max_inotify_watches")
+	most, err2 := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err = errors.Join(err, err2); err != nil {
+		return nil, err
+	}
+	const instances = 100
+	top := filepath.Join(f.home, "watched")
+	var dirs []string
+	for i := range most/instances + 1 {
+		dirs = append(dirs, filepath.Join(top, strconv.Itoa(i)))
+		if err := os.MkdirAll(dirs[i], 0o700); err != nil {
+			return nil, err
+		}
+	}
+	var fds []int
+	release := func() {
+		for _, fd := range fds {
+			_ = unix.Close(fd)
+		}
+		_ = os.RemoveAll(top)
+	}
+	for {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if err != nil {
+			release()
+			return nil, err
+		}
+		fds = append(fds, fd)
+		for _, dir := range dirs {
+			if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE); err != nil {
+				return release, nil
+			}
+		}
+	}
+}
+
+func watchSelf(f field) error {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err == nil {
+		defer unix.Close(fd)
+		_, err = unix.InotifyAddWatch(fd, f.b, unix.IN_CREATE)
+	}
+	return err
+}
+
+// spin starts processes that use the processor all the time, each in a session of its own.
+func spin(field) (func(), error) {
+	var all []*exec.Cmd
+	for range 32 * runtime.NumCPU() {
+		cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return nil, err
+		}
+		all = append(all, cmd)
+	}
+	return func() {
+		for _, cmd := range all {
+			_, _ = cmd.Process.Kill(), cmd.Wait()
+		}
+	}, nil
+}
+
+// share fails if this process gets less than a tenth of one processor.
+func share(field) error {
+	const wall = time.Second
+	used := func() time.Duration {
+		var t unix.Rusage
+		_ = unix.Getrusage(unix.RUSAGE_THREAD, &t) // it fails for no thread that lives
+		return time.Duration(t.Utime.Nano() + t.Stime.Nano())
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := used()
+	for end := time.Now().Add(wall); time.Now().Before(end); {
+		continue
+	}
+	if got := used() - before; got < wall/10 {
+		return fmt.Errorf("it gets %s of %s", got, wall)
+	}
+	return nil
+}
+
+// untilReleased calls do again and again, in as many goroutines.
+func untilReleased(goroutines int, do func()) (release func()) {
+	var over atomic.Bool
+	var all sync.WaitGroup
+	for range goroutines {
+		all.Go(func() {
+			for !over.Load() {
+				do()
+			}
+		})
+	}
+	return func() {
+		over.Store(true)
+		all.Wait()
+	}
+}
+
+func flood(field) (func(), error) {
+	lines := []byte(strings.Repeat(strings.Repeat("x", 99)+"\n", 600))
+	return untilReleased(2, func() { _, _ = os.Stdout.Write(lines) }), nil
+}
+
+// printLine has the victim write a line into its log, and printed looks for it.
+func printLine(field) error {
+	_, err := fmt.Println("a line of the victim")
+	return err
+}
+
+func printed(c *container) error {
+	log := filepath.Join(c.dir, "home", "logs", "gateways", name(1), "current")
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if text, _ := os.ReadFile(log); strings.Contains(string(text), "a line of the victim") {
+			return nil
+		}
+	}
+	return errors.New("the line is not in the log")
+}
+
+// answered has root ask for the status.
+func answered(c *container) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	_, err := c.client.Status(ctx)
+	return err
+}
+
+// orders has root stop a gateway, and looks whether that is recorded.
+func orders(c *container) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := c.client.Stop(ctx, name(3), client.Wait{})
+	state, err2 := os.ReadFile(filepath.Join(c.dir, "home", "profiles", name(3), "gateway_state.json"))
+	if err = errors.Join(err, err2); err == nil && !strings.Contains(string(state), `"stopped"`) {
+		err = fmt.Errorf("the record says %s", state)
+	}
+	return err
+}
+
+func floodControl(f field) (func(), error) {
+	c := client.New(f.dir + "/run/control.sock")
+	return untilReleased(64, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, _ = c.Status(ctx) // a refusal is an answer too
+	}), nil
+}
+
+// takePorts listens on ports that the kernel chooses, by as many processes as that takes.
+func takePorts(f field) (func(), error) {
+	const each = mostFiles - 24
+	var all []*exec.Cmd
+	release := func() {
+		for _, cmd := range all {
+			_, _ = cmd.Process.Kill(), cmd.Wait()
+		}
+	}
+	for {
+		cmd := exec.Command("/proc/self/exe", strconv.Itoa(each))
+		cmd.Env = []string{roleVar + "=listener", "TENANTS_DIR=" + f.dir}
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			release()
+			return nil, err
+		}
+		all = append(all, cmd)
+		var n int
+		if _, err := fmt.Fscan(out, &n); err != nil {
+			release()
+			return nil, err
+		}
+		if n < each {
+			return release, nil
+		}
+	}
+}
+
+// listener listens on so many ports, says how many there were, and waits for its end.
+func listener() {
+	n, most := 0, 0
+	_, _ = fmt.Sscan(os.Args[1], &most)
+	for ; n < most; n++ {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil || unix.Bind(fd, &unix.SockaddrInet4{}) != nil {
+			break
+		}
+	}
+	fmt.Println(n)
+	untilStopped()
+}
+
+// answers is the directory, beside the volume, by which the test and the gateways talk to each other.
+const answers = "answers"
+
+// taker is the gateway that takes a resource when the file take-a of the answers names one, and releases it when it names another. The
+// victim misses the resource that take-b names.
+func taker(victim bool) {
+	f := field{dir: os.Getenv("TENANTS_DIR")}
+	f.home, f.b = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
+	who := map[bool]string{false: "a", true: "b"}[victim]
+	stop := make(chan struct{})
+	go func() { untilStopped(); close(stop) }()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	release, last := func() {}, ""
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		text, _ := os.ReadFile(filepath.Join(f.dir, answers, "take-"+who))
+		if string(text) == last {
+			continue
+		}
+		last = string(text)
+		release()
+		release = func() {}
+		answer := "done"
+		for _, r := range resources {
+			if r.name != last[min(len(last), len("0 ")):] {
+				continue
+			}
+			var err error
+			if victim {
+				err = r.miss(f)
+			} else {
+				var now func()
+				if now, err = r.take(f); err == nil {
+					release = now
+				}
+			}
+			if err != nil {
+				answer = err.Error()
+			}
+		}
+		_ = os.WriteFile(filepath.Join(f.dir, answers, who), []byte(last+"\n"+answer), 0o644) //nolint:gosec // the test reads it
+	}
+}

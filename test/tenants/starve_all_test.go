@@ -1,0 +1,132 @@
+package tenants_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/isolation"
+	"hinit/internal/testkit"
+)
+
+// patience is how long an answer of a gateway, or a look of hinit, may take on a busy machine.
+const patience = time.Minute
+
+// ask has a gateway take or miss a resource, "" for none, and returns what it answers. The attacker may have ended meanwhile.
+func (c *container) ask(t *testing.T, who, resource string) (answer string) {
+	t.Helper()
+	c.asked++
+	word := fmt.Sprintf("%d %s", c.asked%10, resource)
+	path := filepath.Join(c.dir, answers, "take-"+who)
+	if err := os.WriteFile(path, []byte(word), 0o644); err != nil { //nolint:gosec // the gateways read it
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		text, _ := os.ReadFile(filepath.Join(c.dir, answers, who))
+		if of, answer, _ := strings.Cut(string(text), "\n"); of == word {
+			return answer
+		}
+		if why := c.ended(t); who == "a" && why != "" {
+			return "done"
+		}
+	}
+	t.Fatalf("%s does not answer about %s:\n%s", who, resource, c.errs.String())
+	return ""
+}
+
+// ended says why hinit has ended the attacker since it was asked for the last time, "" if it has not.
+func (c *container) ended(t *testing.T) string {
+	t.Helper()
+	s := c.of(t, name(0))
+	if s.LastExit == nil || !s.LastExit.At.After(c.begun) {
+		return ""
+	}
+	return s.LastExit.Cause
+}
+
+// starve has the attacker take a resource, and says in a word whether the victim lacks it then, and how.
+func (c *container) starve(t *testing.T, r resource) (word, how string) {
+	t.Helper()
+	testkit.Until(t, "the attacker is up", func() bool { return c.of(t, name(0)).State == client.StateUp })
+	c.begun = time.Now()
+	defer func() { c.ask(t, "a", "") }()
+	if how = c.ask(t, "a", r.name); how != "done" {
+		return "closed", how
+	}
+	open := r.miss == nil && r.look == nil
+	if r.miss != nil {
+		how = c.ask(t, "b", r.name)
+		open = how != "done"
+	}
+	if r.look != nil {
+		if err := r.look(c); err != nil {
+			open, how = true, err.Error()
+		}
+	}
+	if !open {
+		return "closed", "it lacks nothing"
+	}
+	for deadline := time.Now().Add(patience); r.stopped && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if cause := c.ended(t); cause != "" {
+			return "stopped", how + ", until hinit has ended it: " + cause
+		}
+	}
+	return "OPEN", how
+}
+
+// TestNoTenantStarvesAnother has one profile take all of each resource, in each mode, and prints the table of what another one lacks then.
+// "stopped" is a resource that it could take until hinit stopped it.
+func TestNoTenantStarvesAnother(t *testing.T) {
+	testkit.NeedRoot(t)
+	if isolation.LandlockABI() == 0 {
+		testkit.Cannot(t, "the kernel has no Landlock")
+	}
+	words := map[string]map[string]string{}
+	for _, mode := range everyMode {
+		words[mode] = map[string]string{}
+		t.Run(mode, func(t *testing.T) {
+			c := begin(t, mode, scene{
+				roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
+				yaml:  fmt.Sprintf("limits: {nofile: %d}, memory: {max: %d}, cpu: {weight: 100},", mostFiles, mostMemory),
+				share: answers,
+				mount: fmt.Sprintf("mount -t tmpfs -o size=%d,mode=1777 none /tmp && mount -t tmpfs -o size=%d,mode=1777 none /dev/shm && echo %d %d >/proc/sys/net/ipv4/ip_local_port_range &&",
+					tmpSize, tmpSize, firstPort, firstPort+ports-1),
+			})
+			c.start(t, name(1), name(3), name(0))
+			enforced := map[string]bool{}
+			for _, limit := range c.of(t, name(0)).Limits {
+				enforced[limit.Key] = limit.By == client.LimitedByGroup
+			}
+			for _, r := range resources {
+				word, how := c.starve(t, r)
+				words[mode][r.name] = word
+				t.Logf("%s: %s: %s", r.name, word, how)
+				want := "closed"
+				if slices.Contains(r.open, mode) && !enforced[r.limit] {
+					want = "OPEN"
+					if r.stopped {
+						want = "stopped"
+					}
+				}
+				if word != want {
+					t.Errorf("%s is %s, not %s: %s", r.name, word, want, how)
+				}
+			}
+		})
+	}
+	var table strings.Builder
+	tw := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "TAKEN\tNONE\tFILES\tUSER\tHELD BY")
+	for _, r := range resources {
+		fmt.Fprintln(tw, strings.Join([]string{r.name, words["none"][r.name], words["files"][r.name], words["user"][r.name], r.held}, "\t"))
+	}
+	_ = tw.Flush()
+	t.Logf("limits of each profile: %d processes, %d files, %d MB of memory\n%s", mostProcesses, mostFiles, mostMemory>>20, table.String())
+}
