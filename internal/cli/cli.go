@@ -21,12 +21,12 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Terminal is where a verb reads and writes.
+// Terminal has the input and the outputs of a verb.
 type Terminal struct {
 	In       *os.File
 	Out, Err io.Writer // for people: see show.Escaped
 	Screen   bool      // Out is a terminal
-	notes    *os.File  // the terminal that Err is, for a line that is drawn over; nil when it is none
+	notes    *os.File  // the terminal behind Err, for a line that is overwritten; nil if Err is no terminal
 	Env      func(string) (string, bool)
 }
 
@@ -40,7 +40,7 @@ func NewTerminal() *Terminal {
 	return t
 }
 
-// Raw is where a verb writes bytes as they are.
+// Raw returns a writer to Out that escapes nothing.
 func (t *Terminal) Raw() io.Writer {
 	if w, ok := t.Out.(show.Escaped); ok {
 		return w.Writer
@@ -48,14 +48,14 @@ func (t *Terminal) Raw() io.Writer {
 	return t.Out
 }
 
-// Fail prints the one line that says what did not work and returns the exit code.
+// Fail prints the failure on one line and returns the exit code.
 func (t *Terminal) Fail(code int, format string, args ...any) int {
 	fmt.Fprintf(t.Err, format+"\n", args...)
 	return code
 }
 
-// Failed prints, in one line, what could not be done and why, and returns the exit code that the kind of error has. Without an error it
-// returns cmdline.Done.
+// Failed prints the failed action and the reason on one line, and returns the exit code for the kind of the error. Without an error
+// it returns cmdline.Done.
 func (t *Terminal) Failed(doing string, err error) int {
 	if err == nil {
 		return cmdline.Done
@@ -67,7 +67,7 @@ func (t *Terminal) Failed(doing string, err error) int {
 	return t.Fail(show.Code(err), "%s", message)
 }
 
-// Show prints an answer, as JSON or by a function for people, or says why there is none. It returns the exit code.
+// Show prints an answer, as JSON or by the function people, or prints the error. It returns the exit code.
 func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 	switch {
 	case err != nil:
@@ -82,21 +82,21 @@ func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
 // Verb is one command of the command line.
 type Verb struct {
 	Name, Args, Summary, Help string
-	Doing                     string // completes "cannot …"; the name where it is empty
-	JSON                      string // what --json does, where that is more than to print JSON
+	Doing                     string // completes "cannot …"; the default is the name
+	JSON                      string // description of --json, if it does more than print JSON
 	Run                       func(*Terminal, *Call) int
-	Outside                   bool                              // it is a program of its own
-	TakesVerbs                bool                              // its words are verbs
-	Services                  bool                              // its words are services: names, patterns and groups
-	Last                      int                               // so many words at the end are no services
-	Empty                     func(*Terminal, *Call) int        // with --json: prints that no service is in the state; nil: it prints nothing
-	Offline                   func(*Terminal) ([]string, error) // the names of services without a running init; nil: it needs one
+	Outside                   bool                              // another program has the verb
+	TakesVerbs                bool                              // its arguments are verbs
+	Services                  bool                              // its arguments are services: names, patterns and groups
+	Last                      int                               // number of arguments at the end that are no services
+	Empty                     func(*Terminal, *Call) int        // with --json: prints that no service is in the state; nil: print nothing
+	Offline                   func(*Terminal) ([]string, error) // names of services without a running init; nil: it needs one
 }
 
 // Is reports whether two entries are the same command.
 func (v Verb) Is(other Verb) bool { return v.Name == other.Name }
 
-// Verbs is the command line, in the order in which help shows it.
+// Verbs returns the command line in the order of the help.
 func Verbs(be Init) []Verb {
 	return []Verb{
 		initVerb(be), runVerb(be), statusVerb,
@@ -137,12 +137,12 @@ func Verbs(be Init) []Verb {
 type Call struct {
 	Verb  Verb
 	Raw   []string
-	Named []string // of Services, once they are parsed: the words that name one service each
+	Named []string // for Services, after Parse: the arguments that name a single service
 	Flags *flag.FlagSet
 	JSON  bool // --json was given
 }
 
-// NewCall is a call of a verb with these words. A verb has the flag --json where its arguments name it.
+// NewCall returns a call of a verb with these arguments. The verb has the flag --json if its Args name it.
 func NewCall(v Verb, words []string) *Call {
 	c := &Call{Verb: v, Raw: words, Flags: cmdline.Flags(v.Name)}
 	if strings.Contains(v.Args, "[--json]") {
@@ -151,8 +151,8 @@ func NewCall(v Verb, words []string) *Call {
 	return c
 }
 
-// Parse reads the flags that the verb has defined on c.Flags and returns the other words. When it returns false the verb
-// ends with the code: help was asked for, or the words are wrong.
+// Parse reads the flags that the verb has defined on c.Flags and returns the other words. If it returns false, the verb ends with
+// code: the user asked for help, or the arguments are wrong.
 func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	if c.Verb.Services {
 		return c.parseServices(t, atLeast, atMost)
@@ -160,19 +160,19 @@ func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int
 	return c.Described().Parse(c.Flags, c.Raw, atLeast, atMost, t.Out, t.Err)
 }
 
-// Described returns what help and messages say of the verb.
+// Described describes the verb for its help and messages.
 func (c *Call) Described() cmdline.Verb {
 	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: c.Verb.Help, Doing: c.Doing()}
 }
 
-// Doing says what a verb does, for messages that begin with "cannot".
+// Doing returns the action of a verb, for messages that begin with "cannot".
 func (c *Call) Doing() string { return cmp.Or(c.Verb.Doing, c.Verb.Name) }
 
-// Main runs the verb that the arguments name, and returns the exit code of the process. be is for the verbs that are no client: they make
-// this process an init.
+// Main runs the verb that args name, and returns the exit code of the process. be has the functions of the verbs that make this
+// process an init.
 func Main(args []string, be Init) int { return NewTerminal().Run(args, Verbs(be)) }
 
-// Run runs the verb of a table that the first argument names, and returns the exit code of the process.
+// Run runs the verb of verbs that the first argument names, and returns the exit code of the process.
 func (t *Terminal) Run(args []string, verbs []Verb) int {
 	if len(args) == 0 {
 		help(t.Err, verbs)
@@ -215,15 +215,15 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 `)
 }
 
-// Dial connects to the running init, for what is called by another name than hinit. It blocks as [client.Dial] does.
+// Dial connects to the running init, for programs under other names than hinit. It blocks as [client.Dial] does.
 func Dial() (*client.Client, error) { return NewTerminal().Dial() }
 
-// Dial connects to the running init. A broken configuration does not keep the operator from it.
+// Dial connects to the running init, even if the configuration has mistakes.
 func (t *Terminal) Dial() (*client.Client, error) {
 	return client.Find(config.Socket(config.Options{Env: t.Env}), t.Env)
 }
 
-// Ask returns the answer of the running init to one question, which may take as long as limit.
+// Ask sends one request to the running init and returns the answer. The time limit is limit.
 func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *client.Client) (T, error)) (answer T, err error) {
 	cl, err := t.Dial()
 	if err != nil {
@@ -234,16 +234,16 @@ func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context,
 	return question(ctx, cl)
 }
 
-// Status is the status of the running init, or of the named services.
+// Status returns the status of the running init, or of the named services.
 func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, error) {
 	return Ask(t, limit, func(ctx context.Context, cl *client.Client) (client.Status, error) { return cl.Status(ctx, names...) })
 }
 
-// DialPause is the time between two attempts to reach an init that has just been started.
+// DialPause is the pause between two attempts to connect to an init that has just started.
 const DialPause = 20 * time.Millisecond
 
-// DialSoon is Dial, for a command that may have come before the init answers: while process 1 is an init that has hardly
-// begun, it tries again.
+// DialSoon is like Dial, for a command that may run before the init answers. While process 1 is an init that has just begun, it
+// tries again.
 func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*client.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
@@ -256,10 +256,10 @@ func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*clien
 	}
 }
 
-// youth is how long an init may take until it answers.
+// youth is the longest time that an init needs before it answers.
 const youth = 10 * time.Second
 
-// beginning says whether process 1 is an init that may not answer yet.
+// beginning reports whether process 1 is an init that may not answer yet.
 func beginning() bool {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	if err != nil {
@@ -269,7 +269,7 @@ func beginning() bool {
 	return err == nil && isYoung(line, time.Since(procstat.StartedAt(st.Start)))
 }
 
-// isYoung says whether a process with this command line, as /proc has it, is a hinit that has hardly begun.
+// isYoung reports whether a process with this command line, in the form of /proc, is a hinit that has just begun.
 func isYoung(cmdline []byte, age time.Duration) bool {
 	argv := strings.Split(string(cmdline), "\x00")
 	switch filepath.Base(argv[0]) {

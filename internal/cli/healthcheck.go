@@ -11,7 +11,7 @@ import (
 	"hinit/internal/control/show"
 )
 
-// ShortWait bounds the verbs that ask one quick question.
+// ShortWait is the time limit of verbs that ask one quick question.
 const ShortWait = 5 * time.Second
 
 var healthcheckVerb = Verb{
@@ -46,7 +46,7 @@ var healthcheckVerb = Verb{
 	},
 }
 
-// sayHealth prints a health. no is the word for one that is not OK.
+// sayHealth prints a health. If it is not OK, the line begins with no.
 func (t *Terminal) sayHealth(h *client.Health, no string) {
 	if !h.OK {
 		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))

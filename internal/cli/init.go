@@ -2,10 +2,10 @@ package cli
 
 import "hinit/internal/cmdline"
 
-// Init is how this process becomes an init. Both return the exit code of the process when the init has ended.
+// Init has the functions that make this process an init. Both return the exit code of the process when the init has ended.
 type Init struct {
 	Container func(argv0 string, args []string) int // the init of a container, with its CMD
-	Plain     func(file string) int                 // a plain supervisor of what a configuration names, "" for the usual places
+	Plain     func(file string) int                 // a plain supervisor; "" means the default configuration files
 }
 
 func initVerb(be Init) Verb {

@@ -105,11 +105,11 @@ func lifecycle(t *Terminal, c *Call) int {
 	return worst
 }
 
-// Order gives an order to several services at the same time, and returns the state of each after it, or why it has none.
+// Order gives an order to several services at the same time. It returns the state of each service afterwards, or its error.
 func (t *Terminal) Order(ctx context.Context, cl *client.Client, verb string, names []string, wait client.Wait, begin time.Time,
 ) (states []client.Service, results []error) {
 	states, results = make([]client.Service, len(names)), make([]error, len(names))
-	limit := make(chan struct{}, 100) // hinit takes 128 connections of a user
+	limit := make(chan struct{}, 100) // hinit accepts 128 connections of one user
 	var wg sync.WaitGroup
 	for i, name := range names {
 		wg.Go(func() {
@@ -127,7 +127,7 @@ func (t *Terminal) Order(ctx context.Context, cl *client.Client, verb string, na
 	return states, results
 }
 
-// drifted are the services that run as an older configuration says.
+// drifted returns the services that run with an older configuration.
 func drifted(ctx context.Context, cl *client.Client) (names []string, err error) {
 	st, err := cl.Status(ctx)
 	for _, s := range st.Services {
@@ -145,17 +145,17 @@ func allMeans(verb string) string {
 	return "every gateway, and every service that hinit.yaml enables or that is wanted up"
 }
 
-// BootPatience is how long a command waits for a hinit that is still booting when it is not told.
+// BootPatience is how long a command waits by default for a hinit that is booting.
 const BootPatience = 30 * time.Second
 
-// everything is what --all means for a verb, once hinit knows all there is. Where the data volume does not answer, that is what hinit
-// knows already, and half of the patience is left for it.
+// everything returns the services that --all means for a verb, once hinit knows all of them. If the data volume does not answer, it
+// returns the services that hinit already knows, after half of the patience.
 func (t *Terminal) everything(ctx context.Context, cl *client.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
 	for err == nil {
 		look, cancel := context.WithTimeout(ctx, time.Until(end)/2)
-		unknown := cl.Rescan(look) // which waits for the boot
+		unknown := cl.Rescan(look) // waits for the boot
 		said := (*client.Error)(nil)
 		late := look.Err() != nil || errors.As(unknown, &said) && said.Kind == client.KindTimeout
 		cancel()
@@ -199,7 +199,7 @@ func (t *Terminal) everything(ctx context.Context, cl *client.Client, verb strin
 	return names, nil
 }
 
-// enabledServices are those that hinit.yaml wants up, so that start --all brings back what stop --all has stopped.
+// enabledServices returns the services that hinit.yaml wants up. With them, start --all starts again what stop --all has stopped.
 func enabledServices(ctx context.Context, cl *client.Client) (map[string]bool, error) {
 	entries, err := cl.Config(ctx)
 	enabled := make(map[string]bool)
@@ -213,7 +213,7 @@ func enabledServices(ctx context.Context, cl *client.Client) (map[string]bool, e
 	return enabled, err
 }
 
-// FlagGiven reports whether a flag was given.
+// FlagGiven reports whether the user has given a flag.
 func FlagGiven(c *Call, name string) bool {
 	given := false
 	c.Flags.Visit(func(f *flag.Flag) { given = given || f.Name == name })

@@ -26,9 +26,9 @@ func (f *stateFlag) Set(text string) error {
 	return nil
 }
 
-// parseServices is Parse for a verb whose words are services. A word may be a name, a pattern or @GROUP; the flag --state narrows them
-// down. Names that stand for themselves are left to hinit, which may find services that its status does not have yet. With the flag such a
-// name is unknown, because it has no state.
+// parseServices is like Parse, for a verb whose arguments are services. An argument may be a name, a pattern or @GROUP; the flag
+// --state selects among them. It passes a plain name to hinit unchecked, because hinit may find a service that its status does not
+// have yet. With --state such a name is an error, because the service has no state.
 func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, code int, ok bool) {
 	var state stateFlag
 	c.Flags.Var(&state, "state", "only services in the state `STATE`: trouble, failed, up and so on")
@@ -54,13 +54,13 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 	return words, cmdline.WrongUsage, c.Described().Counted(words, atLeast, atMost, t.Err)
 }
 
-// isSet reports whether the verb has a switch with this name, and it is on.
+// isSet reports whether the verb has a switch with this name, and the switch is on.
 func (c *Call) isSet(name string) bool {
 	f := c.Flags.Lookup(name)
 	return f != nil && f.Value.String() == "true"
 }
 
-// none tells that no service is in the state, and returns the exit code.
+// none prints that no service is in the state, and returns the exit code.
 func (t *Terminal) none(c *Call, named bool, state string) int {
 	if c.Verb.Empty != nil && c.JSON {
 		return c.Verb.Empty(t, c)
@@ -75,15 +75,15 @@ func (t *Terminal) none(c *Call, named bool, state string) int {
 	return t.Fail(cmdline.Done, "%s is %s", which, where)
 }
 
-// EmptyList is [Verb.Empty] of a verb that prints a list.
+// EmptyList is the [Verb.Empty] of a verb that prints a list.
 func EmptyList(t *Terminal, c *Call) int { return t.Failed(c.Doing(), WriteJSON(t.Out, []string{})) }
 
-// Names reports whether a word of the call is the name of a service. A pattern, a group and the flag --state name none.
+// Names reports whether an argument of the call is the name of a service. A pattern, a group or the flag --state is no name.
 func (c *Call) Names(s *client.Service) bool {
 	return slices.Contains(c.Named, s.Name) || s.Profile != "" && slices.Contains(c.Named, s.Profile)
 }
 
-// Chosen returns the names of the services that words and a state choose, each once, and sets c.Named.
+// Chosen returns the names of the services that the arguments and a state select, each once. It sets c.Named.
 func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string, err error) {
 	st, err := t.Status(ShortWait)
 	if errors.Is(err, client.ErrUnreachable) && c.Verb.Offline != nil && state == "" {
@@ -120,19 +120,19 @@ func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string
 	return names, nil
 }
 
-// chosen is a service with the word that hinit knows it by.
+// chosen is a selected service, with a name by which hinit knows it.
 type chosen struct {
 	of     client.Service
 	word   string
-	itself bool // it was named, not chosen by a pattern
+	itself bool // an argument is its name, not only a pattern
 }
 
-// standsFor returns the services of a status that a word stands for. A name that the status does not have is unknown where the state is
-// needed, and is left to hinit else.
+// standsFor returns the services in a status that an argument means. A name that the status does not have is looked up in hinit if
+// the state is needed, and is passed on unchecked if not.
 func (t *Terminal) standsFor(word string, services []client.Service, needsState bool) (found []chosen, err error) {
-	text := string([]rune(word)) // the status is JSON: bytes that are no UTF-8 are U+FFFD there
+	text := string([]rune(word)) // the status is JSON, in which invalid UTF-8 is U+FFFD
 	for _, s := range services {
-		itself := text == s.Name // also where the name has characters of a pattern
+		itself := text == s.Name // even if the name has characters of a pattern
 		switch {
 		case itself && s.Profile == "":
 			found = append(found, chosen{s, word, true})
@@ -155,8 +155,7 @@ func (t *Terminal) standsFor(word string, services []client.Service, needsState 
 	return found, err
 }
 
-// wordFor returns the word that stands for one service only: the name of its profile, or of its slot where another service has the name
-// of the profile.
+// wordFor returns a name that means this service only: its profile, or its slot if another service has the name of the profile.
 func wordFor(s *client.Service, services []client.Service) string {
 	if s.Profile == "" || slices.ContainsFunc(services, func(other client.Service) bool { return other.Name == s.Profile && other.Profile == "" }) {
 		return s.Name

@@ -7,7 +7,8 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// nameMeant is the end of a message about an unknown service or profile, made from hinit's answer.
+// nameMeant returns the end of a message about an unknown service or profile: the name that was probably meant. message is hinit's
+// answer.
 func (t *Terminal) nameMeant(message string) string {
 	const before = "no such profile or service "
 	_, rest, found := strings.Cut(message, before)
@@ -20,7 +21,7 @@ func (t *Terminal) nameMeant(message string) string {
 		return ""
 	}
 	var names []string
-	st, _ := t.Status(ShortWait) // without it there are no names
+	st, _ := t.Status(ShortWait) // without the status there are no names
 	for i := range st.Services {
 		names = append(names, wordFor(&st.Services[i], nil))
 	}

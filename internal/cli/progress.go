@@ -6,12 +6,12 @@ import (
 )
 
 const (
-	progressAfter = 300 * time.Millisecond // what is over before that needs no line
+	progressAfter = 300 * time.Millisecond // shorter work needs no line
 	progressEvery = 100 * time.Millisecond
 )
 
-// progress draws a line such as "starting, 1.4 s" while something takes its time, if there is a terminal to draw it on. The
-// returned function ends that, and wipes the line. Call it before you print anything else. A goroutine draws until then.
+// progress draws a line such as "starting, 1.4 s" on the terminal, if there is one, while work goes on. end stops that and removes
+// the line. Call it before you print anything else. A goroutine draws until then.
 func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 	if t.notes == nil {
 		return func() {}

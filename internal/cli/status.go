@@ -36,14 +36,14 @@ func status(t *Terminal, c *Call) int {
 		return t.Failed("show the status", err)
 	}
 	ctx, cancel := context.Background(), func() {}
-	if *watch { // what ends by itself may end by a signal too
+	if *watch { // no end of its own, so it also ends on a signal
 		ctx, cancel = cmdline.Interruptible()
 	}
 	defer cancel()
 	down, err := t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
-	for *watch && err == nil { // again when hinit has become another image of itself
+	for *watch && err == nil { // again after hinit has become another image of itself
 		err = cl.Watch(ctx, func(client.StatusChange) error {
-			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose) // the line has no memory of what did not change
+			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose) // read all services again: the change has only some
 			return err
 		})
 	}
@@ -58,7 +58,7 @@ func status(t *Terminal, c *Call) int {
 	return cmdline.Done
 }
 
-// named returns the exit code that the named services make, where others may be shown too.
+// named returns the exit code for the services that the user has named. The command may show further ones.
 func (t *Terminal) named(ctx context.Context, cl *client.Client, c *Call) int {
 	st, err := cl.Status(ctx, c.Named...)
 	if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
@@ -67,7 +67,7 @@ func (t *Terminal) named(ctx context.Context, cl *client.Client, c *Call) int {
 	return t.Failed("show the status", err)
 }
 
-// emptyStatus prints the status without a service.
+// emptyStatus prints a status without services.
 func emptyStatus(t *Terminal, c *Call) int {
 	st, err := t.Status(ShortWait)
 	if err != nil {
@@ -80,7 +80,7 @@ func emptyStatus(t *Terminal, c *Call) int {
 	return t.Failed(c.Doing(), WriteJSON(t.Out, st))
 }
 
-// showStatus prints the status once and returns how many services in it are not up.
+// showStatus prints the status once and returns the number of services in it that are not up.
 func (t *Terminal) showStatus(ctx context.Context, cl *client.Client, names []string, asJSON, watch, verbose bool) (down int, err error) {
 	if !asJSON {
 		table, down, err := cl.StatusTable(ctx, t.Look(verbose), names...)
@@ -107,7 +107,7 @@ func (t *Terminal) showStatus(ctx context.Context, cl *client.Client, names []st
 	return down, WriteJSON(t.Out, st)
 }
 
-// Look is how a table has to look here.
+// Look returns the appearance of a table on this terminal.
 func (t *Terminal) Look(verbose bool) client.Look {
 	look := client.Look{Verbose: verbose}
 	if !t.Screen {
@@ -122,7 +122,7 @@ func (t *Terminal) Look(verbose bool) client.Look {
 	return look
 }
 
-// writeTable prints a table with its colours, and nothing else that a terminal would obey.
+// writeTable prints a table. It escapes everything that a terminal would obey, except for colours.
 func (t *Terminal) writeTable(table []byte) error {
 	var b bytes.Buffer
 	for line := range bytes.Lines(table) {
@@ -132,10 +132,10 @@ func (t *Terminal) writeTable(table []byte) error {
 	return err
 }
 
-// WriteJSON writes a document for programs, which is safe to look at on a terminal.
+// WriteJSON writes a document for programs. It is safe on a terminal.
 func WriteJSON(w io.Writer, v any) error { return encodeJSON(w, v, "  ") }
 
-// JSONLineTo writes one document of a stream, a line.
+// JSONLineTo writes one document of a stream on one line.
 func JSONLineTo(w io.Writer, v any) error { return encodeJSON(w, v, "") }
 
 func encodeJSON(w io.Writer, v any, indent string) error {

@@ -16,7 +16,7 @@ var versionVerb = Verb{
 			return code
 		}
 		if *handover {
-			fmt.Fprintln(t.Out, reexec.Format) // what hinit reexec asks a new binary
+			fmt.Fprintln(t.Out, reexec.Format) // hinit reexec reads this from a new binary
 			return cmdline.Done
 		}
 		return t.Show(c, version.Get(), nil, func() { fmt.Fprintln(t.Out, "hinit", version.Get()) })

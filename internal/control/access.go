@@ -15,20 +15,20 @@ import (
 	"hinit/internal/proc"
 )
 
-// peer holds the credentials of the connecting process at that time (unix(7), SO_PEERCRED). A user that this namespace does not
-// know is the overflow user.
+// peer holds the credentials of a client at the time of its connection (unix(7), SO_PEERCRED). A user of another namespace appears
+// as the overflow user.
 type peer struct {
 	pid      int32
 	uid, gid uint32
-	shutOut  bool // it is isolated
+	shutOut  bool // it belongs to an isolated profile that may not use the socket
 }
 
-// fifoPID stands for whoever writes to the FIFO.
+// fifoPID is the process id of a peer that writes to the FIFO, which does not show its writers.
 const fifoPID = -1
 
 type peerKey struct{}
 
-// connKey is the key of the connection.
+// connKey is the context key of a request's connection.
 type connKey struct{}
 
 func peerOf(c net.Conn) (peer, error) {
@@ -52,7 +52,7 @@ func peerOf(c net.Conn) (peer, error) {
 	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil
 }
 
-// giver says who gives an order by a route.
+// giver describes the peer as the giver of an order by this route.
 func giver(rt route, who peer) *client.By {
 	if who.pid == fifoPID {
 		return &client.By{UID: int(who.uid), Way: client.WayFIFO}
@@ -72,17 +72,17 @@ func giver(rt route, who peer) *client.By {
 	return by
 }
 
-// access is what a route requires.
+// access is the right that a route requires.
 type access int
 
 const (
-	mayRead    access = iota // looks
-	mayControl               // changes something, or shows what is not status
-	mayReplace               // decides what program PID 1 is
+	mayRead    access = iota // reads the status
+	mayControl               // changes something, or reads more than the status
+	mayReplace               // decides which program PID 1 becomes
 	mayEnd                   // ends the container
 )
 
-// class is a sort of caller.
+// class is a class of callers with the same rights and limits.
 type class int
 
 const (
@@ -118,7 +118,7 @@ func (p policy) classOf(who peer) class {
 	return otherClass
 }
 
-// check returns why a peer may not have access, or nil.
+// check returns an error if a peer has no right to the access, or nil.
 func (p policy) check(who peer, need access) *client.Error {
 	if (need == mayReplace || need == mayEnd) && who.uid != 0 && (p.self == 0 || who.uid != p.self) {
 		what := "replace hinit"

@@ -14,13 +14,13 @@ import (
 	"hinit/supervisor"
 )
 
-// effect describes what a verb does.
+// effect describes the effect of a verb.
 type effect struct {
 	past  string
 	want  supervisor.Want
-	fresh bool // only a new run will do
-	// timeout is a client's default wait. An obstinate service is killed after 30 seconds by default, so a wait for its end must be
-	// longer.
+	fresh bool // only a new run counts
+	// timeout is the default wait of a client. A service that ignores TERM is killed after 30 seconds by default, so a wait for its
+	// end must be longer.
 	timeout time.Duration
 }
 
@@ -33,8 +33,8 @@ var effects = map[client.Verb]effect{
 // longestWait limits the timeout a client may ask for.
 const longestWait = time.Hour
 
-// command carries out a verb and, unless told otherwise, waits for its effect. With once it starts a task, and waits for the end of the
-// run: a run that is under way will do.
+// command carries out a verb and, unless the client asks otherwise, waits for its effect. With once it starts a task and waits for
+// the end of the run. If a run of the task is in progress, it waits for that run.
 func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
 	usual, words := effects[verb].timeout, show.Outcome
 	if once {
@@ -80,7 +80,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 	}
 }
 
-// soFar adds the service's state to the reason why a command was not done in time.
+// soFar adds the service's state to the error of a command that was not done in time.
 func (s *Server) soFar(ctx context.Context, name string, err error) error {
 	out := explain(ctx, err)
 	v := s.core.Snapshot().Find(name)
@@ -90,7 +90,7 @@ func (s *Server) soFar(ctx context.Context, name string, err error) error {
 	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
-// outcome answers a command with the service, or with the command line's words for it.
+// outcome answers a command with the service as JSON, or with the command line's message about it.
 func (s *Server) outcome(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
 	view := s.view(v, r.who)
 	if wantsText(r.Request) {
@@ -99,7 +99,7 @@ func (s *Server) outcome(r *request, status int, v *supervisor.Service, words fu
 	return later(status, view, nil)
 }
 
-// bootTime is how long a command without a wait may take for the boot and for the record of its intent.
+// bootTime limits how long a command without a wait may take for the boot and for the record of its intent.
 const bootTime = 5 * time.Second
 
 func patience(wait bool, timeout time.Duration) time.Duration {
@@ -109,7 +109,8 @@ func patience(wait bool, timeout time.Duration) time.Duration {
 	return timeout
 }
 
-// lookup resolves a name. It waits for the boot, then searches the disk: the profile may be new. ctx ends with patience.
+// lookup finds the service of a name. If the name is unknown, it waits for the boot and then searches the disk, because the profile
+// may be new. It waits at most as long as patience; ctx ends at that time too.
 func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := resolve(s.core.Snapshot(), name)
@@ -120,7 +121,7 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	case err != nil:
 		return nil, err
 	case !over:
-		return nil, unknown // it is the boot that asks
+		return nil, unknown // the client is part of the boot, so it can't wait for it
 	}
 	if v, unknown = resolve(s.core.Snapshot(), name); unknown == nil {
 		return v, nil
@@ -132,12 +133,12 @@ func (s *Server) lookup(ctx context.Context, r *request, patience time.Duration)
 	case ctx.Err() != nil && r.Context().Err() == nil:
 		return nil, refuse(client.KindTimeout, "hinit knows no profile or service %q, and the data volume has not answered within %s whether there is one now", name, patience)
 	default:
-		return nil, unknown // what the disk would have said cannot be known; the name is unknown all the same
+		return nil, unknown // the disk has not answered; the name stays unknown
 	}
 	return resolve(s.core.Snapshot(), name)
 }
 
-// awaitBoot waits until the boot is over. It returns false when the request does not wait for that.
+// awaitBoot waits until the boot is over. It returns false if the client is part of the boot and so may not wait for it.
 func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
@@ -166,7 +167,7 @@ func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Durati
 	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
 }
 
-// taking makes a handler of a function that takes a JSON body, which struct{} refuses.
+// taking makes a handler from a function with a JSON body. With struct{} the body must be empty.
 func taking[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
 		var ask T
@@ -177,7 +178,7 @@ func taking[T any](handle func(s *Server, r *request, ask T) (reply, error)) fun
 	}
 }
 
-// decode reads a JSON body; an empty one counts as {}.
+// decode reads a JSON body. An empty body counts as {}.
 func decode(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil

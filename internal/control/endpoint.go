@@ -15,33 +15,33 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTime is how long requests under way may take to get an answer before the socket is handed over.
+// answerTime limits how long requests in progress may take before the socket is handed over.
 const answerTime = time.Second
 
-// Endpoint is the control socket of PID 1 and the FIFO for orders beside it, over all servers of this program. It owns a goroutine that
-// serves the socket and one that reads the FIFO. Its methods may be called from any goroutine.
+// Endpoint is the control socket of PID 1 and the FIFO for orders. It outlives each [Server] of this program. It owns a goroutine
+// that serves the socket and one that reads the FIFO. Any goroutine may call its methods.
 type Endpoint struct {
 	core    Core
 	options Options
 
 	mu       sync.Mutex
 	server   *Server
-	listener net.Listener // of the server
-	waiting  *Socket      // of the program before this one, which is not served yet; nil for none
-	orders   *os.File     // the FIFO that orders are taken from, nil for none
+	listener net.Listener // listener of the server
+	waiting  *Socket      // socket of the program before this one, while no server uses it; nil for none
+	orders   *os.File     // FIFO for orders, nil for none
 }
 
-// NewEndpoint makes an Endpoint that is not open.
+// NewEndpoint returns an Endpoint that is not open.
 func NewEndpoint(core Core, options Options) *Endpoint {
 	return &Endpoint{core: core, options: options}
 }
 
-// Open makes the socket at a path, and serves it.
+// Open makes the socket at a path and serves it.
 func (e *Endpoint) Open(path string) error {
 	return e.listen("cannot open the control socket, so hinit status and its sisters won't work", func() (net.Listener, error) { return Listen(path) })
 }
 
-// OpenAt finds a place for the control socket, and opens it there. configured is the path that the configuration names, "" for none. It blocks
+// OpenAt chooses a path for the control socket and opens it there. configured is the path from the configuration, or "". It blocks
 // on the disk.
 func (e *Endpoint) OpenAt(configured string) error {
 	var place boot.Runtime
@@ -58,7 +58,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 	return e.Open(place.Socket)
 }
 
-// listen serves a listener. failed begins the error.
+// listen serves the listener that open makes. failed begins the error.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
 	var l net.Listener
 	err := blocking.Do(blocking.Runtime, func() (err error) {
@@ -72,7 +72,7 @@ func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) erro
 	return nil
 }
 
-// serve begins to answer on a socket.
+// serve starts a server on a listener.
 func (e *Endpoint) serve(l net.Listener) {
 	server := New(e.core, e.options)
 	e.mu.Lock()
@@ -88,7 +88,7 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// takeOrders carries out the orders that come through a FIFO in a directory, until the Endpoint is closed: the server of that time has them.
+// takeOrders makes the FIFO in a directory. Until the Endpoint is closed, the server at that time carries out its orders.
 func (e *Endpoint) takeOrders(dir string) {
 	e.mu.Lock()
 	taken := e.orders != nil
@@ -109,14 +109,14 @@ func (e *Endpoint) takeOrders(dir string) {
 	})
 }
 
-// Dir is the directory of the socket, "" where there is none: the socket isn't open, or has no file.
+// Dir returns the directory of the socket. It is "" if the socket isn't open or is abstract.
 func (e *Endpoint) Dir() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.listener == nil {
 		return ""
 	}
-	if dir := filepath.Dir(e.listener.Addr().String()); filepath.IsAbs(dir) { // not beside an abstract name
+	if dir := filepath.Dir(e.listener.Addr().String()); filepath.IsAbs(dir) { // an abstract socket has no directory
 		return dir
 	}
 	return ""
@@ -128,11 +128,11 @@ func (e *Endpoint) serving() *Server {
 	return e.server
 }
 
-// Close ends the serving. A client that still waits when ctx ends is cut off.
+// Close ends the server. It cuts off clients that still wait when ctx ends.
 func (e *Endpoint) Close(ctx context.Context) {
 	e.mu.Lock()
 	if e.orders != nil {
-		_ = e.orders.Close() // it is only read
+		_ = e.orders.Close() // closing a reader loses nothing
 	}
 	e.mu.Unlock()
 	if server := e.serving(); server != nil {
@@ -140,7 +140,7 @@ func (e *Endpoint) Close(ctx context.Context) {
 	}
 }
 
-// Detach returns the socket as the next program can take it over, nil if there is none.
+// Detach returns the socket in a form that the next program can take over, or nil if it isn't open.
 func (e *Endpoint) Detach() *Socket {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -154,21 +154,21 @@ func (e *Endpoint) Detach() *Socket {
 	return &socket
 }
 
-// Leave is Detach, and ends what the server is at. [Endpoint.Rejoin] undoes it.
+// Leave is like Detach, and also ends the requests in progress. [Endpoint.Rejoin] undoes it.
 func (e *Endpoint) Leave() *Socket {
 	socket := e.Detach()
 	if server := e.serving(); socket != nil && server != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 		defer cancel()
-		_ = server.Leave(ctx) // a client that does not take an answer does without
+		_ = server.Leave(ctx) // a client that does not read its answer loses it
 	}
 	return socket
 }
 
-// Inherit takes note of the socket of the program before this one, nil for none. It is served from [Endpoint.Rejoin] on.
+// Inherit stores the socket of the program before this one, or nil. [Endpoint.Rejoin] begins to serve it.
 func (e *Endpoint) Inherit(socket *Socket) { e.waiting = socket }
 
-// Rejoin serves a socket that was detached: the given one, or with nil the inherited one, if there is one.
+// Rejoin serves a detached socket. If socket is nil, it serves the inherited one, if there is one.
 func (e *Endpoint) Rejoin(socket *Socket) {
 	e.mu.Lock()
 	if socket == nil && e.listener == nil {

@@ -10,18 +10,18 @@ import (
 	"hinit/supervisor"
 )
 
-// batch is how many events are held for a client at a time.
+// batch is the largest number of events that are held for a client at a time.
 const batch = 64
 
-// getEvents streams the history, one JSON object a line. since=N begins after event N, last=N limits the past to N events, follow=1
-// goes on with new ones. The default is the whole history: the newest events of all services, and before them the last few of each.
-// A slow reader gets a line with the number of events it has lost.
+// getEvents streams the history, one JSON object a line. since=N begins after event N, last=N limits the past to N events, and
+// follow=1 goes on with new ones. By default it sends the whole history: the last few events of each service, then the newest events
+// of all. A slow reader gets a line with the number of events that it has lost.
 func getEvents(s *Server, r *request) (out reply, err error) {
 	query := r.query
 	ring := s.core.History()
 	newest := ring.Last()
 	var cursor uint64
-	var kept, end uint64 // those after kept and before end come first, from before the cursor
+	var kept, end uint64 // older events that are sent first: after kept and before end
 	if query.Has("since") {
 		if cursor, err = number(query.Get("since"), "since"); err != nil {
 			return reply{}, err
@@ -31,7 +31,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 				"event %d has not happened, the newest is %d; hinit counts from 1 each time it starts", cursor, newest)
 		}
 	} else if records, _ := ring.Since(0); len(records) > 0 {
-		cursor = records[0].Seq - 1 // the older ones were not asked for, so they are not lost
+		cursor = records[0].Seq - 1 // the client did not ask for older events, so they are not lost
 		end = records[0].Seq
 	}
 	if query.Has("last") {
@@ -52,7 +52,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 	return s.stream(r, follow, func(out *lines) { s.events(out, r.Context(), kept, end, cursor, follow) })
 }
 
-// follow reports whether a stream is to go on with news.
+// follow reports whether a stream goes on with new records.
 func (r *request) follow() (bool, error) {
 	switch follow := r.query.Get("follow"); follow {
 	case "", "0", "1":
@@ -70,8 +70,8 @@ func number(text, name string) (uint64, error) {
 	return n, nil
 }
 
-// events writes the events between kept and end, those after cursor and, with follow, new ones. It returns at the end, when the client does not read, or when
-// the server ends; earlier events are written first.
+// events writes the events between kept and end, then the events after cursor and, with follow, new ones. It returns at the end,
+// when the client does not read, or when the server ends. At the end of the server it first writes all earlier events.
 func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint64, follow bool) {
 	ring := s.core.History()
 	for older := ring.Older(kept, end); len(older) > 0 && out.err == nil; older = ring.Older(kept, end) {
@@ -96,7 +96,7 @@ func (s *Server) events(out *lines, ctx context.Context, kept, end, cursor uint6
 	})
 }
 
-// first returns the first lines of a list that is to be written, and whether there are more: a slow client makes hinit keep little.
+// first returns the first items of a list, and whether more follow. A slow client then holds few items in memory.
 func first[T any](all []T) (some []T, more bool) {
 	if len(all) <= batch {
 		return all, false
@@ -104,7 +104,7 @@ func first[T any](all []T) (some []T, more bool) {
 	return slices.Clone(all[:batch]), true
 }
 
-// stream answers with JSON lines, one for each call of write. A stream that follows takes a place among the requests that wait.
+// stream answers with JSON lines from write. With follow, it takes one of the limited places for requests that wait.
 func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply, error) {
 	release := func() {}
 	if follow {
@@ -120,7 +120,7 @@ func (s *Server) stream(r *request, follow bool, write func(out *lines)) (reply,
 	}}, nil
 }
 
-// lines writes JSON lines to a slow client. Each has its own deadline; the first failure ends the stream.
+// lines writes JSON lines to a client that may be slow. Each line has its own deadline; the first failure ends the stream.
 type lines struct {
 	server *Server
 	w      http.ResponseWriter
@@ -140,7 +140,8 @@ func (l *lines) write(v any) {
 	l.err = encoder(l.w).Encode(v)
 }
 
-// feed calls look until there is no more to write and, with follow, after all news until ctx ends. look reports whether there is more.
+// feed calls look until it has written everything. With follow, it calls look again after each change until ctx ends. look reports
+// whether there is more to write.
 func (l *lines) feed(ctx context.Context, follow bool, news func() <-chan struct{}, look func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
@@ -174,7 +175,7 @@ func eventView(rec *supervisor.Record) client.Event {
 	}
 	if rec.Exit != nil {
 		e.Exit = exitView(rec.Exit)
-		e.Exit.Tail = []string{} // the history keeps none
+		e.Exit.Tail = []string{} // the history has no log lines
 	}
 	return e
 }

@@ -20,39 +20,39 @@ import (
 	"hinit/internal/guard"
 )
 
-// A shell can write an order into a FIFO beside the control socket when no process or thread is to be had:
-// echo stop NAME > /run/hinit/orders.
+// A shell can write an order into a FIFO beside the control socket, even when the system can create no process or thread: echo stop
+// NAME > /run/hinit/orders.
 
 const (
-	// ordersName is the FIFO's, in the directory of the control socket.
+	// ordersName is the name of the FIFO in the directory of the control socket.
 	ordersName = "orders"
-	// mostOrders is how many orders are carried out at the same time.
+	// mostOrders limits the orders that run at the same time.
 	mostOrders = 16
-	// longestOrder is how long a line may be.
+	// longestOrder limits the length of a line.
 	longestOrder = 512
 )
 
-// openOrders makes the FIFO in a directory, or opens the one that is there. Only the user that hinit runs as may write to it.
+// openOrders makes the FIFO in a directory, or opens an existing one. Only hinit's own user may write to it.
 func openOrders(dir string) (f *os.File, err error) {
 	err = blocking.Do(blocking.Runtime, func() error {
 		path := filepath.Join(dir, ordersName)
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || st.Mode != unix.S_IFIFO|0o600 || int(st.Uid) != os.Geteuid() {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // of another kind
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // another kind of file
 				return err
 			}
 			if err := unix.Mkfifo(path, 0o600); err != nil {
 				return fmt.Errorf("cannot make the FIFO %q: %w", path, err)
 			}
 		}
-		// Open for both ends, it never comes to an end, and never waits for a writer.
+		// With both ends open, a read never reaches the end of file, and the open does not wait for a writer.
 		f, err = os.OpenFile(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		return err
 	})
 	return f, err
 }
 
-// serveOrders carries out the lines of f until it is closed. carryOut blocks as long as the order takes; say gets what it returns, for
+// serveOrders carries out the lines of f until it is closed. carryOut blocks until the order is done. say gets its result, for
 // people.
 func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
 	turns := make(chan struct{}, mostOrders)
@@ -92,7 +92,7 @@ func serveOrders(f *os.File, carryOut func(order string) string, say func(format
 }
 
 // Order carries out "stop NAME", "start NAME", "restart NAME" or "status" as hinit's own user, and returns the command line's
-// words. It blocks like the request that it stands for.
+// message. It blocks as long as the same request over the socket.
 func (s *Server) Order(ctx context.Context, order string) string {
 	words := strings.Fields(order)
 	method, target := http.MethodPost, ""

@@ -10,20 +10,20 @@ import (
 	"hinit/supervisor"
 )
 
-// followGap is the shortest time between two lines of a status that is followed.
+// followGap is the shortest time between two lines of a status stream.
 const followGap = time.Second
 
 var problemSeed = maphash.MakeSeed()
 
-// follower is one reader of the status. It holds what it was sent last; nothing is kept for those that do not read.
+// follower is one reader of a status stream. It holds the last line that was sent, and keeps no lines for a slow reader.
 type follower struct {
 	server   *Server
 	who      peer
 	sent     []*supervisor.Service
-	problems []uint64 // of the sent ones, as sums: they may change by themselves, and their words are long
+	problems []uint64 // checksums of the problems in sent: a problem may change without the service, and its text is long
 }
 
-// next returns what has changed since the last time: everything when services came or went, and at first.
+// next returns the changes since the last call. It returns all services at first, and when a service was added or removed.
 func (f *follower) next(ctx context.Context) (change client.StatusChange, any bool) {
 	snap, added := f.server.known(ctx, nil)
 	services := slices.DeleteFunc(slices.Clone(ordered(snap.Services)), func(v *supervisor.Service) bool { return !listed(v) })
@@ -47,14 +47,13 @@ func (f *follower) next(ctx context.Context) (change client.StatusChange, any bo
 	return change, change.Whole || len(change.Services) > 0
 }
 
-// getFollow streams the status: all of it, then what changes.
+// getFollow streams the status: all services, then their changes.
 func getFollow(s *Server, r *request) (reply, error) {
 	return s.stream(r, true, func(out *lines) { s.followStatus(out, r) })
 }
 
-// followStatus writes the status and then what changes of it, until the client does not read or the server ends. It looks at the
-// newest status only when the last line has left, and not before followGap is over. So the cost of a reader does not depend on
-// the number of changes.
+// followStatus writes the status and then its changes, until the client does not read or the server ends. It reads the newest status
+// only when the last line is written and followGap is over. So the cost of a reader does not depend on the number of changes.
 func (s *Server) followStatus(out *lines, r *request) {
 	f := &follower{server: s, who: r.who}
 	gap, beat := time.NewTimer(0), time.NewTimer(0)

@@ -21,14 +21,14 @@ func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
 	return withStatus(http.StatusAccepted, client.ReexecReply{Image: image})
 }
 
-// Socket is a control socket that is handed over to the next generation.
+// Socket is a control socket during its handover to the next program of PID 1.
 type Socket struct {
 	Path     string
 	File     *os.File `reexec:"FD"`
 	Dev, Ino uint64   // of the socket file; 0 for an abstract name
 }
 
-// Detach takes the socket out of a listener of Listen: closing the listener then neither ends the socket nor removes its file. New
+// Detach takes the socket out of a listener of Listen. Closing the listener then neither ends the socket nor removes its file. New
 // clients wait for an answer of the socket's next owner. The caller owns the returned file.
 func Detach(l net.Listener) (Socket, error) {
 	s := Socket{Path: l.Addr().String()}
@@ -45,12 +45,12 @@ func Detach(l net.Listener) (Socket, error) {
 		return s, fmt.Errorf("cannot detach the control socket: %w", err)
 	}
 	if own, is := l.(*listener); is {
-		own.stat = unix.Stat_t{} // no file is like that, so Close removes none
+		own.stat = unix.Stat_t{} // matches no file, so Close removes none
 	}
 	return s, nil
 }
 
-// Attach makes a listener of a detached socket and takes over its file.
+// Attach makes a listener from a detached socket, and closes s.File. The listener then owns the socket file.
 func Attach(s Socket) (net.Listener, error) {
 	defer s.File.Close() // FileListener has a copy
 	l, err := net.FileListener(s.File)
@@ -59,7 +59,7 @@ func Attach(s Socket) (net.Listener, error) {
 	}
 	u, ok := l.(*net.UnixListener)
 	if !ok {
-		_ = l.Close() // it is somebody else's idea
+		_ = l.Close() // the descriptor is no Unix socket
 		return nil, fmt.Errorf("cannot go on listening on %q: it is no Unix socket", s.Path)
 	}
 	if s.Ino == 0 {
@@ -67,7 +67,7 @@ func Attach(s Socket) (net.Listener, error) {
 	}
 	dir, err := safeDir(filepath.Dir(s.Path))
 	if err != nil {
-		_ = u.Close() // no client could find it
+		_ = u.Close() // its file is gone, so no client could find it
 		return nil, fmt.Errorf("cannot go on listening on %q: %w", s.Path, err)
 	}
 	own := &listener{UnixListener: u, dir: dir, base: filepath.Base(s.Path), path: s.Path}

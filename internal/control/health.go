@@ -13,10 +13,10 @@ import (
 	"hinit/supervisor"
 )
 
-// pingTime is how long one turn of the supervisor's loop may take before it counts as stuck.
+// pingTime is how long the supervisor's loop may take to answer before it counts as stuck.
 const pingTime = 3 * time.Second
 
-// getHealth always answers with 200; ok is in the body. It judges for the commands healthcheck, --startup, --ready and --live.
+// getHealth decides for the commands healthcheck, --startup, --ready and --live. The status code is always 200; ok is in the body.
 func getHealth(s *Server, r *request) (reply, error) {
 	probe := r.query.Get("probe")
 	probes := []string{"", client.ProbeStartup, client.ProbeReady, client.ProbeLive}
@@ -67,8 +67,8 @@ func getHealth(s *Server, r *request) (reply, error) {
 	return done(h)
 }
 
-// countWanted counts the wanted services. unserved names a profile without a gateway. idle says why a pod is not ready: nothing of what is
-// wanted is up, or something has not been started yet. Gateways count before other services, and services before the CMD.
+// countWanted counts the services that are wanted up. unserved names a profile without a gateway. idle says why a pod is not ready:
+// no wanted service is up, or one has not been started yet. Gateways count before other services, and services before the CMD.
 func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
@@ -113,7 +113,7 @@ func (s *Server) countWanted(snap *supervisor.Snapshot, h *client.Health) (unser
 	return unserved, idle
 }
 
-// firstFault returns what is wrong with the data volume, "" for nothing.
+// firstFault returns the first fault of the data volume, or "".
 func firstFault(found client.Findings) string {
 	for _, f := range found {
 		if f.Result == client.ResultFailed {
@@ -123,7 +123,8 @@ func firstFault(found client.Findings) string {
 	return ""
 }
 
-// checks returns the results of a service's checks, as far as the caller may see them: an answer may quote the service's output.
+// checks returns the results of a service's checks, without answers if the caller may not see them. An answer may quote the
+// service's output.
 func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	out := s.core.Checks.Checks(v.Name)
 	for i := range out {
@@ -140,7 +141,7 @@ func (s *Server) checks(v *supervisor.Service, who peer) []client.Check {
 	return out
 }
 
-// judge decides how a service is, as every view of its status does.
+// judge returns the verdict on a service from the same facts as its status.
 func (s *Server) judge(v *supervisor.Service) show.Verdict {
 	out := client.Service{
 		State: string(v.State), Want: string(v.Want), Ready: v.Ready, CrashLoop: v.CrashLoop, Paused: paused(v, look(v.PID)), Problem: s.problem(v, true), ServedBy: s.core.ServedBy(v),
@@ -152,7 +153,7 @@ func (s *Server) judge(v *supervisor.Service) show.Verdict {
 // longestPause limits how long checks may be paused.
 const longestPause = 24 * time.Hour
 
-// postChecks pauses the checks of a service, or asks them now.
+// postChecks pauses the checks of a service, or runs them now.
 func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) {
 	if ask.PauseMS < 0 || ask.PauseMS > longestPause.Milliseconds() {
 		return reply{}, refuse(client.KindBadRequest, "pause_ms is %d; it goes from 0 to %d", ask.PauseMS, longestPause.Milliseconds())

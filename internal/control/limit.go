@@ -22,14 +22,14 @@ import (
 	"hinit/internal/proc"
 )
 
-// maxConns is the number of connections per class of callers, so that neither the agent nor a stranger can lock root out.
+// maxConns limits the connections of each class of callers. So neither the agent nor another user can lock root out.
 const maxConns = 128
 
-// fewConns is that number where PID 1 may open few files: all classes together stay within those that it keeps for itself
-// (internal/tuning).
+// fewConns is the limit if PID 1 may open few files. The connections of all classes together then stay within the descriptors that
+// PID 1 reserves for itself (internal/tuning).
 const fewConns = 16
 
-// mostConns is one or the other.
+// mostConns returns maxConns or fewConns, by the limit of open files.
 var mostConns = sync.OnceValue(func() int32 {
 	files := unix.Rlimit{Cur: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
@@ -43,40 +43,40 @@ func connsFor(files uint64) int32 {
 	return maxConns
 }
 
-// mostWaits is how many of them may wait without a limit. The others are left for requests that end.
+// mostWaits returns how many connections of a class may wait without a limit. The rest is free for requests that end.
 func mostWaits() int32 { return mostConns() / 4 * 3 }
 
-// leaveTime is how long refused connections stay half open, but only a quarter of mostConns.
+// leaveTime is how long a refused connection stays half open. At most a quarter of mostConns may do so at a time.
 const leaveTime = 100 * time.Millisecond
 
-// gate is a listener that knows its callers and limits their number.
+// gate is a listener that identifies its callers and limits their number.
 type gate struct {
 	net.Listener
 	policy policy
 	places *places
 }
 
-// places counts connections, for all listeners of a server.
+// places counts the connections of all listeners of a server.
 type places struct {
 	taken   [classes]atomic.Int32
-	waits   [classes]atomic.Int32 // requests, of those
-	leaving atomic.Int32          // turned away and not closed yet
-	closing sync.Mutex            // held while one is closed
+	waits   [classes]atomic.Int32 // requests among them that wait without a limit
+	leaving atomic.Int32          // refused connections that are still half open
+	closing sync.Mutex            // held during a close
 }
 
-// close closes a connection, one at a time to save threads. The close takes no turn: package net waits for a reader, which may wait for a
-// turn itself. It waits for nothing else, because what the peer has sent was taken before.
+// close closes a connection, one at a time to save threads. It does not take a turn: package net makes close wait for a reader, and
+// the reader may wait for a turn. The close waits for nothing else, because Drain has already taken what the peer sent.
 func (p *places) close(c net.Conn) error {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil { // every socket has one
-		_ = raw.Control(blocking.Drain) // it fails where the connection is closed
+		_ = raw.Control(blocking.Drain) // fails only on a closed connection
 	}
 	p.closing.Lock()
 	defer p.closing.Unlock()
 	return c.Close()
 }
 
-// conn is a connection that knows its peer and gives its place back when it is closed. Reads and writes take turns, which limits
-// the number of threads.
+// conn is a connection with the credentials of its peer. Its close releases its place. Reads and writes take turns, which limits the
+// number of threads.
 type conn struct {
 	net.Conn
 	raw     syscall.RawConn
@@ -104,8 +104,8 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	return n, cmp.Or(failed, named("read", err))
 }
 
-// hungUp stands for the read of one byte, by which net/http learns while a handler runs that the client is gone. It takes no byte: with
-// one that a client has sent too early net/http would stop looking.
+// hungUp replaces the read of one byte by which net/http notices during a handler that the client is gone. It takes no byte: after a
+// byte that a client sent too early, net/http would stop watching.
 func hungUp(fd int, _ []byte) (int, error) {
 	ask := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 	if n, err := unix.Poll(ask, 0); n > 0 || err != nil {
@@ -129,7 +129,7 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 	return sent, cmp.Or(failed, named("write", err))
 }
 
-// named says which call an error of the kernel's is of.
+// named adds the name of the system call to its error.
 func named(call string, err error) error {
 	if errno := syscall.Errno(0); errors.As(err, &errno) {
 		return &net.OpError{Op: call, Net: "unix", Err: os.NewSyscallError(call, err)}
@@ -137,7 +137,7 @@ func named(call string, err error) error {
 	return err
 }
 
-// call makes a call that does not wait. Root has turns of its own.
+// call makes a system call that does not wait. Root has its own turns.
 func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.Peer
 	if c.peer.uid == 0 {
@@ -151,7 +151,7 @@ func (c *conn) call(do func(fd int, p []byte) (int, error), fd uintptr, p []byte
 	return max(n, 0), err
 }
 
-// Accept returns the next connection that has a place. It answers others without reading, and closes them.
+// Accept returns the next connection for which there is a place. It answers other connections without reading, and closes them.
 func (g *gate) Accept() (net.Conn, error) {
 	for {
 		c, err := g.Listener.Accept()
@@ -164,7 +164,7 @@ func (g *gate) Accept() (net.Conn, error) {
 			raw, err = c.(syscall.Conn).SyscallConn() // every socket has one
 		}
 		if err != nil {
-			_ = g.places.close(c) // a client without a name
+			_ = g.places.close(c) // a client without credentials
 			continue
 		}
 		who.shutOut = g.policy.shutOut(int(who.pid), who.uid, func() bool { return proc.PeerGone(c) })
@@ -178,7 +178,7 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// wait takes a place for a request that waits without a limit. release gives it back.
+// wait takes a place for a request that waits without a limit. release releases it.
 func (s *Server) wait(who peer) (release func(), err error) {
 	n := &s.places.waits[s.policy.classOf(who)]
 	if n.Add(1) > mostWaits() {
@@ -189,15 +189,14 @@ func (s *Server) wait(who peer) (release func(), err error) {
 	return func() { n.Add(-1) }, nil
 }
 
-// Close closes the connection and gives its place back.
+// Close closes the connection and releases its place.
 func (c *conn) Close() error {
 	c.release()
 	return c.places.close(c.Conn)
 }
 
-// turnAway refuses a connection. The answer fits into the empty buffer of a new socket, so writing does not block; the deadline is
-// for the case that it does. The connection stays half open for a moment, because curl reports an early close as a failed
-// connection.
+// turnAway refuses a connection. The answer fits into the empty buffer of a new socket, so the write does not block; the deadline is
+// for safety. The connection stays half open for a moment, because curl reports an early close as a failed connection.
 func (g *gate) turnAway(c net.Conn, who peer) {
 	out := failure(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", who.uid, mostConns()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
@@ -205,7 +204,7 @@ func (g *gate) turnAway(c net.Conn, who peer) {
 		out.status, http.StatusText(out.status), len(out.body), out.body)
 	leave := func() {
 		g.places.leaving.Add(-1)
-		_ = g.places.close(c) // nothing more is to be said
+		_ = g.places.close(c) // the answer is written, or failed
 	}
 	half, ok := c.(interface{ CloseWrite() error })
 	if g.places.leaving.Add(1) > mostConns()/4 || !ok || half.CloseWrite() != nil {
@@ -215,22 +214,22 @@ func (g *gate) turnAway(c net.Conn, who peer) {
 	time.AfterFunc(leaveTime, leave)
 }
 
-// mostUnsent is how many bytes of answers to one class of callers wait for clients that don't read.
+// mostUnsent limits the bytes of answers to one class of callers that wait for clients to read.
 const mostUnsent = 16 << 20
 
-// readTime is how long a client may take to read its answer when another answer has no room.
+// readTime is how long a client may take to read its answer if another answer has no room.
 const readTime = time.Second / 4
 
-// room bounds the memory of answers to one class of callers: one answer is made at a time. Where it finds no room, clients that don't read
-// theirs are cut off.
+// room limits the memory of answers to one class of callers. One answer is made at a time. If it finds no room, the room cuts off
+// clients that don't read.
 type room struct {
-	turn   chan struct{} // has one place
+	turn   chan struct{} // capacity 1
 	mu     sync.Mutex
 	unsent int
-	held   []*held // the oldest first
+	held   []*held // oldest first
 }
 
-// held is an answer that waits for its client.
+// held is an answer that its client has not read yet.
 type held struct {
 	bytes int
 	since time.Time
@@ -244,12 +243,13 @@ func newRooms() (out [classes]*room) {
 	return out
 }
 
-// answer has an answer made when it is its turn, and keeps it until sent is called. A single answer may be larger than the room.
+// answer calls build when it is this request's turn. The answer takes room until sent is called. A single answer may be larger than
+// the room.
 func (m *room) answer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
 	limit, cancel := context.WithTimeoutCause(ctx, lookLimit, errUnread)
 	defer cancel()
 	select {
-	case m.turn <- struct{}{}: // also at the end of the limit
+	case m.turn <- struct{}{}: // tried first, so that it succeeds even if the limit is over
 	default:
 		select {
 		case m.turn <- struct{}{}:
@@ -267,7 +267,7 @@ func (m *room) answer(ctx context.Context, build func() (reply, error)) (out rep
 
 var errUnread = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
-// keep waits until there is room.
+// keep waits until there is room for an answer.
 func (m *room) keep(ctx context.Context, h *held) (sent func(), err error) {
 	for {
 		m.mu.Lock()
@@ -280,7 +280,7 @@ func (m *room) keep(ctx context.Context, h *held) (sent func(), err error) {
 		oldest := m.held[0]
 		m.mu.Unlock()
 		if oldest.conn != nil && time.Since(oldest.since) > readTime {
-			_ = oldest.conn.Close() // its reader learns of it by that
+			_ = oldest.conn.Close() // the slow client sees a closed connection
 		}
 		select {
 		case <-time.After(readTime / 10):
@@ -297,7 +297,8 @@ func (m *room) give(h *held) {
 	m.held = slices.DeleteFunc(m.held, func(o *held) bool { return o == h })
 }
 
-// inTurn has an answer that may be large made when there is room for it. build waits for nothing: others of the class wait for it.
+// inTurn makes an answer that may be large when there is room for it. build must not wait, because other requests of the class wait
+// for it.
 func (s *Server) inTurn(r *request, build func() (reply, error)) (reply, error) {
 	return s.rooms[s.policy.classOf(r.who)].answer(r.Context(), build)
 }

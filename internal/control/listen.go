@@ -23,13 +23,13 @@ const maxPath = 107
 // probeTime limits the test whether an existing socket is alive.
 const probeTime = time.Second
 
-// Listen returns a listener on a Unix socket: a path, or an abstract name that begins with "@". An abstract name can be reached by
-// every process of the network namespace, and replaced by none.
+// Listen returns a listener on a Unix socket: a path, or an abstract name that begins with "@". Every process of the network
+// namespace can connect to an abstract name, and none can replace it.
 //
-// The socket file has mode 0666, because access is decided per connection by the peer's credentials. Its directory must belong to
-// root or to this user and must not be writable by others unless it is sticky. So no other user can replace the socket. A
-// dead socket is replaced; a live one is an error. (Two processes that replace the same dead socket at once may both succeed.)
-// Closing the listener removes the file if it is still its own.
+// The socket file has mode 0666, because the peer's credentials decide about access for each connection. Its directory must belong
+// to root or to this user and must not be writable by others unless it is sticky. So no other user can replace the socket. Listen
+// replaces a dead socket; a live one is an error. (Two processes that replace the same dead socket at once may both succeed.)
+// Closing the listener removes the file if it still is the listener's own.
 //
 // It blocks on the file system, and at most a second for an existing socket to answer.
 func Listen(path string) (net.Listener, error) {
@@ -55,16 +55,16 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// From here on a rename of the directory does not matter.
+	// The directory is open, so from here on a rename of it does not matter.
 	l, err := listenIn(dir, filepath.Base(path), path)
 	if err != nil {
-		_ = dir.Close() // it was only looked at
+		_ = dir.Close() // it was only opened for the check
 		return nil, err
 	}
 	return l, nil
 }
 
-// listenIn makes the socket base in dir. path is its name for others.
+// listenIn makes the socket base in dir. path is the name that clients use.
 func listenIn(dir *os.File, base, path string) (*listener, error) {
 	addr := unixAddr("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + base)
 	if err := clearStale(dir, base, path, addr); err != nil {
@@ -83,7 +83,7 @@ func listenIn(dir *os.File, base, path string) (*listener, error) {
 		unix.Fchmodat(int(dir.Fd()), base, 0o666, 0),
 		unix.Fstatat(int(dir.Fd()), base, &l.stat, unix.AT_SYMLINK_NOFOLLOW),
 	); err != nil {
-		_ = u.Close() // the error that matters is already there
+		_ = u.Close() // the first error is the one to report
 		return nil, err
 	}
 	return l, nil
@@ -104,11 +104,11 @@ func clearStale(dir *os.File, base, path string, addr *net.UnixAddr) error {
 	conn, err := dialer.DialContext(context.Background(), "unix", addr.Name)
 	switch {
 	case err == nil:
-		_ = conn.Close() // it was only to see who is there
+		_ = conn.Close() // it only tested whether a server listens
 		return errAlive(path)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return unix.Unlinkat(fd, base, 0)
-	case errors.Is(err, unix.EAGAIN): // its backlog is full, so somebody has one
+	case errors.Is(err, unix.EAGAIN): // the backlog is full, so a server owns the socket
 		return errAlive(path)
 	}
 	return fmt.Errorf("it exists and cannot be asked whether it is alive: %w", withoutAddress(err))
@@ -121,7 +121,7 @@ func safeDir(name string) (*os.File, error) {
 		return nil, err
 	}
 	if err := checkDir(dir, os.Geteuid()); err != nil {
-		_ = dir.Close() // it was only looked at
+		_ = dir.Close() // it was only opened for the check
 		return nil, err
 	}
 	return dir, nil
@@ -133,7 +133,7 @@ func checkDir(dir *os.File, self int) error {
 		return err
 	}
 	others := uint32(0o022)
-	if self != 0 { // with the umask 002 of many desktops, the group is the user's own
+	if self != 0 { // many desktops have the umask 002, with a group for each user
 		others = 0o002
 	}
 	switch {
@@ -152,7 +152,7 @@ func errAlive(path string) error {
 	return fmt.Errorf("another hinit listens on %q; give this one its own HINIT_RUNTIME_DIR", path)
 }
 
-// withoutAddress drops the address that a network error repeats.
+// withoutAddress removes the address from a network error. The message already names it.
 func withoutAddress(err error) error {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err
@@ -173,7 +173,7 @@ type listener struct {
 // Addr returns the address for clients.
 func (l *listener) Addr() net.Addr { return unixAddr(l.path) }
 
-// Close removes the socket file, if it is still this one, and stops listening.
+// Close stops listening. It removes the socket file if the file is still this socket's.
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		l.err = blocking.Do(blocking.Runtime, func() (err error) {

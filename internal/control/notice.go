@@ -17,20 +17,20 @@ const (
 	maxData = 1024
 )
 
-// Notices share the history with the events, so they come no faster than noticeRate a second, after noticeBurst at once.
+// Notices share the history with the events. So at most noticeRate a second are accepted, after noticeBurst at once.
 const (
 	noticeRate  = 2
 	noticeBurst = 50
 )
 
-// notices is how many may be posted for now.
+// notices limits the rate of notices.
 type notices struct {
 	mu    sync.Mutex
 	spent float64
 	at    time.Time
 }
 
-// take reports whether one more may be posted.
+// take reports whether another notice is accepted now, and counts it.
 func (n *notices) take(now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -76,7 +76,7 @@ func noticeKey(key string) bool {
 	return key != "" && len(key) <= maxKey
 }
 
-// escaped replaces what would do something on a terminal.
+// escaped replaces characters that control a terminal.
 func escaped(text string) string {
 	quoted := strconv.Quote(text)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)

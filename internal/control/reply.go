@@ -21,7 +21,7 @@ func refuse(kind client.Kind, format string, args ...any) *client.Error {
 	return &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
-// httpStatus returns the status code of a kind of error.
+// httpStatus returns the HTTP status code for a kind of error.
 func httpStatus(kind client.Kind) int {
 	switch kind {
 	case client.KindUnknown:
@@ -41,7 +41,7 @@ func httpStatus(kind client.Kind) int {
 	return http.StatusInternalServerError
 }
 
-// explain turns a handler's error into one for the wire.
+// explain turns a handler's error into an error for the client.
 func explain(ctx context.Context, err error) *client.Error {
 	if e := (*client.Error)(nil); errors.As(err, &e) {
 		return e
@@ -63,12 +63,12 @@ func explain(ctx context.Context, err error) *client.Error {
 // reply is a handler's answer: a body, or a stream that writes its own.
 type reply struct {
 	status int
-	header http.Header // besides what follows from the body, which is JSON unless this says otherwise
+	header http.Header // further headers; the type is JSON unless it is set here
 	body   []byte
-	late   any // JSON in the place of the body, made when it is its turn
+	late   any // value for a JSON body that is made when it is the request's turn
 	stream func(w http.ResponseWriter)
-	fault  *client.Error // that body is about
-	sent   func()        // to be called when the body has left; nil for nothing
+	fault  *client.Error // error that the body describes
+	sent   func()        // must be called when the body is sent; nil for nothing
 }
 
 func done(v any) (reply, error) { return withStatus(http.StatusOK, v) }
@@ -81,7 +81,7 @@ func withStatus(status int, v any) (reply, error) {
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// later answers with an error, or with JSON that is made when there is room for it: many clients may read nothing.
+// later returns an answer whose JSON is made when there is room for it. Many clients may not read their answers.
 func later(status int, v any, err error) (reply, error) { return reply{status: status, late: v}, err }
 
 // encoder writes one line of JSON per value, without HTML escapes.
@@ -92,7 +92,7 @@ func encoder(w io.Writer) *json.Encoder {
 }
 
 func failure(e *client.Error) reply {
-	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // two strings can be encoded
+	out, _ := withStatus(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // two texts never fail to encode
 	out.fault = e
 	return out
 }
@@ -100,13 +100,13 @@ func failure(e *client.Error) reply {
 // wantsText reports whether the client asks for text instead of JSON.
 func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.Text }
 
-// text answers people, who may read it on a terminal.
+// text returns an answer for people. It escapes text that a terminal would obey.
 func text(status int, header http.Header, body []byte) reply {
 	header.Set("Content-Type", client.Text+"; charset=utf-8")
 	return reply{status: status, header: header, body: []byte(show.Text(string(body)))}
 }
 
-// inWords turns an error into text if the client asks for that: the message, with its kind in a header.
+// inWords turns an error into text if the client asks for text: the message, with its kind in a header.
 func (out reply) inWords(r *http.Request) reply {
 	if out.fault == nil || !wantsText(r) {
 		return out
@@ -127,10 +127,10 @@ func (s *Server) send(w http.ResponseWriter, out reply) {
 	}
 	s.allowWrite(w)
 	w.WriteHeader(out.status)
-	_, _ = w.Write(out.body) // a client that went away needs no answer
+	_, _ = w.Write(out.body) // a client that has gone needs no answer
 }
 
 // allowWrite sets the deadline for the next write.
 func (s *Server) allowWrite(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime)) // a real connection has deadlines
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime)) // never fails on a real connection
 }

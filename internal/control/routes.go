@@ -12,7 +12,7 @@ import (
 	"hinit/client"
 )
 
-// request is a request with its facts. Its context ends with the limit of its route.
+// request is a request with its route and its caller. Its context ends with the limit of its route.
 type request struct {
 	*http.Request
 	route route
@@ -21,33 +21,33 @@ type request struct {
 	query url.Values
 }
 
-// bootNeed says whether a route waits for the boot, at whose end all services are known.
+// bootNeed says whether a route waits for the end of the boot. Only then are all services known.
 type bootNeed int
 
 const (
-	anytime  bootNeed = iota // it answers with what there is
-	forNames                 // a name that is not known waits for the boot
-	afterAll                 // it waits for the boot
+	anytime  bootNeed = iota // it does not wait
+	forNames                 // it waits only for an unknown name
+	afterAll                 // it always waits
 )
 
 type route struct {
 	pattern string
 	may     access
 	boot    bootNeed
-	limit   time.Duration // for the answer; 0 where the request says how long it waits, or the answer has no end
+	limit   time.Duration // for the answer; 0 if the request has its own limit, or the answer has no end
 	handle  func(s *Server, r *request) (reply, error)
 }
 
 const (
-	lookLimit = 5 * time.Second  // what is at hand
-	slotLimit = 9 * time.Second  // what concerns the scan directory, for which clients wait for 10 s; examining the volume, which ends before
-	workLimit = 30 * time.Second // what reads many files
+	lookLimit = 5 * time.Second  // for answers from memory
+	slotLimit = 9 * time.Second  // for the scan directory, whose clients wait for 10 s, and for examining the volume, which ends before
+	workLimit = 30 * time.Second // for work that reads many files
 
 	topologyLimit = 3 * time.Minute // longer than gateways take to end
 )
 
-// routes is the whole API: request, access, need of the boot, time limit, handler. Each route answers within its limit, however
-// slow the disk is: the core's calls end with the request's context.
+// routes is the whole API: request, access, wait for the boot, time limit, handler. Each route answers within its limit, even if the
+// disk is slow, because the core's calls end with the request's context.
 func routes() []route {
 	return []route{
 		{"GET /v1/status", mayRead, anytime, lookLimit, getStatus},
@@ -71,7 +71,7 @@ func routes() []route {
 		{"POST /v1/topology", mayControl, afterAll, topologyLimit, taking(postTopology)},
 		{"POST /v1/examine", mayControl, anytime, slotLimit, taking(postExamine)},
 		{"POST /v1/reexec", mayReplace, anytime, lookLimit, taking(postReexec)},
-		{"GET /v1/config", mayControl, anytime, lookLimit, getConfig}, // not status: it tells where things are and what they are set to
+		{"GET /v1/config", mayControl, anytime, lookLimit, getConfig}, // more than the status: it shows paths and settings
 		{"GET /v1/health", mayRead, anytime, lookLimit, getHealth},
 		{"GET /v1/slots", mayRead, anytime, slotLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, anytime, 0, getSlotWait},
@@ -80,7 +80,7 @@ func routes() []route {
 	}
 }
 
-// parse finds the parameters of a request and refuses unknown ones, which may be typing errors.
+// parse reads the parameters of a request. It refuses unknown ones, which may be typing errors.
 func (r *request) parse() (err error) {
 	if r.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return refuse(client.KindBadRequest, "the parameters cannot be understood: %v", err)
@@ -101,7 +101,7 @@ func (r *request) parse() (err error) {
 	return nil
 }
 
-// late is the cause of a context whose route's limit is over.
+// late is the cause of a context that ended at the limit of its route.
 type late time.Duration
 
 func (l late) Error() string { return fmt.Sprintf("no answer within %s", time.Duration(l)) }

@@ -12,7 +12,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Runs are the commands that were started once, by their book. Its errors are treated like the errors of [Core].
+// Runs is the book of one-shot runs. Its errors are treated like the errors of [Core].
 type Runs interface {
 	Stop(ctx context.Context, id string) (client.Run, error)
 	Find(id string) (client.Run, error)
@@ -29,7 +29,7 @@ func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
 	return later(http.StatusOK, run, err)
 }
 
-// checkRun refuses impossible requests.
+// checkRun returns an error for an invalid request.
 func checkRun(ask client.RunRequest) error {
 	for name, value := range ask.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {
@@ -55,7 +55,7 @@ func checkRun(ask client.RunRequest) error {
 	return nil
 }
 
-// getRuns lists the runs, one JSON object a line; with follow=1 it goes on with each that begins or ends.
+// getRuns lists the runs, one JSON object a line. With follow=1 it goes on with each run that begins or ends.
 func getRuns(s *Server, r *request) (reply, error) {
 	follow, err := r.follow()
 	if err != nil {
@@ -84,7 +84,7 @@ func getRuns(s *Server, r *request) (reply, error) {
 	})
 }
 
-// getRun returns one run; with wait_ms, once it has ended or the time is over.
+// getRun returns one run. With wait_ms it waits until the run has ended or the time is over.
 func getRun(s *Server, r *request) (reply, error) {
 	query := r.query
 	id := r.PathValue("id")
@@ -126,7 +126,7 @@ func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {
 // maxSaid limits the text of a service.
 const maxSaid = 200
 
-// postSay shows a text beside the service whose main process asks, until that process ends.
+// postSay sets the text that the status shows beside a service until its process ends. The client must be its main process.
 func postSay(s *Server, r *request, c client.Said) (reply, error) {
 	if len(c.Text) > maxSaid {
 		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxSaid)

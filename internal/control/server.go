@@ -22,8 +22,8 @@ import (
 const (
 	headerTime = 5 * time.Second        // from the connection, or the first byte of a further request, to the end of its header
 	idleTime   = 30 * time.Second       // between requests
-	closeTime  = 500 * time.Millisecond // for requests to end when the server does
-	flushTime  = 200 * time.Millisecond // for their answers to leave
+	closeTime  = 500 * time.Millisecond // for requests to end when the server ends
+	flushTime  = 200 * time.Millisecond // for their answers to be sent
 	maxHeader  = 8 << 10
 	maxBody    = 64 << 10
 )
@@ -49,18 +49,18 @@ type Server struct {
 	used     func()
 	now      func() time.Time
 	bodyTime time.Duration // from the end of a header to the end of the body
-	sendTime time.Duration // for a client to take in one piece of an answer
-	lookTime time.Duration // for the boot's first look at the profiles, of a question about a name
+	sendTime time.Duration // for a client to read one piece of an answer
+	lookTime time.Duration // for the boot to list the profiles, when a request names a service
 	limit    func(route) time.Duration
 	http     *http.Server
 	mux      *http.ServeMux
 	places   places
-	rooms    [classes]*room // for answers
+	rooms    [classes]*room // room for answers
 	cancel   context.CancelCauseFunc
 	notices  notices
 
 	mu       sync.Mutex
-	closing  *client.Error // why no request may begin; nil while they may
+	closing  *client.Error // error for new requests; nil while they are accepted
 	handlers sync.WaitGroup
 }
 
@@ -97,10 +97,10 @@ func New(core Core, o Options) *Server {
 	return s
 }
 
-// Serve answers connections of l, which must come from Listen, until Close; it returns nil then. It closes l. It blocks.
+// Serve answers the connections of l, which must come from Listen. It blocks until Close and returns nil then. It closes l.
 func (s *Server) Serve(l net.Listener) error {
 	if raw, err := l.(syscall.Conn).SyscallConn(); err == nil {
-		_ = raw.Control(blocking.RefuseDescriptors) // it fails where the listener is closed
+		_ = raw.Control(blocking.RefuseDescriptors) // fails only on a closed listener
 	}
 	err := s.http.Serve(&gate{Listener: l, policy: s.policy, places: &s.places})
 	if errors.Is(err, http.ErrServerClosed) {
@@ -109,12 +109,12 @@ func (s *Server) Serve(l net.Listener) error {
 	return fmt.Errorf("cannot go on serving the control socket: %w", err)
 }
 
-// Close stops listening, answers and ends streams and waiting requests, and returns when no request is active. Clients that don't
+// Close stops listening, ends streams and waiting requests with an answer, and returns when no request is active. Clients that don't
 // read their answer are cut off after half a second. If ctx ends first, it cuts all connections and returns an error. It may be
 // called once.
 func (s *Server) Close(ctx context.Context) error { return s.close(ctx, errClosing) }
 
-// Leave is Close before a re-execution: clients are told to ask again.
+// Leave is like Close, before a re-execution: the answers tell clients to ask again.
 func (s *Server) Leave(ctx context.Context) error { return s.close(ctx, errReplaced) }
 
 func (s *Server) close(ctx context.Context, why *client.Error) error {
@@ -133,11 +133,11 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	case <-idle:
 	case <-grace.Done():
 	}
-	// Shutdown would wait longer for clients that have not asked anything yet. Close cuts those off.
+	// Shutdown alone would wait longer for clients that have sent no request. Close cuts them off.
 	flush, cancel := context.WithTimeout(ctx, flushTime)
 	defer cancel()
-	_ = s.http.Shutdown(flush) // what it could not end, Close does
-	_ = s.http.Close()         // the listener is closed by now
+	_ = s.http.Shutdown(flush) // Close ends the connections that remain
+	_ = s.http.Close()         // the listener is already closed
 	select {
 	case <-idle:
 		return nil
@@ -146,7 +146,7 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	}
 }
 
-// enter counts a request, or says why it may not begin any more.
+// enter counts a new request. It returns an error if the server accepts none any more.
 func (s *Server) enter() *client.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,11 +157,11 @@ func (s *Server) enter() *client.Error {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	if r.ContentLength != 0 { // a client that announces a body and does not send it costs a few seconds, whatever we answer
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // a real connection has deadlines
+	if r.ContentLength != 0 { // if a client announces a body and does not send it, the wait for it is short
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime)) // never fails on a real connection
 	}
 	if err := s.enter(); err != nil {
-		if err.Kind == client.KindReplaced { // nothing was looked at, so any request may be made again
+		if err.Kind == client.KindReplaced { // nothing was read, so any request may be repeated
 			err = refuse(client.KindBusy, "%s", err.Message)
 		}
 		s.send(w, failure(err))
@@ -184,13 +184,13 @@ func (s *Server) run(rt route, w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.report(r, p)
-			panic(http.ErrAbortHandler) // an answer is already on its way; all that is left is to cut it
+			panic(http.ErrAbortHandler) // part of an answer is sent, so the connection can only be cut
 		}
 	}()
 	out.stream(w)
 }
 
-// guarded checks access, reads the body and runs the handler; a panic becomes an error.
+// guarded checks access, reads the body and runs the handler. It turns a panic into an error.
 func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out reply) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -226,7 +226,7 @@ func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out 
 	return out
 }
 
-// answer runs the handler of a route within the limit, after what the route waits for.
+// answer waits for the boot if the route needs it, and then runs the handler within the route's limit.
 func (s *Server) answer(rt route, r *request) (reply, error) {
 	limit := s.limit(rt)
 	if limit == 0 {
@@ -260,7 +260,7 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 		}
 		return nil, refuse(client.KindBadRequest, "the body did not arrive: %v", err)
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // a real connection has deadlines
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // never fails on a real connection
 	return body, nil
 }
 

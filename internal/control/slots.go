@@ -12,22 +12,22 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Slots answer as s6 does. Dir is always an absolute path. The error of a directory that is no slot has the kind unknown.
+// Slots answers as s6 does. dir is always an absolute path. For a directory that is no slot, the error has the kind unknown.
 type Slots interface {
 	// Slots returns all slots sorted by name.
 	Slots(ctx context.Context) []client.Slot
-	// Slot returns the slot of a service directory. Its answer changes only with the snapshot.
+	// Slot returns the slot of a service directory. The result changes only when the snapshot changes.
 	Slot(ctx context.Context, dir string) (client.Slot, error)
-	// SlotControl carries out valid letters of s6-svc in order.
+	// SlotControl carries out letters of s6-svc in order. The letters must be valid.
 	SlotControl(ctx context.Context, dir, letters string) error
-	// SlotScan carries out valid letters of s6-svscanctl in order.
+	// SlotScan carries out letters of s6-svscanctl in order. The letters must be valid.
 	SlotScan(ctx context.Context, letters string) error
 }
 
 const (
 	svcLetters  = formats.Letters
 	scanLetters = "zabhitqnN"
-	endLetters  = "tqbi" // the letters that end the container
+	endLetters  = "tqbi" // letters that end the container
 )
 
 func (s *Server) slots() (Slots, error) {
@@ -100,7 +100,7 @@ func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
 	return reply{status: http.StatusNoContent}, err
 }
 
-// lettersOf refuses unknown letters before any is carried out.
+// lettersOf refuses unknown letters before any letter is carried out.
 func lettersOf(flags, known string) error {
 	for _, l := range flags {
 		if !strings.ContainsRune(known, l) {
@@ -116,7 +116,7 @@ func lettersOf(flags, known string) error {
 // maxLetters limits the work of one request.
 const maxLetters = 64
 
-// getSlotWait answers when a slot is in a state.
+// getSlotWait answers when a slot is in the requested state.
 func getSlotWait(s *Server, r *request) (reply, error) {
 	query := r.query
 	goal, err := parseUntil(query.Get("until"))
@@ -141,7 +141,7 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 
 type slotGoal struct {
 	letter byte
-	after  uint64 // the run that counts as the old one
+	after  uint64 // number of the old run
 	known  bool   // after is set
 }
 
@@ -163,7 +163,7 @@ func parseUntil(text string) (slotGoal, error) {
 
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.known && s.Run > u.after // it was down and nothing of it was running before that run
+	later := u.known && s.Run > u.after // its state before that run was down, with no process left
 	switch u.letter {
 	case 'u':
 		return s.Up
@@ -179,7 +179,7 @@ func (u slotGoal) reached(s client.Slot) bool {
 	return s.Up && s.Ready && later
 }
 
-// awaitSlot blocks until the slot is in the state, can't get there, or ctx ends.
+// awaitSlot blocks until the slot is in the state, can't reach it, or ctx ends.
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {
@@ -208,7 +208,7 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 	}
 }
 
-// vanished ends a wait for a slot that was removed: it counts as down.
+// vanished ends a wait for a slot that was removed. The slot counts as down.
 func vanished(slot client.Slot, u slotGoal) (client.Slot, error) {
 	if u.letter == 'd' || u.letter == 'D' {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0

@@ -24,9 +24,9 @@ import (
 	"hinit/supervisor"
 )
 
-// getStatus answers with hinit and all services but the CMD, or with the named ones in that order, as JSON or as a table.
+// getStatus answers with hinit and all services but the CMD, or with the named services in that order, as JSON or as a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	snap, added := s.known(r.Context(), r.query["name"]) // it may wait for the boot, so it takes no turn
+	snap, added := s.known(r.Context(), r.query["name"]) // may wait for the boot, so it comes before the turn
 	return s.inTurn(r, func() (reply, error) {
 		st, err := s.status(snap, added, r.query["name"], r.who)
 		if err != nil {
@@ -62,18 +62,17 @@ func table(st client.Status, look show.Look) reply {
 		}
 	}
 	out := text(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
-	out.body = show.Status(st, look) // escaped, but for its colours
+	out.body = show.Status(st, look) // already escaped; it may have colours
 	return out
 }
 
-// sweepTime is how long an answer waits until the supervisor has looked for processes whose end nothing announces.
+// sweepTime limits the wait for the supervisor's search for processes that have ended without notice.
 const sweepTime = 100 * time.Millisecond
 
-// known returns a snapshot that has the named services, if they exist, and the services it added because the boot has not
-// registered them yet.
+// known returns a snapshot with the named services, if they exist. added are services in it that the boot has not registered yet.
 func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
 	sweep, cancel := context.WithTimeout(ctx, sweepTime)
-	_ = s.core.Sweep(sweep) // a supervisor that is busy does it later
+	_ = s.core.Sweep(sweep) // a busy supervisor does it later
 	cancel()
 	snap = s.core.Snapshot()
 	missing := func() bool {
@@ -83,7 +82,7 @@ func (s *Server) known(ctx context.Context, names []string) (snap *supervisor.Sn
 		return snap, nil
 	}
 	with := func(list []*supervisor.Service) {
-		now := s.core.Snapshot() // younger than the list: what the boot has come to is in one of them
+		now := s.core.Snapshot() // newer than the list: a service that the boot has registered meanwhile is in one of them
 		registered := make(map[string]bool, len(now.Services))
 		for _, v := range now.Services {
 			registered[v.Name] = true
@@ -140,8 +139,8 @@ func (s *Server) status(snap *supervisor.Snapshot, added map[*supervisor.Service
 	return out, nil
 }
 
-// In a list of services the last lines have at most mostTails bytes, and else each service's last few, shortened. They are the services'
-// own words: many of them at once fill the memory.
+// In a list of services, all last log lines together have at most mostTails bytes. If they have more, each service has its last few
+// lines, shortened. Services write these lines, and many of them would fill the memory.
 const (
 	mostTails = 1 << 20
 	fewLines  = 3
@@ -162,7 +161,7 @@ func shorten(list []client.Service) {
 	}
 	for i := range list {
 		if x := list[i].LastExit; x != nil {
-			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // the snapshot has the lines too
+			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):]) // the snapshot shares these lines
 			for k, line := range x.Tail {
 				x.Tail[k] = line[:min(len(line), shortLine)]
 			}
@@ -174,7 +173,7 @@ func listed(v *supervisor.Service) bool {
 	return v.Kind != supervisor.KindCmd && v.Kind != supervisor.KindStandIn && v.Kind != supervisor.KindRun && v.Kind != supervisor.KindCheck
 }
 
-// ordered sorts the gateways among themselves by profile; everything else keeps its place.
+// ordered sorts the gateways by profile. All other services keep their places.
 func ordered(services []*supervisor.Service) []*supervisor.Service {
 	isGateway := func(v *supervisor.Service) bool { return v.Kind == supervisor.KindGateway }
 	gateways := slices.DeleteFunc(slices.Clone(services), func(v *supervisor.Service) bool { return !isGateway(v) })
@@ -208,8 +207,8 @@ func getService(s *Server, r *request) (reply, error) {
 	})
 }
 
-// resolve finds the service of a name, or the gateway of the profile of that name. The agent can make a service directory of any name: it
-// never stands for a profile.
+// resolve finds a service by its name, or a gateway by its profile. A service directory of s6 never counts as the gateway of a
+// profile, because the agent can choose its name.
 func resolve(snap *supervisor.Snapshot, name string) (*supervisor.Service, error) {
 	v := snap.Find(name)
 	if v == nil || v.Yields || v.Kind == supervisor.KindStandIn {
@@ -242,7 +241,7 @@ func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
 	return i
 }
 
-// view returns a service as the caller may see it.
+// view returns a service with the facts that the caller may see.
 func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	st := look(v.PID)
 	out := client.Service{
@@ -268,18 +267,18 @@ func (s *Server) view(v *supervisor.Service, who peer) client.Service {
 	}
 	if v.LastExit != nil {
 		out.LastExit = exitView(v.LastExit)
-		if s.policy.classOf(who) == otherClass { // logs hold what users wrote; a stranger may not read the files either
+		if s.policy.classOf(who) == otherClass { // logs hold users' messages, and other users may not read the files either
 			out.LastExit.Tail = []string{}
 		}
 	}
 	out.Problem, out.ServedBy = s.problem(v, s.policy.classOf(who) != otherClass), s.core.ServedBy(v)
-	if s.policy.classOf(who) != otherClass { // the service's own words
+	if s.policy.classOf(who) != otherClass { // texts from the service itself
 		out.StatusText = v.Status
 	}
 	return out
 }
 
-// settings returns what is settled for a service, for those who may read the configuration.
+// settings returns the settings of a service, or nil if the caller may not read the configuration.
 func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry {
 	if s.policy.classOf(who) == otherClass {
 		return nil
@@ -287,7 +286,8 @@ func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry 
 	return s.core.Settings(v.Name)
 }
 
-// problem says what people should know of a service besides its state. Only those who may read its log see the service's own words.
+// problem returns what people should know of a service besides its state. Only callers that may read its log get the service's own
+// text.
 func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 	switch {
 	case v.State == supervisor.Up && v.Said != "" && trusted:
@@ -320,7 +320,7 @@ func counts(by []supervisor.CauseCount) map[string]int {
 	return out
 }
 
-// list returns an empty list for nil, so that it is not null on the wire.
+// list returns an empty list for nil, so that JSON has no null.
 func list[T any](l []T) []T {
 	if l == nil {
 		return []T{}
@@ -332,9 +332,9 @@ func wireTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond)
 
 func seconds(d time.Duration) float64 { return max(d, 0).Round(time.Millisecond).Seconds() }
 
-// oomFirst names the service whose main process the kernel kills first when memory runs out, "" when nothing runs. oom_score_adj
-// adds thousandths of the limit to the resident memory (proc_pid_oom_score(5)). views are the listed services. A check's own
-// process is left out: it ends in a moment, and has no name that users know.
+// oomFirst returns the name of the service whose main process the kernel kills first when memory runs out, or "". The kernel adds
+// oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed services. The
+// process of a check does not count: it ends soon, and has no name that users know.
 func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	measured := make(map[string]uint64, len(views))
 	for _, v := range views {
@@ -356,7 +356,7 @@ func oomFirst(services []*supervisor.Service, views []client.Service) string {
 	return name
 }
 
-// memoryLimit is the container's memory limit, or the machine's memory.
+// memoryLimit returns the container's memory limit, or the machine's memory.
 var memoryLimit = sync.OnceValue(func() float64 {
 	limit := math.Inf(1)
 	var machine unix.Sysinfo_t
@@ -372,7 +372,7 @@ var memoryLimit = sync.OnceValue(func() float64 {
 	return limit
 })
 
-// look returns what the kernel says of a process, nothing when that is not known: the process is gone, or /proc hides it.
+// look returns the kernel's facts about a process. They are zero if the process has ended or /proc hides it.
 func look(pid int) (st procstat.Stat) {
 	if pid > 0 {
 		_ = blocking.Do(blocking.Short, func() (err error) {
@@ -386,7 +386,7 @@ func look(pid int) (st procstat.Stat) {
 // stopped reports whether a signal has stopped a process (proc_pid_stat(5)).
 func stopped(st procstat.Stat) bool { return st.State == 'T' }
 
-// paused reports whether a service that is up does nothing because a signal has stopped its process.
+// paused reports whether a signal has stopped the process of a service that is up.
 func paused(v *supervisor.Service, st procstat.Stat) bool {
 	return v.Paused || v.State == supervisor.Up && stopped(st)
 }

@@ -15,47 +15,48 @@ import (
 const (
 	// hold is the default time that a run has to be up to count as started.
 	hold = time.Second
-	// tailTime is how long the report of a failure waits for the last log lines, which are read after the exit.
+	// tailTime limits how long an error message waits for the last log lines, which are read after the exit.
 	tailTime = 2 * time.Second
 )
 
-// goal is what a command waits for.
+// goal is the effect that a command waits for.
 //
-// A start succeeds when a run is ready, a restart when a new run is. A run that can't announce readiness must be up for settle
-// instead. A task, which runs once, may also have succeeded by then. A stop succeeds as soon as the service is down.
+// A start succeeds when a run is ready, a restart when a new run is. A run that can't report readiness must be up for settle
+// instead. A task may also have ended successfully by then. A stop succeeds as soon as the service is down.
 type goal struct {
 	effect
-	service *supervisor.Service // as it was before the command
-	after   uint64              // only a later run counts
+	service *supervisor.Service // the service before the command
+	after   uint64              // only a run with a higher number counts
 	settle  time.Duration
 }
 
-// ending are the states in which a run ends.
+// ending are the states of a run that is ending.
 var ending = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervisor.Finishing}
 
-// goalOf returns the goal of a command, from the service before and right after the supervisor took it in.
+// goalOf returns the goal of a command. before is the service before the command, after is the service when the supervisor had just
+// accepted it.
 func (s *Server) goalOf(verb client.Verb, before, after *supervisor.Service) goal {
 	g := goal{effect: effects[verb], service: before, settle: s.core.Settle()}
 	if !g.fresh {
 		return g
 	}
 	g.after = before.Run
-	// Still ending: that run may have begun after the first look.
+	// This run is still ending, and may have begun after before was read.
 	if after != nil && slices.Contains(ending, after.State) {
 		g.after = after.Run
 	}
 	return g
 }
 
-// verdict is the state of a goal.
+// verdict says whether a goal is reached.
 type verdict struct {
 	reached bool
 	failed  *client.Error
-	died    bool      // failed because a run ended: the account of it is to follow
-	again   time.Time // when to look again though nothing happens; zero for never
+	died    bool      // it failed because a run ended; the caller adds a report of that
+	again   time.Time // when to judge again without a change; zero for never
 }
 
-// judge compares a snapshot with the goal. v is the service in it, nil when it was removed.
+// judge compares a snapshot with the goal. v is the service in the snapshot, or nil if it was removed.
 func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
 	name := g.service.Name
 	if g.want == supervisor.WantDown {
@@ -74,11 +75,11 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
-	case v.Want == supervisor.WantDown: // a task that has done its work
+	case v.Want == supervisor.WantDown: // it is a task that has ended
 		return verdict{reached: v.Done && v.State == supervisor.Down, died: !v.Done && v.State == supervisor.Down}
 	}
 	if g.crashed(v) {
-		return verdict{died: true} // whatever state it is in by now
+		return verdict{died: true} // whatever its state is now
 	}
 	switch v.State {
 	case supervisor.Up:
@@ -98,8 +99,8 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	return verdict{}
 }
 
-// crashed reports whether a run has ended since the command so that the start has failed: it was not told to end, and is not
-// replaced at once.
+// crashed reports whether a run that ended since the command makes the start fail. The run was not told to end, and no new one
+// replaces it at once.
 func (g goal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	if x == nil || x.Run <= g.after || old != nil && x.Run <= old.Run {
@@ -113,14 +114,14 @@ func (g goal) crashed(v *supervisor.Service) bool {
 	return false
 }
 
-// endedByItself reports whether the last run has ended by itself since the command. A service that is wanted down is a task then.
+// endedByItself reports whether the last run has ended by itself since the command. Then a service that is wanted down is a task.
 func (g goal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
 		(old == nil || old.Run < x.Run)
 }
 
-// await blocks until the goal is reached, can't be reached any more, timeout is over or ctx ends, and returns the service.
+// await blocks until the goal is reached or can't be reached any more, timeout is over or ctx ends. It returns the service.
 func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
 	timer := time.NewTimer(timeout)
@@ -143,7 +144,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.account(reading, v))
 		case v != nil && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
-			end = now.Add(timeout) // its time begins with its turn
+			end = now.Add(timeout) // the time begins with the service's turn to start
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", overdue(g, v, timeout))
 		}
@@ -166,7 +167,7 @@ func ended(ctx context.Context) error {
 	if err := closed(ctx); err != nil {
 		return err
 	}
-	return context.Cause(ctx) // the client went away and does not read this
+	return context.Cause(ctx) // the client is gone and does not read this
 }
 
 func removed(v *supervisor.Service) *supervisor.Service {
@@ -176,13 +177,13 @@ func removed(v *supervisor.Service) *supervisor.Service {
 	return &gone
 }
 
-// onceTime is a client's default wait for the end of a task.
+// onceTime is the default wait of a client for the end of a task.
 const onceTime = time.Hour
 
-// running are the states of a task in which a further start means the run there is.
+// running are the states of a task in which a start does not begin another run.
 var running = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
 
-// awaitEnd returns a task when the run that was asked for has ended and no other one follows by itself at once.
+// awaitEnd returns a task when the requested run has ended and no further run follows at once.
 func (s *Server) awaitEnd(ctx context.Context, before *supervisor.Service, timeout time.Duration) (*supervisor.Service, error) {
 	first := before.Run + 1
 	if slices.Contains(running, before.State) {
@@ -217,21 +218,21 @@ func (s *Server) awaitEnd(ctx context.Context, before *supervisor.Service, timeo
 }
 
 const (
-	tailLines = 3   // of a log in an error message
-	tailWidth = 200 // bytes of one of them
+	tailLines = 3   // number of log lines in an error message
+	tailWidth = 200 // bytes of each line
 )
 
-// account reports on a service that failed to start: its state, how the run ended, and its last log lines, quoted for a terminal.
+// account describes a service that failed to start: its state, how the run ended, and its last log lines, quoted for a terminal.
 func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 	v = s.withTail(ctx, v)
 	var b strings.Builder
 	x := v.LastExit
 	reason := v.Reason
-	if v.State == supervisor.Down && x != nil { // a task: that it is down is not the news
+	if v.State == supervisor.Down && x != nil { // for a task, down is normal: report how the run ended
 		reason = endText(x)
 	}
 	over := slices.Contains([]supervisor.State{supervisor.Backoff, supervisor.Parked, supervisor.Failed, supervisor.Down}, v.State)
-	again := x != nil && x.PID != 0 && !over // who tells was late: the news is how the last run ended, not that there is another
+	again := x != nil && x.PID != 0 && !over // a new run has begun by now: report how the last one ended
 	if again {
 		fmt.Fprintf(&b, "%s %s", v.Name, endText(x))
 	} else {
@@ -258,7 +259,7 @@ func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 	return b.String()
 }
 
-// overdue reports how far a command has come when its time is over.
+// overdue says how far a command has come when its time is over.
 func overdue(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.Announces:
@@ -296,7 +297,7 @@ func endText(x *supervisor.Exit) string {
 // withTail waits up to tailTime for the last log lines of the run that ended.
 func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *supervisor.Service {
 	if v.LastExit == nil || v.LastExit.PID == 0 {
-		return v // it wrote nothing
+		return v // no process ran, so there are no lines
 	}
 	timeout := time.NewTimer(tailTime)
 	defer timeout.Stop()

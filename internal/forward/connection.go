@@ -17,32 +17,33 @@ import (
 	"hinit/internal/pause"
 )
 
-// connection sends syslog messages: a datagram each, or over a stream with their length before them (RFC 6587).
+// connection sends syslog messages: one in each datagram, or over a stream with their length before them (RFC 6587).
 type connection struct {
 	network, address, host string
-	secure                 *tls.Config // nil: nothing is encrypted
+	secure                 *tls.Config // nil: no encryption
 	conn                   net.Conn
 	raw                    syscall.RawConn // nil for datagrams
-	last                   []sentBatch     // that the receiver may not have read yet
-	again                  bool            // they may be lost
+	last                   []sentBatch     // sent batches that the receiver may not have read yet
+	again                  bool            // these batches may be lost, so they are sent again
 }
 
-// sentBatch is what was sent at once.
+// sentBatch is the data of one send.
 type sentBatch struct {
 	at   time.Time
 	data []byte
 }
 
 const (
-	mostDatagram = 8 << 10 // what every receiver has to take at least is 480 bytes, and takes most often
+	mostDatagram = 8 << 10 // receivers must accept 480 bytes, and most accept this
 
-	// A receiver that lives reads within unreadTime what its machine has acknowledged, of which there is at most unreadSize.
+	// A working receiver reads data within unreadTime after its machine has acknowledged it. At most unreadSize bytes are not yet
+	// read.
 	unreadTime = time.Minute
 	unreadSize = 8 << 20
 )
 
-// Send implements Sink. A stream is taken when the other machine has acknowledged all of it: syslog itself answers nothing. When the
-// connection turns out to be lost later, its last messages are sent again, because the receiver may not have read them.
+// Send implements Sink. Over a stream it succeeds when the other machine has acknowledged all bytes, because syslog has no answers.
+// If the connection is found to be lost later, Send repeats its last messages, because the receiver may not have read them.
 func (s *connection) Send(ctx context.Context, records []Record) error {
 	if s.raw != nil && s.gone() != nil {
 		s.again = true
@@ -110,7 +111,7 @@ func (s *connection) send(ctx context.Context, records []Record) error {
 	return nil
 }
 
-// acknowledged waits until the other machine has all bytes.
+// acknowledged waits until the other machine has received all bytes.
 func (s *connection) acknowledged(ctx context.Context) error {
 	for ctx.Err() == nil {
 		left := 0
@@ -118,7 +119,7 @@ func (s *connection) acknowledged(ctx context.Context) error {
 		if err := s.raw.Control(func(fd uintptr) { left, failed = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }); err != nil {
 			return err
 		}
-		if err := errors.Join(failed, s.gone()); err != nil || left == 0 { // a connection that was reset keeps its rest for ever
+		if err := errors.Join(failed, s.gone()); err != nil || left == 0 { // a connection that was reset keeps unsent bytes for ever
 			return err
 		}
 		pause.For(ctx, 5*time.Millisecond)
@@ -126,7 +127,7 @@ func (s *connection) acknowledged(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// gone says whether the other end has closed the connection. It reads nothing: over TLS there may be bytes that were not asked for.
+// gone returns an error if the other end has closed the connection. It reads nothing, because TLS may have unread bytes.
 func (s *connection) gone() error {
 	var news int16
 	var failed error

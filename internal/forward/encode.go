@@ -13,7 +13,7 @@ import (
 
 type object = map[string]any
 
-// grouped collects the records that have the same key, in the order of the first one of each key.
+// grouped groups records by their key. order has the keys in the order of their first records.
 func grouped[K comparable](records []Record, key func(*Record) K) (order []K, of map[K][]*Record) {
 	of = make(map[K][]*Record)
 	for i := range records {
@@ -28,17 +28,17 @@ func grouped[K comparable](records []Record, key func(*Record) K) (order []K, of
 
 func nanoseconds(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
-// numbers are the severities of OTLP (SeverityNumber: the first number of each range) and of syslog (RFC 5424, 6.2.1) by level.
+// numbers has, by level, the severities of OTLP (SeverityNumber: the first number of each range) and of syslog (RFC 5424, 6.2.1).
 var numbers = [...]struct{ otlp, syslog int }{
 	{9, 6}, loglevel.Trace: {1, 7}, loglevel.Debug: {5, 7}, loglevel.Info: {9, 6}, loglevel.Warning: {13, 4}, loglevel.Error: {17, 3}, loglevel.Critical: {21, 2},
 }
 
-// attribute is one of OTLP (opentelemetry-proto, common.proto, in the JSON mapping).
+// attribute returns an attribute of OTLP (opentelemetry-proto, common.proto, in the JSON mapping).
 func attribute(key, value string) object {
 	return object{"key": key, "value": object{"stringValue": value}}
 }
 
-// container is the service of an event of the container.
+// container is the service name in events of the container.
 const container = "hinit"
 
 // otlp encodes a request to export logs (ExportLogsServiceRequest).
@@ -87,7 +87,7 @@ func loki(host string, records []Record) ([]byte, error) {
 	return json.Marshal(object{"streams": streams})
 }
 
-// syslog encodes a record as RFC 5424 has it: facility daemon, an ordinary event as a notice.
+// syslog encodes a record in the form of RFC 5424: facility daemon; an ordinary event has the severity notice.
 func syslog(host string, r *Record) []byte {
 	severity := numbers[r.Level].syslog
 	if r.Kind == KindEvent && r.Level == loglevel.Info {
@@ -98,7 +98,7 @@ func syslog(host string, r *Record) []byte {
 		strings.NewReplacer("\n", " ", "\x00", " ").Replace(r.Text))
 }
 
-// word is a text as PRINTUSASCII without spaces.
+// word returns a text as PRINTUSASCII without spaces.
 func word(text string, most int) string {
 	out := strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

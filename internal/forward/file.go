@@ -12,7 +12,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// file is a file of JSON, an object a line, with a limit: beyond it the file becomes PATH.1, and the oldest goes.
+// file is a file with one JSON object a line and a size limit. A full file becomes PATH.1, and the oldest one is removed.
 type file struct {
 	path string
 	most int64
@@ -22,7 +22,7 @@ type file struct {
 	size int64
 }
 
-// Send implements Sink. A line that a fault cut off is ended before the next one.
+// Send implements Sink. If an earlier write was cut off, it first ends that line.
 func (l *file) Send(_ context.Context, records []Record) error {
 	var b bytes.Buffer
 	if l.file == nil {
@@ -52,15 +52,15 @@ func (l *file) Send(_ context.Context, records []Record) error {
 	if l.size += int64(b.Len()); l.size > l.most {
 		name := filepath.Base(l.path)
 		for i := l.keep - 1; i > 0; i-- {
-			_ = l.dir.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most are not there
+			_ = l.dir.Rename(fmt.Sprintf("%s.%d", name, i), fmt.Sprintf("%s.%d", name, i+1)) // most of these files do not exist
 		}
-		_ = l.dir.Rename(name, name+".1") // a file that stays grows on
-		_ = l.Close()                     // its data is on the disk
+		_ = l.dir.Rename(name, name+".1") // if the rename fails, the file grows beyond the limit
+		_ = l.Close()                     // its data is written
 	}
 	return nil
 }
 
-// open opens the file, and reports whether its last line has no end. The agent may own the directory: no link is followed there.
+// open opens the file. cut reports whether its last line has no end. The agent may own the directory, so it follows no link there.
 func (l *file) open() (cut bool, err error) {
 	if l.dir, err = openDir(filepath.Dir(l.path)); err != nil {
 		return false, err

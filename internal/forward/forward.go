@@ -22,36 +22,36 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// Hinit is the hinit whose logs are sent, as a [client.Client] is.
+// Hinit is the hinit whose logs are sent. A [client.Client] implements it.
 type Hinit interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error
 }
 
-// Forwarder sends what services write, and events, to a sink.
+// Forwarder sends the output of services, and events, to a sink.
 type Forwarder struct {
 	Hinit  Hinit
-	LogsAs func(client.Init) (*fsutil.Actor, error) // the identity that opens log files
+	LogsAs func(client.Init) (*fsutil.Actor, error) // returns the identity that opens log files
 	Sink   Sink
 	State  string   // file with the positions
-	Except []string // services whose logs stay here: its own would feed itself
-	Mask   bool     // secrets of known shapes are hidden
+	Except []string // services whose logs are not sent; its own log would never end
+	Mask   bool     // hide secrets of known shapes
 	Log    *slog.Logger
 
-	Pause    time.Duration // for which lines are collected; 0 is 250 ms
-	Patience time.Duration // for one answer of the receiver; 0 is 30 s
+	Pause    time.Duration // how long lines are collected for a batch; 0 is 250 ms
+	Patience time.Duration // limit for one answer of the receiver; 0 is 30 s
 
 	lines   chan line // from the goroutine of each log
 	readers sync.WaitGroup
 	tails   map[string]*tail // by directory
-	started time.Time        // of the hinit that answers
-	looked  time.Time        // when it was asked last
+	started time.Time        // start time of the hinit that answers
+	looked  time.Time        // when hinit was last asked for its logs
 	saved   time.Time
 	now     Positions
 	dirty   bool
 }
 
-// Counts are what a Forwarder has done since its file of positions was made.
+// Counts are the totals of a Forwarder since its file of positions was created.
 type Counts struct {
 	Sent     uint64 `json:"sent"`
 	Refused  uint64 `json:"refused"`
@@ -59,16 +59,16 @@ type Counts struct {
 	Failures uint64 `json:"failures"`
 }
 
-// Positions are what the file of positions says.
+// Positions are the content of the file of positions.
 type Positions struct {
 	Logs    map[string]position `json:"logs"` // by directory
 	Events  eventPosition       `json:"events"`
 	Counts  Counts              `json:"counts"`
-	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is being sent; zero when all is sent
+	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest record that is being sent; zero when all are sent
 }
 
 type eventPosition struct {
-	Started time.Time `json:"started"` // of the hinit whose events they are
+	Started time.Time `json:"started"` // start time of the hinit whose events they are
 	Seq     uint64    `json:"seq"`
 }
 
@@ -79,13 +79,14 @@ const (
 	saveEvery   = time.Second
 	firstRetry  = 200 * time.Millisecond
 	lastRetry   = 30 * time.Second
-	longestWait = 10 * time.Minute // that a receiver may ask for
+	longestWait = 10 * time.Minute // longest pause that a receiver may ask for
 )
 
-// Counts returns what was done. Call it after Run.
+// Counts returns the totals. Call it after Run.
 func (f *Forwarder) Counts() Counts { return f.now.Counts }
 
-// Run sends until ctx ends. The error is about the file of the positions: without it lines could come again and again.
+// Run sends until ctx ends. It returns an error if it can't use the file of positions, because it might send the same lines for
+// ever.
 func (f *Forwarder) Run(ctx context.Context) error {
 	f.tails, f.lines = make(map[string]*tail), make(chan line)
 	if err := f.load(); err != nil {
@@ -120,7 +121,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return nil
 }
 
-// collect takes events and lines until there are many, or for a while. It returns them with the positions behind them.
+// collect collects events and lines until the batch is full or a pause is over. It returns the batch with the positions after it.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record, events eventPosition, reached map[*tail]position) {
 	events, reached = f.now.Events, make(map[*tail]position)
 	if time.Since(f.looked) > lookEvery {
@@ -149,7 +150,7 @@ func (f *Forwarder) collect(ctx context.Context) (batch []Record, events eventPo
 	return batch, events, reached
 }
 
-// look finds out which logs there are, and reads those that are new.
+// look asks hinit for its logs, and starts to read new ones.
 func (f *Forwarder) look(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -187,7 +188,7 @@ func (f *Forwarder) look(ctx context.Context) error {
 			f.dirty = true
 			continue
 		}
-		if !beside[filepath.Dir(dir)] || t.stop != nil && t.service == service && t.profile == profile { // a file may have named any directory
+		if !beside[filepath.Dir(dir)] || t.stop != nil && t.service == service && t.profile == profile { // the file may name any directory
 			continue
 		}
 		t.end()
@@ -203,7 +204,7 @@ func (t *tail) end() {
 	}
 }
 
-// readEvents returns the events since the last ones, and the position behind them.
+// readEvents returns the events after the last position, and the position after them.
 func (f *Forwarder) readEvents(ctx context.Context) (batch []Record, at eventPosition) {
 	if at = f.now.Events; !at.Started.Equal(f.started) {
 		at = eventPosition{Started: f.started}
@@ -233,7 +234,7 @@ func (f *Forwarder) readEvents(ctx context.Context) (batch []Record, at eventPos
 	return batch, at
 }
 
-// deliver sends a batch until the receiver takes it, and says whether it did. A record that the receiver refuses is left out.
+// deliver sends a batch until the receiver accepts it, and reports whether it did. It leaves out records that the receiver refuses.
 func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	retry, told, counts := firstRetry, false, &f.now.Counts
 	for ctx.Err() == nil {
@@ -270,7 +271,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		if !told && ctx.Err() == nil {
 			told = true
 			f.Log.Warn("cannot send, trying again", "records", len(batch), "error", err)
-			if err := f.save(); err != nil { // for the metrics: since when records wait
+			if err := f.save(); err != nil { // the metrics show since when records wait
 				f.Log.Error("cannot save", "error", err)
 			}
 		}
@@ -284,7 +285,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 	return false
 }
 
-// ReadPositions reads a file of positions as somebody who may own it. It is nil where there is none.
+// ReadPositions reads a file of positions with an identity that may read it. It returns nil without a valid file.
 func ReadPositions(path string, as *fsutil.Actor) *Positions {
 	d, err := fsutil.OpenDir(filepath.Dir(path), as)
 	if err != nil {
@@ -298,10 +299,10 @@ func ReadPositions(path string, as *fsutil.Actor) *Positions {
 	return p
 }
 
-// mostState is the largest file of positions.
+// mostState is the largest size of a file of positions.
 const mostState = 64 << 20
 
-// load reads the positions. The file may lie in a directory of the agent's, so no link is followed there.
+// load reads the positions. The agent may own the directory of the file, so load follows no link there.
 func (f *Forwarder) load() error {
 	err := f.inState(func(d *fsutil.Dir, name string) error {
 		text, err := d.ReadFile(name, mostState)
@@ -311,7 +312,7 @@ func (f *Forwarder) load() error {
 		return json.Unmarshal(text, &f.now)
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return f.save() // it must be possible
+		return f.save() // fails now if the file can't be written
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read the positions in %q: %w; remove the file to send everything again", f.State, err)
@@ -322,7 +323,7 @@ func (f *Forwarder) load() error {
 	return nil
 }
 
-// save writes the positions so that either the old or the new ones are there.
+// save replaces the file of positions atomically.
 func (f *Forwarder) save() error {
 	f.now.Logs = make(map[string]position, len(f.tails))
 	for dir, t := range f.tails {
@@ -351,8 +352,8 @@ func (f *Forwarder) inState(fn func(d *fsutil.Dir, name string) error) error {
 	return fn(d, filepath.Base(f.State))
 }
 
-// openDir opens the directory of a file that this process writes. The agent may own the directories on the way, so root follows no link
-// of the agent's.
+// openDir opens the directory of a file that this process writes. The agent may own directories on the path, so root follows no link
+// there.
 func openDir(dir string) (*fsutil.Dir, error) {
 	if full, err := filepath.Abs(dir); err == nil && os.Geteuid() == 0 {
 		return fsutil.OpenReal(full, nil)

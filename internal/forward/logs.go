@@ -14,29 +14,29 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// position is how far a log has been sent: to the line with this time, and so many lines from the first one of this time on. Lines
+// position says how far a log has been sent: up to a line with the time At, where Same counts the sent lines with this time. Lines
 // that were read at once have the same time.
 type position struct {
 	At   time.Time `json:"at"`
 	Same int       `json:"same"`
 }
 
-// tail is one log.
+// tail is one log that is being sent.
 type tail struct {
 	dir, service, profile string
 
-	done position // what the receiver has; of the goroutine of Run
+	done position // position of the last line that the receiver has; only the goroutine of Run uses it
 	stop context.CancelFunc
 }
 
-// line is what the goroutine of a log hands over, with the position behind it.
+// line is a line of a log with the position after it. The goroutine of the log passes it to Run.
 type line struct {
 	tail   *tail
 	at     position
 	record Record
 }
 
-// follow reads a log from a position on, until ctx ends.
+// follow reads a log from a position until ctx ends.
 func (f *Forwarder) follow(ctx context.Context, t *tail, as *fsutil.Actor, from position) {
 	told := ""
 	for ctx.Err() == nil {
@@ -52,7 +52,7 @@ func (f *Forwarder) follow(ctx context.Context, t *tail, as *fsutil.Actor, from 
 	}
 }
 
-// start begins to read a log.
+// start starts to read a log.
 func (f *Forwarder) start(ctx context.Context, t *tail, as *fsutil.Actor) {
 	ctx, t.stop = context.WithCancel(ctx)
 	from := t.done
@@ -63,14 +63,14 @@ func (f *Forwarder) start(ctx context.Context, t *tail, as *fsutil.Actor) {
 	})
 }
 
-// reading is a log on its way.
+// reading is the state of reading a log.
 type reading struct {
 	*Forwarder
 	tail  *tail
 	from  position
 	here  position
 	begun bool
-	skip  int // lines that were sent before
+	skip  int // lines that are already sent
 	level loglevel.Tracker
 	mask  redact.Masker
 }
@@ -95,7 +95,7 @@ func (r *reading) line(ctx context.Context, text []byte) error {
 	}
 	at, message, dated := reader.Split(text)
 	level := r.level.Of(message)
-	if !r.begun && !r.from.At.IsZero() { // the first line from the time of the position on
+	if !r.begun && !r.from.At.IsZero() { // the first line at or after the time of the position
 		if at.Equal(r.from.At) {
 			r.skip = r.from.Same
 		} else if err := r.missing(ctx, "files were removed before they could be sent"); err != nil {

@@ -14,7 +14,7 @@ const (
 	KindGap   = "gap" // lines are missing here
 )
 
-// Record is a line of a log, an event, or the word about a gap.
+// Record is a line of a log, an event, or a note about a gap.
 type Record struct {
 	Time    time.Time      `json:"time"`
 	Kind    string         `json:"kind"`
@@ -28,8 +28,8 @@ func gap(service, profile, why string) Record {
 	return Record{time.Now(), KindGap, service, profile, "[hinit-web] lines are missing here: " + why, loglevel.Warning}
 }
 
-// eventRecord makes a record of an event. Its level is error if a run failed or the service is given up, and warning if the
-// service waits for its next start.
+// eventRecord makes a record of an event. The level is error if a run failed or the service does not start again. It is warning if
+// the service waits for its next start.
 func eventRecord(e client.Event) Record {
 	r := Record{Time: e.At, Kind: KindEvent, Level: loglevel.Info, Service: e.Service, Text: e.Reason}
 	if e.To != "" {

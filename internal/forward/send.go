@@ -18,20 +18,21 @@ import (
 	"time"
 )
 
-// Sink takes records. An error that is not a [RefusedError] is tried again. Send may be called after an error.
+// Sink sends records to a receiver. After an error that is not a [RefusedError], the caller tries again. Send may be called after an
+// error.
 type Sink interface {
 	Send(ctx context.Context, records []Record) error
 	Close() error
 }
 
-// RefusedError is a receiver's word that it will never take something.
+// RefusedError means that the receiver will never accept the records.
 type RefusedError struct{ Reason string }
 
 // Error implements error.
 func (r *RefusedError) Error() string { return r.Reason }
 
-// PartialError is a receiver's word that it has taken all but some of the records, and that they must not come again. With none left out
-// it is a warning.
+// PartialError means that the receiver has accepted all records except for Refused ones, and that none must be sent again. If
+// Refused is 0, it is a warning.
 type PartialError struct {
 	Refused int
 	Reason  string
@@ -40,7 +41,7 @@ type PartialError struct {
 // Error implements error.
 func (p *PartialError) Error() string { return p.Reason }
 
-// LaterError is a receiver's word when it may be asked again.
+// LaterError says how long the receiver wants no request.
 type LaterError struct {
 	After time.Duration
 	Err   error
@@ -49,18 +50,17 @@ type LaterError struct {
 // Error implements error.
 func (l *LaterError) Error() string { return l.Err.Error() }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (l *LaterError) Unwrap() error { return l.Err }
 
-// usages are the forms of a URL by the kind of receiver.
+// usages are the forms of the URL for each kind of receiver.
 var usages = map[string]string{
 	"otlp": "otlp+http://HOST:PORT", "loki": "loki+http://HOST:PORT", "syslog": "syslog+udp://HOST:PORT (or tcp, tls), or syslog+unix:///dev/log", "file": "file:///PATH",
 }
 
 // NewSink makes a sink from an address: otlp+http://HOST:4318, loki+https://HOST, syslog+udp://HOST:514 (tcp, tls),
-// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names the authority to trust in the place of the system's.
-// ?name=NAME is the name in the receiver's certificate, in the place of HOST. authorization is the header of HTTP requests, ""
-// for none.
+// syslog+unix:///dev/log, file:///PATH. With encryption, ?ca=FILE names an authority that replaces the system's. ?name=NAME is the
+// name in the receiver's certificate if it is not HOST. authorization is the header of HTTP requests, "" for none.
 func NewSink(to, authorization string) (Sink, error) {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -107,7 +107,8 @@ func NewSink(to, authorization string) (Sink, error) {
 	return nil, fmt.Errorf("cannot send to %q: it begins with none of otlp+, loki+, syslog+ and file://", u.Redacted())
 }
 
-// secured is how the receiver's certificate is checked, nil where nothing is encrypted. It takes its settings out of the URL.
+// secured returns the settings that check the receiver's certificate, or nil without encryption. It removes its parameters from the
+// URL.
 func secured(u *url.URL, way string) (*tls.Config, error) {
 	query := u.Query()
 	ca, name := query.Get("ca"), query.Get("name")
@@ -134,7 +135,7 @@ func secured(u *url.URL, way string) (*tls.Config, error) {
 	return c, nil
 }
 
-// explained says what to do about a certificate that is not believed.
+// explained adds the next step to the error of an invalid certificate.
 func explained(err error) error {
 	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
 		return fmt.Errorf("the receiver's certificate is not to be believed: %w; name its authority with ?ca=FILE, or what it is for with ?name=NAME", bad.Err)
@@ -147,7 +148,7 @@ type poster struct {
 	url, authorization, host string
 	client                   http.Client
 	encode                   func(host string, records []Record) ([]byte, error)
-	check                    func(answer []byte) error // what a good answer says; nil: nothing
+	check                    func(answer []byte) error // checks the body of a successful answer; nil: no check
 }
 
 // Send implements Sink.
@@ -175,7 +176,7 @@ func (p *poster) Send(ctx context.Context, records []Record) error {
 	case code >= 200 && code < 300 && err == nil && p.check != nil:
 		return p.check(text)
 	case code >= 200 && code < 300:
-		return err // an answer that is cut off is none
+		return err // an incomplete answer does not count
 	case code == http.StatusBadRequest, code == http.StatusRequestEntityTooLarge, code == http.StatusUnprocessableEntity:
 		return &RefusedError{said}
 	}
@@ -188,7 +189,7 @@ func (p *poster) Close() error {
 	return nil
 }
 
-// retryAfter is how long a header Retry-After asks to wait, in seconds or until a date (RFC 9110, 10.2.3); 0 for nothing.
+// retryAfter returns the wait that a header Retry-After asks for, in seconds or until a date (RFC 9110, 10.2.3), or 0.
 func retryAfter(text string, now time.Time) time.Duration {
 	if s, err := strconv.ParseUint(text, 10, 31); err == nil {
 		return time.Duration(s) * time.Second
@@ -199,19 +200,19 @@ func retryAfter(text string, now time.Time) time.Duration {
 	return 0
 }
 
-// otlpAnswer reads what a receiver has left out (ExportLogsServiceResponse).
+// otlpAnswer returns an error if the receiver has refused some records (ExportLogsServiceResponse).
 func otlpAnswer(text []byte) error {
 	var answer struct {
 		PartialSuccess struct {
-			RejectedLogRecords json.RawMessage // a number, or as the mapping of 64 bits to JSON wants it a string
+			RejectedLogRecords json.RawMessage // a number, or a text in the JSON mapping of 64-bit numbers
 			ErrorMessage       string
 		}
 	}
 	if json.Unmarshal(text, &answer) != nil {
-		return nil // it has taken them, and says so in another way
+		return nil // an answer in another form: it has accepted them
 	}
 	partial := answer.PartialSuccess
-	n, _ := strconv.Atoi(strings.Trim(string(partial.RejectedLogRecords), `"`)) // without a number it is 0
+	n, _ := strconv.Atoi(strings.Trim(string(partial.RejectedLogRecords), `"`)) // 0 if it is no number
 	if n = max(n, 0); n == 0 && partial.ErrorMessage == "" {
 		return nil
 	}

@@ -26,10 +26,10 @@ import (
 )
 
 const (
-	bundleTime  = 15 * time.Second // for everything: what has not ended by then is left as it is
-	bundleParts = 8                // so many are collected at a time
-	bundleSize  = 4 << 20          // of one part
-	bundleLines = 500              // of each log
+	bundleTime  = 15 * time.Second // limit for the whole bundle; unfinished parts stay incomplete
+	bundleParts = 8                // parts that are collected at the same time
+	bundleSize  = 4 << 20          // limit of one part in bytes
+	bundleLines = 500              // lines of each log
 )
 
 func bundleVerb(table func() []cli.Verb) cli.Verb {
@@ -54,7 +54,7 @@ before you send it.`,
 	}
 }
 
-// bundle is a bug report in the making.
+// bundle is a bug report in preparation.
 type bundle struct {
 	*cli.Terminal
 	table []cli.Verb
@@ -62,7 +62,7 @@ type bundle struct {
 	hide  []string
 }
 
-// part is one file of a bundle. Its content is what fill writes.
+// part is one file of a bundle. fill writes its content.
 type part struct {
 	name, about string
 	fill        func(w io.Writer) error
@@ -102,7 +102,7 @@ func (b *bundle) write(file string, lines int) int {
 	return cmdline.Done
 }
 
-// parts is what a bundle holds besides logs. A command is asked as people ask it, so that it works where that does.
+// parts returns all parts except for the logs. It runs commands as a user would, so a part is complete if the command works.
 func (b *bundle) parts() []part {
 	return []part{
 		b.command("version.json", "this command", "version", "--json"),
@@ -121,7 +121,7 @@ func (b *bundle) parts() []part {
 	}
 }
 
-// command is a part that a verb prints.
+// command is a part with the output of a verb.
 func (b *bundle) command(name, about string, args ...string) part {
 	return part{name: name, about: about, fill: func(w io.Writer) error {
 		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
@@ -136,7 +136,7 @@ func (b *bundle) command(name, about string, args ...string) part {
 	}}
 }
 
-// logs is a part for each log.
+// logs returns a part for each log.
 func (b *bundle) logs(lines int) (parts []part) {
 	names, err := within(b.end, func() ([]string, error) { return allLogs(b.Terminal) })
 	if err != nil {
@@ -149,7 +149,7 @@ func (b *bundle) logs(lines int) (parts []part) {
 	return parts
 }
 
-// within calls fn and waits for it until the end.
+// within calls fn and waits for its result until end.
 func within[T any](end time.Time, fn func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -169,7 +169,7 @@ func within[T any](end time.Time, fn func() (T, error)) (T, error) {
 	}
 }
 
-// collect fills all parts, some at a time. A part that is late stays incomplete.
+// collect fills all parts, several at the same time. A part that is late stays incomplete.
 func (b *bundle) collect(parts []part) []part {
 	texts := make([]*capture, len(parts))
 	limit := make(chan struct{}, bundleParts)
@@ -192,7 +192,7 @@ func (b *bundle) collect(parts []part) []part {
 	return parts
 }
 
-// capture takes what is written, until it is finished or large.
+// capture stores what is written to it, until it is finished or full.
 type capture struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -209,7 +209,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish returns what was written. late is added when it was not finished before.
+// finish returns what was written. It adds late if the capture was not finished before.
 func (c *capture) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,7 +220,7 @@ func (c *capture) finish(late string) []byte {
 	return c.text.Bytes()
 }
 
-// secrets are the values that are hidden wherever they stand.
+// secrets returns the values that are hidden everywhere in the bundle.
 func (b *bundle) secrets() (values []string) {
 	add := func(name, value string) {
 		if slices.Contains(b.hide, name) {
@@ -257,7 +257,7 @@ func (b *bundle) secrets() (values []string) {
 	return append(values, of...)
 }
 
-// eachProfile calls fn for each profile on the volume, which is read as the agent's user.
+// eachProfile calls fn for each profile on the volume. It reads the volume as the agent's user.
 func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile)) error {
 	cfg, agent, err := agentOf(b.Terminal)
 	if err != nil {
@@ -271,7 +271,7 @@ func (b *bundle) eachProfile(fn func(store *profiles.Store, p profiles.Profile))
 	return err
 }
 
-// states is what the gateways say of themselves.
+// states writes the state files of the gateways.
 func (b *bundle) states(w io.Writer) error {
 	return b.eachProfile(func(store *profiles.Store, p profiles.Profile) {
 		st, err := store.ReadState(p.Name)
@@ -287,7 +287,7 @@ func (b *bundle) states(w io.Writer) error {
 	})
 }
 
-// kernelFiles say what a container is and may do.
+// kernelFiles describe a container and its limits.
 var kernelFiles = []string{
 	"/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg", "/proc/meminfo", "/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max",
 	"/proc/sys/fs/inotify/max_user_instances", "/proc/sys/fs/inotify/max_user_watches", "/proc/sys/vm/overcommit_memory",
@@ -299,7 +299,7 @@ var kernelFiles = []string{
 	"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes", "/sys/fs/cgroup/pids/pids.max", // version 1
 }
 
-// kernelFacts writes those that there are.
+// kernelFacts writes the kernelFiles that exist.
 func kernelFacts(w io.Writer) error {
 	fmt.Fprintf(w, "== this command\nuid %d, gid %d, pid %d\n", os.Geteuid(), os.Getegid(), os.Getpid())
 	for _, name := range kernelFiles {
@@ -317,7 +317,8 @@ func kernelFacts(w io.Writer) error {
 
 var errForeign = errors.New("process 1 is in another container")
 
-// ofProcessOne reads a file of process 1, if that is in this container: with the host's processes in sight it is the host's.
+// ofProcessOne reads a file of process 1, if this process is in the same container. If the host's processes are visible, process 1
+// is the host's.
 func ofProcessOne(file string) ([]byte, error) {
 	for _, same := range []string{"ns/mnt", "ns/pid"} {
 		one, err := os.Readlink("/proc/1/" + same)
@@ -333,7 +334,7 @@ func ofProcessOne(file string) ([]byte, error) {
 }
 
 func cgroupOf(pid string) string {
-	text, _ := os.ReadFile("/proc/" + pid + "/cgroup") // "" where there are no cgroups
+	text, _ := os.ReadFile("/proc/" + pid + "/cgroup") // "" without cgroups
 	return string(text)
 }
 

@@ -22,7 +22,7 @@ out services without checks.`,
 	Run: checks, Empty: cli.EmptyList,
 }
 
-// checksOf is the checks of one service.
+// checksOf has the checks of one service.
 type checksOf struct {
 	Name   string         `json:"name"`   // the service
 	Checks []client.Check `json:"checks"` // as in the status
@@ -90,14 +90,15 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	return max(code, shown, t.Failed(c.Doing(), unwritten))
 }
 
-// steering is an order to the checks of services: to be asked now, or to pause.
+// steering is an order to the checks of services: to run now, or to pause.
 type steering struct {
-	now   bool          // a pause does not end
+	now   bool          // run now, without an end of a pause
 	pause time.Duration // 0 ends a pause
 	doing string        // completes "cannot …"
 }
 
-// all gives the order to the checks of each service, and reports each error. It returns the services that have taken it, and the exit code.
+// all gives the order to the checks of each service, and prints each error. It returns the services that have accepted it, and the
+// exit code.
 func (how steering) all(t *cli.Terminal, c *cli.Call, names []string) (done []client.Service, code int) {
 	for _, name := range names {
 		skip := false
@@ -122,5 +123,5 @@ func (how steering) all(t *cli.Terminal, c *cli.Call, names []string) (done []cl
 	return done, code
 }
 
-// configured reports whether a check is one of hinit.yaml: it can be asked and paused.
+// configured reports whether a check is from hinit.yaml, so that it can run on request and be paused.
 func configured(one client.Check) bool { return one.Type != show.ProblemDeaf }

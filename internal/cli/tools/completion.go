@@ -22,15 +22,15 @@ import (
 	"hinit/internal/proc"
 )
 
-// scripts ask "hinit completion words" for what may stand in the place of the last word. A file is for one shell.
+// scripts has one file for each shell. A script asks "hinit completion words" for the words that can replace the last one.
 //
 //go:embed completion.bash completion.zsh completion.fish
 var scripts embed.FS
 
-// filesWanted stands for names of files, which the shell completes by itself.
+// filesWanted stands for file names, which the shell completes itself.
 const filesWanted = ":files"
 
-// completionWait is how long a key press may wait for hinit. Without an answer there are no live names.
+// completionWait limits how long a key press waits for hinit. Without an answer, no names of services are offered.
 const completionWait = 300 * time.Millisecond
 
 func completionVerb(table func() []cli.Verb) cli.Verb {
@@ -65,18 +65,18 @@ it to /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, or
 	}
 }
 
-// candidate is a word that may be meant, and what it is.
+// candidate is a word that the user may want, with its description.
 type candidate struct{ word, about string }
 
-// complete returns what may stand in the place of the last word.
+// complete returns the words that can replace the last word.
 func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
-	if len(words) == 0 || words[len(words)-1] == "=" { // bash takes --flag=value for three words
+	if len(words) == 0 || words[len(words)-1] == "=" { // bash splits --flag=value into three words
 		words = append(words, "")
 	}
 	words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "=" })
 	for i := len(words) - 1; i >= 0; i-- {
-		words[i] = strings.Trim(words[i], `'"`)  // a shell hands on the quote before a pattern
-		if words[i] == "@" && i+1 < len(words) { // and bash takes @GROUP for two words
+		words[i] = strings.Trim(words[i], `'"`)  // a shell passes on the quote before a pattern
+		if words[i] == "@" && i+1 < len(words) { // bash splits @GROUP into two words
 			words = slices.Replace(words, i, i+2, "@"+words[i+1])
 		}
 	}
@@ -139,7 +139,7 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		}
 		return found
 	}
-	place := 0 // of this word among those that are no flags
+	place := 0 // position of this word among the words that are no flags
 	for _, word := range words[1 : len(words)-1] {
 		if !strings.HasPrefix(word, "-") {
 			place++
@@ -162,10 +162,10 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	return found
 }
 
-// offerNames offers what the running hinit knows: services, for a verb of several also groups, and a pattern with what it stands for. The
-// slots double the profiles, so they are for a word that has begun.
+// offerNames offers the services that the running hinit knows. For a verb with several services, it also offers groups and the
+// matches of a pattern. Slots double the number of names, so it offers them only for a word that has begun.
 func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
-	st, _ := within(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) }) // to connect may take longer
+	st, _ := within(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status(completionWait) }) // connecting may take longer
 	var matched []string
 	groups := make(map[string]int)
 	for i := range st.Services {
@@ -193,13 +193,13 @@ func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, ab
 	}
 }
 
-// described is what the verb table and the help say of a verb, for completion and for man pages.
+// described has the description of a verb from the verb table and from its help, for completion and for man pages.
 type described struct {
 	cli.Verb
 	flags []describedFlag
-	words []string // that may come first, such as check and schema
-	names bool     // it takes names of services and profiles
-	files bool     // it takes files
+	words []string // words that may come first, such as check and schema
+	names bool     // it accepts names of services and profiles
+	files bool     // it accepts files
 }
 
 // describedFlag is one flag.
@@ -209,16 +209,16 @@ type describedFlag struct {
 	usage string
 }
 
-// firstWords finds the words that may come first in the arguments of a verb.
+// firstWords matches the words that may come first in the arguments of a verb.
 var firstWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`) })
 
-// helpLines are the lines of a help for a flag and for a command.
+// helpLines match the lines of a help that describe a flag and a command.
 var helpLines = sync.OnceValues(func() (flag, command *regexp.Regexp) {
 	return regexp.MustCompile(`^  (--?[a-z][a-z-]*)(?: ([A-Z][A-Z:|]*|[a-z]+(?:\|[a-z]+)+))? +(.*)$`), regexp.MustCompile(`^  hinit [a-z-]+ ([a-z-]+) +(.*)$`)
 })
 
-// describe reads the help of a verb without carrying it out: each verb answers --help before it does anything. A command of another program
-// is asked for its help where it is named.
+// describe reads the help of a verb without running the verb: each verb answers --help before it does anything. If command is given,
+// describe runs another program to get its help.
 func describe(v cli.Verb, command ...string) described {
 	d := described{Verb: v, names: strings.Contains(v.Args, "NAME"), files: strings.Contains(v.Args, "FILE")}
 	var help bytes.Buffer
@@ -247,7 +247,7 @@ func describe(v cli.Verb, command ...string) described {
 	return d
 }
 
-// helpOf returns the help that a command prints, nothing where it prints none.
+// helpOf returns the help that a command prints, or nothing.
 func helpOf(command []string) []byte {
 	hinit, err := cmdline.Beside("hinit")
 	if err != nil {
@@ -260,10 +260,10 @@ func helpOf(command []string) []byte {
 	return help
 }
 
-// helpWait is how long another program may take to print its help.
+// helpWait limits how long another program may take to print its help.
 const helpWait = time.Second
 
-// find returns the flag that a word begins, and the value that it has in the same word.
+// find returns the flag at the beginning of a word, and its value if the word has one.
 func (d described) find(word string) (f describedFlag, value string, known bool) {
 	if !strings.HasPrefix(word, "-") {
 		return f, "", false

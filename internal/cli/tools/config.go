@@ -58,10 +58,10 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	code = t.Show(c, entries, err, func() {
 		tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 		for _, e := range entries {
-			value, _ := json.Marshal(e.Value) // it came as JSON, or from a file of YAML
+			value, _ := json.Marshal(e.Value) // never fails: the value came from JSON or from a YAML file
 			gap := "\t"
 			if len(value) > valueWidth {
-				gap = "  " // a long value does not move all the others
+				gap = "  " // a long value must not move all other rows
 			}
 			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), show.JSON(value), gap, show.Line(e.Origin))
 		}
@@ -73,22 +73,22 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 // valueWidth is the largest width of the column of values.
 const valueWidth = 48
 
-// configReport lists the faults of a configuration.
+// configReport is the result of a check of the configuration.
 type configReport struct {
-	File     string          `json:"file"`     // "" where there is none, and the defaults hold
+	File     string          `json:"file"`     // "" without a file, when the defaults apply
 	OK       bool            `json:"ok"`       // hinit would start with it
-	Problems []configProblem `json:"problems"` // why it would not
-	Warnings []string        `json:"warnings"` // what it would start without
+	Problems []configProblem `json:"problems"` // reasons for which it would not start
+	Warnings []string        `json:"warnings"` // things that are missing, without which it would start
 }
 
 // configProblem is one mistake.
 type configProblem struct {
-	File    string `json:"file"`    // "" where a variable of the environment is at fault
-	Line    int    `json:"line"`    // 0 where none is
-	Message string `json:"message"` // what is wrong, and with which key
+	File    string `json:"file"`    // "" if an environment variable has the mistake
+	Line    int    `json:"line"`    // 0 if the mistake is in no line
+	Message string `json:"message"` // the mistake and its key
 }
 
-// configCheck reads a configuration and tells all that is wrong with it.
+// configCheck reads a configuration and prints all of its faults.
 func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	report := configReport{File: file, Problems: []configProblem{}, Warnings: []string{}}
 	cfg, err := config.Load(config.Options{Path: file, Plain: plain, Env: t.Env})
@@ -128,8 +128,8 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 	return code
 }
 
-// missing says what of a configuration is not here: users, and the programs, directories and files of variables of services that are to
-// run. The container may have them.
+// missing warns of things that the configuration names and that do not exist here: users, and the programs, directories and files of
+// variables of services that start. The container may have them.
 func missing(cfg *config.Config, plain bool) (warnings []string) {
 	agent := boot.Caller()
 	if !plain {
@@ -161,8 +161,8 @@ func missing(cfg *config.Config, plain bool) (warnings []string) {
 	return warnings
 }
 
-// effective returns the configuration of the running init. If none is reachable, it returns the one of the file and the
-// environment here. A caller that may not ask the init gets an error.
+// effective returns the configuration of the running init. If no init answers, it returns the configuration of the file and the
+// environment here. If the caller may not ask the init, it returns an error.
 func effective(t *cli.Terminal) (entries []client.ConfigEntry, here bool, err error) {
 	entries, err = cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
 	if !errors.Is(err, client.ErrUnreachable) {

@@ -32,7 +32,7 @@ whose end ends the demo. Else Ctrl-C ends it.`,
 	Run: demo,
 }
 
-// demoInside is the hidden second half of the demo: PID 1 of the new namespace, before it becomes the init.
+// demoInside is the hidden argument of the demo's second process: PID 1 of the new namespace, before it becomes the init.
 const demoInside = "--inside"
 
 func demo(t *cli.Terminal, c *cli.Call) int {
@@ -73,13 +73,13 @@ func demo(t *cli.Terminal, c *cli.Call) int {
 type demoRun struct {
 	*cli.Terminal
 	dir    string
-	hinit  string // its program
+	hinit  string // path of the program hinit
 	agent  string
 	period time.Duration
-	top    string // program of the screen, "" without a terminal, or where it is not installed
+	top    string // path of hinit-top, "" without a terminal, or if it is not installed
 }
 
-// screenProgram finds hinit-top, for a terminal with somebody who can press keys.
+// screenProgram returns the path of hinit-top if the user has a terminal for input and output, else "".
 func screenProgram(t *cli.Terminal) string {
 	if !t.Screen || !proc.IsTerminal(t.In) {
 		return ""
@@ -92,7 +92,7 @@ func screenProgram(t *cli.Terminal) string {
 	return program
 }
 
-// installed finds a program that is installed beside this one, by one of its names.
+// installed finds a program beside this one by one of its names.
 func installed(names ...string) (path string, err error) {
 	for _, name := range names {
 		if path, err = cmdline.Beside(name); err == nil && unix.Access(path, unix.X_OK) == nil {
@@ -130,7 +130,7 @@ control: {socket: %[1]s/control.sock}
 	return nil
 }
 
-// environ is the environment of the container and of its clients, without the settings of the user's own shell.
+// environ returns the environment of the container and of its clients. It leaves out the settings of the user's own shell.
 func (d *demoRun) environ() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "HINIT_") || strings.HasPrefix(kv, "HERMES_")
@@ -149,7 +149,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	}
 	defer null.Close()
 	stdout, stderr := os.Stdout, os.Stderr
-	if d.top != "" { // the terminal belongs to the screen
+	if d.top != "" { // the screen uses the terminal
 		console, err := os.OpenFile(d.dir+"/console", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		if err != nil {
 			return nil, err
@@ -163,7 +163,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 	})
 }
 
-// look opens the screen once the container answers, and ends the demo when somebody leaves it.
+// look opens the screen once the container answers. It ends the demo when the user closes the screen.
 func (d *demoRun) look(ctx context.Context, quit func()) {
 	defer quit()
 	for {
@@ -189,7 +189,7 @@ func (d *demoRun) look(ctx context.Context, quit func()) {
 }
 
 func (d *demoRun) run() int {
-	runtime.LockOSThread() // the init is bound to it: it does not outlive this process, however that ends
+	runtime.LockOSThread() // the kernel ends the init when this thread ends, so the init can't outlive this process
 	stop := make(chan os.Signal, 4)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	child, err := d.start(true)
@@ -209,7 +209,7 @@ func (d *demoRun) run() int {
 		}
 		for {
 			select {
-			case <-stop: // the init has a session of its own, so a terminal's Ctrl-C comes from here
+			case <-stop: // the init has its own session, so Ctrl-C arrives here only
 				_ = child.Signal(unix.SIGTERM)
 			case <-after:
 				_ = child.Signal(unix.SIGTERM)
@@ -231,7 +231,7 @@ func (d *demoRun) run() int {
 	x, err := child.Wait()
 	close(ended)
 	cancel()
-	<-shown // it gives the terminal back
+	<-shown // the screen restores the terminal
 	if err != nil {
 		return d.Fail(cmdline.Failed, "cannot run the demo: %v", err)
 	}
@@ -239,7 +239,7 @@ func (d *demoRun) run() int {
 	return max(x.Code, 0)
 }
 
-// narrate shows the status when something worth seeing has happened.
+// narrate prints the status after each interesting event.
 func (d *demoRun) narrate(ctx context.Context) {
 	coder := func(st client.Status) client.Service { return *cmp.Or(st.Find("gateway-coder"), &client.Service{}) }
 	steps := []struct {
@@ -282,7 +282,7 @@ func allUp(st client.Status) bool {
 	return up == 3
 }
 
-// demoInit gives the new PID namespace a /proc of its own, as a container runtime does, and becomes the init.
+// demoInit mounts a /proc for the new PID namespace, as a container runtime does, and becomes the init.
 func demoInit(t *cli.Terminal, hinit string) int {
 	if os.Getpid() != 1 {
 		return t.Fail(cmdline.WrongUsage, "cannot run the demo: %s is for its own use", demoInside)

@@ -47,7 +47,7 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	case err != nil:
 		x.found.Failed("configuration", "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	case plain != "":
-		x.warnings(cfg) // there is no agent
+		x.warnings(cfg) // a plain supervisor has no agent
 	default:
 		x.configuration(cfg)
 		x.image(cfg)
@@ -66,14 +66,14 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	return max(code, t.Failed(c.Doing(), unwritten), map[bool]int{true: cmdline.Failed}[failed])
 }
 
-// board points to who can look into the task board: it takes a database that hinit does not link.
+// board names the command that examines the task board. The examination needs a database that this program does not link.
 func (x *examination) board(cfg *config.Config) {
 	if s, is := cfg.Services[config.KanbanName]; is && s.Enabled {
 		x.found.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
 	}
 }
 
-// sandboxes says what root inside a sandbox is, in the words that the service has left beside its socket.
+// sandboxes reports the rights of root inside a sandbox. The service writes them to a file beside its socket.
 func (x *examination) sandboxes(cfg *config.Config) {
 	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
 		said, err := os.ReadFile(config.SandboxSocket(x.Env) + ".root")
@@ -85,8 +85,8 @@ func (x *examination) sandboxes(cfg *config.Config) {
 	}
 }
 
-// init checks the running init and what it says of itself. It returns a client of it, nil when it does not answer, and the file of a
-// plain supervisor, "" for any other init.
+// init checks the running init and its status. It returns a client, or nil if the init does not answer, and the file of a plain
+// supervisor, or "" for any other init.
 func (x *examination) init() (cl *client.Client, plain string) {
 	cl, err := x.Dial()
 	if err != nil {
@@ -132,7 +132,7 @@ func (x *examination) init() (cl *client.Client, plain string) {
 	return cl, st.Init.Plain
 }
 
-// lease says who serves the profiles of the data volume.
+// lease reports which init serves the profiles of the data volume.
 func (x *examination) lease(in client.Init) {
 	l := in.Lease
 	if l == nil {
@@ -151,13 +151,13 @@ func (x *examination) lease(in client.Init) {
 			x.found.OK("lease", "%s; this container has waited since %s and takes over when the lock is free; give commands where the lock is (lslocks on the host names the process)", l.Detail, since)
 		}
 	case client.LeaseNone:
-		if !in.Booting { // else it comes to that yet
+		if !in.Booting { // during the boot the lease may still come
 			x.found.Warning("lease", "nothing keeps another container from serving the same profiles: %s; see to it that only one uses this volume", l.Detail)
 		}
 	}
 }
 
-// binary checks whether the init runs what lies in its place, and what this command is.
+// binary checks whether the init runs the program that is installed now, and whether this command has the same version.
 func (x *examination) binary(in client.Init) {
 	if visible(in) && in.BinaryID != "" && !runsFile(in, in.Binary) {
 		x.found.Warning("binary", "the init does not run what %s holds now; to change that without a restart: hinit reexec", in.Binary)
@@ -178,7 +178,7 @@ func (x *examination) service(s client.Service) {
 		x.found.Failed(s.Name, "crash-loop, %d failures in a row, last: %s; see: hinit logs %s", s.ConsecutiveFailures, last, s.Name)
 	case s.State == client.StateParked, s.State == client.StateFailed:
 		text := s.State + ": " + s.Reason
-		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // what could not be started has written nothing
+		if s.LastExit == nil || s.LastExit.Cause != "spawn" { // a service that could not start has written nothing
 			text += "; see: hinit logs " + s.Name
 		}
 		x.found.Failed(s.Name, "%s", text)
@@ -194,12 +194,12 @@ func (x *examination) service(s client.Service) {
 	}
 }
 
-// reapTime lets the init reap what has just ended. It needs a fraction of it.
+// reapTime waits until the init has reaped the processes that have just ended. The init needs a fraction of that time.
 func reapTime() {
-	time.Sleep(500 * time.Millisecond) //nolint:forbidigo // nothing tells when it reaps
+	time.Sleep(500 * time.Millisecond) //nolint:forbidigo // the init does not announce that it reaps
 }
 
-// unreaped counts the children of a process that have ended and stay unreaped for a while. If there are none it does not wait.
+// unreaped counts the children of a process that have ended and stay unreaped after wait. If there are none, it does not wait.
 func unreaped(parent int, wait func()) int {
 	first := zombies(parent)
 	if len(first) == 0 {
@@ -211,10 +211,10 @@ func unreaped(parent int, wait func()) int {
 	return len(first)
 }
 
-// zombies are the children of a process that have ended and are not reaped, each known by its pid and the time it was started.
+// zombies returns the children of a process that have ended and are not reaped. Each is identified by its pid and start time.
 func zombies(parent int) map[string]bool {
 	found := make(map[string]bool)
-	all, _ := usage.Read("/proc", nil) // what can be read counts
+	all, _ := usage.Read("/proc", nil) // processes that can't be read do not count
 	for pid, p := range all {
 		if p.State == 'Z' && p.Dead() && p.Parent == parent {
 			found[fmt.Sprintf("%d %d", pid, p.Start)] = true
@@ -223,7 +223,7 @@ func zombies(parent int) map[string]bool {
 	return found
 }
 
-// warnings checks the configuration itself.
+// warnings reports the warnings of the configuration.
 func (x *examination) warnings(cfg *config.Config) {
 	from := "defaults and environment"
 	if cfg.Path != "" {
@@ -232,13 +232,13 @@ func (x *examination) warnings(cfg *config.Config) {
 	x.found.OK("configuration", "%s", from)
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		if slices.ContainsFunc(x.found, func(f client.Finding) bool { return f.Detail == w }) {
-			continue // the init has said so
+			continue // the init has already reported it
 		}
 		x.found.Warning("configuration", "%s", w)
 	}
 }
 
-// configuration checks what the configuration points at.
+// configuration checks the users and files that the configuration names.
 func (x *examination) configuration(cfg *config.Config) {
 	x.warnings(cfg)
 	agent, err := lookup.Agent(cfg)
@@ -264,11 +264,11 @@ func (x *examination) configuration(cfg *config.Config) {
 	}
 }
 
-// image says what is known of the agent's image, and what of it hinit leaves out.
+// image reports what hinit knows about the agent's image, and which of its boot commands hinit does not run.
 func (x *examination) image(cfg *config.Config) {
 	m := cfg.Image
 	if m.Version == "" {
-		return // docker/remove-s6 did not build it
+		return // docker/remove-s6 did not build the image
 	}
 	exit := "starts again"
 	if slices.Contains(cfg.Restart.ParkOn, 0) {
@@ -284,8 +284,8 @@ func (x *examination) image(cfg *config.Config) {
 	}
 }
 
-// volume has hinit look at the data volume. This command does not touch it: a process one of whose threads waits for a disk does not
-// end before that disk answers, not even by SIGKILL.
+// volume asks hinit to examine the data volume. This command does not touch the volume: a process with a thread that waits for a
+// disk can't end before the disk answers, even after SIGKILL.
 func (x *examination) volume(cl *client.Client) {
 	if cl == nil {
 		x.found.Warning("home", "not looked at, because hinit would do it")
@@ -304,7 +304,7 @@ func (x *examination) volume(cl *client.Client) {
 	}
 }
 
-// memory says what the kernel does when memory runs out.
+// memory checks which process the kernel kills first when memory runs out.
 func (x *examination) memory(st client.Status) {
 	own := oomScoreAdj(st.Init.PID)
 	for _, s := range st.Services {
@@ -328,7 +328,7 @@ func oomScoreAdj(pid int) int {
 	return n
 }
 
-// kernel checks the limits that many profiles run into.
+// kernel checks the limits that a container with many profiles exceeds first.
 func (x *examination) kernel() {
 	for _, l := range []struct {
 		file string

@@ -49,13 +49,13 @@ whose gateway_state.json has no active_agents. Nothing is stopped, and gateways 
 	},
 }
 
-// working returns the profiles whose gateways work on answers. The state file of a process that has ended does not count.
+// working returns the profiles whose gateways are working on answers. It ignores the state file of a process that has ended.
 func working(store *profiles.Store) (busy []string, err error) {
 	all, _, err := store.Discover()
 	for _, p := range all {
 		st, unread := store.ReadState(p.Name)
 		if unread != nil || st.Active == 0 {
-			continue // the gateway of an unreadable file can't be waited for
+			continue // whether the gateway works is unknown if its file is unreadable
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
 			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.Active))

@@ -36,7 +36,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	ctx, cancel := cmdline.Interruptible()
 	defer cancel()
 	var past []client.Event
-	o := client.EventOptions{Last: -1, Follow: true} // of what follows
+	o := client.EventOptions{Last: -1, Follow: true} // no past events, unless a flag asks for them
 	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
 		past, o = append(past, e), client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
 		return nil
@@ -68,7 +68,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		err = cmp.Or(err, show(e))
 	}
 	for first := true; *follow && ctx.Err() == nil && (err == nil || errors.Is(err, client.ErrUnreachable)); first = false {
-		// hinit ends, or it has become another image of itself, where the events go on.
+		// hinit ends, or it has become another image of itself; then its events continue.
 		if h, gone := cl.Health(ctx); !first && (gone != nil || !h.OK && !h.Booting) {
 			break
 		}
@@ -80,8 +80,8 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	return cmdline.Done
 }
 
-// eventNames are the names that events have of what was named. A service that is gone has events too, so an unknown name is taken as it
-// is, and as the profile of a gateway.
+// eventNames returns the service names for the names that the user gave. The events may also be of services that were removed. So a
+// name that the status does not have is searched in the past events, as a service or a profile.
 func eventNames(ctx context.Context, cl *client.Client, names []string, past []client.Event) (map[string]bool, error) {
 	named := make(map[string]bool)
 	for _, name := range names {
@@ -99,7 +99,7 @@ func eventNames(ctx context.Context, cl *client.Client, names []string, past []c
 	return named, nil
 }
 
-// wanted reports whether an event is one of those that are asked for.
+// wanted reports whether the user asked for this event.
 func wanted(e client.Event, named map[string]bool, since time.Time) bool {
 	return (len(named) == 0 || named[e.Service]) && !e.At.Before(since)
 }

@@ -18,28 +18,28 @@ var explainVerb = cli.Verb{
 	Run:  words(1, -1, explain),
 }
 
-// explanation is the state of one service, for people.
+// explanation describes the state of one service, for people.
 type explanation struct {
 	Name  string   `json:"name"`  // the service
 	State string   `json:"state"` // for people: the state, whether it is a crash loop, and since when
-	Why   []string `json:"why"`   // what led to the state, in sentences
-	Says  string   `json:"says"`  // what it says itself that it does; "" when nothing
-	Tail  []string `json:"tail"`  // the last lines of the run that ended last, where they may tell why
+	Why   []string `json:"why"`   // causes of the state, in sentences
+	Says  string   `json:"says"`  // the service's own status text; "" without one
+	Tail  []string `json:"tail"`  // last lines of the run that ended last, if they may show the cause
 	Next  string   `json:"next"`  // what hinit does next by itself
-	Type  []advice `json:"type"`  // what to type, the most useful first
+	Type  []advice `json:"type"`  // commands to type, the most useful first
 
 	Settings []client.ConfigEntry `json:"settings"` // its settings that differ from the built-in defaults
 }
 
-// advice is a command with what it is good for.
+// advice is a command and its use.
 type advice struct {
-	Command string `json:"command"` // as it is typed
-	For     string `json:"for"`     // what it does
+	Command string `json:"command"` // the text to type
+	For     string `json:"for"`     // its effect
 }
 
 func explain(t *cli.Terminal, c *cli.Call, names []string) int {
 	doing := fmt.Sprintf("explain %q", strings.Join(names, " "))
-	orders := make(map[string]string) // the last one of each
+	orders := make(map[string]string) // the last order to each service
 	st, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Status, error) {
 		st, err := cl.Status(ctx, names...)
 		if err != nil {
@@ -97,7 +97,7 @@ func (e explanation) print(t *cli.Terminal) {
 	}
 }
 
-// upNext says what comes after the end of what runs.
+// upNext says what happens when the running process ends.
 func upNext(s client.Service) string {
 	switch {
 	case s.Task && s.Restart == "on-failure":
@@ -119,7 +119,7 @@ func nextRun(s client.Service, now time.Time) string {
 	return ", or by its schedule in " + show.Duration(max(s.NextRun.Sub(now), 0))
 }
 
-// explained puts the status of a service into sentences.
+// explained makes an explanation from the status of a service.
 func explained(s client.Service, now time.Time) explanation {
 	e := explanation{Name: s.Name, State: s.State, Why: []string{}, Tail: []string{}, Type: []advice{}, Settings: []client.ConfigEntry{}}
 	if e.Says = s.StatusText; s.Settings != nil {

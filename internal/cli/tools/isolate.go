@@ -15,14 +15,14 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// homeMove says what becomes of the home of a profile.
+// homeMove describes the change of a profile home's owner.
 type homeMove struct {
 	Profile string `json:"profile"`
-	From    int    `json:"from"`    // uid of its owner
-	To      int    `json:"to"`      // uid of its owner afterwards; the same: it stays
-	Changed int64  `json:"changed"` // files that change their owner
-	Left    int64  `json:"left"`    // files that keep it: devices, and files with names elsewhere that can't be copied
-	Error   string `json:"error"`   // why it could not be moved, "" when nothing is wrong
+	From    int    `json:"from"`    // uid of the present owner
+	To      int    `json:"to"`      // uid of the owner afterwards; the same if nothing changes
+	Changed int64  `json:"changed"` // number of files that change their owner
+	Left    int64  `json:"left"`    // number of files that keep it: devices, and files with a name elsewhere that can't be copied
+	Error   string `json:"error"`   // reason for which the home could not be moved, "" if it was
 }
 
 var isolateVerb = cli.Verb{
@@ -56,7 +56,7 @@ func isolate(t *cli.Terminal, c *cli.Call, words []string) int {
 	return max(shown, failed)
 }
 
-// moveHomes moves the homes of the named profiles, or of all. When dry, it only says what it would do.
+// moveHomes changes the owner of the homes of the named profiles, or of all. With dry it only reports what it would do.
 func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err error) {
 	cfg, agent, err := agentOf(t)
 	if err != nil {
@@ -112,7 +112,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	return moves, nil
 }
 
-// release gives the home of a profile that has a user of its own back to the agent's, who is to remove it.
+// release returns the home of a profile with its own user to the agent's user, who will remove it.
 func (m *manager) release(name string) error {
 	options := boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.Serving(m.cfg).Tenants}
 	if !options.Tenants.IsOne(name) {

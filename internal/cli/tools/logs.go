@@ -38,7 +38,7 @@ its colours, and other control characters are escaped.`,
 	Run: logs,
 }
 
-// defaultLines is how many lines logs shows when it is not told.
+// defaultLines is the default number of lines that logs shows.
 const defaultLines = 100
 
 func logs(t *cli.Terminal, c *cli.Call) int {
@@ -74,12 +74,12 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 		if !cli.FlagGiven(c, "n") {
 			opt.N = -1
 		}
-		opt.Previous = true // what was written then may have been rotated away since
+		opt.Previous = true // lines of that time may have been rotated away
 	}
 	if *previous && !cli.FlagGiven(c, "n") {
 		opt.N = -1
 	}
-	last := -1 // of the lines that match
+	last := -1 // number of matching lines to show
 	narrow := *grep != "" || least.Level != 0
 	if narrow {
 		last, opt.N = opt.N, -1
@@ -152,13 +152,13 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	return worst
 }
 
-// logReading is a log that is read and shown.
+// logReading has the functions that read and show a log.
 type logReading struct {
 	read func(ctx context.Context, fn func([]byte) error)
 	show func(line []byte) error
 }
 
-// inOrder shows the lines of several logs in the order of their times. A line without a time stays behind the one before it.
+// inOrder shows the lines of several logs in the order of their times. A line without a time follows the line before it.
 func inOrder(ctx context.Context, readers []logReading) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -203,7 +203,7 @@ func inOrder(ctx context.Context, readers []logReading) error {
 		if err := readers[first].show(heads[first].line); err != nil {
 			cancel()
 			for i := range lines {
-				for range lines[i] { // until it has ended
+				for range lines[i] { // until the log has ended
 				}
 			}
 			return err
@@ -212,7 +212,8 @@ func inOrder(ctx context.Context, readers []logReading) error {
 	}
 }
 
-// allLogs are the names of everything that has a log file: of the running init, or else the directories of the logs.
+// allLogs returns the names of all services with a log file. They are from the running init, or else from the directories of the
+// logs.
 func allLogs(t *cli.Terminal) (names []string, err error) {
 	st, err := t.Status(cli.ShortWait)
 	if err == nil {
@@ -237,8 +238,8 @@ func allLogs(t *cli.Terminal) (names []string, err error) {
 	return slices.DeleteFunc(names, func(name string) bool { return profiles.ValidServiceName(name) != nil }), err
 }
 
-// largest returns the longest line and the largest archive that the configured hinit writes. They are at least Read's own
-// defaults, because the configuration may have been another one before.
+// largest returns the longest line and the largest archive that hinit writes with this configuration. They are at least the defaults
+// of [reader.Read], because an earlier configuration may have had larger ones.
 func largest(t *cli.Terminal) (line int, archive int64) {
 	cfg, err := t.Config()
 	if err != nil {
@@ -254,8 +255,8 @@ func largest(t *cli.Terminal) (line int, archive int64) {
 	return max(2*cfg.Logs.MaxLineKB, 1<<10) << 10, max(2*int64(size), 256) << 20
 }
 
-// plainLine shows a line as it is in the file, after its name if there are several. On a terminal it can take up a
-// line and set colours, and no more: a service can be made to write anything.
+// plainLine shows a line as it is in the file, after the name of its log if there are several. On a terminal it escapes all control
+// characters except for colours: a service may write any bytes.
 func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([]byte, error) {
 	tag := ""
 	if tagged {
@@ -272,8 +273,8 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 
 // logLine is a line of a log.
 type logLine struct {
-	Time    time.Time `json:"time,omitzero"` // when it was written; missing where the file does not say
-	Name    string    `json:"name"`          // as it was asked for, with --all the service
+	Time    time.Time `json:"time,omitzero"` // when it was written; missing if the file does not say
+	Name    string    `json:"name"`          // the name that the user gave; with --all the service
 	Message string    `json:"message"`       // without its time
 }
 
@@ -286,13 +287,13 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	}
 }
 
-// logSource is the directory of a log with the identity that reads it.
+// logSource is the directory of a log and the identity that reads it.
 type logSource struct {
 	dir string
 	as  *fsutil.Actor
 }
 
-// logOf finds the log of a service. The running init knows its directory best; without an init the configuration says it.
+// logOf finds the log of a service. It asks the running init for the directory; without an init it uses the configuration.
 func logOf(t *cli.Terminal, name string) (logSource, error) {
 	st, err := t.Status(cli.ShortWait, name)
 	if err == nil && len(st.Services) > 0 {
@@ -302,13 +303,13 @@ func logOf(t *cli.Terminal, name string) (logSource, error) {
 		as, err := lookup.LogReader(st.Init.Plain != "", t.Env)
 		return logSource{filepath.Dir(st.Services[0].Log), as}, err
 	}
-	if source, there := offlineLog(t, name); there { // also of a profile that was deleted
+	if source, there := offlineLog(t, name); there { // also finds the log of a deleted profile
 		return source, nil
 	}
 	return logSource{}, err
 }
 
-// noLogFile says why a service has no log file, and how to give it one where hinit.yaml can.
+// noLogFile says why a service has no log file, and how hinit.yaml can give it one.
 func noLogFile(t *cli.Terminal, name, service string) error {
 	const why = "cannot show logs of %q: it has no file of its own; its output is in the container's log (docker logs)"
 	cfg, err := t.Config()

@@ -16,8 +16,8 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// readMatching is [reader.Read] for the lines whose text matches: the last ones of the history, -1 for all, and then, where
-// opt follows, those that come.
+// readMatching is like [reader.Read], for the lines whose text matches. It emits the last matching lines of the history, or all if
+// last is -1. If opt follows, it goes on with new matching lines.
 func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, match func(text []byte) bool, last int,
 	emit func([]byte) error,
 ) error {
@@ -46,7 +46,7 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 		}
 		return nil
 	})
-	if collecting { // without following, the end is the end of the history
+	if collecting { // without following, the history ends here
 		if shown := show(); err == nil {
 			err = shown
 		}
@@ -54,7 +54,7 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 	return err
 }
 
-// level is the value of the flag --level; 0 is any.
+// level is the value of the flag --level; 0 means any level.
 type level struct{ loglevel.Level }
 
 // String implements flag.Value.
@@ -68,16 +68,16 @@ func (l *level) Set(text string) error {
 	return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
 }
 
-// both matches the lines of a log that are as serious as least and match a pattern.
+// both returns a function that matches the lines of one log with at least the level least and a match of the pattern.
 func both(least level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {
-		level := log.Of(text) // it has to see every line
+		level := log.Of(text) // it must see every line
 		return level >= least.Level && pattern.Match(text)
 	}
 }
 
-// moment is a flag for a time: how long ago, or when.
+// moment is the value of a flag for a time: a duration before now, or a time.
 type moment struct{ time.Time }
 
 // sinceFlag defines the flag --since.
@@ -115,7 +115,7 @@ func (m *moment) Set(text string) error {
 	return errors.New("it is neither a duration such as 10m or 1d nor a time such as 15:04 or 2006-01-02T15:04:05")
 }
 
-// parseAgo reads a duration, which may be in days (1d) or weeks (2w) too.
+// parseAgo reads a duration. Days (1d) and weeks (2w) are valid too.
 func parseAgo(text string) (time.Duration, error) {
 	for suffix, unit := range map[string]time.Duration{"d": 24 * time.Hour, "w": 7 * 24 * time.Hour} {
 		if n, err := strconv.ParseUint(strings.TrimSuffix(text, suffix), 10, 16); err == nil && strings.HasSuffix(text, suffix) {

@@ -48,7 +48,7 @@ With -o all pages are written into the directory, as hinit.1, hinit-status.1 and
 	}
 }
 
-// manuals writes all pages into a directory.
+// manuals writes all pages to a directory.
 func manuals(t *cli.Terminal, dir string, all []cli.Verb) int {
 	write := func(name string, page func(io.Writer)) error {
 		var b strings.Builder
@@ -71,7 +71,7 @@ func manuals(t *cli.Terminal, dir string, all []cli.Verb) int {
 	return cmdline.Done
 }
 
-// roff is text as troff takes it literally.
+// roff escapes text so that troff prints it literally.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
@@ -83,14 +83,14 @@ func roff(text string) string {
 //go:embed hinit.1 verb.1
 var manPages embed.FS
 
-// manPage writes a page with what stands in the places of its marks.
+// manPage writes a page with its marks replaced. marks has pairs of a mark and its text.
 func manPage(w io.Writer, file string, marks ...string) {
-	page, _ := manPages.ReadFile(file) // it is in the program
+	page, _ := manPages.ReadFile(file) // never fails, because the page is embedded
 	marks = append(marks, "@VERSION@", roff(version.Get().Version))
-	_, _ = strings.NewReplacer(marks...).WriteString(w, string(page)) // into memory, or to a reader who has left
+	_, _ = strings.NewReplacer(marks...).WriteString(w, string(page)) // a write to memory or to a closed pipe: nothing to report
 }
 
-// manual is hinit(1).
+// manual writes hinit(1).
 func manual(w io.Writer, all []cli.Verb) {
 	var commands strings.Builder
 	others := make([]string, len(all))
@@ -101,7 +101,7 @@ func manual(w io.Writer, all []cli.Verb) {
 	manPage(w, "hinit.1", "@COMMANDS@\n", commands.String(), "@OTHERS@", strings.Join(others, ",\n"))
 }
 
-// manualOf is the page of one verb.
+// manualOf writes the page of one verb.
 func manualOf(w io.Writer, d described) {
 	var body strings.Builder
 	switch {
@@ -115,7 +115,7 @@ func manualOf(w io.Writer, d described) {
 				continue
 			}
 			fmt.Fprintln(&body, roff(line))
-			if strings.Contains(line, "  ") || strings.HasSuffix(line, ".") { // a row of a table, or the end of a thought
+			if strings.Contains(line, "  ") || strings.HasSuffix(line, ".") { // a row of a table, or the end of a sentence
 				fmt.Fprintln(&body, ".br")
 			}
 		}

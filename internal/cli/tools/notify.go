@@ -111,15 +111,15 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 
 // waitReport is the result of a wait.
 type waitReport struct {
-	Service *client.Service `json:"service"` // as it is now; null after a notice
+	Service *client.Service `json:"service"` // its present state; null after a notice
 	Event   *client.Event   `json:"event"`   // the notice; null for a service
 }
 
-// waiting is a wait for one thing.
+// waiting is a wait for one event.
 type waiting struct {
 	cl     *client.Client
 	key    string
-	first  client.Service // at the beginning; no name for none
+	first  client.Service // state at the beginning; no name without a service
 	cursor uint64         // of the last event seen
 }
 
@@ -185,7 +185,7 @@ func notCame(err error) error {
 	return err
 }
 
-// eventLine is one event in a line for people.
+// eventLine describes one event on one line, for people.
 func eventLine(e client.Event) string {
 	if e.Lost > 0 {
 		return fmt.Sprintf("(%d older events are lost)", e.Lost)

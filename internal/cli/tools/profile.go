@@ -37,15 +37,15 @@ The agent's own command does the work where it has one (agent.profile_create and
 	Run: profile,
 }
 
-// manager is the profile verb at work.
+// manager carries out the verb profile.
 type manager struct {
 	*cli.Terminal
-	doing string // for messages
-	json  bool   // what is done is told as JSON
+	doing string // action for messages
+	json  bool   // print results as JSON
 	cfg   *config.Config
 	agent boot.Agent
 	store *profiles.Store
-	cl    *client.Client // nil when no init is reachable
+	cl    *client.Client // nil if no init answers
 }
 
 func profile(t *cli.Terminal, c *cli.Call) int {
@@ -107,7 +107,7 @@ func newManager(t *cli.Terminal) (*manager, error) {
 	return m, nil
 }
 
-// profileMeant is what [didYouMean] says of a profile.
+// profileMeant returns the end of a message about an unknown profile, see [cmdline.DidYouMean].
 func (m *manager) profileMeant(name string) string {
 	all, _, _ := m.store.Discover()
 	var names []string
@@ -117,7 +117,7 @@ func (m *manager) profileMeant(name string) string {
 	return cmdline.DidYouMean(name, names)
 }
 
-// exists tells whether there is such a profile on the volume.
+// exists reports whether the volume has this profile, and returns it.
 func (m *manager) exists(name string) (profiles.Profile, bool, error) {
 	all, _, err := m.store.Discover()
 	for _, p := range all {
@@ -227,7 +227,7 @@ func (m *manager) rename(from, to string) int {
 	return cmdline.Done
 }
 
-// stop ends the gateway of a profile, if there is an init that runs it, and tells whether it was wanted up.
+// stop stops the gateway of a profile, if an init runs it, and reports whether it was wanted up.
 func (m *manager) stop(name string) (wasUp bool, code int) {
 	if m.cl == nil {
 		return false, cmdline.Done
@@ -248,14 +248,14 @@ func (m *manager) stop(name string) (wasUp bool, code int) {
 	return s.Want == "up", cmdline.Done
 }
 
-// warnOfSelection tells when the file that selects a profile can't be one: who changes profiles would change it with them.
+// warnOfSelection warns if the file that selects a profile is invalid or unsafe. A change of profiles would also change that file.
 func (m *manager) warnOfSelection() {
 	if _, err := m.store.Active(); err != nil {
 		fmt.Fprintln(m.Err, "warning:", show.Line(err.Error()))
 	}
 }
 
-// missing says that there is no such profile, or why that can't be told.
+// missing prints that there is no such profile, or why that is unknown.
 func (m *manager) missing(name string, err error) int {
 	if err != nil {
 		return m.Failed(m.doing, err)
@@ -263,7 +263,8 @@ func (m *manager) missing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.profileMeant(name))
 }
 
-// change carries out a change by the agent's own command, or by itself where there is none. Then it lets the init look at the volume.
+// change carries out a change by the agent's own command, or by the function itself if there is no command. Then it asks the init to
+// read the profiles again.
 func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.byAgent(command, vars)
 	if err == nil && !done {
@@ -277,17 +278,17 @@ func (m *manager) change(command []string, vars map[string]string, itself func()
 	return m.Failed(m.doing, m.cl.Rescan(ctx))
 }
 
-// byAgent runs the agent's own command as the agent's user. done is false when there is none. Its output is shown only when it
-// fails.
+// byAgent runs the agent's own command as the agent's user. done is false if there is none. It shows the command's output only if
+// the command fails.
 func (m *manager) byAgent(command []string, vars map[string]string) (done bool, err error) {
 	argv := m.cfg.Expand(command, vars)
 	if len(argv) == 0 || strings.HasPrefix(argv[0], "/") && unix.Access(argv[0], unix.F_OK) != nil {
 		return false, nil
 	}
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
-	// It has a session of its own: the agent could type into the terminal of the shell that root has called hinit from.
+	// The command gets its own session. Otherwise the agent could type into the terminal of the root shell that runs hinit.
 	spec := proc.Spec{ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred}
-	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // what is cut off is only for the message
+	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10) // the output is only for the message, so a part is enough
 	name := strings.Join(argv, " ")
 	switch {
 	case err != nil:
@@ -300,7 +301,7 @@ func (m *manager) byAgent(command []string, vars map[string]string) (done bool, 
 	return true, nil
 }
 
-// confirm asks a question that only a person at a terminal can answer.
+// confirm asks a question that a person has to answer at a terminal.
 func (m *manager) confirm(question string) (bool, error) {
 	if !proc.IsTerminal(m.In) {
 		return false, errors.New("it asks first, and there is no terminal to answer at; add --yes")
@@ -314,21 +315,21 @@ func (m *manager) confirm(question string) (bool, error) {
 	return answer == "y" || answer == "yes", nil
 }
 
-// profileRow is a profile. One that was deleted is told of as it was, without a gateway.
+// profileRow describes a profile. A deleted profile is described as it was, without a gateway.
 type profileRow struct {
 	Name    string `json:"name"`
 	Home    string `json:"home"`                // its directory
-	Active  bool   `json:"active"`              // it is the one that the agent's commands use
-	Prior   string `json:"prior_state"`         // what the state file says
+	Active  bool   `json:"active"`              // the agent's commands use it by default
+	Prior   string `json:"prior_state"`         // desired state in the state file
 	Gateway string `json:"gateway"`             // state of its service, "" when no init is reachable
 	Want    string `json:"want"`                // "up" or "down", "" when no init is reachable
 	PID     int    `json:"pid"`                 // of its gateway, 0 when there is none
 	Served  string `json:"served_by,omitempty"` // as in the status
 	Log     string `json:"log"`                 // path of its current log file
-	Problem string `json:"problem,omitempty"`   // what is wrong with its files
+	Problem string `json:"problem,omitempty"`   // fault of its files
 }
 
-// list shows all profiles, or one.
+// list prints all profiles, or one.
 func (m *manager) list(only string) int {
 	rows, warnings, err := m.rows(only)
 	if err != nil {
@@ -346,7 +347,7 @@ func (m *manager) list(only string) int {
 	return code
 }
 
-// rows reads what list shows.
+// rows reads the profiles for list.
 func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	infos, warnings, err := m.store.List()
 	if err != nil && len(infos) == 0 {
@@ -384,7 +385,7 @@ func (m *manager) rows(only string) ([]profileRow, []profiles.Warning, error) {
 	return rows, warnings, nil
 }
 
-// print shows profiles, or one.
+// print prints profiles, or one.
 func (m *manager) print(rows []profileRow, one bool) int {
 	switch {
 	case m.json && one:

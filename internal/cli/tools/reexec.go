@@ -30,9 +30,9 @@ one that does not work, or that others than root could write, is refused and not
 type reexecReport struct {
 	Version string `json:"version"` // of the hinit that runs now
 	Image   int    `json:"image"`   // its number: 1 for the program that the container was started with
-	Before  string `json:"before"`  // the version that ran before
-	Binary  string `json:"binary"`  // the file that runs now
-	Same    bool   `json:"same"`    // it is the binary that ran before, so nothing has changed
+	Before  string `json:"before"`  // version that ran before
+	Binary  string `json:"binary"`  // file that runs now
+	Same    bool   `json:"same"`    // the same binary ran before, so nothing has changed
 }
 
 func reexecute(t *cli.Terminal, c *cli.Call) int {
@@ -54,7 +54,7 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	if err := tryImage(path); err != nil {
 		return t.Failed("re-execute hinit", err)
 	}
-	same := runsFile(before.Init, path) // afterwards every hinit runs it
+	same := runsFile(before.Init, path) // read before the re-execution: after it, every hinit runs this file
 	after, err := cl.Reexec(ctx, *file)
 	report := reexecReport{Version: after.Version, Image: after.Image, Before: before.Init.Version, Binary: path, Same: same}
 	return t.Show(c, report, err, func() {
@@ -66,29 +66,29 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	})
 }
 
-// runsFile reports whether the program that an init runs is a file. It is false where that can't be told: from outside the
-// container, file numbers mean something else.
+// runsFile reports whether an init runs this file as its program. It is false if that is unknown: outside of the container, file
+// numbers have another meaning.
 func runsFile(in client.Init, path string) bool {
 	return in.BinaryID != "" && in.BinaryID == reexec.FileID(path) && visible(in)
 }
 
-// visible reports whether the init's pid is the init's in this PID namespace too. The process starts before its hinit: on a busy
-// machine an engine takes seconds between the two.
+// visible reports whether the init's pid means the same process in this PID namespace. It compares their ages. The process starts
+// before its hinit, and on a busy machine the engine needs seconds between the two.
 func visible(in client.Init) bool {
 	st, err := procstat.Read(in.PID)
 	return err == nil && isOf(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
 }
 
-// isOf says whether a process of an age may be the process of an init that began since ago.
+// isOf reports whether a process with this age may be the process of an init that began this long ago.
 func isOf(age, since time.Duration) bool {
 	return age-since > -2*time.Second && age-since < 30*time.Second
 }
 
-// tryTime is how long a binary may take to say that it can take over.
+// tryTime limits how long a binary may take to report that it can take over.
 const tryTime = 10 * time.Second
 
-// tryImage runs a binary in a harmless mode, and makes sure that it understands the handover. A binary that does not would begin
-// as if the container had just been started.
+// tryImage runs a binary in a harmless mode, and checks that it supports the handover. A binary without support would begin as if
+// the container had just started.
 func tryImage(path string) error {
 	if path == "" {
 		return errors.New("hinit does not know which file it was started from; give one with --binary")
@@ -108,7 +108,7 @@ func tryImage(path string) error {
 	return nil
 }
 
-// firstLine is for messages of one line.
+// firstLine returns the first line of s, for messages of one line.
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(s, "\n")
 	return line

@@ -38,7 +38,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	did, err := cli.Ask(t, time.Minute, func(ctx context.Context, cl *client.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
 	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
 		code := cmdline.Done
-		for line := range strings.SplitSeq(said.Message, "\n") { // a mistake a line
+		for line := range strings.SplitSeq(said.Message, "\n") { // one line for each mistake
 			one := *said
 			one.Message = line
 			code = t.Failed("reload", &one)
@@ -79,7 +79,7 @@ func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 	})
 }
 
-// reloadSignals returns the reload signals of the configuration, by the key of their mapping.
+// reloadSignals returns the reload signals in the configuration. The keys are the paths of their mappings.
 func reloadSignals(ctx context.Context, cl *client.Client) (map[string]string, error) {
 	entries, err := cl.Config(ctx)
 	signals := make(map[string]string)

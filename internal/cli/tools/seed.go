@@ -8,10 +8,10 @@ import (
 	"hinit/internal/cli"
 )
 
-// seedReport lists the steps and files that seed has kept.
+// seedReport lists the boot steps and the files that seed has kept.
 type seedReport struct {
-	File  string   `json:"file"`  // the file that it is kept in
-	Steps []string `json:"steps"` // the boot steps that need not run on an empty data directory
+	File  string   `json:"file"`  // file that keeps them
+	Steps []string `json:"steps"` // boot steps that an empty data directory does not need any more
 }
 
 var seedVerb = cli.Verb{

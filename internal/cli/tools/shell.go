@@ -72,12 +72,12 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	return x.Code
 }
 
-// specOf returns what a service runs as. It is made from the configuration, the environment of the init and the slot: a process of the agent
-// decides nothing about what root starts.
+// specOf returns the user, environment and limits with which a service runs. They come from the configuration, the environment of
+// the init and the slot. No process of the agent decides what root starts.
 func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec, err error) {
 	plain := init.Plain != ""
 	if plain {
-		if err := os.Chdir(init.Home); err != nil { // what the file says is relative to it
+		if err := os.Chdir(init.Home); err != nil { // paths in the file are relative to this directory
 			return spec, err
 		}
 	}
@@ -106,7 +106,7 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 		if err != nil {
 			return spec, err
 		}
-		if topology, err := store.Topology(os.Getenv, ""); err == nil { // else PID 1 warns
+		if topology, err := store.Topology(os.Getenv, ""); err == nil { // PID 1 warns of an error
 			maker.SetTopology(topology)
 		}
 		exports, err := exportsOf(t, agent.Actor, s.Name)
@@ -130,7 +130,7 @@ func specOf(t *cli.Terminal, init client.Init, s client.Service) (spec proc.Spec
 	return spec, nil
 }
 
-// ofTerminal returns the variables that belong to the caller's terminal.
+// ofTerminal returns the variables that describe the caller's terminal.
 func ofTerminal(environ []string) map[string]string {
 	out := make(map[string]string)
 	for _, kv := range environ {
@@ -142,7 +142,7 @@ func ofTerminal(environ []string) map[string]string {
 	return out
 }
 
-// takeEnviron gives this process the environment of the init. A user that may not see it goes on with the environment of the caller.
+// takeEnviron gives this process the environment of the init. A user who may not read it keeps the caller's environment.
 func takeEnviron(t *cli.Terminal, pid int) error {
 	cl, err := t.Dial()
 	if err != nil {
@@ -163,10 +163,10 @@ func takeEnviron(t *cli.Terminal, pid int) error {
 	return nil
 }
 
-// maxRun limits how much of the run program of a slot is read.
+// maxRun limits how much of a slot's run program is read.
 const maxRun = 64 << 10
 
-// exportsOf returns what the slot of a gateway exports, as PID 1 reads it. hinit may have no slots.
+// exportsOf returns the variables that the slot of a gateway exports, as PID 1 reads them. hinit may have no slots.
 func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
 	slots, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) ([]client.Slot, error) { return cl.Slots(ctx) })
 	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })
@@ -183,7 +183,7 @@ func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]strin
 	return exports, err
 }
 
-// onOwnTerminal runs a command to its end: on a terminal of its own where standard input is one.
+// onOwnTerminal runs a command to its end. If standard input is a terminal, the command gets a new terminal.
 func onOwnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
 	spec.Files = []*os.File{t.In, os.Stdout, os.Stderr}
 	if !proc.IsTerminal(t.In) {

@@ -1,5 +1,5 @@
-// Package tools is the part of the command line that people need at a keyboard and PID 1 never does. A file holds a verb. It is linked by
-// hinit-tools alone. Some verbs own goroutines, which end with them.
+// Package tools is the part of the command line that people use at a keyboard and PID 1 does not need. Each file has one verb. Only
+// hinit-tools links it. Some verbs own goroutines, which end with them.
 package tools
 
 import (
@@ -11,20 +11,20 @@ import (
 	"hinit/internal/config"
 )
 
-// Main runs the verb that the arguments name, and returns the exit code of the process.
+// Main runs the verb that args name, and returns the exit code of the process.
 func Main(args []string) int {
 	own := slices.DeleteFunc(table(), func(v cli.Verb) bool { return !slices.ContainsFunc(verbs(), v.Is) })
 	return cli.NewTerminal().Run(args, own)
 }
 
-// verbs are the commands of hinit-tools. Their summaries stand in the table of package cli.
+// verbs are the commands of hinit-tools. Package cli has their summaries.
 func verbs() []cli.Verb {
 	return []cli.Verb{
 		explainVerb, treeVerb, profileVerb, topologyVerb, logsVerb, eventsVerb, reloadVerb, signalVerb, checksVerb, drainVerb, shellVerb, configVerb, doctorVerb, isolateVerb, notifyVerb, waitVerb, reexecVerb, runOnceVerb, seedVerb, demoVerb, bundleVerb(table), completionVerb(table), manVerb(table),
 	}
 }
 
-// words makes the function of a verb without flags of its own. The verb gets its words, of which there are so many.
+// words makes the Run function of a verb without its own flags. run gets the arguments, whose number the limits allow.
 func words(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
 	return func(t *cli.Terminal, c *cli.Call) int {
 		words, code, ok := c.Parse(t, atLeast, atMost)
@@ -35,7 +35,7 @@ func words(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []s
 	}
 }
 
-// agentOf returns the configuration that hinit would read here, and the agent's user by it.
+// agentOf returns the configuration that hinit would read here, and the agent's user in it.
 func agentOf(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) {
 	if cfg, err = t.Config(); err == nil {
 		agent, err = lookup.Agent(cfg)
@@ -43,7 +43,7 @@ func agentOf(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) 
 	return cfg, agent, err
 }
 
-// table is the whole command line of hinit, with the commands of this package in their places.
+// table returns the whole command line of hinit, with the commands of this package in their places.
 func table() []cli.Verb {
 	all := cli.Verbs(cli.Init{})
 	for _, v := range verbs() {

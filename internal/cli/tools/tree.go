@@ -27,21 +27,21 @@ another hinit or PID namespace are left out. Secret values in command lines are 
 	Run: words(0, -1, tree), Empty: cli.EmptyList,
 }
 
-// treeBranch is the processes of one service.
+// treeBranch has the processes of one service.
 type treeBranch struct {
-	Name      string        `json:"name"`      // the service, hinit, cmd for the container's CMD; "" for what belongs to none
+	Name      string        `json:"name"`      // name of the service; hinit; cmd for the container's CMD; "" for processes of none of them
 	State     string        `json:"state"`     // of the service, as in the status
-	Processes []treeProcess `json:"processes"` // each one after its parent
+	Processes []treeProcess `json:"processes"` // each process after its parent
 }
 
 // treeProcess is one process.
 type treeProcess struct {
 	PID         int     `json:"pid"`          // its number
-	Parent      int     `json:"parent"`       // the number of its parent, 0 when that is outside
-	Depth       int     `json:"depth"`        // how many ancestors it has in the list
-	User        string  `json:"user"`         // whose it is: a name, or a uid that has none
+	Parent      int     `json:"parent"`       // process id of its parent, 0 if the parent is outside
+	Depth       int     `json:"depth"`        // number of its ancestors in the list
+	User        string  `json:"user"`         // name of its user, or the uid if the user has no name
 	State       string  `json:"state"`        // one letter, as in proc_pid_stat(5): R, S, D, T, Z
-	CPUSeconds  float64 `json:"cpu_seconds"`  // that it has used
+	CPUSeconds  float64 `json:"cpu_seconds"`  // used processor time
 	MemoryBytes uint64  `json:"memory_bytes"` // resident
 	Command     string  `json:"command"`      // its command line, secrets hidden
 }
@@ -59,7 +59,7 @@ func tree(t *cli.Terminal, c *cli.Call, names []string) int {
 	})
 }
 
-// branches asks hinit for the services, and /proc for their processes.
+// branches gets the services from hinit, and their processes from /proc.
 func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	cl, err := t.Dial()
 	if err != nil {
@@ -85,7 +85,7 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 		roots = append(roots, treeRoot{s.Name, s.State, s.PID})
 	}
 	if len(names) == 0 {
-		if runs, err := cl.Runs(ctx); err == nil { // who may not ask sees them among the others
+		if runs, err := cl.Runs(ctx); err == nil { // a caller that may not ask sees the runs among the other processes
 			for _, r := range runs {
 				if r.End == nil && r.PID != 0 {
 					roots = append(roots, treeRoot{r.Service, client.StateUp, r.PID})
@@ -103,21 +103,21 @@ func branches(t *cli.Terminal, names []string) ([]treeBranch, error) {
 	for _, b := range branches {
 		for i := range b.Processes {
 			p := &b.Processes[i]
-			mark, _ := of.Mark(p.PID) // root for one that has just ended
+			mark, _ := of.Mark(p.PID) // if the process has just ended, it is shown as root's
 			p.User, p.Command = user(mark.User), usage.Command("/proc", p.PID)
 		}
 	}
 	return branches, nil
 }
 
-// treeRoot is a service and its main process, 0 for none.
+// treeRoot is a service and its main process, or 0.
 type treeRoot struct {
 	name, state string
 	pid         int
 }
 
-// growTree gives each process to its service. nested reports whether a process lives in another PID namespace, below this one. Of what a
-// process is to be shown with, the user and the command are left out.
+// growTree finds the processes of each service. nested reports whether a process is in a PID namespace below this one. With rest, a
+// last branch has the processes of no service. The results lack user and command.
 func growTree(roots []treeRoot, all usage.Table, of proc.Roots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {
@@ -151,7 +151,7 @@ func growTree(roots []treeRoot, all usage.Table, of proc.Roots, nested func(pid 
 	return branches
 }
 
-// below reports whether a process descends from another one.
+// below reports whether a process descends from another one, or is the same.
 func below(pid, ancestor int, all usage.Table) bool {
 	for range all {
 		if pid == ancestor {
@@ -162,7 +162,7 @@ func below(pid, ancestor int, all usage.Table) bool {
 	return false
 }
 
-// userNames names users by /etc/passwd, which is read once for each.
+// userNames returns a function that names users by /etc/passwd. It looks up each user once.
 func userNames() func(uint32) string {
 	known := make(map[uint32]string)
 	return func(uid uint32) string {
@@ -197,7 +197,7 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
 			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", p.Depth), show.Line(p.Command))
 	}
-	_ = tw.Flush() // into memory
+	_ = tw.Flush() // writes to memory
 	for line := range strings.Lines(text.String()) {
 		line = strings.TrimRight(line, " \n")
 		if runes := []rune(line); width > 0 && len(runes) > width {
@@ -207,9 +207,9 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 	}
 }
 
-// isNested reports whether a process has numbers in more PID namespaces than this one.
+// isNested reports whether a process is in a PID namespace below this one.
 func isNested(pid int) bool {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // one that has just ended is not
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // a process that has just ended is not
 	_, rest, _ := strings.Cut(string(status), "\nNSpid:")
 	numbers, _, _ := strings.Cut(rest, "\n")
 	return len(strings.Fields(numbers)) > 1

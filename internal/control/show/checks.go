@@ -9,7 +9,7 @@ import (
 	"hinit/client"
 )
 
-// checks writes what the checks of a service say, one line each.
+// checks writes the results of a service's checks, one line each.
 func (w *page) checks(s *client.Service) {
 	if len(s.Checks) == 0 {
 		return
@@ -20,7 +20,7 @@ func (w *page) checks(s *client.Service) {
 	}
 }
 
-// settings writes what is settled for a service, one line each.
+// settings writes the settings of a service that differ from the defaults, one line each.
 func (w *page) settings(s *client.Service) {
 	if len(s.Settings) == 0 {
 		return
@@ -31,7 +31,7 @@ func (w *page) settings(s *client.Service) {
 	}
 }
 
-// Isolation says how a service is isolated, and what of it is in force. It is "" for a service without isolation.
+// Isolation describes the isolation of a service and the parts that are in force. It is "" for a service without isolation.
 func Isolation(s *client.Service) string {
 	switch i := s.Isolation; {
 	case i == nil:
@@ -45,7 +45,7 @@ func Isolation(s *client.Service) string {
 	}
 }
 
-// Limits says what limits a service in a control group, and what enforces it. It is "" for a service without such limits.
+// Limits describes the limits of a service that need a control group, and what enforces each. It is "" without such limits.
 func Limits(s *client.Service) string {
 	words := make([]string, len(s.Limits))
 	for i, l := range s.Limits {
@@ -59,7 +59,7 @@ var limitedBy = map[string]string{
 	client.LimitedByUser: "counted for its user", client.LimitedLater: "from its next start", client.LimitedByNothing: "NOT IN FORCE",
 }
 
-// Setting writes one setting as a dotted key with its value. It is not escaped.
+// Setting returns one setting as its dotted key and value. It is not escaped.
 func Setting(e *client.ConfigEntry) string {
 	text := fmt.Sprint(e.Value)
 	if _, plain := e.Value.(string); !plain {
@@ -70,7 +70,7 @@ func Setting(e *client.ConfigEntry) string {
 	return e.Key + " " + text
 }
 
-// Check says what a check has come to. The answer in it may be anything.
+// Check describes the result of a check. It is not escaped: the answer may have any text.
 func Check(c *client.Check) string {
 	text := map[string]string{client.CheckHeld: "is on hold"}[c.State]
 	if text == "" {

@@ -6,7 +6,7 @@ import (
 	"hinit/client"
 )
 
-// Code is the exit code that an error of a client has, in every program of hinit (docs/reference/exit-codes.md).
+// Code returns the exit code for an error of a client. It is the same in all of hinit's programs (docs/reference/exit-codes.md).
 func Code(err error) int {
 	switch {
 	case err == nil:

@@ -13,18 +13,18 @@ import (
 	"hinit/client"
 )
 
-// Look describes the terminal of a status.
+// Look describes the appearance of a status.
 type Look struct {
-	Named   bool // somebody has named the services, which are shown with their whole names and errors
-	Width   int  // columns of the terminal, at least 40 are used; 0 for no limit
+	Named   bool // the user has named the services: show whole names and errors
+	Width   int  // columns of the terminal, taken as at least 40; 0 for no limit
 	Colour  bool
-	Verbose bool // how long the boot took, with what
+	Verbose bool // show the duration and the steps of the boot
 }
 
-// minWidth is the narrowest terminal that a table is fitted into.
+// minWidth is the smallest width of a table.
 const minWidth = 40
 
-// Status returns what `hinit status` prints. Text that the agent chose is escaped.
+// Status returns the output of `hinit status`. Text that the agent chose is escaped.
 func Status(st client.Status, look Look) []byte {
 	if look.Width > 0 {
 		look.Width = max(look.Width, minWidth)
@@ -75,7 +75,7 @@ func Status(st client.Status, look Look) []byte {
 	return w.Bytes()
 }
 
-// lastCell describes the last exit. The note already says why nothing could be started.
+// lastCell describes the last exit. It leaves out an error that the note already has.
 func lastCell(s *client.Service) string {
 	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(Note(s, time.Now()), x.Error) {
 		return "not started, " + Duration(time.Since(x.At)) + " ago"
@@ -91,7 +91,7 @@ type page struct {
 // line writes a line, wrapped at the terminal's width.
 func (w *page) line(text string) { w.wrapped("", text) }
 
-// wrapped writes a line after an indent; continuation lines are indented by two more.
+// wrapped writes a line after an indent. It indents continuation lines by two more.
 func (w *page) wrapped(indent, text string) {
 	room := w.look.Width - len(indent)
 	if w.look.Width == 0 || columns(text) <= room {
@@ -103,7 +103,7 @@ func (w *page) wrapped(indent, text string) {
 			w.WriteString("  ")
 		}
 		n, used := 0, 0
-		space := 0 // the last place to break at
+		space := 0 // the last place for a line break
 		for i, r := range text {
 			if used += columnsOf(r); used > room {
 				break
@@ -186,8 +186,8 @@ const (
 // gap is the space between two columns.
 const gap = 2
 
-// fit makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. Services asked for by name are not cut;
-// below holds what goes under each row instead.
+// fit makes the rows as narrow as the terminal: it drops minor columns and cuts long cells. For services that the user has named, it
+// moves the last exit and the note to below, the lines under each row.
 func (w *page) fit(rows []row) (below [][]string) {
 	if w.look.Width == 0 {
 		return nil
@@ -222,7 +222,7 @@ func (w *page) fit(rows []row) (below [][]string) {
 	return below
 }
 
-// shrink cuts the cells of a column until the rows fit, down to the width least.
+// shrink cuts the cells of a column until the rows fit, but not below the width least.
 func shrink(rows []row, width, column, least int) {
 	over := total(rows) - width
 	if over <= 0 {
@@ -294,7 +294,7 @@ func (w *page) layOut(rows []row, grades []Grade, below [][]string) {
 	}
 }
 
-// colours are the colours of the grades: green works, yellow is on its way, red needs somebody.
+// colours are the colours of the grades: green works, yellow is changing, red needs attention.
 var colours = [...]string{Well: "\x1b[32m", Off: "", Coming: "\x1b[33m", Ailing: "\x1b[31m", Trouble: "\x1b[31m"}
 
 func stateWord(s *client.Service, v Verdict) string {
@@ -304,7 +304,7 @@ func stateWord(s *client.Service, v Verdict) string {
 	return s.State + " (" + v.Word + ")"
 }
 
-// Note says what happens next to a service, or why nothing does, and what is wrong with it besides. It is not escaped.
+// Note says what happens next to a service, or why nothing does, and what is wrong with it. It is not escaped.
 func Note(s *client.Service, now time.Time) string {
 	next := transition(s, now)
 	if strings.Contains(s.Problem, next) {
@@ -313,7 +313,7 @@ func Note(s *client.Service, now time.Time) string {
 	return strings.TrimSuffix(next+"; "+s.Problem, "; ")
 }
 
-// transition says what is next for a service, or why it is in its state.
+// transition says what happens next to a service, or why it is in its state.
 func transition(s *client.Service, now time.Time) string {
 	if s.Drifted {
 		return "drifted: restart to apply"
@@ -345,7 +345,7 @@ func transition(s *client.Service, now time.Time) string {
 	return ""
 }
 
-// nextRun says when the schedule of a task has it started next.
+// nextRun says when the schedule starts a task next.
 func nextRun(s *client.Service) string {
 	if s.NextRun == nil {
 		return ""

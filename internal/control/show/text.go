@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// nameWidth is the widest name in a table, in columns.
+	// nameWidth is the width of the longest name in a table, in columns.
 	nameWidth = 40
-	// phraseWidth is the widest cell of words that doesn't end its line.
+	// phraseWidth is the largest width of a cell with words, unless it ends its line.
 	phraseWidth = 120
-	// mostMarks is how many combining marks a letter may have; languages need two.
+	// mostMarks limits the combining marks of a letter. Languages need two.
 	mostMarks = 2
 )
 
@@ -29,7 +29,7 @@ func Line(text string) string {
 	return b.String()
 }
 
-// Text is [Line] for each line of a text.
+// Text is like [Line] for each line of a text.
 func Text(text string) string {
 	if plainText(strings.ReplaceAll(text, "\n", "")) {
 		return text
@@ -41,8 +41,8 @@ func Text(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// Escaped writes text that people read, in whole lines or cells, without anything that a terminal would obey but line ends. A name
-// that the agent can choose needs [Line] or [Name] besides, or it could have a line of its own.
+// Escaped is a writer that escapes text for a terminal and keeps line ends. Each write must have whole lines or cells. A name that
+// the agent can choose also needs [Line] or [Name], because it could contain a line end.
 type Escaped struct{ io.Writer }
 
 // Write implements io.Writer.
@@ -53,10 +53,10 @@ func (w Escaped) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Name is [Line] for a name in a table, cut to 40 columns.
+// Name is like [Line] for a name in a table. It cuts the name to 40 columns.
 func Name(name string) string { return cut(Line(name), nameWidth) }
 
-// Output is [Line] for a program's output: it keeps tabs and colours, which end with the line.
+// Output is like [Line] for a program's output. It keeps tabs and colours, and ends a colour at the end of the line.
 func Output(line string) string {
 	if plainText(line) {
 		return line
@@ -77,10 +77,10 @@ func plainText(text string) bool {
 	return true
 }
 
-// escape writes a line, with its colours if colours is set, and reports whether it has any.
+// escape writes an escaped line, with its colours if colours is set. It reports whether the line has a colour.
 func escape(b *strings.Builder, text string, colours bool) (coloured bool) {
 	b.Grow(len(text) + 16)
-	marks := mostMarks // one at the very beginning would go with what stands before
+	marks := mostMarks // a mark at the beginning would join the text before it
 	for len(text) > 0 {
 		if colours {
 			if text[0] == '\t' {
@@ -125,7 +125,7 @@ func blank(r rune) bool {
 	return false
 }
 
-// colour returns the length of a colour sequence (ESC [ numbers m) at the beginning of text, 0 for none.
+// colour returns the length of a colour sequence (ESC [ numbers m) at the beginning of text, or 0.
 func colour(text string) int {
 	if !strings.HasPrefix(text, "\x1b[") {
 		return 0
@@ -163,7 +163,7 @@ func columnsOf(r rune) int {
 	return 1
 }
 
-// cut shortens an escaped text to most columns, with an ellipsis at the end.
+// cut shortens an escaped text to most columns, and ends it with an ellipsis.
 func cut(text string, most int) string {
 	if len(text) <= most || columns(text) <= most {
 		return text
@@ -177,7 +177,7 @@ func cut(text string, most int) string {
 	return text
 }
 
-// JSON escapes in a JSON document what [Line] would escape, as \u, so its meaning stays.
+// JSON escapes the characters of a JSON document that [Line] would escape, as \u. The meaning of the document does not change.
 func JSON(doc []byte) []byte {
 	clean := true
 	for i := range doc {

@@ -7,50 +7,50 @@ import (
 	"hinit/client"
 )
 
-// Grade is how a service is.
+// Grade says how well a service is.
 type Grade int
 
-// The grades. A service in trouble does not run, or is given up; an ailing one is up and does not do its work.
+// The grades. A service in trouble does not run and may not start again. An ailing service is up and does not do its work.
 const (
 	Well    Grade = iota
-	Off           // down, as it was asked to be
-	Coming        // on its way up or down
-	Ailing        // up, and something speaks against it
-	Trouble       // it crashes, or does not come up by itself
+	Off           // down, as ordered
+	Coming        // starting or stopping
+	Ailing        // up, with a problem
+	Trouble       // crashes, or does not start by itself
 )
 
-// The kinds of problems, as the metric hinit_service_problem names them.
+// The kinds of problems, as in the metric hinit_service_problem.
 const (
 	ProblemFailed    = "failed"     // it cannot be started as it is defined
 	ProblemParked    = "parked"     // another start is pointless until its inputs change
 	ProblemCrashLoop = "crash-loop" // too many fast exits
 	ProblemBackoff   = "backoff"    // it has ended and waits for its next start
 	ProblemUnserved  = "unserved"   // its profile is wanted, and no gateway serves it
-	ProblemDeaf      = "deaf"       // it is up and does nothing any more
+	ProblemDeaf      = "deaf"       // it is up and takes no messages
 	ProblemCheck     = "check"      // a check fails
 	ProblemPaused    = "paused"     // a signal has stopped its process, such as SIGSTOP
-	ProblemOther     = "other"      // it is ready, and something is wrong, which the note says
-	ProblemNotReady  = "not-ready"  // it is up, and has not said yet that it works
+	ProblemOther     = "other"      // it is ready, and has a problem that the note describes
+	ProblemNotReady  = "not-ready"  // it is up, and has not reported yet that it works
 )
 
-// ProblemKinds returns all of them.
+// ProblemKinds returns all kinds of problems.
 func ProblemKinds() []string {
 	return []string{
 		ProblemFailed, ProblemParked, ProblemCrashLoop, ProblemBackoff, ProblemUnserved, ProblemDeaf, ProblemPaused, ProblemNotReady, ProblemCheck, ProblemOther,
 	}
 }
 
-// Verdict says how a service is, the same for status, top, the page, metrics and healthcheck.
+// Verdict says how well a service is. status, top, the page, metrics and healthcheck use the same verdict.
 type Verdict struct {
 	Grade    Grade
-	Word     string   // what its state does not say, such as "deaf"; "" for nothing
-	Problems []string // their kinds, the worst one first
+	Word     string   // addition to the state, such as "deaf", or ""
+	Problems []string // kinds of its problems, the worst one first
 }
 
-// Troubled reports whether somebody has to look after the service.
+// Troubled reports whether the service needs attention.
 func (v Verdict) Troubled() bool { return v.Grade >= Ailing }
 
-// Judge decides how a service is.
+// Judge returns the verdict on a service.
 func Judge(s *client.Service) (v Verdict) {
 	is := func(kind string, grade Grade, so bool) {
 		if so {

@@ -42,7 +42,7 @@ func Duration(d time.Duration) string {
 // Seconds is Duration for a number of seconds.
 func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.Second))) }
 
-// By says who gave an order: "uid 0 (hinit, exec)".
+// By describes the giver of an order: "uid 0 (hinit, exec)".
 func By(by *client.By) string {
 	if by.Program == "" {
 		return fmt.Sprintf("uid %d (%s)", by.UID, by.Way)
@@ -50,7 +50,7 @@ func By(by *client.By) string {
 	return Line(fmt.Sprintf("uid %d (%s, %s)", by.UID, by.Program, by.Way))
 }
 
-// Number writes a number, "-" for 0.
+// Number returns a number as text, and "-" for 0.
 func Number(n int) string {
 	if n == 0 {
 		return "-"
@@ -58,7 +58,7 @@ func Number(n int) string {
 	return fmt.Sprint(n)
 }
 
-// Thousands writes a number with commas: "12,000".
+// Thousands returns a number as text with commas: "12,000".
 func Thousands(n int) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -67,13 +67,13 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline writes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The figures before "meanwhile", without the
-// ones "beside it", add up to the first.
+// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The figures before "meanwhile" add up to
+// the first one, without the steps "beside it".
 func Timeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
 	shown := 0 // milliseconds
 	for i := 0; i < len(steps); {
-		if steps[i].Beside { // it began before the first one of the boot itself
+		if steps[i].Beside { // it began before the first step of the boot itself
 			meanwhile = append(meanwhile, timed(steps[i], milliseconds(steps[i].Seconds)))
 			i++
 			continue
@@ -101,7 +101,7 @@ func Timeline(steps []client.BootStep) string {
 
 func milliseconds(seconds float64) int { return int(math.Round(seconds * 1000)) }
 
-// timed is a step of the boot in words.
+// timed describes a step of the boot.
 func timed(s client.BootStep, ms int) string {
 	name, failed := s.Name, ""
 	if s.Skipped {
@@ -113,8 +113,8 @@ func timed(s client.BootStep, ms int) string {
 	return fmt.Sprintf("%s %dms%s", name, ms, failed)
 }
 
-// BootSeconds is what the steps of a boot took together. Of those that ran at the same time, the longest counts; those that began before
-// the first one ran beside the whole boot.
+// BootSeconds returns the duration of a boot. Among steps that ran at the same time, the longest counts. Steps that began before the
+// first one ran beside the whole boot and do not count.
 func BootSeconds(steps []client.BootStep) (total float64) {
 	longest := math.Inf(1)
 	for _, s := range steps {
@@ -127,7 +127,7 @@ func BootSeconds(steps []client.BootStep) (total float64) {
 	return total
 }
 
-// Hook writes how far the boot has come: ": hook 1 of 2 (update.sh), 3s", or nothing where no hook runs.
+// Hook describes the hook that the boot runs: ": hook 1 of 2 (update.sh), 3s". It is "" if none runs.
 func Hook(h *client.BootHook) string {
 	if h == nil {
 		return ""
@@ -135,10 +135,10 @@ func Hook(h *client.BootHook) string {
 	return fmt.Sprintf(": hook %d of %d (%s), %s", h.Number, h.Of, Line(h.Name), Seconds(h.Seconds))
 }
 
-// LastExit writes how and when a service ended last: "code 1 (crash), 3.2s ago".
+// LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".
 func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
 
-// LastExitAt is [LastExit] at another time. It is not escaped.
+// LastExitAt is like [LastExit], with another time as the present. It is not escaped.
 func LastExitAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
@@ -154,7 +154,7 @@ func LastExitAt(x *client.Exit, now time.Time) string {
 	return Exit(x) + ", " + ago
 }
 
-// Exit writes how a run ended: "code 1 (crash)". It is not escaped.
+// Exit says how a run ended: "code 1 (crash)". It is not escaped.
 func Exit(x *client.Exit) string {
 	switch {
 	case x.Signal != nil:
@@ -165,7 +165,7 @@ func Exit(x *client.Exit) string {
 	return x.Cause
 }
 
-// Ended tells how the last run of a task ended.
+// Ended says how the last run of a task ended.
 func Ended(s client.Service) string {
 	x := s.LastExit
 	if x == nil {
@@ -183,7 +183,7 @@ func Ended(s client.Service) string {
 	return fmt.Sprintf("%s has ended (%s)%s", Line(s.Name), x.Cause, after)
 }
 
-// Accepted is what the commands print with --no-wait.
+// Accepted returns the message of commands with --no-wait.
 func Accepted(s client.Service) string {
 	if fresh := !s.Announces && s.UptimeSeconds < time.Second.Seconds(); s.State == client.StateUp && s.Want == client.WantUp && (fresh || !s.Ready) {
 		s.State = client.StateStarting
@@ -191,7 +191,7 @@ func Accepted(s client.Service) string {
 	return Outcome(s)
 }
 
-// Outcome is what `hinit start`, stop and restart print on success.
+// Outcome returns the message of `hinit start`, stop and restart on success.
 func Outcome(s client.Service) string {
 	if s.PID != 0 {
 		return fmt.Sprintf("%s is %s (pid %d)", Line(s.Name), s.State, s.PID)
