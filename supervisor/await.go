@@ -5,15 +5,15 @@ import (
 	"errors"
 )
 
-// TaskLoop is the part of a [Loop] that [AwaitTask] needs.
+// TaskLoop is the part of a [Loop] that [AwaitTask] uses.
 type TaskLoop interface {
 	Snapshot() *Snapshot
 	News() <-chan struct{}
 	Ended() <-chan struct{}
 }
 
-// AwaitTask blocks until a task that was registered is down, and returns its exit code, 128+n after a signal. The error says why there is
-// none; when ctx ends first, it is the cause.
+// AwaitTask blocks until a registered task is down. It returns the exit code of the task, 128+n after signal n. The error says
+// why there is no code; when ctx ends first, it is the cause of ctx.
 func AwaitTask(ctx context.Context, loop TaskLoop, name string) (code int, err error) {
 	for {
 		news := loop.News()

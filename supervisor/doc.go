@@ -1,34 +1,33 @@
 // Package supervisor decides which processes run, and keeps it so.
 //
-// It has two halves. [Machine] is a pure function of its inputs: Step takes the time and an event and returns actions. It reads no
-// clock, starts nothing and owns no goroutine. [Loop] is the one goroutine that owns everything that changes. It feeds the machine
-// with exits, signals, requests and deadlines, and carries its actions out through [Spawner] and [LogSink]. There is no lock.
-// Readers get an immutable [Snapshot] through an atomic pointer and follow the [Ring] of events with a cursor, so no reader holds
-// up the loop.
+// It has two halves. [Machine] is a pure state machine: Step takes the time and an event and returns actions. It reads no clock,
+// starts nothing and owns no goroutine. [Loop] is the one goroutine that owns all state. It feeds the machine with exits,
+// signals, requests and deadlines, and carries its actions out through [Spawner] and [LogSink]. There is no lock. Readers get an
+// immutable [Snapshot] through an atomic pointer and follow the [Ring] of events with a cursor, so no reader holds up the loop.
 //
 // The machine:
 //   - machine.go: the table of transitions, and Step
 //   - machine_events.go: its events and actions
 //   - machine_service.go: the state of a service and its run
-//   - machine_exits.go and machine_deadlines.go: exits, and the effects of time
-//   - machine_needs.go and machine_turns.go: needs and tasks, and starts in turns
-//   - machine_checks.go and machine_notify.go: the effects of checks, and of sd_notify
-//   - machine_commands.go and machine_shutdown.go: commands of people, and the end of the container
+//   - machine_exits.go and machine_deadlines.go: exits, and deadlines
+//   - machine_needs.go and machine_turns.go: needs and tasks, and limits on simultaneous starts
+//   - machine_checks.go and machine_notify.go: the results of checks, and messages of sd_notify
+//   - machine_commands.go and machine_shutdown.go: commands of operators, and the shutdown of the container
 //
 // The loop:
 //   - loop.go: waits for events and steps the machine
-//   - unit.go: a service as the loop runs it
-//   - processes.go and reap_flood.go: starts and reaps, also orphans by the thousand
+//   - unit.go: the definition of a service
+//   - processes.go and reap_flood.go: starts and reaps processes, and copes with floods of orphans
 //   - ready_pipe.go: reads readiness from a descriptor
-//   - snapshot.go and ring.go: publish
-//   - handover.go and undo.go: hand state over, and take back a step that panicked
-//   - states.go: the words of both
+//   - snapshot.go and ring.go: publish the state and the history
+//   - handover.go and undo.go: hand over state at re-execution, and undo a step that panicked
+//   - states.go: the types that machine and loop share
 //
-// Besides the loop the package owns a short-lived goroutine for each run that announces that it is ready.
+// Besides the loop the package owns a short-lived goroutine for each run that reports readiness on a pipe.
 //
 // The package promises:
-//   - A service has at most one live process, its finish command included.
-//   - A signal reaches only a process of the service it is meant for. There is no KILL before its deadline unless an operator
+//   - A service has at most one live main process. Its finish command counts as one.
+//   - A signal reaches only processes of the service it is meant for. There is no SIGKILL before its deadline unless an operator
 //     asks for it.
 //   - A service that is neither down, parked nor failed has a live process, a deadline or an unmet need, or waits for its turn.
 //   - A container shutdown ends in bounded time.

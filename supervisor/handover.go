@@ -11,7 +11,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// Handover is the state that a loop hands over to the loop of this process's next image.
+// Handover is the state of a loop that re-execution hands over to the loop of the next program of PID 1.
 type Handover struct {
 	Machine  Machine
 	Services []*service // in the order of registration
@@ -21,14 +21,15 @@ type Handover struct {
 	Orphans  uint64
 	OOMKills uint64
 	History  []Record
-	Notify   map[uint64]*os.File // run → where it says that it is ready
+	Notify   map[uint64]*os.File // run → the pipe on which it reports readiness
 }
 
-// Yield runs call in the loop's goroutine between two events. It returns the same errors as Do.
+// Yield executes call in the loop's goroutine, between two events. It blocks until call has returned, and returns the same errors
+// as Do.
 func (l *Loop) Yield(ctx context.Context, call func()) error { return l.ask(ctx, request{call: call}) }
 
-// HandOver returns what a successor needs. It must be called in the loop's goroutine, from Yield or OnPanic, and its result used
-// there.
+// HandOver returns the state that the successor of this loop needs. Call it in the loop's goroutine (from Yield or OnPanic), and
+// use the result only there.
 func (l *Loop) HandOver() *Handover {
 	h := &Handover{
 		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, Lingers: l.lingers, Orphans: l.orphans.Load(), OOMKills: l.oomKills,
@@ -50,9 +51,9 @@ func (l *Loop) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes a new loop the successor of another. It must be called before Run. main returns the main process of a run that is
-// alive or not reaped yet, else 0: so the loop finds what the old generation could not note. The snapshot shows the services when
-// TakeOver returns.
+// TakeOver makes a new loop continue the state of an old one. Call it before Run. main returns the PID of a run's main process
+// while that is alive or not reaped yet, else 0. TakeOver compares it with the state, so ends and starts that the old loop missed
+// are found. The snapshot shows the services when TakeOver returns.
 func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.Spare = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.Spare
 	l.machine = h.Machine
@@ -60,8 +61,8 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.machine.services = make(map[string]*service, len(h.Services))
 	l.machine.order = h.Services
 	for _, s := range h.Services {
-		s.own.ready = s.own.ready || s.ready // of a generation that had no checks
-		if s.turned.IsZero() {               // of one that did not keep it for every service
+		s.own.ready = s.own.ready || s.ready // handed over by a version without checks
+		if s.turned.IsZero() {               // handed over by a version that did not store this time for every service
 			s.turned = s.since
 		}
 		l.machine.services[s.name] = s
@@ -70,10 +71,10 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	}
 	l.machine.resumeTurns(time.Now())
 	for _, u := range h.Units {
-		if u.Kind == KindCmd && u.Stdio && u.Files == [3]*os.File{} { // of a generation that had no need to say which
+		if u.Kind == KindCmd && u.Stdio && u.Files == [3]*os.File{} { // handed over by a version that did not store these files
 			u.Files = [3]*os.File{os.Stdin, os.Stdout, os.Stderr}
 		}
-		if u.Policy.Finish && u.Finish == "" && !strings.HasPrefix(u.Spec.Dir, "/proc/self/fd/") { // of one in which it was a function
+		if u.Policy.Finish && u.Finish == "" && !strings.HasPrefix(u.Spec.Dir, "/proc/self/fd/") { // handed over by a version that stored a function
 			u.Finish = "./finish"
 		}
 		l.units[u.Name] = u
@@ -98,14 +99,15 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 			l.resumed = append(l.resumed, Commanded{Name: s.name, Run: s.command.run, Leftover: true})
 		}
 	}
-	l.dropped = true // all views are to be made
+	l.dropped = true // publish makes all views anew
 	l.publish()
 }
 
-// Resume adds something that a successor has to say when it runs. It must be called before Run.
+// Resume adds an event that Run feeds to the machine before any other. Call it before Run.
 func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
 
-// reconcile notes what the machine has to be told about a service: after a fault it may know less than has happened.
+// reconcile compares a service's state with its main process (0 for none). For each start or end that a fault kept from the
+// machine it queues the event for Run.
 func (l *Loop) reconcile(s *service, main int) {
 	run := s.live()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover
@@ -116,7 +118,7 @@ func (l *Loop) reconcile(s *service, main int) {
 	case starting:
 		l.resumed = append(l.resumed, SpawnFailed{Name: s.name, Error: "hinit had a fault while it was starting it", Code: 126})
 	case s.pid != 0 && s.pid != main:
-		l.linger(s.name, run) // whether anything of it is left is looked at next
+		l.linger(s.name, run) // the next reap looks for its remaining processes
 		l.resumed = append(l.resumed,
 			Remark{Service: s.name, Text: "how it ended is not known: hinit had a fault at that moment"},
 			Exited{Name: s.name, PID: s.pid, Code: -1, Leftover: true})
@@ -132,7 +134,7 @@ func (l *Loop) linger(name string, run uint64) {
 	}
 }
 
-// restore fills a new ring with the records of an old one.
+// restore fills a new ring with the records of an old ring.
 func (r *Ring) restore(records []Record) {
 	for _, rec := range records {
 		r.put(&rec)

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// Errors of the calls that talk to the loop.
+// Errors of the loop's methods.
 var (
 	ErrUnknown  = errors.New("no such service")
 	ErrStopping = errors.New("the container is stopping")
@@ -23,8 +23,8 @@ var (
 	ErrStranger = errors.New("it is no process of the service")
 )
 
-// Spawner starts, signals and reaps processes, as [proc.Table] does. Only the loop calls it, and no call may wait for anything but
-// the kernel.
+// Spawner starts, signals and reaps processes; [proc.Table] implements it. Only the loop calls it. A call may wait for the
+// kernel, and for nothing else.
 type Spawner interface {
 	Spawn(spec proc.Spec) (pid int, err error)
 	Observe(id uint64)
@@ -38,42 +38,43 @@ type Spawner interface {
 	Forget(id uint64)
 }
 
-// LogSink gives processes their standard output and error. The calls must not block.
+// LogSink provides the standard output and error of services. Its methods must not block.
 type LogSink interface {
 	// Pipes returns the write ends for the next run of a service. The loop closes them after the spawn.
 	Pipes(name string) (stdout, stderr *os.File, err error)
-	// Tail calls done, from another goroutine, with the last lines of the service once what it wrote so far is read.
+	// Tail calls done in another goroutine with the last lines of the service, after its output so far has been read.
 	Tail(name string, done func(lines []string))
 }
 
-// Config is what a Loop is made of.
+// Config holds the parts and limits of a Loop.
 type Config struct {
 	Procs    Spawner
 	Logs     LogSink
-	Budget   time.Duration                      // of a container shutdown
-	Parallel int                                // services with Policy.Turns that start at the same time; 0 is no limit
-	Spare    int                                // how many more may start once one is ready
+	Budget   time.Duration                      // time limit of a container shutdown
+	Parallel int                                // how many services with Policy.Turns may start at the same time; 0 is no limit
+	Spare    int                                // added to Parallel once a service with Policy.Turns has become ready
 	Children <-chan os.Signal                   // SIGCHLD, capacity 1
-	Mute     func(bool)                         // stops SIGCHLD, and lets it come again; nil when it can't be stopped; called in the loop
-	Signals  <-chan os.Signal                   // the signals OnSignal understands
-	OnSignal func(os.Signal) Event              // what a signal means, nil for nothing; called in the loop
-	Admit    func(name string, kind Kind) error // why no process of a kind may be started for now; nil for no such rule; called in the loop
+	Mute     func(bool)                         // turns the delivery of SIGCHLD off (true) or on; nil when that is impossible; called in the loop
+	Signals  <-chan os.Signal                   // signals to pass to OnSignal
+	OnSignal func(os.Signal) Event              // translates a signal to an event, nil for none; called in the loop
+	Admit    func(name string, kind Kind) error // refuses the start of a process with an error; nil refuses none; called in the loop
 	OOMKills func() uint64                      // the container's count of out-of-memory kills; nil when unknown
 
-	// OnPanic is called in the loop's goroutine when the loop has panicked; Run returns its result. The state is the one before
-	// the event, fit for HandOver. Nil lets the panic go on.
+	// OnPanic is called in the loop's goroutine when the loop has panicked; Run returns its result. The machine's state is the
+	// one before the failed event, so HandOver may be called. With a nil OnPanic the panic goes on.
 	OnPanic func(value any, stack []byte) int
 }
 
-// Loop owns the machine and everything that changes. Run is its goroutine; all other methods may be called from any goroutine.
+// Loop owns the machine and all state that changes. Run is its goroutine. All other methods may be called from any goroutine,
+// unless they say otherwise.
 type Loop struct {
 	cfg       Config
 	machine   Machine
 	units     map[string]*unit
 	runs      map[uint64]string    // live or lingering runs → service
-	notifiers map[uint64]*notifier // live runs that are not ready yet, or were never done saying so
-	lingers   []uint64             // runs whose main process is gone and whose tree is not
-	reborn    map[uint64]int       // of these: how many orphans of it have been reaped
+	notifiers map[uint64]*notifier // live runs with a pipe for readiness that is still read
+	lingers   []uint64             // runs with live processes whose main process has ended
+	reborn    map[uint64]int       // lingering run → how many of its orphans have been reaped
 	requests  chan request
 	ended     chan struct{}
 	code      int
@@ -82,36 +83,36 @@ type Loop struct {
 	flood     flood
 	oomKills  uint64
 	undo      undo
-	resumed   []Event    // what has to be said about the time before this generation, once it runs
-	by        *client.By // who gave the order of the next step
+	resumed   []Event    // events to step first in Run, from TakeOver and Resume
+	by        *client.By // the client that asked for the next step
 	published
 }
 
-// published is what readers see of a loop, and what it has to show them next.
+// published is the state that readers see, and the changes to publish next.
 type published struct {
 	snapshot atomic.Pointer[Snapshot]
 	news     broadcast
 	history  Ring
-	changed  []*unit // since the last snapshot, each once
-	dropped  bool    // a service is gone since then
+	changed  []*unit // changed since the last snapshot, each once
+	dropped  bool    // the list of services changed since the last snapshot
 }
 
 type request struct {
 	event Event
 	unit  *Unit  // for Add
-	call  func() // instead of an event
+	call  func() // executed in the loop; set instead of event
 	reply chan error
 	by    *client.By
 }
 
 type byKey struct{}
 
-// WithBy returns a context whose orders to a loop are the records of by.
+// WithBy returns a context that names by as the author of the orders that are given with it.
 func WithBy(ctx context.Context, by *client.By) context.Context {
 	return context.WithValue(ctx, byKey{}, by)
 }
 
-// ByOf returns who gives the orders of a context, nil when that is unknown.
+// ByOf returns the author of the orders of a context, nil when unknown.
 func ByOf(ctx context.Context) *client.By {
 	by, _ := ctx.Value(byKey{}).(*client.By)
 	return by
@@ -139,38 +140,40 @@ func NewLoop(cfg Config) *Loop {
 // Snapshot returns the state of all services. It never blocks.
 func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
 
-// News returns a channel that is closed when the snapshot changes. Take it before looking at the snapshot.
+// News returns a channel that is closed when the snapshot changes. Call it before Snapshot, or a change between the calls is
+// missed.
 func (l *Loop) News() <-chan struct{} { return l.news.wait() }
 
-// History returns the event history. A record comes into it when the snapshot shows what it tells.
+// History returns the event history. A record appears in it only after the snapshot shows the change that it reports.
 func (l *Loop) History() *Ring { return &l.history }
 
-// Orphans returns how many orphans were reaped. It never blocks.
+// Orphans returns how many orphans have been reaped. It never blocks.
 func (l *Loop) Orphans() uint64 { return l.orphans.Load() }
 
 // Ended returns a channel that is closed when Run is about to return.
 func (l *Loop) Ended() <-chan struct{} { return l.ended }
 
-// Do hands an event to the loop and waits until the snapshot shows its effect. The error is ErrUnknown or ErrCmd for a command
-// that has no target, ErrStopping once the container is shutting down, or ctx's error.
+// Do hands an event to the loop and waits until the snapshot shows its effect. The error is ErrUnknown for an unknown service,
+// ErrCmd or ErrLast for a command that the service can't take, ErrStopping during a shutdown, or the error of ctx.
 func (l *Loop) Do(ctx context.Context, e Event) error { return l.ask(ctx, request{event: e}) }
 
-// Sweep reaps every process that has ended by now, and returns when the snapshot shows it. It returns the same errors as Do.
+// Sweep reaps all processes that have ended by now, and returns after the snapshot shows it. It returns the same errors as Do.
 func (l *Loop) Sweep(ctx context.Context) error { return l.ask(ctx, request{call: l.reap}) }
 
-// Register adds a service, or replaces the definition of a known one for its next start.
+// Register adds a service. The definition of a known service is replaced; its running process keeps the old one.
 func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
 	return l.ask(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
 }
 
-// RegisterSoon is Register for one of many: answer waits for the result. Services are added in the order of the calls.
+// RegisterSoon queues a Register and returns at once. answer blocks until the result is known. Services are added in the order of
+// the calls.
 func (l *Loop) RegisterSoon(ctx context.Context, u Unit, want Want) (answer func() error) {
 	return l.hand(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
 }
 
 func (l *Loop) ask(ctx context.Context, r request) error { return l.hand(ctx, r)() }
 
-// hand puts a request into the inbox and returns what waits for its answer.
+// hand queues a request for the loop. The function that it returns blocks until the request is answered.
 func (l *Loop) hand(ctx context.Context, r request) (answer func() error) {
 	r.reply, r.by = make(chan error, 1), ByOf(ctx)
 	select {
@@ -186,7 +189,7 @@ func (l *Loop) hand(ctx context.Context, r request) (answer func() error) {
 			return err
 		case <-l.ended:
 			select {
-			case err := <-r.reply: // it was carried out: the last one may have been to end
+			case err := <-r.reply: // it was carried out: it may be the request that ended the loop
 				return err
 			default:
 				return ErrStopping
@@ -197,8 +200,9 @@ func (l *Loop) hand(ctx context.Context, r request) (answer func() error) {
 	}
 }
 
-// Tell hands over what process pid tells of its service, and returns the run that it is of. The error is ErrStranger when it is of none,
-// and ErrStopping when the loop has ended. It blocks for as long as the loop takes to come to it.
+// Tell passes on a message of sd_notify from process pid, and returns the run that the process belongs to. It blocks until the
+// loop has handled the message. The error is ErrStranger when pid belongs to no run of service t.Name, and ErrStopping when the
+// loop has ended.
 func (l *Loop) Tell(pid int, t Told) (run uint64, err error) {
 	var stranger error
 	err = l.ask(context.Background(), request{call: func() {
@@ -214,7 +218,7 @@ func (l *Loop) Tell(pid int, t Told) (run uint64, err error) {
 	return t.Run, err
 }
 
-// Post hands an event to the loop and waits only while its inbox is full.
+// Post queues an event for the loop and doesn't wait for its effect. It blocks while the queue is full.
 func (l *Loop) Post(e Event) {
 	select {
 	case l.requests <- request{event: e}:
@@ -222,10 +226,11 @@ func (l *Loop) Post(e Event) {
 	}
 }
 
-// batch is how many more pending inputs one turn takes in before it publishes.
+// batch limits how many pending inputs one turn of the loop handles before it publishes a snapshot.
 const batch = 64
 
-// Run supervises until the container has been shut down and returns its exit code. It must be called once.
+// Run supervises the services until the container has been shut down, and returns the container's exit code. It must be called
+// once.
 func (l *Loop) Run() (code int) {
 	defer close(l.ended)
 	defer func() {
@@ -249,7 +254,7 @@ func (l *Loop) Run() (code int) {
 		l.step(e)
 	}
 	l.resumed = nil
-	l.reap() // processes may have ended before anybody listened
+	l.reap() // processes may have ended before SIGCHLD was listened to
 	var answers []request
 	for {
 		for i := 0; i < batch && !l.done; i++ {
@@ -269,7 +274,7 @@ func (l *Loop) Run() (code int) {
 		}
 		if at, ok := l.machine.Deadline(); ok && !l.done && !time.Now().Before(at) {
 			l.step(Tick{})
-			l.reap() // nothing announces the end of a process that a tracer holds
+			l.reap() // SIGCHLD does not announce the end of a process that a tracer holds
 		}
 		if l.flood.on && !l.done && !time.Now().Before(l.flood.next) {
 			l.reap()
@@ -301,7 +306,7 @@ func (l *Loop) Run() (code int) {
 	}
 }
 
-// alarm returns when something is to be done though nothing happens.
+// alarm returns the earliest time at which the loop must act without an input, and whether there is one.
 func (l *Loop) alarm() (time.Time, bool) {
 	at, ok := l.machine.Deadline()
 	if l.flood.on && (!ok || l.flood.next.Before(at)) {
@@ -310,7 +315,8 @@ func (l *Loop) alarm() (time.Time, bool) {
 	return at, ok
 }
 
-// take carries a request out. A good one is answered after the snapshot shows it, a bad one at once.
+// take carries a request out. It adds an accepted request to answers, for a reply after the next snapshot. A refused one is
+// answered at once.
 func (l *Loop) take(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()
@@ -373,7 +379,7 @@ func (l *Loop) signal(s os.Signal) {
 	}
 }
 
-// step feeds the machine and carries out what it asks for, including what follows from that.
+// step feeds an event to the machine and carries out the actions it returns, and then the events that these actions cause.
 func (l *Loop) step(e Event) {
 	var follow []Event
 	by := l.by
@@ -410,7 +416,7 @@ func (l *Loop) step(e Event) {
 			}
 		case Release:
 			if u := l.units[a.Name]; u != nil && !u.Stdio && u.Files[1] != nil {
-				_ = u.Files[1].Close() // nothing was written here; its owner may have closed it
+				_ = u.Files[1].Close() // an error changes nothing: the loop never writes here, and the owner may have closed the file
 			}
 		case End:
 			l.done, l.code = true, a.Code

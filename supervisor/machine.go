@@ -129,25 +129,25 @@ const (
 	killSoon  = 10 * time.Millisecond
 	killSoons = 25
 	killAgain = time.Second
-	// drainTime is how long a service that drains may read what is left of its input when all that could write there has ended.
+	// drainTime is how long a service with Policy.Drains may read the rest of its input, once all services that write have ended.
 	drainTime = time.Second
-	// quickAgain is how many restarts in a row, asked for by the process itself, have no delay when each life is shorter than the
-	// first backoff delay. Further ones wait for that delay.
+	// quickAgain is how many restarts in a row a process may request without a delay, when each life is shorter than the first
+	// restart delay. Further restarts wait for that delay.
 	quickAgain = 3
 )
 
-// Reasons that others look for.
+// Reasons that other packages compare with.
 const (
-	ReasonShutdown = "the container is stopping"       // of every transition that the end of the container causes
+	ReasonShutdown = "the container is stopping"       // of every transition that a shutdown causes
 	ReasonReplaced = "another instance has taken over" // of parking after a takeover
-	// ReasonTaken ends the reason of an exit that is no crash, known when its profile is not there any more.
+	// ReasonTaken ends the reason of an exit that is no crash: the profile of the service is gone.
 	ReasonTaken = "because its profile was renamed or removed"
-	ReasonLoop  = "crash loop" // how the remark begins that explains one
+	ReasonLoop  = "crash loop" // beginning of the remark that explains a crash loop
 
 	reasonAsked = "ended as asked"
 )
 
-// Numbers of the signals the machine chooses itself (signal(7)); a test compares them with the system's.
+// Numbers of the signals that the machine sends itself (signal(7)). A test compares them with the system's.
 const (
 	sigHup  = 1
 	sigInt  = 2
@@ -158,53 +158,53 @@ const (
 	sigStop = 19
 )
 
-// wakes are the signals that ask a process to end or to start anew; forwarded, they reach one that is stopped too.
+// wakes are signals that ask a process to end or to reload. Forwarding one also sends SIGCONT, so that a stopped process gets it.
 var wakes = []int{sigHup, sigInt, sigQuit, sigTerm}
 
-// phase is where the container is in its life.
+// phase is the stage of the container's life.
 type phase int
 
 const (
 	running  phase = iota
 	stopping       // every service is being stopped
-	sweeping       // no service is left; everything else is being ended
+	sweeping       // no service is alive; all other processes are being ended
 	finished
 )
 
 // Machine is the supervision of all services as a pure state machine. Only one goroutine may use it.
 type Machine struct {
-	// Budget bounds a container shutdown, from the first Shutdown to End.
+	// Budget limits the time of a container shutdown, from the first Shutdown to End.
 	Budget time.Duration `reexec:"-"`
-	// Random returns a number in [0,1); it spreads the restart delays.
+	// Random returns a number in [0,1), for the random part of restart delays.
 	Random func() float64 `reexec:"-"`
-	// Parallel is how many services with Policy.Turns start at the same time; 0 is no limit.
+	// Parallel is how many services with Policy.Turns may start at the same time; 0 is no limit.
 	Parallel int `reexec:"-"`
-	// Spare is how many more may start once one of them has become ready: a start waits for more than the processor.
+	// Spare is added to Parallel once one of these services has become ready: a start does not only wait for the processor.
 	Spare int `reexec:"-"`
 
 	services map[string]*service `reexec:"-"`
-	order    []*service          `reexec:"-"` // the same, in the order of registration
-	links    int                 `reexec:"-"` // of them: so many depend on others
+	order    []*service          `reexec:"-"` // all services, in the order of registration
+	links    int                 `reexec:"-"` // how many services depend on others
 	turns
 	runs     uint64
 	phase    phase
 	code     int
 	short    shortage
 	mainCode *int
-	killAt   time.Time // in phase stopping: what is still alive is killed; in phase sweeping: the rest is killed
-	hardEnd  time.Time // shutdown ends here, whatever is still alive
-	killed   bool      // KILL was sent to the rest
+	killAt   time.Time // phase stopping: when living services are killed; phase sweeping: when all other processes are killed
+	hardEnd  time.Time // the shutdown ends here, even if processes are alive
+	killed   bool      // phase sweeping: SIGKILL has been sent
 	effects  effects   `reexec:"-"`
 }
 
-// effects are the actions of a step, and whether waiting services must be checked again.
+// effects are the results of a step.
 type effects struct {
-	moved bool // a service has changed since the waiting services were checked
+	moved bool // a service has changed since release last checked the waiting services
 	out   []Action
 }
 
-// Step takes one event, at a time that never goes backwards, and returns what has to be done, in order. The slice is reused by the
-// next Step. Events about unknown services or runs are ignored.
+// Step handles one event and returns the actions that it causes, in order. now must never go backwards. The next Step reuses the
+// slice. Events about unknown services or runs are ignored.
 func (m *Machine) Step(now time.Time, e Event) []Action {
 	m.effects.out = m.effects.out[:0]
 	if m.phase == finished {
@@ -336,7 +336,7 @@ func (m *Machine) changed(s *service) {
 	m.do(Changed{s.name})
 }
 
-// set is the one door through which a service changes its state.
+// set changes the state of a service and records the change. All transitions go through it.
 func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, reason string) {
 	from := s.state
 	s.deadline, s.reason = deadline, reason
@@ -364,7 +364,7 @@ func (m *Machine) add(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
 		m.links += e.Policy.linked() - s.policy.linked()
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
-		if !s.checked || !e.Checked { // they are others now, which speak for themselves
+		if !s.checked || !e.Checked { // the checks are others now: their old results mean nothing
 			s.probed = word{}
 		}
 		s.policy, s.checked = &e.Policy, e.Checked
@@ -374,7 +374,7 @@ func (m *Machine) add(now time.Time, e Add) {
 		case other && s.state == Waiting && len(s.needs) == 0:
 			m.begin(now, s, "it needs something else now")
 		}
-		if s.removing { // it came back before it was gone
+		if s.removing { // it is added again before its removal is complete
 			s.removing = false
 			if e.Want == WantUp {
 				m.start(now, s)
@@ -411,7 +411,7 @@ func (m *Machine) met(now time.Time, s *service, need string) {
 	}
 }
 
-// begin starts a service that has no process, or lets it wait for its needs.
+// begin starts a service without a live process. It waits first for unmet needs, memory and a free turn.
 func (m *Machine) begin(now time.Time, s *service, reason string) {
 	if m.phase != running {
 		m.set(now, s, Down, time.Time{}, ReasonShutdown)
@@ -427,7 +427,7 @@ func (m *Machine) begin(now time.Time, s *service, reason string) {
 	m.launch(now, s, reason)
 }
 
-// launch starts a service.
+// launch begins the next run of a service.
 func (m *Machine) launch(now time.Time, s *service, reason string) {
 	m.runs++
 	s.run = run{id: m.runs}

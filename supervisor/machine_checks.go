@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// The effects of a service's checks: whether it counts as ready, and whether it goes on.
+// Readiness by checks, and the end of a service whose checks fail.
 
 // ReasonUnhealthy begins the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// checks is what a run and its checks say.
+// checks holds the reports of a run and of its checks about its health.
 type checks struct {
-	own    word   // of the run itself
-	probed word   // of its ready and start-up checks
-	answer string // why it was ended, for CauseHealth
-	park   bool   // it is not started again
+	own    word   // reported by the run itself
+	probed word   // reported by its ready and start-up checks
+	answer string // why hinit ended it, for CauseHealth
+	park   bool   // park it after the end
 }
 
-// word is what somebody says of a run.
+// word is one report about the readiness of a run.
 type word struct {
 	ready bool
 	said  string
 }
 
-// weigh settles whether a running service counts as ready, by all who have a say in it.
+// weigh computes whether a running service is ready. The run itself, and its checks if it has any, must report so.
 func (m *Machine) weigh(now time.Time, s *service) {
 	ready := s.own.ready && (!s.checked || s.probed.ready)
 	said := strings.Join(slices.DeleteFunc([]string{s.own.said, s.probed.said}, func(t string) bool { return t == "" }), "; ")
@@ -45,7 +45,7 @@ func (m *Machine) weigh(now time.Time, s *service) {
 	m.changed(s)
 }
 
-// unhealthy ends a run that a check has given up, as a stop would. Then the service has failed, or is parked.
+// unhealthy stops a run whose check has failed for too long. The end counts as a failure, or parks the service.
 func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 	if s.state != Up || s.id != e.Run || s.policy.Once || m.phase != running {
 		return

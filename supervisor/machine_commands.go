@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// The commands of people and of the container to a service, and the signals that follow.
+// Commands of operators and of the container to a service, and the signals that they cause.
 
 func (m *Machine) start(now time.Time, s *service) {
 	if m.phase != running {
 		return
 	}
-	if s.removing { // only Add brings it back
+	if s.removing { // only Add makes a removed service wanted again
 		return
 	}
 	held := m.short.held[s.name] != ""
@@ -21,10 +21,10 @@ func (m *Machine) start(now time.Time, s *service) {
 	case Down, Backoff, Parked, Failed:
 		s.forgive()
 		m.begin(now, s, "operator asked to start")
-	case Stopping, Killing, Finishing: // starts as soon as the old run is gone and finished
+	case Stopping, Killing, Finishing: // it starts when the old run and its finish command have ended
 		s.again = true
 		m.changed(s)
-	case Up: // it runs already; what it did wrong before is forgotten all the same
+	case Up: // it runs already, but its earlier failures are forgotten
 		s.forgive()
 		s.deadline = time.Time{}
 		m.changed(s)
@@ -54,7 +54,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 	case Stopping:
 		if s.pid != 0 {
 			m.ask(s)
-			if s.policy.KillNever { // only another command will move it
+			if s.policy.KillNever { // no deadline ends this state, only another command
 				m.wake(now, s)
 			}
 		}
@@ -66,7 +66,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 	}
 }
 
-// unwant is stop without ending what runs.
+// unwant wants a service down, but doesn't end a running process.
 func (m *Machine) unwant(now time.Time, s *service, reason string) {
 	s.want, s.again, s.once, s.respawn = WantDown, false, false, false
 	m.setHold(s.name, "")
@@ -78,7 +78,7 @@ func (m *Machine) unwant(now time.Time, s *service, reason string) {
 	}
 }
 
-// once wants a single run.
+// once starts a service for a single run.
 func (m *Machine) once(now time.Time, s *service) {
 	if m.phase != running || s.removing {
 		return
@@ -95,7 +95,7 @@ func (m *Machine) once(now time.Time, s *service) {
 	}
 }
 
-// evict kills what runs of a service, without a grace, and forgets the service once nothing does.
+// evict kills the processes of a service without a grace, and forgets the service when they have ended.
 func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	if s == nil || s.policy.Once {
 		return
@@ -127,7 +127,7 @@ func (m *Machine) pause(s *service, group, paused bool) {
 	}
 }
 
-// send passes an operator's signal on.
+// send sends an operator's signal to a service. Signal 0 stands for its stop signal.
 func (m *Machine) send(s *service, signal int, group bool) {
 	if !s.runs() {
 		return
@@ -147,7 +147,7 @@ func (m *Machine) signal(s *service, signal int, group bool) {
 	m.do(Signal{s.name, s.id, signal, scope, false})
 }
 
-// ask notes why the run is told to end; the first reason counts.
+// ask notes the cause of an end that hinit requests. An earlier cause is kept.
 func (m *Machine) ask(s *service) {
 	switch {
 	case s.asked != "":
@@ -165,7 +165,7 @@ func (m *Machine) end(now time.Time, s *service, reason string) {
 	m.wake(now, s)
 }
 
-// wake runs the stop command, if there is one, or sends the stop signal so that a stopped process takes it too.
+// wake runs the stop command, or without one sends the stop signal. A SIGCONT lets a stopped process react.
 func (m *Machine) wake(now time.Time, s *service) {
 	s.paused = false
 	if len(s.policy.StopCommand) > 0 {
@@ -180,8 +180,8 @@ func (m *Machine) wake(now time.Time, s *service) {
 	m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 }
 
-// commanded sends the stop signal after the stop command, which has told the process to end by its own means. Processes that the command left
-// are killed.
+// commanded handles the end of the stop command. A main process that still runs gets the stop signal now. Processes that the
+// command left behind are killed.
 func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
 	if s.command.run == 0 || s.command.run != e.Run {
 		return
@@ -205,7 +205,8 @@ func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
 	}
 }
 
-// outlast waits until the stop command, which is all that is left, has ended and nothing of it is alive. It has the grace of the stop.
+// outlast is called when only the stop command or its descendants are alive. It waits for them until the grace of the stop is
+// over, then kills them.
 func (m *Machine) outlast(now time.Time, s *service) {
 	s.hunt = hunt{}
 	if end := m.hurried(s, s.command.end); now.Before(end) {
@@ -215,7 +216,7 @@ func (m *Machine) outlast(now time.Time, s *service) {
 	m.kill(now, s, "it is gone, its stop command or what that left is killed")
 }
 
-// within returns the deadline after some time, or none at all, within the budget of a shutdown.
+// within returns the deadline d from now, or none with never. During a shutdown the deadline is at most the end of its budget.
 func (m *Machine) within(now time.Time, s *service, d time.Duration, never bool) time.Time {
 	deadline := now.Add(d)
 	if never {
@@ -224,7 +225,7 @@ func (m *Machine) within(now time.Time, s *service, d time.Duration, never bool)
 	return m.hurried(s, deadline)
 }
 
-// hurried returns a deadline within the budget of a shutdown. Draining services (loggers) are killed last.
+// hurried limits a deadline to the budget of a shutdown, if one has begun. Draining services (loggers) are killed last.
 func (m *Machine) hurried(s *service, deadline time.Time) time.Time {
 	if m.phase == running {
 		return deadline
@@ -239,7 +240,8 @@ func (m *Machine) hurried(s *service, deadline time.Time) time.Time {
 	return deadline
 }
 
-// kill sends KILL to what the policy says, or at the end of the container to all of the run, again and again until it is gone.
+// kill sends SIGKILL to the processes that the policy selects (at shutdown: to the whole tree), and sets the time of the next
+// SIGKILL. It repeats until they are gone.
 func (m *Machine) kill(now time.Time, s *service, reason string) {
 	state := Finishing
 	if s.state != Finishing {
@@ -254,7 +256,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	again := min(killSoon<<min(max(0, s.hunt.kills-killSoons+1), 10), killAgain)
 	s.hunt.kills++
 	if s.state == state && s.reason == reason && again < killAgain {
-		s.deadline = now.Add(again) // that it is repeated was told
+		s.deadline = now.Add(again) // the history has the first KILL: don't report each repetition
 	} else {
 		m.set(now, s, state, now.Add(again), reason)
 	}
@@ -263,7 +265,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		scope = ScopeTree
 	}
 	m.do(Signal{s.name, s.live(), sigKill, scope, false})
-	if s.command.run != 0 && s.pid != 0 { // the grace is over for both
+	if s.command.run != 0 && s.pid != 0 { // the stop command has no more time than the main process
 		m.do(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
 	}
 }

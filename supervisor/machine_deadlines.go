@@ -2,9 +2,9 @@ package supervisor
 
 import "time"
 
-// Deadlines: the state changes that only time causes.
+// Deadlines: transitions that time causes.
 
-// Deadline returns the earliest time at which the machine wants a Tick, and whether there is one.
+// Deadline returns the time at which Step needs a Tick, and whether there is such a time.
 func (m *Machine) Deadline() (time.Time, bool) {
 	var first time.Time
 	earlier := func(t time.Time) {
@@ -49,11 +49,11 @@ func (m *Machine) tick(now time.Time) {
 		case Finishing:
 			m.kill(now, s, "its finish command takes too long")
 		case Up:
-			if m.phase != running { // it was left to drain
+			if m.phase != running { // a shutdown left it running to drain
 				m.end(now, s, ReasonShutdown)
 				continue
 			}
-			s.forgive() // long enough to forget earlier failures
+			s.forgive() // it has lived long enough to forget earlier failures
 			s.deadline = time.Time{}
 			m.changed(s)
 		case Down, Waiting, Starting, Parked, Failed:

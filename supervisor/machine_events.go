@@ -2,177 +2,178 @@ package supervisor
 
 import "time"
 
-// Event is something that happened. The set is closed.
+// Event is an input of the machine. The set of events is closed.
 type Event interface {
-	// target is the service that an event is for; an event for an unknown service is ignored. "" when there is none.
+	// target is the service that the event is for, "" when it is for none. Step ignores events for unknown services.
 	target() string
 }
 
-// Events the loop feeds to the machine.
+// Events that the loop feeds to the machine.
 type (
-	// Add makes a service known, or changes the policy of a known one. It starts when Want is up and its needs are met.
+	// Add registers a service, or changes the policy of a known one. It starts when Want is up and its needs are met.
 	Add struct {
 		Name   string
 		Policy Policy
 		Want   Want
-		Needs  []string // it waits until each of them is met
-		// Checked services count as ready only when a Checked event says so, besides what Policy.Announces asks for.
+		Needs  []string // a Met event must come for each of them before it starts
+		// Checked services are ready only after a Checked event, and after a Ready event if Policy.Announces is set.
 		Checked bool
 	}
-	// Met says that a need is met, for every service that has it.
+	// Met says that a need is met. It is for all services that have this need.
 	Met struct{ Need string }
 	// Remove stops a service and forgets it once it is down.
 	Remove struct{ Name string }
-	// Evict ends services at once, by KILL, and forgets them: this init may not run them any more.
+	// Evict kills services at once, without a grace, and forgets them, because this init may not run them any more.
 	Evict struct {
 		Names  []string
-		Cause  Cause // of the exit of a run that is killed; "" means CauseOperator
+		Cause  Cause // cause of death of their runs; "" means CauseOperator
 		Reason string
 	}
-	// Start wants a service up, now: a pending delay is skipped and failures are forgotten.
+	// Start wants a service up at once: it skips a restart delay and forgets failures.
 	Start struct{ Name string }
 	// Stop wants a service down.
 	Stop struct{ Name string }
 	// Restart ends a running process and starts the service again at once; a service that is not running is started.
 	Restart struct{ Name string }
-	// Once wants one run: a service that is not running is started now, and stays down after that run. For one that runs it is
-	// Unwant.
+	// Once wants one run. A service that is not running starts now, and stays down after that run. For a running service it is
+	// the same as Unwant.
 	Once struct{ Name string }
-	// Unwant wants a service down without ending it. A pending start is dropped.
+	// Unwant sets the desired state to down and drops a pending start. A running process goes on.
 	Unwant struct{ Name string }
-	// Due says when a task is started next by its schedule, and with Now that its time has come. It is skipped unless nothing of the
-	// task runs or is about to.
+	// Due tells when the schedule of a task starts it next. With Now it starts the task, unless a run of it is under way or about
+	// to start.
 	Due struct {
 		Name string
 		Next time.Time // zero: it has no schedule any more
 		Now  bool
 	}
-	// Pause stops the running main process, or with Group its process group, with SIGSTOP. Only Pause and Continue say whether a
-	// service is paused, until its process ends or is asked to.
+	// Pause stops the main process, or with Group its process group, by SIGSTOP. The service counts as paused until Continue, or
+	// until it ends or is asked to end.
 	Pause struct {
 		Name  string
 		Group bool
 	}
-	// Continue is the opposite of Pause.
+	// Continue undoes Pause, by SIGCONT.
 	Continue struct {
 		Name  string
 		Group bool
 	}
-	// SignalMain signals the running main process, or with Group its process group. If that ends it, it is started again. Signal 0
-	// is the stop signal.
+	// SignalMain sends a signal to the main process, or with Group to its process group. A service that ends by it is restarted.
+	// Signal 0 stands for the stop signal.
 	SignalMain struct {
 		Name   string
 		Signal int
 		Group  bool
 	}
-	// Spawned answers a Spawn or a SpawnFinish.
+	// Spawned reports that a Spawn or a SpawnFinish succeeded.
 	Spawned struct {
 		Name string
 		PID  int
 	}
-	// SpawnFailed answers a Spawn or a SpawnFinish.
+	// SpawnFailed reports that a Spawn or a SpawnFinish failed.
 	SpawnFailed struct {
 		Name      string
 		Error     string
-		Permanent bool // trying again without a change is pointless
-		Passing   bool // the kernel was short of something, and may not be in a moment
-		Code      int  // exit code that a shell would give: 126 or 127
+		Permanent bool // another try can't succeed without a change
+		Passing   bool // the kernel lacked a resource that it may have again soon
+		Code      int  // the exit code of a shell for this error: 126 or 127
 	}
-	// Exited says that the main process of a service ended, or its finish command.
+	// Exited reports the end of a main process or of a finish command.
 	Exited struct {
 		Name     string
 		PID      int
 		Code     int    // -1 when ended by a signal
 		Signal   int    // 0 when it exited
-		OOM      bool   // the kernel's out-of-memory killer did it
-		Leftover bool   // processes it started are still alive
-		Strays   string // numbers of living processes that may be of the run and hide it; empty for none
+		OOM      bool   // the kernel's out-of-memory killer killed it
+		Leftover bool   // descendants of it are alive
+		Strays   string // PIDs of living processes that may belong to the run but hide it; "" for none
 		CPU      time.Duration
 		MaxRSS   int64
 	}
-	// Commanded says that the stop command of a service has ended, or could not be started.
+	// Commanded reports that the stop command of a service has ended, or could not start.
 	Commanded struct {
 		Name     string
 		Run      uint64 // of the command
-		Fault    string // "" when it went well
-		Leftover bool   // processes it started are still alive
+		Fault    string // "" when it succeeded
+		Leftover bool   // descendants of it are alive
 	}
-	// Gone says that no process of the service's last run, or of its stop command, is alive any more.
+	// Gone reports that all processes of the last run of a service, or of its stop command, have ended.
 	Gone struct {
 		Name string
 		Run  uint64
 	}
-	// Reborn says, with each KILL to all of a run, how many of its processes have ended since its main process. More each time
-	// means that others take their place.
+	// Reborn follows a SIGKILL to a tree. It reports how many descendants have ended since the main process did. A growing number
+	// means that new processes replace the killed ones.
 	Reborn struct {
 		Name  string
 		Run   uint64
 		Count int
 	}
-	// Explained gives the exit of a run a better cause: CauseReplaced, or CauseOperator when its profile was renamed or removed.
+	// Explained corrects the cause of an exit to CauseReplaced, or to CauseOperator when the profile was renamed or removed.
 	Explained struct {
 		Name  string
 		Run   uint64
 		Cause Cause
 	}
-	// Tailed brings the last log lines of a run.
+	// Tailed delivers the last lines of output of a run.
 	Tailed struct {
 		Name  string
 		Run   uint64
 		Lines []string
 	}
-	// Ready says whether a running service answers, and what else it tells of itself.
+	// Ready reports whether a running service is ready, in the words of the service itself.
 	Ready struct {
 		Name  string
 		Run   uint64
 		Ready bool
-		Said  string // why it isn't ready, or what is wrong though it is
+		Said  string // why it isn't ready, or a warning although it is ready
 	}
-	// Checked is what the ready and start-up checks of a running service say. Both they and the service itself have to say that it is
-	// ready.
+	// Checked reports the result of the ready and start-up checks of a running service. A checked service is ready only if Ready
+	// says so too.
 	Checked struct {
 		Name  string
 		Run   uint64
 		Ready bool
 		Said  string // as in Ready
 	}
-	// Unhealthy ends a running service, because a check of it has failed for too long.
+	// Unhealthy stops a running service, because a check of it has failed for too long.
 	Unhealthy struct {
 		Name   string
 		Run    uint64
-		Answer string // what the check said last
-		Park   bool   // it is parked instead of started again
+		Answer string // last answer of the check
+		Park   bool   // park the service; otherwise it is restarted
 	}
-	// Hold ends a running service that Policy.Sheds, and keeps it from starting until a Hold without a reason, or an operator, releases it.
+	// Hold ends a running service that Policy.Sheds, and keeps it from starting. A Hold without a reason, or an operator,
+	// releases it.
 	Hold struct{ Name, Reason string }
-	// Full lets all services that Policy.Sheds wait before they start, until a Full without a reason.
+	// Full makes all services with Policy.Sheds wait before they start. A Full without a reason releases them.
 	Full struct{ Reason string }
-	// Told is what a process of a running service tells of itself, see [Loop.Tell].
+	// Told is a message of sd_notify from a process of a running service, see [Loop.Tell].
 	Told struct {
 		Name            string
 		Run             uint64
 		Ready, Stopping bool
-		Status          string // for people, where HasStatus says so; "" takes it back
+		Status          string // a line for people, valid if HasStatus is set; "" clears it
 		HasStatus       bool
-		Extend          time.Duration // how long from now on it still needs to end; 0 for no word about that
+		Extend          time.Duration // time it still needs to end, from now; 0 when the message says nothing about it
 	}
-	// Inputs says that the files which a parked service depends on have changed.
+	// Inputs reports that the input files of a parked service have changed.
 	Inputs struct{ Name string }
-	// Forward passes a signal on to the running main process.
+	// Forward sends a signal that PID 1 got to the main process.
 	Forward struct {
 		Name   string
 		Signal int
 	}
-	// Remark puts a line into the history; Service may be "". Key and Data belong to a notice.
+	// Remark adds a line to the history. Service may be "". Key and Data are set for a notice only.
 	Remark struct{ Service, Text, Key, Data string }
-	// Shutdown ends everything within the machine's budget. A second one kills at once.
+	// Shutdown ends the container within the machine's budget. A second one kills everything at once.
 	Shutdown struct {
-		Code   int // exit code of the container unless the CMD has one
+		Code   int // exit code of the container, unless the CMD has one
 		Reason string
 	}
-	// Swept says that this process has no child left.
+	// Swept reports that this process has no child left.
 	Swept struct{}
-	// Tick only tells the time.
+	// Tick reports the time only, for deadlines.
 	Tick struct{}
 )
 
@@ -211,45 +212,45 @@ func (Shutdown) target() string { return "" }
 func (Swept) target() string    { return "" }
 func (Tick) target() string     { return "" }
 
-// Action is something the loop has to do, in the order given. The set is closed.
+// Action is an output of the machine. The loop carries actions out in the order given. The set of actions is closed.
 type Action interface{ action() }
 
-// Actions the machine asks for.
+// Actions that the machine asks the loop for.
 type (
-	// Spawn starts the main process; the loop answers with Spawned or SpawnFailed before any other event.
+	// Spawn starts the main process. The loop answers with Spawned or SpawnFailed, before any other event.
 	Spawn struct {
 		Name string
 		Run  uint64
 	}
-	// SpawnFinish starts the finish command of a service, as a run of its own, and is answered like Spawn.
+	// SpawnFinish starts the finish command of a service as a run with its own number. The loop answers as for Spawn.
 	SpawnFinish struct {
 		Name string
 		Run  uint64
-		Exit Exit // of the run that it finishes
+		Exit Exit // of the run before the finish command
 	}
-	// SpawnStop starts the stop command of a service, as a run of its own. Commanded says when it is over.
+	// SpawnStop starts the stop command of a service as a run with its own number. The loop sends Commanded when it has ended.
 	SpawnStop struct {
 		Name string
 		Run  uint64
 	}
-	// Signal goes to processes of a run.
+	// Signal sends a signal to processes of a run.
 	Signal struct {
 		Name   string
 		Run    uint64
 		Signal int
 		Scope  Scope
-		Wake   bool // SIGCONT follows: a stopped process acts on SIGKILL only
+		Wake   bool // send SIGCONT too: a stopped process reacts to SIGKILL only
 	}
-	// SignalRest goes to every other descendant of this process; nothing is supervised any more by then.
+	// SignalRest sends a signal to every other descendant of this process. No service is alive by then.
 	SignalRest struct{ Signal int }
-	// Changed says that the snapshot of a service is out of date.
+	// Changed says that the published view of a service is out of date.
 	Changed struct{ Name string }
-	// Note is a record for the history. One that is Dropped says that nothing is to be kept of the service.
+	// Note adds a record to the history. If the record is Dropped, the loop forgets the service.
 	Note struct{ Record Record }
-	// Release says that all processes of a service have ended, before the container does. So the file it writes to is not needed
-	// any more.
+	// Release says, during a shutdown, that all processes of a service have ended. The loop may close the pipe that they wrote
+	// to.
 	Release struct{ Name string }
-	// End ends the loop with an exit code.
+	// End ends the loop. Run returns the code.
 	End struct{ Code int }
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Exits of a service's processes, and the state changes that follow.
+// Exits of the processes of a service, and the transitions that follow.
 
 func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	if s.state == Finishing && s.pid == 0 {
@@ -38,7 +38,7 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 
 func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	if s.state == Finishing && s.pid == 0 {
-		if e.Code != 127 { // 127: it has none
+		if e.Code != 127 { // 127: the service has no finish command
 			m.do(Note{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
 		}
 		m.judge(now, s, -1)
@@ -101,14 +101,14 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 			code = 128 + e.Signal
 		}
 		if exit.Cause == CauseShutdown && e.Signal == s.policy.StopSignal {
-			code = m.code // it ended just as it was told, so the container does
+			code = m.code // the CMD ended by its stop signal, so the code of the shutdown applies
 		}
 		m.mainCode = &code
 	}
 	m.clear(now, s, e.Leftover, "main process")
 }
 
-// clear ends what a process that has ended left behind, and then goes on.
+// clear ends the descendants that a dead process left behind. Without any it goes on at once; of names the dead process.
 func (m *Machine) clear(now time.Time, s *service, leftover bool, of string) {
 	s.leftover = leftover && !s.policy.Spare
 	if !s.leftover {
@@ -127,8 +127,8 @@ func (m *Machine) clear(now time.Time, s *service, leftover bool, of string) {
 	m.do(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
 }
 
-// cleared goes on when nothing is left of the run, or of the finish command: a run is finished, a finished run settled. Nothing of the
-// stop command may be left either.
+// cleared is called when all descendants of the run, or of the finish command, are gone. It starts the finish command, or settles
+// the service after it. It waits first for a stop command that is still alive.
 func (m *Machine) cleared(now time.Time, s *service) {
 	if s.command.run != 0 {
 		m.outlast(now, s)
@@ -144,8 +144,8 @@ func (m *Machine) cleared(now time.Time, s *service) {
 	m.do(SpawnFinish{s.name, s.finish, *s.last})
 }
 
-// judge takes the verdict of a finish command, after which the restart delay begins. A start that was asked for meanwhile counts
-// more.
+// judge handles the exit code of a finish command. The restart delay begins now. A start requested after the exit overrides a
+// verdict of "don't start again".
 func (m *Machine) judge(now time.Time, s *service, code int) {
 	s.next.from = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.again {
@@ -154,7 +154,7 @@ func (m *Machine) judge(now time.Time, s *service, code int) {
 	}
 }
 
-// afterExit chooses what follows an exit, and keeps the accounts.
+// afterExit decides what follows an exit, and updates the failure counters.
 func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	reason := describe(exit)
 	switch {
@@ -178,7 +178,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
 		return settle{state: Starting, reason: reason + " after it had been ready"}
 	}
-	own := exit.Signal == 0 && exit.Cause != CauseHealth // it says something by its exit code
+	own := exit.Signal == 0 && exit.Cause != CauseHealth // the process chose the exit code, so the code has a meaning
 	if own && slices.Contains(s.policy.ParkOn, exit.Code) {
 		return settle{state: Parked, reason: reason}
 	}
@@ -195,23 +195,24 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	if next, ok := s.final(exit, reason); ok {
 		return next
 	}
-	// The first crash after a healthy life has no delay. After an exit with code 0 another instance may have taken over, which is
-	// known a little later.
+	// The first crash after a healthy life has no delay. An exit with code 0 may be a takeover by another instance, which becomes
+	// known only a little later; so it gets a delay.
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
 		return settle{state: Starting, reason: reason + " after a healthy life"}
 	}
 	if s.ready && s.policy.Announces && s.policy.ReadyRestart == 0 && s.failures == 0 && exit.Cause != CauseClean && exit.Cause != CauseOperator && exit.Cause != CauseHealth {
-		m.countFailure(now, s) // the next one waits
+		m.countFailure(now, s) // only the first restart has no delay
 		return settle{state: Starting, reason: reason + " after it had become ready"}
 	}
-	if exit.Cause == CauseOperator { // an operator ended it with a signal: that is no failure of its own
+	if exit.Cause == CauseOperator { // an operator ended it with a signal, so the service did not fail
 		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " from an operator"}
 	}
 	return settle{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// inputs starts a parked service whose inputs have changed: at once if it had been up for long, or parked for as long as its
-// restart delay. Otherwise it may have changed them itself; that counts as a fast exit, and it waits for the rest of the delay.
+// inputs starts a parked service after its input files have changed. It starts at once after a long life, or when it was parked
+// for longer than its restart delay. Otherwise the service may have changed the files itself: that counts as a fast exit, and the
+// rest of the delay applies.
 func (m *Machine) inputs(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)
@@ -227,7 +228,7 @@ func (m *Machine) inputs(now time.Time, s *service) {
 	m.set(now, s, Backoff, s.since.Add(delay), reason+" right after it had "+describe(s.last))
 }
 
-// afterFailure counts a fast exit and returns the delay it earns.
+// afterFailure counts a fast exit and returns the delay before the restart.
 func (m *Machine) afterFailure(now time.Time, s *service) time.Duration {
 	m.countFailure(now, s)
 	return s.policy.Backoff.Delay(s.failures, m.random())
@@ -253,10 +254,10 @@ func (m *Machine) random() float64 {
 	return m.Random()
 }
 
-// mostText is how many bytes of an error the history and the runs keep. The names of files in it are the agent's.
+// mostText limits an error in the history and in the runs, in bytes. The agent chooses the names of files in such a text.
 const mostText = 1 << 10
 
-// Short cuts a text that is to be kept.
+// Short cuts a text to the length that the history keeps.
 func Short(text string) string {
 	if len(text) > mostText {
 		text = strings.ToValidUTF8(text[:mostText], "") + "…"
@@ -264,7 +265,7 @@ func Short(text string) string {
 	return text
 }
 
-// recordExit keeps the exit and writes it into the history.
+// recordExit stores the exit, counts it, and adds it to the history.
 func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
 	s.last = exit
 	s.exits = s.exits.with(exit.Cause, 1)
@@ -272,7 +273,7 @@ func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
 	m.changed(s)
 }
 
-// describe says how a run ended, for people.
+// describe says in words how a run ended.
 func describe(e *Exit) string {
 	switch {
 	case e.Cause == CauseSpawn:
@@ -298,7 +299,7 @@ func (m *Machine) gone(now time.Time, s *service, e Gone) {
 	}
 }
 
-// settle follows the end of a run: nothing of it is alive any more, nor of its finish command.
+// settle chooses the next state after the end of a run, when its processes and its finish command are gone.
 func (m *Machine) settle(now time.Time, s *service) {
 	next := s.next
 	s.next, s.readySince = settle{}, now
@@ -316,7 +317,7 @@ func (m *Machine) settle(now time.Time, s *service) {
 		m.begin(now, s, "started again as asked")
 	case next.state == Starting, next.state == Backoff && !next.deadline().After(now):
 		m.begin(now, s, next.reason)
-	case next.state == Down: // it was asked to end, then wanted again
+	case next.state == Down: // it was asked to end, and a later start wants it up
 		m.begin(now, s, "wanted up")
 	default:
 		m.set(now, s, next.state, next.deadline(), next.reason)
@@ -334,10 +335,10 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 	}
 }
 
-// certain are the causes that no later explanation changes.
+// certain lists the causes that an Explained event must not replace.
 var certain = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseLease}
 
-// refused parks a service that has said why it can't start, see Policy.Refusal.
+// refused parks a service whose output says that it can't start, see Policy.Refusal.
 func (m *Machine) refused(now time.Time, s *service) {
 	if s.policy.Refusal == "" || s.state != Backoff || s.last.Code < 1 {
 		return

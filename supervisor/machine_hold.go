@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Starts that wait, and services that are ended, because the container is short of memory. The want of a service stays as it is.
+// Memory shortage: services that may be shed wait before their start, or are ended. Their desired state stays as it is.
 
-// shortage is what the container's lack of memory keeps from running.
+// shortage says which services must not run because the container is short of memory.
 type shortage struct {
-	full string            // why starts wait, "" when they don't
-	held map[string]string // services that must not start → why, also while others may; a step replaces the map
+	full string            // why every service with Policy.Sheds waits before its start; "" when none has to
+	held map[string]string // service → why it alone must not run; a step replaces the map, for undo
 }
 
-// setHold notes why a service is held, "" for not.
+// setHold notes why a service is held down for memory. An empty reason releases it.
 func (m *Machine) setHold(name, reason string) {
 	if m.short.held[name] == reason {
 		return
@@ -30,10 +30,10 @@ func (m *Machine) setHold(name, reason string) {
 	m.short.held[name] = reason
 }
 
-// NeedMemory is the need that a service lists while it waits for memory.
+// NeedMemory stands among the unmet needs of a service that waits for memory.
 const NeedMemory = "memory"
 
-// hold ends a running service and keeps it from starting until it is released.
+// hold ends a running service and keeps it from starting. A Hold without a reason lets it start again.
 func (m *Machine) hold(now time.Time, s *service, e Hold) {
 	if !s.policy.Sheds || m.phase != running || m.short.held[s.name] == e.Reason {
 		return
@@ -50,7 +50,8 @@ func (m *Machine) hold(now time.Time, s *service, e Hold) {
 	}
 }
 
-// fill lets services that could start wait for memory, or starts them.
+// fill makes services with Policy.Sheds wait before they start, for the given reason. An empty reason starts the waiting
+// services.
 func (m *Machine) fill(now time.Time, reason string) {
 	if m.short.full == reason || m.phase != running {
 		return
@@ -70,7 +71,7 @@ func (m *Machine) fill(now time.Time, reason string) {
 	}
 }
 
-// lacksMemory says why a service must not start for now, "" if it may.
+// lacksMemory returns why a service must not start for lack of memory, "" if it may start.
 func (m *Machine) lacksMemory(s *service) string {
 	if !s.policy.Sheds {
 		return ""

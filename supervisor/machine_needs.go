@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// Needs of services, the number of their restarts, and tasks.
+// Needs of services, limits on restarts, and tasks.
 
-// RestartAfter says after which unrequested ends a service is started again.
+// RestartAfter says which ends of a run restart a service. An end that hinit requested is not among them.
 type RestartAfter string
 
-// The values of RestartAfter. One that is not started again is down after exit code 0, else failed.
+// The values of RestartAfter. After an end without a restart the service is down if the code was 0, else failed.
 const (
 	RestartAlways    RestartAfter = ""
-	RestartOnFailure RestartAfter = "on-failure" // another exit code than 0, or a signal
+	RestartOnFailure RestartAfter = "on-failure" // an exit code other than 0, or a signal
 	RestartOnSuccess RestartAfter = "on-success" // exit code 0
 	RestartNever     RestartAfter = "never"
 )
 
-// Until says what another service has to be for a need to be met.
+// Until is the condition that a needed service must meet.
 type Until string
 
 // The values of Until.
@@ -28,30 +28,30 @@ const (
 	UntilStarted Until = "started" // up; a task: has been started
 	UntilReady   Until = "ready"   // up and ready
 	UntilDone    Until = "done"    // down after exit code 0
-	UntilTried   Until = "tried"   // ready, or ended once; it counts for the start only, so its end waits for no other service
+	UntilTried   Until = "tried"   // ready, or ended once; counts for starts only, so it does not order a shutdown
 )
 
 // Need is a service that another one waits for before each start.
 type Need struct {
 	Name     string
 	Until    Until
-	Optional bool // it is left out while there is no such service, and while it is not wanted up
+	Optional bool // ignore the need while that service is unknown or not wanted up
 }
 
-// Order is the part of a [Policy] that says when a service starts besides its own ends. Its zero value changes nothing.
+// Order is the part of a [Policy] about dependencies, tasks and restarts after an end. The zero value changes nothing.
 type Order struct {
 	After          RestartAfter
-	MaxRestarts    int           // this many restarts by itself ...
-	RestartsWindow time.Duration // ... within this time; then the next end is the last, and it is failed. 0 is no limit
+	MaxRestarts    int           // this many automatic restarts ...
+	RestartsWindow time.Duration // ... are allowed within this time; after the next end it is failed. 0 is no limit
 	Needs          []Need
-	RestartOn      []string  // it is ended and started again when one of these is started anew, or as a task is done
-	OneShot        bool      // a task: it is to end
-	Turns          bool      // only so many of these start at the same time, see [Machine.Parallel]
-	Used           time.Time // of those that wait for their first start the one that was used last starts first
-	EachStart      bool      // a task that runs before each start of a service that needs it done
+	RestartOn      []string  // restart it when one of these services is started anew, or is a task and done
+	OneShot        bool      // a task: it is expected to end
+	Turns          bool      // limit simultaneous starts, see [Machine.Parallel]
+	Used           time.Time // last use; before their first start, recently used services come first in the queue
+	EachStart      bool      // a task that runs again before each start of a service that needs it done
 }
 
-// linked reports whether a policy makes a service depend on others.
+// linked returns 1 if the policy makes a service depend on others, else 0.
 func (o *Order) linked() int {
 	if len(o.Needs) > 0 || len(o.RestartOn) > 0 {
 		return 1
@@ -59,28 +59,28 @@ func (o *Order) linked() int {
 	return 0
 }
 
-// order is what the machine knows of that.
+// order is the state of a service that [Order] is about.
 type order struct {
-	gates    []gate      // in state waiting: from which run on a task counts that runs before each start
-	lacks    []string    // in state waiting: what it waits for
+	gates    []gate      // in state waiting: the runs of EachStart tasks that this start waits for
+	lacks    []string    // in state waiting: the names of unmet needs
 	done     bool        // its last run ended by itself with exit code 0
-	respawns []time.Time // restarts within the window
-	nextRun  time.Time   // when its schedule has it started next, zero without a schedule
+	respawns []time.Time // automatic restarts within the window
+	nextRun  time.Time   // when its schedule starts it next, zero without a schedule
 }
 
-// gate is a need that only a later run of a task meets.
+// gate is a need for a task that only a run with a number above Run meets.
 type gate struct {
 	Name string
 	Run  uint64
 }
 
-// busy are the states between the start of a run and its end.
+// busy are the states in which a run exists.
 var busy = []State{Starting, Up, Stopping, Killing, Finishing}
 
-// idle are the states in which nothing of a service runs, and nothing will without being asked.
+// idle are the states in which nothing of a service runs, and nothing will start without a command.
 var idle = []State{Down, Parked, Failed}
 
-// require starts the tasks that have to run before s does, once for each start of s.
+// require starts the EachStart tasks that s needs done, once for each start of s.
 func (m *Machine) require(now time.Time, s *service) {
 	for _, n := range s.policy.Needs {
 		t := m.services[n.Name]
@@ -89,7 +89,7 @@ func (m *Machine) require(now time.Time, s *service) {
 		}
 		after := m.runs
 		if slices.Contains(busy, t.state) && t.asked == "" {
-			after = t.id - 1 // the run that is under way will do
+			after = t.id - 1 // the current run of the task counts
 		}
 		s.gates = append(s.gates, gate{n.Name, after})
 		if slices.Contains(idle, t.state) && !t.removing {
@@ -108,13 +108,13 @@ func (s *service) gate(name string) *gate {
 	return nil
 }
 
-// renew wants a service up as if nothing had happened before.
+// renew wants a service up and forgets its earlier failures.
 func (m *Machine) renew(s *service) {
 	s.want, s.once, s.respawns = WantUp, false, nil
 	s.forgive()
 }
 
-// lacking returns the needs of s that are not met, and why, for people.
+// lacking returns the unmet needs of s, and a sentence about them.
 func (m *Machine) lacking(s *service) (names []string, reason string) {
 	var why []string
 	for _, n := range s.policy.Needs {
@@ -126,7 +126,7 @@ func (m *Machine) lacking(s *service) (names []string, reason string) {
 	return names, "waits for " + strings.Join(why, ", and for ")
 }
 
-// lacks says in words why a need is not met, "" when it is.
+// lacks says in words why a need is unmet, "" when it is met.
 func (m *Machine) lacks(s *service, n Need) string {
 	t := m.services[n.Name]
 	switch {
@@ -165,7 +165,7 @@ func (m *Machine) lacks(s *service, n Need) string {
 	return n.Name + " to be " + to + " (" + is + ")"
 }
 
-// await lets a service wait for what it lacks, and reports whether it does.
+// await puts a service into the state waiting while it has an unmet need or no memory, and reports whether it does.
 func (m *Machine) await(now time.Time, s *service) bool {
 	names, reason := []string{NeedMemory}, m.lacksMemory(s)
 	if reason == "" {
@@ -188,12 +188,12 @@ func (m *Machine) await(now time.Time, s *service) bool {
 	return true
 }
 
-// release starts the services whose needs are met, after a step that has changed a state.
+// release starts the waiting services whose needs are met now. It is called after a step that changed a state.
 func (m *Machine) release(now time.Time) {
 	if m.links == 0 || m.phase != running {
 		return
 	}
-	for range len(m.order) + 1 { // what begins may be what another one waits for
+	for range len(m.order) + 1 { // each start may meet a need of another service
 		if !m.effects.moved {
 			return
 		}
@@ -206,7 +206,7 @@ func (m *Machine) release(now time.Time) {
 	}
 }
 
-// follow restarts what is to be restarted with t.
+// follow restarts the services whose policy says that they restart with t.
 func (m *Machine) follow(now time.Time, t *service) {
 	if m.links == 0 || m.phase != running {
 		return
@@ -219,7 +219,7 @@ func (m *Machine) follow(now time.Time, t *service) {
 	}
 }
 
-// final says what follows an end after which the policy starts nothing again; ok is false where it does.
+// final returns the state after an end that the policy does not restart. ok is false when it does.
 func (s *service) final(exit *Exit, reason string) (next settle, ok bool) {
 	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
 	switch s.policy.After {
@@ -248,7 +248,7 @@ func (s *service) final(exit *Exit, reason string) (next settle, ok bool) {
 	return settle{state: Down, reason: reason}, true
 }
 
-// limited counts a restart that is to follow, and lets the service fail instead when there were too many.
+// limited counts an automatic restart, and replaces it by failure when there were too many in the window.
 func (s *service) limited(now time.Time, next settle) settle {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next
@@ -267,7 +267,8 @@ func (s *service) limited(now time.Time, next settle) settle {
 	return settle{state: Failed, reason: "restarted " + times + " within " + window + ", which is the limit: " + next.reason}
 }
 
-// due starts a task whose time has come, unless it is at it, and notes when the next time is.
+// due handles an event of the schedule: it notes the next time, and with e.Now starts the task. A task that is not idle skips
+// this time.
 func (m *Machine) due(now time.Time, s *service, e Due) {
 	s.nextRun = e.Next
 	m.changed(s)
@@ -286,7 +287,8 @@ func (s *service) alive() bool {
 	return s.held() || s.state == Starting || s.state == Finishing
 }
 
-// heights says how many services stand above each one that something alive needs: the longest way up. It returns the largest number.
+// heights returns, for each needed service, the length of the longest chain of live dependants above it. top is the greatest
+// length.
 func (m *Machine) heights() (of map[*service]int, top int) {
 	above := make(map[*service][]*service)
 	for _, s := range m.order {
@@ -303,7 +305,7 @@ func (m *Machine) heights() (of map[*service]int, top int) {
 			return h
 		}
 		h := 0
-		of[s] = h // a cycle ends here
+		of[s] = h // ends a recursion in a cycle
 		for _, t := range above[s] {
 			h = max(h, height(t)+1)
 		}
@@ -316,7 +318,7 @@ func (m *Machine) heights() (of map[*service]int, top int) {
 	return of, top
 }
 
-// letGo ends, while the container stops, services that were kept for their dependants and are not needed any more.
+// letGo ends services, during a shutdown, whose dependants have all ended.
 func (m *Machine) letGo(now time.Time) {
 	if m.links == 0 {
 		return

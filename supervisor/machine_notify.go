@@ -2,15 +2,15 @@ package supervisor
 
 import "time"
 
-// The messages of a service's processes by sd_notify(3).
+// Messages of the processes of a service by sd_notify(3).
 
-// mostExtended bounds how far a service puts off its own end: so many times its grace.
+// mostExtended limits how long a service may delay its own end by EXTEND_TIMEOUT_USEC, as a multiple of its grace.
 const mostExtended = 10
 
-// reasonEnding is the reason of a service that says STOPPING=1.
+// reasonEnding is the reason for state stopping after a service sent STOPPING=1.
 const reasonEnding = "it says that it is stopping"
 
-// told takes what a run says. Only a run that is alive can say something.
+// told handles a message of a living run, and ignores messages of all others.
 func (m *Machine) told(now time.Time, s *service, e Told) {
 	if s.id != e.Run || !s.runs() {
 		return
@@ -24,7 +24,7 @@ func (m *Machine) told(now time.Time, s *service, e Told) {
 		m.weigh(now, s)
 	}
 	if e.Stopping && s.state == Up && m.phase == running && !s.policy.Once {
-		// It ends by itself: no signal is sent, and how it ends decides what follows.
+		// The service ends by itself: hinit sends no signal, and the exit decides what follows.
 		s.paused = false
 		m.set(now, s, Stopping, m.within(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)
 	}
@@ -39,7 +39,7 @@ func (m *Machine) told(now time.Time, s *service, e Told) {
 	}
 }
 
-// overdue notes that a service which said that it is stopping has not ended in time.
+// overdue counts a service as unhealthy that announced its end and is still alive after the grace.
 func (m *Machine) overdue(s *service) {
 	if s.asked == "" && s.pid != 0 && m.phase == running {
 		s.asked, s.answer = CauseHealth, "it said that it is stopping, and is still alive after the grace"

@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// service is what the machine knows of one service.
+// service is the machine's state of one service.
 type service struct {
 	name   string
-	policy *Policy  // never changed, only replaced: a step copies the service for undo
-	needs  []string // not met yet
+	policy *Policy  // replaced, never changed: undo copies the service shallowly
+	needs  []string // needs for a Met event that has not come yet
 
 	state    State
 	since    time.Time
 	reason   string    // why it is in this state
-	deadline time.Time // zero, or when the state changes by itself
+	deadline time.Time // when the state changes by itself; zero for never
 
 	want     Want
 	removing bool
-	once     bool  // the start that is due is wanted for one run only
-	respawn  bool  // it follows an exit without an order
-	place    int64 // of those that wait for their turn the lowest is next; 0 when it waits for none
+	once     bool  // the pending start is wanted for one run only
+	respawn  bool  // the pending start is an automatic restart
+	place    int64 // position in the queue for turns, lowest first; 0 when not in the queue
 
 	run
 
@@ -36,71 +36,71 @@ type service struct {
 	order
 }
 
-// tally counts how runs have ended.
+// tally counts the ends of runs.
 type tally struct {
 	restarts  int
-	exits     causes // all ends, also of starts that failed
-	restarted causes // the exits that restarts followed
+	exits     causes // all ends by cause, including failed starts
+	restarted causes // the exits that a restart followed, by cause
 }
 
-// readiness is what decides, besides what a run says, whether a service is ready, and since when it is.
+// readiness holds the readiness that outlasts a run.
 type readiness struct {
 	checked    bool      // its checks have a say
-	readySince time.Time // while nothing of it runs: since then
+	readySince time.Time // while nothing of it runs: when the last run was over
 }
 
-// fastExits is what decides how long the next start of a service waits, and when it is parked.
+// fastExits holds what decides about restart delays, crash loops and parking.
 type fastExits struct {
 	failures int         // in a row
-	quick    int         // short lives in a row that asked for a restart
+	quick    int         // short lives in a row that ended with a request to restart
 	recent   []time.Time // fast exits within the window
 	looping  bool
-	loopTold bool // the history says why
+	loopTold bool // the history already says why it is in a crash loop
 }
 
-// run is the current or last run of a service, its finish command included.
+// run is the current or last run of a service, including its finish command.
 type run struct {
 	id       uint64 `reexec:"run"`
-	pid      int    // main process, or in state finishing the finish command; 0 if none
+	pid      int    // main process; in state finishing the finish command; 0 for none
 	ready    bool
-	said     string // by the last Ready
-	status   string // by the last Told that had one
+	said     string // from the last Ready
+	status   string // from the last Told with a status
 	paused   bool
 	sent     int   // last signal an operator sent
-	asked    Cause // why hinit itself told it to end, "" when it did not
-	leftover bool  // its process is gone, others of it are not
+	asked    Cause // why hinit asked it to end, "" when hinit did not
+	leftover bool  // its main process is gone, but descendants are alive
 	hunt     hunt
 
-	finish    uint64 // number of the finish command's run, 0 before that is started
+	finish    uint64 // number of the finish command's run, 0 before that starts
 	permanent bool   // the finish command said not to start it again
 	next      settle
-	again     bool // start at once instead
+	again     bool // restart at once after this run
 
 	checks
 }
 
-// hunt is how the KILLs to a run do.
+// hunt tracks whether repeated SIGKILLs get rid of a run.
 type hunt struct {
 	kills  int
-	deaths int  // its processes that have ended since the main process did
-	reborn bool // others take their place in spite of the KILLs
+	deaths int  // processes of it that have ended since its main process did
+	reborn bool // new processes appear in spite of the SIGKILLs
 }
 
-// stopCommand is the run of the stop command of a service.
+// stopCommand is the stop command of a service while it is alive.
 type stopCommand struct {
-	run uint64    // 0 when nothing of it is alive
-	end time.Time // when it and what it left are killed
+	run uint64    // 0 when neither the command nor a descendant of it is alive
+	end time.Time // when the command and its descendants are killed
 }
 
-// settle is what follows once everything of a run is gone, its finish command too.
+// settle is the state to enter when all processes of a run, including its finish command, are gone.
 type settle struct {
 	state  State
-	delay  time.Duration // of a start
+	delay  time.Duration // before the start
 	from   time.Time     // when the delay begins
 	reason string
 }
 
-// deadline is when the service starts, zero when it does not.
+// deadline returns when the service starts, zero for no start.
 func (n settle) deadline() time.Time {
 	if n.state != Backoff {
 		return time.Time{}
@@ -108,7 +108,7 @@ func (n settle) deadline() time.Time {
 	return n.from.Add(n.delay)
 }
 
-// forgive forgets what earlier runs did wrong.
+// forgive forgets the failures of earlier runs.
 func (s *service) forgive() {
 	s.failures, s.quick, s.looping, s.loopTold = 0, 0, false, false
 	s.recent = nil
@@ -117,8 +117,8 @@ func (s *service) forgive() {
 // runs reports whether the main process is alive.
 func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
 
-// live is the run whose processes are alive, if any are. When nothing of the run itself is left it is the stop command's run, and once
-// the finish command has begun the finish command's.
+// live returns the run whose processes are alive: normally the current run. It is the stop command's run when only that is left,
+// and the finish command's run once that has begun.
 func (s *service) live() uint64 {
 	switch {
 	case s.finish != 0:
@@ -129,10 +129,10 @@ func (s *service) live() uint64 {
 	return s.id
 }
 
-// outlived reports whether only the stop command, or what it left, is alive.
+// outlived reports whether only the stop command or its descendants are alive.
 func (s *service) outlived() bool { return s.command.run != 0 && s.pid == 0 && !s.leftover }
 
-// held reports whether a process of the service is alive.
+// held reports whether any process of the service is alive.
 func (s *service) held() bool { return s.pid != 0 || s.leftover || s.command.run != 0 }
 
 func (s *service) classify(e Exited) Cause {
@@ -153,13 +153,13 @@ func (s *service) classify(e Exited) Cause {
 	return CauseCrash
 }
 
-// without returns a slice without some of its elements. The slice itself stays as it is, for undo.
+// without returns a copy of a slice without the elements that drop selects. The original stays unchanged, for undo.
 func without[T any](in []T, drop func(T) bool) []T { return slices.DeleteFunc(slices.Clone(in), drop) }
 
-// causes counts exits by their cause. It never changes, so that snapshots can share it.
+// causes counts exits by cause. It is immutable, so snapshots can share it.
 type causes []CauseCount
 
-// with returns the counts with n more of one cause.
+// with returns new counts in which n is added to one cause.
 func (c causes) with(cause Cause, n int) causes {
 	out := slices.Clone(c)
 	i := slices.IndexFunc(out, func(of CauseCount) bool { return of.Cause == cause })

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The end of the container.
+// Shutdown: the end of the container.
 
 func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	if m.phase != running {
@@ -17,8 +17,8 @@ func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	m.beginShutdown(now, e.Reason)
 }
 
-// beginShutdown stops all services at once, except loggers and services that others need. A needed service is asked to end when
-// its dependants are gone, at the latest after a share of the time. A share of the budget is kept for after the KILL.
+// beginShutdown ends all services at once, except loggers and services that others need. A needed service ends after its
+// dependants, or when its share of the time is over. The rest of the budget is reserved for the time after SIGKILL.
 func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
@@ -55,7 +55,8 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	}
 }
 
-// drain lets who drains go on for a while when nothing else runs any more.
+// drain gives services with Policy.Drains a last moment, once no other service is alive. It tells them so with the signal
+// Policy.Last.
 func (m *Machine) drain(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {
@@ -67,7 +68,7 @@ func (m *Machine) drain(now time.Time) {
 	}
 }
 
-// hasten skips every grace: the operator asked twice.
+// hasten handles a second request to stop: it kills everything now.
 func (m *Machine) hasten(now time.Time) {
 	m.do(Note{Record{At: now, Reason: "asked again to stop: killing what is left"}})
 	for _, s := range m.order {
@@ -78,7 +79,7 @@ func (m *Machine) hasten(now time.Time) {
 	m.killAt = now
 }
 
-// advance moves the container through its own phases.
+// advance moves a shutdown to its next phase when the current one is over.
 func (m *Machine) advance(now time.Time) {
 	if m.phase == running && m.mainCode != nil {
 		m.beginShutdown(now, "the CMD has ended with code "+strconv.Itoa(*m.mainCode))
@@ -86,7 +87,7 @@ func (m *Machine) advance(now time.Time) {
 	if m.phase == stopping {
 		m.letGo(now)
 		alive, writing := false, false
-		for _, s := range slices.Backward(m.order) { // the last one is asked last, so one look mostly does
+		for _, s := range slices.Backward(m.order) { // a shutdown ends the last service last, so searching from the end is short
 			if s.alive() {
 				alive, writing = true, !s.policy.Drains
 			}

@@ -6,34 +6,37 @@ import (
 	"time"
 )
 
-// How many services start at the same time. A start takes the processor, so with many at once even the first one is late.
+// Turns limit how many services start at the same time. A start is bound by the processor, so too many at once delay even the
+// first.
 
 const (
-	// turnTime is how long a start that does not become ready keeps the others waiting.
+	// turnTime limits how long a service that does not become ready keeps its turn.
 	turnTime = 10 * time.Second
-	// shortTurn takes its place while none becomes ready: with an agent that never says so, the last of 500 would start after 40 minutes.
+	// shortTurn replaces turnTime while no service reports readiness. With turns of 10 s the last of 500 services would start
+	// after 40 minutes.
 	shortTurn = time.Second
 	// ReasonTurn begins the reason of a service that waits until others have started.
 	ReasonTurn = "waits for its turn"
-	// mostTold bounds the line in which everybody is told the place.
+	// mostTold is the longest queue in which each waiting service shows its position.
 	mostTold = 256
 )
 
-// turns are the services at their start, and the line of those that wait for a turn. A step replaces the slices.
+// turns holds the services that are starting, and the queue of the services that wait for a turn. A step replaces the slices, for
+// undo.
 type turns struct {
 	starting []*service `reexec:"-"`
-	line     []*service `reexec:"-"` // in no order, see place
+	line     []*service `reexec:"-"` // unsorted: service.place gives the order
 	tickets  int64
-	unready  int  `reexec:"-"` // turns that have ended by time since a service with turns became ready
-	readied  bool `reexec:"-"` // one did, of those that began to start together
+	unready  int  `reexec:"-"` // turns that timed out since a service with turns last became ready
+	readied  bool `reexec:"-"` // one of the services that began to start together has become ready
 }
 
-// atStart reports whether a service takes a turn now.
+// atStart reports whether a service is using a turn now.
 func (m *Machine) atStart(now time.Time, s *service) bool {
 	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnTime()))
 }
 
-// turnTime is how long a turn lasts at most.
+// turnTime returns the time limit of a turn.
 func (m *Machine) turnTime() time.Duration {
 	if m.unready >= 2*m.Parallel {
 		return shortTurn
@@ -41,8 +44,8 @@ func (m *Machine) turnTime() time.Duration {
 	return turnTime
 }
 
-// lineUp lets a service that could start wait for its turn, and reports whether it does. A restart after an exit without an order
-// waits for none.
+// lineUp puts a service that could start into the queue when no turn is free, and reports whether it has to wait. Automatic
+// restarts need no turn.
 func (m *Machine) lineUp(now time.Time, s *service) bool {
 	switch {
 	case s.place != 0:
@@ -61,7 +64,8 @@ func (m *Machine) lineUp(now time.Time, s *service) bool {
 	}
 	m.tickets++
 	s.place = m.tickets
-	// The service that was used last comes first. The agent sets that time, so it may be any; a place of 0 means none.
+	// The service that was used last comes first. The agent controls that time, so it may have any value; place 0 is reserved for
+	// "not queued".
 	if ns := s.policy.Used.UnixNano(); !s.started && !s.policy.Used.IsZero() && ns != 0 {
 		s.place = -ns
 	}
@@ -78,7 +82,7 @@ func (m *Machine) room(now time.Time) int {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
 		ended := len(m.starting) - len(without(m.starting, late))
 		m.starting = without(m.starting, over)
-		m.unready += ended // not before: the time of a turn depends on it
+		m.unready += ended // added last: turnTime depends on it, and so does atStart
 	}
 	if m.readied {
 		return m.Parallel + m.Spare - len(m.starting)
@@ -86,7 +90,7 @@ func (m *Machine) room(now time.Time) int {
 	return m.Parallel - len(m.starting)
 }
 
-// leaveLine takes a service out of the line that waits no more.
+// leaveLine removes a service from the queue.
 func (m *Machine) leaveLine(s *service) {
 	if s.place != 0 {
 		s.place = 0
@@ -95,7 +99,7 @@ func (m *Machine) leaveLine(s *service) {
 	}
 }
 
-// nextTurns starts the services whose turn it is.
+// nextTurns gives the free turns to the first services of the queue and starts them.
 func (m *Machine) nextTurns(now time.Time) {
 	if len(m.line) == 0 || m.phase != running {
 		return
@@ -117,7 +121,8 @@ func byPlace(a, b *service) int {
 	return 1
 }
 
-// tellPlaces tells everybody in a line of bearable length how many are before it.
+// tellPlaces writes into the reason of each waiting service how many are before it. In a long queue that costs too much and is
+// left out.
 func (m *Machine) tellPlaces() {
 	if len(m.line) > mostTold {
 		return
@@ -130,7 +135,7 @@ func (m *Machine) tellPlaces() {
 	}
 }
 
-// mayTurn returns the services that the next turns may change.
+// mayTurn returns the services that nextTurns, leaveLine and tellPlaces may change in one step.
 func (m *Machine) mayTurn() []*service {
 	if len(m.line) <= mostTold {
 		return m.line
@@ -138,7 +143,7 @@ func (m *Machine) mayTurn() []*service {
 	return slices.SortedFunc(slices.Values(m.line), byPlace)[:min(m.Parallel+m.Spare, len(m.line))]
 }
 
-// resumeTurns finds out after a hand-over who takes a turn and who waits for one.
+// resumeTurns rebuilds the queue, and the list of starting services, after re-execution.
 func (m *Machine) resumeTurns(now time.Time) {
 	for _, s := range m.order {
 		if s.place != 0 {

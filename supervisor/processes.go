@@ -13,9 +13,9 @@ import (
 	"hinit/internal/proc"
 )
 
-// How the loop starts and reaps processes.
+// The loop starts and reaps processes here.
 
-// spawn starts a run.
+// spawn starts the main process of a run.
 func (l *Loop) spawn(a Spawn) Event {
 	u := l.units[a.Name]
 	if l.cfg.Admit != nil {
@@ -42,7 +42,7 @@ func (l *Loop) spawn(a Spawn) Event {
 	return answer
 }
 
-// spawnFinish starts the finish command of a run.
+// spawnFinish starts the finish command after a run.
 func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	u := l.units[a.Name]
 	if u.Finish == "" {
@@ -50,7 +50,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	}
 	code := a.Exit.Code
 	if a.Exit.Signal != 0 {
-		code = 256 // as s6 says it
+		code = 256 // the value that s6 passes
 	}
 	u.finish = a.Run
 	spec := u.Spec
@@ -58,7 +58,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	return l.launch(u, a.Run, spec, oomCheap, nil)
 }
 
-// spawnStop starts the command that asks a service to end.
+// spawnStop starts the stop command of a service.
 func (l *Loop) spawnStop(a SpawnStop) []Event {
 	u := l.units[a.Name]
 	spec := u.Spec
@@ -69,7 +69,7 @@ func (l *Loop) spawnStop(a SpawnStop) []Event {
 	return nil
 }
 
-// launch starts a process of a service. The error tells the command and, where it may be at fault, the directory.
+// launch starts a process of a service. An error names the command, and the directory where that may be the reason.
 func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, oom int, notify *notifier) Event {
 	files, own, err := l.files(u)
 	if err != nil {
@@ -89,7 +89,7 @@ func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, oom int, notify *noti
 	return Spawned{u.Name, pid}
 }
 
-// send signals processes of a run and returns what the machine is to be told of them.
+// send signals processes of a run, and returns the events that result.
 func (l *Loop) send(a Signal) []Event {
 	procs := l.cfg.Procs
 	switch a.Scope {
@@ -103,10 +103,10 @@ func (l *Loop) send(a Signal) []Event {
 	case ScopeGroup:
 		_ = procs.SignalGroup(a.Run, a.Signal)
 	case ScopeMain:
-		if !l.machine.Stopping() { // the end of the container takes everything anyway
+		if !l.machine.Stopping() { // a shutdown ends all processes anyway
 			procs.Observe(a.Run)
 		}
-		_ = procs.Signal(a.Run, a.Signal) // one that has ended and is not reaped takes it silently; its exit follows
+		_ = procs.Signal(a.Run, a.Signal) // no error if it has ended and is not reaped: its exit follows
 		if a.Wake {
 			_ = procs.Signal(a.Run, sigCont)
 		}
@@ -117,18 +117,18 @@ func (l *Loop) send(a Signal) []Event {
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
-			_ = f.Close() // our copies of pipe ends: nothing was written through them
+			_ = f.Close() // copies of pipe ends: nothing was written through them
 		}
 	}
 }
 
-// reap collects what has ended and tells the machine.
+// reap collects ended processes and feeds their exits to the machine.
 func (l *Loop) reap() {
 	before := l.orphans.Load()
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
 	if l.cfg.Mute != nil && l.flood.reaped(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
 		l.cfg.Mute(l.flood.on)
-		if !l.flood.on { // who ended before the signal came again was not announced
+		if !l.flood.on { // the ends before SIGCHLD was turned on again were not announced
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
 		}
 	}
@@ -156,12 +156,12 @@ func (l *Loop) exited(x proc.Exit) {
 		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, Strays: listed(x.Strays),
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
-	if l.cfg.OOMKills != nil { // at every exit, so that a kill that was another's is not taken for a later one's
+	if l.cfg.OOMKills != nil { // read at every exit, so the kill of another process is not attributed to a later exit
 		kills := l.cfg.OOMKills()
 		e.OOM = x.Signal == 9 && kills > l.oomKills
 		l.oomKills = kills
 	}
-	if x.OOM != nil { // its own control group knows better
+	if x.OOM != nil { // the count of its own control group is more exact
 		e.OOM = *x.OOM
 	}
 	if x.Leftover {
@@ -189,7 +189,7 @@ func (l *Loop) exited(x proc.Exit) {
 	l.step(e)
 }
 
-// listed writes process numbers for people, the first few where there are many.
+// listed writes process numbers for people, only the first ones when there are many.
 func listed(pids []int) string {
 	const most = 8
 	var b strings.Builder
@@ -205,7 +205,7 @@ func listed(pids []int) string {
 	return b.String()
 }
 
-// forget ends a lingering run: nothing of it is alive any more.
+// forget ends a lingering run, which has no live process any more.
 func (l *Loop) forget(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)

@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// notifier is the pipe on which a run writes a newline when it is ready. Its goroutine reads until then, until no writer is left,
-// or until end.
+// notifier is the pipe on which a run writes a newline when it is ready. Its goroutine reads until a newline, the end of the
+// pipe, or a call of end.
 type notifier struct {
-	fd   int // in the process
+	fd   int // descriptor number in the process
 	r, w *os.File
 }
 
@@ -24,7 +24,7 @@ func newNotifier(fd int) (*notifier, error) {
 	return &notifier{fd, r, w}, nil
 }
 
-// among returns files with the writing end at its place; what lies between is closed in the process.
+// among returns files with the writing end added at index fd. The descriptors between are closed in the process.
 func (n *notifier) among(files []*os.File) []*os.File {
 	if n == nil {
 		return files
@@ -35,17 +35,17 @@ func (n *notifier) among(files []*os.File) []*os.File {
 	return all
 }
 
-// started closes the writing end: the process has its own.
+// started closes this program's copy of the writing end. Call it after the spawn.
 func (n *notifier) started() { _ = n.w.Close() }
 
-// end ends the goroutine.
+// end closes the pipe, which ends the goroutine.
 func (n *notifier) end() {
 	if n != nil {
 		_ = n.r.Close()
 	}
 }
 
-// listen calls ready when the first newline comes. Later output is not read.
+// listen calls ready at the first newline, and returns. It ignores later output.
 func (n *notifier) listen(ready func()) {
 	defer n.r.Close()
 	buf := make([]byte, 256)
@@ -55,7 +55,7 @@ func (n *notifier) listen(ready func()) {
 			ready()
 			return
 		}
-		if err != nil { // end of file, or end
+		if err != nil { // end of the pipe, or closed by end
 			return
 		}
 	}

@@ -3,26 +3,26 @@ package supervisor
 import "time"
 
 const (
-	// So many orphans within so long are a flood.
+	// A flood begins when this many orphans are reaped within floodWindow.
 	floodOrphans = 16
 	floodWindow  = 100 * time.Millisecond
-	// floodPause is how long the dead of a flood collect before they are reaped together.
+	// floodPause is the time between two reaps in a flood.
 	floodPause = 4 * time.Millisecond
-	// floodEnd is how many pauses in a row bring no orphan when a flood is over.
+	// floodEnd is how many reaps in a row must find no orphan to end a flood.
 	floodEnd = 5
 )
 
-// flood lets orphans collect while they come in floods, because each SIGCHLD wakes three threads of a Go program. Meanwhile the
-// signal is off and the loop looks every few milliseconds, until some looks have brought nothing. The end of a service is noticed
-// one pause later. The zero value is calm.
+// flood turns SIGCHLD off while orphans end in great numbers, because each SIGCHLD wakes three threads of a Go program. Meanwhile
+// the loop reaps every floodPause, so the end of a service is noticed at most that much later. The zero value is no flood.
 type flood struct {
 	on    bool
-	next  time.Time // when to look, while it lasts
-	count int       // orphans in this window; in a flood, looks in a row that have brought none
+	next  time.Time // time of the next reap in a flood
+	count int       // outside a flood: orphans in this window; in a flood: reaps in a row that found none
 	since time.Time
 }
 
-// reaped notes how many orphans one look has brought, and whether floods matter now. It reports whether on has changed.
+// reaped takes the number of orphans that a reap found, and decides whether a flood begins or ends. matters is false when a flood
+// must end at once. It reports whether on has changed.
 func (f *flood) reaped(now time.Time, orphans int, matters bool) (changed bool) {
 	if f.on {
 		f.count++

@@ -8,40 +8,40 @@ import (
 )
 
 const (
-	ringSize = 1024 // records of all services together
-	ownSize  = 8    // older records that each service keeps besides
-	mostOwn  = 512  // services that keep some
+	ringSize = 1024 // records in the ring, of all services together
+	ownSize  = 8    // overwritten records that are kept for each service
+	mostOwn  = 512  // how many services have kept records at most
 
-	rootOrders = "\x00" // has a place beside the services, for what was done by root's order
-	rootSize   = 64     // older records that it keeps
+	rootOrders = "\x00" // key of the kept records of root's orders, next to the names of services
+	rootSize   = 64     // overwritten records that are kept of root's orders
 )
 
-// Ring is the history of the container: the loop appends, readers follow with a cursor of their own. Nothing blocks: a slow reader
-// loses its oldest records and learns how many. A service that makes many records takes away the older ones of the others, but the last
-// few of each, and the last orders of root, see [Ring.Kept].
+// Ring is the event history. The loop appends records, and each reader follows with its own cursor. Nothing blocks: a slow reader
+// loses the oldest records and learns how many. A service with many records pushes out records of others. So the last few of each
+// service, and the last orders of root, are kept longer, see [Ring.Kept].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
-	own   atomic.Pointer[map[string]*ownRecords] // what slots held before; a new map for each new service
-	last  uint64                                 // Seq of the newest record, 0 when there is none; the loop's
-	head  atomic.Uint64                          // the same of those that readers see
+	own   atomic.Pointer[map[string]*ownRecords] // kept records that slots lost; replaced when a service is added
+	last  uint64                                 // Seq of the newest record, 0 for none; used by the loop only
+	head  atomic.Uint64                          // Seq of the newest record that readers see
 	news  broadcast
 }
 
-// add appends a record and numbers it. Readers see it after the next show. Only the loop may call it.
+// add numbers a record and appends it. Readers see it after the next show. Only the loop may call add.
 func (r *Ring) add(rec Record) {
 	r.last++
 	rec.Seq = r.last
 	r.put(&rec)
 }
 
-// ownRecords are the last records of a service, or of root's orders, that the ring has overwritten.
+// ownRecords holds the last overwritten records of a service, or of root's orders.
 type ownRecords struct {
 	slots []atomic.Pointer[Record]
-	next  int // the loop's
+	next  int // index to write next; used by the loop only
 }
 
-// put stores a record, and keeps the one before it in its slot for its service, or among the orders of root. Notices are not kept:
-// anybody can post any number.
+// put stores a record. The record that it overwrites is kept for its service, or among the orders of root. Notices are not kept,
+// because clients can post any number of them.
 func (r *Ring) put(rec *Record) {
 	old := r.slots[rec.Seq%ringSize].Swap(rec)
 	if old == nil || old.Key != "" {
@@ -77,7 +77,7 @@ func (r *Ring) put(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// Kept returns the overwritten records that the ring still keeps, with numbers below end, oldest first. These are the last ones
+// Kept returns the overwritten records that the ring still has and whose Seq is below end, oldest first. They are the last ones
 // of each service, of the container, and of root's orders. It may be called from any goroutine and does not block.
 func (r *Ring) Kept(end uint64) (records []Record) {
 	for _, rec := range r.Older(0, end) {
@@ -86,7 +86,7 @@ func (r *Ring) Kept(end uint64) (records []Record) {
 	return records
 }
 
-// Older returns the same without copies, and only those after another one.
+// Older is Kept without copies, limited to records after Seq after.
 func (r *Ring) Older(after, end uint64) (records []*Record) {
 	if services := r.own.Load(); services != nil {
 		for _, own := range *services {
@@ -101,7 +101,7 @@ func (r *Ring) Older(after, end uint64) (records []*Record) {
 	return records
 }
 
-// show makes readers see what was added, once the snapshot shows it too. Only the loop may call it.
+// show lets readers see the added records. Call it after the snapshot is published. Only the loop may call it.
 func (r *Ring) show() {
 	if r.head.Load() != r.last {
 		r.head.Store(r.last)
@@ -109,8 +109,8 @@ func (r *Ring) show() {
 	}
 }
 
-// Since returns the records after cursor, oldest first, and how many after it are overwritten. The Seq of the last one is the next
-// cursor; 0 is before the first. It may be called from any goroutine and does not block.
+// Since returns the records after cursor, oldest first, and how many of them are lost because they were overwritten. The next
+// cursor is the Seq of the last record; 0 is before the first one. It may be called from any goroutine and does not block.
 func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	head := r.head.Load()
 	if head > ringSize && cursor < head-ringSize {
@@ -119,7 +119,7 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	}
 	for seq := cursor + 1; seq <= head; seq++ {
 		rec := r.slots[seq%ringSize].Load()
-		if rec.Seq != seq { // overwritten while we read: everything before it is lost too
+		if rec.Seq != seq { // overwritten during the loop: all records before it are lost too
 			lost += uint64(len(records)) + 1
 			records = records[:0]
 			continue
@@ -129,13 +129,13 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	return records, lost
 }
 
-// Last returns the Seq of the newest record.
+// Last returns the Seq of the newest record that readers see.
 func (r *Ring) Last() uint64 { return r.head.Load() }
 
-// News returns a channel that is closed at the next append. Take it before looking with Since, so that nothing is missed.
+// News returns a channel that is closed at the next append. Call it before Since, or a record between the calls is missed.
 func (r *Ring) News() <-chan struct{} { return r.news.wait() }
 
-// broadcast wakes any number of waiters once. It has no lock, and costs nothing without a waiter.
+// broadcast wakes all waiters once. It has no lock and costs nothing without waiters.
 type broadcast struct{ ch atomic.Pointer[chan struct{}] }
 
 func (b *broadcast) wait() <-chan struct{} {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Snapshot is what all services looked like after one turn of the loop. It is immutable.
+// Snapshot is the state of all services after one turn of the loop. It is immutable.
 type Snapshot struct {
 	Services []*Service // in the order of registration
 	Stopping bool       // the container is shutting down
-	Full     string     // why starts wait for memory, "" when they don't
+	Full     string     // why starts wait for memory; "" when they don't
 }
 
 // Find returns the named service, or nil.
@@ -30,42 +30,43 @@ type Service struct {
 	Kind    Kind
 	Yields  bool     // see [Unit]
 	Log     string   // path of its current log file, "" when it has none
-	Command []string // of the run while there is one, else of the next one
-	Drifted bool     // it runs, and the next run will be started as something else: the configuration is newer
+	Command []string // of the current run, else of the next run
+	Drifted bool     // the running process was started with an older definition than the next run will have
 	State   State
 	Want    Want
 	Reason  string    // why it is in this state
-	Since   time.Time // since when
-	Turned  time.Time // when its main process was last started or ended, whichever came later; before that, when it was registered
-	PID     int       // main process, 0 when there is none; never a finish command
+	Since   time.Time // when it entered this state
+	Turned  time.Time // when its main process last started or ended; before its first start, when it was registered
+	PID     int       // main process, 0 for none; never a finish command
 	Run     uint64    // number of the current or last run, 0 before the first
 	Ready   bool
-	// ReadySince is since when it is ready, zero when it is not. While nothing of it runs, it is since when that is so.
+	// ReadySince is when the service became ready, zero while it is not ready. While nothing of it runs, it is when its last run
+	// was over.
 	ReadySince time.Time
-	Announces  bool      // it says itself when it is ready
-	Said       string    // what the running main process tells of itself that people should know, see [Ready]; it may be anything
-	Status     string    // what the running service says it is doing, see [Told]; no sign of trouble
+	Announces  bool      // it reports its readiness itself
+	Said       string    // warning from the running main process, see [Ready]; the service controls this text
+	Status     string    // what the running service says it is doing, see [Told]; no warning
 	Paused     bool      // an operator has stopped its process with SIGSTOP
 	Started    bool      // it has been started at least once
-	Permanent  bool      // it won't start by itself: its finish command said so, or it is parked or failed
+	Permanent  bool      // it doesn't restart by itself: its finish command said so, or it is parked or failed
 	Restarts   int       // starts after an exit without an order
 	Failures   int       // fast exits in a row
-	CrashLoop  bool      // too many of them within the window; it goes on at the longest delay
-	NextStart  time.Time // when it starts by itself, zero when it does not
-	Needs      []string  // what it waits for
-	Held       bool      // it was ended for memory, or is kept from starting; see [Hold]
+	CrashLoop  bool      // too many fast exits within the window; it is restarted at the longest delay
+	NextStart  time.Time // when it starts by itself, zero when it doesn't
+	Needs      []string  // the services, and other needs, that it waits for
+	Held       bool      // it was ended, or must not start, because memory is short; see [Hold]
 	OOMAdj     int       // how much higher the oom_score_adj of its processes is than hinit's
 	LastExit   *Exit
-	NextRun    time.Time    // when its schedule starts it next, zero without one
-	After      RestartAfter // after which ends it is started again
-	Task       bool         // it is to end by itself
+	NextRun    time.Time    // when its schedule starts it next; zero without a schedule
+	After      RestartAfter // which ends of a run restart it
+	Task       bool         // it is expected to end by itself
 	Done       bool         // its last run ended by itself with exit code 0
 
-	Exits     []CauseCount // all ends of runs so far; must not be changed
-	Restarted []CauseCount // the exits that restarts followed; must not be changed
+	Exits     []CauseCount // number of ends by cause; must not be changed
+	Restarted []CauseCount // number of restarts by the cause of the exit before; must not be changed
 }
 
-// CauseCount is how many exits had a cause.
+// CauseCount is how many exits had a certain cause.
 type CauseCount struct {
 	Cause Cause
 	N     int
@@ -96,14 +97,14 @@ func (s *service) snapshot(u *unit) *Service {
 	return v
 }
 
-// view is the snapshot of a service that the loop publishes.
+// view makes the part of the next snapshot that shows one service.
 func (l *Loop) view(s *service, u *unit) *Service {
 	v := s.snapshot(u)
 	v.Held = l.machine.short.held[s.name] != ""
 	return v
 }
 
-// publish makes what has changed visible to readers: what it is now, and then what has happened.
+// publish shows readers the changed services, and then the records of the history about them.
 func (l *Loop) publish() {
 	defer l.history.show()
 	old, order := l.snapshot.Load(), l.machine.order
@@ -113,7 +114,7 @@ func (l *Loop) publish() {
 	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), Full: l.machine.short.full}
 	kept := copy(next.Services, old.Services)
 	if l.dropped {
-		kept = 0 // others have moved up
+		kept = 0 // a service was removed, so the places of the others have changed
 	}
 	for i, s := range order[kept:] {
 		u := l.units[s.name]
@@ -136,7 +137,7 @@ func (l *Loop) publish() {
 	l.news.wake()
 }
 
-// touch says that the view of a unit is out of date.
+// touch marks the view of a unit as out of date.
 func (l *Loop) touch(u *unit) {
 	if !u.dirty {
 		u.dirty = true

@@ -10,11 +10,10 @@ import (
 	"hinit/internal/backoff"
 )
 
-// State is where a service is in its life. The values are what status and the API print.
+// State is a stage in the life of a service. Status and the API print these values.
 type State string
 
-// The states of a service, by the words of the API, which say what they mean. The table at the head of machine.go says how they follow
-// each other.
+// The states of a service. The API documents them; the table in machine.go lists the transitions.
 const (
 	Down      State = client.StateDown
 	Waiting   State = client.StateWaiting
@@ -28,25 +27,25 @@ const (
 	Failed    State = client.StateFailed
 )
 
-// Want is what the operator (or the boot) asked for.
+// Want is the desired state of a service, set by an operator or by the boot.
 type Want string
 
-// The two things that can be wanted of a service.
+// The two desired states.
 const (
 	WantUp   Want = client.WantUp
 	WantDown Want = client.WantDown
 )
 
-// Cause says why a process ended or could not start.
+// Cause says why a run ended or could not start.
 type Cause string
 
 // The causes of an exit.
 const (
-	CauseCrash    Cause = "crash"    // an exit code without an order to stop
+	CauseCrash    Cause = "crash"    // an exit code other than 0 that no rule of the policy names
 	CauseClean    Cause = "clean"    // exit 0, or a code that asks for a restart at once
-	CauseConfig   Cause = "config"   // a code that says: starting me again changes nothing
-	CauseOOM      Cause = "oom"      // the kernel killed it for memory
-	CauseSignal   Cause = "signal"   // ended by a signal hinit did not send
+	CauseConfig   Cause = "config"   // an exit code that means: a restart does not help
+	CauseOOM      Cause = "oom"      // the kernel killed it because memory was short
+	CauseSignal   Cause = "signal"   // ended by a signal that hinit did not send
 	CauseOperator Cause = "operator" // an operator asked hinit to end it (stop, restart, kill), or its profile is gone
 	CauseShutdown Cause = "shutdown" // hinit ended it because the container is stopping
 	CauseSpawn    Cause = "spawn"    // it could not be started
@@ -56,32 +55,32 @@ const (
 	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
 )
 
-// Kind says what a service is.
+// Kind says where a service comes from, and what its end means.
 type Kind string
 
 // The kinds of service.
 const (
 	KindGateway Kind = client.KindGateway
-	KindService Kind = client.KindService // of hinit.yaml, the dashboard among them
-	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, its exit ends the container
+	KindService Kind = client.KindService // from hinit.yaml, or the dashboard
+	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
 	KindHook    Kind = "hook"             // a command of the boot: runs once
-	KindStandIn Kind = "standin"          // a process that only has to be there; it is in no report
-	KindRun     Kind = "run"              // a one-shot run that a client asked for: it is forgotten when it has ended
-	KindCheck   Kind = "check"            // one look of an exec check, likewise; nothing of it is in the history
+	KindStandIn Kind = "standin"          // a process that does nothing but hold a place; reports leave it out
+	KindRun     Kind = "run"              // a command that a client asked for: it runs once and is forgotten after its end
+	KindCheck   Kind = "check"            // one call of an exec check: it is forgotten after its end, and is not in the history
 )
 
-// How much more the kernel's out-of-memory killer likes a process of a kind than hinit, as oom_score_adj; a step is a twentieth of
-// the memory. The end of PID 1 ends everything, the end of the CMD ends the container; a gateway is started again.
+// oomAdj is added to the oom_score_adj of hinit for a process of each kind. 50 points weigh as much as a twentieth of the memory.
+// The kernel should kill cheap things first: the end of PID 1 or of the CMD ends the container, but a gateway is only restarted.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap, KindRun: oomCheap, KindCheck: oomCheap}
 
 const oomCheap = 900
 
-// Scope says which processes of a run a signal goes to.
+// Scope selects the processes of a run that receive a signal.
 type Scope int
 
 // The scopes of a signal.
 const (
-	ScopeTree  Scope = iota // every process of the run, those that left its group and session too
+	ScopeTree  Scope = iota // every process of the run, including descendants that left its group and session
 	ScopeMain               // the main process alone
 	ScopeGroup              // the process group that the main process leads
 )
@@ -89,60 +88,60 @@ const (
 // Policy says how one service is restarted and stopped. The zero value restarts at once for ever and kills without grace.
 type Policy struct {
 	Backoff     backoff.Policy
-	ResetAfter  time.Duration // a life at least this long forgets the failures before it
+	ResetAfter  time.Duration // a run at least this long clears the count of earlier failures
 	LoopCount   int           // this many fast exits ...
 	LoopWindow  time.Duration // ... within this time show as a crash loop
-	ParkOn      []int         // exit codes after which it is parked
-	Refusal     string        // it is parked when it has failed and one of its last lines begins so; "" is no such rule
-	ImmediateOn []int         // exit codes after which it starts at once, not counted as a failure
+	ParkOn      []int         // exit codes that park the service
+	Refusal     string        // park it when a run failed and one of its last lines begins with this text; "" for no such rule
+	ImmediateOn []int         // exit codes that restart it at once, without counting a failure
 	Successes   []int         // exit codes besides 0 that mean success
 	StopSignal  int           // signal that asks it to end
 	Grace       time.Duration // from the stop signal to SIGKILL
-	StopCommand []string      // runs first when the service is asked to end; the stop signal follows its end. Empty for none
-	Announces   bool          // it counts as ready only when a Ready event says so; otherwise it is ready while up
+	StopCommand []string      // executed first when the service is asked to end; the stop signal follows after it. Empty for none
+	Announces   bool          // it is ready only when a Ready event says so; otherwise it is ready while it is up
 	Task        bool          // runs once and then stays down
-	Spare       bool          // what it leaves behind goes on
-	Sheds       bool          // it waits, or is ended, while the container is short of memory
+	Spare       bool          // descendants that outlive its main process are left alone
+	Sheds       bool          // when memory is short it may be ended, or has to wait before it starts
 	Once        bool          // runs once; its exit ends the container with its code
 	Order
 
-	// Further fields for s6 service directories.
+	// Fields for s6 service directories.
 
-	Drains       bool          // it reads what others write: at the end of the container it is asked to end after them
-	Last         int           // signal that tells a service with Drains, at the end of the container, that nothing else of it is alive; 0 for none
-	SpawnRetry   time.Duration // when to try again what can't be spawned for a reason that stays (with Once: one that may pass); with 0 that is a fast exit
-	ReadyRestart time.Duration // a run that had been ready this long is started again at once; 0 is never
-	KillNever    bool          // a stop never escalates to SIGKILL, and is repeated when asked again; only the end of the container kills
-	Kill         Scope         // whom SIGKILL goes to when Grace or FinishTimeout is over; at the end of the container always the tree
+	Drains       bool          // it reads what other services write: a shutdown ends it after them
+	Last         int           // at shutdown, tells a service with Drains that no other process is alive; 0 for none
+	SpawnRetry   time.Duration // delay after a start failed for a lasting reason (with Once: a passing one); 0 counts it as a fast exit
+	ReadyRestart time.Duration // a run that was ready for this long is restarted at once; 0 for never
+	KillNever    bool          // a stop never escalates to SIGKILL; a second stop repeats the signal. Only a shutdown kills
+	Kill         Scope         // target of SIGKILL after Grace or FinishTimeout; at shutdown always the tree
 	Finishes
 }
 
-// success reports whether an exit code means that the run has done its work.
+// success reports whether an exit code counts as success.
 func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.Successes, code) }
 
-// Finishes is the part of a [Policy] about the finish command of an s6 service directory.
+// Finishes holds the fields of [Policy] for the finish command of an s6 service directory.
 type Finishes struct {
-	Finish          bool          // Unit.Finish runs after each run, before anything else happens
-	FinishTimeout   time.Duration // then the finish command is killed; 0 is never
-	PermanentFinish []int         // exit codes of the finish command that mean: want it down
+	Finish          bool          // run Unit.Finish after each run, before the next transition
+	FinishTimeout   time.Duration // time limit of the finish command, which is then killed; 0 for none
+	PermanentFinish []int         // exit codes of the finish command that set the desired state to down
 }
 
-// Exit is how a run ended. It is immutable but for Tail, which a later copy carries once the log has been read.
+// Exit describes how a run ended. It never changes, except that a later copy has Tail, after the log has been read.
 type Exit struct {
 	Run    uint64    // which run
 	PID    int       // its main process, 0 if it was never spawned
 	Code   int       // exit code; -1 when Signal is set or it was never spawned
 	Signal int       // signal number that ended it, 0 if none
 	Cause  Cause     //
-	Error  string    // why it could not be started, for CauseSpawn; what its check said last, for CauseHealth
+	Error  string    // why the start failed (CauseSpawn), or the last answer of the check (CauseHealth)
 	At     time.Time //
 	Uptime time.Duration
-	CPU    time.Duration // that it and the children it waited for have used
-	MaxRSS int64         // bytes, of the largest of them
+	CPU    time.Duration // processor time of the process and the children it waited for
+	MaxRSS int64         // peak memory in bytes of the largest of these processes
 	Tail   []string      // last lines it wrote, oldest first; nil until its output is read
 }
 
-// Wire returns the exit as the API has it, without its last lines.
+// Wire converts the exit to its form in the API, without Tail.
 func (x *Exit) Wire() client.Exit {
 	out := client.Exit{Cause: string(x.Cause), At: x.At, Tail: []string{}, Error: x.Error, UptimeSeconds: max(x.Uptime, 0).Seconds(), PID: x.PID}
 	switch {
@@ -154,8 +153,8 @@ func (x *Exit) Wire() client.Exit {
 	return out
 }
 
-// Words says how the run ended, with the line that is most likely to say why. That is the last line of level WARNING or worse,
-// else the last. Its text may be anything.
+// Words describes the end of a run, with the line of output that most likely explains it: the last line of level WARNING or
+// worse, else the last line. The service controls the text of that line.
 func (x *Exit) Words() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {
@@ -184,14 +183,14 @@ type Record struct {
 	Seq     uint64 // counts up from 1
 	At      time.Time
 	Service string // "" when it is about the container
-	From    State  // states of a transition; both empty when it is a remark
+	From    State  // the states of a transition; both are empty in a remark
 	To      State
 	Reason  string
 	PID     int
-	Exit    *Exit // set when the record is about the end of a run; once more when its cause turns out to be another
-	Dropped bool  // the service is forgotten; nothing about it follows
+	Exit    *Exit // the end of a run that this record reports; a second record follows when a better cause becomes known
+	Dropped bool  // the service was forgotten; no later record is about it
 
-	By *client.By // who gave the order that it carries out; nil where this init decided by itself
+	By *client.By // By is the client whose order the record carries out; nil when hinit decided by itself.
 
-	Key, Data string // of a notice that somebody posted; Key is empty when it is none
+	Key, Data string // set in a notice that a client posted; Key is empty in all other records
 }

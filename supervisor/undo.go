@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// undo takes back one step of a machine that panicked in the middle, so the successor does not begin with half of a change. The copies
-// are shallow: a step replaces slices, and never changes what is in them.
+// undo restores the machine after a step that panicked, so the successor starts from a consistent state. It stores shallow
+// copies: a step must replace slices and maps, and never change their contents.
 type undo struct {
 	armed    bool
 	machine  Machine
@@ -14,14 +14,14 @@ type undo struct {
 	services []service
 }
 
-// prepare notes what a step with e may change.
+// prepare saves everything that a step with event e may change.
 func (u *undo) prepare(m *Machine, e Event) {
 	u.armed = true
 	u.machine = *m
 	clear(u.touched)
 	u.touched, u.services = u.touched[:0], u.services[:0]
 	one := m.services[subject(e)]
-	if add, ok := e.(Add); m.links > 0 || ok && add.Policy.linked() > 0 { // others may follow
+	if add, ok := e.(Add); m.links > 0 || ok && add.Policy.linked() > 0 { // services that depend on others may change too
 		for _, s := range m.order {
 			if s.policy.linked() > 0 || s.policy.EachStart {
 				u.save(s)
@@ -35,14 +35,14 @@ func (u *undo) prepare(m *Machine, e Event) {
 	case Add, Remark:
 		u.save(one)
 	case Tick:
-		now := time.Now().Add(time.Second) // a little more than the step itself will look at
+		now := time.Now().Add(time.Second) // Step reads the clock later: include deadlines up to a second from now
 		for _, s := range m.order {
 			if !s.deadline.IsZero() && !now.Before(s.deadline) {
 				u.save(s)
 			}
 		}
 	default:
-		if one != nil && !one.policy.Once { // the end of the CMD is the end of all
+		if one != nil && !one.policy.Once { // the end of the CMD affects every service
 			u.save(one)
 			return
 		}
@@ -53,7 +53,7 @@ func (u *undo) prepare(m *Machine, e Event) {
 	}
 }
 
-// subject is the service that an event changes: what it is about, for Add too.
+// subject returns the service that an event changes. Unlike target it also names the service of an Add.
 func subject(e Event) string {
 	if add, ok := e.(Add); ok {
 		return add.Name
@@ -72,7 +72,7 @@ func (u *undo) save(s *service) {
 // done discards the undo record: the step succeeded.
 func (u *undo) done() { u.armed = false }
 
-// apply takes the step back that did not come to its end, if any.
+// apply restores the state before the step, if that step did not complete.
 func (u *undo) apply(m *Machine) {
 	if !u.armed {
 		return

@@ -8,58 +8,59 @@ import (
 	"hinit/internal/proc"
 )
 
-// Unit is a service as the loop runs it.
+// Unit is the definition of a service, as Register takes it.
 type Unit struct {
 	Name    string
 	Profile string
 	Kind    Kind
-	Yields  bool // a profile of its name goes before it, because the agent can make such a service
+	Yields  bool // a profile of the same name takes precedence, because the agent can create such a service
 	Policy  Policy
-	Spec    proc.Spec // ID, Name and Files are filled in at each start
+	Spec    proc.Spec // the loop fills in ID, Name and Files at each start
 	Log     string
 	Needs   []string
-	Group   string // by which operators name it with others; "" for none
+	Group   string // name under which operators address several services at once; "" for none
 
-	// Stdio, when it is not nil, is what the process gets as its descriptors 0, 1, 2, ...; nothing of it goes to the log.
+	// Stdio, when it is not nil, is the list of descriptors of the process, from 0. None of its output goes to the log then.
 	Stdio []*os.File `reexec:"-"`
-	// Std takes the place of /dev/null (descriptor 0) and of the LogSink's pipes (1 and 2) where it is not nil. Their creator
-	// closes the files once the service is dropped. At the end of the container the loop closes descriptor 1 of a service that is
-	// down, so the reader of the pipe comes to its end.
+	// Std replaces /dev/null (descriptor 0) and the pipes of LogSink (1 and 2) where it is not nil. The owner of the files closes
+	// them after the service is dropped. During a shutdown the loop closes descriptor 1 of a service that is down, so the reader
+	// of that pipe sees its end.
 	Std [3]*os.File `reexec:"-"`
 
-	// NotifyFD, when it is not 0, is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD. It
+	// NotifyFD is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It
 	// needs Policy.Announces.
 	NotifyFD int
 
-	// Checked says that the service counts as ready only when a Checked event says so.
+	// Checked services are ready only after a Checked event.
 	Checked bool
 
-	// Finish is the program that runs after each run of a service with Policy.Finish, with its files, environment, directory and
-	// user. It has s6's arguments: exit code (256 after a signal), signal or 0, name, pid. A missing one counts as one that did
-	// nothing.
+	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the files,
+	// environment, directory and user of the service. It has the arguments of s6: exit code (256 after a signal), signal or 0,
+	// name, pid. A missing program is ignored.
 	Finish string
 
-	// Pin is what Spec.Dir names by its descriptor: the unit keeps it open, so that the number means nothing else. It may be nil.
+	// Pin is the open directory that Spec.Dir names by descriptor number. The unit holds it, so the number can't mean another
+	// file. It may be nil.
 	Pin *os.File
 }
 
-// MaxNotifyFD is the highest descriptor a service can be given to say on that it is ready.
+// MaxNotifyFD is the highest value of Unit.NotifyFD.
 const MaxNotifyFD = 1023
 
-// unit is a service as it was registered, and what there is of it.
+// unit is a registered definition and the files of its service.
 type unit struct {
 	Unit  `reexec:"Unit"`
-	Ran   *proc.Spec  // what the last run was started as, where Spec says something else by now
-	Stdio bool        // it has no log: what Files does not have is /dev/null
-	Files [3]*os.File // descriptors 0, 1 and 2, where they are not /dev/null and the pipes of its log
+	Ran   *proc.Spec  // definition of the last run, if the next run will differ
+	Stdio bool        // it has no log: descriptors that Files leaves out are /dev/null
+	Files [3]*os.File // descriptors 0, 1 and 2; nil for /dev/null or the pipe of its log
 
-	finish uint64   `reexec:"-"` // run of the finish command last started
+	finish uint64   `reexec:"-"` // run of the finish command that started last
 	view   *Service `reexec:"-"`
-	place  int      `reexec:"-"` // of the view in the snapshot
+	place  int      `reexec:"-"` // index of its view in the snapshot
 	dirty  bool     `reexec:"-"`
 }
 
-// define makes a registered unit the definition from the next start on.
+// define replaces the unit's definition. The running process keeps the old one until its next start.
 func (u *unit) define(next Unit) {
 	ran := u.Spec
 	if u.Ran != nil {
@@ -75,7 +76,7 @@ func (u *unit) define(next Unit) {
 	}
 }
 
-// files returns a process's descriptors, and the ones to close after the start.
+// files returns the descriptors for a new process, and in own the files to close after its start.
 func (l *Loop) files(u *unit) (files, own []*os.File, err error) {
 	files = slices.Clone(u.Files[:])
 	if u.Stdio || files[1] != nil && files[2] != nil {
