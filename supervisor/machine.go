@@ -124,8 +124,8 @@ import (
 const (
 	// leftoverGrace is how long processes that outlived their main process have between TERM and KILL.
 	leftoverGrace = 500 * time.Millisecond
-	// killSoon is how often KILL is repeated, killSoons times, for a tree that is not gone: it may have forked. Then the time is
-	// doubled up to killAgain.
+	// killSoon is the time between repeated SIGKILLs to a tree, which may have forked meanwhile. After killSoons repetitions it
+	// is doubled each time, up to killAgain.
 	killSoon  = 10 * time.Millisecond
 	killSoons = 25
 	killAgain = time.Second

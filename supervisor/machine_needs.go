@@ -25,7 +25,7 @@ type Until string
 
 // The values of Until.
 const (
-	UntilStarted Until = "started" // up; a task: has been started
+	UntilStarted Until = "started" // up; a task: started
 	UntilReady   Until = "ready"   // up and ready
 	UntilDone    Until = "done"    // down after exit code 0
 	UntilTried   Until = "tried"   // ready, or ended once; counts for starts only, so it does not order a shutdown

@@ -45,7 +45,7 @@ type tally struct {
 
 // readiness holds the readiness that outlasts a run.
 type readiness struct {
-	checked    bool      // its checks have a say
+	checked    bool      // its checks must pass too before it is ready
 	readySince time.Time // while nothing of it runs: when the last run was over
 }
 

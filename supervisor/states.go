@@ -64,7 +64,7 @@ const (
 	KindService Kind = client.KindService // from hinit.yaml, or the dashboard
 	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
 	KindHook    Kind = "hook"             // a command of the boot: runs once
-	KindStandIn Kind = "standin"          // a process that does nothing but hold a place; reports leave it out
+	KindStandIn Kind = "standin"          // a process that only holds a place; reports leave it out
 	KindRun     Kind = "run"              // a command that a client asked for: it runs once and is forgotten after its end
 	KindCheck   Kind = "check"            // one call of an exec check: it is forgotten after its end, and is not in the history
 )
@@ -153,8 +153,8 @@ func (x *Exit) Wire() client.Exit {
 	return out
 }
 
-// Words describes the end of a run, with the line of output that most likely explains it: the last line of level WARNING or
-// worse, else the last line. The service controls the text of that line.
+// Words describes the end of a run, and quotes the line of output that most likely explains it. That is the last line of level
+// WARNING or worse, else the last line. The service controls the text of that line.
 func (x *Exit) Words() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {
