@@ -41,7 +41,7 @@ type Cause string
 
 // The causes of an exit.
 const (
-	CauseCrash    Cause = "crash"    // an exit code other than 0 that no rule of the policy names
+	CauseCrash    Cause = "crash"    // an exit code other than 0 that has no special meaning
 	CauseClean    Cause = "clean"    // exit 0, or a code that asks for a restart at once
 	CauseConfig   Cause = "config"   // an exit code that means: a restart does not help
 	CauseOOM      Cause = "oom"      // the kernel killed it because memory was short
