@@ -8,8 +8,8 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 80_286
-	mostPID1    = 42_904
+	mostProduct = 80_433
+	mostPID1    = 43_022
 )
 
 // TestTheProductStaysSmall holds the product and PID 1's program to a number of lines of code.

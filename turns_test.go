@@ -61,6 +61,7 @@ var noTurnNeeded = map[string]string{
 	"client":                "a client: the command line",
 	"internal/cli":          "the command line",
 	"internal/cmdline":      "the command line",
+	"internal/varfiles":     "the command line, and hinit-actions",
 	"internal/control/show": "the command line",
 	"internal/fsutil":       "its Actor takes the turn, see fsutil.Actor.In",
 	"internal/procstat":     "who calls it takes the turn, see fileCalls",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 	"hinit/internal/redact"
+	"hinit/internal/varfiles"
 )
 
 // mostWaiting limits the number of jobs that wait for one target.
@@ -37,7 +39,9 @@ type Runner struct {
 	senders map[string]int // targets with a goroutine, and the number of their dropped jobs
 	unsaved string         // the last error of a save
 	rules   *config.Config
-	wrong   string // the last error of the configuration
+	wrong   string        // the last error of the configuration
+	all     client.Status // at the last change
+	looked  time.Time     // for files that have changed
 	work    sync.WaitGroup
 }
 
@@ -89,7 +93,8 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	completed := r.complete(c.Services)
 	var fresh []*Job
 	happened, changed := r.state.Marks.Apply(c, first)
-	for _, h := range happened {
+	c.Apply(&r.all)
+	for _, h := range append(happened, r.stale()...) {
 		actions := r.rules.ActionsOf(h.Service.Name, h.Service.Profile, h.Event)
 		if len(actions) == 0 {
 			continue
@@ -109,6 +114,34 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	for _, j := range fresh {
 		r.wake(ctx, j.target())
 	}
+}
+
+// lookEvery is how often the runner looks for files of variables that have changed.
+const lookEvery = 5 * time.Second
+
+// stale returns the services whose files of variables have changed, once for each change. It looks only where an action follows. The
+// caller holds the lock and saves the state.
+func (r *Runner) stale() (out []Happening) {
+	if time.Since(r.looked) < lookEvery {
+		return nil
+	}
+	r.looked = time.Now()
+	for i := range r.all.Services {
+		s := &r.all.Services[i]
+		if s.Name == config.ActionsName || len(r.rules.ActionsOf(s.Name, s.Profile, config.EventStale)) == 0 {
+			continue
+		}
+		at := varfiles.Changed(s, varfiles.Of(r.rules, s, os.Environ()))
+		if at.IsZero() || at.Equal(r.state.Stale[s.Name]) {
+			continue
+		}
+		if r.state.Stale == nil {
+			r.state.Stale = map[string]time.Time{}
+		}
+		r.state.Stale[s.Name] = at
+		out = append(out, Happening{config.EventStale, *s})
+	}
+	return out
 }
 
 // reload uses the rules of a changed file. If the file is invalid, the old rules stay.

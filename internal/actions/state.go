@@ -24,9 +24,10 @@ type Job struct {
 
 // state is the content of the file.
 type state struct {
-	Init  time.Time `json:"init"` // start of the hinit that the marks belong to
-	Marks Marks     `json:"marks"`
-	Jobs  []*Job    `json:"jobs"` // oldest first
+	Init  time.Time            `json:"init"` // start of the hinit that the marks belong to
+	Marks Marks                `json:"marks"`
+	Stale map[string]time.Time `json:"stale,omitempty"` // last reported change of files, by service
+	Jobs  []*Job               `json:"jobs"`            // oldest first
 }
 
 // mostState limits how much is read. This program writes no larger file.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"hinit/client"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
+	"hinit/internal/varfiles"
 )
 
 func lifecycleVerb(name, summary string) Verb {
@@ -39,7 +41,7 @@ func lifecycleArgs(name string) string {
 func lifecycle(t *Terminal, c *Call) int {
 	changed := new(bool)
 	if c.Verb.Name == "restart" {
-		changed = c.Flags.Bool("changed", false, "everything that runs as an older configuration says")
+		changed = c.Flags.Bool("changed", false, "everything that runs as an older configuration says, or with older files of variables")
 	}
 	all := c.Flags.Bool("all", false, allMeans(c.Verb.Name))
 	force := new(bool)
@@ -72,7 +74,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	case *all:
 		names, err = t.everything(ctx, cl, c.Verb.Name, patience-time.Since(begin))
 	case *changed:
-		names, err = drifted(ctx, cl)
+		names, err = t.drifted(ctx, cl)
 	}
 	if err != nil {
 		return t.Failed(c.Doing(), err)
@@ -127,11 +129,18 @@ func (t *Terminal) Order(ctx context.Context, cl *client.Client, verb string, na
 	return states, results
 }
 
-// drifted returns the services that run with an older configuration.
-func drifted(ctx context.Context, cl *client.Client) (names []string, err error) {
+// drifted are the services that run as an older configuration says, or with older files of variables.
+func (t *Terminal) drifted(ctx context.Context, cl *client.Client) (names []string, err error) {
 	st, err := cl.Status(ctx)
-	for _, s := range st.Services {
-		if s.Drifted {
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := t.Config()
+	if err != nil {
+		return nil, err
+	}
+	for i := range st.Services {
+		if s := &st.Services[i]; s.Drifted || !varfiles.Changed(s, varfiles.Of(cfg, s, os.Environ())).IsZero() {
 			names = append(names, s.Name)
 		}
 	}

@@ -17,10 +17,11 @@ const (
 	EventReady     = "ready"      // one of its runs works
 	EventFailed    = "failed"     // it can't be started as defined, or does not start again
 	EventOOM       = "oom"        // the kernel has killed it because memory ran out
+	EventStale     = "stale"      // a file of its variables has changed since it started
 )
 
 // ActionEvents are the events of services that actions follow.
-var ActionEvents = []string{EventCrashLoop, EventParked, EventUnhealthy, EventReady, EventFailed, EventOOM}
+var ActionEvents = []string{EventCrashLoop, EventParked, EventUnhealthy, EventReady, EventFailed, EventOOM, EventStale}
 
 // Actions holds actions by event.
 type Actions map[string][]Action

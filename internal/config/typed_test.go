@@ -240,7 +240,7 @@ func TestWhatPeopleType(t *testing.T) {
 		},
 		{
 			"services:\n  web:\n    command: [httpd]\n    on: {crashed: {exec: [a]}}\n",
-			`hinit.yaml:4: unknown key "services.web.on.crashed"; known here: crash-loop, parked, unhealthy, ready, failed, oom`,
+			`hinit.yaml:4: unknown key "services.web.on.crashed"; known here: crash-loop, parked, unhealthy, ready, failed, oom, stale`,
 		},
 		{
 			"on: {parked: \"curl x\"}\n",
@@ -248,7 +248,7 @@ func TestWhatPeopleType(t *testing.T) {
 		},
 		{
 			"on: true\n",
-			`hinit.yaml:1: cannot read on: expected a mapping with keys crash-loop, parked, unhealthy, ready, failed, oom, got the boolean true`,
+			`hinit.yaml:1: cannot read on: expected a mapping with keys crash-loop, parked, unhealthy, ready, failed, oom, stale, got the boolean true`,
 		},
 		{
 			"logs: {max_size_mb: 1MB}\n",

@@ -26,7 +26,7 @@ type Setup struct {
 	CPUs       string   // a list such as 0-3,6 of cpuset(7), "" keeps hinit's
 	Umask      string   // octal, "" keeps hinit's
 	NoNewPrivs bool     // it and its children gain no privilege by executing a program
-	EnvFiles   []string // absolute paths of files of variables; a missing one is no error where the path follows a "-"
+	EnvFiles   []string // absolute paths of files of variables, each after a "-" if it may be missing, or after NAME= if it is one value
 	Keep       []string // variables that no file of these changes
 	OwnFiles   bool     // EnvFiles that anybody but root and the command's user can change are refused; root always refuses them
 	Cgroup     string   // directory of a control group that it makes and enters as root, "" for none
@@ -287,8 +287,19 @@ func environ(env []string, p *pending) ([]string, error) {
 	set := make(map[string]string)
 	for _, file := range p.files {
 		path, optional := strings.CutPrefix(file, "-")
-		vars, err := variablesOf(path, p.judge)
+		name, value, single := strings.Cut(path, "=/")
+		single = single && !strings.Contains(name, "/")
+		var vars []dotenv.Var
+		var err error
+		if single {
+			path = "/" + value
+			vars, err = oneVariable(name, path, p.judge)
+		} else {
+			vars, err = variablesOf(path, p.judge)
+		}
 		switch {
+		case single && err != nil:
+			return nil, fmt.Errorf("cannot read %s_FILE=%s as uid %d: %w", name, path, os.Geteuid(), err)
 		case optional && errors.Is(err, unix.ENOENT):
 			continue
 		case errors.Is(err, unix.ENOENT):
@@ -325,13 +336,19 @@ func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 		if strings.Trim(e.Name(), variableLetters) != "" {
 			continue
 		}
-		text, err := readEnvFile(filepath.Join(path, e.Name()), judge)
+		one, err := oneVariable(e.Name(), filepath.Join(path, e.Name()), judge)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", e.Name(), err)
 		}
-		vars = append(vars, dotenv.Var{Name: e.Name(), Raw: strings.TrimRight(text, "\r\n")})
+		vars = append(vars, one...)
 	}
 	return vars, nil
+}
+
+// oneVariable returns the variable whose value is a file, without the newlines at its end.
+func oneVariable(name, path string, judge envJudge) ([]dotenv.Var, error) {
+	text, err := readEnvFile(path, judge)
+	return []dotenv.Var{{Name: name, Raw: strings.TrimRight(text, "\r\n")}}, err
 }
 
 // readEnvFile reads a file of variables as the user that this process is. Root, and with own any other user, refuses a file that

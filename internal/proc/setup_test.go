@@ -145,6 +145,36 @@ func TestASecretIsADirectoryOfVariables(t *testing.T) {
 	}
 }
 
+// TestASecretOfAFileIsAVariable has Docker's convention: NAME_FILE names the file with the value of NAME.
+func TestASecretOfAFileIsAVariable(t *testing.T) {
+	file := rootsDir(t) + "/key"
+	if err := os.WriteFile(file, []byte("sk-1 \"#=\n"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	spec := Spec{Env: []string{"PATH=/usr/bin:/bin", "API_KEY_FILE=" + file}, Setup: Setup{EnvFiles: []string{"API_KEY=" + file}}}
+	if out, code := shell(t, spec, `echo "$API_KEY"`); code != 0 || out != "sk-1 \"#=\n" {
+		t.Errorf("code %d, it has %q", code, out)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := shell(t, spec, "echo started"); code != 126 {
+		t.Errorf("without the file: code %d, %q", code, out)
+	}
+	if os.Geteuid() != 0 {
+		return
+	}
+	if err := os.WriteFile(file, []byte("evil"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(file, 10000, 10000); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := shell(t, spec, `echo "$API_KEY"`); code != 126 || strings.Contains(out, "evil\n") {
+		t.Errorf("root read another user's file: code %d, %q", code, out)
+	}
+}
+
 // rootsDir is a directory that only root can change.
 func rootsDir(t *testing.T) string {
 	t.Helper()

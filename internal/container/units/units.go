@@ -166,7 +166,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	spec := proc.Spec{
 		Argv: cfg.Expand(command, vars), Env: m.shared(proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), exports), set)),
 		Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(own.Limits), OOM: own.Priority.OOMScore,
-		Setup: setupOf(&own.Setup, cfg.Expand(own.EnvFile, vars), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
+		Setup: setupOf(&own.Setup, m.files(cfg.Expand(own.EnvFile, vars), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 	}
 	m.isolate(cfg, p, &spec)
 	m.cap(&own.Setup, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
@@ -254,7 +254,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 		Name: s.Name, Group: s.Operation.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
 			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOM: s.Priority.OOMScore,
-			Setup: setupOf(&s.Setup, s.EnvFile, s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
+			Setup: setupOf(&s.Setup, m.files(s.EnvFile, agents), s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
 	m.cap(&s.Setup, s.Name, false, &u.Spec)

@@ -1,0 +1,76 @@
+package varfiles_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"hinit/client"
+	"hinit/internal/config"
+	"hinit/internal/varfiles"
+)
+
+func TestFilesOfAService(t *testing.T) {
+	cfg := &config.Config{Home: "/data", Services: map[string]config.Service{
+		"web": {Name: "web", Setup: config.Setup{EnvFile: config.Paths{"/etc/web.env"}}}, "db": {Name: "db", User: "postgres", Setup: config.Setup{EnvFile: config.Paths{"-/etc/db.env"}}},
+	}}
+	cfg.Agent.User, cfg.Agent.EnvFile = "hermes", config.Paths{"-{profile_home}/x.env"}
+	environ := []string{"A_FILE=/run/secrets/a"}
+	for _, tt := range []struct {
+		service client.Service
+		want    []string
+	}{
+		{client.Service{Name: "web"}, []string{"A=/run/secrets/a", "/etc/web.env"}},
+		{client.Service{Name: "db"}, []string{"-/etc/db.env"}}, // another user may not be able to read the agent's
+		{client.Service{Name: "gateway-default", Profile: "default"}, []string{"A=/run/secrets/a", "-/data/x.env"}},
+		{client.Service{Name: "gateway-coder", Profile: "coder"}, []string{"A=/run/secrets/a", "-/data/profiles/coder/x.env"}},
+		{client.Service{Name: "cmd"}, nil},
+	} {
+		if got := varfiles.Of(cfg, &tt.service, environ); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %q, want %q", tt.service.Name, got, tt.want)
+		}
+	}
+}
+
+// TestAFileThatIsYoungerThanTheProcess takes this process as the service.
+func TestAFileThatIsYoungerThanTheProcess(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "TOKEN")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	at := func(path string, when time.Time) {
+		t.Helper()
+		if err := os.Chtimes(path, when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	up := client.Service{Name: "s", State: client.StateUp, PID: os.Getpid()}
+	old, young := time.Now().Add(-time.Hour), time.Now().Add(time.Minute).Truncate(time.Second)
+	for _, tt := range []struct {
+		what      string
+		dir, file time.Time
+		service   client.Service
+		want      time.Time
+	}{
+		{"both old", old, old, up, time.Time{}},
+		{"a file has changed", old, young, up, young},
+		{"the directory has changed", young, old, up, young},
+		{"it is down", young, young, client.Service{Name: "s", State: client.StateDown, PID: os.Getpid()}, time.Time{}},
+		{"its process is gone", young, young, client.Service{Name: "s", State: client.StateUp, PID: 1 << 30}, time.Time{}},
+	} {
+		at(file, tt.file)
+		at(dir, tt.dir)
+		for _, path := range []string{dir, "-" + dir} {
+			if got := varfiles.Changed(&tt.service, []string{path, "/missing"}); !got.Equal(tt.want) {
+				t.Errorf("%s, %s: %v, want %v", tt.what, path, got, tt.want)
+			}
+		}
+	}
+	at(file, young)
+	if got := varfiles.Changed(&up, []string{"NAME=" + file}); !got.Equal(young) {
+		t.Errorf("a file of a variable: %v", got)
+	}
+}
