@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,11 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	groupsRoot = "/sys/fs/cgroup"
-	// group holds the control groups of both nodes.
-	group = "hinit-kubernetes"
-)
+const groupsRoot = "/sys/fs/cgroup"
+
+// group holds the control groups of both nodes. Runs with caches of their own have groups of their own: a kubelet ends what it does not know.
+var group = "hinit-kubernetes" + ownName()
+
+// ownName is "" for the default cache, else a suffix that no other cache has.
+func ownName() string {
+	dir := os.Getenv(CacheVar)
+	if dir == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(dir))
+	return "-" + hex.EncodeToString(sum[:4])
+}
 
 // unified reports whether this machine has control groups of version 2 only.
 func unified() bool {

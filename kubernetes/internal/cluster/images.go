@@ -17,9 +17,9 @@ var podImages = []string{
 	"docker.io/library/hinit-demo:latest", "docker.io/library/" + NextImage, "registry.example.org/hermes-hinit:1", "registry.example.org/hermes-hinit:2",
 }
 
-const (
-	builtImage = "hinit-kubernetes-test:latest"
-	pauseName  = "hinit-kubernetes-pause:latest"
+var (
+	builtImage = "hinit-kubernetes-test" + ownName() + ":latest"
+	pauseName  = "hinit-kubernetes-pause" + ownName() + ":latest"
 	pauseImage = "docker.io/library/" + pauseName
 )
 

@@ -62,7 +62,7 @@ imports = []
 [plugins.'io.containerd.cri.v1.images']
   snapshotter = 'overlayfs'
   [plugins.'io.containerd.cri.v1.images'.pinned_images]
-    sandbox = '` + pauseImage + `'
+    sandbox = 'PAUSE'
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
   disable_apparmor = true
@@ -128,7 +128,7 @@ func (c *Cluster) StartNode(ctx context.Context, n int) (*Node, error) {
 // startRuntime writes the configuration of a node and starts its containerd with the images.
 func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 	node := &Node{Name: nodeName(n), c: c, dir: filepath.Join(c.dir, nodeName(n))}
-	fill := strings.NewReplacer("DIR", node.dir, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
+	fill := strings.NewReplacer("DIR", node.dir, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "PAUSE", pauseImage, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
 	for name, text := range map[string]string{
 		"containerd.toml": containerdConfig, "kubelet.yaml": kubeletConfig, "cni/10-pods.conflist": networkConfig, "resolv.conf": "nameserver 127.0.0.1\n",
 	} {
