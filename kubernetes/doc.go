@@ -3,3 +3,4 @@
 package kubernetes
 
 //go:generate go run ./internal/deploy/generate
+//go:generate go tool -modfile=tools/go.mod controller-gen object crd paths=./api/... output:crd:dir=deploy/fleet/crds

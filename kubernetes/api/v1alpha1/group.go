@@ -1,0 +1,36 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Group is the API group of the fleet. The marker in doc.go repeats it for controller-gen, and a test compares them.
+const Group = "agents.hinit.dev"
+
+// Version is the version of the API.
+const Version = "v1alpha1"
+
+// GroupVersion is the group with its version.
+var GroupVersion = schema.GroupVersion{Group: Group, Version: Version}
+
+const (
+	// Finalizer keeps an AgentProfile until its host has stopped the gateway.
+	Finalizer = Group + "/gateway"
+	// PoolLabel has the name of the pool, on everything that belongs to it.
+	PoolLabel = Group + "/pool"
+	// ReachableCondition is False while the host of a profile is lost.
+	ReachableCondition = "HostReachable"
+	// PlacedCondition is False while no host has room for a profile.
+	PlacedCondition = "Placed"
+	// ConfiguredCondition is False when a ConfigMap or Secret of a profile can't be applied.
+	ConfiguredCondition = "Configured"
+)
+
+// AddToScheme registers the kinds.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, &AgentPool{}, &AgentPoolList{}, &AgentProfile{}, &AgentProfileList{})
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

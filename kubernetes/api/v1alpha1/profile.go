@@ -1,0 +1,312 @@
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// AgentProfile is one agent of a pool.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=aprof
+// +kubebuilder:selectablefield:JSONPath=`.spec.pool`
+// +kubebuilder:selectablefield:JSONPath=`.status.host`
+// +kubebuilder:selectablefield:JSONPath=`.status.move.to`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.status.host`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Ready",type=boolean,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="Since",type=date,JSONPath=`.status.since`
+// +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.memory`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63 && self.metadata.name.matches('^[a-z0-9][-a-z0-9]*$')",message="the name of a profile has at most 63 letters, digits and -: the agent knows it by that name"
+// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['default', 'hermes', 'test', 'tmp', 'root', 'sudo'])",message="the agent keeps the names default, hermes, test, tmp, root and sudo for itself"
+type AgentProfile struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec AgentProfileSpec `json:"spec"`
+	// +optional
+	Status AgentProfileStatus `json:"status,omitempty"`
+}
+
+// AgentProfileSpec is what a profile shall be.
+//
+// +kubebuilder:validation:XValidation:rule="self.pool == oldSelf.pool",message="the pool of a profile can't change: its data is on a host of that pool"
+// +kubebuilder:validation:XValidation:rule="!has(self.pin) || self.pin == ” || self.pin.startsWith(self.pool + '-')",message="pin names a host of the pool, such as POOL-0"
+// +kubebuilder:validation:XValidation:rule="!has(self.recover) || self.recover.lostHost.startsWith(self.pool + '-')",message="recover.lostHost names a host of the pool, such as POOL-0"
+type AgentProfileSpec struct {
+	// pool is the name of the AgentPool, in the same namespace.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	Pool string `json:"pool"`
+	// running is whether the gateway is wanted up.
+	// +optional
+	// +kubebuilder:default=true
+	Running *bool `json:"running,omitempty"`
+	// soul is the text of SOUL.md.
+	// +optional
+	Soul *ConfigMapKey `json:"soul,omitempty"`
+	// config is the text of config.yaml.
+	// +optional
+	Config *ConfigMapKey `json:"config,omitempty"`
+	// env names Secrets whose keys are the variables of .env. Later ones win.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	Env []SecretName `json:"env,omitempty"`
+	// files are more files of the profile.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=path
+	Files []ProfileFile `json:"files,omitempty"`
+	// skills are directories below skills/ with a file for each key of a ConfigMap.
+	// +optional
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	Skills []Skill `json:"skills,omitempty"`
+	// memory that the gateway is expected to need. Where more was measured, that counts.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0 && quantity(string(self)).compareTo(quantity('1Ti')) <= 0",message="memory is from 1Mi to 1Ti"
+	Memory *resource.Quantity `json:"memory,omitempty"`
+	// priority decides who is placed first where there is little room. Higher comes first.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1000
+	// +kubebuilder:validation:Maximum=1000
+	Priority int32 `json:"priority,omitempty"`
+	// pin is the host that the profile shall be on; empty for any.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^([a-z]([-a-z0-9]*[a-z0-9])?-(0|[1-9][0-9]{0,3}))?$`
+	Pin string `json:"pin,omitempty"`
+	// onDelete is what comes of the data when the object is deleted: Retain keeps it on the volume of the host.
+	// +optional
+	// +kubebuilder:default=Retain
+	// +kubebuilder:validation:Enum=Retain;Delete
+	OnDelete string `json:"onDelete,omitempty"`
+	// recover gives up the data of a host that will not come back.
+	// +optional
+	Recover *Recovery `json:"recover,omitempty"`
+}
+
+// ConfigMapKey names a key of a ConfigMap.
+type ConfigMapKey struct {
+	// configMap is the name of the ConfigMap.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
+	ConfigMap string `json:"configMap"`
+	// key of its data.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	Key string `json:"key"`
+}
+
+// SecretName names a Secret.
+type SecretName struct {
+	// secret is the name of the Secret.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
+	Secret string `json:"secret"`
+}
+
+// ProfileFile is a file of a profile.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.configMap) != has(self.secret)",message="a file comes from a configMap or from a secret, and not from both"
+// +kubebuilder:validation:XValidation:rule="!self.path.startsWith('/') && !self.path.split('/').exists(p, p == ” || p == '.' || p == '..')",message="path is relative to the home of the profile, without . and .. and empty parts"
+// +kubebuilder:validation:XValidation:rule="!(self.path in ['SOUL.md', 'config.yaml', '.env', 'gateway_state.json'])",message="SOUL.md, config.yaml and .env have fields of their own, and gateway_state.json is the agent's"
+type ProfileFile struct {
+	// path below the home of the profile.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	Path string `json:"path"`
+	// configMap is the name of a ConfigMap.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	ConfigMap string `json:"configMap,omitempty"`
+	// secret is the name of a Secret.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Secret string `json:"secret,omitempty"`
+	// key of the data.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
+	Key string `json:"key"`
+}
+
+// Skill is a directory below skills/.
+type Skill struct {
+	// name of the directory.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9][-_a-z0-9]*$`
+	Name string `json:"name"`
+	// configMap is the name of a ConfigMap. Each of its keys is a file.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$`
+	ConfigMap string `json:"configMap"`
+}
+
+// Recovery gives up the data of a lost host. Set it only when that host and its volume will not come back.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.archive) != (has(self.empty) && self.empty)",message="recover needs an archive, or empty: true, and not both"
+type Recovery struct {
+	// lostHost is the host that is given up. Nothing happens while status.host is another.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?-(0|[1-9][0-9]{0,3})$`
+	LostHost string `json:"lostHost"`
+	// archive is a file in .hinit-fleet/backups on the volume of the new host.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-._A-Za-z0-9]*$`
+	Archive string `json:"archive,omitempty"`
+	// empty begins without data.
+	// +optional
+	Empty bool `json:"empty,omitempty"`
+}
+
+// Phase is how a profile is, in one word.
+type Phase string
+
+// The phases.
+const (
+	PhasePending  Phase = "Pending"  // no host has room
+	PhaseStarting Phase = "Starting" // a host makes it, or its gateway is not ready yet
+	PhaseRunning  Phase = "Running"  // its gateway is up
+	PhaseStopping Phase = "Stopping" // its gateway is asked to end
+	PhaseStopped  Phase = "Stopped"  // its gateway is down, as wanted
+	PhaseBackoff  Phase = "Backoff"  // its gateway has crashed and waits for the next start
+	PhaseParked   Phase = "Parked"   // starting its gateway again is pointless until something changes
+	PhaseFailed   Phase = "Failed"   // its gateway can't be started as defined
+	PhaseMoving   Phase = "Moving"   // its data goes to another host
+	PhaseLost     Phase = "Lost"     // its host is lost, or the data is not on it
+)
+
+// AgentProfileStatus is how a profile is.
+type AgentProfileStatus struct {
+	// observedGeneration is the generation of the spec that the host has applied.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// phase is one of Pending, Starting, Running, Stopping, Stopped, Backoff, Parked, Failed, Moving and Lost.
+	// +optional
+	Phase Phase `json:"phase,omitempty"`
+	// ready is whether the gateway says that it is ready.
+	// +optional
+	Ready bool `json:"ready"`
+	// since is when the phase began.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// restarts is the number of starts after an exit without an order.
+	// +optional
+	Restarts int32 `json:"restarts"`
+	// cause of the last exit, as hinit status says it.
+	// +optional
+	Cause string `json:"cause,omitempty"`
+	// lastExit is how the gateway last ended.
+	// +optional
+	LastExit *LastExit `json:"lastExit,omitempty"`
+	// message says for people why the phase is what it is.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+	// memory that was measured. It changes when the measure has changed by more than a quarter.
+	// +optional
+	Memory *resource.Quantity `json:"memory,omitempty"`
+	// host is the pod that has the data. Only that host changes it to another.
+	// +optional
+	Host string `json:"host,omitempty"`
+	// assignment is a number that grows whenever host changes.
+	// +optional
+	Assignment int64 `json:"assignment,omitempty"`
+	// installed is the assignment under which the host has said that the data is on its volume. 0: there is no data yet.
+	// +optional
+	Installed int64 `json:"installed,omitempty"`
+	// receipt is about the data that the host got from another one.
+	// +optional
+	Receipt *Receipt `json:"receipt,omitempty"`
+	// applied is a sum over the files that the host has written.
+	// +optional
+	Applied string `json:"applied,omitempty"`
+	// busy is whether the gateway works on an answer, as the agent says. It is written only for a pool that waits for idle hosts.
+	// +optional
+	Busy bool `json:"busy,omitempty"`
+	// move is a change of the host that has begun.
+	// +optional
+	Move *Move `json:"move,omitempty"`
+	// conditions are HostReachable, Placed and Configured.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// LastExit is how a gateway last ended.
+type LastExit struct {
+	// code is the exit code; without one a signal has ended it.
+	// +optional
+	Code *int32 `json:"code,omitempty"`
+	// signal is the number of that signal.
+	// +optional
+	Signal *int32 `json:"signal,omitempty"`
+	// cause as hinit status says it.
+	Cause string `json:"cause"`
+	// at is when it ended.
+	At metav1.Time `json:"at"`
+}
+
+// Move is a change of the host. The controller begins it. The host that has the data ends it.
+type Move struct {
+	// to is the host that shall have the data.
+	// +kubebuilder:validation:MaxLength=63
+	To string `json:"to"`
+	// reason for people.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Reason string `json:"reason,omitempty"`
+	// since is when it began.
+	Since metav1.Time `json:"since"`
+	// offer is how the data is had from the host that has it. With an offer the gateway is stopped.
+	// +optional
+	Offer *Offer `json:"offer,omitempty"`
+	// received is what the new host has stored.
+	// +optional
+	Received *Receipt `json:"received,omitempty"`
+}
+
+// Offer is how the data of a stopped gateway is had.
+type Offer struct {
+	// nonce tells this offer from others.
+	Nonce string `json:"nonce"`
+	// address of the host, HOST:PORT.
+	Address string `json:"address"`
+	// certificate is the SHA-256 of the only certificate that the host answers with.
+	Certificate string `json:"certificate"`
+}
+
+// Receipt says that the data of an offer is stored.
+type Receipt struct {
+	// nonce of the offer.
+	Nonce string `json:"nonce"`
+	// sha256 of the stream.
+	SHA256 string `json:"sha256"`
+	// bytes of the stream.
+	Bytes int64 `json:"bytes"`
+}
+
+// AgentProfileList is a list of profiles.
+//
+// +kubebuilder:object:root=true
+type AgentProfileList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []AgentProfile `json:"items"`
+}
+
+// Wanted reports whether the gateway is wanted up.
+func (p *AgentProfile) Wanted() bool { return p.Spec.Running == nil || *p.Spec.Running }

@@ -1,0 +1,103 @@
+package fleet
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/cluster"
+)
+
+func TestMain(m *testing.M) { os.Exit(cluster.MainServer(m)) }
+
+// server is the API server of all tests of the package, with the kinds of the fleet.
+type server struct {
+	*cluster.Cluster
+	rest *rest.Config
+	api  client.Client
+}
+
+const crds = "../../deploy/fleet/crds"
+
+var theServer = sync.OnceValues(func() (*server, error) {
+	ctx := context.Background()
+	c, left, err := cluster.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if c == nil {
+		return &server{Cluster: &cluster.Cluster{LeftOut: left}}, nil
+	}
+	s := &server{Cluster: c}
+	if s.rest, err = clientcmd.BuildConfigFromFlags("", c.Config); err != nil {
+		return nil, err
+	}
+	s.rest.QPS, s.rest.Burst = 1000, 2000
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	if out, err := c.Kubectl(ctx, "apply", "-f", crds).CombinedOutput(); err != nil {
+		return nil, errOutput{err, out}
+	}
+	if out, err := c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=1m", "-f", crds).CombinedOutput(); err != nil {
+		return nil, errOutput{err, out}
+	}
+	s.api, err = client.New(s.rest, client.Options{Scheme: scheme})
+	return s, err
+})
+
+// errOutput is the failure of a command with what it printed.
+type errOutput struct {
+	error
+	out []byte
+}
+
+func (e errOutput) Error() string { return e.error.Error() + ": " + string(e.out) }
+
+// withServer returns the server, or skips the test where none runs.
+func withServer(t *testing.T) *server {
+	t.Helper()
+	s, err := theServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Bin == "" {
+		t.Skip(s.LeftOut)
+	}
+	return s
+}
+
+// until waits for a condition. cond returns what is missing.
+func until(t *testing.T, limit time.Duration, what string, cond func() string) {
+	t.Helper()
+	missing := ""
+	for end := time.Now().Add(limit); time.Now().Before(end); <-time.After(50 * time.Millisecond) {
+		if missing = cond(); missing == "" {
+			return
+		}
+	}
+	t.Fatalf("not %s within %s: %s", what, limit, missing)
+}
+
+// TestTheGroupIsTheOneOfTheManifests compares the constant with what controller-gen has made of the marker.
+func TestTheGroupIsTheOneOfTheManifests(t *testing.T) {
+	for _, plural := range []string{"agentpools", "agentprofiles"} {
+		if _, err := os.Stat(filepath.Join(crds, v1alpha1.Group+"_"+plural+".yaml")); err != nil {
+			t.Error(err)
+		}
+	}
+}
