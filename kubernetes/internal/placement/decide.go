@@ -1,0 +1,390 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Profile is what the controller knows of an AgentProfile. It may be old: each write says which version it is about.
+type Profile struct {
+	Name      string
+	Owner     string // "" for none
+	Installed bool   // its owner has the data
+	To        string // the host that a move goes to, "" for no move
+	Received  bool   // the new host has stored the data: the move ends without the controller
+	Memory    int64  // what it counts for
+	Priority  int32
+	Pin       string // the host that it shall be on, "" for any
+	Lost      bool   // it is told to be lost
+	Pending   string // why it is told to be pending, "" when it is not
+	GiveUp    bool   // somebody has given up the data of its owner
+	Deleting  bool
+}
+
+// Host is what the controller knows of a host.
+type Host struct {
+	Name      string
+	Ordinal   int
+	Zone      string // the value of the topology key
+	Trouble   string // why it is lost, "" when it is not
+	Ready     bool   // it takes profiles
+	Updated   bool   // it has the wanted image
+	Busy      bool   // one of its gateways works on an answer
+	Replacing bool   // its pod ends or begins
+}
+
+// Pool is what the controller knows of an AgentPool.
+type Pool struct {
+	Min, Max       int
+	Replicas       int   // the number of hosts that the StatefulSet has
+	Room           int64 // the memory that the profiles of one host may have together
+	Drain          []string
+	MaxUnavailable int
+	WhenIdle       bool
+	IdleFor        time.Duration // how long a rollout waits for an idle host
+	IdleSince      time.Time     // when it began to wait, zero for no waiting
+	SpareSince     time.Time     // since when a host less would do, zero for not
+	Leaving        string        // the host that is to go, "" for none
+}
+
+// spareFor is how long a host must be spare before it goes, and spareRoom the part of the room that is left free by the others then.
+const (
+	spareFor  = 10 * time.Minute
+	spareRoom = 0.75
+)
+
+// mostMoves is the number of moves of a pool at one time.
+const mostMoves = 4
+
+// Action is something that the controller does: one of the types below.
+type Action interface{ action() }
+
+type (
+	// Assign makes a host the owner of a profile that has none.
+	Assign struct{ Profile, Host string }
+	// Begin begins a move.
+	Begin struct{ Profile, To, Reason string }
+	// Cancel ends a move that can't be done.
+	Cancel struct{ Profile, Reason string }
+	// Lose tells that the owner of a profile is lost.
+	Lose struct{ Profile, Reason string }
+	// Hold tells why a profile has no host.
+	Hold struct{ Profile, Reason string }
+	// GiveUp makes a profile one without owner and data, as somebody has asked.
+	GiveUp struct{ Profile, Owner string }
+	// Replace deletes the pod of a host, which comes back with the wanted image.
+	Replace struct{ Host string }
+)
+
+func (Assign) action()  {}
+func (Begin) action()   {}
+func (Cancel) action()  {}
+func (Lose) action()    {}
+func (Hold) action()    {}
+func (GiveUp) action()  {}
+func (Replace) action() {}
+
+// Plan is what the controller decides in one round.
+type Plan struct {
+	Actions    []Action
+	Replicas   int // the number of hosts that the StatefulSet shall have
+	IdleSince  time.Time
+	SpareSince time.Time
+	Leaving    string
+	Doing      string // for people, "" for nothing
+}
+
+// round is the state of one decision.
+type round struct {
+	Plan
+	pool     Pool
+	now      time.Time
+	hosts    []*load
+	byName   map[string]*load
+	profiles []Profile
+	moves    int
+	need     int64 // the memory of profiles that no host has room for
+}
+
+// load is a host and what is on it.
+type load struct {
+	Host
+	used     int64
+	profiles int
+	takes    bool // it may get profiles
+}
+
+// Decide returns what to do about a pool. The same input gives the same plan.
+func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
+	r := &round{pool: pool, now: now, profiles: slices.Clone(profiles), byName: map[string]*load{}}
+	r.Leaving = pool.Leaving
+	slices.SortFunc(r.profiles, func(a, b Profile) int {
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.Name, b.Name))
+	})
+	for _, h := range hosts {
+		l := &load{Host: h, takes: h.Ready && h.Trouble == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
+		r.hosts, r.byName[h.Name] = append(r.hosts, l), l
+	}
+	slices.SortFunc(r.hosts, func(a, b *load) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	for _, p := range r.profiles {
+		r.count(p.Owner, p.Memory)
+		if p.To != "" {
+			r.count(p.To, p.Memory)
+			r.moves++
+		}
+	}
+	for _, p := range r.profiles {
+		r.decide(p)
+	}
+	r.rollout()
+	r.scale()
+	return r.Plan
+}
+
+func (r *round) count(host string, memory int64) {
+	if l := r.byName[host]; l != nil {
+		l.used += memory
+		l.profiles++
+	}
+}
+
+func (r *round) do(a Action) { r.Actions = append(r.Actions, a) }
+
+// decide is about one profile.
+func (r *round) decide(p Profile) {
+	owner := r.byName[p.Owner]
+	trouble := "its pod does not exist"
+	if owner != nil {
+		trouble = owner.Trouble
+	}
+	switch {
+	case p.Owner != "" && p.GiveUp && trouble != "":
+		r.do(GiveUp{p.Name, p.Owner})
+	case p.Owner != "" && trouble != "":
+		if !p.Lost {
+			r.do(Lose{p.Name, fmt.Sprintf("host %s is lost: %s", p.Owner, trouble)})
+		}
+	case p.Deleting:
+	case p.Owner == "":
+		r.place(p)
+	case p.To != "":
+		r.follow(p)
+	default:
+		r.move(p)
+	}
+}
+
+// place finds a host for a profile that has none.
+func (r *round) place(p Profile) {
+	if p.Pin != "" {
+		if l := r.byName[p.Pin]; l != nil && l.takes {
+			r.give(p, l)
+			return
+		}
+		r.hold(p, fmt.Sprintf("waits for host %s, which it is pinned to", p.Pin))
+		return
+	}
+	best := r.best(p.Memory, "")
+	if best == nil {
+		r.need += p.Memory
+		r.hold(p, "no host has room for its memory")
+		return
+	}
+	r.give(p, best)
+}
+
+func (r *round) hold(p Profile, reason string) {
+	if p.Pending != reason {
+		r.do(Hold{p.Name, reason})
+	}
+}
+
+func (r *round) give(p Profile, l *load) {
+	l.used += p.Memory
+	l.profiles++
+	r.do(Assign{p.Name, l.Name})
+}
+
+// best returns the host with the least room that is enough, in the zone with the fewest profiles: best fit under the bound. A host that waits
+// for its new image comes last, so that its profiles are not ended twice.
+func (r *round) best(memory int64, not string) *load {
+	zones := map[string]int{}
+	for _, l := range r.hosts {
+		zones[l.Zone] += l.profiles
+	}
+	var best *load
+	for _, l := range r.hosts {
+		if !l.takes || l.Name == not || l.used+memory > r.pool.Room {
+			continue
+		}
+		if best == nil || r.better(l, best, zones) {
+			best = l
+		}
+	}
+	return best
+}
+
+func (r *round) better(a, b *load, zones map[string]int) bool {
+	if a.Updated != b.Updated {
+		return a.Updated
+	}
+	// Zones are kept even within a tenth; inside a zone hosts are filled one after the other.
+	if za, zb := zones[a.Zone], zones[b.Zone]; a.Zone != b.Zone && (za*10 < zb*9 || zb*10 < za*9) {
+		return za < zb
+	}
+	return a.used > b.used
+}
+
+// follow looks at a move that has begun.
+func (r *round) follow(p Profile) {
+	to := r.byName[p.To]
+	if !p.Received && (to == nil || to.Trouble != "" || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
+		r.do(Cancel{p.Name, "host " + p.To + " can't take it"})
+		return
+	}
+	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, p.To))
+}
+
+// move begins a move where there is a reason for one.
+func (r *round) move(p Profile) {
+	if !p.Installed || r.moves >= mostMoves {
+		return
+	}
+	reason := ""
+	switch {
+	case p.Pin != "" && p.Pin != p.Owner:
+		if l := r.byName[p.Pin]; l != nil && l.takes {
+			r.begin(p, l, "it is pinned to "+p.Pin)
+		}
+		return
+	case p.Pin == p.Owner && p.Pin != "":
+		return // who pins it there has a reason
+	case slices.Contains(r.pool.Drain, p.Owner):
+		reason = "host " + p.Owner + " is drained"
+	case p.Owner == r.pool.Leaving:
+		reason = "host " + p.Owner + " is spare"
+	default:
+		return
+	}
+	best := r.best(p.Memory, p.Owner)
+	if best == nil {
+		r.need += p.Memory
+		return
+	}
+	r.begin(p, best, reason)
+}
+
+func (r *round) begin(p Profile, to *load, reason string) {
+	to.used += p.Memory
+	to.profiles++
+	r.moves++
+	r.do(Begin{p.Name, to.Name, reason})
+	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, to.Name))
+}
+
+// rollout replaces hosts that have an old image.
+func (r *round) rollout() {
+	var old []*load
+	away := 0
+	for _, l := range r.hosts {
+		if l.Replacing || l.Trouble != "" {
+			away++
+		} else if !l.Updated {
+			old = append(old, l)
+		}
+	}
+	if len(old) == 0 {
+		return
+	}
+	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("replaces hosts for the new image, %d to go", len(old)))
+	waited := r.pool.WhenIdle && !r.pool.IdleSince.IsZero() && r.now.Sub(r.pool.IdleSince) >= r.pool.IdleFor
+	slices.Reverse(old) // as a StatefulSet does: the last comes first
+	for _, l := range old {
+		if away >= r.pool.MaxUnavailable {
+			return
+		}
+		if r.moving(l.Name) {
+			continue // a move is not begun anew
+		}
+		if r.pool.WhenIdle && l.Busy && !waited {
+			r.IdleSince = r.pool.IdleSince
+			if r.IdleSince.IsZero() {
+				r.IdleSince = r.now
+			}
+			continue
+		}
+		r.do(Replace{l.Name})
+		away++
+		waited = false
+		r.IdleSince = time.Time{}
+	}
+}
+
+// moving reports whether a move from or to a host goes on.
+func (r *round) moving(host string) bool {
+	return slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.To != "" && (p.Owner == host || p.To == host) })
+}
+
+// scale decides on the number of hosts.
+func (r *round) scale() {
+	n := max(r.pool.Min, min(r.pool.Replicas, r.pool.Max))
+	if r.need > 0 && r.pool.Room > 0 {
+		coming := max(0, r.pool.Replicas-r.taking()) // hosts that are about to take profiles
+		n += max(0, int((r.need+r.pool.Room-1)/r.pool.Room)-coming)
+	}
+	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
+	r.Replicas = min(max(n, r.pool.Min), r.pool.Max)
+	if r.need == 0 && !rolling && r.Replicas == r.pool.Replicas {
+		r.shrink()
+		return
+	}
+	r.Leaving = ""
+}
+
+// taking is the number of hosts that take profiles, are drained, or are lost: hosts that will not bring room by waiting.
+func (r *round) taking() int {
+	n := 0
+	for _, l := range r.hosts {
+		if l.Ready || l.Trouble != "" || slices.Contains(r.pool.Drain, l.Name) {
+			n++
+		}
+	}
+	return n
+}
+
+// shrink has the last host go when it has been spare for some time. Its profiles are moved before.
+func (r *round) shrink() {
+	last := len(r.hosts) - 1
+	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *load) bool { return l.Trouble != "" || l.Replacing }) {
+		r.Leaving = ""
+		return
+	}
+	var used int64
+	takers := 0
+	for _, l := range r.hosts {
+		used += l.used
+		if l.takes && l.Ordinal != r.pool.Replicas-1 {
+			takers++
+		}
+	}
+	if float64(used) > spareRoom*float64(r.pool.Room)*float64(takers) {
+		r.Leaving = ""
+		return
+	}
+	r.SpareSince = r.pool.SpareSince
+	if r.SpareSince.IsZero() {
+		r.SpareSince = r.now
+	}
+	if r.now.Sub(r.SpareSince) < spareFor {
+		return
+	}
+	r.Leaving = r.hosts[last].Name
+	r.Doing = cmp.Or(r.Doing, "drains "+r.Leaving+", which is spare")
+	pinned := slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.Pin == r.Leaving })
+	if r.pool.Leaving == r.Leaving && r.hosts[last].profiles == 0 && !pinned {
+		r.Replicas, r.Leaving, r.SpareSince = r.pool.Replicas-1, "", time.Time{}
+	}
+}

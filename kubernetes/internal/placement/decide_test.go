@@ -1,0 +1,121 @@
+package placement
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+var noon = time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
+
+func hostsOf(n int) (out []Host) {
+	for i := range n {
+		out = append(out, Host{Name: fmt.Sprintf("pool-%d", i), Ordinal: i, Zone: fmt.Sprintf("zone%d", i), Ready: true, Updated: true})
+	}
+	return out
+}
+
+func poolOf(n int) Pool { return Pool{Min: 1, Max: 10, Replicas: n, Room: 1000, MaxUnavailable: 1} }
+
+// TestDecide has what the controller does in one round.
+func TestDecide(t *testing.T) {
+	here := func(name, host string) Profile { return Profile{Name: name, Owner: host, Installed: true, Memory: 300} }
+	two := hostsOf(2)
+	for _, c := range []struct {
+		name     string
+		pool     func(*Pool)
+		hosts    []Host
+		profiles []Profile
+		want     []Action
+		replicas int
+	}{
+		{"the fullest host that has room gets it", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Zone: "zone0", Ready: true, Updated: true}}, []Profile{here("a", "pool-1"), {Name: "b", Memory: 300}}, []Action{Assign{"b", "pool-1"}}, 2},
+		{"zones are kept even", nil, two, []Profile{here("a", "pool-1"), {Name: "b", Memory: 300}}, []Action{Assign{"b", "pool-0"}}, 2},
+		{"a host over its bound gets none", nil, two[:1], []Profile{here("a", "pool-0"), {Name: "b", Memory: 800}}, []Action{Hold{"b", "no host has room for its memory"}}, 2},
+		{"the important one comes first", nil, two[:1], []Profile{{Name: "a", Memory: 700}, {Name: "b", Memory: 700, Priority: 1}}, []Action{Assign{"b", "pool-0"}, Hold{"a", "no host has room for its memory"}}, 2},
+		{"a pinned one waits for its host", nil, two, []Profile{{Name: "a", Memory: 1, Pin: "pool-7"}}, []Action{Hold{"a", "waits for host pool-7, which it is pinned to"}}, 2},
+		{"nothing moves without a reason", nil, two, []Profile{here("a", "pool-0"), here("b", "pool-0"), here("c", "pool-0")}, nil, 2},
+		{"a pin moves", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, Memory: 1, Pin: "pool-1"}}, []Action{Begin{"a", "pool-1", "it is pinned to pool-1"}}, 2},
+		{"a drained host gives away", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{here("a", "pool-0"), here("b", "pool-1")}, []Action{Begin{"a", "pool-1", "host pool-0 is drained"}}, 2},
+		{"data that is not there does not move", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Memory: 1}}, nil, 2},
+		{"a lost host's profiles stay its own", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{here("a", "pool-1")}, []Action{Lose{"a", "host pool-1 is lost: node gone"}}, 2},
+		{"it is told once", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-1", Lost: true}}, nil, 2},
+		{"somebody has given it up", nil, two, []Profile{{Name: "a", Owner: "pool-5", Lost: true, GiveUp: true}}, []Action{GiveUp{"a", "pool-5"}}, 2},
+		{"who is reachable is not given up", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, GiveUp: true}}, nil, 2},
+		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{Cancel{"a", "host pool-1 can't take it"}}, 2},
+		{"a move whose data is stored goes on", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", Received: true}}, nil, 2},
+		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
+		{"none while one is away", nil, []Host{old(two)[0], {Name: "pool-1", Ordinal: 1, Replacing: true}}, nil, nil, 2},
+		{"a busy host waits", func(p *Pool) { p.WhenIdle, p.IdleFor = true, time.Minute }, busy(old(two), 1), nil, []Action{Replace{"pool-0"}}, 2},
+		{"not for ever", func(p *Pool) { p.WhenIdle, p.IdleFor, p.IdleSince = true, time.Minute, noon.Add(-time.Minute) }, busy(old(two), 1), nil, []Action{Replace{"pool-1"}}, 2},
+		{"hosts are added for memory that waits", nil, two, []Profile{{Name: "a", Memory: 900}, {Name: "b", Memory: 900}, {Name: "c", Memory: 900}, {Name: "d", Memory: 900}}, []Action{
+			Assign{"a", "pool-0"}, Assign{"b", "pool-1"}, Hold{"c", "no host has room for its memory"}, Hold{"d", "no host has room for its memory"},
+		}, 4},
+		{"at most as many as the pool may have", func(p *Pool) { p.Max = 2 }, two, []Profile{{Name: "a", Memory: 5000}}, []Action{Hold{"a", "no host has room for its memory"}}, 2},
+		{"a host that begins counts", func(p *Pool) { p.Replicas = 3 }, append(slices.Clone(two), Host{Name: "pool-2", Ordinal: 2, Replacing: true}), []Profile{
+			here("a", "pool-0"), here("b", "pool-1"), {Name: "c", Memory: 900},
+		}, []Action{Hold{"c", "no host has room for its memory"}}, 3},
+	} {
+		pool := poolOf(2)
+		if c.pool != nil {
+			c.pool(&pool)
+		}
+		plan := Decide(pool, c.profiles, c.hosts, noon)
+		if !slices.Equal(plan.Actions, c.want) || plan.Replicas != c.replicas {
+			t.Errorf("%s:\ngot  %#v, %d hosts\nwant %#v, %d hosts", c.name, plan.Actions, plan.Replicas, c.want, c.replicas)
+		}
+	}
+}
+
+func old(hosts []Host) []Host {
+	hosts = slices.Clone(hosts)
+	for i := range hosts {
+		hosts[i].Updated = false
+	}
+	return hosts
+}
+
+func busy(hosts []Host, i int) []Host {
+	hosts[i].Busy = true
+	return hosts
+}
+
+// TestASpareHostIsDrainedBeforeItGoes follows a pool that is too large by one host.
+func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
+	pool := poolOf(3)
+	profiles := []Profile{{Name: "a", Owner: "pool-2", Installed: true, Memory: 100}}
+	p := Decide(pool, profiles, hostsOf(3), noon)
+	if p.SpareSince != noon || p.Replicas != 3 || p.Leaving != "" {
+		t.Fatalf("at once: %+v", p)
+	}
+	pool.SpareSince = noon
+	p = Decide(pool, profiles, hostsOf(3), noon.Add(spareFor))
+	if p.Leaving != "pool-2" || p.Replicas != 3 {
+		t.Fatalf("after a while: %+v", p)
+	}
+	pool.Leaving = p.Leaving
+	p = Decide(pool, profiles, hostsOf(3), noon.Add(spareFor))
+	if p.Replicas != 3 || len(p.Actions) != 1 || p.Actions[0].(Begin).Reason != "host pool-2 is spare" {
+		t.Fatalf("with a profile: %+v", p)
+	}
+	profiles[0].Owner = "pool-0"
+	if p = Decide(pool, profiles, hostsOf(3), noon.Add(spareFor)); p.Replicas != 2 || p.Leaving != "" {
+		t.Fatalf("empty: %+v", p)
+	}
+}
+
+// TestTenThousandProfilesArePlacedInARound bounds what a round costs.
+func TestTenThousandProfilesArePlacedInARound(t *testing.T) {
+	var profiles []Profile
+	for i := range 10000 {
+		profiles = append(profiles, Profile{Name: fmt.Sprint("p", i), Memory: 5})
+	}
+	began := time.Now()
+	p := Decide(poolOf(50), profiles, hostsOf(50), noon)
+	took := time.Since(began)
+	if len(p.Actions) != 10000 || took > 5*time.Second {
+		t.Errorf("%d actions in %s", len(p.Actions), took)
+	}
+	t.Log(took)
+}

@@ -1,0 +1,423 @@
+package placement
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var walks = flag.Int("walks", 1000, "how many random walks are made")
+
+// object is an AgentProfile of the model, with its version.
+type object struct {
+	Object
+	version int
+	lost    bool
+	gone    bool
+}
+
+// volume is what a host has on its disk of one profile. A number is the age of the data: each run of the gateway makes it older by one.
+type volume struct {
+	live, aside, incoming int // -1 for none
+	asideOf               int64
+	nonce                 string // of incoming
+	intent                bool   // hinit starts it with the container
+}
+
+// node is a host of the model.
+type node struct {
+	name    string
+	alive   bool
+	dead    bool // for ever
+	disk    map[string]*volume
+	up      map[string]bool
+	offered map[string][]string
+	sent    map[string][]string
+	seen    map[string]object // what was read fresh, before a step
+	nonces  int
+}
+
+// model is the whole fleet.
+type model struct {
+	t           testing.TB
+	rnd         *rand.Rand
+	past        map[string][]object // all versions of an object; the last is the one that a fresh read returns
+	nodes       []*node
+	cache       []map[string]int // what each controller has seen last
+	late        []func()         // writes that the API server carries out after the client has given up
+	newest      map[string]int   // the age of the newest data
+	pool        Pool
+	faults      bool
+	broken      string // the rule that is left out, "" for none
+	wrong       string // the first broken promise
+	runs, moves int
+}
+
+func newModel(t testing.TB, seed uint64, broken string) *model {
+	m := &model{t: t, rnd: rand.New(rand.NewPCG(seed, 1)), past: map[string][]object{}, newest: map[string]int{}, faults: true, broken: broken}
+	m.pool = Pool{Min: 3, Max: 3, Replicas: 3, Room: 1000, MaxUnavailable: 1}
+	for i := range 3 {
+		m.nodes = append(m.nodes, &node{name: fmt.Sprintf("pool-%d", i)})
+		m.nodes[i].disk = map[string]*volume{}
+		m.nodes[i].boot(m)
+	}
+	for range 2 {
+		m.cache = append(m.cache, map[string]int{})
+	}
+	for i := range 3 {
+		name := fmt.Sprintf("p%d", i)
+		m.past[name] = []object{{Object: Object{UID: name, Wanted: true}}}
+		m.newest[name] = -1
+	}
+	return m
+}
+
+func (m *model) now(name string) object { list := m.past[name]; return list[len(list)-1] }
+
+// write changes an object by compare-and-swap. It may fail before it is done, and after, and be done after the client has given up.
+func (m *model) write(read object, name string, change func(*object)) bool {
+	apply := func() bool {
+		o := m.now(name)
+		if o.version != read.version && m.broken != "no compare" {
+			return false
+		}
+		if m.broken == "no compare" {
+			o = read // the whole status is written over
+			o.version = m.now(name).version
+		}
+		change(&o)
+		o.version++
+		m.past[name] = append(m.past[name], o)
+		return true
+	}
+	if m.faults {
+		switch m.rnd.IntN(12) {
+		case 0:
+			return false
+		case 1:
+			m.late = append(m.late, func() { apply() })
+			return false
+		case 2:
+			apply()
+			return false
+		}
+	}
+	return apply()
+}
+
+func (n *node) of(name string) *volume {
+	if n.disk[name] == nil {
+		n.disk[name] = &volume{live: -1, aside: -1, incoming: -1}
+	}
+	return n.disk[name]
+}
+
+// boot starts a host: what is on the volume and was up is started by hinit itself, without the API.
+func (n *node) boot(m *model) {
+	n.alive, n.up, n.seen = true, map[string]bool{}, map[string]object{}
+	n.offered, n.sent = map[string][]string{}, map[string][]string{}
+	for _, name := range names {
+		if v := n.of(name); v.live >= 0 && v.intent {
+			m.start(n, name)
+		}
+	}
+}
+
+var names = []string{"p0", "p1", "p2"}
+
+func (n *node) crash() { n.alive, n.up = false, map[string]bool{} }
+
+// start runs a gateway, which needs the newest data and must be the only one.
+func (m *model) start(n *node, name string) {
+	v := n.of(name)
+	if n.up[name] {
+		return
+	}
+	for _, other := range m.nodes {
+		if other != n && other.up[name] {
+			m.fail("%s runs on %s and on %s", name, n.name, other.name)
+		}
+	}
+	if v.live != m.newest[name] {
+		m.fail("%s starts on %s with data %d, and the newest is %d", name, n.name, v.live, m.newest[name])
+	}
+	v.live++
+	m.newest[name] = v.live
+	n.up[name], v.intent = true, true
+	n.offered[name], n.sent[name] = nil, nil
+	m.runs++
+}
+
+func (m *model) fail(format string, args ...any) {
+	if m.wrong == "" {
+		m.wrong = fmt.Sprintf(format, args...)
+	}
+}
+
+// host lets a host read, or do the step that follows from its last read.
+func (m *model) host(n *node) {
+	name := names[m.rnd.IntN(len(names))]
+	o, read := n.seen[name]
+	if !read {
+		o = m.now(name)
+		if list := m.past[name]; m.broken == "stale read" {
+			o = list[m.rnd.IntN(len(list))]
+		}
+		n.seen[name] = o
+		return
+	}
+	delete(n.seen, name)
+	v := n.of(name)
+	local := Local{Live: v.live >= 0, Up: n.up[name], Offered: n.offered[name], Sent: n.sent[name]}
+	if v.aside >= 0 {
+		local.Aside = v.asideOf
+	}
+	if v.incoming >= 0 {
+		local.Incoming = v.nonce
+	}
+	m.step(n, name, o, m.next(n, o, local))
+}
+
+// next is Next, or what it would be without a rule.
+func (m *model) next(n *node, o object, l Local) Step {
+	l.Up = l.Up && m.broken != "no halt"
+	step := Next(n.name, &o.Object, l)
+	switch {
+	case m.broken == "no receipt" && o.Owner == n.name && o.To != "" && step == Wait:
+		return SetAside
+	case m.broken == "no receipt" && o.To != "" && step == TakeBack:
+		return Give
+	case m.broken == "create anew" && step == Missing:
+		return Create
+	}
+	return step
+}
+
+func (m *model) step(n *node, name string, o object, step Step) {
+	v := n.of(name)
+	switch step {
+	case Run:
+		m.start(n, name)
+		if o.lost {
+			m.write(o, name, func(o *object) { o.lost = false })
+		}
+	case Halt:
+		n.up[name], v.intent = false, false
+	case Create:
+		v.live = 0
+		m.newest[name] = max(m.newest[name], 0)
+	case Report:
+		m.write(o, name, func(o *object) { o.Installed = o.Assignment; o.lost = false })
+	case Missing:
+		m.write(o, name, func(o *object) { o.lost = true })
+	case Offer:
+		m.offer(n, name, o)
+	case SetAside:
+		v.aside, v.asideOf, v.live, v.intent = v.live, o.Assignment, -1, false
+	case TakeBack:
+		v.live, v.aside = v.aside, -1
+		n.offered[name], n.sent[name] = nil, nil
+	case Give:
+		if m.write(o, name, func(o *object) {
+			o.Owner, o.Receipt, o.To, o.Offer, o.Received = o.To, o.Received, "", "", ""
+			o.Assignment++
+		}) {
+			m.moves++
+		}
+	case Fetch:
+		m.fetch(n, name, o)
+	case Received:
+		m.write(o, name, func(o *object) { o.Received = v.nonce })
+	case Install:
+		v.live, v.incoming = v.incoming, -1
+	case Retire:
+		n.up[name] = false
+		v.live, v.aside = -1, -1
+	case Drop:
+		v.aside = -1
+	case DropIncoming:
+		v.incoming = -1
+	case Wait, Finish:
+	}
+}
+
+func (m *model) offer(n *node, name string, o object) {
+	n.nonces++
+	nonce := fmt.Sprintf("%s/%d", n.name, n.nonces)
+	n.offered[name] = append(n.offered[name], nonce)
+	m.write(o, name, func(o *object) { o.Offer, o.Received = nonce, "" })
+}
+
+// fetch gets the data from the owner, whose process must have made the offer.
+func (m *model) fetch(n *node, name string, o object) {
+	i := slices.IndexFunc(m.nodes, func(other *node) bool { return other.name == o.Owner })
+	if i < 0 || !m.nodes[i].alive || !slices.Contains(m.nodes[i].offered[name], o.Offer) {
+		return
+	}
+	from := m.nodes[i]
+	data := from.of(name).live
+	if data < 0 || m.faults && m.rnd.IntN(4) == 0 { // it breaks off
+		return
+	}
+	n.of(name).incoming, n.of(name).nonce = data, o.Offer
+	from.sent[name] = append(from.sent[name], o.Offer)
+}
+
+// control lets a controller decide by what its cache has, and carry out a part of it.
+func (m *model) control(c int) {
+	cache := m.cache[c]
+	var profiles []Profile
+	read := map[string]object{}
+	for _, name := range names {
+		list := m.past[name]
+		cache[name] += m.rnd.IntN(len(list) - cache[name])
+		o := list[cache[name]]
+		read[name] = o
+		p := Profile{Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0, To: o.To, Received: o.Received != "", Memory: 100, Lost: o.lost}
+		if m.faults && m.rnd.IntN(3) == 0 {
+			p.Pin = m.nodes[m.rnd.IntN(3)].name // people change their minds
+		}
+		profiles = append(profiles, p)
+	}
+	var hosts []Host
+	for i, n := range m.nodes {
+		h := Host{Name: n.name, Ordinal: i, Ready: n.alive, Updated: true}
+		if !n.alive {
+			h.Trouble = "it does not answer"
+		}
+		hosts = append(hosts, h)
+	}
+	pool := m.pool
+	if m.faults && m.rnd.IntN(2) == 0 {
+		pool.Drain = []string{m.nodes[m.rnd.IntN(3)].name}
+	}
+	for _, a := range Decide(pool, profiles, hosts, time.Time{}).Actions {
+		if m.faults && m.rnd.IntN(4) == 0 {
+			return // it has crashed
+		}
+		m.carryOut(read, a)
+	}
+}
+
+func (m *model) carryOut(read map[string]object, a Action) {
+	switch a := a.(type) {
+	case Assign:
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.Owner = a.Host; o.Assignment++ })
+	case Begin:
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = a.To, "", "" })
+	case Cancel:
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = "", "", "" })
+	case Lose:
+		if m.broken == "elsewhere" {
+			m.write(read[a.Profile], a.Profile, func(o *object) { o.Owner, o.Assignment, o.Installed = "", o.Assignment+1, 0 })
+			return
+		}
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost = true })
+	}
+}
+
+// whole looks whether the newest data of each profile is on some volume.
+func (m *model) whole() {
+	for _, name := range names {
+		if m.newest[name] < 0 {
+			continue
+		}
+		if !slices.ContainsFunc(m.nodes, func(n *node) bool {
+			v := n.of(name)
+			return max(v.live, v.aside, v.incoming) == m.newest[name]
+		}) {
+			m.fail("the data of %s is nowhere", name)
+		}
+	}
+}
+
+// walk makes a number of random steps with faults, then some without.
+func (m *model) walk(steps int) {
+	for i := range steps * 2 {
+		m.faults = i < steps
+		if i == steps {
+			for _, n := range m.nodes {
+				if !n.alive {
+					n.boot(m)
+				}
+			}
+		}
+		switch k := m.rnd.IntN(100); {
+		case k < 20:
+			m.control(m.rnd.IntN(2))
+		case k < 23 && m.faults:
+			n := m.nodes[m.rnd.IntN(3)]
+			if n.alive {
+				n.crash()
+			} else {
+				n.boot(m)
+			}
+		case k < 28 && len(m.late) > 0:
+			j := m.rnd.IntN(len(m.late))
+			m.late[j]()
+			m.late = slices.Delete(m.late, j, j+1)
+		default:
+			if n := m.nodes[m.rnd.IntN(3)]; n.alive {
+				m.host(n)
+			}
+		}
+		m.whole()
+		if m.wrong != "" {
+			return
+		}
+	}
+	for _, name := range names {
+		o, up := m.now(name), 0
+		for _, n := range m.nodes {
+			if n.up[name] {
+				up++
+			}
+			if v := n.of(name); n.name != o.Owner && max(v.live, v.aside, v.incoming) >= 0 {
+				m.fail("%s still has data of %s at the end", n.name, name)
+			}
+		}
+		if up != 1 || o.To != "" || o.lost {
+			m.fail("%s has not settled at the end: %d gateways, %+v", name, up, o)
+		}
+	}
+}
+
+// TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost walks through API conflicts, stale caches, late writes, two controllers, and crashes of hosts and
+// controllers between any two steps. After that, without faults, everything settles.
+func TestNoProfileRunsTwiceOrWithoutItsDataOrIsLost(t *testing.T) {
+	runs, moves := 0, 0
+	for seed := range uint64(*walks) {
+		m := newModel(t, seed, "")
+		m.walk(1500)
+		if m.wrong != "" {
+			t.Fatalf("walk %d: %s", seed, m.wrong)
+		}
+		runs, moves = runs+m.runs, moves+m.moves
+	}
+	t.Logf("%d walks: %d starts, %d moves", *walks, runs, moves)
+	if moves < *walks {
+		t.Errorf("only %d moves in %d walks", moves, *walks)
+	}
+}
+
+// TestTheWalkFindsABrokenRule leaves out one rule after the other. The walk has to find out.
+func TestTheWalkFindsABrokenRule(t *testing.T) {
+	for _, broken := range []string{"no compare", "stale read", "no halt", "no receipt", "elsewhere"} {
+		found := ""
+		for seed := uint64(0); found == "" && seed < 300; seed++ {
+			m := newModel(t, seed, broken)
+			m.walk(1500)
+			if broken == "no receipt" || !strings.Contains(m.wrong, " at the end") { // later rules keep the data, and the profile is stuck
+				found = m.wrong
+			}
+		}
+		if found == "" {
+			t.Errorf("without the rule %q nothing went wrong", broken)
+		}
+		t.Logf("%s: %s", broken, found)
+	}
+}
