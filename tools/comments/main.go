@@ -14,7 +14,7 @@ import (
 )
 
 // directive matches a comment that a tool reads.
-var directive = regexp.MustCompile(`^//(go:|nolint|export |line )`)
+var directive = regexp.MustCompile(`^//(go:|nolint|export |line | \+[a-z])`)
 
 func main() {
 	for _, name := range os.Args[2:] {
