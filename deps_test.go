@@ -22,7 +22,7 @@ var floors = map[string]int{
 	"hinit/cmd/hinit-shim":           6,
 	"hinit/cmd/hinit-sandbox-helper": 6,
 	"hinit/cmd/hinit-kanban":         8,
-	"hinit/cmd/hinit-sandbox":        6,
+	"hinit/cmd/hinit-sandbox":        7,
 	"hinit/cmd/hinit-web":            6,
 
 	"hinit/internal/metrics":  4, // clients of PID 1, which never links them
@@ -74,6 +74,7 @@ var floors = map[string]int{
 	"hinit/sandbox/policy":    5,
 	"hinit/sandbox/daemon":    5,
 	"hinit/sandbox/cli":       5,
+	"hinit/sandbox/program":   6, // hinit-sandbox, for any engine: kubernetes/ has another
 
 	"hinit/internal/s6/applet":  4,
 	"hinit/internal/s6/foreign": 4,

@@ -53,7 +53,7 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 			err = nil
 			continue
 		}
-		if !errors.Is(err, errTaken) {
+		if !errors.Is(err, ErrTaken) {
 			break
 		}
 		if !pause.For(ctx, 50*time.Millisecond) {
@@ -263,7 +263,10 @@ func (m *Manager) state(ctx context.Context, id string) Container {
 	c, err := m.engine.Inspect(ctx, id)
 	switch {
 	case errors.Is(err, ErrGone):
-		return Container{ID: id, State: Gone}
+		c = Container{ID: id, State: Gone}
+		if gone := (*GoneError)(nil); errors.As(err, &gone) {
+			c.Reason = gone.Why
+		}
 	case err != nil:
 		return Container{ID: id}
 	}

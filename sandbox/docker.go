@@ -64,7 +64,7 @@ func engineError(what string, err error) error {
 	case cerrdefs.IsNotFound(err) && !strings.Contains(strings.ToLower(err.Error()), "network"):
 		kind = ErrGone
 	case cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "name") && strings.Contains(err.Error(), "already in use"):
-		kind = errTaken
+		kind = ErrTaken
 	case cerrdefs.IsInvalidArgument(err), cerrdefs.IsPermissionDenied(err), cerrdefs.IsConflict(err), cerrdefs.IsNotImplemented(err):
 		kind = ErrRefused
 	default:

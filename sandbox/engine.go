@@ -61,6 +61,16 @@ type FullEngine interface {
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
+// Cluster is an engine whose containers run on other machines. The engine brings the program inside into each container, on the volume that
+// Gate names. A file has the same inode number on every machine, on a device of another number.
+type Cluster interface {
+	FullEngine
+
+	// Self is the container of this process. It has no ID where this process is not in the cluster.
+	Self(ctx context.Context) (Container, error)
+	Gate() (volume string)
+}
+
 // Volume is one of the engine's named volumes.
 type Volume struct {
 	Name    string            `json:"name"`
@@ -135,6 +145,7 @@ type Container struct {
 	OOMKilled bool              `json:"-"`    // Inspect
 	User      string            `json:"user"` // Inspect; of commands, "" is the image's
 	Mounts    []Mount           `json:"-"`
+	Reason    string            `json:"-"` // the State in the engine's own words, "" for the usual ones
 }
 
 // Mount is one of a container.

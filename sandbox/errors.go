@@ -21,11 +21,20 @@ var (
 	ErrLost = errors.New("the command may have begun and its end is not known")
 	// ErrRefused: the engine understood and refused, as it would again.
 	ErrRefused = errors.New("refused by the engine")
+	// ErrTaken: another container has the name.
+	ErrTaken = fmt.Errorf("%w: a container has the name", ErrRefused)
 
 	errFrozen = errors.New("it is frozen, though the engine says that it runs (a docker pause that failed half way)")
-
-	errTaken = fmt.Errorf("%w: a container has the name", ErrRefused)
 )
+
+// GoneError is an [ErrGone] of an engine that knows why the container is gone.
+type GoneError struct{ What, Why string }
+
+// Error implements error.
+func (e *GoneError) Error() string { return "cannot " + e.What + ": " + ErrGone.Error() + ": " + e.Why }
+
+// Unwrap makes errors.Is(err, ErrGone) true.
+func (e *GoneError) Unwrap() error { return ErrGone }
 
 // OptionError is an option that can't be used. Nothing was created.
 type OptionError struct {
@@ -81,6 +90,9 @@ func (e *StateError) Unwrap() error {
 
 // describeState says in words what a container is in.
 func describeState(c Container) string {
+	if c.Reason != "" {
+		return c.Reason
+	}
 	switch c.State {
 	case Gone:
 		return "the container was removed"

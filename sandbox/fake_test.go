@@ -161,7 +161,7 @@ func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.find(spec.Name) != nil {
-		return "", fmt.Errorf("cannot create %s: %w", spec.Name, errTaken)
+		return "", fmt.Errorf("cannot create %s: %w", spec.Name, ErrTaken)
 	}
 	f.next++
 	id := fmt.Sprintf("new%d", f.next)

@@ -193,7 +193,7 @@ func TestMadeForAKilledProcess(t *testing.T) {
 	m := fakeManager(t, f, nil)
 	labels := Labels(Key{})
 	name := m.nameOf(labels)
-	f.fail["create "+name] = errTaken
+	f.fail["create "+name] = ErrTaken
 	time.AfterFunc(100*time.Millisecond, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()

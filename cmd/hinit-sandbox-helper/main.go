@@ -4,6 +4,7 @@
 //	hinit-sandbox-helper attach ID    join standard input and output with the one that serves; start it if need be
 //	hinit-sandbox-helper gate CMD...  wait until somebody outside has looked at the mounts, then become the command (package gate)
 //	hinit-sandbox-helper gate-init CMD...  the same, and be the command's init
+//	hinit-sandbox-helper init CMD...  be the command's init, without a gate
 //	hinit-sandbox-helper waits  say whether the first process still waits
 //	hinit-sandbox-helper unpack DIR  unpack the archive on standard input
 //	hinit-sandbox-helper check PATH...  show what is mounted, and open the gate if the answer is go
@@ -37,8 +38,8 @@ func run(verb string, args []string) (code int, err error) {
 	switch {
 	case verb == "gate":
 		return 0, gate.Wait(args)
-	case verb == "gate-init":
-		return gate.Init(args)
+	case verb == "gate-init", verb == "init":
+		return gate.Init(args, verb == "gate-init")
 	case verb == "check":
 		return 0, gate.Check(args, os.Stdin, os.Stdout)
 	case verb == "waits":

@@ -25,10 +25,11 @@ type Peer struct {
 type Request struct {
 	Docker bool              `json:"docker,omitempty"` // the docker command's, else hinit sandbox's
 	Args   []string          `json:"args"`
-	Home   string            `json:"home,omitempty"`  // HERMES_HOME of the caller: which profile it says it is
-	Env    map[string]string `json:"env,omitempty"`   // of the variables that the command line names
-	Stdin  bool              `json:"stdin,omitempty"` // standard input is sent
-	TTY    bool              `json:"tty,omitempty"`   // standard input is a terminal, of this size
+	Home   string            `json:"home,omitempty"`   // HERMES_HOME of the caller: which profile it says it is
+	Env    map[string]string `json:"env,omitempty"`    // of the variables that the command line names
+	Stdin  bool              `json:"stdin,omitempty"`  // standard input is sent
+	Parent string            `json:"parent,omitempty"` // that runs docker commands, where the service can't see the caller's processes
+	TTY    bool              `json:"tty,omitempty"`    // standard input is a terminal, of this size
 	Size   sandbox.Size      `json:"size,omitzero"`
 }
 

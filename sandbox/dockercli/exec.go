@@ -70,7 +70,11 @@ func stateError(c sandbox.Container, ref string) error {
 	case sandbox.Restarting:
 		return errors.New(fromDaemon + "Container " + c.ID + " is restarting, wait until the container is running")
 	default:
-		return errors.New(fromDaemon + "Container " + c.ID + " is not running")
+		text := fromDaemon + "Container " + c.ID + " is not running"
+		if c.Reason != "" {
+			text += " (" + c.Reason + ")"
+		}
+		return errors.New(text)
 	}
 }
 

@@ -47,17 +47,17 @@ const (
 
 // Wait waits for the verdict and becomes the command. It returns only when it can't.
 func Wait(argv []string) error {
-	path, err := wait(argv)
+	path, err := wait(argv, true)
 	if err != nil {
 		return err
 	}
 	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// Init waits for the verdict, starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code
-// of the command.
-func Init(argv []string) (code int, err error) {
-	path, err := wait(argv)
+// Init starts the command and is its init. It passes signals on, reaps orphans, and returns the exit code of the command. With waits it waits
+// for the verdict first.
+func Init(argv []string, waits bool) (code int, err error) {
+	path, err := wait(argv, waits)
 	if err != nil {
 		return 126, err
 	}
@@ -93,12 +93,15 @@ func Init(argv []string) (code int, err error) {
 	}
 }
 
-// wait waits for the verdict, and finds the command's program.
-func wait(argv []string) (path string, err error) {
+// wait waits for the verdict where there is one, and finds the command's program.
+func wait(argv []string, waits bool) (path string, err error) {
 	if len(argv) == 0 {
 		return "", errors.New("cannot wait at the gate: there is no command")
 	}
-	if err := opened(); err != nil {
+	if waits {
+		err = opened()
+	}
+	if err != nil {
 		return "", fmt.Errorf("cannot wait at the gate: %w", err)
 	}
 	if path, err = proc.LookPath(argv[0], os.Environ()); err != nil {

@@ -20,11 +20,13 @@ type Places struct {
 
 // FindPlaces asks the engine about the container that this process is in.
 func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
-	id := ownContainer("/proc/self/mountinfo")
-	if id == "" {
-		return Places{}, nil
+	var c sandbox.Container
+	var err error
+	if cluster, is := engine.(sandbox.Cluster); is {
+		c, err = cluster.Self(ctx)
+	} else if id := ownContainer("/proc/self/mountinfo"); id != "" {
+		c, err = engine.Inspect(ctx, id)
 	}
-	c, err := engine.Inspect(ctx, id)
 	if err != nil {
 		return Places{}, err
 	}

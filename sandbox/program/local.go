@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 )
 
 // here handles a request in this process, which asks the engine itself.
-func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
+func (p Program) here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	fail := func(code int, err error) int {
 		fmt.Fprintln(local.Err, err)
 		return code
@@ -37,7 +37,7 @@ func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 		opts.Warn = func(text string) { fmt.Fprintln(local.Err, "warning:", text) }
 	}
 	opts.Session = "cli"
-	engine, err := sandbox.Docker(opts.Docker)
+	engine, err := p.Engine(opts.Docker)
 	if err != nil {
 		return fail(unreachable(req), err)
 	}
@@ -46,7 +46,7 @@ func here(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 		return fail(cmdline.Failed, err)
 	}
 	defer manager.Close()
-	return answer(ctx, manager, req, allowed(), os.Getppid(), local)
+	return answer(ctx, manager, req, allowed(), local)
 }
 
 // mayAsk returns an error if this process may not ask the engine itself. If the operator wants a service, it must be the only way:
@@ -72,8 +72,8 @@ func mayAsk(socket string, opts sandbox.Options) error {
 	return nil
 }
 
-// answer handles a request with the sandboxes of the caller. parent is the process that runs the docker command.
-func answer(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, parent int, s daemon.Streams) int {
+// answer handles a request with the sandboxes of the caller.
+func answer(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow []string, s daemon.Streams) int {
 	if !req.Docker {
 		return cli.Main(ctx, m, &cli.Call{Args: req.Args, Env: req.Env, TTY: req.TTY, Size: req.Size, Streams: s})
 	}
@@ -81,10 +81,6 @@ func answer(ctx context.Context, m *sandbox.Manager, req daemon.Request, allow [
 	if err != nil {
 		return dockercli.Refuse(s.Err, err, allow == nil)
 	}
-	process := "" // stays empty if the process has ended or is unknown: then nothing is remembered for it
-	if parent > 1 {
-		process, _, _ = dockercli.Process(parent)
-	}
 	p := &dockercli.Personality{Manager: m}
-	return p.Answer(ctx, call, dockercli.Caller{Process: process, Env: req.Env, Streams: s})
+	return p.Answer(ctx, call, dockercli.Caller{Process: req.Parent, Env: req.Env, Streams: s})
 }

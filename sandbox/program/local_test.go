@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 
 	"hinit/internal/cmdline"
 	"hinit/internal/testkit"
+	"hinit/sandbox"
 	"hinit/sandbox/daemon"
 )
 
@@ -22,7 +23,7 @@ func TestRootWithoutTheService(t *testing.T) {
 	ask := func() string {
 		t.Helper()
 		var errs bytes.Buffer
-		if code := where(t.Context(), daemon.Request{Args: []string{"ls"}}, daemon.Streams{Out: io.Discard, Err: &errs}); code != cmdline.Unreachable {
+		if code := (Program{sandbox.Docker}).where(t.Context(), daemon.Request{Args: []string{"ls"}}, daemon.Streams{Out: io.Discard, Err: &errs}); code != cmdline.Unreachable {
 			t.Errorf("code %d", code)
 		}
 		return errs.String()

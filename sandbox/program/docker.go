@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"errors"
@@ -17,7 +17,7 @@ import (
 )
 
 // asDocker handles a command line of docker and returns the exit code.
-func asDocker(args []string) int {
+func (p Program) asDocker(args []string) int {
 	call, err := dockercli.Parse(args, allowed())
 	if other := (*dockercli.OtherError)(nil); errors.As(err, &other) {
 		return realDocker(args, err)
@@ -29,7 +29,7 @@ func asDocker(args []string) int {
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // if standard output is a pipe: a larger pipe needs fewer writes
 	ctx, caught := interruptible()
 	req := daemon.Request{Docker: true, Args: args, Env: values(sandbox.Named(call.Env)), Stdin: call.Stdin}
-	return caught(where(ctx, req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	return caught(p.where(ctx, req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
 // allowed returns the words of HINIT_SANDBOX_ALLOW.

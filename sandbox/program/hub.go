@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"context"
@@ -66,8 +66,10 @@ func (h *hub) handle(ctx context.Context, from daemon.Peer, req daemon.Request, 
 		return cmdline.Failed
 	}
 	defer done()
-	_, parent, _ := dockercli.Process(from.PID) // 0 if the process has ended
-	return answer(ctx, t.manager, req, nil, parent, s)
+	if _, parent, _ := dockercli.Process(from.PID); from.PID != 0 { // else it is in another container of this pod, whose word counts
+		req.Parent, _, _ = dockercli.Process(parent) // "" if one of them has gone
+	}
+	return answer(ctx, t.manager, req, nil, s)
 }
 
 // mostTenants is the largest number of tenants. If another one is needed, the hub drops all tenants without a request in progress.

@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 )
 
 // serve runs hinit sandbox serve.
-func serve(args []string) int {
+func (p Program) serve(args []string) int {
 	debug.SetGCPercent(40) // the service mostly waits, so memory matters more than processor time
 	set, code, ok := readSettings(args, os.LookupEnv, os.Stdout)
 	if !ok {
@@ -46,7 +46,7 @@ func serve(args []string) int {
 	}
 	ctx, stop := cmdline.Interruptible()
 	defer stop()
-	if err := serveUntil(ctx, set, opts, os.Stderr); err != nil {
+	if err := p.serveUntil(ctx, set, opts, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "[hinit-sandbox]", err)
 		return cmdline.Failed
 	}
@@ -54,8 +54,8 @@ func serve(args []string) int {
 }
 
 // serveUntil serves until the context ends.
-func serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os.File) error {
-	engine, err := sandbox.Docker(opts.Docker)
+func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Options, log *os.File) error {
+	engine, err := p.Engine(opts.Docker)
 	if err != nil {
 		return err
 	}

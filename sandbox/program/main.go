@@ -1,0 +1,163 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"hinit/internal/cmdline"
+	"hinit/internal/config"
+	"hinit/internal/pty"
+	"hinit/sandbox"
+	"hinit/sandbox/cli"
+	"hinit/sandbox/daemon"
+	"hinit/sandbox/dockercli"
+)
+
+// Program is the program with an engine.
+type Program struct {
+	// Engine returns the engine at an address of Options.Docker. It is called at most once, and only where this process itself asks an engine.
+	Engine func(address string) (sandbox.FullEngine, error)
+}
+
+// Run runs a command line, which it selects by argv[0], and returns the exit code.
+func (p Program) Run(argv []string) int {
+	if len(argv) == 0 {
+		argv = []string{"hinit-sandbox"}
+	}
+	if isDocker(argv[0], os.Getenv("HERMES_DOCKER_BINARY")) {
+		return p.asDocker(argv[1:])
+	}
+	args := argv[1:]
+	if len(args) == 0 {
+		cli.Help(os.Stderr)
+		return cmdline.WrongUsage
+	}
+	switch args[0] {
+	case "help", "-h", "--help", "-help":
+		cli.Help(os.Stdout)
+		return cmdline.Done
+	case "serve":
+		return p.serve(args[1:])
+	case "cp":
+		ctx, caught := interruptible()
+		return caught(cli.Copy(ctx, args, func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
+			return p.where(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
+		}, os.Stdout, os.Stderr))
+	}
+	wants, code, ok := cli.Check(args, os.Stdout, os.Stderr)
+	if !ok { // a help text or a usage error needs no engine
+		return code
+	}
+	req := daemon.Request{Args: args, Env: values(wants.Names), Stdin: wants.Stdin}
+	local := daemon.Streams{Out: os.Stdout, Err: os.Stderr}
+	if wants.Stdin {
+		local.In = os.Stdin
+	}
+	if wants.Terminal {
+		return p.onTerminal(req, local)
+	}
+	ctx, caught := interruptible()
+	return caught(p.where(ctx, req, local))
+}
+
+// isDocker reports whether a program that is called by this name replaces the docker command.
+func isDocker(name, configured string) bool {
+	switch filepath.Base(name) {
+	case "docker", "podman":
+		return true
+	}
+	return strings.Contains(name, "/") && name == configured
+}
+
+// interruptible returns a context that ends on Ctrl-C, SIGTERM or a closed terminal. The function that it returns turns such an end
+// into the exit code.
+func interruptible() (context.Context, func(code int) int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var caught atomic.Int32
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	go func() {
+		s, _ := (<-signals).(syscall.Signal)
+		caught.Store(int32(s))
+		cancel()
+	}()
+	return ctx, func(code int) int {
+		if s := int(caught.Load()); s > 0 {
+			return 128 + s
+		}
+		return code
+	}
+}
+
+// values returns the values of the named variables in this process.
+func values(names []string) map[string]string {
+	out := map[string]string{}
+	for _, name := range names {
+		if value, set := os.LookupEnv(name); set {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// where sends a request to the service if it runs, else handles it in this process.
+func (p Program) where(ctx context.Context, req daemon.Request, local daemon.Streams) int {
+	req.Home = os.Getenv("HERMES_HOME")
+	req.Parent, _, _ = dockercli.Process(os.Getppid()) // "" where it has gone
+	conn, err := daemon.Dial(ctx, config.SandboxSocket(os.LookupEnv))
+	switch {
+	case errors.Is(err, daemon.ErrNone):
+		return p.here(ctx, req, local)
+	case err != nil:
+		fmt.Fprintln(local.Err, err)
+		return unreachable(req)
+	}
+	code, err := conn.Run(ctx, req, local)
+	if err != nil && ctx.Err() == nil {
+		fmt.Fprintln(local.Err, "hinit:", err)
+		if errors.Is(err, daemon.ErrLost) {
+			return cli.Lost
+		}
+		return cmdline.Failed
+	}
+	return code
+}
+
+// unreachable returns the exit code if no service answers. docker has one code for all of its own failures.
+func unreachable(req daemon.Request) int {
+	if req.Docker {
+		return 1
+	}
+	return cmdline.Unreachable
+}
+
+// onTerminal runs a request. If standard input is a terminal, the command gets it.
+func (p Program) onTerminal(req daemon.Request, local daemon.Streams) int {
+	restore, err := pty.Raw(os.Stdin)
+	if err != nil {
+		ctx, caught := interruptible()
+		return caught(p.where(ctx, req, local))
+	}
+	defer restore()
+	size := func(columns, rows uint16) sandbox.Size { return sandbox.Size{Columns: columns, Rows: rows} }
+	req.TTY, req.Size = true, size(pty.Size(os.Stdin))
+	resizes := make(chan sandbox.Size, 1)
+	local.Resizes = resizes
+	defer pty.OnResize(os.Stdin, func(columns, rows uint16) {
+		select {
+		case <-resizes: // drop an older size that nothing has read yet
+		default:
+		}
+		resizes <- size(columns, rows)
+	})()
+	ctx, caught := interruptible()
+	return caught(p.where(ctx, req, local))
+}
