@@ -12,37 +12,39 @@ import (
 )
 
 const (
-	// consoleLimit is how many bytes may wait for a console before every service with more than a little waits for its turn.
+	// consoleLimit is how many bytes may be queued for a console. Beyond it, a service may add lines only while it has less than
+	// consoleLittle queued.
 	consoleLimit = 1 << 20
-	// consoleShare is how many bytes of one source may wait while its service goes on. More would delay the lines of the others, which
-	// queue behind them.
+	// consoleShare limits the queued bytes of one source. Its service waits beyond it, because more would delay the lines of
+	// other services.
 	consoleShare = 128 << 10
-	// consoleLittle is how many bytes of one source may wait however many wait of the others: a quiet service never waits for its turn.
+	// consoleLittle is how many bytes a source may always queue, so that a quiet service never waits for others.
 	consoleLittle = 4 << 10
-	// stalledShare is how many bytes of one source may wait for a reader that has stalled, before lines are left out.
+	// stalledShare limits the queued bytes of one source while the reader has stalled. Further lines are left out.
 	stalledShare = consoleLimit / 4 * 3
-	// consoleBlock is when a buffer is full. It then holds that and one more batch.
+	// consoleBlock is the size at which a buffer is full. A full buffer holds up to one more batch.
 	consoleBlock = 64 << 10
-	// noticeBelow is how much may wait when a notice is written. It leaves room, so that there is one notice about many
-	// lines and not many about one.
+	// noticeBelow is the amount of queued bytes below which notices are written. Waiting for it makes one notice about many
+	// lines, instead of many notices about single lines.
 	noticeBelow = consoleLimit / 2
 )
 
-// source is one service, or the init itself, on one console. Except for the names it belongs to the console's lock.
+// source is the output of one service, or of the init itself, to one console. All but the names, lost and secrets is guarded by
+// console.mu or masking.
 type source struct {
 	name, profile, file string
-	lost                *atomic.Uint64 // counter of dropped lines; may be nil
+	lost                *atomic.Uint64 // counter to increase by the number of dropped lines; may be nil
 
-	secrets *atomic.Pointer[redact.Secrets] // to be hidden; what it points to may be nil
-	masking sync.Mutex                      // its own: looking for secrets must not hold up other services
+	secrets *atomic.Pointer[redact.Secrets] // values to mask; the pointer in it may be nil
+	masking sync.Mutex                      // separate from console.mu, because searching for secrets takes time
 	masker  redact.Masker
 
-	waiting int   // bytes
-	dropped int64 // lines that the next notice is about; no line passes them
-	urgent  bool  // the last lines of a run are asked for: its pump must not wait here
+	waiting int   // queued bytes
+	dropped int64 // lines for the next notice; later lines wait until that is written
+	urgent  bool  // Tail waits for the last lines of the run: don't let its pump wait
 }
 
-// block is a buffer of whole lines and whose they are.
+// block is a buffer of complete lines. shares says how many bytes of it belong to which source.
 type block struct {
 	data   []byte
 	shares []share
@@ -53,29 +55,30 @@ type share struct {
 	bytes  int
 }
 
-// console is the sink of one of the container's streams. Pumps put whole lines into blocks; one goroutine writes them. A pump with more
-// lines than its share waits, and its service with it, as long as the reader reads.
+// console writes the lines of all services to one of the container's streams. Pumps put complete lines into blocks, and one
+// goroutine writes the blocks. A pump with more lines than its share waits, and with it its service, as long as the reader makes
+// progress.
 type console struct {
 	stream string
 	mode   ConsoleMode
 	mask   bool
 	warn   func(service, message string)
-	blocks sync.Pool // *block, empty; a quiet console has none
+	blocks sync.Pool // *block, empty; unused while the console is quiet
 	output
 	reader progress
 
 	mu      sync.Mutex // never held across I/O
 	wake    sync.Cond
 	queue   []*block
-	flight  *block    // what is being written
-	waiting int       // bytes in queue and in flight
-	pumps   []*waiter // the first came first
-	hurry   bool      // no pump waits: the pumps are to stop
-	missing []*source // with dropped lines
-	dead    bool      // the other end is gone
+	flight  *block    // the block that is being written
+	waiting int       // bytes in queue and flight
+	pumps   []*waiter // waiting pumps, in the order of arrival
+	hurry   bool      // no pump may wait, because all are to stop
+	missing []*source // sources with dropped lines
+	dead    bool      // the reader is gone
 	closing bool
-	synced  []chan struct{} // closed when nothing waits
-	stamp   []byte          // JSON's time, made once a batch
+	synced  []chan struct{} // to be closed when nothing is queued
+	stamp   []byte          // time for JSON, computed once a batch
 
 	done chan struct{}
 }
@@ -85,10 +88,10 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
-	c.attempt = c.writeAll // made once, so that a write allocates nothing
+	c.attempt = c.writeAll // stored so that a write allocates nothing
 	if f != nil {
-		// By system call on the descriptor: f.Write would end the whole process with SIGPIPE when the reader of descriptor 1 or 2
-		// is gone (os/signal, "SIGPIPE").
+		// Written by system calls on the descriptor. f.Write would end the process by SIGPIPE when the reader of descriptor 1 or
+		// 2 is gone (os/signal, "SIGPIPE").
 		if raw, err := f.SyscallConn(); err == nil {
 			c.raw = raw
 			_ = raw.Control(c.examine)
@@ -101,7 +104,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	return c
 }
 
-// hide puts the mask on what is secret. The caller holds masking.
+// hide masks the secrets in chunk. The caller holds masking.
 func (src *source) hide(chunk []byte) []byte {
 	var set *redact.Secrets
 	if src.secrets != nil {
@@ -110,12 +113,11 @@ func (src *source) hide(chunk []byte) []byte {
 	return src.masker.Hide(chunk, set)
 }
 
-// take adds the lines for which there is room, as mode wants them. It returns the others, as they are to be shown, if they can wait: who
-// calls it gives those to insist. It counts them as left out if not: because the reader has stalled, or because they must not wait. It
-// doesn't block.
+// take queues the lines of chunk that have room, formatted as mode says. It doesn't block. It returns the lines without room, for
+// insist. If they can't wait (must is true, or the reader has stalled), it drops and counts them.
 func (c *console) take(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
-		src.masking.Lock() // held until they are added, because of the order
+		src.masking.Lock() // held until the lines are queued, to keep their order
 		defer src.masking.Unlock()
 		chunk = src.hide(chunk)
 	}
@@ -124,7 +126,7 @@ func (c *console) take(src *source, chunk []byte, mode ConsoleMode, must bool) (
 	return c.add(src, chunk, mode, must)
 }
 
-// add is take. The caller holds mu.
+// add does the work of take after masking. The caller holds mu.
 func (c *console) add(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.dead || c.closing {
 		return nil
@@ -155,20 +157,20 @@ func (c *console) add(src *source, chunk []byte, mode ConsoleMode, must bool) (r
 	return nil
 }
 
-// room is how many bytes src may add. The caller holds mu.
+// room returns how many bytes src may queue now. The caller holds mu.
 func (c *console) room(src *source, must bool) int {
 	switch {
 	case must:
 		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
 	case src.urgent:
-		return 2*consoleLimit - c.waiting // for what is left in its pipe
+		return 2*consoleLimit - c.waiting // room for all that its pipe can hold
 	case c.waiting < consoleLimit:
 		return consoleShare - src.waiting
 	}
 	return consoleLittle - src.waiting
 }
 
-// addRaw adds the lines of chunk for which there is room, and returns the others. The caller holds mu.
+// addRaw queues the lines of chunk that fit into room, and returns the rest. The caller holds mu.
 func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	fit := len(chunk)
 	if fit > room {
@@ -185,7 +187,7 @@ func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	return chunk[fit:]
 }
 
-// addFormatted is addRaw for the other modes.
+// addFormatted is addRaw for all modes but Raw.
 func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room int) []byte {
 	c.setStamp()
 	for len(chunk) > 0 {
@@ -204,10 +206,10 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 	return chunk
 }
 
-// empty reports whether there is room for one line of src of any length. The caller holds mu.
+// empty reports whether src may queue one line of any length. The caller holds mu.
 func (c *console) empty(src *source) bool { return src.waiting == 0 && c.waiting < consoleLimit }
 
-// last returns the block to add to. The caller holds mu.
+// last returns the block to append to. The caller holds mu.
 func (c *console) last() *block {
 	if n := len(c.queue); n > 0 && len(c.queue[n-1].data) < consoleBlock {
 		return c.queue[n-1]
@@ -217,7 +219,7 @@ func (c *console) last() *block {
 	return b
 }
 
-// account notes that size more bytes of b are src's. The caller holds mu.
+// account credits size bytes of block b to source src. The caller holds mu.
 func (c *console) account(b *block, src *source, size int) {
 	if last := len(b.shares) - 1; last >= 0 && b.shares[last].source == src {
 		b.shares[last].bytes += size
@@ -225,16 +227,16 @@ func (c *console) account(b *block, src *source, size int) {
 		b.shares = append(b.shares, share{src, size})
 	}
 	if c.waiting == 0 {
-		c.reader.move() // the reader has something to take from now on
+		c.reader.move() // the time without progress counts from now
 	}
 	src.waiting += size
 	c.waiting += size
 }
 
-// setStamp is called with mu held.
+// setStamp updates the time for JSON. The caller holds mu.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
 
-// sync returns a channel that is closed when everything that waits now, or that comes meanwhile, is written or given up.
+// sync returns a channel that is closed when nothing is queued, or the reader is gone. Lines queued after the call delay it.
 func (c *console) sync() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -244,7 +246,7 @@ func (c *console) sync() <-chan struct{} {
 	return done
 }
 
-// tell closes the channels of sync, if it is time. The caller holds mu.
+// tell closes the channels of sync when nothing is queued, or the reader is gone. The caller holds mu.
 func (c *console) tell() {
 	if !c.dead && c.waiting > 0 {
 		return
@@ -255,7 +257,7 @@ func (c *console) tell() {
 	c.synced = nil
 }
 
-// next waits for a block to write. It returns nil at the end.
+// next blocks until there is a block to write. It returns nil when the console is closed.
 func (c *console) next() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,8 +282,8 @@ func (c *console) next() *block {
 	}
 }
 
-// notices says what is missing. It comes behind all that was taken before lines were dropped, and before all that the same
-// source gives afterwards. The caller holds mu.
+// notices queues notices about dropped lines. A notice comes after all earlier lines and before the next lines of its source. The
+// caller holds mu.
 func (c *console) notices() {
 	for i, src := range c.missing {
 		where := "they are in no file"
@@ -291,7 +293,7 @@ func (c *console) notices() {
 		text := fmt.Appendf(nil, "[hinit] %d lines of %s not shown here; %s", src.dropped, src.name, where)
 		mode := c.mode
 		if mode != JSON {
-			mode = Raw // the notice says by itself who says it
+			mode = Raw // the text of the notice names the service
 		}
 		c.setStamp()
 		b := c.last()
@@ -307,7 +309,7 @@ func (c *console) notices() {
 	}
 }
 
-// ownWriter is what [Set.Console] returns.
+// ownWriter is the writer that [Set.Console] returns.
 type ownWriter struct {
 	console *console
 	source  *source

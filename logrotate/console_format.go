@@ -2,7 +2,7 @@ package logrotate
 
 import "unicode/utf8"
 
-// format appends line, which has no newline, as mode wants it, and a newline.
+// format appends one line, given without its newline, in the form that mode prescribes, and a newline.
 func (c *console) format(dst []byte, mode ConsoleMode, src *source, line []byte) []byte {
 	switch mode {
 	case JSON:
@@ -41,7 +41,7 @@ func appendJSON[T string | []byte](dst []byte, s T) []byte {
 			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 		case c >= utf8.RuneSelf:
 			r, size := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
-			dst = utf8.AppendRune(dst, r) // RuneError is U+FFFD
+			dst = utf8.AppendRune(dst, r) // invalid UTF-8: r is U+FFFD
 			i += size
 			continue
 		default:

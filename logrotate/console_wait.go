@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// stalled reports whether the reader has taken nothing for too long. The caller holds mu.
+// stalled reports whether the reader has taken nothing for the time stall. The caller holds mu.
 func (c *console) stalled() bool {
 	return c.reader.stall < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stall
 }
 
-// progress is what is known of the reader of a console.
+// progress tracks when the reader of a console last read something.
 type progress struct {
-	stall time.Duration // without progress for so long, it has stalled; negative: pumps never wait
+	stall time.Duration // the reader has stalled after this time without progress; negative: pumps never wait for it
 	born  time.Time
-	moved atomic.Int64 // when it took something last, or was first given something to take; since born
+	moved atomic.Int64 // when the reader last took something, or last got something to take; as time since born
 }
 
-// idle is how long the reader has taken nothing.
+// idle returns how long the reader has taken nothing.
 func (r *progress) idle() time.Duration { return time.Since(r.born) - time.Duration(r.moved.Load()) }
 
-// move notes that the reader takes what it is given.
+// move notes progress of the reader.
 func (r *progress) move() { r.moved.Store(int64(time.Since(r.born))) }
 
-// waiter is a pump with lines for which there is no room yet.
+// waiter is a pump that waits for room on the console.
 type waiter struct {
 	source *source
 	woken  chan struct{}
 }
 
-// insist adds the lines that take returned. It waits until there is room for the last of them, or until the reader has taken nothing for
-// stall: then the rest is left out, and counted.
+// insist adds the lines that take returned, and waits for room if necessary. If the reader takes nothing for the time stall, the
+// rest is left out and counted.
 func (c *console) insist(src *source, rest []byte) {
 	if len(rest) == 0 {
 		return
@@ -56,9 +56,9 @@ func (c *console) insist(src *source, rest []byte) {
 	}
 }
 
-// call wakes the pumps that can go on. The caller holds mu.
+// call wakes the pumps that have room now, or that must not wait. The caller holds mu.
 func (c *console) call() {
-	need := consoleShare / 2 // not for every block that is written
+	need := consoleShare / 2 // wake a pump only for a sizable amount of room
 	if c.waiting >= consoleLimit {
 		need = consoleLittle
 	}
@@ -75,7 +75,7 @@ func (c *console) call() {
 	c.pumps = left
 }
 
-// press makes every pump that waits go on, and none wait any more, until it is called with false.
+// press(true) wakes all waiting pumps and lets none wait from then on. press(false) ends that.
 func (c *console) press(hurry bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +83,7 @@ func (c *console) press(hurry bool) {
 	c.call()
 }
 
-// urge makes the pumps of one source go on, and not wait until it is called with false.
+// urge(src, true) wakes the pumps of one source and lets none of them wait from then on. urge(src, false) ends that.
 func (c *console) urge(src *source, urgent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,19 +12,19 @@ import (
 	"hinit/internal/guard"
 )
 
-// output is the descriptor of a console. But for raw it is the writing goroutine's.
+// output is the descriptor of a console. Except for raw, only the writing goroutine uses the fields.
 type output struct {
-	raw     syscall.RawConn // nil: discard everything
+	raw     syscall.RawConn // kind of the file, see piece
 	pipe    bool            // what raw is, as far as it matters for progress; see piece
 	whole   bool
 	device  bool
 	writing []byte
 	err     error
 	attempt func(fd uintptr)
-	faulty  bool // a write failed and none has worked since
+	faulty  bool // the last write failed
 }
 
-// run is the goroutine that owns the descriptor.
+// run is the goroutine that writes the blocks.
 func (c *console) run() {
 	defer close(c.done)
 	defer guard.Catch("writing the container's " + c.stream)
@@ -39,7 +39,7 @@ func (c *console) run() {
 	}
 }
 
-// written gives back the room that b took.
+// written frees the room that block b took up in the queue.
 func (c *console) written(b *block) {
 	c.mu.Lock()
 	c.flight = nil
@@ -55,7 +55,7 @@ func (c *console) written(b *block) {
 	c.blocks.Put(b)
 }
 
-// examine looks at what kind of file the console is.
+// examine finds out what kind of file the console is.
 func (c *console) examine(fd uintptr) {
 	var st unix.Stat_t
 	if unix.Fstat(int(fd), &st) == nil {
@@ -65,11 +65,12 @@ func (c *console) examine(fd uintptr) {
 	}
 }
 
-// page is how much a pipe takes when poll says that it takes something (pipe(7)), and what a terminal or a socket is given at once.
+// page is how many bytes a pipe surely takes when poll reports it as writable (pipe(7)). A terminal or socket is given as much at
+// a time.
 const page = 4 << 10
 
-// piece is how much to write at once. A write that has to wait for the reader returns when all of it is written. It must be
-// small, because its return is the only sign of a slow reader's progress.
+// piece returns how many bytes to write at a time. A blocking write returns only when all of it is written. It must be short,
+// because its return is the only sign that a slow reader makes progress.
 func (c *console) piece(fd int) int {
 	n := len(c.writing)
 	switch {
@@ -86,9 +87,9 @@ func (c *console) piece(fd int) int {
 	return min(n, max(size-held, page))
 }
 
-// writeAll writes c.writing in spite of short writes, signals, and somebody who has made the shared descriptor
-// non-blocking. A terminal with TOSTOP set takes nothing of a thread that gets SIGTTOU (termios(3)), and anybody with the terminal can
-// set that.
+// writeAll writes c.writing. It copes with short writes, signals, and another process that made the shared descriptor
+// non-blocking. It blocks SIGTTOU: otherwise a terminal with TOSTOP refuses a background process (termios(3)), and any process
+// with the terminal can set TOSTOP.
 func (c *console) writeAll(fd uintptr) {
 	if c.device {
 		runtime.LockOSThread()
@@ -96,7 +97,7 @@ func (c *console) writeAll(fd uintptr) {
 		var block, old unix.Sigset_t
 		block.Val[0] = 1 << (unix.SIGTTOU - 1)
 		if unix.PthreadSigmask(unix.SIG_BLOCK, &block, &old) == nil {
-			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }() // what was set can be set
+			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }() // can't fail: the mask was valid before
 		}
 	}
 	for len(c.writing) > 0 {
@@ -114,7 +115,7 @@ func (c *console) writeAll(fd uintptr) {
 	}
 }
 
-// settle draws the consequences of a write.
+// settle handles the result of a write: a lasting error ends the console, any other is reported once.
 func (c *console) settle(err error) {
 	switch {
 	case err == nil:
@@ -130,14 +131,14 @@ func (c *console) settle(err error) {
 		c.mu.Unlock()
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; it gets no more lines, log files go on",
 			c.stream, reason(err)))
-	case !c.faulty: // a full disk behind it, for instance
+	case !c.faulty: // for instance a full disk behind the descriptor
 		c.faulty = true
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; lines are missing there until it works, log files go on",
 			c.stream, reason(err)))
 	}
 }
 
-// close makes the goroutine write what there is and end, and waits for it.
+// close makes the goroutine write the rest and end, and waits for that.
 func (c *console) close() {
 	c.mu.Lock()
 	c.closing = true

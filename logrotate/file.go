@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// period is the least time between two tries at a faulted file, and between two looks at the name of a file. It also separates
-	// an archive from its compression, and the last suppressed line from its record.
+	// period is the shortest time between two tries at a file with an error, and between two checks of a file's name. It is also
+	// the delay before an archive is compressed, and before suppressed lines are reported.
 	period = time.Second
-	// finished is the bit of a file's mode that says so.
+	// finished is the mode bit that marks a complete file, as with s6-log.
 	finished = 0o100
-	// keepLimit is how many bytes of formatted lines are kept while the file is faulted, if there is room.
+	// keepLimit limits the lines that wait in memory while the file can't be written, in bytes.
 	keepLimit = 256 << 10
 )
 
-// file is the durable sink of one path, shared by all streams, and by a Log and its successor of the same path. mu is held across
-// disk operations, so only pumps and short goroutines may take it.
+// file writes the log file of one path. All streams of a service share it, and so do a Log and its successor with the same path.
+// mu is held across disk operations, so only pumps and short goroutines may lock it.
 type file struct {
 	set  *Set
 	path string
-	refs int    // Logs that use it; guarded by Set.mu
-	uses uint64 // Logs that ever used it; guarded by Set.mu
+	refs int    // number of Logs that use it; guarded by Set.mu
+	uses uint64 // number of Logs that have ever used it; guarded by Set.mu
 
 	limits     atomic.Pointer[Limits]
-	unpackable atomic.Bool // its archives can't be compressed, and that has been said
+	unpackable atomic.Bool // compressing failed, and the warning was given
 
 	lastErr atomic.Pointer[string]
 	losses  atomic.Uint64
@@ -50,31 +50,32 @@ type file struct {
 	onDisk
 	rotation
 
-	fault error // why nothing can be written; nil when all is well
+	fault error // why the file can't be written; nil when it can
 	tried time.Time
 	kept  []byte // formatted lines that wait for the end of the fault
-	lost  int64  // lines behind kept that could not be kept
+	lost  int64  // number of lines after kept that did not fit
 	timer *time.Timer
 }
 
-// onDisk is the open file.
+// onDisk describes the open file.
 type onDisk struct {
-	fd       int // own descriptor of the file that writer writes, -1 when it is closed
+	fd       int // descriptor beside the writer's, -1 when the file is closed
 	dev, ino uint64
-	size     int64     // up to the end of the last whole line
-	torn     bool      // what is behind size must be cut off before anything is written
-	checked  time.Time // last look at the name
+	size     int64     // length up to the end of the last complete line
+	torn     bool      // there is a piece of a line behind size, to be removed before the next write
+	checked  time.Time // when the name was last checked
 }
 
-// rotation is what is known of the rotated files beside the open one.
+// rotation holds the archives of the file, and the state of its rotation.
 type rotation struct {
 	archives  archive.List
-	scanned   bool      // archives is what the directory has
-	rotateErr error     // why the file is larger than it should be; nil when all is well
-	rotateAt  time.Time // not before
+	scanned   bool      // archives has been read from the directory
+	rotateErr error     // why the file could not be rotated; nil when it could
+	rotateAt  time.Time // no rotation before this time
 }
 
-// lines writes whole lines with timestamps. buf is scratch space with room for at least one longest line.
+// lines adds timestamps to complete lines and writes them. buf is scratch space with room for at least one line of the greatest
+// length.
 func (f *file) lines(chunk, buf []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -95,7 +96,7 @@ func (f *file) lines(chunk, buf []byte) {
 	f.write(buf, now)
 }
 
-// write takes care of p, which consists of formatted lines.
+// write writes formatted lines, or keeps them in memory while the file has a fault.
 func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
 		f.keep(p)
@@ -113,7 +114,7 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 }
 
-// turn lets do use the disk. The caller holds mu, so that a file that hangs takes one turn and not one for each of its pumps.
+// turn executes a disk operation in a turn of package blocking. The caller holds mu, so a file that hangs takes up one turn only.
 func (f *file) turn(do func()) {
 	_ = blocking.Do(blocking.Logs, func() error {
 		do()
@@ -121,7 +122,7 @@ func (f *file) turn(do func()) {
 	})
 }
 
-// put writes p and returns how many of its bytes, always up to the end of a line, are in the file.
+// put writes formatted lines. It returns how many bytes are in the file; a line is never counted in part.
 func (f *file) put(p []byte, now time.Time) (done int, err error) {
 	for done < len(p) {
 		if err := f.ready(now); err != nil {
@@ -136,7 +137,8 @@ func (f *file) put(p []byte, now time.Time) (done int, err error) {
 	return done, nil
 }
 
-// ready makes sure that there is an open file under the right name whose end is the end of a line.
+// ready opens the file if necessary, and checks its name, the free space and the age of the archives once a period. Afterwards
+// the file ends with a complete line.
 func (f *file) ready(now time.Time) error {
 	if f.fd < 0 || now.Sub(f.checked) >= f.set.opts.period {
 		if f.fd >= 0 && f.replaced() {
@@ -163,7 +165,7 @@ func (f *file) ready(now time.Time) error {
 	return nil
 }
 
-// cut takes what is behind the last whole line off the file.
+// cut removes a torn line at the end of the file.
 func (f *file) cut() error {
 	var st unix.Stat_t
 	err := unix.Fstat(f.fd, &st)
@@ -175,12 +177,12 @@ func (f *file) cut() error {
 	if err != nil {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
 	}
-	f.size = min(f.size, st.Size) // it may have been emptied meanwhile, and must not grow by that
+	f.size = min(f.size, st.Size) // another process may have emptied the file; ftruncate must not make it longer
 	f.torn = false
 	return nil
 }
 
-// step writes as much of p as the file may take, or rotates. It returns the number of bytes that are in the file for good.
+// step writes as much of p as the size limit allows, or rotates the file. It returns how many bytes are in the file for good.
 func (f *file) step(p []byte, now time.Time) (int, error) {
 	if room := f.limits.Load().MaxSize - f.size; int64(len(p)) > room && (f.rotateErr == nil || !now.Before(f.rotateAt)) {
 		cut := bytes.LastIndexByte(p[:max(room, 0)], '\n') + 1
@@ -199,8 +201,8 @@ func (f *file) step(p []byte, now time.Time) (int, error) {
 	}
 	f.size += int64(n)
 
-	// A file without a name is lost, so the batch that was just written goes to the next file. A check before the write would be
-	// too early. Earlier lines were readable, and their removal was intended.
+	// A file that was unlinked before the write is lost, so its last batch goes to the next file. A check before the write would
+	// be too early. Earlier lines could be read, and the user who removed the file meant to remove them.
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
 		return n, nil
@@ -210,17 +212,17 @@ func (f *file) step(p []byte, now time.Time) (int, error) {
 		f.scanned = false
 		return 0, nil
 	}
-	f.size = st.Size // somebody may have truncated it, or have added to it
+	f.size = st.Size // another process may have truncated the file or appended to it
 	return n, nil
 }
 
-// spoiled sees to it that no torn line stays after a write of p of which only n bytes were taken. It returns as step does.
+// spoiled handles a write that took only n bytes of p: it removes the torn line. It returns the same as step.
 func (f *file) spoiled(p []byte, n int, err error) (int, error) {
 	if err == nil {
 		err = errors.New("short write")
 	}
 	if named, ok := errors.AsType[*os.PathError](err); ok {
-		err = named.Err // the path in it is the descriptor's
+		err = named.Err // the path in the error is the descriptor's
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
@@ -230,19 +232,19 @@ func (f *file) spoiled(p []byte, n int, err error) (int, error) {
 		f.size += int64(whole)
 		return whole, err
 	}
-	f.size = st.Size - int64(n-whole) // not what it was and what came: somebody may have emptied it to make room
+	f.size = st.Size - int64(n-whole) // computed from the present size: another process may have emptied the file to make room
 	if st.Nlink == 0 {
 		f.shut()
 		f.scanned = false
 		return 0, err
 	}
 	if f.torn {
-		_ = f.cut() // or else before the next write
+		_ = f.cut() // when this fails, ready tries again before the next write
 	}
 	return whole, err
 }
 
-// commit appends p to the file.
+// commit appends p to the file. Tests can make it fail.
 func (f *file) commit(p []byte) (int, error) {
 	if err := fault.Before(fault.Write, f.path); err != nil {
 		return 0, err
@@ -256,15 +258,15 @@ func (f *file) shut() {
 		return
 	}
 	if f.torn {
-		_ = f.cut() // the last chance: whoever opens the file next ends the line where it is
+		_ = f.cut() // last chance: adopt would end the torn line with a newline
 	}
 	f.writer.detach()
 	_ = unix.Close(f.fd)
 	f.fd, f.torn = -1, false
 }
 
-// keep holds p back until the fault is over, as far as there is room. Once a line had to be counted all that follow are, so that
-// there is one gap.
+// keep stores lines in memory until the fault is over. Once a line does not fit, all later lines are only counted, so there is a
+// single gap.
 func (f *file) keep(p []byte) {
 	if f.lost == 0 {
 		fit := p
@@ -280,7 +282,7 @@ func (f *file) keep(p []byte) {
 	f.losses.Add(uint64(n))
 }
 
-// fail begins a fault.
+// fail begins a fault: it reports the error and schedules retries.
 func (f *file) fail(err error, now time.Time) {
 	f.fault, f.tried = err, now
 	f.note(err)
@@ -293,7 +295,7 @@ func (f *file) note(err error) {
 	f.lastErr.Store(&text)
 }
 
-// arm sees to it that a retry comes without a new line.
+// arm schedules a retry, for a service that writes no more lines.
 func (f *file) arm() {
 	if f.timer == nil {
 		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.elapsed))
@@ -305,12 +307,12 @@ func (f *file) arm() {
 func (f *file) elapsed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fault != nil && f.timer != nil { // else the file was closed while this waited, and its writer may be another's
+	if f.fault != nil && f.timer != nil { // otherwise the file was closed meanwhile, and another file may use its writer
 		f.turn(func() { f.retry(time.Now()) })
 	}
 }
 
-// retry tries to end a fault: first what was kept, then the gap marker, if there is a gap.
+// retry tries to end a fault. It writes the kept lines, and a gap marker if lines were lost.
 func (f *file) retry(now time.Time) {
 	f.tried = now
 	f.checked = time.Time{}
@@ -322,7 +324,7 @@ func (f *file) retry(now time.Time) {
 		prefix := f.stamp.at(now)
 		_, err = f.put(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, reason(f.fault)), now)
 	default:
-		err = f.ready(now) // nothing has to be written, but could it be?
+		err = f.ready(now) // nothing to write: check whether writing would be possible
 	}
 	if err != nil {
 		f.note(err)
@@ -339,20 +341,21 @@ func (f *file) retry(now time.Time) {
 	f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is written again, %d lines were lost", f.path, lost))
 }
 
-// forget ends a fault: nothing is kept any more.
+// forget clears a fault and drops the kept lines.
 func (f *file) forget() {
 	f.set.room.free(f.kept, keptSpare)
 	f.fault, f.kept, f.lost = nil, nil, 0
 }
 
-// leave gives back what is kept for a file that nothing uses any more.
+// leave returns the memory of kept lines, for a file that has no Log any more.
 func (f *file) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forget()
 }
 
-// finish closes the file for now, with a last try if it is faulted. It returns what could not be written.
+// finish closes the file, after a last try to write kept lines. A later write opens it again. It returns why lines could not be
+// written.
 func (f *file) finish() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -374,7 +377,8 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
 }
 
-// complete says by the file's mode whether its writer has finished it: s6-log goes on with a finished one and sets any other aside.
+// complete sets or clears the mode bit that says that the file is complete. s6-log appends to a complete file, and renames any
+// other.
 func (f *file) complete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&finished != 0) == done {
@@ -384,10 +388,10 @@ func (f *file) complete(done bool) {
 	if done && !f.torn {
 		mode |= finished
 	}
-	_ = unix.Fchmod(f.fd, mode) // it is for others, and a file of somebody else's stays as it is
+	_ = unix.Fchmod(f.fd, mode) // errors are ignored: only s6-log reads this bit, and a file of another user keeps its mode
 }
 
-// reason is the shortest true text for err.
+// reason returns err without paths and operations, if it contains a system error.
 func reason(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()

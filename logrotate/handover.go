@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handover is the state that a Set hands over to the Set of this process's next image.
+// Handover is the state of a Set that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Logs   []handedLog
 	Files  []handedFile
-	Unsent [2]map[string]int64 // of each console, lines of a service that it did not take
+	Unsent [2]map[string]int64 // for each console: service → lines that the console has not taken
 }
 
 type handedLog struct {
@@ -42,27 +42,27 @@ type handedRun struct {
 type handedStream struct {
 	Index int
 	Pipe  *os.File `reexec:"FD"`
-	Carry []byte   // the beginning of a line
+	Carry []byte   // the beginning of an unfinished line
 	Cont  bool
 }
 
 type handedFile struct {
 	Path   string
 	Limits Limits
-	Fault  string // "" when all is well; the lines that wait for its end are Kept
+	Fault  string // error of the file, "" for none; Kept has the lines that wait for its end
 	Kept   []byte
 	Lost   int64
 	Losses uint64
 }
 
-// pause is a pause of all pumps.
+// pause is one Freeze: its pumps and locked files.
 type pause struct {
 	parked map[*stream]struct{}
 	all    chan struct{} // closed when every live stream is parked
 	locked []*file
 }
 
-// look closes all when it is time. The caller holds Set.mu.
+// look closes the channel all when every live stream is parked. The caller holds Set.mu.
 func (fr *pause) look(live int) {
 	if fr != nil && fr.all != nil && len(fr.parked) == live {
 		close(fr.all)
@@ -70,7 +70,7 @@ func (fr *pause) look(live int) {
 	}
 }
 
-// parked is called by a pump that has stopped because of Freeze.
+// parked is called by a pump that has stopped for Freeze.
 func (s *Set) parked(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,16 +79,16 @@ func (s *Set) parked(st *stream) {
 		s.pause.look(len(s.live))
 		return
 	}
-	st.freezing.Store(false) // thawed before it got here
+	st.freezing.Store(false) // Thaw was called before the pump stopped
 	go st.pump()
 }
 
-// consolePatience is how long Freeze waits for the console, which may take nothing at all.
+// consolePatience limits how long Freeze waits for the console, whose reader may have stalled.
 const consolePatience = 300 * time.Millisecond
 
-// Freeze stops every pump between two reads and waits until what has been read is in the files: what comes from then on stays
-// in the pipes. It also waits a moment for the console. The error, about a disk that hangs, does not undo that: [Set.Thaw]
-// does. Until then the Set can be handed over, and no new pipes must be asked for.
+// Freeze stops every pump between two reads, and waits until the lines read so far are in the files. Later output stays in the
+// pipes. It also waits a moment for the console. After Freeze the Set can be handed over; no new pipes may be made until
+// [Set.Thaw]. An error says that a disk hangs; the Set is frozen all the same.
 func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.pause != nil {
@@ -123,11 +123,11 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	patience, cancel := context.WithTimeout(ctx, consolePatience)
 	defer cancel()
-	_ = s.Sync(patience) // what it does not take is handed over as missing
+	_ = s.Sync(patience) // lines that the console does not take in time are handed over as unsent
 	return errors.Join(errs...)
 }
 
-// unparked names the services whose pumps do not stop.
+// unparked returns an error that names the services whose pumps did not stop, nil when all did.
 func (s *Set) unparked() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *Set) unparked() error {
 	return fmt.Errorf("cannot finish writing the logs of %q: the disk does not answer", names)
 }
 
-// lockWithin takes mu unless somebody holds it across a disk operation that does not end.
+// lockWithin locks mu, and reports whether it got it before ctx ended. A disk operation that hangs may hold mu forever.
 func (f *file) lockWithin(ctx context.Context) bool {
 	for !f.mu.TryLock() {
 		select {
@@ -150,7 +150,7 @@ func (f *file) lockWithin(ctx context.Context) bool {
 	return true
 }
 
-// Thaw lets everything go on after Freeze.
+// Thaw undoes Freeze.
 func (s *Set) Thaw() {
 	s.mu.Lock()
 	fr := s.pause
@@ -171,8 +171,8 @@ func (s *Set) Thaw() {
 	}
 }
 
-// HandOver returns the state that a successor needs to go on. Call it between Freeze and Thaw. A pump that Freeze could not stop,
-// after a fault, is handed over without the lines in its memory; a line in the log says so.
+// HandOver returns the state that the next program needs. Call it between Freeze and Thaw. A pump that Freeze could not stop
+// loses the lines in its memory; a line in the log says so.
 func (s *Set) HandOver() (*Handover, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +188,7 @@ func (s *Set) HandOver() (*Handover, error) {
 	for _, l := range s.logs {
 		runs[l] = nil
 	}
-	for r, list := range streams { // of a log that is dropped, too
+	for r, list := range streams { // including runs of dropped logs
 		runs[r.log] = append(runs[r.log], handedRun{Current: r == r.log.current, Tail: r.exportTail(), Streams: list})
 	}
 	h := &Handover{}
@@ -222,10 +222,11 @@ func (r *run) exportTail() []string {
 	return r.tail.lines()
 }
 
-// export of a stream whose pump has not stopped has no carry: what was in its memory is not to be had.
+// export describes a stream for the next program. The unfinished line of a pump that is not parked can't be read safely, and is
+// replaced by missing.
 func (s *stream) export(parked bool) handedStream {
 	out := handedStream{Index: s.index, Pipe: s.file, Cont: s.lines.cont}
-	if s.direct >= 0 { // its file is closed, and another one for that descriptor would close it
+	if s.direct >= 0 { // s.file is closed, and a second os.File for this descriptor would close it later
 		if fd, err := unix.FcntlInt(uintptr(s.direct), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			out.Pipe = os.NewFile(uintptr(fd), s.file.Name())
 		}
@@ -238,7 +239,7 @@ func (s *stream) export(parked bool) handedStream {
 	return out
 }
 
-// missing is the beginning of the line in which something may be missing.
+// missing begins the first line after an unfinished line that was lost.
 const missing = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
 
 func (f *file) export() handedFile {
@@ -249,8 +250,8 @@ func (f *file) export() handedFile {
 	return out
 }
 
-// unsent counts the lines that the console has not taken, of each service. Of what is being written right now some may have
-// arrived.
+// unsent counts, for each service, the lines that the console has not taken. The console may have taken some of the lines of the
+// current write.
 func (c *console) unsent() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,8 +276,7 @@ func (c *console) unsent() map[string]int64 {
 	return lines
 }
 
-// TakeOver makes a new Set the successor of another: the pipes are read on, lines go on where they were cut. It must be called
-// before anything is opened.
+// TakeOver makes a new Set continue an old one: it reads the same pipes, and completes unfinished lines. Call it before Open.
 func (s *Set) TakeOver(h *Handover) error {
 	var start []*stream
 	for _, in := range h.Logs {
@@ -302,7 +302,7 @@ func (s *Set) TakeOver(h *Handover) error {
 	return nil
 }
 
-// resume takes the runs over. Their pumps don't run yet.
+// resume takes over the runs of a log. It returns their streams; the caller starts the pumps.
 func (l *Log) resume(in handedLog) ([]*stream, error) {
 	l.limiter.rate.Store(in.Rate)
 	l.limiter.suppressed, l.limiter.limit = in.Suppressed, in.SuppressedLimit
@@ -317,9 +317,9 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		for _, line := range hr.Tail {
 			r.tail.add([]byte(line+"\n"), l.set.opts.Tail)
 		}
-		r.reached = [2]uint64{math.MaxUint64, math.MaxUint64} // but for those that are still there
+		r.reached = [2]uint64{math.MaxUint64, math.MaxUint64} // except for the streams handed over below
 		for i := range r.streams {
-			r.streams[i] = &stream{run: r, index: i, direct: -1} // at its end, as far as is known
+			r.streams[i] = &stream{run: r, index: i, direct: -1} // at its end, unless it was handed over
 		}
 		var live []*stream
 		for _, hs := range hr.Streams {
@@ -351,11 +351,11 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 	}
 	s.lines.carry, s.lines.cont = in.Carry, in.Cont
 	s.lines.room.adopt(in.Carry, carrySpare)
-	s.resize(readSize) // it may have been flooded
+	s.resize(readSize) // a flood may have enlarged the pipe
 	return s, nil
 }
 
-// resumeFile lets a file that could not be written go on trying.
+// resumeFile restores the error and the kept lines of a file, so that it goes on retrying.
 func (s *Set) resumeFile(in handedFile) {
 	s.mu.Lock()
 	f := s.files[in.Path]
@@ -376,7 +376,7 @@ func (s *Set) resumeFile(in handedFile) {
 	}
 }
 
-// missed makes the console say what its predecessor did not show.
+// missed writes notices to the console about lines that the old program did not show.
 func (c *console) missed(s *Set, lines map[string]int64, stream int) {
 	for name, n := range lines {
 		if n == 0 {

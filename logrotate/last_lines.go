@@ -2,21 +2,21 @@ package logrotate
 
 import "bytes"
 
-// tailLine is how many bytes of a line are kept for exit reports.
+// tailLine limits how many bytes of each line are kept for exit reports.
 const tailLine = 500
 
-// tail keeps the last lines of one run. Slots grow to what they are given and are used again.
+// tail is a ring of the last lines of a run. Its buffers are reused.
 type tail struct {
 	slots [][]byte
 	next  int
 }
 
-// add notes the lines of chunk, which ends with a newline. Only the last ones are looked at.
+// add stores the last lines of chunk, which ends with a newline.
 func (t *tail) add(chunk []byte, limit int) {
 	if limit <= 0 {
 		return
 	}
-	start := len(chunk) - 1 // of the first line to keep, found from the end
+	start := len(chunk) - 1 // start of the first line to keep, searched from the end
 	for range limit {
 		start = bytes.LastIndexByte(chunk[:start], '\n')
 		if start < 0 {

@@ -12,19 +12,19 @@ const (
 	SplitBegin = "[hinit: continued] "
 )
 
-// lines cuts one stream into whole lines. An unfinished line at the end of a batch waits in carry.
+// lines cuts one stream into complete lines. The unfinished line at the end waits in carry.
 type lines struct {
-	room  *room  // for what carry takes above carrySpare
-	max   int    // longest line that is kept in one piece, without its newline
-	carry []byte // the beginning of a line; nil when there is none
-	cont  bool   // carry, or the next byte, continues a line whose beginning was given out as a piece
+	room  *room  // memory account for the part of carry above carrySpare
+	max   int    // longest line that is not split, without its newline
+	carry []byte // the unfinished line; nil for none
+	cont  bool   // the next byte continues a line of which a piece was already returned
 }
 
-// carrySpare is the capacity that each carry has in any case. A larger one isn't kept for reuse.
+// carrySpare is the capacity that every carry may have. A larger carry is not kept after use.
 const carrySpare = 4 << 10
 
-// feed takes the n new bytes at buf[l.max:] and returns the whole lines that are now there, each with its newline, or nil. The
-// first l.max bytes of buf are room for the carry. The result is valid until the next call and may share buf.
+// feed takes n new bytes at buf[l.max:] and returns the lines that are complete now, with their newlines, or nil. The first l.max
+// bytes of buf are room to insert the carry. The result is valid until the next call and may share memory with buf.
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
 	last := bytes.LastIndexByte(fresh, '\n')
@@ -47,7 +47,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 	return l.split(whole, rest)
 }
 
-// end returns what is left at the end of the stream as a line, or nil. The stream may go on afterwards.
+// end returns the unfinished line with a newline, or nil. More input may follow.
 func (l *lines) end() []byte {
 	if len(l.carry) == 0 {
 		l.cont = false
@@ -56,13 +56,13 @@ func (l *lines) end() []byte {
 	return l.split(append(l.carry, '\n'), nil)
 }
 
-// fits makes carry large enough for n bytes, and reports whether it is.
+// fits enlarges carry to n bytes if possible, and reports whether it was.
 func (l *lines) fits(n int) bool {
 	l.carry = l.room.grow(l.carry, n, carrySpare, l.max)
 	return n <= cap(l.carry)
 }
 
-// keep makes rest, which fits, the carry.
+// keep stores rest as the carry. The caller has checked that it fits.
 func (l *lines) keep(rest []byte) {
 	if len(rest) == 0 || cap(l.carry) > carrySpare && len(rest) <= carrySpare {
 		l.room.free(l.carry, carrySpare)
@@ -73,7 +73,7 @@ func (l *lines) keep(rest []byte) {
 	}
 }
 
-// tooLong reports whether any line of whole is longer than max. It goes from one newline to the last one within reach.
+// tooLong reports whether a line of whole is longer than max. It doesn't look at every newline.
 func (l *lines) tooLong(whole []byte) bool {
 	for len(whole) > l.max+1 {
 		i := bytes.LastIndexByte(whole[:l.max+1], '\n')
@@ -85,7 +85,8 @@ func (l *lines) tooLong(whole []byte) bool {
 	return false
 }
 
-// split is feed's slow path: it copies whole with marks where a line is too long, and takes from rest what is too long to wait.
+// split is the slow path of feed, for lines that are too long. It copies whole with marks at the splits, and the pieces of rest
+// that don't fit in carry.
 func (l *lines) split(whole, rest []byte) []byte {
 	out := make([]byte, 0, len(whole)+len(rest)+256)
 	for len(whole) > 0 {
@@ -103,7 +104,7 @@ func (l *lines) split(whole, rest []byte) []byte {
 	return out
 }
 
-// pieces writes all of line but its last piece to out and returns that. No piece has more bytes than limit.
+// pieces appends all pieces of line but the last to out, and returns the last. No piece is longer than limit.
 func (l *lines) pieces(out *[]byte, line []byte, limit int) []byte {
 	for len(line) > limit {
 		cut := limit
@@ -111,7 +112,7 @@ func (l *lines) pieces(out *[]byte, line []byte, limit int) []byte {
 			cut--
 		}
 		if !utf8.RuneStart(line[cut]) {
-			cut = limit // not UTF-8
+			cut = limit // not UTF-8: cut anywhere
 		}
 		*out = append(l.begin(*out), line[:cut]...)
 		*out = append(*out, SplitEnd+"\n"...)

@@ -23,7 +23,7 @@ type Log struct {
 
 	// Guarded by set.mu.
 	current *run
-	streams int // that are still read, of all runs
+	streams int // pipes that are still read, of all runs
 	dropped bool
 
 	counters counters
@@ -36,17 +36,17 @@ type counters struct {
 	lines, bytes, consoleDropped, suppressed atomic.Uint64
 }
 
-// Stats are a log's counters since it was opened. The file's counters go on when another log takes it over.
+// Stats are the counters of a log since it was opened. FileLost goes on counting when another log takes over the file.
 type Stats struct {
-	Lines          uint64 // read from the pipes, and given to the sinks
-	Bytes          uint64 // of these lines, with their newlines
-	Suppressed     uint64 // of them, those that no sink got because of their rate; a line there says so too
-	ConsoleDropped uint64 // lines not shown on the console; the notice there says so too
-	FileLost       uint64 // lines not in the file; the gap marker there says so too
-	LastError      string // the fault of the file, "" when there is none
+	Lines          uint64 // lines read from the pipes
+	Bytes          uint64 // size of these lines, with newlines
+	Suppressed     uint64 // of these lines, how many the rate limit kept from the sinks; a line in the log reports them
+	ConsoleDropped uint64 // lines left out on the console; a notice there reports them
+	FileLost       uint64 // lines missing in the file; the gap marker there reports them
+	LastError      string // current error of the file, "" for none
 }
 
-// Stats returns the counters as they are now; they are not of one instant.
+// Stats returns the counters. They are read one after the other, so they may differ by a few lines.
 func (l *Log) Stats() Stats {
 	st := Stats{
 		Lines:          l.counters.lines.Load(),
@@ -63,8 +63,8 @@ func (l *Log) Stats() Stats {
 	return st
 }
 
-// Pipes makes the stdout and stderr of the service's next run and starts to read them. It returns the ends for writing, in blocking
-// mode and closed on exec; the caller hands them to the process and closes them. They belong to the actor's user, so that the
+// Pipes makes the pipes for stdout and stderr of the service's next run and starts to read them. It returns the writing ends,
+// blocking and close-on-exec. The caller passes them to the process and closes them. They belong to the agent's user, so the
 // process may open /dev/stdout. Pipes of earlier runs are still read.
 func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	r := &run{log: l}
@@ -92,7 +92,7 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	return ends[0], ends[1], nil
 }
 
-// begin makes r the current run, unless the log is closed.
+// begin makes r the current run. It fails if the log is closed.
 func (l *Log) begin(r *run) error {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
@@ -106,9 +106,9 @@ func (l *Log) begin(r *run) error {
 
 var errClosed = errors.New("the log is closed")
 
-// Tail asks for the last lines of the current run, oldest first, each cut to 500 bytes. done gets them in a goroutine of this
-// package, when all that is in the run's pipes now has been read, after about 100 ms at the latest. A line without an end counts.
-// done must not block. Without a run it gets none.
+// Tail asks for the last lines of the current run, oldest first, each cut to 500 bytes. An unfinished line counts. done is called
+// in a goroutine of this package, after the present content of the pipes has been read, or after about 100 ms. It must not block.
+// Without a run it gets no lines.
 func (l *Log) Tail(done func(lines []string)) {
 	l.set.mu.Lock()
 	r := l.current
@@ -122,10 +122,10 @@ func (l *Log) Tail(done func(lines []string)) {
 
 func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] }
 
-// newPipe makes the pipe of one stream of r. It returns the end for writing, too.
+// newPipe makes the pipe of one stream of r, and also returns its writing end.
 func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
-	// Not os.Pipe: it makes both ends non-blocking, and a child would inherit that.
+	// os.Pipe makes both ends non-blocking, and the child would inherit that.
 	err := fault.Before(fault.Pipe, r.log.name)
 	if err == nil {
 		err = unix.Pipe2(p[:], unix.O_CLOEXEC)
@@ -141,7 +141,7 @@ func newPipe(r *run, index int) (*stream, *os.File, error) {
 	}
 	if a := r.log.set.opts.Actor; a.Switches() {
 		id := a.Identity()
-		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // without it only opening by name fails
+		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // an error only keeps the process from opening /dev/stdout by name
 	}
 	pipe := os.NewFile(uintptr(read), r.log.name+" "+streamName(index))
 	s, err := newStream(r, index, pipe)
@@ -152,7 +152,7 @@ func newPipe(r *run, index int) (*stream, *os.File, error) {
 	return s, write, nil
 }
 
-// newStream makes one stream of r, which is read from a pipe.
+// newStream prepares the reading of a pipe as one stream of r.
 func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	raw, err := pipe.SyscallConn()
 	if err != nil {
@@ -163,8 +163,8 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	return s, nil
 }
 
-// Watch has seen called with the whole lines of the service, as they come, by the goroutines that read its output. It must not block,
-// and must not keep what it gets. Nil ends that.
+// Watch registers a function that gets the service's complete lines as they come. The goroutines that read the output call it, so
+// it must not block, and must not keep the slice. Nil removes it.
 func (l *Log) Watch(seen func(lines []byte)) {
 	if seen == nil {
 		l.watcher.Store(nil)
@@ -173,8 +173,8 @@ func (l *Log) Watch(seen func(lines []byte)) {
 	l.watcher.Store(&seen)
 }
 
-// Hide says which texts are secrets of the service, besides tokens of known shapes: from now on the console shows
-// [redact.Masked] in their place. Texts of less than eight bytes are ignored. Without [Options].Mask it has no effect.
+// Hide sets further secrets of the service, besides tokens of known shapes. The console shows [redact.Masked] in their place from
+// now on. Texts shorter than eight bytes are ignored. Without [Options].Mask Hide has no effect.
 func (l *Log) Hide(texts []string) {
 	if l.set.opts.Mask {
 		l.secrets.Store(redact.NewSecrets(texts))

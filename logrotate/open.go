@@ -13,7 +13,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// open opens the file, and makes it and its directories when they are missing, again if somebody removes them meanwhile.
+// open opens the file, and creates it and its directories if they are missing. It repeats that a few times if they disappear
+// meanwhile.
 func (f *file) open() (err error) {
 	for range 10 {
 		if err = f.openOnce(); !errors.Is(err, unix.ENOENT) {
@@ -50,7 +51,7 @@ func (f *file) openOnce() error {
 	return nil
 }
 
-// openDir opens dir, which ends with a slash, and makes it when it is missing.
+// openDir opens dir, which ends with a slash, and creates it if it is missing.
 func openDir(dir string) (int, error) {
 	if dir == "" {
 		dir = "."
@@ -76,7 +77,7 @@ func openDir(dir string) (int, error) {
 	return fd, nil
 }
 
-// openLog opens base for appending, and makes it when it is missing. With O_NONBLOCK a FIFO does not block.
+// openLog opens base for appending, and creates it if it is missing. O_NONBLOCK keeps a FIFO from blocking.
 func openLog(dirFD int, base string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	if err := fault.Before(fault.Open, base); err != nil {
@@ -86,7 +87,7 @@ func openLog(dirFD int, base string) (int, error) {
 	if errors.Is(err, unix.ENOENT) {
 		fd, err = unix.Openat(dirFD, base, flags|unix.O_CREAT|unix.O_EXCL, 0o644)
 		if err == nil {
-			err = unix.Fchmod(fd, 0o644) // whatever the umask is
+			err = unix.Fchmod(fd, 0o644) // the umask may have reduced the mode
 			if err != nil {
 				unix.Close(fd)
 			}
@@ -101,7 +102,7 @@ func openLog(dirFD int, base string) (int, error) {
 	return fd, nil
 }
 
-// adopt makes fd the file that is written, ends a line that somebody left unfinished in it, and opens its writer.
+// adopt makes fd the current file. It ends a torn line in it with a newline, and opens the writer.
 func (f *file) adopt(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -135,7 +136,7 @@ func (f *file) adopt(fd int) error {
 	return nil
 }
 
-// scan learns the archives from the directory. One that can't be read has none.
+// scan reads the list of archives from the directory, and prunes them. An unreadable directory counts as empty.
 func (f *file) scan() {
 	now := time.Now()
 	if err := f.archives.Read(); err != nil {
@@ -148,8 +149,7 @@ func (f *file) scan() {
 	f.pack()
 }
 
-// replaced reports whether the file's name now means something else, or nothing. When that can't be known the open file is still
-// good.
+// replaced reports whether the file's name means another file now, or none. When that is unknown, the open file is kept.
 func (f *file) replaced() (gone bool) {
 	_ = f.set.opts.Actor.Do(func() error {
 		gone = f.elsewhere()
@@ -167,7 +167,8 @@ func (f *file) elsewhere() bool {
 	return st.Dev != f.dev || st.Ino != f.ino
 }
 
-// rotate makes the file an archive and begins a new one. When it can't, the file goes on growing, and it is tried again later.
+// rotate turns the file into an archive; the next write creates a new one. If renaming fails, the file grows on, and a later
+// write tries again.
 func (f *file) rotate(now time.Time) {
 	gone, moved := false, false
 	err := f.set.opts.Actor.Do(func() error {
@@ -203,7 +204,7 @@ func (f *file) rotate(now time.Time) {
 	}
 }
 
-// discard prunes between rotations.
+// discard prunes archives without a rotation.
 func (f *file) discard(now time.Time) {
 	err := f.set.opts.Actor.Do(func() error { return f.prune(now) })
 	if err != nil {

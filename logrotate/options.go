@@ -11,18 +11,18 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// ConsoleMode says how a service's lines look on the container's stdout and stderr.
+// ConsoleMode is the format of a service's lines on the container's stdout and stderr.
 type ConsoleMode int
 
 const (
-	// Raw copies lines as they are.
+	// Raw copies lines unchanged.
 	Raw ConsoleMode = iota
-	// Prefixed puts the profile before each line: "coder | line".
+	// Prefixed writes the profile before each line: "coder | line".
 	Prefixed
-	// JSON writes one object a line with the strings time (RFC 3339), profile, stream ("stdout" or "stderr") and message.
-	// Bytes that aren't UTF-8 become U+FFFD.
+	// JSON writes one object a line with the strings time (RFC 3339), profile, stream ("stdout" or "stderr") and message. Bytes
+	// that aren't UTF-8 become U+FFFD.
 	JSON
-	// Off copies no line of a service. The init's own lines are still written, raw.
+	// Off copies no line of a service. The init's own lines are still written, in Raw.
 	Off
 )
 
@@ -38,7 +38,7 @@ func (m ConsoleMode) String() string {
 	return names[m]
 }
 
-// ParseConsoleMode returns the mode of that name: raw, prefixed, json or off.
+// ParseConsoleMode converts a name of the configuration (raw, prefixed, json, off) to a mode.
 func ParseConsoleMode(name string) (ConsoleMode, error) {
 	names := consoleModes()
 	if m := slices.Index(names[:], name); m >= 0 {
@@ -49,8 +49,8 @@ func ParseConsoleMode(name string) (ConsoleMode, error) {
 
 // Options configure a [Set]. The zero value of each field means its default.
 type Options struct {
-	// MaxSize is the size in bytes that a file doesn't pass: it is rotated before the line that would make it larger. A
-	// single line that is larger by itself has a file of its own. Default 1,000,000.
+	// MaxSize limits the size of a file in bytes: it is rotated before a line that would exceed it. A single longer line gets a
+	// file of its own. Default 1,000,000.
 	MaxSize int64
 	// Archives is how many rotated files of a service are kept. Default 10; negative keeps none.
 	Archives int
@@ -58,34 +58,34 @@ type Options struct {
 	MaxLine int
 	// Tail is how many of a run's last lines are kept for [Log.Tail]. Default 20; negative keeps none.
 	Tail int
-	// Console says how lines look on the console. Default Raw.
+	// Console is the format of lines on the console. Default Raw.
 	Console ConsoleMode
-	// ConsoleStall is how long the reader of the console may take nothing before lines are left out there. Until then a service with
-	// more lines than its reader takes waits. Default 1 s; negative never waits.
+	// ConsoleStall is how long the console's reader may take nothing before lines are left out there. Until then, a service that
+	// writes faster than the reader waits. Default 1 s; negative never waits.
 	ConsoleStall time.Duration
-	// Mask puts [redact.Masked] in the place of secrets on the console, the init's own lines included. Secrets are tokens of known
-	// shapes, lines of private keys, and the values given to [Log.Hide]. Files keep what the service wrote.
+	// Mask replaces secrets on the console by [redact.Masked], in the init's own lines too. Secrets are tokens of known shapes,
+	// lines of private keys, and the values given to [Log.Hide]. Files keep what the service wrote.
 	Mask bool
-	// Stdout and Stderr are the container's. They are written by descriptor, never closed, and their flags are never
-	// changed, because other processes share them. A nil one discards.
+	// Stdout and Stderr are the container's streams. The Set writes to their descriptors. It never closes them or changes their
+	// flags, because other processes share them. A nil stream discards its lines.
 	Stdout, Stderr *os.File
-	// Actor is whose identity files are used with. Nil is the process's own.
+	// Actor is the identity that files are used with. Nil is the process's own.
 	Actor *fsutil.Actor
-	// Pack compresses archives. Nil: [Limits].Compress has no effect.
+	// Pack compresses archives. With nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer
-	// Warn is called when a fault begins and when it ends, once each, from a goroutine of this package. service is the name given
-	// to Open, or "" for the console. It must not block, and must not call a method of a Log or Set other than a writer from
-	// [Set.Console]. Nil discards.
+	// Warn is called once when a fault begins and once when it ends, in a goroutine of this package. service is the name given to
+	// Open, or "" for the console. Warn must not block. Of the methods of Log and Set it may call only a writer from
+	// [Set.Console]. Nil discards warnings.
 	Warn func(service, message string)
 
-	period       time.Duration // of its name; tests need not wait for it
-	tailPatience time.Duration // of its name; tests that say what an answer has to hold give a slow machine longer
-	closeReserve time.Duration // likewise
-	floodWindow  time.Duration // of its name; tests that need a flood have one on a slow machine too, with this
-	floodPause   time.Duration // and this, which is the least that a pause lasts
+	period       time.Duration // the value of period; tests set a shorter one
+	tailPatience time.Duration // the value of tailPatience; tests on slow machines set a longer one
+	closeReserve time.Duration // the value of closeReserve; likewise
+	floodWindow  time.Duration // the value of floodWindow; tests that need a flood set a longer one
+	floodPause   time.Duration // the shortest pause in a flood; set by the same tests
 }
 
-// withDefaults returns o with every zero field filled in.
+// withDefaults returns o with the defaults for all zero fields.
 func (o Options) withDefaults() Options {
 	if o.MaxSize <= 0 {
 		o.MaxSize = 1_000_000
@@ -110,7 +110,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// count is how many n asks for: 0 is the default, less is none.
+// count returns n, the default for 0, and 0 for a negative n.
 func count(n, byDefault int) int {
 	if n == 0 {
 		return byDefault

@@ -17,30 +17,30 @@ import (
 	"hinit/internal/guard"
 )
 
-// tailPatience is how long an answer to Tail may take.
+// tailPatience limits how long a call of Tail waits for the pipes.
 const tailPatience = 100 * time.Millisecond
 
-// run is the pair of pipes of one run.
+// run is the log of one run of a service: the pair of its pipes.
 type run struct {
 	log     *Log
 	streams [2]*stream
-	asked   atomic.Uint64 // number of questions so far
+	asked   atomic.Uint64 // number of calls of Tail so far
 
 	mu      sync.Mutex // never held across I/O
 	tail    tail
-	open    [2]string // a line without an end, as of the last answer
-	reached [2]uint64 // each stream has read what was there when this many had been asked
+	open    [2]string // the unfinished line of each stream, at its last progress
+	reached [2]uint64 // each stream has read what was in its pipe when question number N came
 	waiting []*question
 }
 
-// question is one call of Tail.
+// question is one pending call of Tail.
 type question struct {
 	number uint64
 	done   func([]string)
 	timer  *time.Timer
 }
 
-// ask adds a question and wakes the pumps.
+// ask registers a question and wakes the pumps.
 func (r *run) ask(done func([]string)) {
 	r.mu.Lock()
 	q := &question{number: r.asked.Add(1), done: done}
@@ -58,7 +58,7 @@ func (r *run) ask(done func([]string)) {
 	}
 }
 
-// reach notes that stream index has read all that was in its pipe when the n-th question came; open is its unfinished line.
+// reach notes that a stream has read all that was in its pipe when question n came. open is its unfinished line.
 func (r *run) reach(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.reached[index] = n
@@ -75,7 +75,7 @@ func (r *run) reach(index int, n uint64, open []byte) {
 	}
 }
 
-// answer answers q, unless that has been done.
+// answer answers a question, unless it is answered already.
 func (r *run) answer(q *question) {
 	r.mu.Lock()
 	at := slices.Index(r.waiting, q)
@@ -102,44 +102,44 @@ func (r *run) answer(q *question) {
 	q.done(lines)
 }
 
-// stream is one pipe. Only its pump uses what isn't atomic.
+// stream is one pipe. Only its pump uses the fields that are neither atomic nor guarded by mu.
 type stream struct {
 	run      *run
 	index    int        // 0 stdout, 1 stderr
-	mu       sync.Mutex // guards file against wake; never held across I/O
+	mu       sync.Mutex // guards file between wake and changes of pace; never held across I/O
 	file     *os.File
 	raw      syscall.RawConn
-	ready    func(fd uintptr) bool // s.read; made once, so that waiting allocates nothing
+	ready    func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
 	lines    lines
 	pace     pace
-	direct   int // descriptor that is read without the poller in a flood, -1 otherwise
+	direct   int // descriptor that is read without the poller during a flood, else -1
 	stopping atomic.Bool
 	freezing atomic.Bool // see [Set.Freeze]
 
-	buf   *[]byte // only while there is something in it
+	buf   *[]byte // taken from the pool only while it holds data
 	n     int
 	err   error
 	total uint64 // bytes read
 
-	seen   uint64 // number of questions that are answered for this stream
-	target uint64 // the count of bytes at which the questions up to goal are answered
+	seen   uint64 // number of the last question that this stream has answered
+	target uint64 // value of total at which the questions up to goal are answered
 	goal   uint64
 }
 
-// wake makes the pump look at its orders. It doesn't block.
+// wake makes the pump check stopping, freezing and new questions. It doesn't block.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.file.SetReadDeadline(time.Unix(1, 0)) // in a flood it is closed, and orders are looked for after each pause
+	_ = s.file.SetReadDeadline(time.Unix(1, 0)) // in a flood the file is closed, and the pump checks after each pause
 }
 
-// stop makes the pump end when it has read what is in the pipe now.
+// stop makes the pump end after it has read what is in the pipe now.
 func (s *stream) stop() {
 	s.stopping.Store(true)
 	s.wake()
 }
 
-// pump reads the pipe until its end, or until it is frozen.
+// pump is the goroutine that reads a pipe until its end, or until Freeze.
 func (s *stream) pump() {
 	defer guard.Catch("reading the output of " + s.run.log.name)
 	if s.flow() {
@@ -150,7 +150,7 @@ func (s *stream) pump() {
 	}
 }
 
-// flow returns true at the end of the pipe, and false when it is frozen.
+// flow reads the pipe. It returns true at the end of the pipe, and false when Freeze asked it to stop.
 func (s *stream) flow() bool {
 	last := uint64(math.MaxUint64) // total at which to stop
 	for {
@@ -164,13 +164,13 @@ func (s *stream) flow() bool {
 		asked, stopping := s.run.asked.Load(), s.stopping.Load()
 		err := s.fetch()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// Orders are given before the deadline is set, so none can be missed between these two lines.
+			// A wake sets its flag before the deadline, and the loop reads the flags after this line: none is missed.
 			_ = s.file.SetReadDeadline(time.Time{})
 			continue
 		}
 		pause := err == nil && errors.Is(s.err, unix.EAGAIN)
 		if err != nil || s.n == 0 && !pause || pause && stopping {
-			break // at its end, broken, or told to stop
+			break // end of the pipe, error, or stopped while it is empty
 		}
 		if s.n > 0 {
 			s.total += uint64(s.n)
@@ -195,8 +195,8 @@ func (s *stream) flow() bool {
 	return true
 }
 
-// read is called by the poller's side of raw.Read, at once and then whenever the pipe may have something. A buffer is taken
-// only for the call that needs it.
+// read is the callback of raw.Read. The poller calls it at once, and again when the pipe may have data. It takes a buffer from
+// the pool only while it reads.
 func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
 		s.buf = s.run.log.set.inputs.Get().(*[]byte)
@@ -218,7 +218,7 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// inShortTurn is for what a pump does with its pipe, which waits for nothing: there are many pumps.
+// inShortTurn runs an operation on a pipe that never waits. The many pumps share few turns.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) release() {
@@ -235,7 +235,8 @@ func (s *stream) queued() uint64 {
 	return uint64(n)
 }
 
-// progress answers questions: asked were there before the last read, which found the pipe empty when pause is set.
+// progress answers questions of Tail. asked is the number of questions before the last read; pause says that this read found the
+// pipe empty.
 func (s *stream) progress(asked uint64, pause bool) {
 	if s.seen >= asked {
 		return
@@ -254,7 +255,8 @@ func (s *stream) progress(asked uint64, pause bool) {
 	s.run.reach(s.index, s.seen, s.lines.carry)
 }
 
-// deliver gives whole lines that are not too many to the sinks, and counts all of them then: who sees the count finds the lines.
+// deliver writes complete lines to the sinks, within the rate limit, then adds them to the counters. So a line that is counted is
+// already written.
 func (s *stream) deliver(chunk []byte) {
 	if len(chunk) == 0 {
 		return
@@ -274,8 +276,8 @@ func (s *stream) deliver(chunk []byte) {
 	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 }
 
-// put gives whole lines of a stream to the sinks. The file never waits for the console: what the console has no room for is given to it
-// again when the file has everything, and waited for then.
+// put writes complete lines of a stream to the console and the file. The file never waits for the console: lines that the console
+// has no room for are tried again after the file has all of them.
 func (l *Log) put(stream int, chunk []byte) {
 	if len(chunk) == 0 {
 		return

@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// limiter takes so many lines of a service a second. The seconds come from the monotonic clock.
+// limiter limits how many lines of a service are written a second. Seconds are measured by the monotonic clock.
 type limiter struct {
 	rate   atomic.Int64 // 0: no limit
-	active atomic.Bool  // something is suppressed and not recorded
+	active atomic.Bool  // lines were suppressed that no record reports yet
 
-	// turns are held while lines of a stream are given to the sinks and there is a limit, because a record must come where its
-	// lines are missing. They are held across I/O.
+	// turns are held while a stream with a limit writes to its sinks, so that a record stands where its lines are missing. They
+	// are held across I/O.
 	turns [2]sync.Mutex
 	put   func(stream int, chunk []byte)
-	quiet time.Duration // after the last line that was suppressed its record comes, when no other line does
+	quiet time.Duration // delay of the record after the last suppressed line, if no other line comes
 
 	mu         sync.Mutex  // never held across I/O
-	timer      *time.Timer // fires when the flood is over; nil before there was one
-	since      time.Time   // when the present second began
+	timer      *time.Timer // fires quiet after a suppressed line; nil before the first one
+	since      time.Time   // start of the current second
 	taken      int64
-	suppressed [2]int64  // of each stream, lines that its next record is about
-	limit      int64     // by which they were
+	suppressed [2]int64  // for each stream, the suppressed lines for its next record
+	limit      int64     // the rate that they exceeded
 	last       time.Time // when the last of them came
 }
 
-// pass gives the sinks a record about what was suppressed before, and the lines of chunk that are taken. It returns how many are
-// not.
+// pass writes the lines of chunk that the rate allows, after a record about earlier suppressed lines. It returns how many lines
+// of chunk are suppressed.
 func (l *limiter) pass(stream int, chunk []byte) (suppressed int) {
 	if l.rate.Load() <= 0 && !l.active.Load() {
 		l.put(stream, chunk)
@@ -43,7 +43,7 @@ func (l *limiter) pass(stream int, chunk []byte) (suppressed int) {
 	return bytes.Count(chunk[len(taken):], []byte{'\n'})
 }
 
-// end gives the sinks the record about what was suppressed last.
+// end writes the record about suppressed lines, if there are any.
 func (l *limiter) end(stream int) {
 	if !l.active.Load() {
 		return
@@ -56,7 +56,7 @@ func (l *limiter) end(stream int) {
 	l.put(stream, record)
 }
 
-// over is called by the timer. A stream with something to record is still read, so its sinks are open.
+// over is the callback of the timer. A stream with suppressed lines is still read, so its sinks are open.
 func (l *limiter) over() {
 	l.mu.Lock()
 	wait := l.quiet - time.Since(l.last)
@@ -72,7 +72,7 @@ func (l *limiter) over() {
 	}
 }
 
-// admit returns the lines of chunk, of one of the streams, that are taken, and the record that comes before them, if one is due.
+// admit returns the lines of chunk that the rate allows, and the record to write before them, nil for none.
 func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
 	rate := l.rate.Load()
 	if rate <= 0 && !l.active.Load() {
@@ -105,7 +105,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	return record, taken
 }
 
-// record returns the record about what was suppressed last, nil when nothing was. The caller holds mu.
+// record returns the record about the suppressed lines of a stream, nil without any. The caller holds mu.
 func (l *limiter) record(stream int) []byte {
 	if l.suppressed[stream] == 0 {
 		return nil

@@ -10,44 +10,45 @@ import (
 )
 
 const (
-	// So many short reads within so long are a flood of small writes. Reading each for itself would cost more than all else.
+	// A flood begins when there are floodReads short reads within floodWindow. Reading each write separately would then cost more
+	// than all else.
 	floodReads  = 64
 	floodWindow = 10 * time.Millisecond
-	// floodPause is how long a flooded pipe is left to fill, at least: the finest pause that the poller knows. Each one costs the
-	// waking of a thread, so they get longer, up to floodPauseMost, while little of the pipe is used.
+	// floodPause is the shortest pause between reads in a flood; the poller can't measure less. A pause costs the wake-up of a
+	// thread, so pauses grow to floodPauseMost while they leave most of the pipe empty.
 	floodPause     = time.Millisecond
 	floodPauseMost = 4 * time.Millisecond
-	// floodEnd is what a pause must have brought; with less of it the flood is over.
+	// floodEnd is how many bytes a pause must bring. A pause that brings less ends the flood.
 	floodEnd = 1 << 10
-	// floodPipe is the size of a flooded pipe, or less where that is not allowed (fs.pipe-max-size), so that its writer goes on
-	// during a pause. It is released afterwards: a user has 64 MiB for all pipes (pipe(7), pipe-user-pages-soft).
+	// floodPipe is the size of a pipe in a flood, or less if fs.pipe-max-size is lower. A large pipe lets the writer go on during
+	// a pause. It is reduced afterwards, because a user has 64 MiB for all pipes (pipe(7), pipe-user-pages-soft).
 	floodPipe = 1 << 20
 )
 
-// pace lets small writes collect in a pipe while they come in floods. A stream that is not flooded is read at once.
+// pace delays the reads of a pipe in a flood of small writes. Other pipes are read at once.
 type pace struct {
 	flood bool
-	rest  bool // the next read is to be later
+	rest  bool // pause before the next read
 	reads int
 	since time.Time
 
-	size   int           // of the pipe in this flood
+	size   int           // size of the pipe in this flood
 	came   int           // bytes since the last pause
-	pause  time.Duration // the next one
-	pauses int           // of this flood that brought something
-	doubt  uint          // how often in a row a flood was none: somebody who waits for an answer to each line. It doubles what is needed
+	pause  time.Duration // length of the next pause
+	pauses int           // pauses of this flood that brought data
+	doubt  uint          // floods in a row that brought nothing: the writer waits for an answer to each line. Each doubles the threshold
 }
 
-// floodDoubt is the largest doubt.
+// floodDoubt is the limit of doubt.
 const floodDoubt = 6
 
-// read notes that n bytes were read of a pipe from which room bytes could have come. It reports whether flood has changed.
+// read takes the result of a read: n bytes of at most room. It reports whether a flood has begun or ended.
 func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false
 	p.came += n
 	switch {
-	case n >= room/2: // there may be more
+	case n >= room/2: // the pipe may have more data: read on
 		return false
 	case p.flood:
 		if rested && n < floodEnd {
@@ -77,7 +78,7 @@ func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed b
 	return true
 }
 
-// again makes the next pause as long as it takes to fill a quarter to half of the pipe.
+// again adapts the length of the next pause, so that it fills a quarter to half of the pipe.
 func (p *pace) again() {
 	switch {
 	case p.came > p.size/2:
@@ -88,9 +89,10 @@ func (p *pace) again() {
 	p.rest, p.came = true, 0
 }
 
-// changePace takes a flooded pipe from the poller and makes it larger, or undoes that. While the poller has a pipe, each write into
-// it wakes the poller (EPOLLET of epoll(7)), which costs the writer as much as this process. The poller forgets only what is
-// closed, so the pipe is opened again first. Where that is impossible the pause alone has to do.
+// changePace enlarges a flooded pipe and removes it from the poller, or undoes both after the flood. While a pipe is in the
+// poller, each write to it wakes the poller (EPOLLET of epoll(7)), which costs the writer as much as this process. Only closing
+// removes a file from the poller, so the pipe is opened a second time first. Where that is impossible, only the pauses reduce the
+// cost.
 func (s *stream) changePace() {
 	if s.pace.flood {
 		for size := floodPipe; size > readSize && !s.resize(size); size /= 2 {
@@ -102,7 +104,7 @@ func (s *stream) changePace() {
 	s.joinPoller()
 }
 
-// resize gives the pipe another size and notes the one that it has then; it works with any.
+// resize tries to change the size of the pipe, and stores the size that it has afterwards. Any size works.
 func (s *stream) resize(size int) (done bool) {
 	s.pace.size = readSize
 	s.control(func(fd int) {
@@ -117,7 +119,7 @@ func (s *stream) resize(size int) (done bool) {
 
 func (s *stream) leavePoller() {
 	s.control(func(old int) {
-		_ = s.run.log.set.opts.Actor.Do(func() (err error) { // the pipe is the agent's
+		_ = s.run.log.set.opts.Actor.Do(func() (err error) { // opened as the agent, to whom the pipe belongs
 			s.direct, err = unix.Open("/proc/self/fd/"+strconv.Itoa(old), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			return err
 		})
@@ -138,7 +140,7 @@ func (s *stream) joinPoller() {
 		raw, err = file.SyscallConn()
 		return err
 	})
-	if err != nil { // only of a file that is closed
+	if err != nil { // only a closed file causes this error
 		return
 	}
 	s.mu.Lock()
@@ -146,7 +148,7 @@ func (s *stream) joinPoller() {
 	s.file, s.raw, s.direct = file, raw, -1
 }
 
-// fetch calls read when there may be something to read.
+// fetch calls read when the pipe may have data.
 func (s *stream) fetch() error {
 	if s.direct < 0 {
 		return s.raw.Read(s.ready)

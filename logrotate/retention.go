@@ -10,27 +10,26 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// Limits bound one log. The zero value of a field means the value of the [Set]: MaxSize and Archives as in [Options], the others
-// without a limit.
+// Limits bound one log. A zero MaxSize or Archives takes the value from [Options]; every other zero field is no limit.
 type Limits struct {
-	// MaxSize and Archives are as in [Options].
+	// MaxSize and Archives mean the same as in [Options].
 	MaxSize  int64
 	Archives int
-	// MaxAge is how old an archive gets, by the time of its rotation. It is looked at when a line is written.
+	// MaxAge limits the time since an archive's rotation. It is checked when a line is written.
 	MaxAge time.Duration
-	// Quota is how many bytes all files of the log may have together, with room for a whole current file. The oldest archives go
-	// first.
+	// Quota limits the bytes of all files of the log together, counting the current file as MaxSize. The oldest archives are
+	// removed first.
 	Quota int64
-	// MinFree is how many bytes of the file system must be free for the agent's user. With fewer the oldest archives are removed;
-	// when none is left nothing is written, which is a fault like a full disk. It is looked at once a second.
+	// MinFree is how many bytes of the file system must be free for the agent's user; it is checked once a second. With fewer,
+	// the oldest archives are removed. Without archives nothing is written, which is a fault like a full disk.
 	MinFree int64
-	// Compress compresses archives (gzip), a while after their rotation.
+	// Compress compresses archives with gzip, a while after their rotation.
 	Compress bool
-	// Rate is how many lines a second are taken. A line in both sinks says how many others there were.
+	// Rate limits the lines a second. A line in both sinks reports how many were left out.
 	Rate int
 }
 
-// Limit sets the limits of l from now on. Logs that share a file share the limits that were set last, except for the rate.
+// Limit sets the limits of l from now on. Logs that share a file share the limits that were set last, except for Rate.
 func (l *Log) Limit(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
@@ -40,7 +39,7 @@ func (l *Log) Limit(limits Limits) {
 	}
 }
 
-// within fills in what o says.
+// within replaces zero fields by the values of o.
 func (l Limits) within(o Options) Limits {
 	if l.MaxSize <= 0 {
 		l.MaxSize = o.MaxSize
@@ -49,7 +48,7 @@ func (l Limits) within(o Options) Limits {
 	return l
 }
 
-// prune removes the oldest archives while there are too many, or they are too old or too large together.
+// prune removes the oldest archives while there are too many, they are too old, or they take up too much space.
 func (f *file) prune(now time.Time) error {
 	limits := f.limits.Load()
 	room := int64(-1)
@@ -59,7 +58,7 @@ func (f *file) prune(now time.Time) error {
 	return f.archives.Prune(archive.Limits{Archives: limits.Archives, MaxAge: limits.MaxAge, Room: room}, now)
 }
 
-// pack has the archives compressed, if that is wanted.
+// pack requests the compression of the archives, if the limits say so.
 func (f *file) pack() {
 	if f.limits.Load().Compress && f.set.opts.Pack != nil {
 		f.set.compressor.Request(f)
@@ -72,7 +71,7 @@ func (f *file) Packing() (dir string, most int64) {
 	if !limits.Compress {
 		return "", 0
 	}
-	// A larger archive is not hinit's, or could not be read when compressed (see package reader), and all others would wait for it.
+	// A larger archive is not hinit's, or package reader could not read it. Compressing it would only delay the others.
 	return f.archives.Dir, max(2*limits.MaxSize, gzipped.Most)
 }
 
@@ -86,7 +85,7 @@ func (f *file) Packed(err error) {
 	}
 }
 
-// spare says whether the file system has as much free as it must have. Before it says no, the oldest archives of this log go.
+// spare returns an error if the file system has less than MinFree. It removes the oldest archives of this log first.
 func (f *file) spare() error {
 	least := f.limits.Load().MinFree
 	if least <= 0 {
@@ -94,7 +93,7 @@ func (f *file) spare() error {
 	}
 	free, ok := f.free()
 	if !ok || free >= least {
-		return nil // what can't be asked isn't wrong; a full disk will show by itself
+		return nil // unknown: go on; a full disk causes an error of the write
 	}
 	err := f.set.opts.Actor.Do(func() error {
 		for !f.archives.Empty() && free < least {
@@ -114,7 +113,7 @@ func (f *file) spare() error {
 	return fmt.Errorf("cannot write log file %q: only %d MB are free, and %d are to stay free", f.path, free/1_000_000, least/1_000_000)
 }
 
-// free is how many bytes of the file system are free for the agent's user.
+// free returns how many bytes of the file system are free for the agent's user. ok is false when that is unknown.
 func (f *file) free() (int64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.fd, &st); err != nil {

@@ -6,21 +6,21 @@ import (
 )
 
 const (
-	// mostRoom bounds what the unfinished and the kept lines of all services take in memory, above what each of them has in any case.
+	// mostRoom limits the memory for unfinished and kept lines of all services, beyond the free share of each.
 	mostRoom = 16 << 20
-	// keptSpare is how many bytes of kept lines a file has in any case; see carrySpare too.
+	// keptSpare is the free share for the kept lines of a file, in bytes; carrySpare is the one for an unfinished line.
 	keptSpare = 16 << 10
 )
 
-// room is memory that all services share, in bytes. Services decide how many lines they leave unfinished, and whether their log
-// directory can be written.
+// room is the memory left to share between services, in bytes. It needs a limit, because services decide how many lines they
+// leave unfinished, and whether their log can be written.
 type room struct{ left atomic.Int64 }
 
-// fill sets the size: mostRoom, or a quarter of what this process may have.
+// fill sets the size: mostRoom, or a quarter of this process's memory limit if that is less.
 func (r *room) fill() { r.left.Store(min(mostRoom, debug.SetMemoryLimit(-1)/4)) }
 
-// grow returns b with a capacity of n bytes, or less if there is no room. It doubles the capacity, up to limit. The first spare bytes of
-// a buffer are free.
+// grow returns b with a capacity of n bytes, or less if there is no room. It doubles the capacity, up to limit. The first spare
+// bytes of a buffer don't count.
 func (r *room) grow(b []byte, n, spare, limit int) []byte {
 	if n <= cap(b) {
 		return b
@@ -41,7 +41,7 @@ func (r *room) take(n int64) bool {
 	return false
 }
 
-// adopt counts a buffer of the last generation, and free one that is not used any more.
+// adopt counts a buffer that the old program handed over. free is the opposite: the buffer is not used any more.
 func (r *room) adopt(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *room) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

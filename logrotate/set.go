@@ -15,24 +15,24 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// readSize is how many bytes a pump reads at once: the default size of a pipe.
+// readSize is how many bytes a pump reads at a time: the default size of a pipe.
 const readSize = 64 << 10
 
-// Set is the log path of one init: the logs of all services and the console they share. Make one with [New].
+// Set holds the logs of all services and the console that they share. Make one with [New].
 type Set struct {
 	opts     Options
 	consoles [2]*console // stdout, stderr
-	inputs   sync.Pool   // *[]byte, MaxLine of room for a carried line and then readSize
+	inputs   sync.Pool   // *[]byte, room for an unfinished line of MaxLine, then for readSize
 	outputs  sync.Pool   // *[]byte, empty, for formatted lines
-	room     room        // for lines that wait
+	room     room        // memory limit for unfinished and kept lines
 
 	mu     sync.Mutex // never held across I/O
 	closed bool
 	logs   map[string]*Log
 	files  map[string]*file
 	live   map[*stream]struct{}
-	unused writers       // of files that nothing uses any more
-	idle   chan struct{} // closed when live becomes empty after closed was set
+	unused writers       // writers of files that no log uses any more
+	idle   chan struct{} // closed when closed is set and live is empty
 	pause  *pause        // nil while the pumps run
 
 	background sync.WaitGroup // short goroutines
@@ -54,7 +54,8 @@ func New(o Options) *Set {
 		b := make([]byte, o.MaxLine+readSize)
 		return &b
 	}
-	// Twice the input holds the timestamps of ordinary lines, so that a batch is one write, and any single line.
+	// The double size has room for the timestamps of lines of usual length, so one read is one write. It also holds any single
+	// line.
 	s.outputs.New = func() any {
 		b := make([]byte, 0, 2*(o.MaxLine+readSize))
 		return &b
@@ -65,9 +66,9 @@ func New(o Options) *Set {
 	return s
 }
 
-// Open returns the log of the service called name, and makes it when there is none. profile is what the console shows of it (name,
-// when it is empty), file the path of the file; "" is console only. For an open name the other arguments are ignored. Nothing is
-// made on disk before there is a line to write. Open doesn't block.
+// Open returns the log of the service called name, and makes it if it doesn't exist. profile is the name on the console (name
+// when it is empty). file is the path of the file; "" is console only. If the log exists, the other arguments are ignored. The
+// file is created with the first line. Open doesn't block.
 func (s *Set) Open(name, profile, file string) *Log {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +90,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 	return l
 }
 
-// useFile returns the sink of l's path. The caller holds mu.
+// useFile returns the sink for l's path. The caller holds mu.
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
@@ -104,12 +105,12 @@ func (s *Set) useFile(l *Log) *file {
 	return f
 }
 
-// releaseFile closes f when no log uses it any more. It does I/O.
+// releaseFile closes f when the last log stops using it. It does I/O.
 func (s *Set) releaseFile(f *file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// It leaves the map only when it is closed, so that there are never two sinks of one path. A new Log that takes it
-	// meanwhile may have opened it again, and may be gone again too.
+	// f stays in the map until it is closed, so that a path never has two sinks. During finish a new Log may start to use f, or
+	// use it and release it: then f may be open again, and the loop repeats.
 	for uses := uint64(0); f.refs == 1 && uses != f.uses; {
 		uses = f.uses
 		s.mu.Unlock()
@@ -126,8 +127,8 @@ func (s *Set) releaseFile(f *file) {
 	}
 }
 
-// Drop forgets the log called name: its goroutines end when its pipes do, then its file is closed. [Log.Pipes] of it fails from now
-// on, and Open of the same name makes a new log. Drop doesn't block, and ignores a name that isn't open.
+// Drop forgets the log called name. Its goroutines end when its pipes do, then its file is closed. Its [Log.Pipes] fails from now
+// on, and Open of the same name makes a new log. Drop doesn't block, and ignores an unknown name.
 func (s *Set) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,19 +138,19 @@ func (s *Set) Drop(name string) {
 	}
 	delete(s.logs, name)
 	l.dropped = true
-	if l.streams == 0 && !s.closed { // Close closes all files
+	if l.streams == 0 && !s.closed { // Close closes all files itself
 		s.retire(l)
 	}
 }
 
-// retire gives up l's file, in the background. The caller holds mu, and calls it once a Log.
+// retire releases l's file in the background. The caller holds mu, and calls it once for each Log.
 func (s *Set) retire(l *Log) {
 	if l.file != nil {
 		s.background.Go(guard.Func("closing the log of "+l.name, func() { s.releaseFile(l.file) }))
 	}
 }
 
-// began and ended count the streams that are read.
+// began and ended maintain the list of the streams that are read.
 func (s *Set) began(l *Log, streams ...*stream) {
 	for _, st := range streams {
 		s.live[st] = struct{}{}
@@ -172,8 +173,8 @@ func (s *Set) ended(st *stream) {
 	s.pause.look(len(s.live))
 }
 
-// Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write is taken as whole
-// lines; a missing last newline is added. Write never blocks and never fails: it drops lines that don't fit, with a notice. In
+// Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write must consist of
+// complete lines; a missing last newline is added. Write never blocks or fails: lines without room are dropped, with a notice. In
 // the modes Prefixed and JSON the lines look like lines of a profile called "hinit".
 func (s *Set) Console(stream int) io.Writer {
 	c := s.consoles[0]
@@ -183,7 +184,7 @@ func (s *Set) Console(stream int) io.Writer {
 	return &ownWriter{console: c, source: &source{name: "hinit", profile: "hinit"}}
 }
 
-// Sync waits until what was given to the console before is written, or ctx ends.
+// Sync waits until all lines queued for the consoles are written, or ctx ends.
 func (s *Set) Sync(ctx context.Context) error {
 	for _, c := range s.consoles {
 		select {
@@ -195,12 +196,12 @@ func (s *Set) Sync(ctx context.Context) error {
 	return nil
 }
 
-// closeReserve is how long before the end of its context Close stops waiting for pipes, so that what was read reaches the sinks.
+// closeReserve is the part of Close's time that is left for writing files and console, after it stopped waiting for pipes.
 const closeReserve = 200 * time.Millisecond
 
-// Close waits until every pipe is at its end, then until files and console are written and closed. Pipes that are still open
-// shortly before ctx ends are read until they are empty, and closed; the error names their services. Without a deadline in ctx it
-// waits for pipes until ctx is done, and up to 200 ms for the rest. On a closed Set only Stats and Tail work.
+// Close waits until every pipe is at its end, and then until files and console are written and closed. Shortly before ctx ends it
+// reads the remaining pipes until they are empty, and closes them; the error names their services. If ctx has no deadline, it
+// waits for pipes until ctx is done, and then up to 200 ms. On a closed Set only Stats and Tail work.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -244,7 +245,7 @@ func (s *Set) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stop makes every pump end at the next pause of its pipe.
+// stop makes every pump end as soon as its pipe is empty.
 func (s *Set) stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +261,7 @@ func (s *Set) stop() error {
 	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.reading(nil))
 }
 
-// reading returns the names of the services whose pipes are read, but for those streams. The caller holds mu.
+// reading returns the names of the services whose pipes are read, without the streams in but. The caller holds mu.
 func (s *Set) reading(but map[*stream]struct{}) []string {
 	var names []string
 	for st := range s.live {
@@ -272,7 +273,7 @@ func (s *Set) reading(but map[*stream]struct{}) []string {
 	return slices.Compact(names)
 }
 
-// flush waits for the pumps and writes out the sinks.
+// flush waits for the pumps, and writes out and closes the sinks.
 func (s *Set) flush() error {
 	<-s.idle
 	s.background.Wait()

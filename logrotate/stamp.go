@@ -8,13 +8,13 @@ import (
 
 const stampLen = archive.StampLen
 
-// stamp makes line prefixes. The text of a second is made once; within it only the nanoseconds are written.
+// stamp makes the timestamps of lines. It formats date and time once a second, and the nanoseconds for each batch.
 type stamp struct {
 	second int64
 	text   [stampLen]byte
 }
 
-// at returns the prefix of lines read at t.
+// at returns the timestamp of lines that were read at time t.
 func (s *stamp) at(t time.Time) [stampLen]byte {
 	if sec := t.Unix(); sec != s.second || s.text[0] == 0 {
 		s.second = sec

@@ -8,17 +8,17 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 )
 
-// writer is the fence around lumberjack (decision record 6): nothing else in this package calls the library. It writes to a file
-// that is open already. Its own rotation never begins, because every name in the log's directory belongs to the agent.
+// writer is the only user of lumberjack in this package (decision record 6). It writes to a file that is already open.
+// Lumberjack's own rotation never begins, because the agent controls all names in the log's directory.
 type writer struct{ logger *lumberjack.Logger }
 
-// neverRotate is lumberjack's MaxSize in megabytes.
+// neverRotate is lumberjack's MaxSize, in megabytes, that no log reaches.
 const neverRotate = 1 << 30
 
-// attach makes the open file fd, whose status is st, the file that is written. It fails without /proc.
+// attach makes the open file fd, whose status is st, the target of writes. It fails without /proc.
 //
-// The link below /proc/self/fd leads to the open file itself, so it is no name that somebody could exchange. Without /proc lumberjack
-// would make a file of that name.
+// The link below /proc/self/fd leads to the open file itself, so the agent can't replace it. Without /proc lumberjack would
+// create a file of that name.
 func (w writer) attach(fd int, st *unix.Stat_t) error {
 	w.logger.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
 	var link unix.Stat_t
@@ -37,8 +37,8 @@ func (w writer) detach() { _ = w.logger.Close() }
 
 func (w writer) write(p []byte) (int, error) { return w.logger.Write(p) }
 
-// writers hands out writers. Every writer has a goroutine of lumberjack's that never ends, so a returned writer is used again.
-// The caller guards it with a lock.
+// writers is a pool of writers. Lumberjack starts a goroutine for every writer and never ends it, so writers are used again. A
+// lock of the caller guards it.
 type writers struct{ spare []writer }
 
 func (p *writers) take() writer {

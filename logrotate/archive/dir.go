@@ -10,11 +10,11 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Dir is the directory of a log. It is opened anew for every call, because it may be replaced. Neither it nor a file in it may be a
-// link; links in the path before it are followed with the permissions of Actor.
+// Dir is the directory of a log. Every call opens it anew, because it may be replaced. Neither the directory nor a file in it may
+// be a symbolic link. Links in the path before it are followed, with the permissions of Actor.
 type Dir struct {
 	Path  string
-	Actor *fsutil.Actor // opens everything; nil is an error
+	Actor *fsutil.Actor // identity for opening files; nil is an error
 }
 
 // Do calls fn with the parent of the directory, and the name of the directory there.
@@ -37,7 +37,7 @@ func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
 	return fn(parent, name)
 }
 
-// Open opens a regular file of the log; it waits for no FIFO.
+// Open opens a regular file of the log. It doesn't wait for a FIFO.
 func (d Dir) Open(base string) (f *os.File, err error) {
 	err = d.Do(func(parent *fsutil.Dir, name string) error {
 		f, err = parent.Open(filepath.Join(name, base))
@@ -46,7 +46,7 @@ func (d Dir) Open(base string) (f *os.File, err error) {
 	return f, err
 }
 
-// OpenArchive opens an archive by its name without [Packed], in whichever form it is there.
+// OpenArchive opens an archive by its name without [Packed], in the form that exists. packed says that it is compressed.
 func (d Dir) OpenArchive(name string) (f *os.File, packed bool, err error) {
 	for i, form := range forms(name) {
 		f, err = d.Open(form)
@@ -57,14 +57,13 @@ func (d Dir) OpenArchive(name string) (f *os.File, packed bool, err error) {
 	return nil, false, err
 }
 
-// Names returns the base names of the archives, oldest first, each once.
+// Names returns the base names of the archives, oldest first, each once even if it exists in both forms.
 func (d Dir) Names() ([]string, error) {
 	names, err := d.all()
 	return among(names), err
 }
 
-// mostNames is how many names of a log directory are looked at. Others can put any number there. Pruning never leaves behind for the
-// next time what is to stay.
+// mostNames limits how many entries of a log directory are read, because the agent can create any number.
 const mostNames = 64 << 10
 
 // all returns the names of everything in the directory.

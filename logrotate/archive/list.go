@@ -14,28 +14,28 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// List is what the one who writes a log knows of its archives. It has a lock of its user's, and the identity of its caller.
+// List is the writer's list of a log's archives. The caller locks it, and sets the file-system identity.
 type List struct {
-	Dir string // where the archives are
+	Dir string // directory of the archives
 
-	names  []string // without Packed, oldest first
+	names  []string // without the suffix Packed, oldest first
 	newest time.Time
 }
 
-// Limits say which archives stay.
+// Limits say which archives to keep.
 type Limits struct {
 	Archives int
 	MaxAge   time.Duration // 0: any age
-	Room     int64         // bytes of all archives together; negative: any number
+	Room     int64         // bytes of all archives together; negative: no limit
 }
 
-// Read learns the archives from the directory. One that can't be read has none. Half-compressed archives of a killed init are
-// removed.
+// Read fills the list from the directory. An unreadable directory counts as empty. It removes archives that an init left half
+// compressed.
 func (l *List) Read() error {
 	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.all()
 	for _, name := range names {
 		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && is(whole) {
-			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the next start tries it again
+			_ = unix.Unlink(filepath.Join(l.Dir, name)) // the archive itself still exists and is compressed later
 		}
 	}
 	l.names, l.newest = Plain(among(names)), time.Time{}
@@ -45,7 +45,7 @@ func (l *List) Read() error {
 	return err
 }
 
-// Add renames the file at path, in the same directory, to a name that no archive has or had.
+// Add makes the file at path an archive: it renames it, within the directory, to a name that no archive has or had.
 func (l *List) Add(path string, now time.Time) error {
 	for t := next(l.newest, now); ; t = next(t, now) {
 		name := Name(t)
@@ -62,7 +62,7 @@ func (l *List) Add(path string, now time.Time) error {
 	}
 }
 
-// Prune removes the oldest archives while there are too many, or they are too old or too large together.
+// Prune removes the oldest archives while there are too many, they are too old, or they take up too much space.
 func (l *List) Prune(limits Limits, now time.Time) error {
 	keep := limits.Archives
 	if limits.Room >= 0 {
@@ -76,10 +76,10 @@ func (l *List) Prune(limits Limits, now time.Time) error {
 	return nil
 }
 
-// Empty reports whether there is no archive.
+// Empty reports whether the list has no archive.
 func (l *List) Empty() bool { return len(l.names) == 0 }
 
-// RemoveOldest removes an archive in all of its forms. An archive that is gone is no error. There must be one.
+// RemoveOldest removes the oldest archive in both forms. A missing file is no error. The list must not be empty.
 func (l *List) RemoveOldest() error {
 	for _, form := range forms(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
@@ -95,7 +95,7 @@ func (l *List) RemoveOldest() error {
 	return nil
 }
 
-// affordable is how many of the newest archives have no more than room bytes together.
+// affordable returns how many of the newest archives fit into room bytes.
 func (l *List) affordable(room int64) int {
 	for i, name := range slices.Backward(l.names) {
 		for _, form := range forms(name) {
@@ -111,7 +111,7 @@ func (l *List) affordable(room int64) int {
 	return len(l.names)
 }
 
-// Expired reports whether the oldest archive is older than age; 0 is never.
+// Expired reports whether the oldest archive is older than age; never for age 0.
 func (l *List) Expired(age time.Duration, now time.Time) bool {
 	if age <= 0 || l.Empty() {
 		return false

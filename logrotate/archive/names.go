@@ -1,11 +1,11 @@
-// Package archive knows the files of a log: their names, how a line begins, which rotated files are in a directory, and how their number is
-// bounded. Package logrotate writes these files, and package reader reads them.
+// Package archive knows the files of a log: their names, how a line begins, which rotated files a directory has, and how their
+// number is limited. Package logrotate writes these files, and package reader reads them.
 //
 // An archive is named "@400000006b00e1dd1213c744.s" after the time of its rotation, as s6-log does it. The suffix is ".u" when
-// s6-log left it unfinished, and ".gz" follows when it is compressed. An archive in both forms is being compressed, and counts
+// s6-log left it unfinished, and ".gz" follows when it is compressed. While an archive is compressed both forms exist, and count
 // once. Names ascend, also after a step back of the clock.
 //
-// Everything here may wait for a disk and starts no goroutine.
+// All functions may wait for a disk. None starts a goroutine.
 package archive
 
 import (
@@ -21,7 +21,7 @@ const (
 	Current = "current"
 	// StampLayout is the time at the beginning of a line, local time. Two spaces follow.
 	StampLayout = time.DateTime + ".000000000"
-	// StampLen is the length of everything before the line itself.
+	// StampLen is the length of the timestamp and the two spaces.
 	StampLen = len(StampLayout) + 2
 )
 
@@ -29,16 +29,16 @@ const (
 	// labelLen is the length of a TAI64N label in a name: "@" and 24 hexadecimal digits.
 	labelLen = 1 + 24
 
-	ours    = ".s" // ends the name of an archive
-	foreign = ".u" // of one that s6-log left unfinished
+	ours    = ".s" // suffix of an archive
+	foreign = ".u" // suffix of an archive that s6-log left unfinished
 
-	// Packed is behind that when the archive is compressed.
+	// Packed is a second suffix, of a compressed archive.
 	Packed = ".gz"
-	// Partial is behind that while it is being compressed.
+	// Partial is a third suffix, while the compressed archive is written.
 	Partial = ".tmp"
 )
 
-// Time returns the time of rotation that is in the name of an archive, without [Packed].
+// Time returns the time of rotation in the name of an archive. The name must be without [Packed].
 func Time(name string) (time.Time, bool) {
 	if len(name) != labelLen+len(ours) || name[0] != '@' || name[labelLen:] != ours && name[labelLen:] != foreign {
 		return time.Time{}, false
@@ -46,14 +46,14 @@ func Time(name string) (time.Time, bool) {
 	if strings.Trim(name[1:labelLen], "0123456789abcdef") != "" {
 		return time.Time{}, false
 	}
-	t, _, _ := formats.ParseTAI64N(name) // one that is no time is old
+	t, _, _ := formats.ParseTAI64N(name) // an invalid label gives the zero time, which counts as old
 	return t, true
 }
 
 // Name returns the name of an archive that was made at t.
 func Name(t time.Time) string { return formats.TAI64N(t) + ours }
 
-// next returns the time for the name of an archive that is made at now: always later than last, the time of the newest archive.
+// next returns a time for the name of an archive made at now. It is always later than last, the time of the newest archive.
 func next(last, now time.Time) time.Time {
 	if !now.After(last) {
 		return last.Add(time.Nanosecond)
@@ -61,22 +61,22 @@ func next(last, now time.Time) time.Time {
 	return now
 }
 
-// is reports whether a file of that name is an archive, in one of its forms.
+// is reports whether name is the name of an archive, in one of its forms.
 func is(name string) bool {
 	_, ok := Time(strings.TrimSuffix(name, Packed))
 	return ok
 }
 
-// among returns the archives among names, oldest first, each once.
+// among returns the archives in names, oldest first, each once.
 func among(names []string) []string {
 	names = slices.DeleteFunc(names, func(name string) bool { return !is(name) })
-	slices.Sort(names) // what is compressed comes behind what is not
+	slices.Sort(names) // the compressed form sorts after the other one
 	return slices.CompactFunc(names, func(a, b string) bool {
 		return strings.TrimSuffix(a, Packed) == strings.TrimSuffix(b, Packed)
 	})
 }
 
-// Plain takes [Packed] off names, in place. The remaining names sort by time.
+// Plain removes [Packed] from names, in place. Afterwards their order is the order in time.
 func Plain(names []string) []string {
 	for i, name := range names {
 		names[i] = strings.TrimSuffix(name, Packed)
@@ -84,5 +84,5 @@ func Plain(names []string) []string {
 	return names
 }
 
-// forms are the names that an archive may have, in the order in which to look for it: while it is compressed it has both.
+// forms returns the two possible names of an archive, the uncompressed one first. While it is being compressed both exist.
 func forms(name string) [2]string { return [2]string{name, name + Packed} }

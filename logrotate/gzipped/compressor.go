@@ -1,7 +1,7 @@
-// Package gzipped sees to it that the archives of logs become gzip files, one after the other, a while after their rotation. Package packer
-// compresses them, and package reader reads them.
+// Package gzipped decides when the archives of logs are compressed: one log after the other, a while after their rotation.
+// Package packer compresses them, and package reader reads them.
 //
-// A [Compressor] owns one goroutine, while there is something to do.
+// A [Compressor] owns one goroutine while there is work.
 package gzipped
 
 import (
@@ -15,53 +15,54 @@ import (
 	"hinit/internal/pause"
 )
 
-// Most is how many bytes of an archive a reader takes by itself, decompressed.
+// Most is the default for the size of an archive, decompressed, that package reader reads.
 const Most = 256 << 20
 
 // Log is a log whose archives may be compressed.
 type Log interface {
-	// Packing returns the directory of the archives, and how many bytes an archive may have to be compressed; 0: none is to be.
+	// Packing returns the directory of the archives, and the largest size in bytes that is compressed; 0 compresses none.
 	Packing() (dir string, most int64)
-	// Packed is told how it went, nil when all of them that are old enough are compressed.
+	// Packed is called with the result: nil when all archives that are old enough are compressed.
 	Packed(err error)
 }
 
-// Archives are the archives of a log, as a [Packer] takes them.
+// Archives names the archives of one log for a [Packer].
 type Archives struct {
 	Dir  string
-	Most int64 // bytes of the largest archive to compress
+	Most int64 // archives with more bytes are not compressed
 }
 
-// Result is what became of them.
+// Result tells how the compression of one log's archives went.
 type Result struct {
-	Again bool   // some are too young yet
+	Again bool   // some archives are still too young
 	Error string // "" for none
 }
 
-// Packer compresses archives that are not younger than some time. It returns a result for each log, or an error, and stops when ctx ends.
+// Packer compresses the archives of logs, except archives younger than young. It returns a result for each log, or an error. It
+// stops when ctx ends.
 type Packer func(ctx context.Context, logs []Archives, young time.Duration) ([]Result, error)
 
-// Compressor has archives compressed. Its methods may be called from any goroutine.
+// Compressor collects requests and has a Packer compress the archives. Its methods may be called from any goroutine.
 type Compressor struct {
 	pack   Packer
 	period time.Duration
-	ctx    context.Context //nolint:containedctx // its own, from New to End
+	ctx    context.Context //nolint:containedctx // ends with End
 	end    context.CancelFunc
 	work   sync.WaitGroup
 
 	mu    sync.Mutex // never held across I/O
 	queue []Log      // each once
-	busy  bool       // somebody will look at the queue
+	busy  bool       // a goroutine is handling the queue
 }
 
-// New returns a compressor that leaves archives alone that are younger than period.
+// New returns a compressor that leaves archives younger than period alone.
 func New(pack Packer, period time.Duration) *Compressor {
 	c := &Compressor{pack: pack, period: period}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c
 }
 
-// Request asks for l's archives. It doesn't block.
+// Request asks for the compression of l's archives. It doesn't block.
 func (c *Compressor) Request(l Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,17 +76,17 @@ func (c *Compressor) Request(l Log) {
 	}
 }
 
-// End stops the work. It doesn't wait for it.
+// End cancels the work. It doesn't wait; call Wait for that.
 func (c *Compressor) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end()
 }
 
-// Wait waits until nothing is being done any more. It must be called after End.
+// Wait blocks until the goroutine has ended. Call it after End.
 func (c *Compressor) Wait() { c.work.Wait() }
 
-// take returns whose archives were asked for.
+// take returns the queued logs and empties the queue.
 func (c *Compressor) take() []Log {
 	c.mu.Lock()
 	defer c.mu.Unlock()

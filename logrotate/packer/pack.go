@@ -1,8 +1,8 @@
-// Package packer compresses the archives of logs, in a process of its own that PID 1 starts for a [gzipped.Compressor].
+// Package packer compresses the archives of logs. It runs in a process that PID 1 starts for a [gzipped.Compressor].
 //
-// An archive is there, under one name or both, at every moment, also after a crash. Compressing takes at most a quarter of a core. It needs no
-// lock against a process that prunes: the compressed file gets its name when it is complete, then the archive is removed. If that was
-// pruned meanwhile, the compressed file goes too. The package owns no goroutine.
+// At every moment, also after a crash, an archive exists in at least one of its two forms. Compressing takes at most a quarter of
+// a core. It needs no lock against a process that prunes: the compressed file gets its name when it is complete, then the
+// original is removed. If the original was pruned meanwhile, the compressed file is removed too. The package owns no goroutine.
 package packer
 
 import (
@@ -27,17 +27,18 @@ import (
 )
 
 const (
-	// packChunk is how much is compressed at a time. After each the worker rests packRest times as long, so compressing takes at
-	// most a quarter of a core. A thread of low priority would hold up the runtime.
+	// packChunk is how many bytes are compressed at a time. After each chunk the packer sleeps packRest times as long as the work
+	// took, so compressing takes at most a quarter of a core. A low thread priority is no alternative: it would slow down the Go
+	// runtime.
 	packChunk = 64 << 10
 	packRest  = 3
 )
 
-// errAbandoned says that an archive isn't compressed because it is gone, or everything ends.
+// errAbandoned ends the compression of an archive that was removed, or that Pack may not finish.
 var errAbandoned = errors.New("abandoned")
 
-// Pack compresses the archives of logs that are not younger than some time, with the identity of actor. It returns a result for each log, and
-// stops when ctx ends.
+// Pack compresses the archives of the given logs, except archives younger than young. It opens files with the identity of actor.
+// It returns a result for each log, and stops when ctx ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
 	p := &packer{actor: actor.In(blocking.Logs), young: young, stop: ctx.Done()}
 	results := make([]gzipped.Result, len(logs))
@@ -47,16 +48,16 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 	return results
 }
 
-// packer is a run of Pack.
+// packer is one call of Pack.
 type packer struct {
-	actor *fsutil.Actor // takes turns
+	actor *fsutil.Actor // waits for a turn before each operation
 	young time.Duration
 	stop  <-chan struct{}
-	gzip  *gzip.Writer // made for the first archive
+	gzip  *gzip.Writer // reused for every archive
 	buf   []byte
 }
 
-// pause waits so long, and reports false when everything ends.
+// pause sleeps for d, and reports false when Pack has to stop.
 func (p *packer) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -68,7 +69,7 @@ func (p *packer) pause(d time.Duration) bool {
 	}
 }
 
-// log compresses the archives of a log.
+// log compresses the archives of one log.
 func (p *packer) log(l gzipped.Archives) (r gzipped.Result) {
 	dir := archive.Dir{Path: l.Dir, Actor: p.actor}
 	names, err := dir.Names()
@@ -82,13 +83,13 @@ func (p *packer) log(l gzipped.Archives) (r gzipped.Result) {
 		if !p.pause(0) {
 			return r
 		}
-		// After a step back of the clock an archive seems to come from the future. That isn't young.
+		// After a step back of the clock an archive may have a time in the future. That does not make it young.
 		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
 			r.Again = true
 			continue
 		}
 		if err = p.pack(dir, name, l.Most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
-			err = nil // it was pruned meanwhile
+			err = nil // pruned meanwhile
 		}
 		if err != nil {
 			break
@@ -100,7 +101,7 @@ func (p *packer) log(l gzipped.Archives) (r gzipped.Result) {
 	return r
 }
 
-// pack compresses one archive, if it is not larger than most.
+// pack compresses one archive, unless it has more than most bytes.
 func (p *packer) pack(dir archive.Dir, name string, most int64) error {
 	return dir.Do(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)
@@ -118,7 +119,7 @@ func (p *packer) pack(dir archive.Dir, name string, most int64) error {
 		if st.Size() > most {
 			return errAbandoned
 		}
-		if err := parent.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) { // what an init left that was killed
+		if err := parent.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) { // the rest of an init that was killed
 			return err
 		}
 		out, err := parent.OpenAppend(part, 0o644)
@@ -127,15 +128,15 @@ func (p *packer) pack(dir archive.Dir, name string, most int64) error {
 		}
 		err = p.copy(in, out, st)
 		if err = errors.Join(err, turn(out.Close)); err != nil {
-			_ = parent.Remove(part) // the next one that is compressed tries it again
+			_ = parent.Remove(part) // the next call of Pack tries again
 			return err
 		}
 		if err := parent.Rename(part, whole); err != nil {
 			return err
 		}
-		_ = parent.SyncName(whole) // before the archive is not on the disk any more; where that can't be had, it is likely
+		_ = parent.SyncName(whole) // the compressed form must be on disk before the original is removed; not every file system can do that
 		err = parent.Remove(from)
-		if errors.Is(err, fs.ErrNotExist) { // it was pruned
+		if errors.Is(err, fs.ErrNotExist) { // pruned meanwhile
 			_ = parent.Remove(whole)
 			return errAbandoned
 		}
@@ -153,7 +154,7 @@ func stat(f *os.File) (st os.FileInfo, err error) {
 	return st, err
 }
 
-// copy compresses in to out, and syncs out before it returns.
+// copy compresses in into out, and syncs out.
 func (p *packer) copy(in, out *os.File, st os.FileInfo) error {
 	if p.gzip == nil {
 		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)
@@ -184,7 +185,7 @@ func (p *packer) copy(in, out *os.File, st os.FileInfo) error {
 	})
 }
 
-// chunk copies a part of in, unless that is gone.
+// chunk compresses the next part of in. It fails when in has been removed.
 func (p *packer) chunk(in, out *os.File) error {
 	if st, err := in.Stat(); err != nil || system(st).Nlink == 0 {
 		return errors.Join(err, errAbandoned)
@@ -202,11 +203,11 @@ func (p *packer) chunk(in, out *os.File) error {
 
 func system(st os.FileInfo) *syscall.Stat_t { return st.Sys().(*syscall.Stat_t) }
 
-// originMark begins the field of a gzip header (RFC 1952, section 2.3.1.1) that names the file an archive was made of. A slow
-// follower that has that file open then doesn't read the archive again.
+// originMark begins a field of the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file. A follower that has
+// the original open recognizes its compressed form by it, and doesn't read the lines twice.
 var originMark = []byte{'h', 'i', 16, 0}
 
-// Origin returns that field for an archive that is made of a file.
+// Origin returns the gzip header field for an archive that is compressed from the file of st.
 func Origin(st os.FileInfo) []byte {
 	sys := system(st)
 	b := binary.LittleEndian.AppendUint64(slices.Clip(originMark), sys.Dev)

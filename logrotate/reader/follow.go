@@ -1,8 +1,8 @@
-// Package reader reads the logs that package logrotate writes: history, from archives too, and what is written from then on. It is for clients;
-// PID 1 does not link it.
+// Package reader reads the logs that package logrotate writes: the history with its archives, and new lines as they are written.
+// It is for clients; PID 1 does not link it.
 //
-// While [Read] follows there are two goroutines for all followers of the process. They share one instance of inotify and end with the last
-// follower.
+// While any [Read] follows, two goroutines serve all followers of the process. They share one instance of inotify and end with
+// the last follower.
 package reader
 
 import (
@@ -21,47 +21,47 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// Options say which lines [Read] gives.
+// Options say which lines [Read] emits.
 type Options struct {
-	// Dir is the directory of [archive.Current] and its archives. Neither it nor what is in it may be a link.
+	// Dir is the directory of [archive.Current] and its archives. Neither Dir nor a file in it may be a symbolic link.
 	Dir string
-	// N is the number of last lines of the history to give, from the archives too; -1 gives all.
+	// N is how many of the last lines to emit, including lines in archives; -1 is all.
 	N int
-	// Since leaves out what is older. Archives are used as far as it reaches back.
+	// Since leaves out older lines. Archives are read as far back as needed.
 	Since time.Time
-	// Previous gives the archives too when N is -1 and Since isn't set.
+	// Previous includes the archives when N is -1 and Since isn't set.
 	Previous bool
-	// Follow goes on with the lines that come, until ctx ends.
+	// Follow goes on with new lines, until ctx ends.
 	Follow bool
-	// Caught is called when the history has been given, before the lines that come. It may be nil. An error of it is one of emit.
+	// Caught is called after the history and before the new lines. An error ends Read and is returned. Caught may be nil.
 	Caught func() error
-	// Missing is called where lines are missing: an archive cannot be read, or files were removed before they could be read. It takes
-	// the place of the line that says so. Its error is one of emit. It may be nil.
+	// Missing is called where lines are missing, because an archive cannot be read or files were removed too early. It replaces
+	// the line that Read would emit about it. An error ends Read and is returned. Missing may be nil.
 	Missing func(why string) error
-	// MaxLine is the longest line that the log can have; longer ones come in pieces. 0 is a megabyte.
+	// MaxLine is the length of the longest line; longer lines are emitted in pieces. 0 is a megabyte.
 	MaxLine int
-	// MaxArchive is how many bytes of an archive are read, decompressed. 0 is 256 MB.
+	// MaxArchive limits how many decompressed bytes of an archive are read. 0 is 256 MB.
 	MaxArchive int64
 }
 
 const (
 	defaultMaxLine = 1 << 20
-	readSize       = 64 << 10 // how much is read at once
+	readSize       = 64 << 10 // bytes per read
 )
 
-// Read calls emit with the history that o asks for, oldest line first. With Follow it then emits every line that is written
-// afterwards, across rotations, without a gap or a duplicate. A line comes with its timestamp and without its newline, and is
-// valid until emit returns. An error of emit ends Read and is returned.
+// Read calls emit with the history that o selects, oldest line first. With Follow it then emits every new line, across rotations,
+// without a gap or a duplicate. A line comes with its timestamp and without its newline, and is valid until emit returns. An
+// error of emit ends Read and is returned.
 //
-// Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. It finds
-// file and directory again when they are replaced, and begins anew in a truncated file. An end by ctx is no error. Lines are
-// missing only when archives are pruned faster than emit takes their lines, or can't be read. A line without a timestamp stands
-// in their place, and without Follow an error comes at the end.
+// Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. It
+// finds a replaced directory or file again, and starts over in a truncated file. An end by ctx is no error. Lines can be missing only
+// when archives are pruned before they are read, or can't be read. Read then emits a line without a timestamp in their place.
+// Without Follow it also returns an error at the end.
 //
-// It needs memory for a line and reads no more than it must, except that the compressed archive in which the lines begin is read
-// whole. Read blocks. It opens everything with the permissions of as, which the caller must name. Root shows the files of a log
-// directory with the agent's permissions, because the agent can put links there. No link beneath the parent of Dir is followed:
-// the error wraps [fsutil.ErrSymlink]. Any number may run at once, in any process.
+// Read blocks. It needs memory for one line, and reads no more than necessary, except that it decompresses the first archive from
+// its beginning. It opens everything with the permissions of as, which the caller must set. Root shows log directories with the
+// agent's permissions, because the agent can put links there. Read follows no link beneath the parent of Dir: the error wraps
+// [fsutil.ErrSymlink]. Any number of calls may run at once, in any process.
 func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byte) error) error {
 	if o.MaxLine == 0 {
 		o.MaxLine = defaultMaxLine
@@ -72,7 +72,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	r := &reader{o: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: as}
 	r.packed = unpacker{most: o.MaxArchive, buf: r.buf}
-	defer func() { r.file.Close() }() // where there is one
+	defer func() { r.file.Close() }() // nil when no file was found
 	err := r.run(ctx)
 	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
@@ -86,7 +86,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	return nil
 }
 
-// Exists reports whether as sees anything at the path of a log directory, of whatever kind.
+// Exists reports whether as can see an entry of any kind at the path of a log directory.
 func Exists(as *fsutil.Actor, dir string) bool {
 	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.Has(name) }) == nil
 }
@@ -99,19 +99,19 @@ type reader struct {
 	dir     archive.Dir
 	packed  unpacker
 
-	file  *os.File // the file that is followed, nil when there is none
-	at    int64    // offset behind the last line that was given
-	carry []byte   // what is behind it and has no newline yet
-	known string   // newest archive whose lines are given or left out
-	since []byte   // lines before this text are left out, until one isn't; nil: no more
+	file  *os.File // current file, nil for none
+	at    int64    // offset behind the last emitted line
+	carry []byte   // the unfinished line at that offset
+	known string   // newest archive that has been handled
+	since []byte   // timestamp before which lines are skipped; nil once a line was not skipped
 
-	broken map[string]error // archives that cannot be read
+	broken map[string]error // archives that cannot be read, with the reason
 }
 
 func (r *reader) run(ctx context.Context) error {
 	var hint *watch
 	if r.o.Follow {
-		hint = newWatch(r.o.Dir, &watches, pollEvery) // before the first look, so that nothing can happen unseen between
+		hint = newWatch(r.o.Dir, &watches, pollEvery) // before the history is read, so that no later change is missed
 		defer hint.close()
 	}
 	if err := r.history(ctx); err != nil || !r.o.Follow {
@@ -123,7 +123,7 @@ func (r *reader) run(ctx context.Context) error {
 		}
 	}
 	clear(r.broken)
-	r.since = nil // what comes is new
+	r.since = nil // new lines are never too old
 	for {
 		if err := r.catchUp(ctx); err != nil {
 			return err
@@ -134,7 +134,7 @@ func (r *reader) run(ctx context.Context) error {
 	}
 }
 
-// catchUp gives all lines that exist now.
+// catchUp emits all lines that exist now.
 func (r *reader) catchUp(ctx context.Context) error {
 	for {
 		moved := true
@@ -143,7 +143,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 			if moved, err = r.moved(); err != nil {
 				return err
 			}
-			// After the question: what was written before the file was moved is read now, and nothing is written after.
+			// Read after the check: no line is written to a file after it was moved, so nothing is missed.
 			if err := r.drain(ctx); err != nil {
 				return err
 			}
@@ -158,7 +158,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 	}
 }
 
-// moved reports whether another file now has the name of the one that is read.
+// moved reports whether the name "current" stands for another file now.
 func (r *reader) moved() (bool, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -166,7 +166,7 @@ func (r *reader) moved() (bool, error) {
 	}
 	f, err := r.dir.Open(archive.Current)
 	if err != nil {
-		// Between two files of a rotation, or removed: somebody may still be writing to the one we have.
+		// Either a rotation is under way, or the file was removed: the writer may still use the file that is open here.
 		return false, nil
 	}
 	defer f.Close()
@@ -174,8 +174,8 @@ func (r *reader) moved() (bool, error) {
 	return err == nil && !os.SameFile(now, opened), nil
 }
 
-// advance goes on from the end of the file that was read to the next current file, by way of the archives between them. It reports
-// whether there is one.
+// advance goes on from the end of the old file to the next current file, and emits the archives between the two. It reports
+// whether there is a current file.
 func (r *reader) advance(ctx context.Context) (bool, error) {
 	old := r.file
 	var read os.FileInfo
@@ -190,18 +190,18 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	}
 	archives, err := r.find()
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // the whole directory is gone; the old file stays open, in case it comes back
+		return false, nil // the directory is gone; the old file stays open, in case it comes back
 	}
 	if err != nil {
 		return false, err
 	}
 	if old != nil {
-		defer old.Close() // not sooner: its inode number must not be used again while it is looked for
+		defer old.Close() // until then its inode number can't be reused, so the comparison below is reliable
 	}
-	// Those that were known before are older than the old file, and so are those up to itself. When it isn't among them it
-	// was removed or pruned.
+	// Archives up to r.known, and up to the old file itself, are older than the old file. If none is the old file, it was removed
+	// or pruned.
 	var next []string
-	found := old == nil || slices.Contains(archives, r.known) // the oldest ones go first: nothing behind this one is gone
+	found := old == nil || slices.Contains(archives, r.known) // pruning removes the oldest first: while r.known exists, nothing after it is gone
 	for _, name := range archives {
 		if name <= r.known {
 			continue
@@ -227,7 +227,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	return r.file != nil, nil
 }
 
-// whole gives the lines of an archive from offset skip on. One that is gone has none.
+// whole emits the lines of an archive from offset skip on. A missing archive counts as empty.
 func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
 		return r.tellBroken(name)
@@ -246,7 +246,7 @@ func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	return err
 }
 
-// archived gives the lines of the archive f, from offset skip on.
+// archived emits the lines of the open archive f from offset skip on.
 func (r *reader) archived(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
 	file, at := r.file, r.at
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
@@ -258,12 +258,12 @@ func (r *reader) archived(ctx context.Context, f *os.File, packed bool, skip int
 		err = r.drain(ctx)
 	}
 	if err != nil {
-		return err // what is in carry is half a line
+		return err // r.carry may hold half a line: don't emit it
 	}
 	return r.rest()
 }
 
-// drain gives the lines of the file from r.at to its end. A line without a newline yet waits in carry.
+// drain emits the lines from r.at to the end of the file. An unfinished line waits in r.carry.
 func (r *reader) drain(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -285,13 +285,13 @@ func (r *reader) drain(ctx context.Context) error {
 	}
 }
 
-// take gives the lines of b, which continues what is in carry.
+// take emits the complete lines of b, which continues r.carry.
 func (r *reader) take(b []byte) error {
 	for len(b) > 0 {
 		i := bytes.IndexByte(b, '\n')
 		if i < 0 {
 			if r.carry = append(r.carry, b...); len(r.carry) > r.o.MaxLine {
-				return r.rest() // a piece of it
+				return r.rest() // emit a piece of a long line
 			}
 			break
 		}
@@ -310,8 +310,8 @@ func (r *reader) take(b []byte) error {
 	return nil
 }
 
-// shrunk notices that the file is shorter than what was read: the writer took back half a line, or somebody emptied the file. It
-// reports the latter.
+// shrunk handles a file that is shorter than what was read: the writer removed half a line, or the file was emptied. It reports
+// true if emptied.
 func (r *reader) shrunk() (emptied bool, err error) {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -326,7 +326,7 @@ func (r *reader) shrunk() (emptied bool, err error) {
 	return emptied, nil
 }
 
-// rest gives a last line that has no newline.
+// rest emits the unfinished line, if any.
 func (r *reader) rest() error {
 	if len(r.carry) == 0 {
 		return nil
@@ -339,7 +339,7 @@ func (r *reader) rest() error {
 
 func (r *reader) give(line []byte) error {
 	if r.since != nil {
-		// Timestamps are in local time, so their text sorts as they do.
+		// Timestamps are local time in text, so comparing bytes compares times.
 		if len(line) < archive.StampLen || bytes.Compare(line[:len(r.since)], r.since) < 0 {
 			return nil
 		}
@@ -349,8 +349,8 @@ func (r *reader) give(line []byte) error {
 	return r.emitErr
 }
 
-// Split takes a line of a log file apart, as [Read] gives it: when it was read from the service, and what the service wrote.
-// The time has no zone in the file, and is taken as local. A line that doesn't begin with a time is all message.
+// Split separates a line from [Read] into its time and the text of the service. The file has no time zone: the time is taken as
+// local. ok is false for a line without a time; message is then the whole line.
 func Split(line []byte) (written time.Time, message []byte, ok bool) {
 	if len(line) < archive.StampLen || line[archive.StampLen-2] != ' ' || line[archive.StampLen-1] != ' ' {
 		return time.Time{}, line, false

@@ -14,7 +14,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// history gives the lines that exist, and leaves r at the end of the current file.
+// history emits the existing lines that were asked for. Afterwards r stands at the end of the current file.
 func (r *reader) history(ctx context.Context) error {
 	archives, err := r.find()
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *reader) history(ctx context.Context) error {
 	return r.rest()
 }
 
-// unread is the error about archives that cannot be read.
+// unread returns one error about all archives that could not be read, nil for none.
 func (r *reader) unread() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
@@ -58,7 +58,8 @@ func (r *reader) unread() error {
 	return errors.Join(errs...)
 }
 
-// unreadable takes note that an archive cannot be read, or not to its end, unless it is for another reason that reading has failed.
+// unreadable notes the error of an archive, and reports true, if the archive itself is at fault. An end of ctx or an error of
+// emit is no fault of it.
 func (r *reader) unreadable(ctx context.Context, name string, err error) bool {
 	if err == nil || ctx.Err() != nil || r.emitErr != nil {
 		return false
@@ -67,7 +68,7 @@ func (r *reader) unreadable(ctx context.Context, name string, err error) bool {
 	return true
 }
 
-// tellBroken gives the line that stands in the place of what cannot be read.
+// tellBroken emits a line in place of an archive that cannot be read.
 func (r *reader) tellBroken(name string) error {
 	why := fmt.Sprintf("%s cannot be read: %v", name, r.broken[name])
 	if r.o.Missing != nil {
@@ -78,8 +79,8 @@ func (r *reader) tellBroken(name string) error {
 	return r.emitErr
 }
 
-// start finds where the history that was asked for begins: the index of its first archive (len(archives) is current), and the
-// offset there.
+// start finds where the requested history begins: the index of the first archive (len(archives) stands for the current file), and
+// the offset in that file.
 func (r *reader) start(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
 	if all {
@@ -89,7 +90,7 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 		case r.o.Since.IsZero():
 			return len(archives), 0, nil
 		}
-		// An archive is named by when its last line was written, or later.
+		// The time in the name of an archive is not before its last line.
 		for first = len(archives); first > 0; first-- {
 			if t, ok := archive.Time(archives[first-1]); !ok || t.Before(r.o.Since) {
 				break
@@ -106,7 +107,7 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 	for first = len(archives); need > 0 && first > 0; first-- {
 		f, packed, err := r.dir.OpenArchive(archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
-			break // pruned, and all older ones too
+			break // pruned, and all older archives too
 		}
 		if err == nil {
 			before := need
@@ -127,7 +128,8 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 	return first, skip, nil
 }
 
-// lastOf is lastLines of all of f, which may become shorter meanwhile, or of as much of it as so many lines can have.
+// lastOf returns the offset of the last n lines of f, and how many of them f lacks. It reads no more than n lines of hinit can
+// take up. f may be truncated meanwhile.
 func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)
@@ -142,7 +144,7 @@ func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, m
 			from = max(0, end-(int64(n)+1)*most)
 		}
 		offset, missing, err := lastLines(io.NewSectionReader(f, from, end-from), end-from, n, r.buf)
-		if from > 0 && missing > 0 { // no lines of hinit's
+		if from > 0 && missing > 0 { // longer lines than hinit writes: read all of the file
 			missing = 0
 		}
 		if !errors.Is(err, io.EOF) {
@@ -151,12 +153,12 @@ func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, m
 	}
 }
 
-// lastLines returns the offset at which the last n lines of f's first end bytes begin, and how many of the n are missing. Bytes
-// behind the last newline count as a line.
+// lastLines returns the offset of the last n lines within the first end bytes of f, and how many of them f lacks. An unfinished
+// line at the end counts.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
-	stop, newlines := end-1, n // a newline at the very end ends the last line, it doesn't begin one
+	stop, newlines := end-1, n // a newline at the very end belongs to the last line
 	if n <= 0 {
-		stop, newlines = end, 1 // only what has no newline yet is still to come
+		stop, newlines = end, 1 // n is 0: skip everything except an unfinished line
 	}
 	for stop > 0 {
 		begin := max(0, stop-int64(len(buf)))
@@ -177,13 +179,13 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 		stop = begin
 	}
 	if end > 0 {
-		newlines-- // the line before the first newline
+		newlines-- // count the line before the first newline
 	}
 	return 0, min(newlines, max(n, 0)), nil
 }
 
-// find opens the current file as r.file and returns the archives before it. It doesn't close the file that was there. An archive
-// that isn't in the list was made after the file was opened, so following leads there.
+// find opens the current file as r.file, and returns the archives before it. The caller closes the old r.file. An archive that is
+// missing in the list was made after the file was opened, so following finds it.
 func (r *reader) find() ([]string, error) {
 	f, err := r.dir.Open(archive.Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -204,7 +206,7 @@ func (r *reader) find() ([]string, error) {
 	return r.before(archives)
 }
 
-// before cuts off the list what is the opened file itself, or came later.
+// before removes from the list the archives that were made from the open file, or after it.
 func (r *reader) before(archives []string) ([]string, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -218,7 +220,7 @@ func (r *reader) before(archives []string) ([]string, error) {
 	return archives, nil
 }
 
-// is reports whether the archive of that name is that file, or was made of it.
+// is reports whether the named archive is the given file, or was compressed from it.
 func (r *reader) is(name string, file os.FileInfo) bool {
 	f, packed, err := r.dir.OpenArchive(name)
 	if err != nil {

@@ -11,20 +11,19 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// errTooLarge is about a compressed archive that hinit can't have written.
+// errTooLarge reports a compressed archive that hinit can't have written.
 var errTooLarge = errors.New("decompressed it is larger than a log of hinit; remove it")
 
-// errFound ends an unpacker before the end.
+// errFound stops an unpacker early.
 var errFound = errors.New("found")
 
 // unpacker reads compressed archives.
 type unpacker struct {
-	most int64  // so many bytes of an archive are read, decompressed; one that has more is an error
-	buf  []byte // for its pieces
+	most int64  // limit of the decompressed size; a larger archive is an error
+	buf  []byte // buffer for a piece of an archive
 }
 
-// each calls take with what is in the compressed archive f behind the first skip bytes, piece by piece. Between two pieces it ends
-// with ctx.
+// each decompresses the archive f, and calls take with each piece after the first skip bytes. It checks ctx before each piece.
 func (r *unpacker) each(ctx context.Context, f *os.File, skip int64, take func(b []byte) error) error {
 	z, err := gzip.NewReader(f)
 	for left := r.most; err == nil; {
@@ -48,8 +47,8 @@ func (r *unpacker) each(ctx context.Context, f *os.File, skip int64, take func(b
 	return err
 }
 
-// last returns the offset at which the last n lines of the compressed archive f begin, and how many of the n are missing. It reads
-// the archive twice: a list of where its lines begin would have no bounds.
+// last returns the offset of the last n lines in the compressed archive f, and how many of the n lines f lacks. It decompresses f
+// twice: a list of the offsets of all lines would need unlimited memory.
 func (r *unpacker) last(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	lines, within := 0, false
 	err = r.each(ctx, f, 0, func(b []byte) error {
@@ -88,7 +87,7 @@ func (r *unpacker) last(ctx context.Context, f *os.File, n int) (offset int64, m
 	return offset, 0, err
 }
 
-// madeOf reports whether the compressed archive f was made of a file.
+// madeOf reports whether the compressed archive f was made from the given file.
 func madeOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
 	return err == nil && bytes.Equal(z.Extra, packer.Origin(file))

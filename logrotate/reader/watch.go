@@ -10,16 +10,16 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// pollEvery is how often a follower looks by itself: where inotify doesn't work, and for a directory that isn't there.
+// pollEvery is how often a follower checks without an event: inotify may not work there, and the directory may not exist yet.
 const pollEvery = time.Second
 
-// watch tells a follower that something may have happened in a directory. It is a hint: a wait also ends by itself.
+// watch wakes a follower when a directory may have changed. It is only a hint: a wait also ends after the time every.
 type watch struct {
 	dir   string
 	hub   *hub
-	every time.Duration // a wait ends by itself after that
+	every time.Duration // longest time of a wait
 	timer *time.Timer
-	woken chan struct{} // has one when something may have happened
+	woken chan struct{} // capacity 1; holds a token when the directory may have changed
 }
 
 func newWatch(dir string, h *hub, every time.Duration) *watch {
@@ -34,21 +34,21 @@ func (w *watch) close() {
 	w.hub.leave(w)
 }
 
-// renew has the directory watched that has the name now. If that is another one than before, this is something that happened.
+// renew watches the directory that has the name now. A new directory counts as a change.
 func (w *watch) renew() {
-	st, _ := os.Stat(w.dir) // nil when there is none
+	st, _ := os.Stat(w.dir) // nil when it doesn't exist
 	w.hub.cover(w.dir, st)
 }
 
-// wake ends a wait, the present or the next one. It doesn't block.
+// wake ends the present or the next wait. It doesn't block.
 func (w *watch) wake() {
 	select {
 	case w.woken <- struct{}{}:
-	default: // one look serves for all that has come
+	default: // a token is waiting already
 	}
 }
 
-// wait returns when something may have happened, and nil; or when ctx has ended, and its error.
+// wait blocks until the directory may have changed, or every has passed. It returns an error only when ctx has ended.
 func (w *watch) wait(ctx context.Context) error {
 	w.renew()
 	w.timer.Reset(w.every)
@@ -61,22 +61,22 @@ func (w *watch) wait(ctx context.Context) error {
 	return nil
 }
 
-// watches is the hub of the process. A user has 128 instances of inotify (fs.inotify.max_user_instances) for all processes.
+// watches is shared by the whole process, because a user may have only 128 instances of inotify (fs.inotify.max_user_instances).
 var watches = hub{open: fsnotify.NewWatcher}
 
-// hub shares one instance of inotify among all watches. It has it, and a goroutine that reads it, while there is a watch.
+// hub shares one instance of inotify, and the goroutine that reads it, among all watches. Both exist only while there is a watch.
 type hub struct {
 	open func() (*fsnotify.Watcher, error)
 
 	mu      sync.Mutex
-	watcher *fsnotify.Watcher // nil when there is none to be had
+	watcher *fsnotify.Watcher // nil when none could be made
 	dirs    map[string]*watched
 }
 
-// watched is a directory that somebody wants watched.
+// watched is one directory and its followers.
 type watched struct {
 	by map[*watch]struct{}
-	as os.FileInfo // what is watched, nil when nothing is
+	as os.FileInfo // the directory that inotify watches, nil for none
 }
 
 func (d *watched) wake() {
@@ -109,14 +109,15 @@ func (h *hub) leave(w *watch) {
 	switch {
 	case h.watcher == nil:
 	case len(h.dirs) == 0:
-		_ = h.watcher.Close() // its goroutine ends with it
+		_ = h.watcher.Close() // this ends its goroutine
 		h.watcher = nil
 	case d.as != nil:
-		_ = h.watcher.Remove(w.dir) // it may be gone
+		_ = h.watcher.Remove(w.dir) // an error is ignored: the directory may be gone
 	}
 }
 
-// cover has dir watched, which is st now; nil is nothing. All who wait for it look when that is new.
+// cover makes inotify watch dir, whose status is st (nil if it doesn't exist). When st is another directory than before, it wakes
+// the followers.
 func (h *hub) cover(dir string, st os.FileInfo) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,12 +128,12 @@ func (h *hub) cover(dir string, st os.FileInfo) {
 	if h.watcher == nil {
 		watcher, err := h.open()
 		if err != nil {
-			return // there is the timer, and the next try
+			return // the timer of each watch remains, and the next call tries again
 		}
 		h.watcher = watcher
 		go h.run(watcher)
 	}
-	_ = h.watcher.Remove(dir) // of the old one, if it still has a watch
+	_ = h.watcher.Remove(dir) // the watch on a replaced directory
 	d.as = nil
 	if h.watcher.Add(dir) == nil {
 		d.as = st
@@ -140,7 +141,7 @@ func (h *hub) cover(dir string, st os.FileInfo) {
 	}
 }
 
-// run wakes who waits for what happens, until the watcher is closed.
+// run passes events on to the followers until the watcher is closed.
 func (h *hub) run(watcher *fsnotify.Watcher) {
 	for {
 		select {
@@ -164,15 +165,15 @@ func (h *hub) happened(event fsnotify.Event) {
 	if d := h.dirs[filepath.Dir(event.Name)]; d != nil {
 		d.wake()
 	}
-	if d := h.dirs[event.Name]; d != nil { // the directory itself
+	if d := h.dirs[event.Name]; d != nil { // the event is about the directory itself
 		if event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename) {
-			d.as = nil // the next one that has the name may have its inode number too
+			d.as = nil // a new directory may have the same inode number, so forget it
 		}
 		d.wake()
 	}
 }
 
-// missed is for an overflow: events are missing, so all look.
+// missed wakes all followers, because the event queue has overflowed.
 func (h *hub) missed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
