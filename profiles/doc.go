@@ -1,24 +1,25 @@
-// Package profiles reads and writes agent profiles on disk: the name, the home on the data volume, whether its gateway is wanted,
-// and the boot pass.
+// Package profiles reads and writes agent profiles on disk: their names, their homes on the data volume, whether their gateways
+// are wanted, and what the boot starts.
 //
 // A profile is a directory with a marker file (SOUL.md). The root profile is called "default" and lives in the volume's root;
-// every other one lives in profiles/<name> beneath it. The file gateway_state.json in a home carries the operator's intent
-// ("desired_state") and the gateway's last own state ("gateway_state"). Both the gateway and the commands rewrite it whole and
-// without a lock. So an intent can get lost there, and [Intents] puts it back.
+// every other one lives in profiles/<name> beneath it. The file gateway_state.json in a home has the operator's intent
+// ("desired_state") and the last state of the gateway itself ("gateway_state"). Both the gateway and the commands rewrite the
+// whole file without a lock. So an intent can get lost there, and [Intents] restores it.
 //
-// list.go finds the profiles, state.go reads and writes the state file, and intents.go guards the intent. reconcile.go decides at
-// boot what is up, watch.go follows what changes later, and manage.go makes and removes profiles for the command line.
+// list.go finds the profiles, state.go reads and writes the state file, and intents.go protects the intent. reconcile.go decides
+// at boot which gateways start, watch.go follows later changes, and package manage makes and removes profiles for the command
+// line.
 //
 // Promises:
 //
-//   - Nothing here follows a symbolic link beneath the volume, and everything is done as the agent's user where the process
-//     may switch to it (see [fsutil.Actor]).
-//   - Every file that is written is old or new to a reader and after a crash, never half of both.
-//   - One bad profile never spoils the others: what can't be used becomes a [Warning] and is skipped.
-//   - The volume is opened for each operation and never held, so a volume that is replaced, unmounted or hung hurts only the
-//     operation under way. For the same reason everything that reads or writes may block for as long as the disk does:
-//     the supervisor's loop must not call it. Exceptions say so.
+//   - No function follows a symbolic link beneath the volume. Files are used with the identity of the agent's user, if the process may
+//     switch to it (see [fsutil.Actor]).
+//   - Readers see the old or the new content of every file that is written, also after a crash, never a mixture.
+//   - A profile that can't be used never affects the others: it is skipped with a [Warning].
+//   - The volume is opened for each operation and never held. So a volume that is replaced, unmounted or hung affects only the operation
+//     under way. For the same reason everything that reads or writes may block for as long as the disk does: the supervisor's loop must
+//     not call it. Exceptions say so.
 //
-// The only goroutine is the one [Watch] starts (and the reader of the inotify queue that belongs to it); it ends when its
-// context does.
+// [Store.Watch] starts the only lasting goroutine, and the reader of its inotify queue; both end when its context ends. A
+// function with a time limit runs in a short-lived goroutine.
 package profiles

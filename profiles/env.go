@@ -9,7 +9,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Env returns the variables that the .env of profile sets. Without the file there are none.
+// Env returns the variables in the .env of profile. A missing file has none.
 func (s *Store) Env(profile string) (vars map[string]string, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
 		vars, err = readEnv(d, home)
@@ -18,8 +18,8 @@ func (s *Store) Env(profile string) (vars map[string]string, err error) {
 	return vars, err
 }
 
-// Envs is Env for several profiles, with one change of identity for all of them. One whose file can't be read has no entry. The error
-// is about the volume as a whole.
+// Envs is Env for several profiles, with one change of identity. A profile whose file can't be read has no entry. An error means
+// that the volume can't be used.
 func (s *Store) Envs(profiles []string) (vars map[string]map[string]string, err error) {
 	vars = make(map[string]map[string]string, len(profiles))
 	err = s.together(func(d *fsutil.Dir) error {

@@ -3,27 +3,28 @@ package profiles
 // Event is a message of [Store.Watch]: one of [Appeared], [Disappeared], [StateChanged], [Beat], [InputsChanged], [Warned].
 type Event interface{ event() }
 
-// Appeared says that there is a new profile: a directory with the marker, and a name a profile can have.
+// Appeared reports a new profile: a directory with the marker and a possible name.
 type Appeared struct{ Profile Profile }
 
-// Disappeared says that the directory of a profile is gone, or is a symbolic link now. A missing marker alone is no reason: an
-// editor that replaces it must not stop a gateway. A directory that is removed and made again between two scans hasn't disappeared.
+// Disappeared reports that the directory of a profile is gone, or was replaced by a symbolic link. The loss of the marker is not
+// enough: an editor that replaces it must not stop a gateway. A directory that is removed and made again between two scans
+// doesn't disappear.
 type Disappeared struct{ Profile Profile }
 
-// StateChanged says that gateway_state.json has changed in any field of [State] but Written and Beat, or exists at the first scan. A file
-// that is gone or unusable is the zero State.
+// StateChanged reports a difference in gateway_state.json that [State.Equal] sees, or a file that exists at the first scan. If
+// the file is gone or unusable, State is zero.
 type StateChanged struct {
 	Profile Profile
 	State   State
 }
 
-// InputsChanged says that config.yaml, .env or the marker changed, for a profile that [Watcher.Interest] named.
+// InputsChanged reports that config.yaml, .env or the marker changed, for a profile with [Watcher.Interest].
 type InputsChanged struct {
 	Profile Profile
 	Hash    Hash
 }
 
-// Warned is a warning that the last scan did not have.
+// Warned reports a warning that the last scan did not have.
 type Warned struct{ Warning Warning }
 
 func (Appeared) event()      {}

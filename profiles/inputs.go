@@ -12,15 +12,15 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// maxInput is the number of bytes that are read of one input file.
+// maxInput limits how many bytes of an input file are read.
 const maxInput = 4 << 20
 
 // Hash identifies the content of the files that a gateway reads when it starts. "" is unknown.
 type Hash string
 
-// InputsHash returns the hash over config.yaml, .env and the marker in the home of profile. It changes when one of them
-// does, comes or goes. A file that can't be read (too large, a symbolic link) counts with its metadata instead of its
-// content. The error is about the name or the volume as a whole; the hash is unknown then.
+// InputsHash returns a hash of config.yaml, .env and the marker in the home of profile. It changes when one of these files
+// changes, appears or disappears. For a file that can't be read (too large, a symbolic link) the hash covers the metadata only.
+// An error means that the name or the volume can't be used; the hash is unknown then.
 func (s *Store) InputsHash(profile string) (Hash, error) {
 	var h Hash
 	err := s.in(profile, func(d *fsutil.Dir, home string) error {
@@ -30,12 +30,12 @@ func (s *Store) InputsHash(profile string) (Hash, error) {
 	return h, err
 }
 
-// clockTick is how much too early the time of a file may be: the kernel takes it from its last tick. On volumes with whole seconds
-// it may be more.
+// clockTick is how far the time stamp of a file may lag: the kernel takes it from its last tick. On volumes with time stamps in
+// whole seconds it lags more.
 const clockTick = 20 * time.Millisecond
 
-// InputsChangedSince reports whether one of the files that InputsHash reads was written after t or just before, by the clock of the
-// volume. A file that can't be looked at was not.
+// InputsChangedSince reports whether a file that InputsHash reads was written after t, or up to clockTick before, by the clock of
+// the volume. A file that can't be examined counts as unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed := false
 	_ = s.in(profile, func(d *fsutil.Dir, home string) error {
@@ -51,7 +51,7 @@ func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 
 func (s *Store) inputs() [3]string { return [...]string{configFile, envFile, s.marker} }
 
-// inputStamps are the stamps of the files that inputsHash reads.
+// inputStamps returns the stamps of the files that inputsHash reads.
 func (s *Store) inputStamps(d *fsutil.Dir, home string) (stamps [3]stamp) {
 	for i, name := range s.inputs() {
 		stamps[i] = stampAt(d, filepath.Join(home, name))

@@ -11,10 +11,10 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Discover lists the profiles: always the default one first, then in byte order each directory of profiles/ that has the marker.
-// A directory with the marker that can't be a profile is skipped with a warning: profiles/default, a reserved or impossible name,
-// a symbolic link. Profiles beyond the limit are skipped too. The error is about the volume as a whole: it can't be opened or
-// listed. Even then the default profile is in the list (contract, sections 4 and 5).
+// Discover lists the profiles: first the default one, then in byte order each directory of profiles/ that has the marker.
+// Directories with the marker that can't be a profile are skipped with a warning: profiles/default, a reserved or impossible
+// name, a symbolic link. So are profiles beyond the limit. An error means that the volume can't be opened or listed. Even then
+// the list has the default profile (contract, sections 4 and 5).
 func (s *Store) Discover() ([]Profile, []Warning, error) {
 	found := []Profile{s.root0()}
 	l, err := s.list(nil)
@@ -24,23 +24,23 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 	return found, l.warnings, err
 }
 
-// listing is what one look at profiles/ shows. Each of the lists is in byte order and has at most as many names as the limit allows.
+// listing is the result of reading profiles/. Each list is in byte order and has at most as many names as the limit allows.
 type listing struct {
 	marked   []string // profiles
-	unmarked []string // directories that would be profiles if they had the marker
-	left     bool     // there are more profiles
-	others   bool     // there are more directories without the marker
-	silent   []string // directories that did not answer
-	dir      stamp    // profiles/ before it was read; zero when it is missing
+	unmarked []string // directories without the marker, which would make them profiles
+	left     bool     // the limit left out profiles
+	others   bool     // the limit left out directories without the marker
+	silent   []string // directories that did not answer in time
+	dir      stamp    // stamp of profiles/ before it was read; zero when it is missing
 	warnings []Warning
-	unnamed  bool // there are more warnings
+	unnamed  bool // warnings were left out
 }
 
-// preference says which names come first when there are too many.
+// preference selects the names that are kept first when there are too many.
 type preference func(d *fsutil.Dir, name string, marked bool) bool
 
-// list reads profiles/. A missing directory is an empty one. When there are too many names, those that prefer likes come first,
-// then profiles whose gateway ran before. Only the names of the listing are kept in memory.
+// list reads profiles/. A missing directory counts as empty. When there are too many names, it keeps the names that prefer
+// selects, then profiles whose gateway ran before. It needs memory only for the names that it keeps.
 func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error) {
 	if prefer == nil {
 		prefer = func(string, bool) bool { return false }
@@ -57,7 +57,7 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 	return l, err
 }
 
-// listPatiently reads profiles/ without the directories that don't answer, and begins anew when one more of them shows.
+// listPatiently reads profiles/. When a directory doesn't answer, it starts again without that directory.
 func (s *Store) listPatiently(prefer preference) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
@@ -77,7 +77,7 @@ func (s *Store) listPatiently(prefer preference) (listing, error) {
 	}
 }
 
-// listIn examines each name in profiles/ once, beneath the root d.
+// listIn examines each name in profiles/ once. d is the root of the volume.
 func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, error) {
 	var l listing
 	at(profilesDir)
@@ -94,7 +94,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 		return l, err
 	}
 	l.dir = stampOf(info)
-	careful := s.stuckCalls() >= mostStuck // there may be no more such calls, so mounts are not asked
+	careful := s.stuckCalls() >= mostStuck // one more stuck call would block everything: don't touch mount points
 	marked, unmarked := selection{most: s.max}, selection{most: s.max}
 	warn := func(name, format string, args ...any) {
 		path := filepath.Join(s.root, profilesDir, name)
@@ -105,7 +105,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 	}
 	err = dir.EachName(".", func(name string, kind fs.FileMode) bool {
 		if name[0] == '.' {
-			return at(profilesDir) // temporary directories, of ours and of others
+			return at(profilesDir) // temporary directories of hinit and of other programs
 		}
 		if kind&fs.ModeSymlink != 0 {
 			warn(name, "cannot use profile directory %q: it is a symbolic link, and links are never followed", name)
@@ -129,7 +129,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 		case err != nil && !missing:
 			warn(name, "cannot use profile directory %q: %v", name, err)
 			if impossible == nil {
-				unmarked.add(name, prefer(dir, name, false)) // it may be usable one day
+				unmarked.add(name, prefer(dir, name, false)) // it may get a marker later
 			}
 		case missing && impossible == nil:
 			unmarked.add(name, prefer(dir, name, false))
@@ -149,7 +149,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer preference) (listing, 
 	return l, err
 }
 
-// isMount reports whether something is mounted on a directory, without asking it.
+// isMount reports whether a directory is a mount point, without a call to the mounted file system.
 func isMount(d *fsutil.Dir, name string) bool {
 	sub, err := d.SubSame(name)
 	if err == nil {
@@ -158,10 +158,10 @@ func isMount(d *fsutil.Dir, name string) bool {
 	return errors.Is(err, fsutil.ErrMount)
 }
 
-// mostWarnings is how many directories that can't be used are named.
+// mostWarnings limits the warnings about directories that can't be used.
 const mostWarnings = 40
 
-// trimWarnings keeps the first warnings in byte order.
+// trimWarnings keeps the first mostWarnings warnings in byte order.
 func (l *listing) trimWarnings() {
 	slices.SortStableFunc(l.warnings, func(a, b Warning) int { return strings.Compare(a.Path, b.Path) })
 	if len(l.warnings) > mostWarnings {
@@ -169,7 +169,7 @@ func (l *listing) trimWarnings() {
 	}
 }
 
-// warnRest adds a warning about names that the limit leaves out. Its text does not change while names are left out, so it is reported once.
+// warnRest adds a warning that names were left out. Its text is always the same, so it is reported once.
 func (l *listing) warnRest(s *Store) {
 	path := filepath.Join(s.root, profilesDir)
 	if l.unnamed {
@@ -186,12 +186,12 @@ func (l *listing) warnRest(s *Store) {
 	}
 }
 
-// limitError says that there are more profiles than the limit.
+// limitError returns the error about more profiles than the limit.
 func limitError(path string, most int) error {
 	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", path, most)
 }
 
-// selection keeps the first names of any number: preferred names first, then byte order.
+// selection keeps a limited number of the names that are added: preferred names first, then by byte order.
 type selection struct {
 	most             int
 	preferred, plain []string
@@ -215,7 +215,7 @@ func (s *selection) trim(names *[]string, most int) {
 	}
 }
 
-// names returns the kept names, and whether any was dropped.
+// names returns the kept names in byte order, and whether any was dropped.
 func (s *selection) names() (names []string, left bool) {
 	s.trim(&s.preferred, s.most)
 	s.trim(&s.plain, s.most-len(s.preferred))
@@ -224,8 +224,8 @@ func (s *selection) names() (names []string, left bool) {
 	return names, s.left
 }
 
-// usable tells whether a directory on disk may be a profile. Names longer than the 64 characters of the command line are allowed,
-// because older agents made some.
+// usable returns why the name of a directory can't be a profile, nil if it can. It allows more than the 64 characters of the
+// command line, because older agents made longer names.
 func usable(name string) error {
 	switch {
 	case name == Default:

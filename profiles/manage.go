@@ -13,10 +13,10 @@ import (
 
 const envFile = ".env"
 
-// Info is a profile as a list shows it.
+// Info describes a profile in a list.
 type Info struct {
 	Profile Profile
-	Active  bool  // it is the one that the agent's commands use when none is named
+	Active  bool  // the agent's commands use it when none is named
 	State   State // see [Store.ReadState]
 }
 
@@ -47,9 +47,9 @@ func (s *Store) List() ([]Info, []Warning, error) {
 	return infos, warnings, nil
 }
 
-// Active returns the profile that the agent's commands use when none is named: the content of active_profile, "default" when there
-// is none. The profile need not exist (contract, section 4). A link in place of the file is not followed; it selects none, and the
-// error says so.
+// Active returns the profile that the agent's commands use when none is named. That is the content of active_profile, or
+// "default" without the file. The profile need not exist (contract, section 4). A symbolic link in place of the file is not
+// followed: the error says so.
 func (s *Store) Active() (string, error) {
 	d, err := s.open()
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Store) Active() (string, error) {
 	return ActiveIn(d)
 }
 
-// ActiveIn is [Store.Active] in an open volume.
+// ActiveIn is [Store.Active] for a volume that is already open.
 func ActiveIn(d *fsutil.Dir) (string, error) {
 	data, err := d.ReadFile(ActiveFile, maxMarker)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,22 +74,22 @@ func ActiveIn(d *fsutil.Dir) (string, error) {
 	return Default, err
 }
 
-// IsOdd reports whether an error says that a link, a device or the like is in the place of a small text file.
+// IsOdd reports whether an error says that a small text file was replaced by a link, a device, or something too large.
 func IsOdd(err error) bool {
 	return errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrNotRegular) || errors.Is(err, fsutil.ErrTooLarge)
 }
 
-// The beginnings of the names of a home that is being made or removed. No profile has a name with a dot.
+// Prefixes of the names of homes that are being made or removed. No profile has a name with a dot.
 const (
 	NewPrefix = ".new-"
 	OldPrefix = ".old-"
 )
 
-// Sweep removes leftovers of a Create or a Delete that was interrupted before a given time.
+// Sweep removes the leftovers of a Create or a Delete that was interrupted before the given time.
 func (s *Store) Sweep(before time.Time) error {
 	err := s.together(func(d *fsutil.Dir) error {
 		var left []string
-		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // the scan of profiles reports why it can't be read
+		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // errors are ignored: the scan of profiles reports them
 			if strings.HasPrefix(name, NewPrefix) || strings.HasPrefix(name, OldPrefix) {
 				left = append(left, name)
 			}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Default is the name of the root profile. Its home is the root of the volume. It always exists: it can be neither created
-// nor deleted nor renamed.
+// Default is the name of the root profile. Its home is the root of the volume. It always exists: no command creates, deletes or
+// renames it.
 const Default = "default"
 
 // slotPrefix begins the name of a gateway's service slot.
@@ -15,28 +15,27 @@ const slotPrefix = "gateway-"
 
 const (
 	maxName        = 64  // limit of the agent's command line
-	maxServiceName = 251 // room behind slotPrefix in a file name, without a suffix
+	maxServiceName = 251 // room after slotPrefix in a file name
 )
 
 var (
-	// ErrName is wrapped by the error about a name that no profile can have.
+	// ErrName is wrapped by errors about names that no profile can have.
 	ErrName = errors.New("invalid profile name")
-	// ErrExists is wrapped by the error about a profile that exists already.
+	// ErrExists is wrapped by errors about a profile that exists already.
 	ErrExists = errors.New("the profile exists already")
-	// ErrNotExist is wrapped by the error about a profile that doesn't exist.
+	// ErrNotExist is wrapped by errors about a missing profile.
 	ErrNotExist = errors.New("no such profile")
 )
 
-// Normalize returns the name that a person meant by s: without surrounding white space and in lower case, so that
-// " Default" is "default". It doesn't validate. Pure (contract, section 4).
+// Normalize returns s in lower case and without white space around it, so that " Default" becomes "default". It doesn't validate.
+// Pure (contract, section 4).
 func Normalize(s string) string {
 	return strings.ToLower(strings.TrimSpace(s))
 }
 
-// ValidName tells whether a profile may be called name, by the rule of the agent's command line. A name has 1 to 64 characters of
-// a-z, 0-9, "_" and "-". The first is a letter or a digit, and the name is no reserved word. "default" is valid: it names the
-// root profile. The error wraps [ErrName] and tells which rule is broken. The name has to be normalised already. Pure (contract,
-// section 4).
+// ValidName checks a name by the rule of the agent's command line; the error wraps [ErrName] and says which rule is broken. A
+// name has 1 to 64 characters of a-z, 0-9, "_" and "-", begins with a letter or a digit, and is no reserved word. "default" is
+// valid: it names the root profile. The name must be normalized already. Pure (contract, section 4).
 func ValidName(name string) error {
 	if err := checkName(name, maxName); err != nil {
 		return err
@@ -47,7 +46,7 @@ func ValidName(name string) error {
 	return nil
 }
 
-// ValidServiceName tells whether a directory called name can have a gateway, by the rule of the service layer. That is the rule
+// ValidServiceName checks whether the directory of that name can have a gateway, by the rule of the service layer. It is the rule
 // of [ValidName] with up to 251 characters and without reserved words. The error wraps [ErrName]. Pure (contract, section 4).
 func ValidServiceName(name string) error {
 	return checkName(name, maxServiceName)
@@ -56,8 +55,8 @@ func ValidServiceName(name string) error {
 // SlotName returns the name of the service slot of profile's gateway: "gateway-" and the profile. Pure.
 func SlotName(profile string) string { return slotPrefix + profile }
 
-// SlotProfile is the inverse of [SlotName]: the profile whose gateway's slot is called slot. It reports false when slot is
-// not a gateway's slot or names no possible profile. Pure.
+// SlotProfile is the inverse of [SlotName]: it returns the profile of a gateway's slot. ok is false if slot is no slot of a
+// gateway, or names no possible profile. Pure.
 func SlotProfile(slot string) (profile string, ok bool) {
 	profile, ok = strings.CutPrefix(slot, slotPrefix)
 	if !ok || ValidServiceName(profile) != nil {
@@ -96,13 +95,13 @@ func checkName(name string, limit int) error {
 }
 
 func nameError(name, reason string) error {
-	if len(name) > maxServiceName+1 { // a name from outside can have any length: don't repeat all of it
+	if len(name) > maxServiceName+1 { // a name from outside can have any length: quote only its beginning
 		name = name[:maxServiceName+1]
 	}
 	return fmt.Errorf("%w %q: %s", ErrName, name, reason)
 }
 
-// Compare orders the names of profiles as they are shown everywhere: the default one first, the others as they are sorted.
+// Compare orders profile names for all lists: the default one first, then by byte order.
 func Compare(a, b string) int {
 	switch {
 	case a == b:

@@ -10,34 +10,34 @@ import (
 	"hinit/internal/guard"
 )
 
-// patience is how long a directory of the volume may take to answer the first question. Longer, most likely, is a mount whose
-// server is gone.
+// patience is how long the store waits for a directory of the volume to answer. A longer silence is probably a mount whose server
+// is gone.
 const patience = time.Second
 
-// patience is waited for in so many steps. When this process was paused itself, only one of them is over when it goes on.
+// steps divides the wait of patience, so that a pause of this whole process uses up one step at most.
 const steps = 10
 
-// mostStuck is how many calls may be left behind in directories that don't answer. Each keeps a thread and a turn. With so many,
-// mount points below profiles/ are not asked any more; with one more, nothing is.
+// mostStuck is how many calls may be stuck in directories that don't answer, because each holds a thread and a turn. At that
+// number, mount points below profiles/ are not touched any more; above it, nothing is.
 const mostStuck = 3
 
-// errSilent says that a part of the volume does not answer.
+// errSilent means that a directory of the volume does not answer.
 var errSilent = errors.New("it does not answer")
 
-// patiently runs fn with the volume in a goroutine of its own. After patience it returns an error that wraps errSilent, and leaves
-// the goroutine to end when the disk answers.
+// patiently runs fn with the volume in a goroutine. If that takes longer than patience, it returns an error that wraps errSilent,
+// and leaves the goroutine to end when the disk answers.
 func (s *Store) patiently(fn func(d *fsutil.Dir) error) error {
 	_, err := askEach(s, func(d *fsutil.Dir, _ progress) (struct{}, error) { return struct{}{}, fn(d) })
 	return err
 }
 
-// progress tells patiently which directory is asked next, relative to the root; "" is none. It returns false when the function has
-// been given up and must end.
+// progress tells askEach which directory fn examines next, relative to the root; "" is none. When it returns false, askEach has
+// given up and fn must end.
 type progress func(rel string) (goOn bool)
 
-// askEach is patiently for a function that asks many directories, each of which has the whole patience. A directory that takes
-// longer counts as silent until it answers; the error is an fs.PathError that names it. Others must not use what fn has used by
-// then.
+// askEach is patiently for a function that examines many directories: each has the full time of patience. A directory that takes
+// longer counts as silent until it answers; the error is an fs.PathError that names it. fn may still be running then, so the
+// caller must not use its variables.
 func askEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
@@ -65,7 +65,7 @@ func askEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (r
 	for beats, quiet := 0, 0; ; {
 		select {
 		case got, ok := <-done:
-			if !ok { // a fault, which is reported
+			if !ok { // fn panicked, which was reported
 				return result, a.silent()
 			}
 			return got.result, got.err
@@ -85,12 +85,12 @@ func askEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (r
 	}
 }
 
-// attempt is one call of attended. Its fields are guarded by the mutex of the store.
+// attempt is one call of askEach. The mutex of the store guards its fields.
 type attempt struct {
 	store *Store
 	beats int
-	rel   string // what it asks
-	left  bool   // its caller does not wait any more
+	rel   string // the directory that is being examined
+	left  bool   // askEach has given up
 	over  bool
 }
 
@@ -110,14 +110,14 @@ func (a *attempt) count() int {
 	return a.beats
 }
 
-// silent returns the error that names the directory without an answer. It wraps errSilent.
+// silent returns the error that names the directory that doesn't answer. It wraps errSilent.
 func (a *attempt) silent() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.rel), Err: errSilent}
 }
 
-// giveUp leaves the attempt behind, unless it got on since that progress.
+// giveUp abandons the attempt, and reports true, unless it has made progress since beats.
 func (a *attempt) giveUp(beats int) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -132,7 +132,7 @@ func (a *attempt) giveUp(beats int) bool {
 	return true
 }
 
-// ended records that the disk has answered.
+// ended records that fn has ended, so the directory answers again.
 func (a *attempt) ended() {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
@@ -149,21 +149,21 @@ func (s *Store) stuckCalls() int {
 	return s.stuck
 }
 
-// isSilent reports whether a directory was asked and has not answered.
+// isSilent reports whether a directory has not answered its last call yet.
 func (s *Store) isSilent(rel string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.silent[rel]
 }
 
-// answers asks a directory, relative to the root, unless it is known to be silent, and reports whether it answers.
+// answers reports whether a directory, relative to the root, answers in time. A silent directory is not asked again.
 func (s *Store) answers(rel string) bool {
 	if s.isSilent(rel) {
 		return false
 	}
 	_, err := askEach(s, func(d *fsutil.Dir, at progress) (struct{}, error) {
 		at(rel)
-		_ = d.Has(filepath.Join(rel, s.marker)) // any answer is one
+		_ = d.Has(filepath.Join(rel, s.marker)) // even an error is an answer
 		return struct{}{}, nil
 	})
 	return !errors.Is(err, errSilent)

@@ -14,13 +14,13 @@ import (
 	"hinit/internal/guard"
 )
 
-// Environment variables that the boot pass looks at.
+// Environment variables that Reconcile reads.
 const (
 	envNoSupervise = "HERMES_GATEWAY_NO_SUPERVISE"
 	envMultiplex   = "GATEWAY_MULTIPLEX_PROFILES"
 )
 
-// Files in a profile's home that the boot pass looks at.
+// Files in a profile's home that Reconcile reads or removes.
 const (
 	processesFile = "processes.json"
 	lifecycleFile = "state/gateway.lifecycle.json"
@@ -29,83 +29,80 @@ const (
 	maxConfig = 4 << 20
 )
 
-// Action is the result of the boot pass for a gateway.
+// Action is what Reconcile decides about a gateway.
 type Action string
 
-// The actions, in the words of the boot log.
+// The actions, as the boot log spells them.
 const (
-	ActionStarted    Action = "started"    // it ran before, or was wanted: it is started
-	ActionRegistered Action = "registered" // it can be started, and is down
+	ActionStarted    Action = "started"    // the gateway is started
+	ActionRegistered Action = "registered" // the gateway is known and down
 )
 
-// How the gateway ended before this boot, in the words of the boot log (contract, section 6.2).
+// How the gateway ended before this boot, as the boot log spells it (contract, section 6.2).
 const (
 	ExitClean   = "clean"
 	ExitUnclean = "unclean"
 	ExitUnknown = "unknown"
 )
 
-// BootOptions are the inputs of the boot pass besides the volume.
+// BootOptions are the inputs of Reconcile besides the volume.
 type BootOptions struct {
-	// Args is the container's CMD, with or without an init, the wrapper script and the agent's name in front (contract, section
-	// 3.2).
+	// Args is the container's CMD. It may begin with an init, the wrapper script and the agent's name (contract, section 3.2).
 	Args []string
-	// Getenv reads the container's environment. nil is an empty one.
+	// Getenv returns a variable of the container's environment. Nil is an empty environment.
 	Getenv func(string) string
-	// Now is the time of the boot for the log. nil is time.Now.
+	// Now returns the time for the boot log. Nil is time.Now.
 	Now func() time.Time
-	// Found is told how many profiles there are, the default one among them, before the second is decided about. It may be nil.
+	// Found is called with the number of profiles, including the default one, before the second one is decided. It may be nil.
 	Found func(profiles int)
-	// Decided is called for each decision, in their order, as soon as it is made, in a goroutine that is not the agent. All calls
-	// have returned before the boot log is written. It may be nil.
+	// Decided is called for each decision, in order, as soon as it is made, in a goroutine that does not have the agent's
+	// identity. All calls have returned before the boot log is written. It may be nil.
 	Decided func(Decision)
-	// Log gets the function that writes the boot log, and calls it when all that the log says is true. nil writes it at once. It is
-	// not called where no log is to be written.
+	// Log gets the function that writes the boot log, and calls it after the gateways are started. Nil writes the log at once. It
+	// is not called if no log is to be written.
 	Log func(write func() error)
 }
 
-// Decision is the result of the boot pass for one profile.
+// Decision is what Reconcile decides about one profile.
 type Decision struct {
 	Profile    Profile
 	PriorState string // see [State.Prior]
 	PriorExit  string // ExitClean, ExitUnclean or ExitUnknown
 	Action     Action
 	Start      bool      // Action is ActionStarted
-	Used       time.Time // last use of the agent, by the times of its files
+	Used       time.Time // when the agent was last used, by the times of its files
 }
 
-// Plan is the result of the boot pass.
+// Plan is the result of Reconcile.
 type Plan struct {
-	// Skipped means that this container is to have no gateways at all, not even registered ones: it is a dashboard.
+	// Skipped means that this container gets no gateways, because it is a dashboard.
 	Skipped bool
 	// Topology says whether the default gateway serves all profiles, so that the others aren't started.
 	Topology Topology
-	// Silent are the profile directories that did not answer, and Unread means that profiles/ as a whole did not. Nothing was
-	// decided about them: each appears when it answers, and is started then if it ran before.
+	// Silent lists profile directories that did not answer; Unread means that profiles/ itself did not. There is no decision
+	// about them. Each appears as soon as it answers, and is started then if it ran before.
 	Silent []string
 	Unread bool
-	// Profiles has a decision for each profile, the default one first. It is empty exactly when Skipped.
+	// Profiles has a decision for each profile, the default one first. It is empty only if Skipped.
 	Profiles []Decision
-	// Lines are for the container's standard output, without line ends.
+	// Lines are messages for the container's standard output, without line ends.
 	Lines []string
-	// Warnings are for its standard error. None of them is a reason not to go on.
+	// Warnings are messages for the container's standard error. The boot goes on after each of them.
 	Warnings []Warning
 
-	tell chan<- Decision // to Decided; nil while decisions don't stand yet
+	tell chan<- Decision // channel to Decided; nil while decisions may still be withdrawn
 }
 
-// Reconcile is the boot pass (contract, section 5). For each profile it decides whether its gateway is started, and removes the
-// files of gateways that no longer run and of interrupted writes. It writes the boot log. It starts nothing. No gateway may run
-// before it has decided, because each gateway.pid is taken for a stale one.
+// Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts nothing. It also removes
+// files of gateways that no longer run and of interrupted writes, and writes the boot log. No gateway may run during the call,
+// because every gateway.pid counts as stale.
 //
-// A desired_state that a gateway overwrote by accident right before the end of the last container is put back, by the rules of
-// [Intents].
+// A desired_state that a gateway overwrote by accident at the end of the last container is restored, by the rules of [Intents].
 //
-// It never fails: a file that can't be read or written becomes a warning, and the other files decide. It blocks on the
-// disk.
+// It never fails: a file that can't be read or written causes a warning, and the other files decide. It blocks on the disk.
 //
 // Beyond the contract's list, a foreground CMD (--no-supervise, or HERMES_GATEWAY_NO_SUPERVISE) keeps the default gateway down in
-// any state. The CMD is that gateway (contract, section 3.1).
+// any state, because the CMD is that gateway (contract, section 3.1).
 func (s *Store) Reconcile(o BootOptions) Plan {
 	getenv := o.Getenv
 	if getenv == nil {
@@ -125,7 +122,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 
 	p, volume := s.plan(o, args, getenv, now)
 	if !volume {
-		return p // there is no place for the boot log
+		return p // the boot log is on the volume too
 	}
 	at := now()
 	write := func() error {
@@ -139,10 +136,10 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedAhead bounds the decisions that wait for their receiver.
+// decidedAhead limits how many decisions wait for a call of Decided.
 const decidedAhead = 64
 
-// plan decides, and tells of it. volume is false when there is none to be read.
+// plan makes the decisions and reports them. volume is false if no volume could be read.
 func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, now func() time.Time) (p Plan, volume bool) {
 	decided, told := make(chan Decision, decidedAhead), make(chan struct{})
 	guard.Go("carrying out what the boot has decided", func() {
@@ -170,7 +167,7 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 	return p, volume
 }
 
-// stand reports the decisions so far, and from now on each one at once.
+// stand reports the decisions made so far, and lets decide report the next ones at once.
 func (p *Plan) stand(tell chan<- Decision) {
 	if p.tell != nil {
 		return
@@ -181,7 +178,7 @@ func (p *Plan) stand(tell chan<- Decision) {
 	p.tell = tell
 }
 
-// decideAll decides about every profile, the default one first. The error is about the volume as a whole.
+// decideAll decides about every profile, the default one first. An error means that the volume can't be used.
 func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, tell chan<- Decision) error {
 	noSupervise := truthy3(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
 	err := s.together(func(d *fsutil.Dir) error {
@@ -190,14 +187,14 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 		if p.Topology, err = topology(d, ".", getenv, ""); err != nil {
 			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
 		}
-		if !p.Topology.Multiplexed { // else the default gateway uses homes that are looked at after its own
+		if !p.Topology.Multiplexed { // with multiplexing the default gateway uses the other homes, which must be cleaned first
 			p.stand(tell)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
 			if noSupervise && isGatewayRun(args) {
 				return false
 			}
-			if migrated { // also when the file could not be written
+			if migrated { // even if the state file could not be written
 				dec.PriorState = Running
 			}
 			return dec.PriorState == Running
@@ -230,14 +227,14 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 	return nil
 }
 
-// reconcileOne decides about one profile and clears its home.
+// reconcileOne decides about one profile and removes stale files from its home.
 func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*Decision) bool) {
 	dec := Decision{Profile: s.root0(), PriorExit: ExitUnknown}
 	home := "."
 	if name != Default {
 		dec.Profile, home = s.named(name), filepath.Join(profilesDir, name)
 	}
-	// Below its descriptor everything in a home is one step away. Where it can't be opened, what follows says why.
+	// From a descriptor of the home every file is one step away. If the home can't be opened, the calls below report why.
 	if sub, err := d.Sub(home); err == nil {
 		defer sub.Close()
 		d, home = sub, "."
@@ -278,11 +275,11 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	p.decide(dec, start(&dec))
 }
 
-// usedFiles change when the agent is used.
+// usedFiles are the files whose times show when the agent was last used.
 var usedFiles = [...]string{"state.db", "sessions"}
 
-// homeNames are the names in a home that a boot looks for. One listing is cheaper than a question for each name. A home may hold
-// any number of others.
+// homeNames lists the names in a home that Reconcile looks for. One listing is cheaper than a system call for each name. A home
+// may have any number of other names.
 type homeNames struct {
 	found   []string
 	unknown bool // the home can't be listed
@@ -294,7 +291,7 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 		case usedFiles[0], usedFiles[1], stateFile, askedFile, filepath.Dir(lifecycleFile), pidFile, processesFile:
 			n.found = append(n.found, name)
 		default:
-			if halfWritten(name) && len(n.found) < fsutil.MostNames { // the rest is for the next boot
+			if halfWritten(name) && len(n.found) < fsutil.MostNames { // the limit leaves the rest to the next boot
 				n.found = append(n.found, name)
 			}
 		}
@@ -304,13 +301,13 @@ func namesIn(d *fsutil.Dir, home string) (n homeNames) {
 	return n
 }
 
-// may reports whether there may be something of that name; it says yes about a home that can't be listed.
+// may reports whether the home may have an entry of that name. It returns true if the home can't be listed.
 func (n homeNames) may(name string) bool {
 	return n.unknown || slices.Contains(n.found, name)
 }
 
-// leftBehind lists the stale files in a home: of a gateway that no longer runs, and temporary files of a crash.
-// Missing names are left out, because on a read-only volume even removing nothing fails.
+// leftBehind returns the stale files in a home: files of a gateway that no longer runs, and temporary files of interrupted
+// writes. It returns existing files only, because on a read-only volume removing even a missing file fails.
 func (n homeNames) leftBehind() []string {
 	var found []string
 	for _, name := range n.found {
@@ -328,7 +325,7 @@ func halfWritten(name string) bool {
 	})
 }
 
-// decide adds a decision and its line.
+// decide adds a decision, and its line of output.
 func (p *Plan) decide(dec Decision, start bool) {
 	dec.Start, dec.Action = start, ActionRegistered
 	if start {
@@ -345,7 +342,7 @@ func (p *Plan) warn(profile, path, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate recognises a container from before there were desired states. It ran its gateway as CMD, so that gateway is wanted
+// migrate recognizes a container that was made before desired states existed. Its CMD ran the gateway, so that gateway is wanted
 // (contract, section 5, step 3).
 func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool, now time.Time) bool {
 	if noSupervise || !isGatewayRun(args) {
@@ -362,7 +359,7 @@ func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool,
 	return true
 }
 
-// priorExit reads the lifecycle ledger that newer gateways keep.
+// priorExit reads how the last gateway ended from the ledger that newer gateways keep.
 func priorExit(d *fsutil.Dir, home string) string {
 	var ledger struct {
 		Phase string `json:"phase"`
@@ -379,13 +376,13 @@ func priorExit(d *fsutil.Dir, home string) string {
 	return ExitUnknown
 }
 
-// isGatewayRun reports whether the peeled CMD is "gateway run", in exactly these two first words.
+// isGatewayRun reports whether args, without wrappers, begin with exactly "gateway run".
 func isGatewayRun(args []string) bool {
 	return len(args) >= 2 && args[0] == "gateway" && args[1] == "run"
 }
 
-// withoutWrappers drops the words before the agent's own arguments in a container's CMD. These are the wrapper script and all
-// before it, the dispatcher script, and the agent's name, each optional (contract, section 3.2).
+// withoutWrappers removes the words before the agent's own arguments in a container's CMD. These are the wrapper script and
+// everything before it, the dispatcher script, and the agent's name; each may be missing (contract, section 3.2).
 func withoutWrappers(args []string) []string {
 	for i, arg := range args {
 		if strings.HasSuffix(arg, "main-wrapper.sh") {

@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	// reserveFile has blocks in the home of a profile that become the next state file when the disk is full.
+	// reserveFile keeps disk blocks in the home of a profile. When the disk is full, it becomes the next state file.
 	reserveFile = ".hinit-reserve"
-	// reserveSize is more than state files have.
+	// reserveSize is larger than any usual state file.
 	reserveSize = 8 << 10
 )
 
 // full reports whether an error says that the disk, or a quota on it, is full.
 func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// spend makes the reserve of a home the file rel, with data. No process can take the blocks meanwhile, because they are never free.
+// spend writes data over the reserve of a home and renames it to rel. The blocks are never free, so no other process can take
+// them.
 func spend(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error {
 	from := filepath.Join(home, reserveFile)
 	if err := d.Overwrite(from, data, mode); err != nil {
@@ -29,7 +30,7 @@ func spend(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error
 	return d.Rename(from, rel)
 }
 
-// reserve takes the reserve of a home, if it has none. Without space there is none until a later order.
+// reserve creates the reserve file of a home if it is missing. On a full disk it fails silently, and a later order tries again.
 func reserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {

@@ -12,17 +12,17 @@ import (
 	"hinit/internal/redact"
 )
 
-// Limits of the values taken from a .env, which the agent writes. Every value costs memory of PID 1 and time for each line of the
-// log.
+// Limits of the values taken from a .env. The agent writes that file, and every value costs memory of PID 1 and time for each
+// line of the log.
 const (
-	leastSecret     = 8 // shorter values are in ordinary words
+	leastSecret     = 8 // shorter values may be ordinary words
 	mostSecrets     = 256
-	mostSecretBytes = 16 << 10 // of all of them together
+	mostSecretBytes = 16 << 10 // of all values together
 )
 
-// Secrets returns the values in the profile's .env whose names say that they are secret, and passwords in URLs (package redact), of
-// at least eight bytes. A value of several lines comes as its lines. At most 256 of them come, and 16 KB; more reports that the file has
-// others. Without the file there are none.
+// Secrets returns secret values of the profile's .env: values of at least eight bytes whose variable has the name of a secret,
+// and passwords in URLs (package redact). Each line of a value is returned separately. At most 256 values and 16 KB are returned;
+// more reports that some were left out. A missing file has none.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
 		text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
@@ -37,7 +37,7 @@ func (s *Store) Secrets(profile string) (values []string, more bool, err error) 
 	return values, more, err
 }
 
-// secretsIn finds the secrets in the text of a .env.
+// secretsIn returns the secrets in the text of a .env.
 func secretsIn(text string) (secrets []string, more bool) {
 	room := mostSecretBytes
 	for _, v := range dotenv.Parse(text) {
@@ -49,7 +49,7 @@ func secretsIn(text string) (secrets []string, more bool) {
 				case len(secrets) == mostSecrets || len(part) > room:
 					return secrets, true
 				default:
-					secrets, room = append(secrets, strings.Clone(part)), room-len(part) // a part of text would keep all of it
+					secrets, room = append(secrets, strings.Clone(part)), room-len(part) // a substring would keep all of text in memory
 				}
 			}
 		}
@@ -57,7 +57,7 @@ func secretsIn(text string) (secrets []string, more bool) {
 	return secrets, false
 }
 
-// placeholder reports whether a value stands there because there is no secret.
+// placeholder reports whether a value is a usual placeholder for a missing secret.
 func placeholder(value string) bool {
 	return slices.Contains([]string{"disabled", "required", "optional", "undefined", "changeme", "password"}, strings.ToLower(value))
 }

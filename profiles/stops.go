@@ -10,14 +10,14 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// stopsFile has how long the last stop of the container took, if that was near its limit. The agent can write it: it is shown, and
-// decides nothing.
+// stopsFile records how long the last stop of the container took, if that was near its limit. The agent can write it, so it is
+// only shown and decides nothing.
 const stopsFile = ".hinit-slow-stop"
 
 // longestStop is the largest duration that hinit accepts from the file.
 const longestStop = time.Hour
 
-// NoteStop remembers a stop of the container that took long, of the time that it had. One that did not makes the last one forgotten.
+// NoteStop records how long a stop of the container took, if it needed most of its budget. Otherwise it removes the old record.
 func (s *Store) NoteStop(took, budget time.Duration) error {
 	return s.in(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, stopsFile)
@@ -32,7 +32,7 @@ func (s *Store) NoteStop(took, budget time.Duration) error {
 	})
 }
 
-// SlowStop returns how long the last stop of the container took and how long it had, 0 when it was not slow.
+// SlowStop returns the duration and the budget of the last stop of the container, 0 if it was not slow.
 func (s *Store) SlowStop() (took, budget time.Duration) {
 	var of [2]int64
 	_ = s.in(Default, func(d *fsutil.Dir, home string) error {

@@ -21,44 +21,44 @@ const ActiveFile = "active_profile"
 // Profile is one agent profile.
 type Profile struct {
 	Name string // "default" or the name of the directory
-	Home string // absolute path, for configuration given to others and for messages
+	Home string // absolute path, for configuration of other programs and for messages
 }
 
-// Warning is something that was skipped or couldn't be done and that an operator should know of. It never stops the operation that
-// found it.
+// Warning describes something that was skipped or failed, for an operator. The operation that found it goes on.
 type Warning struct {
-	Profile string // "" when it is about no profile in particular
-	Path    string // the file or directory of the warning, absolute
-	Message string // whole sentence without a full stop; names the path or the profile
+	Profile string // "" when the warning is about no single profile
+	Path    string // absolute path of the file or directory
+	Message string // a sentence without a full stop that names the path or the profile
 }
 
 // String returns the message.
 func (w Warning) String() string { return w.Message }
 
-// Store is the profiles of one data volume. It holds no descriptor and no cache: each method opens the volume anew. All methods may
-// be called from several goroutines. Unless one says otherwise it blocks on the disk, so the supervisor's loop must not call it.
+// Store reads and writes the profiles of one data volume. It has neither a cache nor open files: each method opens the volume
+// anew. All methods may be called from several goroutines. A method blocks on the disk unless its comment says otherwise, so the
+// supervisor's loop must not call it.
 type Store struct {
 	root   string
 	marker string
 	actor  *fsutil.Actor
-	max    int // profiles, and as many directories without the marker
+	max    int // limit of the named profiles, and of the directories without the marker
 	now    func() time.Time
 
 	mu     sync.Mutex          // guards the fields below; never held while the disk is used
-	locks  map[string]*writing // one per profile that is being written to
-	silent map[string]bool     // directories, relative, that were asked and have not answered
-	stuck  int                 // calls that were left behind there
+	locks  map[string]*writing // profiles that are being written to
+	silent map[string]bool     // directories, relative to the root, that have not answered
+	stuck  int                 // calls that still wait for such directories
 }
 
-// NoLimit is as many profiles as anybody can have.
+// NoLimit is a limit that is never reached.
 const NoLimit = 1 << 29
 
-// Open returns the store of the volume at home, the container's HERMES_HOME. If home is the home of a named profile (its parent
-// directory is called "profiles"), the store is the one of the volume above it (contract, section 4). File operations run as
-// actor, and each takes a turn of [blocking.Volume]; nil is the process itself. marker is the file that makes a directory a
-// profile; "" is SOUL.md.
+// Open returns the store of the volume at home, the container's HERMES_HOME. If the parent directory of home is called
+// "profiles", home is the home of a named profile, and the store is for the volume above (contract, section 4). File operations
+// run with the identity of actor, and each takes a turn of [blocking.Volume]; nil is the process itself. marker is the name of
+// the file that makes a directory a profile; "" is SOUL.md.
 //
-// Open touches no disk and can't fail: a volume that isn't there shows in the methods.
+// Open touches no disk and can't fail: the methods report a missing volume.
 func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	root := filepath.Clean(home)
 	if parent := filepath.Dir(root); filepath.Base(parent) == profilesDir {
@@ -73,8 +73,8 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 	return &Store{root: root, marker: marker, actor: actor.In(blocking.Volume), max: NoLimit, now: time.Now, locks: make(map[string]*writing), silent: make(map[string]bool)}
 }
 
-// Limit sets how many profiles beside the default one the store finds, and how many directories without a marker. It returns the
-// store. Call it before any other method.
+// Limit sets how many named profiles the store finds, and how many directories without a marker. It returns the store. Call it
+// before any other method.
 func (s *Store) Limit(most int) *Store {
 	s.max = most
 	return s
@@ -83,10 +83,10 @@ func (s *Store) Limit(most int) *Store {
 // Marker returns the name of the file that makes a directory a profile.
 func (s *Store) Marker() string { return s.marker }
 
-// Root returns the volume's root, which is the home of the default profile. It doesn't block.
+// Root returns the root of the volume, which is the home of the default profile. It doesn't block.
 func (s *Store) Root() string { return s.root }
 
-// Profile returns the profile called name, whether it exists or not. The error wraps [ErrName]. It doesn't block.
+// Profile returns name and home of a profile, even if it doesn't exist. The error wraps [ErrName]. It doesn't block.
 func (s *Store) Profile(name string) (Profile, error) {
 	rel, err := homeOf(name)
 	if err != nil {
@@ -95,7 +95,8 @@ func (s *Store) Profile(name string) (Profile, error) {
 	return Profile{Name: name, Home: filepath.Join(s.root, rel)}, nil
 }
 
-// Exists says whether a profile has a home, with or without the marker. The error is about the name or the volume as a whole.
+// Exists reports whether a profile has a home, with or without the marker. The error says that the name or the volume can't be
+// used.
 func (s *Store) Exists(name string) (bool, error) {
 	err := s.in(name, homeExists)
 	if errors.Is(err, ErrNotExist) {
@@ -106,8 +107,8 @@ func (s *Store) Exists(name string) (bool, error) {
 
 func (s *Store) open() (*fsutil.Dir, error) { return fsutil.OpenDir(s.root, s.actor) }
 
-// together opens the volume for several operations, with one change of identity for all of them. The Dir is for fn and its
-// goroutine alone, see [fsutil.Dir.Together].
+// together opens the volume for several operations, and changes the identity once for all of them. fn must use the Dir in its own
+// goroutine only, see [fsutil.Dir.Together].
 func (s *Store) together(fn func(d *fsutil.Dir) error) error {
 	return s.actor.Do(func() error {
 		d, err := fsutil.OpenDir(s.root, s.actor.Inside())
@@ -125,7 +126,7 @@ func (s *Store) named(name string) Profile {
 	return Profile{Name: name, Home: filepath.Join(s.root, profilesDir, name)}
 }
 
-// homeOf returns the home of profile relative to the root. It is the gate for names that come from outside.
+// homeOf returns the home of profile relative to the root. It checks the name: every name from outside goes through it.
 func homeOf(profile string) (string, error) {
 	if profile == Default {
 		return ".", nil
@@ -136,12 +137,12 @@ func homeOf(profile string) (string, error) {
 	return filepath.Join(profilesDir, profile), nil
 }
 
-// In opens the volume and runs fn with the home of profile relative to it, as the user of the store.
+// In opens the volume and calls fn with it and the home of profile relative to it, with the identity of the store.
 func (s *Store) In(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	return s.in(profile, fn)
 }
 
-// in opens the volume and runs fn with the home of profile relative to it.
+// in does the work of In.
 func (s *Store) in(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	home, err := homeOf(profile)
 	if err != nil {
@@ -150,14 +151,14 @@ func (s *Store) in(profile string, fn func(d *fsutil.Dir, home string) error) er
 	return s.together(func(d *fsutil.Dir) error { return fn(d, home) })
 }
 
-// writing is a profile that is being written to.
+// writing is the lock of a profile that a goroutine writes to or waits for.
 type writing struct {
 	sync.Mutex
 
 	users int // guarded by the mutex of the store
 }
 
-// lock makes the caller the only one in this process that writes to profile, until it calls unlock.
+// lock excludes all other writers of profile in this process, until the caller calls unlock.
 func (s *Store) lock(profile string) (unlock func()) {
 	s.mu.Lock()
 	l := s.locks[profile]
@@ -178,14 +179,14 @@ func (s *Store) lock(profile string) (unlock func()) {
 	}
 }
 
-// Writing reports whether this process writes to a profile, or waits to do so. It doesn't block.
+// Writing reports whether this process is writing to any profile, or waits to do so. It doesn't block.
 func (s *Store) Writing() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.locks) > 0
 }
 
-// stamp tells one content of a file from another as well as its metadata can.
+// stamp is the metadata of a file that changes when its content changes.
 type stamp struct {
 	dev, ino uint64
 	size     int64
@@ -201,7 +202,7 @@ func stampOf(info fs.FileInfo) stamp {
 	return st
 }
 
-// stampAt returns the stamp of the file at rel. It is zero without a file, or when it can't be read.
+// stampAt returns the stamp of the file at rel. It is zero if the file is missing or can't be examined.
 func stampAt(d *fsutil.Dir, rel string) stamp {
 	info, err := d.Lstat(rel)
 	if err != nil {
@@ -210,20 +211,22 @@ func stampAt(d *fsutil.Dir, rel string) stamp {
 	return stampOf(info)
 }
 
-// before reports whether the last change was so long before t that another change would show: time stamps of files are coarse.
+// before reports whether the file changed well before t. File timestamps are coarse: a change within clockSlack of t may be
+// invisible.
 func (s stamp) before(t time.Time) bool {
 	t = t.Add(-clockSlack)
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)
 }
 
-// HomeID identifies the home of a profile. No other directory of the volume has it, not even one that gets the same inode number later.
+// HomeID identifies the home of a profile. No other directory of the volume ever has the same, even if it gets the same inode
+// number later.
 type HomeID struct {
 	dev, ino uint64
 	born     int64
 }
 
-// HomeID returns the one of a profile. It reads the disk. The error wraps errors.ErrUnsupported where the file system does not tell
-// when a directory was made.
+// HomeID returns the identity of a profile's home. It reads the disk. The error wraps errors.ErrUnsupported if the file system
+// does not record when a directory was made.
 func (s *Store) HomeID(profile string) (id HomeID, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
 		info, err := d.Lstat(home)

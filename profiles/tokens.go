@@ -11,16 +11,17 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Exclusive is a value that two live gateways must not both use, such as a bot token. Only its hash is kept.
+// Exclusive is a value that two live gateways must not both use, such as a bot token. Only its hash is stored.
 type Exclusive struct {
-	Name  string // of the variable
+	Name  string // name of the variable
 	Value [sha256.Size]byte
 }
 
-// mostExclusive is how many of them count in one profile.
+// mostExclusive limits the exclusive values of one profile.
 const mostExclusive = 16
 
-// Exclusives returns what the profile's .env gives its gateway alone: the tokens of its chat platforms, and its port.
+// Exclusives returns the values in the profile's .env that only its own gateway may use: tokens of its chat platforms, and its
+// port.
 func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
 		text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)

@@ -9,7 +9,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scanInputs scans the inputs of every profile with a new [Watcher.Interest].
+// scanInputs scans the inputs of every profile for which [Watcher.Interest] was called since the last time.
 func (w *Watcher) scanInputs(ctx context.Context) {
 	w.mu.Lock()
 	names := slices.Collect(maps.Keys(w.interestNew))
@@ -18,7 +18,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 	d, err := w.store.open()
 	w.warnVolume(err)
 	if err != nil {
-		w.sure = false // so that the next poll does it
+		w.sure = false // makes the next poll scan the inputs
 		return
 	}
 	defer d.Close()
@@ -36,7 +36,7 @@ func (w *Watcher) scanInputs(ctx context.Context) {
 func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 	p := k.profile
 	since, ok := w.interested(p.Name)
-	if !ok || homeExists(d, home) != nil { // a profile that is being removed has no news
+	if !ok || homeExists(d, home) != nil { // ignore changes while a profile is being removed
 		return
 	}
 	var h Hash
@@ -51,7 +51,7 @@ func (w *Watcher) scanInput(d *fsutil.Dir, home string, k *scanned) {
 		return
 	}
 	w.mu.Lock()
-	if now, ok := w.interest[p.Name]; !ok || now != since { // asked anew meanwhile: that has its own scan
+	if now, ok := w.interest[p.Name]; !ok || now != since { // Interest was called again meanwhile, which causes another scan
 		w.mu.Unlock()
 		return
 	}

@@ -12,7 +12,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scanAll scans the whole volume. After an error, which is about the volume, the known profiles stay known.
+// scanAll scans the whole volume. After an error, which means that the volume can't be used, the known profiles are kept.
 func (w *Watcher) scanAll(ctx context.Context) error {
 	began := time.Now()
 	w.settled()
@@ -24,14 +24,14 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 	return err
 }
 
-// Long scans are rare: they get a fixed share of the time, however many names there are.
+// Limits on the share of time that long scans take, however many names there are.
 const (
-	pollShare = 20                    // polls take at most one part of the time in so many
-	scanShare = 10                    // scans that notifications start take at most one part in so many
+	pollShare = 20                    // polls take at most a 20th of the time
+	scanShare = 10                    // scans that notifications start take at most a 10th of the time
 	longScan  = 20 * time.Millisecond // shorter scans are not limited
 )
 
-// rest sets when the next scan is due.
+// rest sets the time of the next scan, after a scan that began at began.
 func (w *Watcher) rest(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)
@@ -54,7 +54,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 		return err
 	}
 	defer d.Close()
-	w.hint(d, ".", w.store.root) // before the scan, so that what changes later isn't missed
+	w.hint(d, ".", w.store.root) // before the scan, so that no later change is missed
 	if !w.store.answers(profilesDir) {
 		return errSilent
 	}
@@ -90,14 +90,14 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 			w.scanHome(ctx, d, name, false)
 		}
 	}
-	for _, name := range w.haveMarker(d) { // it came since
+	for _, name := range w.haveMarker(d) { // the marker appeared during the scan
 		w.scanHome(ctx, d, name, true)
 	}
 	w.dir, w.sure = l.dir, len(l.silent) == 0 && l.dir.before(began)
 	return ctx.Err()
 }
 
-// haveMarker lists the directories that had no marker and have it now.
+// haveMarker returns the directories that got a marker since they were listed.
 func (w *Watcher) haveMarker(d *fsutil.Dir) (names []string) {
 	_ = d.Together(func(d *fsutil.Dir) error {
 		for name := range w.candidates {
@@ -111,14 +111,14 @@ func (w *Watcher) haveMarker(d *fsutil.Dir) (names []string) {
 	return names
 }
 
-// poll looks for changes that no notification told of. It compares the times of the files that matter, and scans everything only
-// where that is not enough.
+// poll finds changes without a notification. It compares the times of the important files, and scans everything only if that is
+// not enough.
 func (w *Watcher) poll(ctx context.Context) {
 	began := time.Now()
-	remotely := w.remote && began.Sub(w.scannedAt) >= w.o.IdlePoll // where the times of directories may mean nothing
+	remotely := w.remote && began.Sub(w.scannedAt) >= w.o.IdlePoll // another machine may change the volume, and the times of directories may not show it
 	changed, all := w.changedTimes()
 	if all || remotely {
-		_ = w.scanAll(ctx) // its error has become a warning
+		_ = w.scanAll(ctx) // the error was reported as a warning
 		return
 	}
 	if len(changed) > 0 {
@@ -136,8 +136,8 @@ func (w *Watcher) poll(ctx context.Context) {
 	w.rest(began, nil)
 }
 
-// changedTimes compares the times of the files that matter with the times of the last scan. It returns the profiles whose files
-// have changed and the directories that have got the marker. all means that only a full scan tells more.
+// changedTimes compares the times of the important files with the last scan. It returns the profiles whose files changed, and the
+// directories that got the marker. all means that only a full scan can tell.
 func (w *Watcher) changedTimes() (changed []string, all bool) {
 	if !w.sure || w.moreHints() || w.store.isSilent(profilesDir) {
 		return nil, true
@@ -182,15 +182,15 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// drop tells of the profiles that are gone. It removes their watches first: a renamed directory keeps its inode, whose watch would
-// otherwise end when the new name needs it.
+// drop reports the profiles that are gone. It removes their watches first: a renamed directory keeps its inode, and the new name
+// could not get a watch.
 func (w *Watcher) drop(d *fsutil.Dir, here map[string]bool) {
 	var gone []string
 	for name := range w.known {
 		if rel := filepath.Join(profilesDir, name); name == Default || here[name] || w.store.isSilent(rel) {
 			continue
 		}
-		// The list leaves out more than what is gone, for example a directory that can't be read just now.
+		// A missing name in the list is no proof that the directory is gone: it may be unreadable just now.
 		info, err := d.Lstat(filepath.Join(profilesDir, name))
 		if err == nil && info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			here[name] = true
@@ -211,7 +211,7 @@ func (w *Watcher) drop(d *fsutil.Dir, here map[string]bool) {
 	}
 }
 
-// scanDirty scans the homes with notifications, and new names in profiles/.
+// scanDirty scans the homes that had notifications, and new names in profiles/.
 func (w *Watcher) scanDirty(ctx context.Context) {
 	fresh := slices.Sorted(maps.Keys(w.fresh))
 	names := make([]string, 0, len(w.dirty))
@@ -234,10 +234,10 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 		if w.scanNew(ctx, d, name) {
 			continue
 		}
-		if w.markAll(); !w.isDue(time.Now()) { // the last full scan took too long for another one now
+		if w.markAll(); !w.isDue(time.Now()) { // the last full scan took so long that the next one must wait
 			break
 		}
-		_ = w.scanAll(ctx) // which sees the others too; its error has become a warning
+		_ = w.scanAll(ctx) // scans the remaining names too; the error was reported as a warning
 		return
 	}
 	slices.Sort(names)
@@ -246,10 +246,10 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	}
 }
 
-// scanFor looks for one profile, see [Watcher.Find].
+// scanFor scans for one profile, see [Watcher.Find].
 func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	if w.dirtyAll {
-		return w.scanAll(ctx) // it is due
+		return w.scanAll(ctx) // a full scan is due anyway
 	}
 	if w.known[name] != nil {
 		return nil
@@ -270,9 +270,8 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	return err
 }
 
-// scanNew scans one name in profiles/ that something has happened to, and reports whether that is enough. Otherwise
-// everything must be scanned. That is so when the name was something else before, is a link, can't be a profile, does not
-// answer or can't be watched.
+// scanNew scans one changed name in profiles/. It returns false if only a full scan can handle the name. That is the case when
+// the name meant another directory before, is a link, can't be a profile, does not answer or can't be watched.
 func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool {
 	if usable(name) != nil {
 		return false
@@ -287,11 +286,11 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		if err != nil || !info.IsDir() || !w.hints.watchesAt(path, stampOf(info)) {
 			return false
 		}
-		w.scanHome(ctx, d, name, false) // it was seen already
+		w.scanHome(ctx, d, name, false) // a known profile
 		return true
 	case errors.Is(err, fs.ErrNotExist):
 		w.forgetCandidate(name)
-		return true // it came and went
+		return true // it was removed again
 	case err != nil, info.Mode()&fs.ModeSymlink != 0:
 		return false
 	case !info.IsDir():
@@ -301,12 +300,12 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		w.scanHome(ctx, d, name, false)
 		return true
 	case w.hints.watches(stampOf(info)):
-		return false // a directory that was renamed
+		return false // a renamed directory
 	}
 	complete := !w.partial
 	w.makeRoom()
 	w.candidates[name] = true
-	w.hintSpare(name, stampOf(info)) // before the scan, so that what changes later isn't missed
+	w.hintSpare(name, stampOf(info)) // before the scan, so that no later change is missed
 	if complete && w.partial {
 		return false
 	}
@@ -314,20 +313,20 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 	return true
 }
 
-// forgetCandidate drops a directory without the marker that is gone.
+// forgetCandidate drops a directory without the marker from the lists.
 func (w *Watcher) forgetCandidate(name string) {
 	delete(w.candidates, name)
 	w.spare = slices.DeleteFunc(w.spare, func(other string) bool { return other == name })
 	w.hints.forget(w.store.named(name).Home)
 }
 
-// makeRoom lets a new directory without the marker in, in the place of another where there are too many.
+// makeRoom drops a directory without the marker if there are too many for another one.
 func (w *Watcher) makeRoom() {
 	if len(w.candidates) < w.store.max {
 		return
 	}
 	for name := range w.candidates {
-		if !slices.Contains(w.spare, name) { // watched directories are younger
+		if !slices.Contains(w.spare, name) { // directories with a watch are newer
 			w.forgetCandidate(name)
 			return
 		}
@@ -337,7 +336,7 @@ func (w *Watcher) makeRoom() {
 	}
 }
 
-// isFull reports whether there may be no more profiles.
+// isFull reports whether the limit of profiles is reached.
 func (w *Watcher) isFull() bool {
 	named := len(w.known)
 	if w.known[Default] != nil {
@@ -346,11 +345,11 @@ func (w *Watcher) isFull() bool {
 	return named >= w.store.max
 }
 
-// limitKey identifies the warning about that limit.
+// limitKey identifies the warning about the limit of profiles.
 const limitKey = "limit"
 
-// scanHome scans one home and tells what is new about it. An unknown profile appears if it has the marker; marked says that it
-// certainly has.
+// scanHome scans one home and reports changes. An unknown profile appears if it has the marker; with marked that need not be
+// checked.
 func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, marked bool) {
 	if ctx.Err() != nil {
 		return
@@ -384,7 +383,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 	var st State
 	began := time.Now()
 	k.scannedAt = began
-	err = d.Together(func(d *fsutil.Dir) (err error) { // not more than this: what is told of it is not the agent's doing
+	err = d.Together(func(d *fsutil.Dir) (err error) { // only the reads run with the agent's identity
 		k.seen = stampAt(d, filepath.Join(home, stateFile))
 		k.sure = k.seen.before(began)
 		st, err = readState(d, home)

@@ -1,4 +1,4 @@
-// Package packer compresses the archives of logs. It runs in a process that PID 1 starts for a [gzipped.Compressor].
+// Package packer compresses the archives of logs, in a process that PID 1 starts for a [gzipped.Compressor].
 //
 // At every moment, also after a crash, an archive exists in at least one of its two forms. Compressing takes at most a quarter of
 // a core. It needs no lock against a process that prunes: the compressed file gets its name when it is complete, then the

@@ -1,5 +1,5 @@
-// Package manage makes, removes and renames the homes of profiles, for a command that is the only one to do so in its process.
-// PID 1 notices these changes as it notices changes by the agent. It owns no goroutine.
+// Package manage makes, removes and renames the homes of profiles, for a command line. PID 1 notices these changes in the same
+// way as changes by the agent. No other goroutine of the process may change profiles. The package owns no goroutine.
 package manage
 
 import (
@@ -13,7 +13,7 @@ import (
 	"hinit/profiles"
 )
 
-// soulTemplate is the marker of a new profile. %s is its name.
+// soulTemplate is the content of the marker of a new profile. %s is the name.
 const soulTemplate = `# %s
 
 This file describes who this agent is: its role, its character, how it speaks and what it must not do.
@@ -21,8 +21,8 @@ Replace this text with your own.
 `
 
 // Create makes the profile called name with its directories, an empty .env (mode 0600) and a marker, as the agent's own command
-// does (contract, section 4). It is built under another name and renamed when it is complete. The error wraps [profiles.ErrName] for a name
-// that isn't allowed, and [profiles.ErrExists] when there is anything of that name.
+// does (contract, section 4). It builds the home under a temporary name and renames it when it is complete. The error wraps
+// [profiles.ErrName] for a name that isn't allowed, and [profiles.ErrExists] if the name is in use.
 func Create(s *profiles.Store, name string) (profiles.Profile, error) {
 	if err := editable("create", name); err != nil {
 		return profiles.Profile{}, err
@@ -65,9 +65,10 @@ func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 	return d.Replace(filepath.Join(home, s.Marker()), []byte(soul), fsutil.ReplaceOptions{Mode: 0o644})
 }
 
-// Delete removes the home of the profile called name, as the agent's user: what only root may remove makes it fail, and stays. The
-// home is renamed first, so no program sees half a profile. When name is the active profile, the default one becomes active. The log
-// directory isn't touched (contract, section 4). The caller has stopped the gateway. The error wraps [profiles.ErrName] or [profiles.ErrNotExist].
+// Delete removes the home of the profile called name, with the identity of the agent's user. It fails, and keeps files, that only
+// root may remove. It renames the home first, so no program sees half a profile. If name is the active profile, the default one
+// becomes active. The log directory is kept (contract, section 4). The caller must stop the gateway first. The error wraps
+// [profiles.ErrName] or [profiles.ErrNotExist].
 func Delete(s *profiles.Store, name string) error {
 	if err := editable("delete", name); err != nil {
 		return err
@@ -87,7 +88,7 @@ func Delete(s *profiles.Store, name string) error {
 		if err := d.RemoveAll(temp); err != nil { // left by a crash
 			return err
 		}
-		if err := d.Rename(home, temp); err != nil { // it is a mount, for example
+		if err := d.Rename(home, temp); err != nil { // for example because it is a mount point
 			return d.RemoveAll(home)
 		}
 		if err := d.RemoveAll(temp); err != nil {
@@ -101,8 +102,8 @@ func Delete(s *profiles.Store, name string) error {
 	return nil
 }
 
-// Rename gives the profile from the name to. When it is the active one, it stays so. The caller has stopped the gateway.
-// The error wraps [profiles.ErrName], [profiles.ErrNotExist] when there is no from, [profiles.ErrExists] when there is anything called to.
+// Rename gives the profile from the name to. The active profile stays active. The caller must stop the gateway first. The error
+// wraps [profiles.ErrName], [profiles.ErrNotExist] if from doesn't exist, or [profiles.ErrExists] if to is in use.
 func Rename(s *profiles.Store, from, to string) error {
 	if err := errors.Join(editable("rename", from), editable("rename", to)); err != nil {
 		return err
@@ -125,7 +126,7 @@ func Rename(s *profiles.Store, from, to string) error {
 		if now != from {
 			return d.Rename(home, target)
 		}
-		// First, so that after a crash the same command can be given again.
+		// Before the home is renamed, so that after a crash the same command works again.
 		if err := setActive(d, to); err != nil {
 			return err
 		}
@@ -144,7 +145,7 @@ func setActive(d *fsutil.Dir, name string) error {
 	return d.Replace(profiles.ActiveFile, []byte(name+"\n"), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true})
 }
 
-// editable refuses names that can be neither created nor deleted nor renamed.
+// editable returns an error for a name that a profile can't have, and for the default profile.
 func editable(verb, name string) error {
 	err := profiles.ValidName(name)
 	if err == nil && name == profiles.Default {
