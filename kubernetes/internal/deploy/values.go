@@ -18,11 +18,23 @@ type Value struct {
 	Schema  map[string]any // what JSON Schema says of it besides the type
 }
 
+// The patterns of values. The patterns of quantities accept a part of what resource.ParseQuantity does: 128m of memory and 2Gi of processors are mistakes.
 const (
-	// quantity is what resource.ParseQuantity takes, without exponents.
-	quantity = `^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$`
-	dnsLabel = `^[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?$`
+	number    = `(0\.[0-9]*[1-9][0-9]*|[1-9][0-9]*(\.[0-9]+)?)`
+	size      = `^(` + number + `[KMGTP]i|` + number + `[kMGTP]|[1-9][0-9]{6,})$`
+	cpus      = `^(` + number + `|[1-9][0-9]*m)$`
+	dnsLabel  = `^[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?$`
+	subdomain = `[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*`
+	reference = `^([A-Za-z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?$`
+	byte4     = `(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])`
+	network   = `^(` + byte4 + `(\.` + byte4 + `){3}/(3[0-2]|[12]?[0-9])|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$`
 )
+
+// settled are variables that other values set.
+var settled = []any{
+	"HINIT_STOP_TIMEOUT", "HINIT_LOG_CONSOLE", "HINIT_WEB", "HINIT_WEB_LISTEN", "HINIT_WEB_TOKEN_FILE",
+	"HINIT_LEASE", "HINIT_LEASE_NAME", "HINIT_LEASE_DURATION", "HINIT_LEASE_IDENTITY", "HERMES_GATEWAY_BOOTSTRAP_STATE",
+}
 
 func pattern(p string) map[string]any     { return map[string]any{"pattern": p} }
 func oneOf(words ...any) map[string]any   { return map[string]any{"enum": words} }
@@ -32,7 +44,7 @@ func between(from, to int) map[string]any { return map[string]any{"minimum": fro
 func Values() []Value {
 	return []Value{
 		{"name", "agents", "The name of everything that is made.", pattern(dnsLabel)},
-		{"image", "hinit-demo:latest", "The image of the agent, with hinit as its entrypoint. Give it a tag of its own for each version.", pattern(`^[^\s]+$`)},
+		{"image", "hinit-demo:latest", "The image of the agent, with hinit as its entrypoint. Give it a tag of its own for each version.", pattern(reference)},
 		{"imagePullPolicy", "IfNotPresent", "When the image is pulled.", oneOf("IfNotPresent", "Always", "Never")},
 		{"args", []any{"gateway", "run"}, "The command of the container. With `gateway run` the default profile is always wanted up.", map[string]any{"items": map[string]any{"type": "string"}}},
 		{"user", 10000, "The uid and gid of everything in the pod, and the group of the volume.", between(1, 2147483647)},
@@ -40,25 +52,25 @@ func Values() []Value {
 		{"drainSeconds", 20, "How long a pod that is to end waits for gateways that work on answers. 0: it waits for none.", between(0, 3600)},
 		{"bootSeconds", 600, "How long the boot may take, with hooks and migrations, before the pod is restarted.", between(10, 86400)},
 		{"console", "raw", "What the container's log has of the services: `raw` lines, lines with a `prefixed` name, or `json` with time, name and stream.", oneOf("raw", "prefixed", "json", "off")},
-		{"env", map[string]any{}, "More variables of the container.", map[string]any{"additionalProperties": map[string]any{"type": "string"}, "propertyNames": map[string]any{"pattern": `^[A-Za-z_][A-Za-z0-9_]*$`}}},
+		{"env", map[string]any{}, "More variables of the container. What other values set is refused.", map[string]any{"additionalProperties": map[string]any{"type": "string"}, "propertyNames": map[string]any{"pattern": `^[A-Za-z_][A-Za-z0-9_]*$`, "not": oneOf(settled...)}}},
 		{"config", "", "The text of hinit.yaml. Empty: none.", nil},
-		{"secret", "", "A Secret whose keys become files in /run/secrets/agent. Empty: none.", pattern(`^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$`)},
-		{"storage.size", "1Gi", "The size of the volume.", pattern(quantity)},
-		{"storage.className", "", "Its StorageClass. Empty: the cluster's default.", pattern(`^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$`)},
+		{"secret", "", "A Secret whose keys become files in /run/secrets/agent. Empty: none.", pattern(`^(` + subdomain + `)?$`)},
+		{"storage.size", "1Gi", "The size of the volume.", pattern(size)},
+		{"storage.className", "", "Its StorageClass. Empty: the cluster's default.", pattern(`^(` + subdomain + `)?$`)},
 		{"storage.accessMode", "ReadWriteOnce", "Its access mode. A standby has ReadWriteMany.", oneOf("ReadWriteOnce", "ReadWriteOncePod", "ReadWriteMany")},
-		{"storage.existingClaim", "", "A PersistentVolumeClaim that exists, instead of one that is made.", pattern(`^([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)?$`)},
-		{"cpu.request", "100m", "The processor time that the pod is sure of.", pattern(quantity)},
-		{"cpu.limit", "", "The most processor time. Empty: what the node has.", pattern(`^([0-9]+(\.[0-9]+)?m?)?$`)},
-		{"memory.request", "256Mi", "The memory that the pod is sure of.", pattern(quantity)},
-		{"memory.limit", "1Gi", "The most memory. hinit's own heap is held to an eighth of it.", pattern(quantity)},
-		{"scratch.run", "16Mi", "The size of /run, in memory.", pattern(quantity)},
-		{"scratch.tmp", "128Mi", "The size of /tmp, in memory.", pattern(quantity)},
+		{"storage.existingClaim", "", "A PersistentVolumeClaim that exists, instead of one that is made.", pattern(`^(` + subdomain + `)?$`)},
+		{"cpu.request", "100m", "The processor time that the pod is sure of.", pattern(cpus)},
+		{"cpu.limit", "", "The most processor time. Empty: what the node has.", pattern(`^$|` + cpus)},
+		{"memory.request", "256Mi", "The memory that the pod is sure of.", pattern(size)},
+		{"memory.limit", "1Gi", "The most memory. hinit's own heap is held to an eighth of it.", pattern(size)},
+		{"scratch.run", "16Mi", "The size of /run, in memory.", pattern(size)},
+		{"scratch.tmp", "128Mi", "The size of /tmp, in memory.", pattern(size)},
 		{"networkPolicy.enabled", true, "Only opened ports take connections, and of private addresses the agents reach DNS alone.", nil},
 		{"web.enabled", false, "The status page, on the pod's loopback: `kubectl port-forward`.", nil},
 		{"metrics.enabled", false, "The page and its metrics on port 9120, with the token of the Secret NAME-web, and a PodMonitor.", nil},
 		{"lease.enabled", false, "The pod serves while it holds a Lease of the cluster, named as everything else: for a volume that pods of several nodes mount. The image has hinit-lease-kubernetes.", nil},
 		{"lease.seconds", 15, "How long the Lease is good. A standby serves within two seconds more.", between(5, 3600)},
-		{"lease.apiServer", "0.0.0.0/0", "The address of the API server, as the network sees it. Give it as ADDRESS/32: the agents reach ports 443 and 6443 there too.", pattern(`^[0-9a-fA-F.:]+/[0-9]{1,3}$`)},
+		{"lease.apiServer", "0.0.0.0/0", "The address of the API server, as the network sees it. Give it as ADDRESS/32: the agents reach ports 443 and 6443 there too.", pattern(network)},
 		{"standby.enabled", false, "A second pod on the same volume, which takes over when the first is gone.", nil},
 	}
 }
