@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	tickEvery   = time.Second            // ages and silences
-	restTime    = 150 * time.Millisecond // the cursor has to stay so long until a log or a process is looked at
+	tickEvery   = time.Second            // to update ages, and to notice a silent hinit
+	restTime    = 150 * time.Millisecond // how long the cursor has to rest before a log or a process is read
 	insideEvery = 2 * time.Second
 	eventBatch  = 200 * time.Millisecond
-	eventPast   = 200 // events that the pane begins with
-	mostAtOnce  = 8   // orders under way
+	eventPast   = 200 // number of past events at the start of the pane
+	mostAtOnce  = 8   // orders in progress at the same time
 )
 
-// app brings together the terminal library, the model and the feed.
+// app connects the terminal library, the model and the feeds.
 type app struct {
-	ctx     context.Context //nolint:containedctx // that of the screen: the library calls without one
-	feeds   []*feed.Feed    // of the hosts, in the order of the model
+	ctx     context.Context //nolint:containedctx // context of the screen: the library calls methods without one
+	feeds   []*feed.Feed    // one for each host, in the order of the model
 	local   bool            // the only host is the init of this container
 	model   *model.Model
 	mouse   bool
 	send    func(tea.Msg)
 	wants   model.Wants
-	log     context.CancelFunc // ends what follows the log
+	log     context.CancelFunc // ends the goroutine that follows the log
 	inside  context.CancelFunc
-	places  chan struct{} // of orders under way
-	events  bool          // they are followed
-	content string        // the last frame
+	places  chan struct{} // limits the orders in progress
+	events  bool          // a goroutine follows the events
+	content string        // text of the last frame
 	drawn   time.Time
 }
 
@@ -67,7 +67,7 @@ type (
 	tickMsg   time.Time
 )
 
-// Init starts what is always followed.
+// Init starts to follow the status and the usage.
 func (a *app) Init() tea.Cmd {
 	a.places = make(chan struct{}, mostAtOnce)
 	a.model.Tick(time.Now())
@@ -85,7 +85,7 @@ func (a *app) Init() tea.Cmd {
 
 func tick() tea.Cmd { return tea.Tick(tickEvery, func(t time.Time) tea.Msg { return tickMsg(t) }) }
 
-// Update takes a message.
+// Update handles a message.
 func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	now := time.Now()
 	var next tea.Cmd
@@ -100,7 +100,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		a.model.Change(msg.host, msg.change, now)
 	case lostMsg:
 		a.model.Lost(msg.host, msg.err.Error(), now)
-	case usageMsg: // drawn with the next tick
+	case usageMsg: // the next tick draws it
 		used := make(map[string]model.Usage, len(msg.used))
 		for name, u := range msg.used {
 			used[name] = model.Usage(u)
@@ -113,7 +113,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		}
 	case logMsg:
 		if msg.of != a.wants.Log {
-			return a, nil // the cursor has gone on
+			return a, nil // the cursor has moved on
 		}
 		a.model.Log(msg.of, msg.lines)
 	case insideMsg:
@@ -136,7 +136,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return a, next
 }
 
-// pressed takes keys and the mouse. It reports whether the message was one of them.
+// pressed handles keys and the mouse. is reports whether the message was one of them.
 func (a *app) pressed(msg tea.Msg, now time.Time) (next tea.Cmd, is bool) {
 	switch msg := msg.(type) {
 	case tea.KeyPressMsg:
@@ -167,7 +167,7 @@ func (a *app) pressed(msg tea.Msg, now time.Time) (next tea.Cmd, is bool) {
 	return next, true
 }
 
-// draw makes the frame. View is asked for it after each message, most of which change nothing.
+// draw makes the frame. The library calls View after each message, and most messages change nothing.
 func (a *app) draw() {
 	a.drawn = time.Now()
 	a.content = a.model.Frame().ANSI(a.model.Theme())
@@ -183,7 +183,7 @@ func (a *app) View() tea.View {
 	return v
 }
 
-// do carries out orders, a few at a time. A shell gets the terminal.
+// do carries out orders, a few at a time. A shell takes over the terminal.
 func (a *app) do(orders []model.Order) (next tea.Cmd) {
 	for _, o := range orders {
 		from := a.feeds[o.Host]
@@ -215,7 +215,7 @@ func (a *app) do(orders []model.Order) (next tea.Cmd) {
 	return nil
 }
 
-// follow starts and ends what only some panes show.
+// follow starts and stops the sources that only some panes show.
 func (a *app) follow() {
 	now := a.model.Wants()
 	was := a.wants
@@ -235,13 +235,13 @@ func (a *app) follow() {
 			}
 		})
 	}
-	if now.Events && !a.events { // from then on, so that nothing is missing when the pane comes back
+	if now.Events && !a.events { // never stopped again, so that no event is missing when the pane opens again
 		a.events = true
 		guard.Go("following the events", a.followEvents)
 	}
 }
 
-// during runs something until what it returns is called, once the cursor has come to rest.
+// during calls run after the cursor has rested for a moment. The result ends it. If wanted is false, it does nothing.
 func (a *app) during(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
 	if !wanted {
 		return nil
@@ -255,7 +255,7 @@ func (a *app) during(wanted bool, doing string, run func(ctx context.Context)) c
 	return cancel
 }
 
-// followEvents hands events on in batches: each message makes a frame.
+// followEvents sends events to the screen in batches, because each message draws a frame.
 func (a *app) followEvents() {
 	fresh := make(chan event, 256)
 	for i, f := range a.feeds {
@@ -277,7 +277,7 @@ func (a *app) followEvents() {
 			return
 		}
 		pause.For(a.ctx, eventBatch)
-		for range len(fresh) { // only this goroutine receives
+		for range len(fresh) { // no other goroutine receives
 			batch = append(batch, <-fresh)
 		}
 		a.send(batch)

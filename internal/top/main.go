@@ -24,13 +24,13 @@ import (
 	"hinit/internal/top/model"
 )
 
-// onceTime is how long the table that is printed once may take.
+// onceTime limits how long it takes to print the table once.
 const onceTime = 10 * time.Second
 
 const doing = "run hinit top"
 
-// fps is how many frames a second the terminal library looks for. A key's effect is seen after the time of one; what hinit tells
-// comes once a second.
+// fps is how many frames a second the terminal library draws at most. The effect of a key shows after one frame. The status of hinit
+// changes once a second.
 const fps = 20
 
 // Main runs hinit top with its arguments, and returns the exit code.
@@ -88,7 +88,7 @@ func verb() cmdline.Verb {
 	}
 }
 
-// open opens the feeds of the sockets in a list, and returns their names. An empty list is this container's init.
+// open opens the feeds of the sockets in a list, and returns their names. An empty list means this container's init.
 func open(list string) (feeds []*feed.Feed, names []string, err error) {
 	if list == "" {
 		f, err := feed.Open(os.LookupEnv)
@@ -116,7 +116,8 @@ func open(list string) (feeds []*feed.Feed, names []string, err error) {
 	return feeds, names, nil
 }
 
-// printOnce is for an output that is no terminal: the table of hinit status, with several hosts below the name of each.
+// printOnce prints the table of hinit status, for an output that is no terminal. With several hosts, each table follows the name of
+// its host.
 func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 	ctx, cancel := context.WithTimeout(context.Background(), onceTime)
 	defer cancel()
@@ -136,7 +137,7 @@ func printOnce(feeds []*feed.Feed, names []string) (failed error) {
 	return failed
 }
 
-// screen shows the screen until somebody quits, a signal comes, or the terminal is gone.
+// screen shows the screen until the user quits, a signal arrives, or the terminal is gone.
 func screen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, mouse bool) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -147,7 +148,7 @@ func screen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, mous
 	guard.Handle(func(doing string, value any, stack []byte) {
 		said := fmt.Sprintf("hinit top has a fault while %s: %v\n%s", doing, value, stack)
 		fault.CompareAndSwap(nil, &said)
-		program.Kill() // Run gives the terminal back
+		program.Kill() // then Run restores the terminal
 	})
 	defer guard.Handle(nil)
 	_, err := program.Run()

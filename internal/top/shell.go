@@ -9,10 +9,10 @@ import (
 	"hinit/internal/proc"
 )
 
-// shell is hinit shell NAME, as the terminal library runs it: with the terminal of this process, while the screen waits.
+// shell runs hinit shell NAME for the terminal library: on the terminal of this process, while the screen waits.
 type shell struct{ name string }
 
-// Run runs the shell to its end. Its exit code is the one of its last command, and no error.
+// Run runs the shell until it ends. The exit code of its last command is no error.
 func (s shell) Run() error {
 	hinit, err := cmdline.Beside("hinit")
 	if err != nil {
@@ -29,7 +29,7 @@ func (s shell) Run() error {
 	return err
 }
 
-// SetStdin implements tea.ExecCommand, as the next two do. The library has only the files of this process.
+// SetStdin implements tea.ExecCommand, as the next two methods do. They do nothing: the shell always has the files of this process.
 func (shell) SetStdin(io.Reader) {}
 
 // SetStdout implements tea.ExecCommand.
@@ -38,5 +38,5 @@ func (shell) SetStdout(io.Writer) {}
 // SetStderr implements tea.ExecCommand.
 func (shell) SetStderr(io.Writer) {}
 
-// errElsewhere says why a service of another container has no shell.
+// errElsewhere says why the screen opens no shell of a service in another container.
 var errElsewhere = errors.New("cannot open a shell of another container: it is made from the configuration here; call hinit shell in that container")

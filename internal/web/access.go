@@ -18,16 +18,16 @@ import (
 
 const (
 	sessionCookie = "hinit_session"
-	pageCookie    = "hinit_page" // what the secret of a form is bound to
+	pageCookie    = "hinit_page" // cookie to which the secret of a form is bound
 	sessionTime   = 12 * time.Hour
 )
 
-// keys are what cookies and forms are signed with. The session's is made of the token, so that a session lives as long as the token.
+// keys sign cookies and forms. The session's key is derived from the token, so a new token ends all sessions.
 type keys struct{ session, page []byte }
 
 func newKeys(token string) keys {
 	page := make([]byte, 32)
-	_, _ = rand.Read(page) // it never fails
+	_, _ = rand.Read(page) // never fails
 	return keys{session: sign([]byte(token), "hinit session"), page: page}
 }
 
@@ -44,24 +44,24 @@ func same(a, b string) bool {
 
 type connKey struct{}
 
-// ConnContext is for [http.Server]: it remembers by which listener a request has come.
+// ConnContext is for [http.Server]. It records whether a request came over a Unix socket.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c.LocalAddr().Network() == "unix")
 }
 
-// bySocket says whether a request has come by a Unix socket, which only those can open who may.
+// bySocket reports whether a request came over a Unix socket. Only permitted users can open one.
 func bySocket(r *http.Request) bool {
 	local, _ := r.Context().Value(connKey{}).(bool)
 	return local
 }
 
-// bearer returns the token that a request gives in its header.
+// bearer returns the token in the header of a request.
 func bearer(r *http.Request) (given string, is bool) {
 	return strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 }
 
-// knows says whether a request has the token, or a session that was begun with it. It counts nothing: the right token is taken however many
-// wrong ones came before.
+// knows reports whether a request has the token, or a session that began with it. It counts no attempts, so the correct token is
+// accepted after any number of wrong ones.
 func (s *Server) knows(r *http.Request) bool {
 	if s.Token == "" {
 		return false
@@ -78,7 +78,7 @@ func (s *Server) knows(r *http.Request) bool {
 	return err == nil && time.Now().Unix() < end && same(mac, hex.EncodeToString(sign(s.keys.session, until)))
 }
 
-// key is under which a request counts.
+// key returns the key under which the limits count a request.
 func (s *Server) key(r *http.Request) string {
 	if s.mayControl(r) {
 		return owner
@@ -86,10 +86,10 @@ func (s *Server) key(r *http.Request) string {
 	return remote(r)
 }
 
-// mayControl says whether a request may change something.
+// mayControl reports whether a request may change something.
 func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.knows(r) }
 
-// beginSession gives a session to who has shown the token.
+// beginSession begins a session for a client that has shown the token.
 func (s *Server) beginSession(w http.ResponseWriter, r *http.Request) {
 	until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
 	s.setCookie(w, r, sessionCookie, until+"."+hex.EncodeToString(sign(s.keys.session, until)), int(sessionTime/time.Second))
@@ -102,7 +102,7 @@ func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, name, value s
 	})
 }
 
-// formSecret returns what a form of this page has to have in it, and gives the browser what it is bound to.
+// formSecret returns the secret for the forms of this page, and sets the cookie to which it is bound.
 func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 	c, err := r.Cookie(pageCookie)
 	if err != nil || len(c.Value) != 32 {
@@ -112,7 +112,7 @@ func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 	return hex.EncodeToString(sign(s.keys.page, c.Value))
 }
 
-// fromOurPage says whether a form came from a page of this server, in the same browser.
+// fromOurPage reports whether a form came from a page of this server in the same browser.
 func (s *Server) fromOurPage(r *http.Request) bool {
 	c, err := r.Cookie(pageCookie)
 	if err != nil || s.crossOrigin.Check(r) != nil {
@@ -121,14 +121,14 @@ func (s *Server) fromOurPage(r *http.Request) bool {
 	return same(r.PostFormValue("secret"), hex.EncodeToString(sign(s.keys.page, c.Value)))
 }
 
-// knownHost says whether a request names this machine, or a name that it was told. Else any name of the internet that leads to a loopback
+// knownHost reports whether the host in a request is this machine, or a configured name. Otherwise any name that leads to a loopback
 // address would be an origin of the page (DNS rebinding).
 func (s *Server) knownHost(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
-	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".") // a name of DNS has no case, and may end with a dot
+	host = strings.TrimSuffix(strings.ToLower(strings.Trim(host, "[]")), ".") // DNS names have no case, and may end with a dot
 	if host == "localhost" || slices.ContainsFunc(s.Hosts, func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }) {
 		return true
 	}

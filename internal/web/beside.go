@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// Beside are programs of hinit that know what PID 1 does not. Each returns what its command prints as JSON. The error is
-// [fs.ErrNotExist] where there is nothing of the kind.
+// Beside has functions that run other programs of hinit. Each returns the JSON output of its command. The error is [fs.ErrNotExist]
+// if the container has no boards or sandboxes.
 type Beside struct {
 	Boards    func(ctx context.Context, home string) ([]byte, error) // hinit kanban stats --all
 	Sandboxes func(ctx context.Context, home string) ([]byte, error) // hinit sandbox ls --json
 }
 
 const (
-	besideFresh = 2 * time.Second  // how old an answer may be that a page shows
-	besideLook  = 30 * time.Second // how often it is looked whether there is something of the kind
-	besideTime  = 5 * time.Second  // for an answer
+	besideFresh = 2 * time.Second  // longest age of an answer on its own page
+	besideLook  = 30 * time.Second // longest age of the answer that decides about the navigation
+	besideTime  = 5 * time.Second  // limit of a command
 
-	besidePatience = time.Second // with the first one, before a page goes without
+	besidePatience = time.Second // wait for the first answer; after it, a page is shown without
 )
 
-// source asks a program, one question at a time, for all who read.
+// source runs a command for all readers together, one run at a time.
 type source struct {
 	ask    func(ctx context.Context, home string) ([]byte, error)
 	asking singleflight.Group
@@ -34,15 +34,15 @@ type source struct {
 	last answer
 }
 
-// answer is what a program said last.
+// answer is the last result of a command.
 type answer struct {
-	at    time.Time // the zero time: it was never asked
+	at    time.Time // zero: it has never run
 	text  []byte    // JSON, nil for none
-	there bool      // there is something of the kind
-	fault string    // why there is no newer text
+	there bool      // the container has boards or sandboxes
+	fault string    // reason for which text is not newer
 }
 
-// get returns an answer that is not older than it may be, or the last one when none comes in time.
+// get returns an answer that is at most as old as old. If none arrives within patience, it returns the last one.
 func (s *source) get(home string, old, patience time.Duration) answer {
 	s.mu.Lock()
 	last := s.last
@@ -51,7 +51,7 @@ func (s *source) get(home string, old, patience time.Duration) answer {
 		return last
 	}
 	if !last.at.IsZero() && old == besideLook {
-		patience = 0 // the news can wait for the next page
+		patience = 0 // the next page will have the new answer
 	}
 	news := s.asking.DoChan("", func() (any, error) { return s.question(home), nil })
 	select {
@@ -65,7 +65,7 @@ func (s *source) get(home string, old, patience time.Duration) answer {
 	return last
 }
 
-// question asks once. A program that the kernel holds, on a volume that hangs, keeps the next question from being asked.
+// question runs the command once. While the kernel holds the command on a volume that hangs, no other one starts.
 func (s *source) question(home string) answer {
 	ctx, cancel := context.WithTimeout(context.Background(), besideTime)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// The service that dispatches the boards.
+// dispatcher is the name of the service that dispatches the boards.
 const dispatcher = "kanban"
 
 const (
@@ -20,7 +20,7 @@ const (
 	mostProfiles = 500
 )
 
-// word is a text of another program. It is fit for the page as soon as it is read, see [oneLine].
+// word is a text from another program. It is made safe when it is decoded, see [oneLine].
 type word string
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
@@ -29,7 +29,7 @@ func (w *word) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// board is what hinit kanban stats --all says of a board.
+// board is a board in the output of hinit kanban stats --all.
 type board struct {
 	Board, Name, Error word
 	Stats              struct {
@@ -48,10 +48,10 @@ type attempt struct {
 	EndedAt                              int64 `json:"ended_at"`
 }
 
-// Started is when the attempt began.
+// Started returns when the attempt began.
 func (a attempt) Started() time.Time { return time.Unix(a.StartedAt, 0) }
 
-// Took is how long the attempt lasted, or has lasted so far.
+// Took returns the duration of the attempt, or its duration so far.
 func (a attempt) Took() time.Duration {
 	end := time.Now()
 	if a.EndedAt > 0 {
@@ -60,7 +60,7 @@ func (a attempt) Took() time.Duration {
 	return max(end.Sub(a.Started()), 0).Round(time.Second)
 }
 
-// Look is how the outcome looks.
+// Look returns the look of the outcome.
 func (a attempt) Look() look {
 	switch {
 	case a.EndedAt == 0:
@@ -73,14 +73,14 @@ func (a attempt) Look() look {
 	return look{"bad", "✖", string(a.Outcome)}
 }
 
-// sandbox is what hinit sandbox ls --json says of a sandbox.
+// sandbox is a sandbox in the output of hinit sandbox ls --json.
 type sandbox struct {
 	Name, Task, Profile, State, Image, Exec, Reason word
 	Created, IdleSince                              time.Time
 	Commands                                        int
 }
 
-// Look is how the state looks.
+// Look returns the look of the state.
 func (s sandbox) Look() look {
 	if s.State == "running" {
 		return look{"good", "●", "running"}
@@ -88,16 +88,16 @@ func (s sandbox) Look() look {
 	return look{"off", "○", string(s.State)}
 }
 
-// boardsPage is the task boards.
+// boardsPage is the content of the page with the task boards.
 type boardsPage struct {
 	Fault      string
-	Dispatcher string // the service, "" when there is none
+	Dispatcher string // name of the dispatcher's service, "" without one
 	Looks      look
-	Says       string // of the boards
+	Says       string // its problem or status text
 	Boards     []board
 }
 
-// listed reads the list that a program has answered. The second result says why it is old or missing.
+// listed decodes the list that a program has printed. fault says why it is old or missing.
 func listed[T any](said answer, program string) (list []T, fault string) {
 	fault = oneLine(said.fault)
 	if said.text != nil && json.Unmarshal(said.text, &list) != nil {
@@ -106,7 +106,7 @@ func listed[T any](said answer, program string) (list []T, fault string) {
 	return list, fault
 }
 
-// boardsThere asks for the boards; a list of none is nothing of the kind.
+// boardsThere returns a function like ask that returns [fs.ErrNotExist] if there are no boards.
 func boardsThere(ask func(context.Context, string) ([]byte, error)) func(context.Context, string) ([]byte, error) {
 	if ask == nil {
 		return nil
@@ -145,7 +145,7 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "boards", "Task board", page)
 }
 
-// sandboxesPage is the sandboxes.
+// sandboxesPage is the content of the page with the sandboxes.
 type sandboxesPage struct {
 	Fault     string
 	Sandboxes []sandbox
@@ -154,7 +154,7 @@ type sandboxesPage struct {
 const mostSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
-	st, _ := s.hub.current(r.Context()) // the sandboxes are there without hinit
+	st, _ := s.hub.current(r.Context()) // the page works without hinit
 	said := s.sandboxes.get(st.Init.Home, besideFresh, besideTime)
 	if !said.there {
 		s.fail(w, r, http.StatusNotFound, "There is no service of sandboxes.")

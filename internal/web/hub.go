@@ -19,30 +19,30 @@ import (
 const (
 	mostEvents = 4096                  // events that the timeline keeps
 	mostRows   = 5000                  // services that the page shows
-	retry      = time.Second           // between attempts to reach hinit
-	silence    = 6 * time.Second       // of the followed status, after which the stream is opened again
-	unheard    = 3 * time.Second       // of the followed status, after which the page says that it is old; more than client.WatchBeat
-	gather     = 50 * time.Millisecond // in which events are put together
-	fresh      = time.Second           // how old an answer may be that another request asked for
-	lookTime   = 5 * time.Second       // for the status
-	keepWatch  = 10 * time.Second      // after the last reader
-	mostShared = 16                    // answers that are kept
-	mostAtOnce = 50                    // services that are asked for by name
+	retry      = time.Second           // between two attempts to connect to hinit
+	silence    = 6 * time.Second       // without a line of the status, after which the stream is opened again
+	unheard    = 3 * time.Second       // without a line of the status, after which the page calls it old; more than client.WatchBeat
+	gather     = 50 * time.Millisecond // events within this time are handled together
+	fresh      = time.Second           // longest age of an answer that another request received
+	lookTime   = 5 * time.Second       // limit for the status
+	keepWatch  = 10 * time.Second      // how long the hub follows the status after the last reader has left
+	mostShared = 16                    // encoded answers that are kept
+	mostAtOnce = 50                    // services in one request by name
 )
 
-// hub holds what all readers share: the newest status, its rows as HTML, and the last events.
+// hub holds the state that all readers share: the newest status, its rows as HTML, and the last events.
 type hub struct {
 	hinit Hinit
-	look  time.Duration // for the status
+	look  time.Duration // limit for the status
 	view  func(s *client.Service, used usedView) rowView
 	row   func(w *bytes.Buffer, v *rowView) error
 	head  func(w *bytes.Buffer, st *client.Status, fault string, used measured) error
 
 	meter  meter
 	asking sync.Mutex // held while a request asks for the status
-	shared struct {   // the answers for many
-		sync.Mutex        // held while one is made
-		of         uint64 // version
+	shared struct {   // encoded answers that several readers get
+		sync.Mutex        // held while an answer is encoded
+		of         uint64 // version that the answers belong to
 		from       map[uint64]string
 	}
 
@@ -50,18 +50,18 @@ type hub struct {
 	version uint64
 	shown
 	events  []client.Event
-	changed chan struct{} // closed with the next version
+	changed chan struct{} // closed at the next version
 	readers int
-	wanted  chan struct{} // there is a reader
-	idle    time.Time     // since when there is none
+	wanted  chan struct{} // signals that a reader has come
+	idle    time.Time     // when the last reader left
 }
 
-// shown is the content of the page, and its version.
+// shown is the content of the page with its versions.
 type shown struct {
 	status  client.Status
 	used    measured
-	at      time.Time // of the status
-	fault   string    // why hinit does not answer
+	at      time.Time // time of the status
+	fault   string    // reason for which hinit does not answer
 	rows    map[string]*row
 	order   []string
 	ordered uint64 // version of the order
@@ -69,7 +69,7 @@ type shown struct {
 	topped  uint64 // version of top
 }
 
-// row is a service as it is shown.
+// row is the row of a service on the page.
 type row struct {
 	view    rowView
 	html    template.HTML
@@ -77,16 +77,16 @@ type row struct {
 }
 
 func newHub(h Hinit, proc func(client.Init) string) *hub {
-	// Versions of an older process are less than all of this one.
+	// The versions of an older process are lower than all versions of this one.
 	begin := uint64(time.Now().UnixMilli()) * 1000
 	return &hub{hinit: h, meter: meter{proc: proc}, look: lookTime, version: begin, shown: shown{rows: make(map[string]*row)}, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
 
-// run follows hinit until ctx ends: its events always, its status while somebody reads.
+// run follows hinit until ctx ends: its events always, its status only while there are readers.
 func (h *hub) run(ctx context.Context) {
 	measure := func(ctx context.Context) {
 		for ctx.Err() == nil {
-			_, _ = h.current(ctx) // its fault is told to readers
+			_, _ = h.current(ctx) // readers see the fault
 			pause.For(ctx, pointEvery)
 		}
 	}
@@ -130,14 +130,14 @@ func (h *hub) followStatus(ctx context.Context) {
 		alarm.Stop()
 		old.Stop()
 		cancel()
-		if err != nil && err != errIdle && ctx.Err() == nil { //nolint:errorlint // it is returned as it is
+		if err != nil && err != errIdle && ctx.Err() == nil { //nolint:errorlint // it is returned unwrapped
 			h.set(client.Status{}, err)
 		}
 		pause.For(ctx, retry/4)
 	}
 }
 
-// read says whether anybody reads, or did so a moment ago.
+// read reports whether there are readers, or were a moment ago.
 func (h *hub) read() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -161,7 +161,7 @@ func (h *hub) join() (leave func()) {
 	}
 }
 
-// followEvents remembers events, and asks at once for the services that they are about.
+// followEvents stores events, and requests the status of the services that they concern at once.
 func (h *hub) followEvents(ctx context.Context) {
 	names := make(chan string, mostAtOnce-1)
 	guard.Go("ask for what has changed", func() { h.askFor(ctx, names) })
@@ -172,7 +172,7 @@ func (h *hub) followEvents(ctx context.Context) {
 				return nil
 			}
 			if e.Seq <= last {
-				last = 0 // another life of hinit
+				last = 0 // hinit has started again
 			}
 			last = e.Seq
 			h.mu.Lock()
@@ -184,7 +184,7 @@ func (h *hub) followEvents(ctx context.Context) {
 			if e.Service != "" {
 				select {
 				case names <- e.Service:
-				default: // the status that is followed has it within a second
+				default: // the followed status has the change within a second
 				}
 			}
 			return nil
@@ -193,7 +193,7 @@ func (h *hub) followEvents(ctx context.Context) {
 			last = 0
 			h.mu.Lock()
 			if h.events != nil {
-				h.events = h.events[:0:0] // it tells all that it keeps again
+				h.events = h.events[:0:0] // it sends its whole history again
 			}
 			h.mu.Unlock()
 		}
@@ -201,7 +201,7 @@ func (h *hub) followEvents(ctx context.Context) {
 	}
 }
 
-// askFor updates the services that had an event.
+// askFor updates services after their events.
 func (h *hub) askFor(ctx context.Context, names <-chan string) {
 	for {
 		set := make(map[string]bool)
@@ -212,7 +212,7 @@ func (h *hub) askFor(ctx context.Context, names <-chan string) {
 			return
 		}
 		pause.For(ctx, gather)
-		for range len(names) { // only this goroutine receives
+		for range len(names) { // no other goroutine receives
 			set[<-names] = true
 		}
 		h.mu.Lock()
@@ -240,7 +240,7 @@ func (h *hub) askFor(ctx context.Context, names <-chan string) {
 	}
 }
 
-// current returns the newest status, and asks for it when no reader follows it.
+// current returns the newest status. It asks hinit for it if no reader follows it.
 func (h *hub) current(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
@@ -268,14 +268,14 @@ func (h *hub) current(ctx context.Context) (client.Status, error) {
 	return h.status, nil
 }
 
-// last returns the newest status that there is.
+// last returns the last known status.
 func (h *hub) last() client.Status {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.status
 }
 
-// set makes a status the newest one. With an error the old one stays, and is said to be old.
+// set stores a new status. After an error the old status stays, and the page says that it is old.
 func (h *hub) set(st client.Status, failed error) {
 	var used measured
 	if failed == nil {
@@ -319,16 +319,16 @@ func (h *hub) set(st client.Status, failed error) {
 	}
 }
 
-// render returns what a template makes. One that fails shows nothing of its value.
+// render returns the output of a template, or "" if the template fails.
 func render(fill func(w *bytes.Buffer) error) template.HTML {
 	var w bytes.Buffer
 	if fill(&w) != nil {
 		return ""
 	}
-	return template.HTML(w.String()) //nolint:gosec // a template has made it
+	return template.HTML(w.String()) //nolint:gosec // a template has escaped it
 }
 
-// distinct returns at most mostRows services, each name once, without names that hinit would not take.
+// distinct returns at most mostRows services with valid names, each name once.
 func distinct(list []client.Service) []client.Service {
 	out, seen := make([]client.Service, 0, min(len(list), mostRows)), make(map[string]bool)
 	for i := range list {
@@ -340,7 +340,7 @@ func distinct(list []client.Service) []client.Service {
 	return out
 }
 
-// delta is what a reader that has a version does not know yet.
+// delta has the changes since a reader's version.
 type delta struct {
 	Version uint64                   `json:"version"`
 	Head    template.HTML            `json:"head,omitempty"`
@@ -348,8 +348,8 @@ type delta struct {
 	Order   []string                 `json:"order,omitempty"`
 }
 
-// since returns what has changed since a version, and what is closed when more has. With a version of the future, of an older
-// process, it returns everything. With only, it is about that service alone.
+// since returns the changes since a version, and a channel that is closed at the next change. For a version that is higher than the
+// hub's, it returns everything. With only, it returns the changes of that service alone.
 func (h *hub) since(version uint64, only string) (d delta, more <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -380,14 +380,14 @@ func (h *hub) since(version uint64, only string) (d delta, more <-chan struct{})
 	return d, h.changed
 }
 
-// encoded is since as JSON, "" for nothing. Readers that know the same share it.
+// encoded returns the result of since as JSON, or "" without changes. Readers with the same version share it.
 func (h *hub) encoded(version uint64, only string) (text string, now uint64, more <-chan struct{}) {
 	if only != "" {
 		d, more := h.since(version, only)
 		if d.Rows == nil {
 			return "", d.Version, more
 		}
-		data, _ := json.Marshal(d) // strings: it never fails
+		data, _ := json.Marshal(d) // never fails for strings
 		return string(data), d.Version, more
 	}
 	h.shared.Lock()
@@ -409,7 +409,7 @@ func (h *hub) encoded(version uint64, only string) (text string, now uint64, mor
 	return text, d.Version, more
 }
 
-// all returns the rows in hinit's order, the head above them, and the version of both.
+// all returns the rows in hinit's order, the head above them, and their version.
 func (h *hub) all() (list []row, top template.HTML, version uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -419,14 +419,14 @@ func (h *hub) all() (list []row, top template.HTML, version uint64) {
 	return list, h.top, h.version
 }
 
-// uses returns what a service uses.
+// uses returns the use of a service.
 func (h *hub) uses(name string) usedView {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.used.view(name)
 }
 
-// history returns the events that are remembered, oldest first.
+// history returns the stored events, oldest first.
 func (h *hub) history() []client.Event {
 	h.mu.Lock()
 	defer h.mu.Unlock()

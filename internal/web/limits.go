@@ -9,10 +9,10 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// owner is the key of a request that has the token or came by the Unix socket. Nothing that others do uses up what it may have.
+// owner is the key of all requests with the token or over the Unix socket. Requests of others do not reduce its limits.
 const owner = "owner"
 
-// remote is the key under which the requests of one reader count together.
+// remote returns the key under which the requests of one reader count.
 func remote(r *http.Request) string {
 	if bySocket(r) {
 		return owner
@@ -20,8 +20,8 @@ func remote(r *http.Request) string {
 	return remoteOf(r.RemoteAddr)
 }
 
-// remoteOf is the key of an address. This machine is one reader, although it has many loopback addresses, and so is an IPv6
-// network of a single customer (/64).
+// remoteOf returns the key of an address. All loopback addresses of this machine count as one reader, and so does an IPv6 network of
+// one customer (/64).
 func remoteOf(address string) string {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
@@ -39,7 +39,7 @@ func remoteOf(address string) string {
 	return ip.String()
 }
 
-// limiter allows each key so many requests a second, and a burst. It remembers a bounded number of keys.
+// limiter limits the requests a second of each key, with a burst. It stores a bounded number of keys.
 type limiter struct {
 	rate  rate.Limit
 	burst int
@@ -54,14 +54,14 @@ func newLimiter(each rate.Limit, burst int) *limiter {
 	return &limiter{rate: each, burst: burst, buckets: make(map[string]*rate.Limiter)}
 }
 
-// allow takes one from the key's bucket, and says whether there was one.
+// allow reports whether the key may make another request now, and counts it.
 func (l *limiter) allow(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.buckets[key]
 	if b == nil {
 		if len(l.buckets) >= mostBuckets {
-			clear(l.buckets) // a flood of addresses gains a burst each
+			clear(l.buckets) // many addresses at once can gain one burst each
 		}
 		b = rate.NewLimiter(l.rate, l.burst)
 		l.buckets[key] = b
@@ -69,18 +69,18 @@ func (l *limiter) allow(key string) bool {
 	return b.Allow()
 }
 
-// places bounds the open connections: all together, and each key to the half of that. The owner has places of its own.
+// places limits the open connections: in total, and each key to half of the total. The owner has its own places.
 type places struct {
 	most int
 
 	mu    sync.Mutex
-	taken int // by others than the owner
+	taken int // without the owner's
 	by    map[string]int
 }
 
 func newPlaces(most int) *places { return &places{most: most, by: make(map[string]int)} }
 
-// take takes a place for a key, and says whether there was one. [places.leave] gives it back.
+// take reserves a place for a key, and reports whether there was one. [places.leave] releases it.
 func (p *places) take(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// listPage is the list of services.
+// listPage is the content of the list of services.
 type listPage struct {
 	Query, State, Order, By string
-	Orders                  *ordersView // of the group that is shown alone
+	Orders                  *ordersView // buttons for the group, if the list shows one group
 	Chips                   []chip
 	Bys                     [][2]string
 	Columns                 []column
@@ -23,25 +23,25 @@ type listPage struct {
 	Shown                   int
 }
 
-// chip is a filter of the list, with how many services it shows.
+// chip is a filter of the list, with the number of its services.
 type chip struct {
 	Link, State, Class, Sign, Word string
 	N                              int
 	On                             bool
 }
 
-// column is a column of the list. A link sorts by it.
+// column is a column of the list. Its link sorts the list by it.
 type column struct{ Link, Order, Class, Title string }
 
-// group is the rows below a heading.
+// group is a heading with its rows.
 type group struct {
 	Key, Class, Sign, Title string
-	Link                    bool // it has a page
-	Bad                     int  // services in trouble, where the heading does not say so itself
+	Link                    bool // its heading is a link
+	Bad                     int  // services in trouble; 0 if the heading already says it
 	Rows                    []template.HTML
 }
 
-// fixed is the order of a column by which a list is not sorted.
+// fixed is the order of a column that can't sort the list.
 const fixed = "-"
 
 var (
@@ -63,7 +63,7 @@ var (
 )
 
 func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	_, err := s.hub.current(r.Context()) // its fault is in the head
+	_, err := s.hub.current(r.Context()) // the head shows the fault
 	rows, head, version := s.hub.all()
 	page := listPage{
 		Query: oneLine(r.FormValue("q")), State: oneLine(r.FormValue("state")), Order: oneLine(r.FormValue("order")), By: oneLine(r.FormValue("by")), Bys: bys, Head: head, Version: version,
@@ -104,7 +104,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	arrange(shown, page.Order)
-	if page.Order == "" && page.By != "" { // trouble is first in each group too
+	if page.Order == "" && page.By != "" { // in each group, services in trouble come first too
 		grade := func(x row) int {
 			return slices.IndexFunc(grades, func(g look) bool { return g.Class == x.view.Class })
 		}
@@ -114,7 +114,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "list", title, page)
 }
 
-// arrange sorts rows; what uses, failed or changed most comes first.
+// arrange sorts rows. The largest use, the most failures or the latest change comes first.
 func arrange(list []row, order string) {
 	slices.SortStableFunc(list, func(x, y row) int {
 		a, b := &x.view, &y.view
@@ -134,7 +134,7 @@ func arrange(list []row, order string) {
 	})
 }
 
-// grouped puts rows below their headings: trouble first, or by profile or group, and rows without one last.
+// grouped groups rows: trouble first, or by profile or group. Rows without a group come last.
 func grouped(list []row, by string) (out []group) {
 	if by == "none" {
 		out = append(out, group{Key: "all", Title: "all"})
@@ -182,7 +182,7 @@ func grouped(list []row, by string) (out []group) {
 	return slices.DeleteFunc(out, func(g group) bool { return len(g.Rows) == 0 })
 }
 
-// names gives the palette the names of all services, each with the class of its look and its group.
+// names answers the palette with the names of all services, each with the class of its look and its group.
 func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context())
 	rows, _, _ := s.hub.all()
@@ -190,12 +190,12 @@ func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	for _, row := range rows {
 		list = append(list, [3]string{row.view.Name, row.view.Class, row.view.Group})
 	}
-	text, _ := json.Marshal(list) // strings: it never fails
+	text, _ := json.Marshal(list) // never fails for strings
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text)
 }
 
-// has says whether a row shows a text, in any case. @GROUP is the services of a group.
+// has reports whether a row contains a text, in any case. @GROUP matches the services of a group.
 func (v *rowView) has(text string) bool {
 	if group, is := strings.CutPrefix(text, "@"); is {
 		return group == v.Group

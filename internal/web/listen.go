@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// mostConns is how many connections a listener has at a time; one too many is closed.
+// mostConns limits the connections of a listener. It closes further ones.
 const mostConns = 4096
 
-// sendBuffer is how much the kernel keeps for a connection.
+// sendBuffer limits the kernel's memory for a connection.
 const sendBuffer = 64 << 10
 
 // NewHTTPServer returns a server for s with limits for slow and hostile clients.
@@ -29,7 +29,7 @@ func NewHTTPServer(s *Server) *http.Server {
 	}
 }
 
-// Listen opens a listener: "HOST:PORT", or "unix:PATH", a socket that only this user can open. A dead socket is replaced.
+// Listen opens a listener: "HOST:PORT", or "unix:PATH", a socket that only this user can open. It replaces a dead socket.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	path, isSocket := strings.CutPrefix(address, "unix:")
 	if !isSocket {
@@ -43,7 +43,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 			_ = os.Remove(path)
 		}
 	}
-	old := syscall.Umask(0o177) // no user may connect before a chmod
+	old := syscall.Umask(0o177) // so that no user can connect before a chmod
 	defer syscall.Umask(old)
 	return listen(ctx, "unix", path)
 }
@@ -56,7 +56,7 @@ func listen(ctx context.Context, network, address string) (net.Listener, error) 
 	return &bounded{Listener: l, conns: newPlaces(mostConns)}, nil
 }
 
-// Loopback says whether only this machine can reach an address.
+// Loopback reports whether only this machine can reach an address.
 func Loopback(address string) bool {
 	if strings.HasPrefix(address, "unix:") {
 		return true
@@ -69,8 +69,8 @@ func Loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// bounded is a listener with a limit of connections, in all and of one remote. It closes a connection beyond that, so that no client waits
-// for a slow one.
+// bounded is a listener with a limit of connections, in total and for each remote. It closes further connections, so no client has
+// to wait for a slow one.
 type bounded struct {
 	net.Listener
 	conns *places
@@ -83,13 +83,13 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := owner // a Unix socket
+		key := owner // for a Unix socket
 		if c.RemoteAddr().Network() != "unix" {
 			key = remoteOf(c.RemoteAddr().String())
 		}
 		if b.conns.take(key) {
 			if tcp, is := c.(*net.TCPConn); is {
-				_ = tcp.SetWriteBuffer(sendBuffer) // of the kernel, whose default grows to megabytes for who takes nothing
+				_ = tcp.SetWriteBuffer(sendBuffer) // the kernel's default grows to megabytes for a client that does not read
 			}
 			return &counted{Conn: c, close: sync.OnceValue(func() error {
 				b.conns.leave(key)
@@ -100,7 +100,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 	}
 }
 
-// counted gives its place back when it is closed.
+// counted is a connection whose close releases its place.
 type counted struct {
 	net.Conn
 	close func() error

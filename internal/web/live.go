@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// stream makes a response a stream of events, and returns the function that writes one. A client that takes nothing is cut off.
+// stream makes the response a stream of events, and returns a function that writes one. A client that does not read is cut off.
 func (s *Server) stream(w http.ResponseWriter) func(event string, data []byte) error {
 	c := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("X-Accel-Buffering", "no") // nginx would hold it back
+	w.Header().Set("X-Accel-Buffering", "no") // or nginx would buffer the stream
 	return func(event string, data []byte) error {
 		if err := c.SetWriteDeadline(time.Now().Add(s.patience)); err != nil {
 			return err
@@ -26,7 +26,7 @@ func (s *Server) stream(w http.ResponseWriter) func(event string, data []byte) e
 	}
 }
 
-// live streams what changes in the list.
+// live streams the changes of the list.
 func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 	key := s.key(r)
 	if !s.streams.take(key) {
@@ -50,7 +50,7 @@ func (s *Server) live(w http.ResponseWriter, r *http.Request) {
 			if send("rows", []byte(data)) != nil {
 				return
 			}
-			select { // what comes meanwhile comes together
+			select { // changes during the pause are sent together
 			case <-time.After(pace):
 			case <-r.Context().Done():
 				return

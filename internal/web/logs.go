@@ -25,17 +25,17 @@ const (
 	usualLines = 200
 	mostLines  = 2000
 	searchTime = 4 * time.Second
-	around     = 10 * time.Minute // before a line that a link leads to
+	around     = 10 * time.Minute // time before the line of a link
 )
 
 // errEnough ends the reading of a log.
 var errEnough = errors.New("enough lines")
 
-// logView is the log of a service, or why there is none.
+// logView is the log of a service, or the reason why there is none.
 type logView struct {
 	There, Whole, Archive     bool // Whole: the log has the page for itself
 	Name, Query, Level, Since string
-	At                        string // the line that a link leads to
+	At                        string // line of a link
 	N                         int
 	Levels                    []string
 	Sinces                    [][2]string
@@ -44,13 +44,13 @@ type logView struct {
 	Download                  string
 }
 
-// logLine is a line of a log. The time in nanoseconds is its identity, "" for none.
+// logLine is a line of a log. Its time in nanoseconds identifies it; "" without a time.
 type logLine struct{ ID, Time, Text, Class string }
 
-// sinces are the stretches of a log that a page offers.
+// sinces are the periods of a log that a page offers.
 var sinces = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
 
-// search is what a request looks for in a log.
+// search has the conditions of a request for log lines.
 type search struct {
 	reader.Options
 	text  []byte
@@ -74,7 +74,7 @@ func newSearch(r *http.Request, v *client.Service, n int) *search {
 	return s
 }
 
-// lineOf returns the time of the line that a request is about, zero for none.
+// lineOf returns the time of the line in a request's link, or zero.
 func lineOf(r *http.Request) (at time.Time) {
 	if ns, err := strconv.ParseInt(r.FormValue("at"), 10, 64); err == nil {
 		at = time.Unix(0, ns)
@@ -82,7 +82,7 @@ func lineOf(r *http.Request) (at time.Time) {
 	return at
 }
 
-// wanted returns a line as the page shows it, and whether it is searched for.
+// wanted returns a line for the page. is reports whether the search matches it.
 func (s *search) wanted(line []byte) (out logLine, is bool) {
 	if len(line) > 16<<10 {
 		line = line[:16<<10]
@@ -108,7 +108,8 @@ func (s *search) wanted(line []byte) (out logLine, is bool) {
 	return out, true
 }
 
-// readLog reads the last lines of a service's log, of those that match where something is searched for; with at, the lines around one.
+// readLog reads the last lines of a service's log that match the search, or all last lines without a search. With at, it reads the
+// lines around that time.
 func (s *Server) readLog(r *http.Request, init client.Init, v *client.Service) logView {
 	view := logView{
 		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
@@ -132,7 +133,7 @@ func (s *Server) readLog(r *http.Request, init client.Init, v *client.Service) l
 		if view.Lines = append(view.Lines, line); len(view.Lines) >= 2*view.N {
 			view.Lines = append(view.Lines[:0], view.Lines[len(view.Lines)-view.N:]...)
 		}
-		if !at.IsZero() && line.ID >= view.At { // of one length until the year 2286
+		if !at.IsZero() && line.ID >= view.At { // the texts have the same length until the year 2286
 			if after++; after > view.N/2 {
 				return errEnough
 			}
@@ -154,7 +155,7 @@ func (s *Server) readLog(r *http.Request, init client.Init, v *client.Service) l
 	return view
 }
 
-// searchLog gives emit what is searched for. The error is [context.DeadlineExceeded] when the time is over before the log.
+// searchLog calls emit for each line that the search matches. The error is [context.DeadlineExceeded] if the time limit ends first.
 func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limit time.Duration, emit func(logLine) error) error {
 	select {
 	case s.searches <- struct{}{}:
@@ -180,7 +181,7 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limi
 	return err
 }
 
-// logPage is the log of a service on a page of its own.
+// logPage shows the log of a service on its own page.
 func (s *Server) logPage(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
 	v := st.Find(r.PathValue("name"))
@@ -193,10 +194,10 @@ func (s *Server) logPage(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "log", v.Name+", log", page)
 }
 
-// downloadTime is the time for a whole log.
+// downloadTime is the time limit for a whole log.
 const downloadTime = time.Minute
 
-// download sends the lines of a log that are searched for, as text.
+// download sends the log lines that match a search, as text.
 func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
 	v := st.Find(r.PathValue("name"))
@@ -218,7 +219,7 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 	_ = out.Flush()
 }
 
-// follow streams the lines that a service writes from now on.
+// follow streams new log lines of a service.
 func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 	st, _ := s.hub.current(r.Context())
 	v := st.Find(r.PathValue("name"))
@@ -269,7 +270,7 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 		select {
 		case line := <-lines:
 			batch := []logLine{line}
-			for range len(lines) { // only this goroutine receives
+			for range len(lines) { // no other goroutine receives
 				batch = append(batch, <-lines)
 			}
 			data, err := json.Marshal(batch)

@@ -15,17 +15,17 @@ import (
 
 const (
 	measureEvery  = 3 * time.Second
-	measureOld    = 2 * pointEvery // after which an average over the time since the last measurement says nothing of now
-	mostProcesses = 50             // processes of a service that a page shows
+	measureOld    = 2 * pointEvery // after this pause, an average since the last measurement does not describe the present
+	mostProcesses = 50             // processes of a service on its page
 )
 
-// meter measures what services use when a page is read, not too often, and remembers the last hour.
+// meter measures the use of services when a page is read, and limits how often. It stores the last hour.
 type meter struct {
-	proc func(client.Init) string // nil: nowhere
+	proc func(client.Init) string // nil: processes are not visible
 
 	mu    sync.Mutex
 	at    time.Time
-	began time.Time // the stretch of the past that is not over
+	began time.Time // start of the unfinished period of the past
 	last  usage.Table
 	spare usage.Table
 	roots proc.Roots
@@ -33,14 +33,14 @@ type meter struct {
 	pasts map[string]*past
 }
 
-// measured is what services use, by name.
+// measured is the use of services, by name.
 type measured struct {
 	of    map[string]usage.Usage
-	cpu   bool // with processor times
+	cpu   bool // it includes processor times
 	lines map[string][2]string
 }
 
-// measure returns what the services of a status use. It is empty where their processes can't be seen.
+// measure returns the use of a status's services. It is empty if their processes are not visible.
 func (m *meter) measure(st *client.Status) measured {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +53,7 @@ func (m *meter) measure(st *client.Status) measured {
 	var all usage.Table
 	root := m.proc(st.Init)
 	if root != "" {
-		all, _ = usage.Read(root, m.spare) // without it nothing is known
+		all, _ = usage.Read(root, m.spare) // on an error, the use is unknown
 	}
 	if all == nil {
 		m.last, m.spare, m.known = nil, nil, measured{}
@@ -74,7 +74,7 @@ func (m *meter) measure(st *client.Status) measured {
 	return m.known
 }
 
-// remember adds the newest measurement to the past of each service. A service that is gone loses its past.
+// remember adds the newest measurement to the past of each service. It drops the past of removed services.
 func (m *meter) remember(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.began)
 	over := stretch >= pointEvery
@@ -109,17 +109,18 @@ func (m *meter) processes(name string) (list []procstat.Stat) {
 	return list[:min(len(list), mostProcesses)]
 }
 
-// stateOf names a state of proc_pid_stat(5).
+// stateOf describes a process state of proc_pid_stat(5).
 func stateOf(letter byte) string {
 	return cmp.Or(map[byte]string{'R': "running", 'S': "sleeping", 'D': "waiting for a disk", 'T': "stopped", 't': "traced", 'Z': "zombie", 'I': "idle"}[letter], string(letter))
 }
 
-// usedView is what a service uses as the page shows it: rounded, so that a row changes only when there is news. "" is unknown.
+// usedView is the use of a service for the page. The values are rounded, so that a row changes only for a notable change. "" is
+// unknown.
 type usedView struct {
 	CPU, Memory         string
-	CPULine, MemoryLine string // the last hour, as the path of an SVG
+	CPULine, MemoryLine string // graph of the last hour, as an SVG path
 	Processes           int
-	Hundredths          int // of a processor, to sort by
+	Hundredths          int // hundredths of a processor, for sorting
 	Megabytes           int
 }
 

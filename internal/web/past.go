@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	points     = 24 // of the lines of a row
+	points     = 24 // values in a row's graph
 	pointEvery = time.Hour / points
-	heights    = 9 // of a line, beside 0
+	heights    = 9 // height of a graph, without 0
 	leastCPU   = 0.05
 )
 
-// past is what a service used in the last hour, one value for each of at most [points] stretches of time, oldest first.
+// past is the use of a service in the last hour. It has one value for each of at most [points] periods, oldest first.
 type past struct {
 	cpu, memory []float32 // processors, bytes
-	run         float64   // processor time of the stretch that is not over
-	most        uint64    // memory of that stretch
-	lines       [2]string // the values as lines
+	run         float64   // processor time of the unfinished period
+	most        uint64    // largest memory in that period
+	lines       [2]string // the values as graphs
 }
 
-// add takes a measurement of the time that passed, and ends the stretch when it is over.
+// add adds a measurement. passed is the time since the last one. If over is true, it ends the period, whose length is stretch.
 func (p *past) add(u usage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
 	p.most = max(p.most, u.Memory)
@@ -40,8 +40,8 @@ func push(values []float32, v float32) []float32 {
 	return append(values[max(0, len(values)-points+1):], v)
 }
 
-// line draws values as the path of an SVG, [points]-1 wide and [heights] high, which is as high as the largest of them or least. The style sheet
-// makes it larger.
+// line draws values as an SVG path, [points]-1 wide and [heights] high. The height stands for the largest value, or for least if
+// that is larger. The style sheet enlarges it.
 func line(values []float32, least float32) string {
 	if len(values) < 2 {
 		return ""
@@ -59,7 +59,7 @@ func line(values []float32, least float32) string {
 			flat++
 			continue
 		}
-		for _, step := range [][2]int{{flat, 0}, {1, last - h}} { // a number is parted from the one before it by its sign, or a blank
+		for _, step := range [][2]int{{flat, 0}, {1, last - h}} { // a sign or a blank separates two numbers
 			if step[0] == 0 {
 				continue
 			}

@@ -20,24 +20,24 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// Hinit is the hinit that the page shows, as a [client.Client] does.
+// Hinit is the hinit that the page shows. A [client.Client] implements it.
 type Hinit interface {
 	metrics.Source
 	Watch(ctx context.Context, fn func(client.StatusChange) error) error
 	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
 }
 
-// Options say what a Server shows, and to whom.
+// Options are the settings of a Server.
 type Options struct {
 	Hinit   Hinit
 	Metrics http.Handler                             // at /metrics; nil for none
-	Token   string                                   // a client that has it may read and control; "": all may read, and none may control by TCP
-	Proc    func(client.Init) string                 // the /proc that shows the services' processes, "" for none; nil: none
-	LogsAs  func(client.Init) (*fsutil.Actor, error) // the identity that opens log files; required
+	Token   string                                   // secret of clients that may read and control; "": all may read, and none may control over TCP
+	Proc    func(client.Init) string                 // returns the /proc with the services' processes, "" for none; nil: none
+	LogsAs  func(client.Init) (*fsutil.Actor, error) // returns the identity that opens log files; required
 	Beside  Beside
-	Base    string       // path below which a reverse proxy shows the page, "" or "/x"
+	Base    string       // path under which a reverse proxy publishes the page, "" or "/x"
 	Hosts   []string     // names of this machine besides localhost, for requests without a token
-	Open    bool         // requests may name any address
+	Open    bool         // accept any host name in requests
 	Log     *slog.Logger // nil for none
 }
 
@@ -55,20 +55,20 @@ func (e faultError) Error() string { return string(e) }
 const (
 	mostStreams   = 2000 // live pages
 	mostFollowers = 64   // pages that follow a log
-	mostSearches  = 4    // logs that are searched at a time
+	mostSearches  = 4    // log searches at the same time
 	writeTime     = 10 * time.Second
 	beat          = 15 * time.Second
-	pace          = 200 * time.Millisecond // between two changes for one reader
+	pace          = 200 * time.Millisecond // least time between two changes for one reader
 )
 
-// Server is the page.
+// Server serves the page.
 type Server struct {
 	Options
 	hub         *hub
 	boards      source
 	sandboxes   source
 	keys        keys
-	patience    time.Duration // with who takes nothing
+	patience    time.Duration // limit for a client that does not read
 	pages       *template.Template
 	crossOrigin http.CrossOriginProtection
 	requests    *limiter
@@ -77,10 +77,10 @@ type Server struct {
 	followers   *places // pages that follow a log
 	searches    chan struct{}
 	mux         *http.ServeMux
-	ended       chan struct{} // closed when Run ends, so that streams do
+	ended       chan struct{} // closed when Run ends, which ends the streams
 }
 
-// New makes a Server. [Server.Run] keeps it live.
+// New returns a Server. [Server.Run] keeps it up to date.
 func New(o Options) (*Server, error) {
 	if o.LogsAs == nil {
 		return nil, errors.New("cannot serve the page: no identity was given that opens log files")
@@ -186,7 +186,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(w, inner)
 }
 
-// read lets those to a page who may see it.
+// read wraps a page so that only permitted clients get it.
 func (s *Server) read(page http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if s.Token == "" || s.mayControl(r) {
@@ -202,16 +202,16 @@ func (s *Server) read(page http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// frame is what every page has.
+// frame has the values that every page needs.
 type frame struct {
 	Title   string
 	Base    string
-	Control bool   // it may change something
-	Session bool   // there is one to end
-	Secret  string // of its forms
+	Control bool   // the client may change something
+	Session bool   // the client has a session that it can end
+	Secret  string // secret of the page's forms
 	Page    any
 
-	Boards, Sandboxes bool // there are pages of them
+	Boards, Sandboxes bool // show the navigation entries
 }
 
 // show writes a page.

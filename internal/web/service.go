@@ -12,10 +12,10 @@ import (
 	"hinit/internal/procstat"
 )
 
-// servicePage is one service.
+// servicePage is the content of the page of one service.
 type servicePage struct {
 	rowView
-	Service *client.Service // its texts are those that others have chosen
+	Service *client.Service // its texts may be chosen by others
 	Fault   string
 	Tree    []procstat.Stat
 	Past    pastView
@@ -24,12 +24,12 @@ type servicePage struct {
 	Orders  *ordersView
 }
 
-// ordersView is the buttons of a service or a group.
+// ordersView has the buttons of a service or a group.
 type ordersView struct {
 	Kind, Name string // service or group
 	Label      string
-	Read       string // why there are no buttons
-	Done, Undo string // the last order, and the verb that takes it back
+	Read       string // reason for which there are no buttons
+	Done, Undo string // the last order, and the verb that undoes it
 }
 
 // orders returns the buttons for a service or a group.
@@ -50,7 +50,7 @@ func (s *Server) orders(r *http.Request, kind, name string) *ordersView {
 // readOnly says why a page has no buttons.
 const readOnly = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
 
-// serviceEvents is how many events a page of a service shows.
+// serviceEvents is the number of events on a service's page.
 const serviceEvents = 20
 
 func (s *Server) service(w http.ResponseWriter, r *http.Request) {
@@ -73,7 +73,7 @@ func (s *Server) service(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "service", v.Name, page)
 }
 
-// checkLook is how a check looks.
+// checkLook returns the look of a check.
 func checkLook(c client.Check) look {
 	word := oneLine(c.State)
 	switch {
@@ -93,18 +93,18 @@ func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
 	s.fail(w, r, http.StatusNotFound, "There is no service of that name.")
 }
 
-// done are the words after a command, and undo are the commands that take it back.
+// done are the messages after a command. undo are the commands that undo it.
 var (
 	done = map[string]string{"start": "It was told to start.", "stop": "It was told to stop.", "restart": "It was told to restart."}
 	undo = map[string]string{"start": "stop", "stop": "start"}
 )
 
-// fail shows why a page is none.
+// fail shows a page with an error.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
 	s.show(w, r, code, "fail", "Not done", why)
 }
 
-// targets returns the names of the services that a path is for: one, or all of a group.
+// targets returns the services that a path names: one service, or all of a group.
 func (s *Server) targets(r *http.Request) (kind string, names []string, err error) {
 	st, err := s.hub.current(r.Context())
 	kind, _, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
@@ -117,7 +117,7 @@ func (s *Server) targets(r *http.Request) (kind string, names []string, err erro
 	return kind, names, err
 }
 
-// ask shows the question before a stop, for a browser without scripts.
+// ask asks for confirmation before a stop, for a browser without scripts.
 func (s *Server) ask(w http.ResponseWriter, r *http.Request) {
 	kind, names, err := s.targets(r)
 	switch {
@@ -137,7 +137,7 @@ func (s *Server) ask(w http.ResponseWriter, r *http.Request) {
 // command starts, stops or restarts a service, or all of a group.
 func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 	name, verb := r.PathValue("name"), r.PathValue("verb")
-	_, bearer := bearer(r) // no browser adds it by itself, as it does with Basic
+	_, bearer := bearer(r) // unlike Basic, no browser adds it by itself
 	switch {
 	case done[verb] == "":
 		s.fail(w, r, http.StatusNotFound, "There is no such command.")
@@ -155,7 +155,7 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if kind == "service" {
-		names = []string{name} // hinit may know a service that this page does not know yet
+		names = []string{name} // hinit may already know a service that this page does not
 	}
 	for _, target := range names {
 		if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), target, client.Wait{}); err != nil {

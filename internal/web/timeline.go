@@ -10,7 +10,7 @@ import (
 	"hinit/client"
 )
 
-// eventText tells an event.
+// eventText describes an event.
 func eventText(e client.Event) string {
 	switch {
 	case e.To == "":
@@ -21,14 +21,14 @@ func eventText(e client.Event) string {
 	return oneLine(e.From+" → "+e.To) + ": " + oneLine(e.Reason)
 }
 
-// segment is a part of a bar: what a service was from when to when, in thousandths of the bar.
+// segment is a part of a bar: the state of a service over a time. X and Width are thousandths of the bar.
 type segment struct {
 	X, Width int
 	Class    string
 	Text     string
 }
 
-// bar is the past of one service.
+// bar shows the past of one service.
 type bar struct {
 	Name     string
 	Segments []segment
@@ -36,7 +36,7 @@ type bar struct {
 	Down     time.Duration
 }
 
-// outage is a time in which a service that ran before did not.
+// outage is a time in which a service was down after it had run.
 type outage struct {
 	Service  string
 	From, To time.Time
@@ -44,7 +44,7 @@ type outage struct {
 	Ongoing  bool
 }
 
-// Took is how long it lasted.
+// Took returns the length of the outage.
 func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
 
 // pastView is a period of the timeline, with links to other periods.
@@ -55,11 +55,11 @@ type pastView struct {
 	Links    [][2]string
 }
 
-// timelinePage is what has happened.
+// timelinePage is the content of the timeline page.
 type timelinePage struct {
 	Past    pastView
-	Bars    []bar // with an outage
-	Quiet   []bar // without one
+	Bars    []bar // services with an outage
+	Quiet   []bar // services without one
 	Outages []outage
 	Events  []client.Event
 	Fault   string
@@ -73,7 +73,7 @@ const (
 	shortest    = 10 * time.Second
 )
 
-// span is the stretch that a request asks for: the last hours, or from and to in seconds since 1970.
+// span returns the period that a request asks for: the last hours, or from and to in seconds since 1970.
 func span(r *http.Request, now time.Time) (v pastView) {
 	v.To, v.Hours = now, 1
 	if hours, err := strconv.Atoi(r.FormValue("hours")); err == nil {
@@ -129,13 +129,14 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "events", "Timeline", page)
 }
 
-// class is how a state looks in a bar.
+// class returns the style class of a state in a bar.
 func class(state string) string {
 	s := client.Service{State: state, Ready: true}
 	return lookOf(&s).Class
 }
 
-// timeline makes the bars of services, and their outages, newest first. The time before the first known event is left open.
+// timeline returns the bars of services, and their outages, newest first. The time before a service's first known event has no
+// segment.
 func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []bar, outages []outage) {
 	of := make(map[string][]client.Event)
 	for _, e := range events {
@@ -157,7 +158,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			x := int(begin.Sub(from) * barWidth / to.Sub(from))
 			end := int(until.Sub(from) * barWidth / to.Sub(from))
 			if n := len(b.Segments); n > 0 && b.Segments[n-1].Class == class(state) && b.Segments[n-1].X+b.Segments[n-1].Width >= x {
-				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // a bar that is thinner than a line is drawn as a line
+				b.Segments[n-1].Width = max(end, x+1) - b.Segments[n-1].X // a segment is at least as wide as a line
 				return
 			}
 			b.Segments = append(b.Segments, segment{x, max(end-x, 1), class(state), oneLine(state)})
@@ -178,7 +179,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 				continue
 			}
 			add(e.At)
-			if state == "" && e.From != "" && e.From != e.To { // it was that before the first event
+			if state == "" && e.From != "" && e.From != e.To { // the state before the first event
 				state, at = e.From, from
 				add(e.At)
 			}
@@ -188,7 +189,7 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 			case e.To == client.StateUp:
 				back(e.At, false)
 			case e.To == client.StateDown:
-				gone = time.Time{} // it was told to
+				gone = time.Time{} // it ended on an order, so this is no outage
 			}
 			state, at = e.To, e.At
 		}

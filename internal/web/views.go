@@ -14,7 +14,7 @@ import (
 	"hinit/internal/usage"
 )
 
-// look is how a service looks: a class of the style sheet and a sign, so that a reader needs no colours.
+// look is the look of a service: a style class and a sign. With the sign, a reader does not need to see colours.
 type look struct{ Class, Sign, Word string }
 
 // looks are the looks of the grades.
@@ -31,7 +31,7 @@ func lookOf(s *client.Service) look {
 	return out
 }
 
-// rowView is a service as the list shows it.
+// rowView is the view of a service in the list.
 type rowView struct {
 	Base, Name, Profile, Group string
 	look
@@ -60,10 +60,10 @@ func (s *Server) view(v *client.Service, used usedView) rowView {
 
 func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.Exit(x)) }
 
-// mostText is how much of a text that somebody else has chosen is shown.
+// mostText limits the bytes of a text from others.
 const mostText = 1000
 
-// oneLine makes one line of a text that somebody else has chosen, without secrets and without anything that is no text.
+// oneLine makes one line of a text from others. It hides secrets and removes everything that is no text.
 func oneLine(text string) string {
 	if len(text) > mostText {
 		text = strings.ToValidUTF8(text[:mostText], "") + "…"
@@ -74,13 +74,13 @@ func oneLine(text string) string {
 	return show.Line(redact.Text(text))
 }
 
-// colours are what a program does to a terminal's colours.
+// colours matches the colour sequences of a terminal.
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// logText is a line of a log as the page shows it.
+// logText returns a log line in the form of the page.
 func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
 
-// headView is what the list says above the services.
+// headView has the summary above the list of services.
 type headView struct {
 	Fault       string
 	Status      *client.Status
@@ -119,7 +119,7 @@ func summary(st *client.Status, fault string, used measured) headView {
 	return v
 }
 
-// functions are for the templates.
+// functions returns the functions for the templates.
 func (s *Server) functions() template.FuncMap {
 	return template.FuncMap{
 		"path": url.PathEscape,

@@ -1,8 +1,8 @@
-// Package feed reads the sources of hinit top: the status and the events of hinit as streams, the logs on the volume, and /proc
-// for the services' processes. It asks PID 1 for names and process numbers only, once, and then follows the changes.
+// Package feed reads the sources of hinit top: the status and the events of hinit as streams, the logs on the volume, and the
+// services' processes in /proc. It asks PID 1 for all names and process ids once, and then only follows the changes.
 //
-// Its functions block until their context ends, and report to functions in the caller's goroutine; the package starts goroutines in
-// Log only. Nothing here is escaped. A [Feed] may be used by several goroutines.
+// Its functions block until their context ends, and report to functions in the caller's goroutine. The package starts goroutines in
+// Log only. It escapes no text. Several goroutines may use a [Feed].
 package feed
 
 import (
@@ -20,15 +20,15 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Feed is the way to one hinit. Make it with Open or OpenSocket.
+// Feed reads the sources of one hinit. Make it with Open or OpenSocket.
 type Feed struct {
 	env    func(string) (string, bool)
-	socket string // that was named; "" for the init of this container
+	socket string // path that the user has named; "" for the init of this container
 	client atomic.Pointer[client.Client]
-	status atomic.Pointer[client.Status] // the newest
+	status atomic.Pointer[client.Status] // newest status
 }
 
-// Open finds the running hinit, by the environment. It blocks as [client.Dial] does, whose errors it returns.
+// Open finds the running hinit with the help of the environment. It blocks and fails as [client.Dial] does.
 func Open(env func(string) (string, bool)) (*Feed, error) {
 	f := &Feed{env: env}
 	if err := f.dial(); err != nil {
@@ -37,7 +37,7 @@ func Open(env func(string) (string, bool)) (*Feed, error) {
 	return f, nil
 }
 
-// OpenSocket returns the feed of the hinit that listens on a socket. Nothing is asked yet.
+// OpenSocket returns the feed of the hinit that listens on a socket. It does not connect.
 func OpenSocket(env func(string) (string, bool), socket string) *Feed {
 	f := &Feed{env: env, socket: socket}
 	f.client.Store(client.New(socket))
@@ -46,7 +46,7 @@ func OpenSocket(env func(string) (string, bool), socket string) *Feed {
 
 func (f *Feed) dial() error {
 	if f.socket != "" {
-		return nil // each question connects anew
+		return nil // each request opens a connection
 	}
 	cl, err := client.Find(config.Socket(config.Options{Env: f.env}), f.env)
 	if err != nil {
@@ -56,13 +56,14 @@ func (f *Feed) dial() error {
 	return nil
 }
 
-// Once asks for the status once.
+// Once returns the present status.
 func (f *Feed) Once(ctx context.Context) (client.Status, error) { return f.client.Load().Status(ctx) }
 
-// retry is the pause before hinit is asked again that did not answer.
+// retry is the pause before the next request to a hinit that has not answered.
 const retry = 250 * time.Millisecond
 
-// Status follows the status, over the end of hinit and its re-executions, until ctx ends.
+// Status follows the status until ctx ends, also when hinit ends or re-executes. It calls change for each change, and lost for each
+// failure.
 func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), lost func(error)) {
 	var st client.Status
 	f.again(ctx, lost, func(cl *client.Client) error {
@@ -76,7 +77,7 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 	})
 }
 
-// Events follows the events, the last so many first, until ctx ends.
+// Events follows the events until ctx ends. It begins with the last events of the past; last is their number.
 func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
 	f.again(ctx, func(error) {}, func(cl *client.Client) error {
@@ -90,13 +91,13 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 			return nil
 		})
 		if errors.Is(err, client.ErrBadRequest) {
-			seen = 0 // another hinit, which counts from 1
+			seen = 0 // another hinit runs, which counts from 1
 		}
 		return err
 	})
 }
 
-// again calls ask until ctx ends. Between two calls hinit was gone, or has become another image of itself.
+// again calls ask until ctx ends. It calls ask again when hinit was gone, or has become another image of itself.
 func (f *Feed) again(ctx context.Context, lost func(error), ask func(*client.Client) error) {
 	for ctx.Err() == nil {
 		err := ask(f.client.Load())
@@ -108,12 +109,12 @@ func (f *Feed) again(ctx context.Context, lost func(error), ask func(*client.Cli
 		}
 		pause.For(ctx, retry)
 		if errors.Is(err, client.ErrUnreachable) {
-			_ = f.dial() // it may listen elsewhere; else the next question says why it does not answer
+			_ = f.dial() // hinit may listen elsewhere now; if not, the next request fails with the reason
 		}
 	}
 }
 
-// reason is what an error says without what was asked.
+// reason returns an error without the name of the request.
 func reason(err error) error {
 	if said := (*client.Error)(nil); errors.As(err, &said) {
 		return errors.New(said.Message)
@@ -121,13 +122,13 @@ func reason(err error) error {
 	return err
 }
 
-// Do carries out an order, and returns when it has come about or can't.
+// Do carries out an order. It returns when the order has its effect or has failed.
 func (f *Feed) Do(ctx context.Context, verb client.Verb, name string) error {
 	_, err := f.client.Load().Order(ctx, verb, name, client.Wait{Wait: true})
 	return err
 }
 
-// Signal sends a signal, which has the name or number of word.
+// Signal sends a signal. word is the signal's name or number.
 func (f *Feed) Signal(ctx context.Context, name, word string) error {
 	number, known := formats.ParseSignal(word)
 	if !known {
@@ -137,7 +138,7 @@ func (f *Feed) Signal(ctx context.Context, name, word string) error {
 	return err
 }
 
-// Save writes a text to a new file. A file or a link that is there already is not touched.
+// Save writes a text to a new file. It does not change an existing file or follow a link.
 func Save(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

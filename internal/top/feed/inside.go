@@ -12,13 +12,14 @@ import (
 	"hinit/internal/usage"
 )
 
-// Limits for the details of a service.
+// These constants limit the details of a service.
 const (
 	mostProcesses = 64
 	mostText      = 4 << 10
 )
 
-// Inside reads in /proc about the processes of a service, whose main process is pid. Secrets are left out as far as they can be told.
+// Inside reads the processes of a service and its environment from /proc. pid is the main process. It leaves out the secrets that it
+// recognises.
 func (f *Feed) Inside(of model.ID, pid int) model.Inside {
 	out := model.Inside{ID: of}
 	if pid <= 0 {
@@ -53,7 +54,7 @@ func (f *Feed) Inside(of model.ID, pid int) model.Inside {
 	return out
 }
 
-// environment makes lines of an environment: sorted, without secrets.
+// environment returns the variables of an environment as sorted lines, without secrets.
 func environment(environ []byte) (out []string) {
 	for kv := range bytes.SplitSeq(environ, []byte{0}) {
 		name, value, is := strings.Cut(string(kv), "=")

@@ -17,17 +17,18 @@ import (
 )
 
 const (
-	// logHistory is how many lines of the past a log begins with.
+	// logHistory is the number of past lines at the beginning of a log.
 	logHistory = 500
-	// logEvery is how often lines are handed on, and logBatch how many of them: the last.
+	// logEvery is the time between two calls of lines. logBatch is the largest number of lines in a call; older lines are dropped.
 	logEvery = 200 * time.Millisecond
 	logBatch = 2000
-	// logWidth is how much of a line is kept.
+	// logWidth limits the bytes of a line.
 	logWidth = 4 << 10
 )
 
-// Log follows a log file, over rotations, until ctx ends; of a run before it gives the last lines. lines gets nil first, and then what
-// was written, at most five times a second; of a flood the end. A volume that hangs delays only the goroutine that reads.
+// Log follows a log file, over rotations, until ctx ends. For an earlier run it reads the last lines of that run. It calls lines
+// with nil first, and then with new lines, at most five times a second. If too many lines arrive, lines gets only the newest. If the
+// volume hangs, it delays only the goroutine that reads.
 func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine)) {
 	as, err := f.logReader()
 	if err != nil {
@@ -80,11 +81,11 @@ func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine
 	}
 }
 
-// errPast ends the reading of a run that is over.
+// errPast ends the reading of an earlier run's log.
 var errPast = errors.New("the lines are of a later run")
 
-// logReader returns the identity that reads the logs. The path of a log is one of the init's file system. For a socket that was named, the
-// file is read only where that file system is this process's too, and never as root.
+// logReader returns the identity that reads the logs. The path of a log belongs to the init's file system. If the user has named a
+// socket, it allows the read only if this process has the same file system, and never as root.
 func (f *Feed) logReader() (*fsutil.Actor, error) {
 	st := f.status.Load()
 	if st == nil {

@@ -14,11 +14,12 @@ import (
 const (
 	// measureEvery is the shortest time between two measurements.
 	measureEvery = time.Second
-	// measureShare is how many times as long as one takes lies between two: they use a hundredth of a processor at most.
+	// measureShare is the length of the pause between two measurements, as a multiple of their duration. So they use at most a
+	// hundredth of a processor.
 	measureShare = 100
 )
 
-// proc is the /proc of the services, "" when it is not to be seen.
+// proc returns the path of the /proc with the services' processes, or "" if it is not visible.
 func (f *Feed) proc() string {
 	if st := f.status.Load(); st != nil && st.Init.PID > 0 {
 		return usage.Root(f.client.Load().Socket(), st.Init.PID)
@@ -27,9 +28,9 @@ func (f *Feed) proc() string {
 }
 
 // Usage measures the use of the services repeatedly: once a second, or less often, so that it takes at most a hundredth of a
-// processor. used gets nil where it can't be measured.
+// processor. It calls used with nil if it can't measure.
 func (f *Feed) Usage(ctx context.Context, used func(map[string]usage.Usage)) {
-	runtime.LockOSThread() // whose time is measured
+	runtime.LockOSThread() // the time of this thread is measured
 	defer runtime.UnlockOSThread()
 	var root string
 	var at time.Time
@@ -61,7 +62,7 @@ func (f *Feed) Usage(ctx context.Context, used func(map[string]usage.Usage)) {
 	}
 }
 
-// threadTime is the processor time of this thread.
+// threadTime returns the processor time of this thread.
 func threadTime() time.Duration {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now) != nil {

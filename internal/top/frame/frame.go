@@ -1,7 +1,7 @@
-// Package frame is what a screen shows, before a terminal or a picture makes colours of it: lines of spans with roles.
+// Package frame describes the content of a screen: lines of spans with roles. A terminal or a picture turns the roles into colours.
 //
-// It promises that nothing of a span's text is obeyed by a terminal, whatever was put in, and that a line is never wider than the
-// screen. It holds no state and owns no goroutine.
+// A terminal obeys no character in the text of a span, and no line is wider than the screen. The package holds no state and owns no
+// goroutine.
 package frame
 
 import (
@@ -11,21 +11,21 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// Role says what a span is, so that a theme can say how it looks.
+// Role is the meaning of a span, for which a theme has a style.
 type Role uint8
 
 // The roles.
 const (
 	Plain  Role = iota
-	Dim         // of minor interest
-	Title       // the head of the screen, of a table or a pane
+	Dim         // of little interest
+	Title       // heading of the screen, of a table or of a pane
 	Good        // works
-	Doing       // on its way
-	Bad         // needs somebody
+	Doing       // starting or stopping
+	Bad         // needs attention
 	Key         // a key to press
-	Marked      // chosen for an order
-	Found       // what was searched for
-	Figure      // a drawn figure
+	Marked      // marked for an order
+	Found       // match of a search
+	Figure      // drawn graph
 	roles
 )
 
@@ -35,13 +35,13 @@ type Span struct {
 	Role Role
 }
 
-// Line is a line of the screen. Chosen is the one with the cursor.
+// Line is a line of the screen. Chosen marks the line with the cursor.
 type Line struct {
 	Spans  []Span
 	Chosen bool
 }
 
-// Text makes a line of one span.
+// Text returns a line with one span.
 func Text(role Role, text string) Line { return Line{Spans: []Span{{text, role}}} }
 
 // Add appends a span.
@@ -51,7 +51,7 @@ func (l *Line) Add(role Role, text string) {
 	}
 }
 
-// Width is how many columns a line takes.
+// Width returns the number of columns of a line.
 func (l *Line) Width() int {
 	n := 0
 	for _, s := range l.Spans {
@@ -69,7 +69,7 @@ func (l *Line) String() string {
 	return b.String()
 }
 
-// Fit returns the spans cut or filled up to a width, without anything that a terminal would obey.
+// Fit returns the spans, cut or filled to exactly width columns. They have no characters that a terminal obeys.
 func (l *Line) Fit(width int) []Span {
 	out := make([]Span, 0, len(l.Spans)+1)
 	room := width
@@ -92,7 +92,7 @@ func (l *Line) Fit(width int) []Span {
 	return out
 }
 
-// Wrap breaks a line into lines of a width at most.
+// Wrap breaks a line into lines of at most width columns.
 func (l *Line) Wrap(width int) []Line {
 	if width < 1 || l.Width() <= width {
 		return []Line{*l}
@@ -105,11 +105,11 @@ func (l *Line) Wrap(width int) []Line {
 			if Width(text) > room {
 				part = ansi.Truncate(text, room, "")
 			}
-			if part == "" && room < width || room == 0 { // the next letter is too wide for what is left
+			if part == "" && room < width || room == 0 { // the next letter is wider than the room that is left
 				out, room = append(out, Line{}), width
 				continue
 			}
-			if part == "" { // a letter that is wider than the screen
+			if part == "" { // a letter is wider than the screen
 				return out
 			}
 			out[len(out)-1].Add(s.Role, part)
@@ -120,7 +120,7 @@ func (l *Line) Wrap(width int) []Line {
 	return out
 }
 
-// Words breaks a text into lines of a width at most, at blanks where there are some.
+// Words breaks a text into lines of at most width columns, at blanks if possible.
 func Words(text string, width int) []string { return strings.Split(ansi.Wrap(text, width, ""), "\n") }
 
 // Frame is a whole screen.
@@ -149,7 +149,7 @@ func (f Frame) rows() int { return min(len(f.Lines), f.Height) }
 
 func (f Frame) line(i int) *Line { return &f.Lines[i] }
 
-// Width is how many columns a text takes.
+// Width returns the number of columns of a text.
 func Width(text string) int {
 	if strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf }) {
 		return ansi.StringWidth(text)
@@ -157,7 +157,7 @@ func Width(text string) int {
 	return len(text)
 }
 
-// Cut shortens a text to most columns, with an ellipsis.
+// Cut shortens a text to most columns, and ends it with an ellipsis.
 func Cut(text string, most int) string {
 	switch {
 	case most <= 0:
@@ -168,19 +168,19 @@ func Cut(text string, most int) string {
 	return ansi.Truncate(text, most, "…")
 }
 
-// Fill cuts or fills up a text to a width.
+// Fill cuts a text to a width, or fills it with spaces.
 func Fill(text string, width int) string {
 	text = Cut(text, width)
 	return text + strings.Repeat(" ", max(width-Width(text), 0))
 }
 
-// Right is Fill with the text at the right.
+// Right is like Fill, with the text at the right.
 func Right(text string, width int) string {
 	text = Cut(text, width)
 	return strings.Repeat(" ", max(width-Width(text), 0)) + text
 }
 
-// clean is the last wall: who makes a span has escaped what others chose.
+// clean replaces control characters as a last defence. Callers must have escaped texts from others already.
 func clean(text string) string {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] >= 0x7f {

@@ -11,10 +11,10 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// kept is how many measurements of a service are kept for its figures.
+// kept is the number of measurements of a service that its graphs show.
 const kept = 60
 
-// record is what a service has used: the last measurements, of which the newest may be unknown.
+// record has the last measurements of a service. The newest one may have failed.
 type record struct {
 	last  Usage
 	known bool
@@ -26,7 +26,7 @@ func (r *record) add(u Usage, known bool) {
 	r.seen = append(r.seen[max(len(r.seen)-kept+1, 0):], u)
 }
 
-// sparks draws the last measurements, as high as the largest of their figures or least.
+// sparks draws the last measurements as a graph. Its height stands for the largest figure, or for least if that is larger.
 func sparks(seen []Usage, figure func(u Usage) float64, width int, least float64) string {
 	var values []float64
 	for _, u := range seen[max(0, len(seen)-width):] {
@@ -45,7 +45,7 @@ func sparks(seen []Usage, figure func(u Usage) float64, width int, least float64
 	return b.String()
 }
 
-// stateWord says how a service is, in a word or two.
+// stateWord describes the state of a service in one or two words.
 func stateWord(s *client.Service) string {
 	if word := show.Judge(s).Word; word != "" {
 		return word
@@ -56,7 +56,7 @@ func stateWord(s *client.Service) string {
 	return s.State
 }
 
-// looks are how the states of services look, by their grade: never by the colour alone.
+// looks are the styles of the grades. Besides the colour, each has its own sign.
 var looks = [grades]struct {
 	sign string
 	role frame.Role
@@ -69,19 +69,19 @@ var looks = [grades]struct {
 type column struct {
 	title string
 	width int
-	sort  order // what a click on its head sorts by
+	sort  order // column to sort by after a click on its head
 	right bool
 	cell  func(m *Model, s Service, width int) (string, frame.Role)
 }
 
 const (
-	leastNote = 8  // else there is none
-	shortNote = 20 // figures may leave no more
-	longNote  = 40 // pictures and what is rarely asked for may not leave less
-	widest    = 40 // name
+	leastNote = 8  // with less room, the note is left out
+	shortNote = 20 // least room for the note beside graphs
+	longNote  = 40 // least room for the note beside less important columns
+	widest    = 40 // limit of the column of names
 )
 
-// shortName is the profile of a gateway, and the name of anything else.
+// shortName returns the profile of a gateway, and the name of any other service.
 func shortName(s Service) string {
 	if s.Kind == client.KindGateway && s.Profile != "" {
 		return s.Profile
@@ -89,7 +89,7 @@ func shortName(s Service) string {
 	return s.Name
 }
 
-// columns returns the columns that fit, the important ones first; the note takes what is left.
+// columns returns the columns that fit, the important ones first. The note gets the rest of the line.
 func (m *Model) columns() []column {
 	longest, short := 4, 4
 	for _, s := range m.services {
@@ -98,7 +98,7 @@ func (m *Model) columns() []column {
 	}
 	most := min(widest, max(m.width/3, 8))
 	named := func(s Service) string { return s.Name }
-	if longest > most { // what all gateways have in common goes first
+	if longest > most { // drop the common prefix of all gateways first
 		longest, named = short, shortName
 	}
 	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s Service, _ int) (string, frame.Role) {
@@ -115,13 +115,13 @@ func (m *Model) columns() []column {
 	if len(m.hosts) > 1 {
 		out = append([]column{m.hostColumn()}, out...)
 	}
-	room := m.width - 2 // for the note, which ends the line
+	room := m.width - 2 // room for the note, which ends the line
 	for _, c := range out {
 		room -= c.width + 1
 	}
 	extras := minor()
 	with := make([]bool, len(extras))
-	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // the most useful first
+	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // the most useful columns first
 		note := shortNote
 		if at >= 5 {
 			note = longNote
@@ -142,7 +142,7 @@ func (m *Model) columns() []column {
 	return out
 }
 
-// hostColumn says of which host a service is.
+// hostColumn shows the host of a service.
 func (m *Model) hostColumn() column {
 	longest := len("HOST")
 	for i := range m.hosts {
@@ -153,7 +153,7 @@ func (m *Model) hostColumn() column {
 	}}
 }
 
-// minor are the columns between the state and the note.
+// minor returns the columns between the state and the note.
 func minor() []column {
 	const figures = 10
 	used := func(text func(r *record, width int) string) func(*Model, Service, int) (string, frame.Role) {
@@ -197,7 +197,7 @@ func minor() []column {
 	}
 }
 
-// age writes a duration in whole seconds: what does not change costs no bytes on a slow line.
+// age returns a duration in whole seconds. Text that does not change costs no bytes on a slow line.
 func age(d time.Duration) string { return show.Duration(d.Truncate(time.Second)) }
 
 func percent(cpu float64) string {
@@ -207,7 +207,7 @@ func percent(cpu float64) string {
 	return fmt.Sprintf("%.1f%%", cpu*100)
 }
 
-// size writes bytes in five columns at most: 980K, 12.3M, 1.5G.
+// size returns a number of bytes in at most five columns: 980K, 12.3M, 1.5G.
 func size(bytes uint64) string {
 	n := float64(bytes)
 	for _, unit := range []string{"B", "K", "M", "G"} {

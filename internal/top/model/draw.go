@@ -8,15 +8,15 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// places says which lines of the screen are what.
+// places has the line numbers of the parts of the screen.
 type places struct {
-	head  int // of the table
-	rows  int // below it
-	pane  int // its title
-	lines int // below it
+	head  int // head of the table
+	rows  int // first row of the table
+	pane  int // title of the pane
+	lines int // first line of the pane
 }
 
-// leastTable is how many rows a table keeps beside a pane; on a lower screen the pane takes its place.
+// leastTable is the least number of rows that a table keeps beside a pane. On a lower screen the pane replaces the table.
 const leastTable = 4
 
 func (m *Model) layout() (at places) {
@@ -64,7 +64,7 @@ func (m *Model) Frame() frame.Frame {
 	return f
 }
 
-// tableLines are the head of the table and its rows.
+// tableLines returns the head of the table and its rows.
 func (m *Model) tableLines(height int) []frame.Line {
 	columns := m.columns()
 	head := frame.Line{}
@@ -108,7 +108,7 @@ func (m *Model) rowLine(i int, columns []column) frame.Line {
 	r := m.table.rows[i]
 	l := frame.Line{Chosen: i == m.table.index}
 	marked := r.is && m.table.marks[r.service.ID()]
-	// The sign besides the reversed line is for those who see no colours.
+	// The sign repeats the reversed line for users who see no colours.
 	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.Chosen, marked}]
 	l.Add(frame.Marked, mark)
 	if !r.is {
@@ -141,7 +141,7 @@ func (m *Model) paneHead() frame.Line {
 	return frame.Text(frame.Title, sign+title+" "+strings.Repeat(sign[:len("─")], max(rest, 0)))
 }
 
-// bottom is the last line: a question, news, or the keys.
+// bottom returns the last line: a question, a message, or the keys.
 func (m *Model) bottom() (l frame.Line) {
 	switch {
 	case m.asking == filterAsked:
@@ -183,7 +183,7 @@ func (m *Model) bottom() (l frame.Line) {
 	return l
 }
 
-// tableKeys and logKeys are what the last line tells, the most important first: a narrow screen has the first of them only.
+// tableKeys and logKeys are the keys that the last line shows, the most important first. A narrow screen shows only the first ones.
 var (
 	tableKeys = [][2]string{
 		{"q", "quit"},
@@ -214,7 +214,7 @@ var (
 	}
 )
 
-// Keys is the help: keys and what they do.
+// Keys are the keys with their descriptions, for the help.
 var Keys = [][2]string{
 	{"up down j k", "go through the services (or the lines of a pane)"},
 	{"pgup pgdn g G", "a page; the first, the last"},
@@ -235,7 +235,7 @@ var Keys = [][2]string{
 	{"q ctrl+c", "quit"},
 }
 
-// help is the list of keys, from the line to which it was scrolled. On a narrow screen what a key does stands below it.
+// help returns the list of keys from the line to which the user has scrolled. On a narrow screen the description is below its key.
 func (m *Model) help() []frame.Line {
 	const indent = 14
 	var lines []frame.Line

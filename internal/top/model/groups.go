@@ -8,12 +8,12 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// grouping says by what services stand together.
+// grouping is the property by which services are grouped.
 type grouping int
 
 const (
 	noGroups grouping = iota
-	byGroup           // of the configuration
+	byGroup           // group in the configuration
 	byProfile
 	perHost
 	groupings
@@ -21,7 +21,7 @@ const (
 
 var groupingNames = [groupings]string{"no groups", "grouped as in the configuration", "grouped by profile", "grouped by host"}
 
-// groupOf is the group of a service, "" for none.
+// groupOf returns the group of a service, or "".
 func (m *Model) groupOf(s Service) string {
 	switch m.table.groups {
 	case byGroup:
@@ -35,7 +35,7 @@ func (m *Model) groupOf(s Service) string {
 	return ""
 }
 
-// regroup takes the next grouping that has anything to show.
+// regroup selects the next grouping in which a service has a group.
 func (m *Model) regroup() {
 	t := &m.table
 	for t.groups = (t.groups + 1) % groupings; t.groups != noGroups; t.groups = (t.groups + 1) % groupings {
@@ -51,7 +51,8 @@ func (m *Model) regroup() {
 	m.arrange()
 }
 
-// inGroups makes the rows of groups: each below its head, in the order of the first service of each. Services of none come last.
+// inGroups makes the rows of the groups, each after its head. The groups have the order of their first services. Services without a
+// group come last.
 func (m *Model) inGroups(services []Service) {
 	t := &m.table
 	var names []string
@@ -74,7 +75,7 @@ func (m *Model) inGroups(services []Service) {
 	}
 }
 
-// headOf writes the head of a group. It tells the troubles, which its services do not where it is folded.
+// headOf writes the head of a group. If the group is folded, the head shows the troubles of its services.
 func (m *Model) headOf(l *frame.Line, r row) {
 	sign := "▾ "
 	if m.table.folded[r.group] {
@@ -101,7 +102,7 @@ func (m *Model) headOf(l *frame.Line, r row) {
 	}
 }
 
-// fold folds the group of the row with the cursor, or shows its services again.
+// fold folds or unfolds the group at the cursor.
 func (m *Model) fold() {
 	t := &m.table
 	if t.groups == noGroups || len(t.rows) == 0 {

@@ -11,16 +11,16 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// host is an init of which services are shown.
+// host is an init whose services are shown.
 type host struct {
 	name   string
 	status client.Status
-	heard  time.Time // the last line of the status; zero before the first
-	lost   time.Time // when it went away, zero while it is there
+	heard  time.Time // time of the last line of the status; zero before the first
+	lost   time.Time // when it stopped answering; zero while it answers
 	why    string
 }
 
-// Change takes a line of the status of a host.
+// Change applies a line of a host's status.
 func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -38,7 +38,7 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 	m.arrange()
 }
 
-// forget drops what is known of services that are gone.
+// forget drops the data of services that were removed.
 func (m *Model) forget() {
 	there := make(map[ID]bool, len(m.services))
 	for _, s := range m.services {
@@ -48,7 +48,7 @@ func (m *Model) forget() {
 	maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !there[id] })
 }
 
-// Lost says that a host does not answer.
+// Lost records that a host does not answer.
 func (m *Model) Lost(of int, why string, now time.Time) {
 	m.now = now
 	h := &m.hosts[of]
@@ -58,7 +58,7 @@ func (m *Model) Lost(of int, why string, now time.Time) {
 	h.why = why
 }
 
-// Used takes what the services of a host use, as measured now. nil says that it can't be measured from here.
+// Used records the measured use of a host's services. nil means that it can't be measured here.
 func (m *Model) Used(of int, usage map[string]Usage, now time.Time) {
 	m.now = now
 	for _, s := range m.services {
@@ -81,7 +81,7 @@ func (m *Model) Used(of int, usage map[string]Usage, now time.Time) {
 	}
 }
 
-// silent returns since when a host does not answer, and why; false while it does.
+// silent returns since when a host does not answer, and why. is is false if it answers.
 func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
 	case !h.lost.IsZero():
@@ -97,7 +97,7 @@ func (m *Model) heard() bool {
 	return slices.ContainsFunc(m.hosts, func(h host) bool { return !h.heard.IsZero() })
 }
 
-// label is a service as the screen names it: with its host where there are several.
+// label returns the name of a service on the screen. If there are several hosts, it begins with the host.
 func (m *Model) label(id ID) string {
 	if len(m.hosts) > 1 {
 		return show.Name(m.hosts[id.Host].name) + ":" + show.Name(id.Name)
@@ -105,7 +105,7 @@ func (m *Model) label(id ID) string {
 	return show.Name(id.Name)
 }
 
-// news is the line about a host that has to be known: that it does not answer, boots or stops, or its first warning.
+// news returns a line about a host if it does not answer, stops, boots, waits for its lease or has a warning.
 func (m *Model) news(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {
@@ -138,7 +138,7 @@ func (m *Model) news(of int) (l frame.Line, is bool) {
 	return l, true
 }
 
-// top are the lines about the hosts. On a low screen not all of the lines fit: silent hosts come first.
+// top returns the lines about the hosts. On a low screen not all lines fit, so silent hosts come first.
 func (m *Model) top() (out []frame.Line) {
 	var head frame.Line
 	head.Add(frame.Title, "hinit top ")
@@ -162,7 +162,7 @@ func (m *Model) top() (out []frame.Line) {
 	return out
 }
 
-// summary counts what the table has. The troubles come first: they are read on the narrowest screen.
+// summary counts the services. The number of services in trouble comes first, because the narrowest screen must show it.
 func (m *Model) summary(l *frame.Line) {
 	var count [grades]int
 	var all Usage

@@ -8,10 +8,10 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// page is how far a page key goes.
+// page is the number of lines that a page key moves.
 const page = 10
 
-// Key takes a key by its name, as in "a", "up", "ctrl+c", and returns what is to be done.
+// Key handles a key by its name, such as "a", "up" or "ctrl+c", and returns the orders that follow.
 func (m *Model) Key(key string) []Order {
 	if key == "ctrl+c" {
 		m.over = true
@@ -50,14 +50,15 @@ func (m *Model) Key(key string) []Order {
 	return m.orders(key)
 }
 
-// Paste takes a letter that was pasted: into a line that is typed, and nowhere else, where it would be a key.
+// Paste handles one letter of pasted text. It adds the letter to a line that the user types, and ignores it elsewhere, where it
+// would be a key.
 func (m *Model) Paste(letter rune) {
 	if m.asking > nothing && m.asking < orderAsked && letter >= ' ' {
 		m.Key(string(letter))
 	}
 }
 
-// typed takes a key into a line that is typed.
+// typed applies a key to a line that the user types.
 func (m *Model) typed(key string, text *string) {
 	switch key {
 	case "enter":
@@ -80,7 +81,7 @@ func (m *Model) typed(key string, text *string) {
 	}
 }
 
-// moves takes the keys that go somewhere.
+// moves handles the keys that move the cursor or scroll.
 func (m *Model) moves(key string) bool {
 	far := map[string]int{
 		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -page, "pgdown": page, "ctrl+b": -page, "ctrl+f": page,
@@ -98,7 +99,7 @@ func (m *Model) moves(key string) bool {
 	return true
 }
 
-// views takes the keys that change what is shown.
+// views handles the keys that change what is shown.
 func (m *Model) views(key string) bool {
 	t := &m.table
 	switch key {
@@ -118,7 +119,7 @@ func (m *Model) views(key string) bool {
 	case "<", ">", "left", "right":
 		count := orders
 		if len(m.hosts) == 1 {
-			count = byHost // it is the last
+			count = byHost // the last column
 		}
 		step := order(1)
 		if key == "<" || key == "left" {
@@ -163,7 +164,7 @@ func (m *Model) views(key string) bool {
 	return true
 }
 
-// sortBy sorts by a column, or in the other direction if it does so already.
+// sortBy sorts by a column. If the table is already sorted by it, the direction changes.
 func (m *Model) sortBy(column order) {
 	if m.table.sort == column {
 		m.table.reversed = !m.table.reversed
@@ -174,7 +175,7 @@ func (m *Model) sortBy(column order) {
 	m.arrange()
 }
 
-// open shows a pane, or closes the one that is shown.
+// open shows a pane, or closes it if it is already shown.
 func (m *Model) open(kind paneKind) {
 	if m.pane.kind == kind {
 		kind = noPane
@@ -185,7 +186,7 @@ func (m *Model) open(kind paneKind) {
 	}
 }
 
-// escape takes back the last thing that can be.
+// escape undoes the last step that can be undone.
 func (m *Model) escape() {
 	switch {
 	case m.rollout != nil:
@@ -205,7 +206,7 @@ func (m *Model) escape() {
 	}
 }
 
-// orders takes the keys that choose services and order something.
+// orders handles the keys that mark services and give orders.
 func (m *Model) orders(key string) []Order {
 	s, is := m.current()
 	switch key {
@@ -246,7 +247,7 @@ func (m *Model) orders(key string) []Order {
 	return nil
 }
 
-// Click takes a click at a place of the last frame.
+// Click handles a click at a position in the last frame.
 func (m *Model) Click(x, y int) {
 	at := m.layout()
 	switch {
@@ -273,7 +274,7 @@ func (m *Model) Click(x, y int) {
 	}
 }
 
-// Wheel takes a turn of the wheel at a place: down for more than 0.
+// Wheel handles a turn of the wheel at a line. A positive by scrolls down.
 func (m *Model) Wheel(y, by int) {
 	if at := m.layout(); m.pane.kind != noPane && y >= at.pane {
 		m.scroll(3 * by)

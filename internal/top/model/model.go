@@ -1,9 +1,8 @@
-// Package model is the screen of hinit top without a terminal. It takes the status, the usage of processes and the keys that are
-// pressed, and returns frames and orders.
+// Package model is the screen of hinit top without a terminal. Its inputs are the status, the usage of processes and the keys. Its
+// outputs are frames and orders.
 //
-// It promises that the same inputs make the same frames: it reads no clock, no file and no socket, and the time comes with the
-// inputs. Text of a service, a profile or a log is escaped before it is in a frame. One goroutine may use a Model; the package
-// starts none.
+// The same inputs make the same frames: it reads no clock, no file and no socket, and the inputs have the time. Text of a service, a
+// profile or a log is escaped before it is in a frame. One goroutine may use a Model; the package starts none.
 package model
 
 import (
@@ -14,13 +13,13 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// Silence is how long a status may be without a line until hinit counts as not answering.
+// Silence is how long a host may send no line of its status before it counts as not answering.
 const Silence = 2*client.WatchBeat + time.Second
 
-// Usage is what a service's processes use.
+// Usage is the total use of a service's processes.
 type Usage struct {
-	CPU       float64 // of one processor; 1 is all of it
-	Memory    uint64  // resident bytes, each process by itself
+	CPU       float64 // in processors: 1 is one whole processor
+	Memory    uint64  // resident bytes; shared memory counts in each process
 	Processes int
 }
 
@@ -28,18 +27,18 @@ type Usage struct {
 type Process struct {
 	PID, Depth int
 	Memory     uint64
-	Command    string // it may be anything
+	Command    string // unescaped
 }
 
-// Inside is what a process sees that shares hinit's processes.
+// Inside has the details of a service that are read from its processes.
 type Inside struct {
 	ID
 	Processes   []Process
 	Environment []string // NAME=value, without secrets
-	Missing     string   // why there is none
+	Missing     string   // reason for which there are none
 }
 
-// ID names a service: its name, and the place of its host in the list of [New].
+// ID identifies a service by its name and the index of its host in the list of [New].
 type ID struct {
 	Host int
 	Name string
@@ -51,30 +50,30 @@ type Service struct {
 	Host int
 }
 
-// ID returns the name of the service.
+// ID returns the identity of the service.
 func (s Service) ID() ID { return ID{s.Host, s.Name} }
 
-// The verbs of orders besides the ones of package client.
+// The verbs of orders that package client does not have.
 const (
 	VerbSignal client.Verb = "signal"
 	VerbShell  client.Verb = "shell"
 	VerbSave   client.Verb = "save" // write the lines of [Model.LogText] to the file that Word names
 )
 
-// Order is a command to a service that somebody has confirmed.
+// Order is a command to a service that the user has confirmed.
 type Order struct {
 	Verb client.Verb
 	ID
-	Word string // of a signal, or the path of a file
+	Word string // name of a signal, or the path of a file
 }
 
-// Result is how an order ended.
+// Result says how an order ended.
 type Result struct {
 	Order
-	Err error // nil when it did what it says
+	Err error // nil on success
 }
 
-// Wants is what the screen shows now, and needs from outside.
+// Wants lists the data that the screen shows now and needs from its sources.
 type Wants struct {
 	Log    Log
 	Inside ID  // service whose processes and environment are shown, the zero value for none
@@ -82,14 +81,14 @@ type Wants struct {
 	Events bool
 }
 
-// Log says which lines are wanted.
+// Log identifies the lines of a log.
 type Log struct {
-	ID                    // the zero value for none
-	File        string    // current file of it, as hinit says
-	From, Until time.Time // of the run before; zero where the log is followed
+	ID                    // zero value for no log
+	File        string    // path of the current log file, from hinit
+	From, Until time.Time // times of the earlier run; zero to follow the log
 }
 
-// paneKind is what the pane below the table shows.
+// paneKind is the content of the pane below the table.
 type paneKind int
 
 const (
@@ -99,7 +98,7 @@ const (
 	detailPane
 )
 
-// asking is what a key means just now.
+// asking says how the next key is used.
 type asking int
 
 const (
@@ -122,22 +121,22 @@ type Model struct {
 	table         table
 	pane          pane
 	asking        asking
-	pending       pending // the order that waits for a yes
+	pending       pending // order that waits for a confirmation
 	rollout       *rollout
 	message       message
-	word          string // that is typed: a signal or a path
+	word          string // word that the user types: a signal or a path
 	theme         int
-	helpTop       int // its first line on the screen
+	helpTop       int // first line of the help on the screen
 	over          bool
 }
 
-// message is the last line's news.
+// message is a message on the last line.
 type message struct {
 	text string
 	bad  bool
 }
 
-// New returns the model of an empty screen. theme is one of [frame.Themes]; hosts are the names of the inits, of which a single one is
+// New returns the model of an empty screen. theme is an index of [frame.Themes]. hosts are the names of the inits; a single name is
 // not shown.
 func New(theme int, hosts ...string) *Model {
 	m := &Model{width: 80, height: 24, usage: make(map[ID]*record), theme: theme}
@@ -151,25 +150,25 @@ func New(theme int, hosts ...string) *Model {
 // Resize sets the size of the screen.
 func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 1), max(height, 1) }
 
-// Tick says what time it is.
+// Tick sets the present time.
 func (m *Model) Tick(now time.Time) { m.now = now }
 
-// Over reports whether somebody has asked to end.
+// Over reports whether the user has asked to quit.
 func (m *Model) Over() bool { return m.over }
 
-// Theme returns the theme that was chosen.
+// Theme returns the selected theme.
 func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
 
-// Event takes one event.
+// Event adds an event.
 func (m *Model) Event(host int, e client.Event) { m.pane.event(hostEvent{e, host}) }
 
-// Log takes lines of the followed service, without their ends; none when it is read anew. They may be anything.
+// Log adds lines of a log, without line ends and unescaped. No lines mean that the log is read from its beginning again.
 func (m *Model) Log(of Log, lines []LogLine) { m.pane.log(of, lines) }
 
-// Inside takes what is known of the processes of a service.
+// Inside sets the details of a service.
 func (m *Model) Inside(in Inside) { m.pane.inside = in }
 
-// Ended takes the end of an order, and returns what is to be done next.
+// Ended records the end of an order, and returns the orders that follow.
 func (m *Model) Ended(r Result) []Order {
 	if m.rollout != nil && m.rollout.running == r.ID {
 		return m.rolled(r)
@@ -181,7 +180,7 @@ func (m *Model) Ended(r Result) []Order {
 	return nil
 }
 
-// Wants returns what the screen needs from outside.
+// Wants returns the data that the screen needs now.
 func (m *Model) Wants() (w Wants) {
 	w.Events = m.pane.kind == eventPane
 	s, is := m.current()
@@ -201,12 +200,12 @@ func (m *Model) Wants() (w Wants) {
 	return w
 }
 
-// runBefore returns when the run that ended last began and ended. The zero value says that none has ended.
+// runBefore returns the times of the run that ended last. They are zero if no run has ended.
 func runBefore(s Service) (from, until time.Time) {
 	if s.LastExit == nil {
 		return from, until
 	}
-	const early, late = time.Second, 100 * time.Millisecond // its last lines are read after its end; a run that begins at once says little by then
+	const early, late = time.Second, 100 * time.Millisecond // its last lines are read after its end, and a new run writes little so soon
 	lasted := time.Duration(s.LastExit.UptimeSeconds * float64(time.Second))
 	ended := s.LastExit.At.UTC()
 	return ended.Add(-lasted - early), ended.Add(late)

@@ -13,15 +13,15 @@ import (
 	"hinit/internal/top/frame"
 )
 
-// Limits for the lines of a pane.
+// These constants limit the lines of a pane.
 const (
 	keptLines  = 2000
 	keptEvents = 500
 )
 
-// LogLine is a line of a log. Its text may be anything.
+// LogLine is a line of a log. Its text is unescaped.
 type LogLine struct {
-	At   time.Time // zero where the file does not say
+	At   time.Time // zero if the file does not say
 	Text string
 
 	level loglevel.Level
@@ -33,23 +33,23 @@ type hostEvent struct {
 	host int
 }
 
-// pane is what stands below the table.
+// pane is the part of the screen below the table.
 type pane struct {
 	kind    paneKind
 	focused bool
 	zoomed  bool
-	back    int // lines from the end (log, events) or from the beginning (details)
+	back    int // scrolled lines, from the end (log, events) or from the beginning (details)
 	search  string
-	before  bool           // the log of the run before is shown
-	least   loglevel.Level // lines of lower levels are not shown; 0 for all
-	of      Log            // that it has
+	before  bool           // show the log of the earlier run
+	least   loglevel.Level // least level of the lines to show; 0 for all
+	of      Log            // log that lines belong to
 	lines   []LogLine
 	levels  loglevel.Tracker
 	events  []hostEvent
 	inside  Inside
 }
 
-// moved says that the cursor is at another service.
+// moved resets the pane after the cursor has moved to another service.
 func (p *pane) moved() {
 	if p.kind != eventPane {
 		p.back = 0
@@ -62,12 +62,12 @@ func (p *pane) event(e hostEvent) {
 		p.events = append(p.events[:0], p.events[over:]...)
 	}
 	if p.kind == eventPane && p.back > 0 {
-		p.back++ // what is looked at stays
+		p.back++ // keep the visible lines in place
 	}
 }
 
 func (p *pane) log(of Log, lines []LogLine) {
-	if p.of != of || len(lines) == 0 { // it is read from its beginning, or another one
+	if p.of != of || len(lines) == 0 { // it is another log, or is read from its beginning again
 		p.of, p.lines, p.levels = of, nil, loglevel.Tracker{}
 	}
 	shown := 0
@@ -86,7 +86,7 @@ func (p *pane) log(of Log, lines []LogLine) {
 	}
 }
 
-// before shows the log of the run before, or the newest lines again.
+// before shows the log of the earlier run, or the newest lines again.
 func (m *Model) before() {
 	s, is := m.current()
 	switch {
@@ -100,7 +100,7 @@ func (m *Model) before() {
 	}
 }
 
-// severer leaves out the lines of the next lower level, or none again.
+// severer raises the least level of the lines to show. After the highest level it shows all lines again.
 func (m *Model) severer() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
 	m.pane.least, m.pane.back = next[m.pane.least], 0
@@ -110,7 +110,7 @@ func (m *Model) severer() {
 	}
 }
 
-// shown are the lines of the log that its level lets through.
+// shown returns the lines of the log that have at least the level to show.
 func (p *pane) shown() []LogLine {
 	if p.least == 0 {
 		return p.lines
@@ -118,7 +118,7 @@ func (p *pane) shown() []LogLine {
 	return slices.DeleteFunc(slices.Clone(p.lines), func(l LogLine) bool { return l.level < p.least })
 }
 
-// LogText returns the lines that the log pane shows, with their times, as they were written.
+// LogText returns the lines that the log pane shows, with their times and unescaped.
 func (m *Model) LogText() string {
 	var b strings.Builder
 	for _, l := range m.pane.shown() {
@@ -130,7 +130,7 @@ func (m *Model) LogText() string {
 	return b.String()
 }
 
-// scroll moves what a pane shows by lines, towards the end for more than 0.
+// scroll scrolls a pane by lines. A positive by scrolls towards the end.
 func (m *Model) scroll(by int) {
 	if m.pane.kind == detailPane {
 		by = -by
@@ -139,7 +139,7 @@ func (m *Model) scroll(by int) {
 	m.pane.back = min(m.pane.back, max(len(m.paneLines())-1, 0))
 }
 
-// jump goes to the next line that has what was searched for, towards the beginning for less than 0.
+// jump scrolls to the next match of the search. A negative by searches towards the beginning.
 func (m *Model) jump(by int) {
 	lines := m.paneLines()
 	at := len(lines) - 1 - m.pane.back
@@ -158,7 +158,7 @@ func (m *Model) jump(by int) {
 	m.message = message{fmt.Sprintf("no further %q", m.pane.search), true}
 }
 
-// paneLines are all lines of the pane, none wider than the screen.
+// paneLines returns all lines of the pane. Each is at most as wide as the screen.
 func (m *Model) paneLines() []frame.Line {
 	whole := m.wholeLines()
 	out := make([]frame.Line, 0, len(whole))
@@ -207,7 +207,7 @@ func (m *Model) paneTitle() string {
 
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
-// textOf makes a line of a log safe: its colours go, tabs become spaces.
+// textOf makes the text of a log line safe: it removes colours and replaces tabs by spaces.
 func textOf(text string) string {
 	return show.Line(strings.ReplaceAll(colours.ReplaceAllString(text, ""), "\t", "    "))
 }
@@ -335,7 +335,7 @@ func (m *Model) detailLines() (out []frame.Line) {
 	return out
 }
 
-// window are the lines of the pane that fit, with what was searched for.
+// window returns the lines of the pane that fit, with the matches of the search marked.
 func (m *Model) window(height int) []frame.Line {
 	lines := m.paneLines()
 	end := len(lines) - m.pane.back
@@ -356,7 +356,7 @@ func (m *Model) window(height int) []frame.Line {
 	return lines
 }
 
-// found marks what was searched for, in any case.
+// found marks the matches of the search, in any case.
 func found(spans []frame.Span, search string) (out []frame.Span) {
 	low := strings.ToLower(search)
 	for _, s := range spans {
@@ -364,7 +364,7 @@ func found(spans []frame.Span, search string) (out []frame.Span) {
 		for {
 			lower := strings.ToLower(text)
 			i := strings.Index(lower, low)
-			if i < 0 || len(lower) != len(text) { // a letter that is longer in the other case moves all places
+			if i < 0 || len(lower) != len(text) { // if a letter has another length in lower case, all positions differ
 				break
 			}
 			out = append(out, frame.Span{Text: text[:i], Role: s.Role}, frame.Span{Text: text[i : i+len(low)], Role: frame.Found})

@@ -7,23 +7,23 @@ import (
 	"hinit/client"
 )
 
-// pending is an order that waits for a yes.
+// pending is an order that waits for a confirmation.
 type pending struct {
 	verb    client.Verb
 	ids     []ID
 	rollout bool
 }
 
-// rollout is a restart of one service after the other. The next begins when the one before it is ready.
+// rollout restarts services one after the other. The next restart begins when the service before is ready.
 type rollout struct {
 	queue   []ID
 	running ID
 	done    int
 	all     int
-	ended   bool // somebody has asked for no more
+	ended   bool // the user has stopped the rollout
 }
 
-// ask asks for a yes to an order for the chosen services, or for the word that it needs.
+// ask asks the user to confirm an order for the chosen services, or to type the word that it needs.
 func (m *Model) ask(verb client.Verb, how asking, inTurn bool) {
 	ids := m.chosen()
 	switch {
@@ -36,7 +36,7 @@ func (m *Model) ask(verb client.Verb, how asking, inTurn bool) {
 	}
 }
 
-// question is what the last line asks.
+// question returns the question on the last line.
 func (m *Model) question() string {
 	names := make([]string, len(m.pending.ids))
 	for i, id := range m.pending.ids {
@@ -60,7 +60,7 @@ func (m *Model) question() string {
 	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
 }
 
-// answered takes a key into the word that is asked for, and returns the orders once it is there.
+// answered applies a key to the word that the user types. It returns the orders when the word is complete.
 func (m *Model) answered(key string) []Order {
 	was := m.asking
 	m.typed(key, &m.word)
@@ -75,7 +75,7 @@ func (m *Model) answered(key string) []Order {
 	return m.confirmed()
 }
 
-// confirmed returns the orders that were asked for.
+// confirmed returns the orders that the user has confirmed.
 func (m *Model) confirmed() (orders []Order) {
 	p := m.pending
 	m.pending, m.asking = pending{}, nothing
@@ -93,7 +93,7 @@ func (m *Model) confirmed() (orders []Order) {
 	return orders
 }
 
-// next is the next order of the rollout.
+// next returns the next order of the rollout.
 func (m *Model) next() []Order {
 	r := m.rollout
 	if len(r.queue) == 0 || r.ended {
@@ -105,7 +105,7 @@ func (m *Model) next() []Order {
 	return []Order{{Verb: client.VerbRestart, ID: r.running}}
 }
 
-// rolled takes the end of one restart of the rollout.
+// rolled handles the end of one restart of the rollout.
 func (m *Model) rolled(result Result) []Order {
 	r := m.rollout
 	if result.Err != nil {

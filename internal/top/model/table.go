@@ -8,11 +8,11 @@ import (
 	"hinit/internal/control/show"
 )
 
-// order is a column to sort by.
+// order is the column by which the table is sorted.
 type order int
 
 const (
-	byTrouble order = iota // what needs somebody comes first; else hinit's own order
+	byTrouble order = iota // services in trouble first, the rest in hinit's order
 	byName
 	byState
 	bySince
@@ -25,7 +25,7 @@ const (
 
 var orderNames = [orders]string{"trouble", "name", "state", "since", "restarts", "cpu", "memory", "host"}
 
-// grade says how much a service needs somebody. The first grade comes first in the table.
+// grade says how urgently a service needs attention. The table begins with the first grade.
 type grade int
 
 const (
@@ -39,16 +39,16 @@ const (
 	grades
 )
 
-// table is the list of services and where one is in it.
+// table is the list of services, with the position of the cursor.
 type table struct {
 	rows     []row
-	at       place // of the cursor, the zero value for the first
-	index    int   // of its row
+	at       place // row with the cursor, the zero value for the first
+	index    int   // index of that row
 	top      int   // first row on the screen
 	sort     order
 	reversed bool
 	groups   grouping
-	folded   map[string]bool // groups whose services are not shown
+	folded   map[string]bool // groups whose services are hidden
 	filter   string
 	marks    map[ID]bool
 }
@@ -56,12 +56,12 @@ type table struct {
 // row is a service, or the head of a group.
 type row struct {
 	service Service
-	is      bool   // it is a service
-	group   string // for heads
+	is      bool   // the row is a service
+	group   string // for the head of a group
 	members []Service
 }
 
-// place names a row: a service, or else the head of a group.
+// place identifies a row: a service, or the head of a group.
 type place struct {
 	ID
 	head string
@@ -74,7 +74,7 @@ func (r row) place() place {
 	return place{head: r.group + "\x00"}
 }
 
-// current is the service with the cursor.
+// current returns the service at the cursor.
 func (m *Model) current() (s Service, is bool) {
 	if r := m.table.index; r >= 0 && r < len(m.table.rows) {
 		return m.table.rows[r].service, m.table.rows[r].is
@@ -82,7 +82,7 @@ func (m *Model) current() (s Service, is bool) {
 	return s, false
 }
 
-// trouble says how much a service needs somebody.
+// trouble returns the grade of a service.
 func (m *Model) trouble(s Service) grade {
 	if _, _, silent := m.silent(s.Host); silent {
 		return unknown
@@ -94,7 +94,7 @@ func (m *Model) trouble(s Service) grade {
 	return [...]grade{show.Trouble: inTrouble, show.Ailing: ailing, show.Coming: coming, show.Off: off, show.Well: well}[verdict]
 }
 
-// arrange makes the rows anew: what the filter lets through, sorted, in groups. The cursor stays with its service.
+// arrange makes the rows again from the services that pass the filter, sorted and in groups. The cursor stays on its service.
 func (m *Model) arrange() {
 	t := &m.table
 	words := strings.Fields(strings.ToLower(t.filter))
@@ -121,7 +121,7 @@ func (t *table) add(services []Service) {
 	}
 }
 
-// find puts the cursor on its row, or on the next best one.
+// find puts the cursor on its row, or on the nearest one if its row is gone.
 func (m *Model) find() {
 	t := &m.table
 	if t.at == (place{}) {
@@ -135,10 +135,10 @@ func (m *Model) find() {
 	t.index = min(max(t.index, 0), max(len(t.rows)-1, 0))
 }
 
-// move moves the cursor by rows.
+// move moves the cursor by a number of rows.
 func (m *Model) move(by int) { m.put(m.table.index + by) }
 
-// put puts the cursor on a row, or on the one next to it that there is.
+// put puts the cursor on a row, or on the nearest existing one.
 func (m *Model) put(index int) {
 	t := &m.table
 	if len(t.rows) == 0 {
@@ -149,7 +149,7 @@ func (m *Model) put(index int) {
 	m.pane.moved()
 }
 
-// passes reports whether a service has all the words of a filter; one that begins with ! it must not have.
+// passes reports whether a service matches all words of a filter. It must not match a word after "!".
 func (m *Model) passes(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
@@ -197,14 +197,15 @@ func (m *Model) compare(a, b Service) int {
 	return 0
 }
 
-// chosen are the marked services in the order of the table, or the one with the cursor, or the services of the group with the cursor.
+// chosen returns the marked services in the order of the table. Without marks it returns the service at the cursor, or the services
+// of the group at the cursor.
 func (m *Model) chosen() (ids []ID) {
 	for _, r := range m.table.rows {
 		if r.is && m.table.marks[r.service.ID()] {
 			ids = append(ids, r.service.ID())
 		}
 	}
-	for _, s := range m.services { // marked, and not let through by the filter
+	for _, s := range m.services { // marked services that the filter hides
 		if m.table.marks[s.ID()] && !slices.Contains(ids, s.ID()) {
 			ids = append(ids, s.ID())
 		}
