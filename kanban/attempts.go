@@ -11,25 +11,26 @@ import (
 	"time"
 )
 
-// crash is a worker that is gone while its task still runs, and what follows from how it went.
+// crash is a worker that has ended while its task still runs, with the release of the task that follows.
 type crash struct {
 	*watched
 	release
-	alone bool // says nothing of others that ended alike
+	alone bool // the end may be a request, so it says nothing about similar ends of other workers
 }
 
-// lastWord is how long a task waits after its worker has ended in a way that a request to end would explain too. The program that
-// asked for the end writes the reason on the board. A program that reclaims a task looks every half second whether the worker is
-// gone, and writes then.
+// lastWord is how long, in seconds, a task waits after its worker has ended in a way that a request to end also causes. The program
+// that made the request writes the reason on the board. When a program reclaims a task, it checks every half second whether the
+// worker has ended, and writes then.
 const lastWord = 5
 
-// wordless says whether the end of a worker may be somebody's wish: it left as the agent's worker does on SIGTERM, or by that signal.
+// wordless reports whether a request may have ended the worker: it exited as the agent's worker does on SIGTERM, or by that signal.
 func (x Exit) wordless() bool {
 	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
 	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != exitRateLimited)
 }
 
-// judged returns when the end of a worker counts as a failure, unless a word on the board comes first; 0: without such a wait.
+// judged returns the time from which the end of a worker counts as a failure, unless the board has a reason by then; 0: no such
+// wait.
 func (w *watched) judged() int64 {
 	if w.sight != Ended || !w.exit.wordless() || w.exit.At.IsZero() {
 		return 0
@@ -37,16 +38,16 @@ func (w *watched) judged() int64 {
 	return w.exit.At.Unix() + lastWord
 }
 
-// detectCrashed finds workers that are gone. An end that the runner saw is judged at once, unless another program may have asked
-// for it. An end that only the pid shows gets the grace first, because a worker that has just been started may not be visible
-// yet.
+// detectCrashed finds workers that have ended and releases their tasks. An end that the runner saw counts at once, unless another
+// program may have asked for it. An end that only the missing pid shows counts after the grace, because a new worker may not be
+// visible yet.
 func (p *pass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
 	var crashes []crash
 	var again []*watched
 	for _, w := range p.watched {
 		known := w.sight != Unknown || w.gone
-		young := p.now >= w.since && p.now-w.since < grace // a clock that went back makes no worker young
+		young := p.now >= w.since && p.now-w.since < grace // after a step back of the clock, no worker counts as young
 		if w.settled || !known && (w.WorkerPID == 0 || !w.local || young) || !p.dead(w) {
 			continue
 		}
@@ -81,7 +82,7 @@ func (p *pass) detectCrashed() error {
 	return nil
 }
 
-// classify says what the end of a worker means.
+// classify returns what follows from the end of a worker.
 func (p *pass) classify(w *watched) crash {
 	pid, x := w.WorkerPID, w.exit
 	who := object{{"pid", pid}, {"claimer", w.ClaimLock}}
@@ -102,7 +103,7 @@ func (p *pass) classify(w *watched) crash {
 		return notTheTask("the dispatcher ended before it started the worker")
 	case !x.Known:
 		return failed("crashed", nil, "pid %d not alive", pid)
-	case x.Signal == 0 && x.Code == exitRateLimited: // the text says why it waits
+	case x.Signal == 0 && x.Code == exitRateLimited: // the text says why the task waits
 		why := fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
 		return crash{w, release{
 			event: "rate_limited", outcome: "rate_limited", why: why, payload: who.with(pair{"exit_code", exitRateLimited}), told: &p.res.RateLimited,
@@ -125,7 +126,7 @@ var (
 	numbers = regexp.MustCompile(`\d{10,}`)
 )
 
-// fingerprint makes errors that differ in pids and times only the same.
+// fingerprint returns a text that is the same for errors that differ only in pids and times.
 func fingerprint(text string) string {
 	text = pids.ReplaceAllString(clip(text, 80), "pid N")
 	return strings.ToLower(numbers.ReplaceAllString(text, "N"))
@@ -135,7 +136,7 @@ func (d *Dispatcher) failureLimit() int {
 	return cmp.Or(max(d.Config.FailureLimit, 0), DefaultFailureLimit)
 }
 
-// limitOf is how many failures a task may have, and where the number comes from.
+// limitOf returns how many failures a task may have, and the source of the number.
 func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
@@ -143,11 +144,11 @@ func (p *pass) limitOf(task Task, r release) (limit int64, source string) {
 	return int64(cmp.Or(r.trip, p.failureLimit())), "dispatcher"
 }
 
-// fail counts a failure of a task that has been released already, and blocks it.
+// fail counts a failure of a task that was already released. If blocks is true, it blocks the task.
 //
-// A block by the limit isn't sticky: it goes on when the limit is raised. A block by a lower limit would be undone by the next
-// promotion pass, here or in another program: the counter is below the ordinary limit. So it leaves a `blocked` event, which
-// makes the block sticky for all programs.
+// A block by the limit isn't sticky: the task goes on when the limit is raised. With a lower limit, the counter is below the
+// ordinary limit, and the next promotion pass of any program would undo the block. So fail adds a `blocked` event, which makes the
+// block sticky for all programs.
 func (p *pass) fail(t *tx, task Task, r release, blocks bool) {
 	text := clip(r.why, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1
@@ -165,7 +166,7 @@ func (p *pass) fail(t *tx, task Task, r release, blocks bool) {
 	}
 }
 
-// spawnFailed gives a claimed task back whose worker couldn't be started.
+// spawnFailed releases a claimed task whose worker couldn't be started.
 func (p *pass) spawnFailed(task Task, from Status, why error) error {
 	text := why.Error()
 	ok, err := p.release(&watched{Task: task, from: from}, release{
@@ -209,14 +210,14 @@ const (
 	guardAuth     = "blocker_auth"
 	guardSuccess  = "recent_success"
 	guardPR       = "active_pr"
-	guardBackoff  = "backoff" // of this dispatcher only, and without an event
+	guardBackoff  = "backoff" // only for this dispatcher, without an event
 )
 
-// rateLimitedText marks a task whose worker hit a quota wall. It is no failure, and the task waits for the cooldown only. If a
-// later attempt ended without an error of its own, this text must not hold the task back for ever.
+// rateLimitedText marks a task whose worker reached a quota. This is no failure, and the task only waits for the cooldown. If a
+// later attempt ends without an error text, this text must not hold the task back for ever.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
-// attempt is how an attempt has ended, and how long it holds back the next one.
+// attempt is an ended attempt, from which follows how long the next one waits.
 type attempt struct {
 	Task     string
 	Run      int64
@@ -225,10 +226,10 @@ type attempt struct {
 	Failures int64 // of the task
 }
 
-// backoffMost bounds how often the time between two attempts doubles.
+// backoffMost limits how often the time between two attempts doubles.
 const backoffMost = 4
 
-// until is when the task of an attempt that has ended may be started again. Jitter keeps tasks apart that failed for one reason.
+// until returns the time when a task may be started again after an attempt. Jitter spreads tasks that failed for the same reason.
 func (p *pass) until(e attempt) int64 {
 	var wait int64
 	switch e.Outcome {
@@ -242,14 +243,14 @@ func (p *pass) until(e attempt) int64 {
 		fmt.Fprint(h, e.Task, e.Run)
 		wait += wait * int64(h.Sum32()%100) / 500
 	}
-	if e.At > p.now+clockSlack { // the clock has gone back since; the age is unknown
+	if e.At > p.now+clockSlack { // the clock has gone back since then, so the age is unknown
 		return p.now
 	}
 	return e.At + wait
 }
 
-// guard says why a ready task should not be started now, or nothing. Another attempt would hit the same wall, or repeat work that is
-// done. It clears itself by time only; an operator clears blocker_auth by unblocking or reassigning.
+// guard returns the reason why a ready task should not be started now, or "". Another attempt would fail in the same way, or repeat
+// work that is done. Each reason ends with time. An operator ends blocker_auth by unblocking or reassigning the task.
 func (p *pass) guard(task string, from Status) (string, error) {
 	type state struct {
 		attempt
@@ -284,7 +285,7 @@ func (p *pass) guard(task string, from Status) (string, error) {
 	return "", err
 }
 
-// guarded notes that a task is held back, once until its next event. A note for each pass would fill the task's history.
+// guarded records that a task is held back, once until its next event. A record for each pass would fill the task's history.
 func (p *pass) guarded(task, reason string) error {
 	p.res.RespawnGuarded = append(p.res.RespawnGuarded, Guarded{task, reason})
 	if p.dry || reason == guardBackoff {
@@ -299,8 +300,8 @@ func (p *pass) guarded(task, reason string) error {
 	return p.write(func(t *tx) { t.event(task, 0, "respawn_guarded", payload) })
 }
 
-// Next is when a pass has work that no change of the board and no end of a worker announces. That is when a claim, a grace, a
-// runtime or a cooldown runs out. Zero: never.
+// Next returns when a pass has work although the board has not changed and no worker has ended. This is when a claim, a grace, a
+// runtime or a cooldown ends. Zero: never.
 func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {
@@ -313,7 +314,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		}
 	}
 	interval := int64(d.Config.interval() / time.Second)
-	if d.Backoff > 0 { // as a service it also looks at intervals while tasks are ready or running
+	if d.Backoff > 0 { // a service also makes a pass at each interval while tasks are ready or running
 		some, err := first[bool](ctx, d.Store.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))")
 		if err != nil {
 			return time.Time{}, err
@@ -330,7 +331,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 			at(judged)
 		}
 		if w.WorkerPID != 0 && w.local && w.sight == Unknown && !w.gone {
-			at(p.now + interval) // nothing tells when it ends
+			at(p.now + interval) // its end is not announced
 		}
 		if w.WorkerPID != 0 && w.local && w.MaxRuntimeSeconds != nil {
 			at(w.since + *w.MaxRuntimeSeconds)
@@ -368,8 +369,9 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 	return time.Unix(next, 0), nil
 }
 
-// held are the ends of attempts, and the pull requests with an empty outcome, that may hold back a waiting task: those after a time. It
-// may tell too many: a pass that comes too early does nothing. A task that waits for no such reason is looked at now and then all the same.
+// held returns what may hold back a waiting task since a time: ends of attempts, and comments with pull requests as attempts with an
+// empty outcome. It may return too many: a pass that comes too early does nothing. A task that waits for another reason is examined
+// at intervals.
 func (s *Store) held(ctx context.Context, after int64) ([]attempt, error) {
 	return read[attempt](ctx, s.db, `SELECT t.id, r.id, r.outcome, CAST(r.ended_at AS INTEGER), CAST(t.consecutive_failures AS INTEGER) FROM tasks t JOIN task_runs r ON r.task_id = t.id
 			WHERE t.status IN ('ready', 'review') AND r.outcome IS NOT NULL AND r.ended_at > ?1

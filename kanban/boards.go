@@ -21,13 +21,13 @@ import (
 // DefaultBoard is the board that always exists.
 const DefaultBoard = "default"
 
-// Boards are the boards of one installation. The zero value isn't usable.
+// Boards gives access to the boards of one installation. The zero value isn't usable.
 type Boards struct {
-	Root string // what [Root] returned
-	Env  Env    // where the pins are read
+	Root string // result of [Root]
+	Env  Env    // environment with the pins
 }
 
-// Meta is what board.json says of a board.
+// Meta is the content of a board's board.json.
 type Meta struct {
 	Slug           string `json:"slug"`
 	Name           string `json:"name"`
@@ -41,7 +41,8 @@ type Meta struct {
 
 var slugs = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
 
-// Slug makes a board's name canonical: trimmed, lower case. An empty one stays empty; a bad one is a [ValueError].
+// Slug returns the canonical form of a board's name: trimmed, lower case. An empty name stays empty; an invalid one is a
+// [ValueError].
 func Slug(name string) (string, error) {
 	s := strings.ToLower(strings.TrimSpace(name))
 	if s != "" && !slugs.MatchString(s) {
@@ -61,7 +62,7 @@ func (b *Boards) db(slug string) string {
 	return filepath.Join(b.dir(slug), "kanban.db")
 }
 
-// Current is the board that a command without --board means.
+// Current returns the board of a command without --board.
 func (b *Boards) Current() string {
 	line, _ := readRegular(b.pointer(), mostRead)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
@@ -72,7 +73,7 @@ func (b *Boards) Current() string {
 	return DefaultBoard
 }
 
-// Exists says whether a board has a database or metadata. The default board always exists.
+// Exists reports whether a board has a database or metadata. The default board always exists.
 func (b *Boards) Exists(slug string) bool {
 	return slug == DefaultBoard || isFile(b.db(slug)) || isFile(filepath.Join(b.dir(slug), "board.json"))
 }
@@ -82,14 +83,14 @@ func isFile(path string) bool {
 	return err == nil && !st.IsDir()
 }
 
-// List names every board, the default one first, the rest in order.
+// List returns all boards, the default one first, the others in order.
 func (b *Boards) List() ([]Meta, error) {
 	entries, err := os.ReadDir(b.boards())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot list boards: %w", err)
 	}
 	list := []Meta{b.Meta(DefaultBoard)}
-	for _, e := range entries { // in the order of their names
+	for _, e := range entries { // sorted by name
 		slug := e.Name()
 		if slug != DefaultBoard && slugs.MatchString(slug) && b.Exists(slug) {
 			list = append(list, b.Meta(slug))
@@ -98,7 +99,7 @@ func (b *Boards) List() ([]Meta, error) {
 	return list, nil
 }
 
-// Meta reads a board's metadata and makes it up where the file is missing or malformed.
+// Meta reads a board's metadata. It makes up the metadata if the file is missing or malformed.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
 	data, err := readRegular(filepath.Join(b.dir(slug), "board.json"), mostRead)
@@ -116,7 +117,7 @@ func (b *Boards) Meta(slug string) Meta {
 	return m
 }
 
-// Create makes a board with its metadata and its database, and leaves alone what is there.
+// Create makes a board with its metadata and its database. It keeps existing files.
 func (b *Boards) Create(ctx context.Context, now time.Time, m Meta) (Meta, error) {
 	slug, err := Slug(m.Slug)
 	if err != nil {
@@ -181,7 +182,7 @@ func (b *Boards) Switch(slug string) error {
 	return writeWhole(b.pointer(), []byte(slug+"\n"))
 }
 
-// Remove moves a board to the archive and says where, or deletes it for good. The default board can't be removed.
+// Remove moves a board to the archive and returns its new path, or deletes it for good. The default board can't be removed.
 func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, err error) {
 	slug, err = b.existing(slug)
 	if err != nil {
@@ -190,9 +191,9 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if slug == DefaultBoard {
 		return "", refuse("cannot remove board default: it is the one that always exists")
 	}
-	movedTo, err = b.archive(now, slug) // at once, so that no service opens a board that is half removed
+	movedTo, err = b.archive(now, slug) // in one step, so that no service opens a board that is half removed
 	if err == nil && hard {
-		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) { // a file was being made in it when it was moved
+		if err = os.RemoveAll(movedTo); errors.Is(err, unix.ENOTEMPTY) { // a file was created in it during the removal
 			err = os.RemoveAll(movedTo)
 		}
 		movedTo = ""
@@ -219,15 +220,15 @@ func (b *Boards) archive(now time.Time, slug string) (string, error) {
 	return to, os.Rename(b.dir(slug), to)
 }
 
-// ProfileDirs are profiles as directories of a root; `default` always exists.
+// ProfileDirs is a [Profiles] that reads profiles from the directories of a root. `default` always exists.
 type ProfileDirs string
 
-// path is where a profile's home is, if it exists; empty for what can't be a profile's name.
+// path returns the home of a profile. It is empty for an invalid name.
 func (p ProfileDirs) path(name string) string {
 	switch {
 	case strings.EqualFold(name, "default"):
 		return string(p)
-	case slugs.MatchString(name): // the same rule
+	case slugs.MatchString(name): // profiles have the same rule
 		return filepath.Join(string(p), "profiles", name)
 	}
 	return ""
@@ -242,7 +243,7 @@ func (p ProfileDirs) Exists(name string) (bool, error) {
 	return err == nil && st.IsDir(), err
 }
 
-// Dir is a profile's home, or empty if it doesn't exist.
+// Dir returns a profile's home, or "" if it doesn't exist.
 func (p ProfileDirs) Dir(name string) string {
 	dir := p.path(name)
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
@@ -251,7 +252,7 @@ func (p ProfileDirs) Dir(name string) string {
 	return dir
 }
 
-// List names the profiles, `default` first.
+// List returns the names of the profiles, `default` first.
 func (p ProfileDirs) List() []string {
 	names := []string{"default"}
 	entries, _ := os.ReadDir(filepath.Join(string(p), "profiles"))
@@ -263,8 +264,9 @@ func (p ProfileDirs) List() []string {
 	return names
 }
 
-// Toolsets are the toolsets that a profile's configuration turns on for its command line. That is platform_toolsets.cli with the
-// board's own toolset and its MCP servers, without agent.disabled_toolsets. Nil: it names none, and the worker uses the agent's defaults.
+// Toolsets returns the toolsets that a profile's configuration enables for its command line. These are platform_toolsets.cli, the
+// board's own toolset and the profile's MCP servers, without agent.disabled_toolsets. Nil means that the configuration names none;
+// then the worker uses the agent's defaults.
 func (p ProfileDirs) Toolsets(name string) []string {
 	var file struct {
 		Platform struct {
@@ -296,14 +298,14 @@ func (p ProfileDirs) Toolsets(name string) []string {
 	return slices.DeleteFunc(sets, func(set string) bool { return set == noServers || slices.Contains(file.Agent.Disabled, set) })
 }
 
-// Env answers what an environment variable holds, empty when it isn't set. os.Getenv is one.
+// Env returns the value of an environment variable, or "". os.Getenv is an Env.
 type Env func(name string) string
 
-// trimmed is a variable without the blanks around it: a blank one is as good as none.
+// trimmed returns a variable without blanks around it. A variable with only blanks counts as unset.
 func (e Env) trimmed(name string) string { return strings.TrimSpace(e(name)) }
 
-// Root is the directory that all profiles of an installation share: HERMES_KANBAN_HOME if set, else what HERMES_HOME resolves to.
-// home is the user's home directory.
+// Root returns the directory that all profiles of an installation share: HERMES_KANBAN_HOME if set, else the one that follows from
+// HERMES_HOME. home is the user's home directory.
 func Root(env Env, home string) string {
 	if dir := env.trimmed("HERMES_KANBAN_HOME"); dir != "" {
 		return expand(dir, home)
@@ -333,32 +335,32 @@ func expand(path, home string) string {
 	return filepath.Clean(path)
 }
 
-// Paths are the places of one board.
+// Paths has the paths of one board.
 type Paths struct {
 	Board       string // slug
 	DB          string
 	Workspaces  string
 	Logs        string
 	Attachments string
-	Tip         string // says that the hint about scratch workspaces was given; empty: it isn't given
+	Tip         string // exists if the hint about scratch workspaces was given; "": the hint is never given
 }
 
-// Log is where the output of a task's workers goes.
+// Log returns the file with the output of a task's workers.
 func (p Paths) Log(task string) string { return filepath.Join(p.Logs, task+".log") }
 
-// TickLock is the file whose lock the dispatcher of this board holds during a pass.
+// TickLock returns the file whose lock the dispatcher of this board holds during a pass.
 func (p Paths) TickLock() string { return p.DB + ".dispatch.lock" }
 
-// initLock is the file whose lock is held while the board is checked and brought up to date.
+// initLock returns the file whose lock a program holds while it checks the board and brings it up to date.
 func (p Paths) initLock() string { return p.DB + ".init.lock" }
 
-// ledger is where a dispatcher remembers which processes it started.
+// ledger returns the file in which a dispatcher records the workers that it has started.
 func (p Paths) ledger() string { return p.DB + ".workers" }
 
-// GatewayLock is the file whose lock the one dispatching gateway of an installation holds.
+// GatewayLock returns the file whose lock the one dispatching gateway of an installation holds.
 func GatewayLock(root string) string { return filepath.Join(root, "kanban", ".dispatcher.lock") }
 
-// Paths are the places of a board, pins applied. An empty slug means the current board.
+// Paths returns the paths of a board, with pins from the environment applied. An empty slug means the current board.
 func (b *Boards) Paths(slug string) (Paths, error) {
 	slug, err := Slug(slug)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 const magic = "SQLite format 3\x00"
 
-// check refuses a file that isn't a sound database, and leaves it as it is.
+// check refuses a file that isn't a sound database, and does not change it.
 func (s *Store) check(ctx context.Context) error {
 	path := s.paths.DB
 	f, err := openRegular(path)
@@ -58,7 +58,7 @@ func (s *Store) check(ctx context.Context) error {
 	return bad
 }
 
-// tlsNote recognises what a descriptor mix-up leaves in a database: a record of an encrypted connection.
+// tlsNote recognises a record of an encrypted connection in a database. A program with mixed-up descriptors writes it there.
 func tlsNote(head []byte) string {
 	for _, at := range []int{0, 5} {
 		if len(head) >= at+3 && head[at] >= 0x14 && head[at] <= 0x17 && head[at+1] == 3 && head[at+2] <= 4 {
@@ -68,8 +68,8 @@ func tlsNote(head []byte) string {
 	return ""
 }
 
-// integrity says what is wrong with a file, or nothing. It opens the file read-only, so that closing it can't fold a write-ahead
-// log into a damaged file.
+// integrity returns the fault of a file, or "". It opens the file read-only, so that closing it can't fold a write-ahead log into a
+// damaged file.
 func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	db, err := connect(path, "ro", s.opt.BusyTimeout)
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
-// copyCorrupt copies a damaged file and its companions, named by their content, so that many attempts make one copy.
+// copyCorrupt copies a damaged file and its companions. The copies are named by their content, so many attempts make one copy.
 func copyCorrupt(path string) (string, error) {
 	sum, err := hashFile(path)
 	if err != nil {
@@ -117,7 +117,7 @@ func hashFile(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// copyFile copies a file. A copy that is there stays.
+// copyFile copies a file. It keeps an existing copy.
 func copyFile(from, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return nil
@@ -130,7 +130,7 @@ func copyFile(from, to string) error {
 	return replace(to, in, 0o600)
 }
 
-// TornError says that a file is shorter than its header says, after a commit that reported success.
+// TornError means that a file is shorter than its header says, although each commit reported success.
 type TornError struct {
 	Path         string
 	Pages, Bytes int64
@@ -141,12 +141,12 @@ func (e *TornError) Error() string {
 		"stop its writers and check the disk", e.Path, e.Pages, e.Bytes)
 }
 
-// tornWait is how long a file may be shorter than its header says. A checkpoint writes the header before the pages that make the
-// file longer, and the log may begin anew between two looks.
+// tornWait is how long a file may be shorter than its header says. A checkpoint writes the header before the pages that extend the
+// file, and the log may start anew between two checks.
 const tornWait = 2 * time.Second
 
-// checkLength compares the header's page count with the size of the file. Pages that the file lacks and the log has are no loss.
-// A process that dies in a checkpoint, or finds the disk full, leaves them there, and the next checkpoint writes them.
+// checkLength compares the header's page count with the size of the file. Missing pages are no loss if the log has them. A process
+// that dies in a checkpoint, or finds the disk full, leaves them there, and the next checkpoint writes them.
 func (s *Store) checkLength(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, tornWait)
 	defer cancel()
@@ -161,7 +161,7 @@ func (s *Store) torn() error {
 	var header [100]byte
 	if n, err := s.raw.ReadAt(header[:], 0); n < len(header) {
 		if errors.Is(err, io.EOF) && n == 0 {
-			return nil // everything is in the log still
+			return nil // all pages are still in the log
 		}
 		return fmt.Errorf("cannot read header of board %s: %w", s.raw.Name(), err)
 	}
@@ -180,7 +180,7 @@ func (s *Store) torn() error {
 	return &TornError{s.raw.Name(), pages, st.Size()}
 }
 
-// inLog says whether a write-ahead log has every page from first to last. The format is SQLite's: a header of 32 bytes, then
+// inLog reports whether a write-ahead log has every page from first to last. The format is SQLite's: a header of 32 bytes, then
 // frames of a header of 24 bytes and a page. Only frames with the salt of the header count.
 func inLog(path string, size, first, last int64) bool {
 	f, err := openRegular(path)
@@ -188,7 +188,7 @@ func inLog(path string, size, first, last int64) bool {
 		return false
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || last-first >= st.Size()/size { // the header says what somebody wrote there
+	if st, err := f.Stat(); err != nil || last-first >= st.Size()/size { // any program may have written the header
 		return false
 	}
 	var head [32]byte

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ttl is how long a claim lasts: what was asked for, else HERMES_KANBAN_CLAIM_TTL_SECONDS, else fifteen minutes.
+// ttl returns how long a claim lasts: the time that was asked for, else HERMES_KANBAN_CLAIM_TTL_SECONDS, else fifteen minutes.
 func (s *Store) ttl(asked time.Duration) int64 {
 	if asked > 0 {
 		return max(1, int64(asked/time.Second))
@@ -17,7 +17,7 @@ func (s *Store) ttl(asked time.Duration) int64 {
 	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
 }
 
-// envSeconds reads a number of seconds; whatever is less than the least or no number means the default.
+// envSeconds reads a number of seconds. If it is less than least, or no number, the result is otherwise.
 func envSeconds(env Env, name string, least int64, otherwise time.Duration) int64 {
 	n, err := strconv.ParseInt(env.trimmed(name), 10, 64)
 	if err != nil || n < least {
@@ -26,17 +26,17 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 	return n
 }
 
-// Claim takes a ready task for a worker. False: somebody else has it, it isn't ready, or a parent isn't finished, which sends it
-// back to todo. A ttl of 0 is the default one. The task that is returned is without its body.
+// Claim claims a ready task for a worker. It returns false if another worker has the task, it isn't ready, or a parent isn't
+// finished. An unfinished parent returns the task to todo. A ttl of 0 means the default. The returned task has no body.
 func (s *Store) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
 	return s.claim(ctx, now, id, claimOptions{ttl: ttl, from: Ready})
 }
 
-// lockOf is the lock of one claim: host:pid of the claimer, as every writer of the board has it, and the run. No two claims share one, so
-// a compare-and-swap on a lock that was seen can't meet a later claim of the same process.
+// lockOf returns the lock of one claim: host:pid of the claimer, in the form of all writers of the board, and the run. No two claims
+// have the same lock. So a compare-and-swap on a lock can't match a later claim of the same process.
 func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
 
-// claimant is the process that made a claim, host:pid.
+// claimant returns the process that made a claim, as host:pid.
 func claimant(lock string) string {
 	colon := strings.LastIndexByte(lock, ':')
 	if dot := strings.IndexByte(lock[colon+1:], '.'); colon >= 0 && dot >= 0 {
@@ -48,8 +48,8 @@ func claimant(lock string) string {
 type claimOptions struct {
 	ttl     time.Duration
 	from    Status
-	profile string // the assignee that the task must still have; empty: any
-	scratch string // where scratch workspaces are: the path goes with the claim and costs no transaction of its own
+	profile string // assignee that the task must still have; empty: any
+	scratch string // directory of scratch workspaces: the claim also sets the path, which saves a transaction
 }
 
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
@@ -89,7 +89,7 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 	return task, won && err == nil, err
 }
 
-// HeartbeatClaim extends a claim whose lock is given. False: not running, or somebody else's.
+// HeartbeatClaim extends the claim with this lock. It returns false if the task isn't running or another claim has it.
 func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
 	expires := now.Unix() + s.ttl(ttl)
 	err = s.write(ctx, now, func(t *tx) error {
@@ -99,7 +99,7 @@ func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock stri
 	return ok && err == nil, err
 }
 
-// extend moves the end of a claim, of the task and of its run. The condition guards against a claim that has changed hands.
+// extend moves the end of a claim, in the task and in its run. The condition excludes a claim that has changed.
 func (t *tx) extend(id, lock string, expires int64, condition string, args ...any) bool {
 	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
@@ -109,7 +109,7 @@ func (t *tx) extend(id, lock string, expires int64, condition string, args ...an
 	return rows > 0
 }
 
-// HeartbeatWorker notes a sign of life. A run other than 0 must be the current one.
+// HeartbeatWorker records that a worker is alive. A run other than 0 must be the current one.
 func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (bool, error) {
 	return s.change(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status != Running || run != 0 && run != task.CurrentRunID {
@@ -126,23 +126,24 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 	})
 }
 
-// release is how a running task goes back to where it waits.
+// release describes how a running task returns to the status in which it waits.
 type release struct {
 	event   string
 	payload object
-	outcome string    // of the run, and its status
-	why     string    // its error
-	told    *[]string // takes the task's id, for whoever reports it
-	counts  bool      // a failure of the task
-	trip    int       // a lower limit that this kind of failure has; 0: none
-	extra   object    // of the payload when there were too many failures
-	set     string    // more columns
+	outcome string    // of the run, also used as its status
+	why     string    // error of the run
+	told    *[]string // list that gets the task's id, for the report
+	counts  bool      // it counts as a failure of the task
+	trip    int       // lower limit for this kind of failure; 0: none
+	extra   object    // further payload if there were too many failures
+	set     string    // further columns to set
 	args    []any
-	unmoved bool // only while the claim ends when it did: a heartbeat in between saves it
+	unmoved bool // only if the claim has not been extended since: a heartbeat saves it
 }
 
-// release gives a task back: to ready, or to review where it came from. It is the only way out of running, apart from the ways of the worker and of
-// operators. The condition is the run and its claim as they were seen, so that nothing happens to a claim that has changed hands.
+// release returns a task to ready, or to review if it came from there. Tasks leave the status running only in this way, or through
+// their workers and operators. The condition is the run and the claim as the pass saw them, so it does not touch a claim that has
+// changed.
 func (p *pass) release(w *watched, r release) (ok bool, err error) {
 	blocked := false
 	w.settled = true
@@ -181,18 +182,19 @@ func (p *pass) release(w *watched, r release) (ok bool, err error) {
 	return ok, err
 }
 
-// heartbeatStale says whether the worker was heard of, but not for an hour. One that was never heard of isn't stale.
+// heartbeatStale reports whether the worker's last sign of life is more than an hour old. A worker without any sign of life isn't
+// stale.
 func (p *pass) heartbeatStale(w *watched) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
 
-// releaseStaleClaims extends the claims of workers that are alive, and releases expired claims of the others.
+// releaseStaleClaims extends the claims of living workers, and releases expired claims of others.
 func (p *pass) releaseStaleClaims() error {
 	var over []*watched
 	for _, w := range p.watched {
 		switch {
 		case w.ClaimExpires == 0 || w.ClaimExpires >= p.now, w.sight == Ended, w.sight == NeverStarted && p.mayStart:
-			continue // how it ended counts for more than when
+			continue // the way in which it ended matters more than the expiry
 		case w.local && w.WorkerPID != 0 && !p.dead(w) && !p.heartbeatStale(w):
 			if err := p.extend(w); err != nil {
 				return err
@@ -210,8 +212,8 @@ func (p *pass) releaseStaleClaims() error {
 	})
 }
 
-// end terminates workers, and takes the tasks of those back that are gone. A worker that survives keeps its task: another one on the same
-// task would be worse.
+// end terminates workers, and calls gone for each one that has ended. A worker that survives keeps its task, because a second worker
+// on the same task would be worse.
 func (p *pass) end(list []*watched, survives string, gone func(*watched, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
@@ -249,7 +251,7 @@ func (p *pass) extend(w *watched) error {
 	})
 }
 
-// reclaimed is a claim that is taken back without counting a failure.
+// reclaimed describes a release that counts no failure.
 func (p *pass) reclaimed(w *watched, end Termination, why string) release {
 	info := w.info(end)
 	return release{event: "reclaimed", outcome: "reclaimed", why: why, unmoved: true, payload: object{
@@ -263,7 +265,7 @@ func (p *pass) reclaimed(w *watched, end Termination, why string) release {
 	}.with(info[0], info[2], info[3], info[4])}
 }
 
-// detectStale takes tasks back that have been running for long without a sign of life. It isn't a failure.
+// detectStale releases tasks that have run for a long time without a sign of life. This counts no failure.
 func (p *pass) detectStale() error {
 	limit := int64(p.Config.StaleTimeout / time.Second)
 	if limit <= 0 {
@@ -289,11 +291,11 @@ func (p *pass) detectStale() error {
 	})
 }
 
-// Reclaim takes a task from its worker, which is terminated first. False: not running and not locked. It doesn't wait for a worker
-// that won't die: an operator asked.
+// Reclaim terminates the worker of a task and releases the task. It returns false if the task isn't running and not locked. It does
+// not wait for a worker that can't be killed, because an operator asked.
 //
-// A dispatcher at work beside it may see the end of the worker first, and give the task back, even to another worker. Then that was it:
-// nothing happens to the new attempt.
+// A dispatcher that runs at the same time may see the end of the worker first and release the task, which may then have another
+// worker. Reclaim does not touch that new attempt.
 func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason string) (ok bool, err error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {
@@ -329,7 +331,7 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	return outcome == "reclaimed", err
 }
 
-// Reassign gives a task to another profile, after a reclaim if asked for. False: running, or no such task.
+// Reassign changes the profile of a task, after a reclaim if reclaim is set. It returns false if the task runs or does not exist.
 func (d *Dispatcher) Reassign(ctx context.Context, now time.Time, id, assignee string, reclaim bool, reason string) (bool, error) {
 	if reclaim {
 		if _, err := d.Reclaim(ctx, now, id, reason); err != nil {

@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The contract's numbers.
+// The numbers of the contract.
 const (
 	DefaultTTL          = 900 * time.Second
 	DefaultCrashGrace   = 30 * time.Second
@@ -25,7 +25,7 @@ const (
 	DefaultStaleTimeout = 14400 * time.Second
 	DefaultRotateBytes  = 2 << 20
 	DefaultLogBackups   = 1
-	DefaultLeaveTime    = 60 * time.Second // for a worker to leave after the end of its attempt
+	DefaultLeaveTime    = 60 * time.Second // time for a worker to end after its attempt is over
 
 	TerminateGrace = 5 * time.Second // between SIGTERM and SIGKILL
 
@@ -33,18 +33,18 @@ const (
 	recentSuccessWindow  = 3600
 	activePRWindow       = 86400
 	survivorDefers       = 120
-	clockSlack           = 60 // what is later than that was written before the clock went back
+	clockSlack           = 60 // a later time was written before the clock went back
 	systemicCrashes      = 3
 	exitRateLimited      = 75
 	sigTerm              = 15
 	failureErrorMaxChars = 500
 )
 
-// Config is the `kanban:` section of a profile's config.yaml. A nil cap isn't set.
+// Config is the section `kanban:` of a profile's config.yaml. A nil limit isn't set.
 type Config struct {
 	DispatchInGateway       bool
 	Interval                time.Duration
-	MaxSpawn                *int // live concurrency cap, not a budget of one pass
+	MaxSpawn                *int // limit of running workers, not of one pass
 	MaxInProgress           *int
 	MaxInProgressPerProfile *int
 	DefaultAssignee         string
@@ -58,15 +58,14 @@ func (c Config) interval() time.Duration {
 	return max(cmp.Or(max(c.Interval, 0), DefaultInterval), time.Second)
 }
 
-// GatewaysDispatch says whether the agent's gateways dispatch, by environment and configuration (contract, section 24). A variable that
-// doesn't say no leaves it to the configuration.
+// GatewaysDispatch reports whether the agent's gateways dispatch, by environment and configuration (contract, section 24). Unless
+// the variable says no, the configuration decides.
 func (c Config) GatewaysDispatch(env Env) bool {
 	no := []string{"0", "false", "no", "off"}
 	return c.DispatchInGateway && !slices.Contains(no, strings.ToLower(env.trimmed("HERMES_KANBAN_DISPATCH_IN_GATEWAY")))
 }
 
-// ReadConfig reads the board's configuration from a config.yaml. A file that isn't there is the default configuration, and so is one
-// that can't be read.
+// ReadConfig reads the board's configuration from a config.yaml. A missing or unreadable file means the default configuration.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
 	data, err := readRegular(path, mostRead)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,8 +81,8 @@ func ReadConfig(path string) (c Config, warnings []string, err error) {
 	return c, warnings, err
 }
 
-// ParseConfig reads the board's configuration. A value that can't be used is left out, with a warning that names it: a gateway
-// must go on with whatever somebody wrote.
+// ParseConfig reads the board's configuration. It leaves out an invalid value with a warning that names it, because a gateway must
+// go on with any file.
 func ParseConfig(data []byte) (Config, []string, error) {
 	var file struct {
 		Kanban yaml.Node `yaml:"kanban"`
@@ -125,7 +124,7 @@ func (r *configReader) warn(key, want string, got any) {
 	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
 }
 
-// value reads a key with a function that says whether the value can be used. A key that isn't there, or is null, is missing.
+// value reads a key. use reports whether the value is valid. A key that is absent or null has the value missing.
 func value[T any](r *configReader, key, want string, missing, invalid T, use func(v any) (T, bool)) T {
 	v := r.values[key]
 	if v == nil {
@@ -146,8 +145,8 @@ func (r *configReader) truth(key string, otherwise bool) bool {
 	})
 }
 
-// Int makes an integer of a value of a configuration as Python's int() does. It takes text with an integer in it, cuts a fraction
-// off, and takes true as 1.
+// Int converts a value of a configuration to an integer, as Python's int() does. It accepts text with an integer, cuts off a
+// fraction, and reads true as 1.
 func Int(v any) (int, bool) {
 	switch v := v.(type) {
 	case int:

@@ -20,12 +20,12 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// ownLocks makes the engine's locks belong to its own descriptors. Otherwise any close of a board's file in this process, of the
-// descriptor that checks its length say, would drop the locks that keep other processes out.
+// ownLocks binds the engine's locks to its own descriptors. Otherwise, when this process closes another descriptor of a board's
+// file, it would drop the locks that keep other processes out.
 var ownLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
-// connect opens a file with the contract's settings. It has one connection, so a caller must have read all rows before it asks
-// for the next ones. Mode is "rwc", "rw", "ro", or [unchanging].
+// connect opens a file with the contract's settings. It has one connection, so a caller must read all rows before the next query.
+// mode is "rwc", "rw", "ro", or [unchanging].
 func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	ownLocks()
 	query := url.Values{"_pragma": {
@@ -42,13 +42,13 @@ func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
 	return db, nil
 }
 
-// unchanging is the mode for a file on a volume that is mounted read-only: SQLite then needs no file beside it.
+// unchanging is the mode for a file on a volume that is mounted read-only. SQLite then needs no companion files.
 const unchanging = "ro&immutable=1"
 
-// busy says whether an error means that somebody else is using the file, which says nothing about its health.
+// busy reports whether an error means that another program is using the file. Such an error says nothing about the file's health.
 func busy(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Plainly says why the board's file can't be used, where the words of SQLite or the kernel don't say it; else it is empty.
+// Plainly explains why the board's file can't be used, if the message of SQLite or the kernel does not; else it is empty.
 func Plainly(err error) string {
 	switch {
 	case busy(err):
@@ -61,17 +61,17 @@ func Plainly(err error) string {
 	return ""
 }
 
-// corrupt says whether an error means that the file's content is at fault.
+// corrupt reports whether an error means that the file's content is damaged.
 func corrupt(err error) bool { return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) }
 
-// isCode says whether an error is one of these of the engine.
+// isCode reports whether an error has one of these codes of the engine.
 func isCode(err error, codes ...int) bool {
 	var e *sqlite.Error
 	return errors.As(err, &e) && slices.Contains(codes, e.Code()&0xff)
 }
 
-// tx is a write transaction. Every row it writes has its time. Its first error sticks: the calls after that do nothing, and the transaction
-// fails with it. So its functions return no errors.
+// tx is a write transaction. All rows that it writes have its time. Its first error stays: later calls do nothing, and the
+// transaction fails with that error. So its functions return no errors.
 type tx struct {
 	conn  *sql.Conn
 	ctx   context.Context //nolint:containedctx // it lives as long as the call
@@ -80,7 +80,7 @@ type tx struct {
 	err   error
 }
 
-// exec changes rows and says how many.
+// exec changes rows and returns their number.
 func (t *tx) exec(query string, args ...any) (rows int64) {
 	if t.err != nil {
 		return 0
@@ -118,12 +118,12 @@ func one[T any](t *tx, query string, args ...any) (row T) {
 // errNothing ends a transaction that has nothing to commit. It is no failure.
 var errNothing = errors.New("nothing to do")
 
-// Writable is why the board can't be written now, if so.
+// Writable returns the reason why the board can't be written now, or nil.
 func (s *Store) Writable(ctx context.Context) error {
 	return s.write(ctx, time.Time{}, func(*tx) error { return errNothing })
 }
 
-// change runs one transaction on a task. It reports false for an unknown task, and where do has nothing to do.
+// change runs one transaction on a task. It returns false for an unknown task, and if do has nothing to change.
 func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, lean)
@@ -139,7 +139,7 @@ func (s *Store) change(ctx context.Context, now time.Time, id string, do func(t 
 	return done && err == nil, err
 }
 
-// write runs one immediate transaction. It isn't re-entrant: do must use the transaction only.
+// write runs one immediate transaction. It isn't re-entrant: do must use only the transaction.
 func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
@@ -161,8 +161,8 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 			return errors.Join(s.point("committed"), s.checkLength(ctx))
 		}
 	}
-	// The first error is the one to report. A connection that can't even roll back is of no use to the next caller.
-	// A code of SQLITE_ERROR means that the engine had rolled back by itself.
+	// The first error is the one to report. A connection that can't roll back must not be used again. A code of SQLITE_ERROR means
+	// that the engine has already rolled back.
 	if _, rollback := conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK"); rollback != nil && !isCode(rollback, sqlite3.SQLITE_ERROR) {
 		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
@@ -172,13 +172,13 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 	return err
 }
 
-// querier is what reads: the connection inside a transaction or outside.
+// querier is a connection for reading, inside a transaction or outside.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// read returns the rows of a query. T is a struct with a field for each column, in order, or the type of the only column. A field that is
-// a struct has several columns.
+// read returns the rows of a query. T is a struct with a field for each column, in order, or the type of the only column. A field
+// that is a struct stands for several columns.
 func read[T any](ctx context.Context, q querier, query string, args ...any) (list []T, err error) {
 	rows, err := q.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -195,7 +195,7 @@ func read[T any](ctx context.Context, q querier, query string, args ...any) (lis
 	return list, rows.Err()
 }
 
-// fields are the places that a row is read into.
+// fields returns the pointers into which a row is read.
 func fields(row reflect.Value) (places []any) {
 	if row.Kind() != reflect.Struct {
 		place := row.Addr().Interface()
@@ -210,7 +210,7 @@ func fields(row reflect.Value) (places []any) {
 	return places
 }
 
-// first returns the first row of a query; the zero value where there is none.
+// first returns the first row of a query, or the zero value without a row.
 func first[T any](ctx context.Context, q querier, query string, args ...any) (row T, err error) {
 	rows, err := read[T](ctx, q, query, args...)
 	if len(rows) > 0 {
@@ -224,8 +224,9 @@ func load[T any](ctx context.Context, q querier, t table, rest string, args ...a
 	return read[T](ctx, q, "SELECT "+selection[T](t)+" FROM "+t.name+" "+rest, args...)
 }
 
-// selection are the columns of a table as a query selects them for the fields of T. Null is the zero value where the field is no pointer. A
-// value of another type than the column's, which SQLite lets any writer store, is read as SQLite converts it, without an error.
+// selection returns the columns of a table in the form in which a query selects them for T. Null becomes the zero value if the field
+// is no pointer. SQLite lets any writer store a value of another type than the column's. SQLite converts such a value without an
+// error.
 func selection[T any](t table) string {
 	names := make([]string, len(t.columns))
 	for i, c := range t.columns {
@@ -243,10 +244,10 @@ func selection[T any](t table) string {
 	return strings.Join(names, ", ")
 }
 
-// whole is a column as a whole number, whatever a row has in it.
+// whole returns an expression for a column as a whole number, whatever value a row has.
 func whole(column string) string { return "COALESCE(CAST(" + column + " AS INTEGER), 0)" }
 
-// Misfits names the rows of tasks and attempts that have something else in a column of numbers.
+// Misfits returns the rows of tasks and attempts that have a value of another type in a numeric column.
 func (s *Store) Misfits(ctx context.Context) ([]string, error) {
 	var query []string
 	for _, t := range []table{tasksTable, runsTable} {
@@ -260,7 +261,7 @@ func (s *Store) Misfits(ctx context.Context) ([]string, error) {
 	return read[string](ctx, s.db, strings.Join(query, " UNION ALL "))
 }
 
-// jsonList is a column with a JSON array of strings; anything else is an empty list.
+// jsonList is a column with a JSON array of strings. Any other value is an empty list.
 type jsonList []string
 
 // Scan implements [sql.Scanner].
@@ -271,7 +272,7 @@ func (l *jsonList) Scan(column any) error {
 	return nil
 }
 
-// lean is the table of tasks without their bodies, which no operation needs, and whose size nothing limits.
+// lean is the table of tasks without their bodies. No operation needs the bodies, and their size has no limit.
 var lean = func() table {
 	t := tasksTable
 	t.columns = slices.Clone(t.columns)
@@ -279,7 +280,7 @@ var lean = func() table {
 	return t
 }()
 
-// readTask reads a task from its table, or from [lean].
+// readTask reads a task from the table of tasks, or from [lean].
 func readTask(ctx context.Context, q querier, id string, t table) (Task, error) {
 	list, err := load[Task](ctx, q, t, "WHERE id = ?", id)
 	if err == nil && len(list) == 0 {
@@ -296,7 +297,7 @@ func (s *Store) Task(ctx context.Context, id string) (Task, error) {
 	return readTask(ctx, s.db, id, tasksTable)
 }
 
-// Filter selects tasks. Empty fields select everything but archived tasks.
+// Filter selects tasks. An empty field selects all tasks; archived tasks need IncludeArchived.
 type Filter struct {
 	Status          Status
 	Assignee        string
@@ -314,10 +315,10 @@ var orders = map[string]string{
 	"due": "due_at IS NULL, due_at", "status": "status", "assignee": "assignee", "title": "title", "updated": "started_at DESC NULLS LAST, created_at DESC",
 }
 
-// Orders are the names of the orders that tasks can be listed in.
+// Orders returns the names of the orders in which tasks can be listed.
 func Orders() []string { return slices.Sorted(maps.Keys(orders))[1:] }
 
-// Tasks lists tasks; those that are equal in the order the oldest first.
+// Tasks lists tasks. Tasks with an equal position are sorted by age, the oldest first.
 func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	where, args := "WHERE 1", []any(nil)
 	for _, c := range [][2]string{
@@ -346,17 +347,17 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 	return load[Task](ctx, s.db, tasksTable, where, args...)
 }
 
-// Runs are the attempts at a task, the first one first.
+// Runs returns the attempts at a task, the first one first.
 func (s *Store) Runs(ctx context.Context, task string) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "WHERE task_id = ? ORDER BY id", task)
 }
 
-// LastRuns are the attempts at any task that began last, the newest first.
+// LastRuns returns the newest attempts at all tasks, the newest first.
 func (s *Store) LastRuns(ctx context.Context, most int) ([]Run, error) {
 	return load[Run](ctx, s.db, runsTable, "ORDER BY id DESC LIMIT ?", most)
 }
 
-// Events are those after a cursor, of one task or of all (empty).
+// Events returns the events after a cursor, of one task, or of all if task is empty.
 func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, error) {
 	if task == "" {
 		return load[Event](ctx, s.db, eventsTable, "WHERE id > ? ORDER BY id", after)
@@ -364,12 +365,12 @@ func (s *Store) Events(ctx context.Context, task string, after int64) ([]Event, 
 	return load[Event](ctx, s.db, eventsTable, "WHERE task_id = ? AND id > ? ORDER BY id", task, after)
 }
 
-// Comments are the remarks on a task, the oldest first.
+// Comments returns the comments on a task, the oldest first.
 func (s *Store) Comments(ctx context.Context, task string) ([]Comment, error) {
 	return load[Comment](ctx, s.db, commentsTable, "WHERE task_id = ? ORDER BY created_at, id", task)
 }
 
-// Links are the tasks that a task waits for, and those that wait for it.
+// Links returns the tasks that a task waits for, and the tasks that wait for it.
 func (s *Store) Links(ctx context.Context, task string) (parents, children []string, err error) {
 	parents, err = read[string](ctx, s.db, "SELECT parent_id FROM task_links WHERE child_id = ? ORDER BY parent_id", task)
 	if err == nil {
@@ -378,7 +379,7 @@ func (s *Store) Links(ctx context.Context, task string) (parents, children []str
 	return parents, children, err
 }
 
-// Stats is how the board stands.
+// Stats are the counts of a board's tasks.
 type Stats struct {
 	ByStatus   map[Status]int            `json:"by_status"`
 	ByAssignee map[string]map[Status]int `json:"by_assignee"`

@@ -37,7 +37,7 @@ type NewTask struct {
 	DueAt                            int64
 }
 
-// Create makes a task and returns its id. If tasks have the same idempotency key, it returns the newest one's id instead.
+// Create makes a task and returns its id. If tasks with the same idempotency key exist, it returns the id of the newest one instead.
 func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, error) {
 	if err := s.tidy(&n); err != nil {
 		return "", err
@@ -70,7 +70,7 @@ func taken(err error) bool {
 	return errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
 }
 
-// tidy checks what was given and makes it canonical.
+// tidy checks the fields and makes them canonical.
 func (s *Store) tidy(n *NewTask) error {
 	if n.Title = strings.TrimSpace(n.Title); n.Title == "" {
 		return refuse("cannot create task: a title is required")
@@ -100,7 +100,7 @@ func (s *Store) tidy(n *NewTask) error {
 	return err
 }
 
-// canonical returns the canonical form of a profile's name. An empty name stays empty; a name of blanks only is an error.
+// canonical returns the canonical form of a profile's name. An empty name stays empty. A name with only blanks is an error.
 func canonical(assignee string) (string, error) {
 	who := strings.ToLower(strings.TrimSpace(assignee))
 	if who == "" && assignee != "" {
@@ -170,7 +170,7 @@ func (t *tx) create(id string, n NewTask) error {
 		{"goal_mode", n.GoalMode},
 	})
 	if status == Blocked {
-		// Without this event the block would not be sticky and the next pass would undo it.
+		// Without this event the block would not be sticky, and the next pass would undo it.
 		t.event(id, 0, "blocked", object{{"reason", "created blocked"}})
 	}
 	if n.DueAt != 0 {
@@ -179,20 +179,21 @@ func (t *tx) create(id string, n NewTask) error {
 	return nil
 }
 
-// finished says whether a parent in this status lets its children go on. Archived counts everywhere, so that no two operations
-// disagree about the same child.
+// finished reports whether the children of a parent with this status may start. Archived counts in all operations, so they agree
+// about the same child.
 func finished(s Status) bool { return s == Done || s == Archived }
 
-// unfinishedParents is a condition on tasks: it has a parent that isn't finished.
+// unfinishedParents is a condition on tasks: the task has a parent that isn't finished.
 const unfinishedParents = `EXISTS (SELECT 1 FROM task_links l JOIN tasks p ON p.id = l.parent_id
 	WHERE l.child_id = tasks.id AND p.status NOT IN ('done', 'archived'))`
 
-// waits says whether a task has an unfinished parent.
+// waits reports whether a task has an unfinished parent.
 func (t *tx) waits(id string) bool {
 	return one[bool](t, "SELECT "+unfinishedParents+" FROM tasks WHERE id = ?", id)
 }
 
-// Assign gives a task to a profile; an empty one takes it away. False: no such task. [ErrRunning] while somebody works on it.
+// Assign assigns a task to a profile, or to none. It returns false if the task does not exist, and [ErrRunning] while a worker has
+// it.
 func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) (bool, error) {
 	who, err := canonical(assignee)
 	if err != nil {
@@ -237,19 +238,19 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 	})
 }
 
-// Unlink takes a link away, and says whether there was one.
+// Unlink removes a link, and reports whether it existed.
 func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string) (was bool, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
 			t.event(child, 0, "unlinked", object{{"parent", parent}, {"child", child}})
-			t.promote([]string{child}, DefaultFailureLimit) // that parent may have been what it waited for
+			t.promote([]string{child}, DefaultFailureLimit) // the child may have waited only for this parent
 		}
 		return nil
 	})
 	return was && err == nil, err
 }
 
-// AddComment writes a remark on a task.
+// AddComment adds a comment to a task.
 func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body string) (comment int64, err error) {
 	author, body = strings.TrimSpace(author), strings.TrimSpace(body)
 	if author == "" || body == "" {
@@ -266,14 +267,14 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 	return comment, err
 }
 
-// Edit changes what a task says. Nil fields stay.
+// Edit has new texts of a task. Nil fields do not change.
 type Edit struct {
 	Title, Body               *string
-	Result, Summary, Metadata *string // of a task that is done
+	Result, Summary, Metadata *string // of a finished task
 	Priority                  *int64
 }
 
-// Edit changes the texts of a task, whether or not a worker works on it. False: no such task.
+// Edit changes the texts of a task, even while a worker has it. It returns false if the task does not exist.
 func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (bool, error) {
 	var sets, fields []string
 	var args []any
@@ -322,7 +323,7 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 	})
 }
 
-// Archive puts a task away; an open run is closed and dependents are promoted.
+// Archive archives a task. It closes an open run and promotes the tasks that waited for this one.
 func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done bool, err error) {
 	done, err = s.change(ctx, now, id, func(t *tx, task Task) error {
 		if task.Status == Archived {
@@ -340,7 +341,8 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 	return done, err
 }
 
-// DeleteArchived removes an archived task with its links, comments, events, runs, subscriptions and attachments; another one is a [ValueError].
+// DeleteArchived deletes an archived task with its links, comments, events, runs, subscriptions and attachments. For a task that
+// isn't archived the error is a [ValueError].
 func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err error) {
 	done, err = s.change(ctx, time.Time{}, id, func(t *tx, task Task) error {
 		if task.Status != Archived {
@@ -359,7 +361,8 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 	return done, err
 }
 
-// removeInside removes a directory that is strictly inside a managed one. Nothing outside is touched, whatever links lie there.
+// removeInside removes a directory that is strictly inside a managed one. It touches nothing outside, whatever links the directory
+// has.
 func removeInside(managed, path string) {
 	rel, err := filepath.Rel(managed, path)
 	if err != nil || rel == "." || !filepath.IsLocal(rel) {
@@ -373,8 +376,8 @@ func removeInside(managed, path string) {
 	_ = root.RemoveAll(rel)
 }
 
-// cleanFamily removes the unused scratch workspaces once a task is finished: its own, and its parents'. A workspace stays while a
-// child of its task has work to do, for the child may read it.
+// cleanFamily removes unused scratch workspaces once a task is finished: its own, and its parents'. A workspace stays while a child
+// of its task has work to do, because the child may read it.
 func (s *Store) cleanFamily(ctx context.Context, id string) {
 	paths, err := read[string](ctx, s.db, `SELECT workspace_path FROM tasks
 		WHERE (id = ? OR id IN (SELECT parent_id FROM task_links WHERE child_id = ?))

@@ -13,36 +13,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dispatcher makes passes over one board. One goroutine uses it at a time. Several dispatchers of one board, in one process or in
-// many, exclude each other by the board's tick lock.
+// Dispatcher makes passes over one board. Only one goroutine may use it at a time. Several dispatchers of one board, in any
+// processes, exclude each other by the board's tick lock.
 type Dispatcher struct {
 	Store    *Store
 	Config   Config
-	Runner   Runner // nil: nothing can be started, and workers are judged by pid
+	Runner   Runner // nil: no worker can be started, and only pids show whether workers live
 	Profiles Profiles
 	Spawn    SpawnOptions
 	Procs    Processes    // nil: /proc and pidfd
-	Git      Git          // nil: a worktree workspace is a spawn failure
+	Git      Git          // nil: a task with a worktree can't start
 	Log      *slog.Logger // nil: slog.Default
 
-	// Volume names the data volume where nothing else can have it while this container does; empty: that is not known.
+	// Volume is a name of the data volume if no one else can use the volume while this container does; else empty.
 	Volume string
 
-	// Backoff is the time between a failed attempt and the next one, which doubles with each further failure; 0: none, as for a pass by
-	// hand.
+	// Backoff is the pause between a failed attempt and the next one. It doubles with each further failure. 0: no pause, as for the
+	// command dispatch.
 	Backoff time.Duration
 
 	memories map[int64]*memory // by run
-	holds    *Lock             // of the board, between passes
+	holds    *Lock             // lock of the board between passes
 }
 
-// memory is what a dispatcher remembers of a run between passes.
+// memory is what a dispatcher knows about a run between passes.
 type memory struct {
-	start uint64 // of the process that its pid named at first
-	asked int64  // when its worker was asked to end after the end of its attempt, and survived
+	start uint64 // start time of the process that first had its pid
+	asked int64  // when its worker was asked to end after its attempt, and survived
 }
 
-// memory returns what is remembered of a run. The caller may change it.
+// memory returns the memory of a run. The caller may change it.
 func (d *Dispatcher) memory(run int64) *memory {
 	if d.memories == nil {
 		d.memories = make(map[int64]*memory)
@@ -53,7 +53,7 @@ func (d *Dispatcher) memory(run int64) *memory {
 	return d.memories[run]
 }
 
-// Profiles says which assignees can be run.
+// Profiles reports which assignees are profiles.
 type Profiles interface {
 	Exists(name string) (bool, error)
 }
@@ -61,10 +61,10 @@ type Profiles interface {
 // TickOptions vary one pass.
 type TickOptions struct {
 	DryRun   bool
-	MaxSpawn *int // wins over the configuration
+	MaxSpawn *int // overrides the configuration
 }
 
-// observe begins a pass that changes nothing: it finds out what has become of every worker.
+// observe starts a pass that changes nothing, and finds out the state of every worker.
 func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) {
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
 	return p, p.look()
@@ -76,11 +76,11 @@ func (d *Dispatcher) procs() Processes {
 
 func (d *Dispatcher) log() *slog.Logger { return cmp.Or(d.Log, slog.Default()) }
 
-// Tick makes one pass: it releases what is dead, promotes what became possible, claims and starts what is ready. A task whose worker
-// can't be started doesn't stop the others. A dry run releases and promotes, as the contract has it, but assigns, claims and starts
-// nothing.
+// Tick makes one pass: it releases tasks of dead workers, promotes tasks that may start, and claims and starts ready tasks. If a
+// worker can't be started, the others still are. By the contract, a dry run also releases and promotes, but it assigns, claims and
+// starts nothing.
 //
-// After an error the result holds what was done before it; the next pass does the rest.
+// After an error the result has the changes before it; the next pass does the rest.
 func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
 	res = newResult()
 	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), dry: opt.DryRun, mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0), res: &res}
@@ -100,7 +100,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 			d.log().Warn("dispatching without the tick lock", "path", d.Store.paths.TickLock(), "error", err)
 		case held:
 			defer lock.Release()
-		case opt.DryRun: // what would be started can be said all the same
+		case opt.DryRun: // the result still says which tasks would start
 			res.SkippedLocked = err == nil
 			return res, errors.Join(p.look(), p.dispatch(opt))
 		default:
@@ -130,8 +130,8 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	return res, err
 }
 
-// Hold keeps the lock of the board for all passes until the store is closed. Other dispatchers, the agent's gateways among them, find it
-// held and do nothing on this board. False: somebody else has it.
+// Hold keeps the lock of the board for all passes until the store is closed. Other dispatchers, such as the agent's gateways, find
+// it held and do nothing on this board. It returns false if another process has the lock.
 func (d *Dispatcher) Hold() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
@@ -140,13 +140,13 @@ func (d *Dispatcher) Hold() (held bool, err error) {
 	return held, err
 }
 
-// row is a task that could be started.
+// row is a task that may be started.
 type row struct {
 	ID, Assignee string
 	Again        bool // it was started before
 }
 
-// atWork is who works on the running tasks, by attempt; a task without an attempt has a negative number.
+// atWork returns the profile of each running task, by attempt. A task without an attempt has a negative number.
 func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
 	rows, err := read[struct {
 		Run  int64
@@ -159,12 +159,12 @@ func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
 	return who, err
 }
 
-// rowLoops is the shared state of the two loops over rows.
+// rowLoops is the shared state of the loops over ready tasks and tasks in review.
 type rowLoops struct {
 	*pass
-	free     int            // how many more may be started
-	profile  int            // how many each profile may run; 0: no cap
-	running  map[string]int // by profile
+	free     int            // number of workers that may still be started
+	profile  int            // most workers of one profile; 0: no limit
+	running  map[string]int // running workers by profile
 	exists   map[string]bool
 	fallback string // the default assignee
 }
@@ -175,10 +175,10 @@ func (p *pass) dispatch(opt TickOptions) error {
 	if err != nil {
 		return err
 	}
-	over := p.leaving // a slot is free when its process has ended
+	over := p.leaving // a place is free only when the process has ended
 	for _, w := range p.watched {
 		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.settled && !p.dead(w) {
-			over = append(over, w) // its attempt has ended since this pass looked at its worker
+			over = append(over, w) // its attempt has ended since this pass examined its worker
 		}
 	}
 	for _, w := range over {
@@ -204,7 +204,7 @@ func (p *pass) dispatch(opt TickOptions) error {
 	return errors.Join(l.each(Ready), l.each(Review))
 }
 
-// each starts the tasks in one status until the cap is reached.
+// each starts the tasks with one status until the limit is reached.
 func (l *rowLoops) each(status Status) error {
 	rows, err := read[row](l.ctx, l.Store.db, `SELECT id, COALESCE(assignee, ''), started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
@@ -222,7 +222,7 @@ func (l *rowLoops) each(status Status) error {
 	return nil
 }
 
-// isProfile says whether a profile exists, asked once a pass.
+// isProfile reports whether a profile exists. It asks once in a pass. ifUnknown is the result on an error.
 func (l *rowLoops) isProfile(who string, ifUnknown bool) bool {
 	known, asked := l.exists[who]
 	if asked {
@@ -237,7 +237,7 @@ func (l *rowLoops) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-// consider starts a task if a profile may run it. A task in review has no default assignee and no cap per profile.
+// consider starts a task if a profile may run it. A task in review has no default assignee and no limit for its profile.
 func (l *rowLoops) consider(r row, from Status) error {
 	if r.Assignee == "" && from == Ready && l.fallback != "" && l.assignDefault(r.ID) {
 		r.Assignee = l.fallback
@@ -256,7 +256,7 @@ func (l *rowLoops) consider(r row, from Status) error {
 	return nil
 }
 
-// assignDefault gives a task without an assignee to the default one.
+// assignDefault assigns a task without an assignee to the default one.
 func (l *rowLoops) assignDefault(task string) bool {
 	if l.dry {
 		return true
@@ -291,8 +291,8 @@ func (l *rowLoops) start(r row, from Status) error {
 	if r.Again && !l.clear(r.ID) {
 		return nil
 	}
-	l.remember(entry{Lock: l.Store.Claimer()})                                                // before the first claim, so that the claim of a dead dispatcher is recognised
-	claim := claimOptions{from: from, profile: r.Assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its cap
+	l.remember(entry{Lock: l.Store.Claimer()})                                                // before the first claim, in case this dispatcher dies
+	claim := claimOptions{from: from, profile: r.Assignee, scratch: l.Store.paths.Workspaces} // another profile may be at its limit
 	task, won, err := l.Store.claim(l.ctx, time.Unix(l.now, 0), r.ID, claim)
 	if err != nil || !won {
 		return err

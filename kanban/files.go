@@ -16,13 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock is a file lock held by this process. The kernel lets go of it when the process dies.
+// Lock is a file lock that this process holds. The kernel releases it when the process dies.
 type Lock struct{ file *os.File }
 
-// TryLock takes the lock of a file without waiting. False: somebody else holds it. An error means that there can't be a lock.
+// TryLock takes the lock of a file without waiting. held is false if another process holds it. An error means that the file can't be
+// locked.
 //
-// It takes both kinds of lock that the kernel has, flock and the record lock of the whole file. They don't exclude each other,
-// and the other writers of the board may use either.
+// It takes both kinds of lock that the kernel has, flock and the record lock of the whole file. They don't exclude each other, and
+// the other writers of the board may use either.
 func TryLock(path string) (l *Lock, held bool, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, false, err
@@ -45,7 +46,7 @@ func TryLock(path string) (l *Lock, held bool, err error) {
 	return nil, false, &os.PathError{Op: "lock", Path: path, Err: err}
 }
 
-// Release lets go of the lock. Closing the file would not do while a child that is being started has a copy of the descriptor.
+// Release releases the lock. To close the file is not enough while a child that is being started has a copy of the descriptor.
 func (l *Lock) Release() {
 	_ = unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
 	_ = unix.Flock(int(l.file.Fd()), unix.LOCK_UN)
@@ -55,8 +56,8 @@ func (l *Lock) Release() {
 // mostRead is the size of the largest file of a board or profile that is read as a whole.
 const mostRead = 16 << 20
 
-// openRegular opens a regular file for reading. Anybody who can write its directory can put a FIFO or a device there, which would block, or
-// never end.
+// openRegular opens a regular file for reading. Any program that can write to the directory can put a FIFO or a device there, which
+// would block or never end.
 func openRegular(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -69,7 +70,7 @@ func openRegular(path string) (*os.File, error) {
 	return f, nil
 }
 
-// readRegular reads a regular file of at most so many bytes.
+// readRegular reads a regular file. A file with more than most bytes is an error.
 func readRegular(path string, most int64) ([]byte, error) {
 	f, err := openRegular(path)
 	if err != nil {
@@ -83,14 +84,14 @@ func readRegular(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// isAt reports whether an open file is still the one at a path. A program that may write the directory may put another one there.
+// isAt reports whether an open file is still the file at a path. A program that may write to the directory may have replaced it.
 func isAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	there, failed := os.Stat(path)
 	return err == nil && failed == nil && os.SameFile(open, there)
 }
 
-// writeWhole puts a file in place as a whole or not at all, and makes its directory.
+// writeWhole replaces a file atomically, and makes its directory.
 func writeWhole(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -98,7 +99,7 @@ func writeWhole(path string, data []byte) error {
 	return replace(path, bytes.NewReader(data), 0o644)
 }
 
-// replace puts content in the place of a file as a whole or not at all.
+// replace replaces a file by content atomically.
 func replace(path string, content io.Reader, mode fs.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -122,7 +123,7 @@ func (c Config) logBackups() int {
 	return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0)
 }
 
-// rotate puts a log that has grown too large aside, and makes the directory of one that isn't there.
+// rotate renames a log that has grown too large, and makes the directory of the log.
 func rotate(log string, size int64, backups int) error {
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		return err
@@ -146,7 +147,7 @@ func rotate(log string, size int64, backups int) error {
 	return os.Rename(log, log+".1")
 }
 
-// TailLog returns the end of a task's log: at most so many bytes, without a first line cut short. A limit of 0 is all of it.
+// TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. A limit of 0 means the whole log.
 func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 	f, err := openRegular(p.Log(task))
 	if err != nil {
@@ -158,20 +159,20 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 		data, failed := io.ReadAll(f)
 		return data, errors.Join(err, failed)
 	}
-	data, err := io.ReadAll(io.NewSectionReader(f, st.Size()-limit-1, limit+1)) // and the byte before, which may end a line
+	data, err := io.ReadAll(io.NewSectionReader(f, st.Size()-limit-1, limit+1)) // also the byte before, which may end a line
 	if _, whole, found := bytes.Cut(data, []byte("\n")); found || err != nil {
 		return whole, err
 	}
 	return data[min(1, len(data)):], nil
 }
 
-// Collected is what [Store.Collect] removed.
+// Collected counts what [Store.Collect] removed.
 type Collected struct {
 	Events int64 `json:"events"`
 	Logs   int   `json:"logs"`
 }
 
-// Collect removes events of finished tasks and log files, as old as that and older.
+// Collect removes events of finished tasks, and log files, that have at least the given ages.
 func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Duration) (c Collected, err error) {
 	err = s.write(ctx, now, func(t *tx) error {
 		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?
@@ -197,5 +198,5 @@ func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Du
 	return c, err
 }
 
-// logNames are the names of workers' logs, and of the old ones that rotation has left.
+// logNames matches the names of workers' logs and of their rotated files.
 var logNames = regexp.MustCompile(`\.log(\.\d+)?$`)

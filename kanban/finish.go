@@ -11,16 +11,17 @@ import (
 	"unicode/utf8"
 )
 
-// Completion is what a worker hands over. Run, if set, must be the task's current run, else nothing happens.
+// Completion is the result of a worker. Run, if set, must be the task's current run; else nothing changes.
 type Completion struct {
 	Result, Summary string
 	Metadata        string   // JSON object, or empty
-	CreatedCards    []string // tasks that the worker says it created: verified first
+	CreatedCards    []string // tasks that the worker claims to have created; they are verified first
 	Artifacts       []string
 	Run             int64
 }
 
-// leave takes a task out of its status and clears the claim. There is nothing to do if it isn't in one of the statuses, or another run has it.
+// leave moves a task to another status and clears the claim. It returns errNothing if the task has none of the statuses in from, or
+// another run has it.
 func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothing
@@ -30,7 +31,7 @@ func (t *tx) leave(task Task, from []Status, to Status, run int64, more string, 
 	return nil
 }
 
-// handOver closes the task's run, or notes one without length where there is something to note and no run. It returns the run.
+// handOver closes the task's run and returns it. If the task has no run and e has a result, it adds a run of no length.
 func (t *tx) handOver(task Task, e ending) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
@@ -43,8 +44,9 @@ func (t *tx) handOver(task Task, e ending) (run int64) {
 	return run
 }
 
-// Complete finishes a task and promotes what waited for it. False: not in a status that can be completed, or another run's.
-// A [PhantomError] says that it named tasks that it didn't create; that is noted, and nothing else happens.
+// Complete finishes a task and promotes the tasks that waited for it. It returns false if the status does not allow that, or another
+// run has the task. A [PhantomError] means that the result named tasks that the worker didn't create. That is recorded, and nothing
+// else changes.
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
 	var phantom *PhantomError
@@ -92,7 +94,7 @@ func firstLine(s string) string {
 	return strings.TrimSpace(line)
 }
 
-// verifyCards separates the tasks that a task's worker did create from those it only says it did.
+// verifyCards separates the tasks that a task's worker has created from the ones that it only claims to have created.
 func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string) {
 	return partition(cards, func(card string) bool {
 		return one[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
@@ -102,7 +104,7 @@ func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string
 
 var references = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
-// doubtReferences notes ids in the hand-over that no task has. It is advice for whoever reads the board.
+// doubtReferences records ids in the result that no task has, as a hint for readers of the board.
 func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
 		var unknown []string
@@ -118,12 +120,12 @@ func (t *tx) doubtReferences(id string, run int64, c Completion) {
 	}
 }
 
-// Block takes a task off the board until somebody unblocks it. A run other than 0 must be the current one.
+// Block blocks a task until it is unblocked. A run other than 0 must be the current one.
 func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
 	return s.putAside(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
 }
 
-// Schedule puts a task aside; it is never dispatched from there.
+// Schedule sets a task aside. No dispatcher starts it in this status.
 func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
 	return s.putAside(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
 }
@@ -156,13 +158,13 @@ func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, er
 	})
 }
 
-// Promotion is a manual promotion. Force ignores unfinished parents; DryRun only says whether it would work.
+// Promotion is a manual promotion. Force ignores unfinished parents. DryRun only reports whether it would succeed.
 type Promotion struct {
 	Actor, Reason string
 	Force, DryRun bool
 }
 
-// Promote makes a todo or blocked task ready. A refusal is a [ValueError] that says why.
+// Promote makes a todo or blocked task ready. If that is not allowed, the error is a [ValueError] with the reason.
 func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promotion) error {
 	return s.write(ctx, now, func(t *tx) error {
 		task, err := readTask(ctx, t.conn, id, lean)
@@ -183,17 +185,17 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promoti
 	})
 }
 
-// promotable is a condition on tasks: the promotion pass would make it ready. Its parameter is the failure limit.
+// promotable is a condition on tasks: the promotion pass would make the task ready. Its parameter is the failure limit.
 //
-// A block is sticky if `blocked` is the latest of `blocked` and `unblocked` in the history. A block by the failure limit isn't,
-// so that the task goes on when the limit is raised.
+// A block is sticky if `blocked` is the latest of `blocked` and `unblocked` in the history. A block by the failure limit isn't, so
+// that the task goes on when the limit is raised.
 const promotable = `(status = 'todo' OR status = 'blocked'
 		AND consecutive_failures < COALESCE(max_retries, ?)
 		AND COALESCE((SELECT e.kind FROM task_events e WHERE e.task_id = tasks.id AND e.kind IN ('blocked', 'unblocked')
 			ORDER BY e.id DESC LIMIT 1), '') <> 'blocked')
 	AND NOT ` + unfinishedParents
 
-// RecomputeReady is the promotion pass: todo and blocked tasks that nothing holds back any more become ready.
+// RecomputeReady is the promotion pass: it makes todo and blocked tasks ready that may start now.
 func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit int) (promoted int, err error) {
 	ids, err := read[string](ctx, s.db, "SELECT id FROM tasks WHERE status IN ('todo', 'blocked') AND "+promotable+" ORDER BY rowid", failureLimit)
 	if err != nil || len(ids) == 0 {
@@ -206,7 +208,7 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 	return promoted, err
 }
 
-// promote makes the tasks ready whose conditions still hold.
+// promote makes those tasks ready whose conditions still hold.
 func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 	for _, id := range ids {
 		if t.exec("UPDATE tasks SET status = 'ready' WHERE id = ? AND "+promotable, id, failureLimit) > 0 {
@@ -217,12 +219,12 @@ func (t *tx) promote(ids []string, failureLimit int) (promoted int) {
 	return promoted
 }
 
-// promoteChildren is the promotion pass for those that waited for one task.
+// promoteChildren is the promotion pass for the tasks that waited for one task.
 func (t *tx) promoteChildren(parent string) {
 	t.promote(all[string](t, "SELECT child_id FROM task_links WHERE parent_id = ?", parent), DefaultFailureLimit)
 }
 
-// event appends to a task's history. A nil payload is null; a run of 0 is none.
+// event appends to a task's history. A nil payload is null; a run of 0 means no run.
 func (t *tx) event(task string, run int64, kind string, payload object) {
 	var text any
 	if payload != nil {
@@ -231,18 +233,19 @@ func (t *tx) event(task string, run int64, kind string, payload object) {
 	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, orNull(run), kind, text, t.now)
 }
 
-// ending is how a run is closed.
+// ending describes how a run is closed.
 type ending struct {
 	status, outcome string
 	summary, err    string
 	metadata        string
 }
 
-// as is an ending whose status and outcome are the same word.
+// as returns an ending whose status and outcome are the same word.
 func as(outcome, err string) ending { return ending{status: outcome, outcome: outcome, err: err} }
 
-// closeRun closes a run that is open. The pointer at it goes with the change of its task. No run ends before it began. The time
-// of this transaction was read before the wait for the lock, in which another process may have begun the run; and clocks step.
+// closeRun closes an open run. The caller's change of the task clears the pointer to it. It sets no end before
+// the begin: this transaction's time is from before the wait for the lock. In that wait another process may have begun the run, or
+// the clock may have stepped.
 func (t *tx) closeRun(run int64, e ending) {
 	if run == 0 {
 		return
@@ -253,7 +256,7 @@ func (t *tx) closeRun(run int64, e ending) {
 		e.status, e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
 }
 
-// closeLeaked closes a run that a task which isn't running still points at.
+// closeLeaked closes a run to which a task still points although the task isn't running.
 func (t *tx) closeLeaked(task Task) {
 	t.closeRun(task.CurrentRunID, as("reclaimed", "the task had left the run behind"))
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)

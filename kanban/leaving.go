@@ -16,13 +16,13 @@ import (
 	"hinit/internal/procstat"
 )
 
-// unopened are the workers in the ledger whose attempt is over on the board: it was finished, or taken away from them.
+// unopened returns the workers in the ledger whose attempt is over on the board: it was finished, or released by another program.
 func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
 	for run, e := range p.ledger.runs {
 		if open[run] {
 			continue
 		}
-		if e.Boot != p.instance { // nothing can be learned of it here
+		if e.Boot != p.instance { // this container can learn nothing about it
 			p.over = append(p.over, e)
 			continue
 		}
@@ -44,7 +44,7 @@ func (p *pass) unopened(open map[int64]bool) (left []*watched, err error) {
 	return left, nil
 }
 
-// settleLeft separates the workers that go on after the end of their attempt from those that are gone.
+// settleLeft separates the workers that run after the end of their attempt from the ones that have ended.
 func (p *pass) settleLeft(left []*watched) {
 	for _, w := range left {
 		alive := w.sight == Alive
@@ -62,8 +62,8 @@ func (p *pass) settleLeft(left []*watched) {
 	}
 }
 
-// withdraw keeps starts that got no answer from taking effect beside another attempt. A worker that has begun meanwhile is one whose
-// attempt is over.
+// withdraw prevents late starts: a start that got no answer must not take effect beside another attempt. If the worker has already
+// begun, it counts as a worker whose attempt is over.
 func (p *pass) withdraw(list []*watched) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
@@ -81,7 +81,8 @@ func (p *pass) withdraw(list []*watched) {
 	}
 }
 
-// leaves is when a worker whose attempt is over is asked to end: a finished one has something to write down still, as a rule.
+// leaves returns when a worker whose attempt is over is asked to end. It gets some time, because a worker usually still writes
+// something after it has finished its task.
 func (p *pass) leaves(w *watched) int64 {
 	asked, at := p.memory(w.CurrentRunID).asked, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
 	switch {
@@ -93,14 +94,14 @@ func (p *pass) leaves(w *watched) int64 {
 	return at
 }
 
-// endLeaving ends the workers that had time enough to leave.
+// endLeaving ends the workers whose time to leave is over.
 func (p *pass) endLeaving() error {
 	due, stay := partition(p.leaving, func(w *watched) bool { return p.leaves(w) <= p.now })
 	p.leaving = append(stay, p.endLeft(due)...)
 	return nil
 }
 
-// partition separates the elements of a list that are as asked from the others. The lists are not nil.
+// partition separates the elements for which as returns true from the others. The lists are not nil.
 func partition[T any](list []T, as func(T) bool) (yes, no []T) {
 	yes, no = []T{}, []T{}
 	for _, e := range list {
@@ -113,7 +114,7 @@ func partition[T any](list []T, as func(T) bool) (yes, no []T) {
 	return yes, no
 }
 
-// endLeft ends such workers and returns those that survive.
+// endLeft ends workers whose attempt is over, and returns the ones that survive.
 func (p *pass) endLeft(due []*watched) (survive []*watched) {
 	for i, end := range p.terminate(due) {
 		w := due[i]
@@ -127,8 +128,8 @@ func (p *pass) endLeft(due []*watched) (survive []*watched) {
 	return survive
 }
 
-// clear ends everything that earlier attempts at a task have left, whoever started them, and reports whether nothing is left: two attempts
-// must not meet in one workspace.
+// clear ends all processes that earlier attempts at a task have left, whichever program started them. It reports whether none is
+// left: two attempts must not use one workspace.
 func (p *pass) clear(task string) bool {
 	mine, others := partition(p.leaving, func(w *watched) bool { return w.ID == task })
 	if !slices.ContainsFunc(mine, func(w *watched) bool { return p.leaves(w) > p.now }) {
@@ -157,15 +158,15 @@ func (p *pass) clear(task string) bool {
 	return len(left) == 0 && ok
 }
 
-// Leaving is a worker that is alive though its attempt is over.
+// Leaving is a living worker whose attempt is over.
 type Leaving struct {
 	Task, Profile string
 	Run           int64
 	PID           int
-	Since, Until  time.Time // the end of the attempt, and when the worker is asked to end
+	Since, Until  time.Time // end of the attempt, and when the worker is asked to end
 }
 
-// Leaving lists the workers that are alive though their attempt is over.
+// Leaving lists the living workers whose attempt is over.
 func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) (list []Leaving, err error) {
 	p, err := d.observe(ctx, now)
 	for _, w := range p.leaving {
@@ -174,21 +175,21 @@ func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) (list []Leaving
 	return list, err
 }
 
-// entry is what a dispatcher remembers of a worker that it started, or was about to start when its PID is 0. It is kept beside the
-// board, whose columns belong to all its writers. Host, volume and the worker's boot are its stamp: they tell later whether what it speaks
-// of can be alive.
+// entry is a dispatcher's record of a worker that it started, or was about to start if the PID is 0. It is kept in a file beside the
+// board, because all writers own the board's columns. Host, volume and the worker's boot say later whether the worker can still be
+// alive.
 type entry struct {
 	Run    int64  `json:"run,omitempty"`
 	Task   string `json:"task,omitempty"`
 	Host   string `json:"host,omitempty"`
 	Volume string `json:"volume,omitempty"`
-	Lock   string `json:"lock,omitempty"` // an entry of its own: this claimant makes claims
-	Seen   bool   `json:"seen,omitempty"` // and is another program, whose claims may have no worker
+	Lock   string `json:"lock,omitempty"` // set in an entry without a run: this claimant makes claims
+	Seen   bool   `json:"seen,omitempty"` // the claimant is another program, whose claims may have no worker
 	Worker
 }
 
-// ledger is the file of entries, one JSON object a line; the last entry of a run counts. The holder of the tick lock writes it.
-// It needs no sync: it serves after the death of a dispatcher, and after a crash of the machine no worker is left.
+// ledger is the file of entries, one JSON object a line. The last entry of a run counts. The holder of the tick lock writes it. It
+// needs no sync: it is read after the death of a dispatcher, and after a crash of the machine no worker is left.
 type ledger struct {
 	path  string
 	runs  map[int64]entry
@@ -197,7 +198,7 @@ type ledger struct {
 
 func readLedger(path string) *ledger {
 	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
-	data, _ := readRegular(path, mostRead) // the next entry replaces a file that can't be read
+	data, _ := readRegular(path, mostRead) // a file that can't be read is replaced by the next entry
 	for line := range bytes.Lines(data) {
 		var e entry
 		if json.Unmarshal(line, &e) == nil {
@@ -228,8 +229,8 @@ func (l *ledger) save() error {
 	return writeWhole(l.path, b.Bytes())
 }
 
-// instance names the boot and the init that the workers of this process live and die with. Another one in an entry means that the
-// worker went down with its container or machine.
+// instance identifies the boot and the init on which the workers of this process depend. If an entry has another one, its worker
+// ended with its container or machine.
 func instance() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

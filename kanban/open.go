@@ -20,32 +20,32 @@ import (
 	"hinit/internal/pause"
 )
 
-// Options say how a board is opened. The zero value is the contract.
+// Options say how to open a board. The zero value follows the contract.
 type Options struct {
 	BusyTimeout time.Duration // 0: HERMES_KANBAN_BUSY_TIMEOUT_MS, else two minutes
 	Env         Env           // nil: os.Getenv
 	Host        string        // the host part of claims; empty: os.Hostname
 	PID         int           // the pid part of claims; 0: this process
 	Workdir     string        // the board's default_workdir
-	Toolsets    []string      // names that aren't skills
-	Trust       bool          // don't look through the whole file for damage before the first use in this process
+	Toolsets    []string      // names that are no skills
+	Trust       bool          // skip the search for damage in the whole file before the first use in this process
 
-	initWait time.Duration      // of tests
-	dies     func(string) error // of tests
+	initWait time.Duration      // set by tests only
+	dies     func(string) error // set by tests only
 	Log      *slog.Logger       // nil: slog.Default
 }
 
-// Store is one open board. It may be used by several goroutines; each call is one transaction at most.
+// Store is one open board. Several goroutines may use it; each call is one transaction at most.
 type Store struct {
 	db    *sql.DB
-	raw   *os.File       // the same file, to look at its length
-	logs  [2]fs.FileInfo // its write-ahead log and the index of that, if it has them
+	raw   *os.File       // the same file, to check its length
+	logs  [2]fs.FileInfo // its write-ahead log and the log's index, if they exist
 	paths Paths
 	opt   Options
-	holds *Lock // of a dispatcher that serves the board
+	holds *Lock // lock of a dispatcher that serves the board
 }
 
-// point is where a process can die, for tests that let it.
+// point marks a place where a test can let the process die.
 func (s *Store) point(name string) error {
 	if s.opt.dies == nil {
 		return nil
@@ -53,19 +53,19 @@ func (s *Store) point(name string) error {
 	return s.opt.dies(name)
 }
 
-// maxInitWait bounds how long an opener waits for another one to bring the file up to date. After that it goes on: the work is
-// idempotent.
+// maxInitWait limits how long an opener waits for another one that brings the file up to date. After that it goes on, because the
+// work is idempotent.
 const maxInitWait = 10 * time.Second
 
-// initialised are the files that this process has checked, by path. A file put in place of another is checked.
+// initialised has the files that this process has checked, by path. A file that has replaced another one is checked again.
 var initialised = struct {
 	sync.Mutex
 	files map[string]fs.FileInfo
 }{files: make(map[string]fs.FileInfo)}
 
-// Open opens a board, makes it if it isn't there, and brings an old one up to date after a backup.
+// Open opens a board. It makes a missing file, and brings an old one up to date after a backup.
 //
-// It follows symbolic links as the other writers do: a caller that is root must become the agent's user first.
+// It follows symbolic links as the other writers do, so a caller that is root must become the agent's user first.
 func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 	if opt.Env == nil {
 		opt.Env = os.Getenv
@@ -96,7 +96,7 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 
 func (s *Store) open(ctx context.Context) error {
 	path := s.paths.DB
-	st, _ := os.Stat(path) // nil where there is none
+	st, _ := os.Stat(path) // nil without a file
 	empty := st == nil || st.Size() == 0
 	if readOnly(path) {
 		return s.openReadOnly(ctx, empty)
@@ -135,17 +135,17 @@ func (s *Store) open(ctx context.Context) error {
 	return nil
 }
 
-// companions are the ends of the names of the write-ahead log and its index.
+// companions are the suffixes of the write-ahead log and its index.
 var companions = [2]string{"-wal", "-shm"}
 
-// seeLog remembers the write-ahead log: SQLite keeps its files while the board is open.
+// seeLog records the files of the write-ahead log. SQLite keeps them while the board is open.
 func (s *Store) seeLog() {
 	for i, end := range companions {
 		s.logs[i], _ = os.Stat(s.paths.DB + end)
 	}
 }
 
-// readOnly reports whether the nearest directory of a path that exists is on a read-only file system.
+// readOnly reports whether a path is on a read-only file system. It checks the nearest existing directory.
 func readOnly(path string) bool {
 	var st unix.Statfs_t
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
@@ -155,7 +155,7 @@ func readOnly(path string) bool {
 	}
 }
 
-// openReadOnly opens the board of a volume that is mounted read-only, for the commands that only read. Each write fails.
+// openReadOnly opens a board on a volume that is mounted read-only, for commands that only read. Each write fails.
 func (s *Store) openReadOnly(ctx context.Context, empty bool) error {
 	if empty {
 		return fmt.Errorf("cannot make board %s: its volume is mounted read-only; mount it without :ro", s.paths.DB)
@@ -166,7 +166,7 @@ func (s *Store) openReadOnly(ctx context.Context, empty bool) error {
 	return s.attach(ctx, unchanging)
 }
 
-// attach connects to the file. Mode "rwc" makes a file that isn't there.
+// attach connects to the file. The mode "rwc" makes a missing file.
 func (s *Store) attach(ctx context.Context, mode string) (err error) {
 	if s.db, err = connect(s.paths.DB, mode, s.opt.BusyTimeout); err == nil {
 		_, err = first[int](ctx, s.db, "SELECT count(*) FROM sqlite_master")
@@ -184,7 +184,7 @@ func (s *Store) cannotOpen(err error) error {
 	return nil
 }
 
-// lockInit takes the lock that keeps first opens of several processes apart, or gives up after a while.
+// lockInit takes the lock that separates first opens of several processes. It gives up after a while and returns nil.
 func (s *Store) lockInit(ctx context.Context) *Lock {
 	ctx, cancel := context.WithTimeout(ctx, s.opt.initWait)
 	defer cancel()
@@ -204,7 +204,7 @@ var errHeld = errors.New("another program holds it")
 
 var warnNoWAL sync.Once
 
-// journal turns the write-ahead log on, where the file system can do it.
+// journal enables the write-ahead log if the file system supports it.
 func (s *Store) journal(ctx context.Context) error {
 	mode, err := first[string](ctx, s.db, "PRAGMA journal_mode")
 	if err != nil || strings.EqualFold(mode, "wal") {
@@ -221,7 +221,7 @@ func (s *Store) journal(ctx context.Context) error {
 	return s.cannotOpen(err)
 }
 
-// Close closes the file. A store that isn't closed keeps descriptors.
+// Close closes the file. A store that isn't closed keeps its descriptors.
 func (s *Store) Close() error {
 	var err error
 	if s.db != nil {
@@ -236,8 +236,8 @@ func (s *Store) Close() error {
 	return err
 }
 
-// InPlace reports whether the open file and its write-ahead log are still the ones at the board's path. Another one may have been put there,
-// a backup for instance. Without the log or its index no other program sees the changes of this store.
+// InPlace reports whether the open file and its write-ahead log are still the ones at the board's path. A program may have replaced
+// the file, for instance by a backup. Without the log or its index, no other program sees the changes of this store.
 func (s *Store) InPlace() bool {
 	if !isAt(s.raw, s.paths.DB) {
 		return false
@@ -250,16 +250,16 @@ func (s *Store) InPlace() bool {
 	return true
 }
 
-// Paths are the places of the board.
+// Paths returns the paths of the board.
 func (s *Store) Paths() Paths { return s.paths }
 
-// Claimer is the identity that claims of this store carry, host:pid.
+// Claimer returns the identity in this store's claims, host:pid.
 func (s *Store) Claimer() string { return s.opt.Host + ":" + strconv.Itoa(s.opt.PID) }
 
-// hostLocal says whether a claim was made on this host, so that its pids mean something here.
+// hostLocal reports whether a claim was made on this host, so that its pid is valid here.
 func (s *Store) hostLocal(lock string) bool { return strings.HasPrefix(lock, s.opt.Host+":") }
 
-// DataVersion changes whenever another connection has changed the board.
+// DataVersion returns a number that changes whenever another connection has changed the board.
 func (s *Store) DataVersion(ctx context.Context) (int64, error) {
 	return first[int64](ctx, s.db, "PRAGMA data_version")
 }

@@ -14,48 +14,48 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Runner starts workers, knows how each one ended, and ends them with everything they left behind. Its methods are called
-// from one goroutine of the dispatcher at a time.
+// Runner starts workers, knows how each one ended, and ends them with all processes that they have left. The dispatcher calls its
+// methods from one goroutine at a time.
 //
-// A runner reports only what it knows. A worker that another program started, or that it does not remember, is [Unknown] to it.
-// The dispatcher then judges by pid, as the other writers of the board do.
+// A runner reports only what it knows. A worker that another program started, or that the runner has forgotten, is [Unknown]. Then
+// the dispatcher relies on the pid, as the other writers of the board do.
 type Runner interface {
-	// Start starts the worker of a run and returns as soon as it is executed. An error means that no process is left of it.
-	// A second call for the same run must not start a second worker.
+	// Start starts the worker of a run, and returns as soon as it is executed. An error means that no process is left of it. A
+	// second call for the same run must not start a second worker.
 	Start(ctx context.Context, job Job) (Worker, error)
 
-	// Look says for each run what has become of its worker, in the order of refs. It doesn't wait.
+	// Look returns the state of each run's worker, in the order of refs. It doesn't wait.
 	Look(ctx context.Context, refs []Ref) ([]Sighting, error)
 
-	// Withdraw makes sure that no worker of a run begins from now on: a start that got no answer must not take effect later. If that
-	// start was faster, the answer has its worker. After an error the start is as uncertain as before.
+	// Withdraw ensures that no worker of a run begins from now on: a start that got no answer must not take effect later. If the
+	// worker has already begun, the result has it. After an error, the start is as uncertain as before.
 	Withdraw(ctx context.Context, ref Ref) (Sighting, error)
 
-	// End terminates the workers side by side: SIGTERM to the worker and everything it left, KILL after the grace. It returns
-	// when all are dead or when killing didn't help in time, and says for each which. A run that it doesn't know gets a
-	// Termination that wasn't attempted.
+	// End terminates the workers at the same time: SIGTERM to each worker and all processes that it has left, KILL after the grace.
+	// It returns when all are dead, or when killing had no effect in time, with the result for each. For a run that it doesn't know,
+	// the result has Attempted false.
 	End(ctx context.Context, refs []Ref, grace time.Duration) []Termination
 
-	// Left finds the processes that earlier attempts at a task have left, whoever started them: by their environment, which they
-	// inherit. Of the ref, DB and Task count. False: that can't be found out now.
+	// Left finds the processes that earlier attempts at a task have left, whichever program started them, by the environment that
+	// they inherit. Only DB and Task of the ref count. ok is false if they can't be found now.
 	Left(ref Ref) (pids []int, ok bool)
 
-	// Forget tells that these runs are over on the board. The runner may drop its memory of them as soon as their workers have
-	// ended. A worker may need a moment to end after it has finished its task.
+	// Forget says that these runs are over on the board. The runner may drop its memory of them as soon as their workers have ended.
+	// A worker may need a moment to end after it has finished its task.
 	Forget(refs []Ref)
 }
 
-// Job is a worker to be started: stdin is /dev/null, both outputs are appended to Log, the session is a new one.
+// Job is a worker to start. Its stdin is /dev/null, both outputs are appended to Log, and it gets a new session.
 type Job struct {
 	Ref
 	Profile string
-	Options []string          // the words of the command line that depend on the task: --skills, -m, --toolsets with their values
+	Options []string          // arguments that depend on the task: --skills, -m, --toolsets with their values
 	Dir     string            // empty: the dispatcher's
-	Vars    map[string]string // of the environment, what is the worker's own
-	Log     string            // rotated already; its directory exists
+	Vars    map[string]string // environment variables of this worker
+	Log     string            // already rotated; its directory exists
 }
 
-// Ref names the worker of one run. DB and Run are its identity; PID and Start are what is known of its process.
+// Ref identifies the worker of one run by DB and Run. PID and Start describe its process, if known.
 type Ref struct {
 	DB    string // absolute path of the board's file
 	Board string
@@ -64,14 +64,14 @@ type Ref struct {
 	Worker
 }
 
-// Worker is a process that can't be mistaken for a later one with the same pid.
+// Worker is a process, with enough data to distinguish it from a later one with the same pid.
 type Worker struct {
 	PID   int    // 0: not known
 	Start uint64 // start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known
-	Boot  string // the boot it belongs to, /proc/sys/kernel/random/boot_id; empty: not known
+	Boot  string // boot it belongs to, /proc/sys/kernel/random/boot_id; empty: not known
 }
 
-// Sight is what a runner knows of a worker.
+// Sight is the state of a worker as a runner knows it.
 type Sight int
 
 // The answers of a runner.
@@ -79,48 +79,48 @@ const (
 	Unknown Sight = iota // not started by this runner, or forgotten
 	Alive
 	Ended
-	NeverStarted // the runner is sure that no worker of this run exists or will
+	NeverStarted // the runner is sure that no worker of this run exists or will exist
 )
 
-// Sighting is a runner's answer about one run. Worker is set when it is alive, Exit when it ended.
+// Sighting is a runner's answer about one run. Worker is set if it is alive, Exit if it has ended.
 type Sighting struct {
 	Sight  Sight
 	Worker Worker
 	Exit   Exit
 }
 
-// Exit is how a worker ended.
+// Exit says how a worker ended.
 type Exit struct {
-	Known      bool // false: it is gone and its end is unknown
+	Known      bool // false: it has ended in an unknown way
 	Code       int  // meaningful when Signal is 0
 	Signal     int
-	OOM        bool // the kernel killed it for want of memory
-	Terminated bool // somebody ended it on purpose: a stop of the dispatcher, of the container, an operator
-	Shutdown   bool // the end of its container was that
+	OOM        bool // the kernel killed it because memory ran out
+	Terminated bool // it was ended on purpose: the dispatcher or the container stopped, or an operator asked
+	Shutdown   bool // it ended because its container stopped
 	At         time.Time
 }
 
-// Termination is how an attempt to end a worker went. A worker that was attempted and isn't Terminated survived.
+// Termination is the result of an attempt to end a worker. If Attempted is set and Terminated is not, the worker survived.
 type Termination struct {
 	Attempted  bool
 	Terminated bool
 	Killed     bool // SIGKILL was needed
 }
 
-// Processes is what the dispatcher sees and does by pid, for workers that its runner doesn't know.
+// Processes observes and ends workers by pid, if the runner doesn't know them.
 type Processes interface {
-	// Alive says whether the process exists and isn't a zombie. One that can't be looked at counts as alive.
+	// Alive reports whether the process exists and isn't a zombie. A process that can't be examined counts as alive.
 	Alive(pid int) bool
 	// End sends SIGTERM, waits for the grace, sends SIGKILL and waits a moment.
 	End(ctx context.Context, pid int, grace time.Duration) Termination
-	// Start is when the process started, in clock ticks since boot; 0 if there is none or it can't be told.
+	// Start returns when the process started, in clock ticks since boot; 0 if it does not exist or the time is unknown.
 	Start(pid int) uint64
 }
 
-// kernel is [Processes] by /proc and pidfd.
+// kernel implements [Processes] by /proc and pidfd.
 type kernel struct{}
 
-// mostPID is the largest process number there can be. The kernel would cut a larger one from a row off, and find another process.
+// mostPID is the largest possible process id. The kernel would truncate a larger one, and so find another process.
 const mostPID = 1 << 22
 
 // Alive implements [Processes].
@@ -138,7 +138,7 @@ func (kernel) Start(pid int) uint64 {
 	return st.Start
 }
 
-// killWait is how long a killed process is given to disappear. One that doesn't is stuck in the kernel.
+// killWait is how long a killed process may take to disappear. After that it counts as stuck in the kernel.
 const killWait = time.Second
 
 // End implements [Processes].
@@ -158,9 +158,9 @@ func (k kernel) End(ctx context.Context, pid int, grace time.Duration) Terminati
 	return Termination{Attempted: true, Killed: err == nil, Terminated: ended(context.WithoutCancel(ctx), fd, killWait)}
 }
 
-// ended waits until a process has ended, for so long. It is a zombie at the latest then.
+// ended waits until a process has ended, for at most wait. A zombie counts as ended.
 func ended(ctx context.Context, fd int, wait time.Duration) bool {
-	const slice = 100 * time.Millisecond // between two looks at the context
+	const slice = 100 * time.Millisecond // pause between two checks of the context
 	for deadline := time.Now().Add(wait); ; {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(poll, int(slice.Milliseconds()))
@@ -173,8 +173,8 @@ func ended(ctx context.Context, fd int, wait time.Duration) bool {
 	}
 }
 
-// AwaitProcess blocks until a process has ended that is not a child of this one. It returns at once when there is none, and where the kernel
-// has no way to wait for it.
+// AwaitProcess blocks until a process has ended that is not a child of this one. It returns at once if the process does not exist,
+// or if the kernel can't wait for it.
 func AwaitProcess(pid int) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -189,8 +189,8 @@ func AwaitProcess(pid int) {
 	}
 }
 
-// ProcessesWith finds the processes that were started with these variables. Those whose parent was not come first. The result sure says that
-// every process that could be one was looked at.
+// ProcessesWith finds the processes that were started with these variables. Processes whose parent was not come first. sure reports
+// whether every possible process could be read.
 func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	var all []procstat.Stat
 	if err := procstat.Each("/proc", func(st procstat.Stat) { all = append(all, st) }); err != nil {
@@ -226,6 +226,6 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 	return pids, sure
 }
 
-// mostEnvironment bounds what is read of an environment. A process can make the kernel show any part of its memory as its environment
-// (prctl(2), PR_SET_MM), terabytes of zeros too.
+// mostEnvironment limits how much of an environment is read. A process can make the kernel show any part of its memory as its
+// environment (prctl(2), PR_SET_MM), even terabytes of zeros.
 const mostEnvironment = 2 << 20

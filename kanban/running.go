@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// watched is a running task and what is known of its worker; or, with another status, one whose attempt is over while its worker goes on.
+// watched is a running task with the state of its worker. With another status, it is a task whose attempt is over while its worker
+// goes on.
 type watched struct {
 	Task
-	since   int64  // start of the current run, or of the task where there is none; end of an attempt that is over
-	from    Status // where it was claimed, and goes back to when it is released
+	since   int64  // start of the current run, or of the task without a run; for an attempt that is over, its end
+	from    Status // status in which it was claimed, and to which its release returns it
 	ref     Ref
-	ours    bool // the ledger knows the run
-	local   bool // pids in it mean something here
+	ours    bool // the ledger has the run
+	local   bool // its pid is valid on this host
 	sight   Sight
 	exit    Exit
-	gone    bool // its container or machine is gone, and the worker with it
-	other   bool // its pid belongs to another process by now
-	settled bool // a step of this pass has dealt with it
+	gone    bool // its container or machine has ended, and the worker with it
+	other   bool // its pid now belongs to another process
+	settled bool // a step of this pass has handled it
 }
 
 // pass is one tick.
@@ -36,13 +37,13 @@ type pass struct {
 	ledger   *ledger
 	instance string
 	watched  []*watched
-	leaving  []*watched // their attempt is over, and their worker is still alive
-	over     []entry    // of the ledger, nothing of these is left
+	leaving  []*watched // living workers whose attempt is over
+	over     []entry    // entries of the ledger whose workers have ended
 
-	unanswered []*watched // their attempt is over, and a worker that was asked for may begin still
+	unanswered []*watched // attempts that are over, whose worker was requested and may still begin
 }
 
-// dead says whether the worker is known to be gone, or seems to be by its pid.
+// dead reports whether the worker has ended, or seems to have ended by its pid.
 func (p *pass) dead(w *watched) bool {
 	switch w.sight {
 	case Alive:
@@ -54,10 +55,10 @@ func (p *pass) dead(w *watched) bool {
 	}
 }
 
-// replaced says whether the pid belongs to another process by now. The original start time comes from the ledger, or from the
-// first time that the pid was seen for this run.
+// replaced reports whether the pid now belongs to another process. The worker's start time is from the ledger, or from the first
+// time that the pid was seen for this run.
 func (p *pass) replaced(w *watched) bool {
-	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program would end itself
+	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // this program must not end itself
 		return true
 	}
 	start := p.procs().Start(w.WorkerPID)
@@ -69,7 +70,7 @@ func (p *pass) replaced(w *watched) bool {
 	return start != cmp.Or(w.ref.Start, seen.start)
 }
 
-// look finds out what has become of every running task's worker.
+// look finds out the state of every running task's worker.
 func (p *pass) look() error {
 	p.ledger = readLedger(p.Store.paths.ledger())
 	p.instance = instance()
@@ -128,7 +129,8 @@ func (p *pass) look() error {
 	return nil
 }
 
-// tidy forgets what was remembered of workers that are gone, and notes whose claims these are. Only the holder of the tick lock may.
+// tidy drops the records of workers that have ended, and records the claimants of the others. Only the holder of the tick lock may
+// call it.
 func (p *pass) tidy() {
 	if unanswered := p.unanswered; p.mayStart {
 		p.unanswered = nil
@@ -139,7 +141,7 @@ func (p *pass) tidy() {
 	for _, w := range append(p.watched, p.leaving...) {
 		open[w.CurrentRunID] = true
 		locks[claimant(w.ClaimLock)] = true
-		if w.Status == Running && w.local && !w.gone { // by another program; the stamp tells later whether it can be alive
+		if w.Status == Running && w.local && !w.gone { // another program's claim; the record tells later whether its worker can be alive
 			p.remember(entry{Lock: claimant(w.ClaimLock), Seen: true})
 		}
 	}
@@ -161,7 +163,7 @@ func (p *pass) tidy() {
 	p.saveLedger()
 }
 
-// remember writes into the ledger, with the stamp of this container.
+// remember writes an entry to the ledger, with the identity of this container.
 func (p *pass) remember(e entry) {
 	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.instance, p.Volume
 	if known, is := p.ledger.locks[e.Lock]; e.Run == 0 && is && known.Boot == e.Boot && (e.Seen || !known.Seen) {
@@ -177,14 +179,14 @@ func (p *pass) saveLedger() {
 	}
 }
 
-// isGone says whether the worker of a ledger entry is gone for certain. That is so if another boot or container of this host made
-// the entry. It is so too if that container had the volume that this one has now, because one container at a time has it.
+// isGone reports whether the worker of a ledger entry has certainly ended. That is so if another boot or container of this host made
+// the entry. It is also so if its container had the volume that this one has now, because only one container at a time has it.
 func (p *pass) isGone(e entry) bool {
 	return e.Boot != "" && p.instance != "" && e.Boot != p.instance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.Volume)
 }
 
-// ref names the worker of a running task, with what the ledger adds.
+// ref identifies the worker of a running task, with the data in the ledger.
 func (p *pass) ref(w *watched) Ref {
 	ref := p.Dispatcher.ref(w.Task)
 	e, known := p.ledger.runs[w.CurrentRunID]
@@ -208,8 +210,8 @@ func (d *Dispatcher) ref(t Task) Ref {
 	return Ref{DB: d.Store.paths.DB, Board: d.Store.paths.Board, Task: t.ID, Run: t.CurrentRunID, Worker: Worker{PID: t.WorkerPID}}
 }
 
-// note takes the answer of the runner. "No worker exists" counts only for runs that a dispatcher began: a claim without a worker
-// belongs to a person at a terminal.
+// note stores the answer of the runner. NeverStarted counts only for runs that a dispatcher began: a claim without a worker belongs
+// to a person at a terminal.
 func (p *pass) note(w *watched, s Sighting) {
 	if s.Sight == NeverStarted && !w.ours {
 		return
@@ -223,8 +225,7 @@ func (p *pass) note(w *watched, s Sighting) {
 	}
 }
 
-// adopt writes down the pid of workers that an earlier dispatcher started and didn't live to write down. The runner knows it, or the
-// ledger does.
+// adopt records the pids of workers whose dispatcher died before it could record them. The runner or the ledger knows the pid.
 func (p *pass) adopt(asked []*watched) error {
 	for _, w := range asked {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.sight == NeverStarted {
@@ -238,7 +239,7 @@ func (p *pass) adopt(asked []*watched) error {
 	return nil
 }
 
-// terminate ends workers side by side, each through whoever knows it.
+// terminate ends workers at the same time, each through the runner or by its pid.
 func (p *pass) terminate(list []*watched) []Termination {
 	ends := make([]Termination, len(list))
 	var known []int
@@ -251,7 +252,7 @@ func (p *pass) terminate(list []*watched) []Termination {
 		case w.sight == Alive:
 			known, refs = append(known, i), append(refs, w.ref)
 		case w.WorkerPID == 0 || !w.local:
-			// nothing here to end
+			// No process here has to end.
 		default:
 			wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.WorkerPID, TerminateGrace) })
 		}
@@ -260,7 +261,7 @@ func (p *pass) terminate(list []*watched) []Termination {
 		by := p.Runner.End(p.ctx, refs, TerminateGrace)
 		for n, i := range known {
 			ends[i] = by[n]
-			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // no run of the runner's: it was found by its environment
+			if w := list[i]; !ends[i].Attempted && w.ref.PID != 0 { // the runner has no run for it: it was found by its environment
 				wait.Go(func() { ends[i] = p.procs().End(p.ctx, w.ref.PID, TerminateGrace) })
 			}
 		}
@@ -269,17 +270,17 @@ func (p *pass) terminate(list []*watched) []Termination {
 	return ends
 }
 
-// survived says whether a worker may still be at work, so that its task must not be given to another.
+// survived reports whether a worker may still run, so that no other worker may have its task.
 func (w *watched) survived(t Termination) bool { return t.Attempted && w.local && !t.Terminated }
 
-// info is the part of a payload that tells of a termination.
+// info returns the part of a payload that describes a termination.
 func (w *watched) info(t Termination) object {
 	return object{
 		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.local}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},
 	}
 }
 
-// write runs a write transaction at the time of the pass.
+// write runs a write transaction with the time of the pass.
 func (p *pass) write(do func(*tx)) error {
 	return p.Store.write(p.ctx, time.Unix(p.now, 0), func(t *tx) error {
 		do(t)

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// column is a column as `create table` and `alter table add column` have it.
+// column is a column in the form of `create table` and `alter table add column`.
 type column struct{ name, def string }
 
-// table is a table of the board. Every writer makes it if it isn't there, and adds the columns that an older one lacks.
+// table is a table of the board. Every writer makes it if it is missing, and adds the columns that an older table lacks.
 type table struct {
 	name    string
 	columns []column
-	key     string // a primary key of several columns
+	key     string // primary key of several columns
 }
 
 const (
@@ -29,7 +29,8 @@ const (
 	serial  = "INTEGER PRIMARY KEY AUTOINCREMENT"
 )
 
-// columnsOf are the columns of a table whose rows are read as a whole: each field of T is one, under the name that it has in JSON.
+// columnsOf returns the columns of a table whose rows are read as a whole. Each field of T is one, with the name that it has in
+// JSON.
 func columnsOf[T any]() (list []column) {
 	for field := range reflect.TypeFor[T]().Fields() {
 		list = append(list, column{field.Tag.Get("json"), field.Tag.Get("sql")})
@@ -37,7 +38,7 @@ func columnsOf[T any]() (list []column) {
 	return list
 }
 
-// columns takes columns as SQL has them.
+// columns parses columns in the form of SQL.
 func columns(defs ...string) (list []column) {
 	for _, text := range defs {
 		name, def, _ := strings.Cut(text, " ")
@@ -46,7 +47,7 @@ func columns(defs ...string) (list []column) {
 	return list
 }
 
-// The tables whose rows are read as a whole.
+// These tables are read in whole rows.
 var (
 	tasksTable    = table{name: "tasks", columns: columnsOf[Task]()}
 	commentsTable = table{name: "task_comments", columns: columnsOf[Comment]()}
@@ -70,7 +71,7 @@ var tables = []table{
 	)},
 }
 
-// indexes are name, table and columns.
+// indexes has the name, table and columns of each index.
 var indexes = [][3]string{
 	{"idx_tasks_assignee_status", "tasks", "assignee, status"},
 	{"idx_tasks_status", "tasks", "status"},
@@ -88,7 +89,7 @@ var indexes = [][3]string{
 	{"idx_notify_task", "kanban_notify_subs", "task_id"},
 }
 
-// create is the statement that makes the table under a name.
+// create returns the statement that creates the table with this name.
 func (t table) create(name string) string {
 	defs := make([]string, 0, len(t.columns)+1)
 	for _, c := range t.columns {
@@ -100,10 +101,10 @@ func (t table) create(name string) string {
 	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    %s\n)", name, strings.Join(defs, ",\n    "))
 }
 
-// renamedKinds are event kinds of old files and what they are called now.
+// renamedKinds are event kinds of old files with their present names.
 var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
-// shape is what a file has: the declared type of each column by table, and the names of its indexes.
+// shape is the structure of a file: the declared type of each column by table, and the names of its indexes.
 type shape struct {
 	columns map[string]map[string]string
 	indexes []string
@@ -126,7 +127,7 @@ func shapeOf(ctx context.Context, q querier) (shape, error) {
 	return sh, err
 }
 
-// legacy says whether a table has keys or cursors of an old kind and must be rebuilt.
+// legacy reports whether a table has keys or cursors of an old kind and must be rebuilt.
 func (sh shape) legacy(t table) bool {
 	have := sh.columns[t.name]
 	for _, c := range t.columns {
@@ -137,7 +138,7 @@ func (sh shape) legacy(t table) bool {
 	return false
 }
 
-// lacking are the columns that a table lacks.
+// lacking returns the columns that a table lacks.
 func (sh shape) lacking(t table) (cols []column) {
 	have := sh.columns[t.name]
 	for _, c := range t.columns {
@@ -148,7 +149,7 @@ func (sh shape) lacking(t table) (cols []column) {
 	return cols
 }
 
-// complete says whether the structure equals a fresh file's; old says whether rows must change for that.
+// complete reports whether the structure equals a new file's. old reports whether rows must change for that.
 func (sh shape) complete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {
@@ -166,7 +167,7 @@ func (sh shape) complete() (complete, old bool) {
 	return complete, old
 }
 
-// migrate brings the file to the present structure. A file whose rows must change is copied first.
+// migrate brings the file to the present structure. It first copies a file whose rows must change.
 func (s *Store) migrate(ctx context.Context) error {
 	sh, err := shapeOf(ctx, s.db)
 	if err != nil {
@@ -209,7 +210,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	})
 }
 
-// copies are columns that carry on what an old file calls otherwise. The old column stays for old programs.
+// copies are columns that get the values of a column with another name in old files. The old column stays for old programs.
 var copies = map[string]string{"consecutive_failures": "spawn_failures", "last_failure_error": "last_spawn_error"}
 
 func (t *tx) addColumns(sh shape, table table) {
@@ -221,7 +222,7 @@ func (t *tx) addColumns(sh shape, table table) {
 	}
 }
 
-// rebuild replaces a table with keys of an old kind. The old keys go; what pointed at them is pointed at the new ones or at nothing.
+// rebuild replaces a table with keys of an old kind. References to the old keys get the new keys, or are cleared.
 func (t *tx) rebuild(sh shape, table table) {
 	var into, from []string
 	for _, c := range table.columns {
@@ -245,14 +246,14 @@ func (t *tx) rebuild(sh shape, table table) {
 	if table.name != runsTable.name {
 		return
 	}
-	// The runs got new ids. Tasks are joined to their open runs again, and runs without a worker are closed.
+	// The runs have new ids. Tasks are joined to their open runs again, and runs without a worker are closed.
 	t.exec("UPDATE task_events SET run_id = NULL")
 	t.exec(`UPDATE tasks SET current_run_id = (SELECT max(r.id) FROM task_runs r WHERE r.task_id = tasks.id AND r.ended_at IS NULL AND tasks.status = 'running')`)
 	t.exec(`UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at, claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
 		WHERE ended_at IS NULL AND id NOT IN (SELECT current_run_id FROM tasks WHERE current_run_id IS NOT NULL)`)
 }
 
-// openRuns gives a run to each running task that has none.
+// openRuns adds a run to each running task without one.
 func (t *tx) openRuns() {
 	for _, id := range all[string](t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL") {
 		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, worker_pid, max_runtime_seconds,
@@ -263,7 +264,7 @@ func (t *tx) openRuns() {
 	}
 }
 
-// backupOld copies the board as it was before a migration, named by its content.
+// backupOld copies the board before a migration. The copy is named by its content.
 func (s *Store) backupOld(ctx context.Context) error {
 	dir, err := os.MkdirTemp(filepath.Dir(s.paths.DB), ".backup.*")
 	if err != nil {

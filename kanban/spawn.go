@@ -16,17 +16,17 @@ import (
 	"hinit/internal/proc"
 )
 
-// SpawnOptions say what a worker is told.
+// SpawnOptions have the data for the environment and the arguments of workers.
 type SpawnOptions struct {
 	Environ    []string                      // the dispatcher's environment
-	ProfileDir func(profile string) string   // a profile's home; empty: there is none
-	Toolsets   func(profile string) []string // nil or an empty answer: no --toolsets
+	ProfileDir func(profile string) string   // returns a profile's home; empty: it does not exist
+	Toolsets   func(profile string) []string // nil, or an empty result: no --toolsets
 }
 
-// reviewSkill is the skill that a worker in review has in place of the task's own.
+// reviewSkill is the skill that replaces the task's own for a worker in review.
 const reviewSkill = "sdlc-review"
 
-// run gives a claimed task its worker, or gives the task back. It reports whether there is a worker.
+// run starts the worker of a claimed task, or releases the task. It reports whether a worker was started.
 func (p *pass) run(task Task, from Status) (started bool, err error) {
 	why, err := p.begin(&task, from)
 	host, is := errors.AsType[*HostError](why)
@@ -42,7 +42,7 @@ func (p *pass) run(task Task, from Status) (started bool, err error) {
 	return true, nil
 }
 
-// begin prepares a claimed task and starts its worker. The first result is why that couldn't be done.
+// begin prepares a claimed task and starts its worker. why is the reason for which the worker couldn't be started.
 func (p *pass) begin(task *Task, from Status) (why, err error) {
 	if why, err := p.place(task); why != nil || err != nil {
 		return why, err
@@ -63,7 +63,7 @@ func (p *pass) begin(task *Task, from Status) (why, err error) {
 	if why != nil {
 		return why, nil
 	}
-	if err := p.Store.point("started"); err != nil || worker.PID == 0 { // without a pid, only the claim's time watches over it
+	if err := p.Store.point("started"); err != nil || worker.PID == 0 { // without a pid, only the claim's time limits it
 		return nil, err
 	}
 	if worker.Start == 0 {
@@ -73,13 +73,14 @@ func (p *pass) begin(task *Task, from Status) (why, err error) {
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
 }
 
-// startAgain asks once more for the worker of an attempt that has none: the dispatcher died before it asked, or got no answer. The attempt keeps
-// its name, under which the runner starts one worker, however late an earlier request takes effect. Another attempt could meet that worker.
+// startAgain requests the worker of an attempt again: the dispatcher died before the request, or got no answer. The attempt keeps
+// its name, for which the runner starts only one worker, even if an earlier request takes effect late. A new attempt could run
+// beside it.
 func (p *pass) startAgain(w *watched) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, lean)
 	w.settled = true
 	switch {
-	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed since this pass looked
+	case errors.Is(err, ErrNoTask), err == nil && (task.Status != Running || task.CurrentRunID != w.CurrentRunID): // reclaimed since this pass saw it
 		p.withdraw([]*watched{w})
 		return nil
 	case err != nil:
@@ -89,7 +90,7 @@ func (p *pass) startAgain(w *watched) error {
 	return err
 }
 
-// hostFailed ends a pass in which no worker can be started.
+// hostFailed handles a host that can't start any worker now, and ends the pass.
 func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	if why.Unsure {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
@@ -99,7 +100,7 @@ func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 	return errors.Join(fmt.Errorf("cannot start the worker of %s: %w", task.ID, why), err)
 }
 
-// recordSpawn writes down the pid of a run's worker. A worker may have finished its task by then: the event is written all the same.
+// recordSpawn records the pid of a run's worker. It adds the event even if the worker has already finished its task.
 func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	return p.write(func(t *tx) {
 		t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run)
@@ -108,7 +109,7 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 	})
 }
 
-// job says what the worker of a task is. The runner decides its command line.
+// job describes the worker of a task. The runner adds the command line.
 func (p *pass) job(task Task, from Status) Job {
 	skills := task.Skills
 	if from == Review {
@@ -139,7 +140,7 @@ func (p *pass) job(task Task, from Status) Job {
 	return job
 }
 
-// worker returns the variables by which the agent knows that it is a worker, and of what.
+// worker returns the variables that tell the agent that it is a worker, and of which task.
 func (p *pass) worker(task Task, who, dir string) map[string]string {
 	optional := map[string]string{"HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
 	if filepath.IsAbs(dir) {
@@ -170,19 +171,19 @@ func (p *pass) worker(task Task, who, dir string) map[string]string {
 	}
 	maps.DeleteFunc(optional, func(_, value string) bool { return value == "" })
 	maps.Copy(env, optional)
-	for name, value := range env { // no process can be given such a byte
+	for name, value := range env { // the environment of a process can't have this byte
 		env[name] = strings.ReplaceAll(value, "\x00", "")
 	}
 	return env
 }
 
-// Git runs git in a directory and returns its output. The context carries the time limit.
+// Git runs git in a directory and returns its output. The context has the time limit.
 type Git func(ctx context.Context, dir string, args ...string) (string, error)
 
-// gitLimit is how long a worktree may take to be made.
+// gitLimit limits the time to make a worktree.
 const gitLimit = 60 * time.Second
 
-// Claim is [Store.Claim] for a caller that works on the task itself: it makes the workspace, too.
+// Claim is like [Store.Claim], for a caller that works on the task itself: it also makes the workspace.
 func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl time.Duration) (Task, bool, error) {
 	task, won, err := d.Store.Claim(ctx, now, id, ttl)
 	if !won || err != nil {
@@ -193,7 +194,7 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 	return task, true, errors.Join(why, err)
 }
 
-// place makes the workspace of a claimed task and writes it down. The first result is why it can't be made.
+// place makes the workspace of a claimed task and records it. why is the reason for which the workspace can't be made.
 func (p *pass) place(task *Task) (why, err error) {
 	workspace, branch, why := p.workspace(*task)
 	if why != nil {
@@ -209,7 +210,7 @@ func (p *pass) place(task *Task) (why, err error) {
 	})
 }
 
-// workspace makes the directory that a worker begins in, and says which branch it has.
+// workspace makes the working directory of a worker, and returns it with its branch.
 func (p *pass) workspace(task Task) (path, branch string, err error) {
 	otherwise, known := map[string]string{
 		Scratch: filepath.Join(p.Store.paths.Workspaces, task.ID), Worktree: p.Store.opt.Workdir, Dir: "",
@@ -225,14 +226,14 @@ func (p *pass) workspace(task Task) (path, branch string, err error) {
 	case !filepath.IsAbs(path):
 		return "", "", fmt.Errorf("path %q is relative", path)
 	}
-	path = filepath.Clean(path) // which PID 1 asks for
+	path = filepath.Clean(path) // PID 1 needs a clean path
 	if task.WorkspaceKind == Worktree {
 		return p.worktree(task, path)
 	}
 	return path, task.Branch, os.MkdirAll(path, 0o755)
 }
 
-// worktree makes a linked worktree of a repository: below it if the path is the repository's, else at the path.
+// worktree makes a linked worktree of a repository: below the path if it is the repository, else at the path.
 func (p *pass) worktree(task Task, path string) (string, string, error) {
 	if p.Git == nil {
 		return "", "", errors.New("git is not available")
@@ -278,7 +279,7 @@ func (p *pass) tip(task Task) {
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return // given already, or nowhere to remember that it was
+		return // it was already given, or it can't be recorded
 	}
 	_ = f.Close()
 	err = p.write(func(t *tx) {

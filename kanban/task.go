@@ -15,7 +15,7 @@ import (
 // Status is a column of the board.
 type Status string
 
-// The nine statuses. A row with another one, written by somebody else, is shown and never touched.
+// The nine statuses. A row with another status, from another program, is shown and never changed.
 const (
 	Triage    Status = "triage"
 	Todo      Status = "todo"
@@ -28,7 +28,7 @@ const (
 	Archived  Status = "archived"
 )
 
-// Statuses are all of them in the order in which a board shows them.
+// Statuses has all statuses in the order in which a board shows them.
 var Statuses = []Status{Triage, Todo, Scheduled, Ready, Running, Blocked, Review, Done, Archived}
 
 // The kinds of workspace.
@@ -38,8 +38,8 @@ const (
 	Dir      = "dir"
 )
 
-// Task is a row of the board. It has a field for each column, so that a reader needs no second query. Times are epoch
-// seconds; a zero time, a zero number and an empty string stand for null unless the field is a pointer.
+// Task is a row of the board. It has a field for each column, so that a reader needs no second query. Times are epoch seconds. A
+// zero time, a zero number and an empty string stand for null unless the field is a pointer.
 type Task struct {
 	ID                  string   `json:"id" sql:"TEXT PRIMARY KEY"`
 	Title               string   `json:"title" sql:"TEXT NOT NULL"`
@@ -49,7 +49,7 @@ type Task struct {
 	Priority            int64    `json:"priority" sql:"INTEGER DEFAULT 0"`
 	CreatedBy           string   `json:"created_by" sql:"TEXT"`
 	CreatedAt           int64    `json:"created_at" sql:"INTEGER NOT NULL"`
-	StartedAt           int64    `json:"started_at" sql:"INTEGER"` // the first start ever
+	StartedAt           int64    `json:"started_at" sql:"INTEGER"` // of the first start
 	CompletedAt         int64    `json:"completed_at" sql:"INTEGER"`
 	WorkspaceKind       string   `json:"workspace_kind" sql:"TEXT NOT NULL DEFAULT 'scratch'"`
 	WorkspacePath       string   `json:"workspace_path" sql:"TEXT"`
@@ -96,7 +96,7 @@ type Run struct {
 	Error             string `json:"error" sql:"TEXT"`
 }
 
-// Event is one line of a task's history. IDs grow, so the last one seen is a cursor.
+// Event is one line of a task's history. IDs grow, so the last one that was read is a cursor.
 type Event struct {
 	ID        int64  `json:"id" sql:"INTEGER PRIMARY KEY AUTOINCREMENT"`
 	TaskID    string `json:"task_id" sql:"TEXT NOT NULL"`
@@ -106,7 +106,7 @@ type Event struct {
 	CreatedAt int64  `json:"created_at" sql:"INTEGER NOT NULL"`
 }
 
-// Comment is a remark on a task.
+// Comment is a comment on a task.
 type Comment struct {
 	ID        int64  `json:"id" sql:"INTEGER PRIMARY KEY AUTOINCREMENT"`
 	TaskID    string `json:"task_id" sql:"TEXT NOT NULL"`
@@ -115,21 +115,21 @@ type Comment struct {
 	CreatedAt int64  `json:"created_at" sql:"INTEGER NOT NULL"`
 }
 
-// ErrNoTask says that no task has that id.
+// ErrNoTask means that no task has this id.
 var ErrNoTask = errors.New("no such task")
 
-// ErrRunning says that a task is being worked on, and that the operation must wait or reclaim it first.
+// ErrRunning means that a worker has the task. The operation must wait, or reclaim the task first.
 var ErrRunning = errors.New("currently running")
 
-// ValueError is input that the board refuses: nothing was changed.
+// ValueError is an input that the board refuses. Nothing was changed.
 type ValueError struct{ Text string }
 
 func (e *ValueError) Error() string { return e.Text }
 
 func refuse(format string, args ...any) error { return &ValueError{fmt.Sprintf(format, args...)} }
 
-// HostError says that no worker can be started now, for any task. The claim is released, and counts no failure. Unsure: the
-// worker may start all the same, so the claim stays until that is known.
+// HostError means that no worker can be started now, for any task. The claim is released, and counts no failure. If Unsure is set,
+// the worker may start all the same, so the claim stays until that is known.
 type HostError struct {
 	Err    error
 	Unsure bool
@@ -140,10 +140,10 @@ func (e *HostError) Error() string { return e.Err.Error() }
 // Unwrap implements [errors.Unwrap].
 func (e *HostError) Unwrap() error { return e.Err }
 
-// CorruptError says that a file isn't a sound database. The file is as it was.
+// CorruptError means that a file isn't a sound database. The file was not changed.
 type CorruptError struct {
 	Path   string
-	Backup string // a copy for whoever repairs it; empty where none was made
+	Backup string // copy for a repair; empty if none was made
 	Reason string
 }
 
@@ -155,7 +155,7 @@ func (e *CorruptError) Error() string {
 	return s
 }
 
-// PhantomError says that a worker named tasks as its own that it didn't create. The completion was refused.
+// PhantomError means that a worker claimed to have created tasks that it didn't create. The completion was refused.
 type PhantomError struct {
 	Task     string
 	Phantoms []string
@@ -165,31 +165,31 @@ func (e *PhantomError) Error() string {
 	return fmt.Sprintf("cannot complete %s: it did not create %q; name only tasks that it created", e.Task, e.Phantoms)
 }
 
-// Result lists the changes of one pass. The JSON names are the contract's.
+// Result lists the changes of one pass. The contract defines the JSON names.
 type Result struct {
-	Reclaimed           int         `json:"reclaimed"`                  // claims released because their time was over
-	Crashed             []string    `json:"crashed"`                    // workers that are gone
+	Reclaimed           int         `json:"reclaimed"`                  // claims released because they had expired
+	Crashed             []string    `json:"crashed"`                    // workers that have ended
 	TimedOut            []string    `json:"timed_out"`                  // over their own maximum runtime
 	Stale               []string    `json:"stale"`                      // running for long without a sign of life
 	AutoBlocked         []string    `json:"auto_blocked"`               // reached the failure limit
 	Promoted            int         `json:"promoted"`                   // todo and blocked tasks that became ready
-	Spawned             []Spawned   `json:"spawned"`                    // in a dry run: would be
-	SkippedUnassigned   []string    `json:"skipped_unassigned"`         // no profile runs it: an operator must act
-	SkippedNonspawnable []string    `json:"skipped_nonspawnable"`       // the assignee isn't a profile: a person, a terminal
-	SkippedCapped       []Capped    `json:"skipped_per_profile_capped"` // the profile is busy
-	AutoAssigned        []string    `json:"auto_assigned_default"`      // the default assignee was applied, or would be
+	Spawned             []Spawned   `json:"spawned"`                    // in a dry run: tasks that would be started
+	SkippedUnassigned   []string    `json:"skipped_unassigned"`         // tasks without a profile: an operator must act
+	SkippedNonspawnable []string    `json:"skipped_nonspawnable"`       // tasks whose assignee isn't a profile: a person, a terminal
+	SkippedCapped       []Capped    `json:"skipped_per_profile_capped"` // tasks whose profile is busy
+	AutoAssigned        []string    `json:"auto_assigned_default"`      // tasks that got the default assignee, or would get it
 	RespawnGuarded      []Guarded   `json:"respawn_guarded"`
-	RateLimited         []string    `json:"rate_limited"` // requeued without counting
+	RateLimited         []string    `json:"rate_limited"` // queued again without counting a failure
 	SkippedLocked       bool        `json:"skipped_locked"`
-	Stuck               int         `json:"-"` // could be started, and were not, for no reason in this result
-	Leaving             int         `json:"-"` // workers that are alive though their attempt is over
+	Stuck               int         `json:"-"` // tasks that could be started and were not, without a reason in this result
+	Leaving             int         `json:"-"` // living workers whose attempt is over
 	Alive               int         `json:"-"` // running workers that the runner sees
-	Exits               []EndedRun  `json:"-"` // every worker whose end this pass wrote down
-	Released            []string    `json:"-"` // claims of workers that somebody ended on purpose; not counted as failures
-	Refused             []SpawnFail `json:"-"` // workers that couldn't be started, and why
+	Exits               []EndedRun  `json:"-"` // workers whose end this pass recorded
+	Released            []string    `json:"-"` // tasks whose worker was ended on purpose; not counted as failures
+	Refused             []SpawnFail `json:"-"` // workers that couldn't be started, with the reasons
 }
 
-// newResult is a result whose lists are empty, not null, in JSON.
+// newResult returns a result whose lists are empty, not null, in JSON.
 func newResult() Result {
 	return Result{
 		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []Spawned{},
@@ -205,11 +205,11 @@ type Spawned struct {
 	Workspace string `json:"workspace"`
 }
 
-// Capped is a task that waits for its profile to have a free place.
+// Capped is a task that waits for a free place of its profile.
 type Capped struct {
 	Task     string `json:"task_id"`
 	Assignee string `json:"assignee"`
-	Current  int    `json:"current"` // running for that profile at that moment
+	Current  int    `json:"current"` // running workers of the profile at that time
 }
 
 // Guarded is a task that the respawn guard holds back.
@@ -218,7 +218,7 @@ type Guarded struct {
 	Reason string `json:"reason"`
 }
 
-// EndedRun is how the worker of a run ended, as exactly as the runner knows it.
+// EndedRun says how the worker of a run ended, as exactly as the runner knows.
 type EndedRun struct {
 	Task    string
 	Run     int64
@@ -233,7 +233,7 @@ type SpawnFail struct {
 	Error string
 }
 
-// A null in the file is null in JSON: readers in other languages need that.
+// A null in the file is null in JSON, because readers in other languages need that.
 
 // MarshalJSON implements [json.Marshaler].
 func (t Task) MarshalJSON() ([]byte, error) { return wire(tasksTable, t), nil }
@@ -244,7 +244,7 @@ func (r Run) MarshalJSON() ([]byte, error) { return wire(runsTable, r), nil }
 // MarshalJSON implements [json.Marshaler].
 func (e Event) MarshalJSON() ([]byte, error) { return wire(eventsTable, e), nil }
 
-// wire is a row of a table in JSON, under the names of the columns.
+// wire returns a row of a table as JSON, with the names of the columns.
 func wire(t table, row any) []byte {
 	var o object
 	for i, c := range t.columns {
@@ -263,16 +263,16 @@ func wire(t table, row any) []byte {
 	return []byte(encode(o))
 }
 
-// pair is a member of a JSON object whose order is kept, as the other writers of the board keep theirs.
+// pair is a member of a JSON object with ordered members, as the other writers of the board have them.
 type pair struct {
 	key   string
 	value any
 }
 
-// object is a JSON object in order.
+// object is a JSON object with ordered members.
 type object []pair
 
-// with returns the object with more members.
+// with returns the object with further members.
 func (o object) with(more ...pair) object { return append(slices.Clip(o), more...) }
 
 // MarshalJSON implements [json.Marshaler].
@@ -288,7 +288,7 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// encode writes a value as Python's json.dumps does: a space after each comma and colon, ASCII only.
+// encode returns a value in the form of Python's json.dumps: a space after each comma and colon, ASCII only.
 func encode(v any) string {
 	var compact bytes.Buffer
 	e := json.NewEncoder(&compact)
@@ -314,7 +314,7 @@ func encode(v any) string {
 	return b.String()
 }
 
-// orNull makes a null of an empty string, or of the number zero.
+// orNull returns nil for an empty string or the number zero.
 func orNull[T comparable](v T) any {
 	if v == *new(T) {
 		return nil
@@ -322,7 +322,7 @@ func orNull[T comparable](v T) any {
 	return v
 }
 
-// clip is a string cut to its first n characters.
+// clip returns the first n characters of a string.
 func clip(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s

@@ -15,20 +15,20 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// compose is a process-compose.yaml that is taken over.
+// compose is an import of a process-compose.yaml or of a compose file.
 type compose struct {
 	*importer
 	file   string
 	shell  []string
-	raw    bool // no variable of a command is filled in before the shell has it
-	docker bool // it is a compose file of Docker
+	raw    bool // leave all variables of a command to the shell
+	docker bool // the file is a compose file of Docker
 	env    []pair
-	dotenv string            // the .env beside the file
+	dotenv string            // path of the .env beside the file
 	vars   map[string]string // for templates
 	waits  []wait
 }
 
-// wait is a dependency, by the names of process-compose.
+// wait is a dependency, with the names that process-compose uses.
 type wait struct {
 	from      *service
 	to        string
@@ -36,17 +36,17 @@ type wait struct {
 	place     place
 }
 
-// at is where an entry stands.
+// at returns the place of an entry.
 func (c *compose) at(e entry, where string) from { return from{place{c.file, e.line}, where} }
 
-// processCompose reads process-compose.yaml, or a compose file of Docker, whose keys are much the same.
+// processCompose reads process-compose.yaml, or a compose file of Docker, which has nearly the same keys.
 func (im *importer) processCompose(path string) error {
 	root, err := readYAML(path)
 	if err != nil {
 		return err
 	}
 	c := &compose{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
-	im.defaults.set("stop.grace", "10s") // shutdown.timeout_seconds
+	im.defaults.set("stop.grace", "10s") // default of shutdown.timeout_seconds
 	var processes []entry
 	for _, e := range entries(root) {
 		switch e.name {
@@ -76,7 +76,7 @@ func (im *importer) processCompose(path string) error {
 				c.vars[v.name] = v.value
 			}
 		default:
-			if !strings.HasPrefix(e.name, "x-") { // anchors
+			if !strings.HasPrefix(e.name, "x-") { // keys with x- hold anchors
 				c.apply(nil, e.name, c.at(e, e.name), nil, "")
 			}
 		}
@@ -95,7 +95,7 @@ func (im *importer) processCompose(path string) error {
 }
 
 func (c *compose) dependsOn(s *service, e entry) {
-	if e.node.Kind != yaml.MappingNode { // as docker compose has it
+	if e.node.Kind != yaml.MappingNode { // the form of docker compose
 		for _, name := range items(e.node) {
 			c.waits = append(c.waits, wait{s, name, "process_started", place{c.file, e.line}})
 		}
@@ -114,7 +114,7 @@ func (c *compose) dependsOn(s *service, e entry) {
 	}
 }
 
-// process takes over one process, once for each replica.
+// process imports one process, once for each replica.
 func (c *compose) process(p entry) {
 	replicas, vars := 1, maps.Clone(c.vars)
 	keys := entries(p.node)
@@ -152,13 +152,13 @@ func (c *compose) process(p entry) {
 	})
 }
 
-// processRules are the settings of a process that have one value.
+// processRules are for settings of a process with a single value.
 var processRules = rules{
 	{name: "disabled", key: "enabled", as: whenSet("false", "")},
 	{name: "is_daemon", why: "a service stays in the foreground under hinit; start it with the option for that"},
 	{name: "is_foreground", key: "enabled", as: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")}, // it is started by hand
 	{name: "is_tty|is_interactive", why: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
-	// of a compose file of Docker
+	// These are in compose files of Docker.
 	{name: "user", key: "user"},
 	{name: "restart", key: "restart.policy", as: func(value string) (string, error) {
 		policy, _, _ := strings.Cut(value, ":")
@@ -168,10 +168,10 @@ var processRules = rules{
 	{name: "stop_signal", key: "stop.signal", as: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
 }
 
-// onlyKeysOfLogs is about what else stands in the configuration of a log.
+// onlyKeysOfLogs is the note on other keys in the configuration of a log.
 const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
 
-// groupRules are the settings of a process that are in a group, by the name of the group.
+// groupRules are for settings of a process that are in a group, by the name of the group.
 var groupRules = map[string]rules{
 	"availability": {
 		{name: "restart", key: "restart.policy", as: choice("never", "it is not restarted", map[string]string{
@@ -208,7 +208,7 @@ var groupRules = map[string]rules{
 	},
 }
 
-// group takes over the settings of a group.
+// group imports the settings of a group.
 func (c *compose) group(where string, at entry, s *service, vars map[string]string) {
 	for _, e := range entries(at.node) {
 		at, name, value := c.at(e, where+"."+e.name), at.name, e.text()
@@ -229,7 +229,7 @@ func (c *compose) group(where string, at entry, s *service, vars map[string]stri
 	}
 }
 
-// everyInterval is a schedule of intervals.
+// everyInterval makes a schedule from an interval.
 func everyInterval(value string) (string, error) {
 	cron := "@every " + value
 	if _, err := cronspec.Parse(cron, ""); err != nil {
@@ -305,7 +305,7 @@ func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string
 		case "log_location":
 			s.set("log", "true")
 			c.note(at, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.text())
-		case "replicas", "vars": // before
+		case "replicas", "vars": // already done
 		case "success_exit_codes":
 			s.take("success_codes", at.place, exitCodes(items(e.node)))
 		case "description":
@@ -326,7 +326,7 @@ func (c *compose) processKeys(p entry, keys []entry, s *service, vars map[string
 	c.needCommand(s, c.at(p, p.name))
 }
 
-// asTask makes a task of a service that is not restarted. Without a schedule it runs at the boot.
+// asTask makes a service that does not restart a task. Without a schedule the task runs at the boot.
 func asTask(s *service) {
 	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")
@@ -336,7 +336,7 @@ func asTask(s *service) {
 	}
 }
 
-// references says which variables refer to others, which process-compose fills in and hinit doesn't.
+// references notes variables whose values refer to other variables. process-compose replaces such references, and hinit does not.
 func (c *compose) references(at from, list []pair) {
 	for _, v := range list {
 		if variable.MatchString(v.value) {
@@ -345,7 +345,7 @@ func (c *compose) references(at from, list []pair) {
 	}
 }
 
-// depend takes over one dependency.
+// depend imports one dependency.
 func (c *compose) depend(w wait) {
 	until, known := map[string]string{
 		"process_started": "started", "process_healthy": "ready", "process_log_ready": "ready",

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// filled is a text with its templates filled in. A part that would have to be executed is named.
+// filled returns the text of an entry with its templates replaced. It notes a template that would have to be executed.
 func (c *compose) filled(e entry, where string, vars map[string]string) string {
 	text, rest := fill(e.text(), vars)
 	if rest != "" {
@@ -14,7 +14,7 @@ func (c *compose) filled(e entry, where string, vars map[string]string) string {
 	return text
 }
 
-// inShell is a command line as the shell of process-compose gets it.
+// inShell returns a command line in the form in which the shell of process-compose gets it.
 func (c *compose) inShell(e entry, where string, vars map[string]string) []string {
 	line := strings.TrimRight(c.filled(e, where, vars), "\n")
 	if !c.raw {
@@ -23,7 +23,7 @@ func (c *compose) inShell(e entry, where string, vars map[string]string) []strin
 	return append(append([]string{}, c.shell...), line)
 }
 
-// probe takes over a check as Kubernetes has it.
+// probe imports a check in the form of Kubernetes.
 func (c *compose) probe(process string, at entry, s *service, kind string, vars map[string]string) {
 	k := check{values{"kind": kind, "period": "10s", "timeout": "1s"}, place{c.file, at.line}}
 	found := false
@@ -85,7 +85,7 @@ func (c *compose) httpGet(where string, at entry, k check, vars map[string]strin
 			c.note(c.at(e, where+"."+e.name), "hinit has nothing like this setting")
 		}
 	}
-	if scheme = strings.ToLower(scheme); scheme != "http" { // which config refuses, with the reason
+	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses it with the reason
 		k.set("http.url", scheme+"://"+cmp.Or(host, "127.0.0.1")+":"+port+"/"+strings.TrimPrefix(path, "/"))
 		return
 	}

@@ -6,7 +6,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// words are the words of a command, which may be written as one text.
+// words returns the words of a command, which may be written as one text.
 func (c *compose) words(e entry, where string) []string {
 	words := items(e.node)
 	if e.node.Kind == yaml.ScalarNode {
@@ -21,7 +21,7 @@ func (c *compose) words(e entry, where string) []string {
 	return words
 }
 
-// healthcheck takes over the check of a container as a check of kind ready, which restarts nothing: it needs no start_period.
+// healthcheck imports the check of a container as a check of kind ready. Such a check restarts nothing, so it needs no start_period.
 func (c *compose) healthcheck(at entry, where string, s *service) {
 	k := check{values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"}, place{c.file, at.line}}
 	var command []string
@@ -32,7 +32,7 @@ func (c *compose) healthcheck(at entry, where string, s *service) {
 			if words := items(e.node); e.node.Kind != yaml.ScalarNode && len(words) > 1 && words[0] == "CMD" {
 				command = words[1:]
 			} else if e.node.Kind != yaml.ScalarNode {
-				command[2] = strings.Join(words[min(1, len(words)):], " ") // CMD-SHELL, or NONE
+				command[2] = strings.Join(words[min(1, len(words)):], " ") // after CMD-SHELL or NONE
 			}
 		case "interval":
 			k.set("period", e.text())

@@ -26,15 +26,15 @@ const (
 // Formats are the formats that [Convert] reads.
 var Formats = []string{Supervisord, ProcessCompose, Pebble, Compose, S6, Systemd}
 
-// Note says what has not been taken over, or not as it was, and why.
+// Note says which setting was not imported, or not as it was, and why.
 type Note struct {
 	File  string
-	Line  int    // 0 where it is about the file
+	Line  int    // 0 for a note on the whole file
 	Where string // the key, the section or the file in the directory
 	Text  string
 }
 
-// String is one line.
+// String returns the note on one line.
 func (n Note) String() string {
 	at := n.File
 	if n.Line > 0 {
@@ -53,11 +53,11 @@ type Result struct {
 	Notes  []Note
 }
 
-// maxFile bounds what is read of one file.
+// maxFile limits how much of one file is read.
 const maxFile = 4 << 20
 
-// Convert reads a file or a directory. format is one of [Formats], or "" to find out. It reads files, so it may block on the disk. The
-// notes are also there when nothing could be taken over.
+// Convert reads a file or a directory. format is one of [Formats], or "" to detect it. Convert may block on the disk. The result has
+// notes even if nothing could be imported.
 func Convert(path, format string) (Result, error) {
 	if format == "" {
 		var err error
@@ -81,7 +81,7 @@ func Convert(path, format string) (Result, error) {
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
 
-// detect finds out the format of a file or a directory.
+// detect returns the format of a file or a directory.
 func detect(path string) (string, error) {
 	if slices.Contains(unitKinds, filepath.Ext(path)) {
 		return Systemd, nil
@@ -124,7 +124,7 @@ func detect(path string) (string, error) {
 	}
 	services, _ := top["services"].(map[string]any)
 	for _, s := range services {
-		if keys, is := s.(map[string]any); is && keys["override"] == nil { // which a layer has to have
+		if keys, is := s.(map[string]any); is && keys["override"] == nil { // every layer has this key
 			return Compose, nil
 		}
 	}
@@ -134,7 +134,7 @@ func detect(path string) (string, error) {
 	return "", fmt.Errorf("%s has no key that would tell its format; name it with --from", path)
 }
 
-// readFile reads a regular file of bounded size.
+// readFile reads a regular file of limited size.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -156,13 +156,13 @@ type importer struct {
 	services []*service
 	notes    []Note
 	names    map[string]bool
-	defaults struct { // of all services, where the other supervisor's are not hinit's
+	defaults struct { // defaults of the other supervisor that differ from hinit's
 		values
 		environment []pair
 	}
 }
 
-// note says something of a setting. Notes of one file with the same text are one note, which lists the settings.
+// note adds a note on a setting. Notes on one file with the same text become one note, which lists the settings.
 func (im *importer) note(at from, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	same := slices.IndexFunc(im.notes, func(n Note) bool { return n.File == at.file && n.Text == text && n.Where != "" })
@@ -176,7 +176,7 @@ func (im *importer) note(at from, format string, args ...any) {
 	}
 }
 
-// add makes a service with a name that hinit takes, and says so where it is another one.
+// add makes a service with a valid name, and notes a changed name.
 func (im *importer) add(at place, name string) *service {
 	valid := serviceName(name)
 	for n := 2; im.names[valid]; n++ {
@@ -199,10 +199,10 @@ func (im *importer) needCommand(s *service, at from) {
 	}
 }
 
-// mostReplicas is the largest number of services that a setting makes.
+// mostReplicas limits the services that a single setting makes.
 const mostReplicas = 200
 
-// replicas makes the services of one program. The notes are about the first one; the others are the same.
+// replicas makes the services of one program. It keeps the notes on the first one only, because the others have the same.
 func (im *importer) replicas(count int, make func(n int)) {
 	for n := range count {
 		before := slices.Clone(im.notes)
@@ -213,7 +213,7 @@ func (im *importer) replicas(count int, make func(n int)) {
 	}
 }
 
-// serviceName makes a name out of another one.
+// serviceName makes a valid service name from another name.
 func serviceName(name string) string {
 	valid := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '_' {
@@ -231,7 +231,7 @@ func serviceName(name string) string {
 	return valid[:min(len(valid), 64)]
 }
 
-// find returns the services that another supervisor calls so.
+// find returns the services with this name in the other supervisor's configuration.
 func (im *importer) find(name string) []*service {
 	return slices.DeleteFunc(slices.Clone(im.services), func(s *service) bool { return s.was != name && (s.group != name || name == "") })
 }

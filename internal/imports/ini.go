@@ -4,7 +4,7 @@ import "strings"
 
 // section is one section of an INI file.
 type section struct {
-	name string // what is between the brackets
+	name string // text between the brackets
 	place
 	keys []setting
 }
@@ -15,7 +15,7 @@ type setting struct {
 	used bool
 }
 
-// take returns a value, once: a value that is not taken is unknown.
+// take returns a value and marks it as used. Values that are never taken are unknown settings.
 func (s *section) take(name string) (value string, at place, ok bool) {
 	at = s.place
 	for i, k := range s.keys { // the last one wins
@@ -27,17 +27,17 @@ func (s *section) take(name string) (value string, at place, ok bool) {
 	return value, at, ok
 }
 
-// dialect is what INI files differ in.
+// dialect describes a kind of INI file.
 type dialect struct {
 	separators string // between a key and its value
-	unit       bool   // as systemd.syntax(7) has it: a comment is a line, and a backslash continues one
+	unit       bool   // the form of systemd.syntax(7): a comment is a whole line, and a backslash continues a line
 }
 
-// parseINI reads sections of keys and values. supervisord has "key: value" too, comments that begin after a blank, and keys in any case.
-// There, an indented line continues the value before. The parser is its own: each note names a line, and
-// the one of go-systemd forgets lines.
+// parseINI reads sections of keys and values. For supervisord it also accepts "key: value", comments after a blank, and keys in any
+// case. There, an indented line continues the value before. The parser of go-systemd is not used, because it forgets lines, and each
+// note names a line.
 func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
-	var last *setting // whose value the next line continues
+	var last *setting // setting whose value the next line continues
 	number := 0
 	for raw := range strings.SplitSeq(text, "\n") {
 		number++
@@ -82,7 +82,7 @@ func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
 	return sections, bad
 }
 
-// readINI reads a file. Lines that can't be read are in the notes.
+// readINI reads a file. It notes lines that can't be read.
 func (im *importer) readINI(path string, d dialect) ([]*section, error) {
 	text, err := readFile(path)
 	if err != nil {
@@ -95,7 +95,7 @@ func (im *importer) readINI(path string, d dialect) ([]*section, error) {
 	return sections, nil
 }
 
-// withoutComment cuts a comment off a line.
+// withoutComment removes a comment from the end of a line.
 func withoutComment(line string) string {
 	for i := 1; i < len(line); i++ {
 		if (line[i] == ';' || line[i] == '#') && (line[i-1] == ' ' || line[i-1] == '\t') {

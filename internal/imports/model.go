@@ -13,16 +13,16 @@ import (
 	"hinit/internal/config"
 )
 
-// place is where something stands in the other supervisor's configuration.
+// place is a position in the other supervisor's configuration.
 type place struct {
 	file string
 	line int
 }
 
-// values are keys of hinit.yaml by their paths. Each value is a string, a []string or a []pair. Empty values are not written.
+// values has keys of hinit.yaml by their paths. Each value is a string, a []string or a []pair. Empty values are not written.
 type values map[string]any
 
-// set sets a key, and text returns one whose value is a string.
+// set sets a key. text returns a string value, and list a []string value.
 func (v values) set(key string, value any) { v[key] = value }
 func (v values) text(key string) string    { text, _ := v[key].(string); return text }
 func (v values) list(key string) []string  { list, _ := v[key].([]string); return list }
@@ -30,23 +30,23 @@ func (v values) list(key string) []string  { list, _ := v[key].([]string); retur
 // service is a service of hinit.yaml.
 type service struct {
 	name  string
-	was   string // the name that the other supervisor's configuration uses
-	group string // a second such name, which several services may share
-	about string // a comment
+	was   string // its name in the other supervisor's configuration
+	group string // another name there, which several services may share
+	about string // comment
 	values
 	needs  []need
 	checks []check
 	place  place
-	from   map[string]place // by the first part of a key
+	from   map[string]place // place of each key, by the first part of the key
 }
 
-// take sets a key to a value from a place.
+// take sets a key to a value, and records the value's place.
 func (s *service) take(key string, at place, value any) {
 	s.set(key, value)
 	s.came(key, at)
 }
 
-// came notes where a key comes from. The first place counts.
+// came records the place of a key. The first place counts.
 func (s *service) came(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
 	if _, known := s.from[key]; !known {
@@ -54,7 +54,7 @@ func (s *service) came(key string, at place) {
 	}
 }
 
-// drop removes a key and all below it, and reports whether there was one.
+// drop removes a key and all keys below it, and reports whether there were any.
 func (s *service) drop(key string) (dropped bool) {
 	for path := range s.values {
 		if path == key || strings.HasPrefix(path, key+".") {
@@ -68,7 +68,7 @@ func (s *service) drop(key string) (dropped bool) {
 // isTask reports whether the service ends by itself.
 func (s *service) isTask() bool { return s.text("once") != "" || s.text("schedule.cron") != "" }
 
-// addVariables adds variables of the environment.
+// addVariables adds environment variables.
 func (s *service) addVariables(list ...pair) {
 	have, _ := s.values["env"].([]pair)
 	s.set("env", append(slices.Clip(have), list...))
@@ -82,20 +82,20 @@ type need struct {
 	place       place
 }
 
-// check is a health check, with its keys as hinit.yaml has them.
+// check is a health check, with the keys of hinit.yaml.
 type check struct {
 	values
 	place place
 }
 
-// wait adds a need, once for each service.
+// wait adds a need, unless the service already waits for the same service or is that service.
 func (s *service) wait(n need) {
 	if n.name != s.name && !slices.ContainsFunc(s.needs, func(have need) bool { return have.name == n.name }) {
 		s.needs = append(s.needs, n)
 	}
 }
 
-// yaml writes the configuration.
+// yaml returns the text of the configuration.
 func (im *importer) yaml(from, format string) ([]byte, error) {
 	tables := config.Keys()
 	list := &yaml.Node{Kind: yaml.MappingNode}
@@ -140,7 +140,7 @@ func (s *service) node(tables map[string][]config.Key) *yaml.Node {
 	return encode(tables["services.NAME."], s.values)
 }
 
-// encode writes values as a mapping, in the order of a table of keys. A key with a point is in a mapping of its own.
+// encode returns values as a mapping, in the order of a table of keys. A dot in a key begins a nested mapping.
 func encode(table []config.Key, values values) *yaml.Node {
 	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
 	for _, key := range table {
@@ -161,7 +161,7 @@ func encode(table []config.Key, values values) *yaml.Node {
 	return root
 }
 
-// valueNode writes the value of a key; nil for an empty one. Text that hinit would take for a placeholder is escaped.
+// valueNode returns the value of a key, or nil for an empty one. It escapes text that hinit would take for a placeholder.
 func valueNode(key config.Key, value any) *yaml.Node {
 	one := func(word string) *yaml.Node {
 		switch key.Value.(type) {
@@ -203,14 +203,14 @@ func valueNode(key config.Key, value any) *yaml.Node {
 	return nil
 }
 
-// text is a scalar that YAML must not take for a number or a boolean.
+// text returns a scalar that YAML reads as text, not as a number or a boolean.
 func text(value string) *yaml.Node {
 	n := &yaml.Node{}
 	n.SetString(value)
 	return n
 }
 
-// scalar is a scalar as it is: a number, a duration, true.
+// scalar returns an unquoted scalar: a number, a duration, true.
 func scalar(value string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: value} }
 
 func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
@@ -220,10 +220,10 @@ func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Content: items, Style: style}
 }
 
-// hole is what hinit would take for a placeholder.
+// hole matches text that hinit would take for a placeholder.
 var hole = regexp.MustCompile(`(\$?)\{([a-z_]+)\}`)
 
-// literal writes a text so that hinit takes it as it is.
+// literal escapes a text so that hinit finds no placeholder in it.
 func literal(value string) string {
 	return hole.ReplaceAllStringFunc(value, func(m string) string {
 		if m[0] == '$' {

@@ -17,7 +17,7 @@ type entry struct {
 
 func (e entry) text() string { return strings.TrimSpace(e.node.Value) }
 
-// words is the text of an entry that need not be there.
+// words returns the text of an entry, or "" without a text.
 func (e entry) words() string {
 	if e.node == nil || e.node.Kind != yaml.ScalarNode {
 		return ""
@@ -25,18 +25,18 @@ func (e entry) words() string {
 	return e.node.Value
 }
 
-// isTrue reports whether the value is a boolean that is true, in the words of YAML 1.1 too.
+// isTrue reports whether the value is a true boolean, also in the words of YAML 1.1.
 func (e entry) isTrue() bool {
 	return e.node.Kind == yaml.ScalarNode && slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.node.Value))
 }
 
-// isNull reports whether nothing stands after the key.
+// isNull reports whether a key has no value.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// entries are the keys of a mapping in order, with those that << brings in.
+// entries returns the keys of a mapping in order, with the keys that << merges into it.
 func entries(n *yaml.Node) []entry { return entriesIn(n, 0) }
 
-// mostMerges is how deep << may go: a mapping can bring itself in.
+// mostMerges limits the depth of <<, because a mapping can merge itself.
 const mostMerges = 8
 
 func entriesIn(n *yaml.Node, depth int) (list []entry) {
@@ -77,7 +77,7 @@ func aliased(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// items are the scalars of a list, or of one scalar.
+// items returns the scalars of a list, or a single scalar.
 func items(n *yaml.Node) (list []string) {
 	n = aliased(n)
 	if n == nil || isNull(n) {
@@ -94,7 +94,7 @@ func items(n *yaml.Node) (list []string) {
 	return list
 }
 
-// variables reads the variables of a mapping, or of a list of NAME=VALUE.
+// variables reads variables from a mapping, or from a list of NAME=VALUE.
 func variables(n *yaml.Node) (list []pair) {
 	n = aliased(n)
 	if n == nil {
@@ -113,7 +113,7 @@ func variables(n *yaml.Node) (list []pair) {
 	return list
 }
 
-// readYAML reads one document, which has to be a mapping.
+// readYAML reads one document, which must be a mapping.
 func readYAML(path string) (*yaml.Node, error) {
 	text, err := readFile(path)
 	if err != nil {

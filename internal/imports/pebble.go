@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// plan is what the layers of pebble come to: keys by service, as far as they were said.
+// plan is the combination of pebble's layers: the keys of each service and check.
 type plan struct {
 	*importer
 	services, checks []*layered
@@ -20,13 +20,13 @@ type layered struct {
 	name string
 	place
 	keys  []entry
-	files map[string]string // of each key
+	files map[string]string // file of each key
 }
 
-// at is where a key of it stands.
+// at returns the place of a key.
 func (l *layered) at(e entry, where string) from { return from{place{l.files[e.name], e.line}, where} }
 
-// get returns a key, or one without a node.
+// get returns a key, or an entry without a node.
 func (l *layered) get(name string) entry {
 	for _, e := range l.keys {
 		if e.name == name {
@@ -67,7 +67,7 @@ func (im *importer) pebble(path string) error {
 	return nil
 }
 
-// layer puts one layer on those before it.
+// layer combines one layer with the layers before it.
 func (p *plan) layer(file string) error {
 	root, err := readYAML(file)
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *plan) layer(file string) error {
 	return nil
 }
 
-// combine merges what a layer says into what is there, or replaces it.
+// combine merges the services or checks of a layer into list, or replaces them.
 func (p *plan) combine(list []*layered, file string, at entry) []*layered {
 	for _, e := range entries(at.node) {
 		i := slices.IndexFunc(list, func(l *layered) bool { return l.name == e.name })
@@ -118,7 +118,7 @@ func (p *plan) combine(list []*layered, file string, at entry) []*layered {
 	return list
 }
 
-// put merges one key: lists and mappings grow, all else is replaced.
+// put merges one key: lists and mappings grow, other values are replaced.
 func (p *plan) put(l *layered, k entry, file string) {
 	l.files[k.name] = file
 	for i := range l.keys {
@@ -137,7 +137,7 @@ func (p *plan) put(l *layered, k entry, file string) {
 	l.keys = append(l.keys, k)
 }
 
-// pebbleRules are the settings of a service that have one value.
+// pebbleRules are for settings of a service with a single value.
 var pebbleRules = rules{
 	{name: "backoff-delay", key: "restart.initial"},
 	{name: "backoff-factor", key: "restart.factor"},
@@ -158,7 +158,7 @@ func (p *plan) service(l *layered) {
 			if err != nil {
 				p.note(at, "cannot be taken apart: %v", err)
 			}
-			words = slices.DeleteFunc(words, func(w string) bool { return w == "[" || w == "]" }) // the marks of default arguments
+			words = slices.DeleteFunc(words, func(w string) bool { return w == "[" || w == "]" }) // they mark default arguments
 			s.take("command", at.place, words)
 		case "startup":
 			s.set("enabled", disabled(e.text() != "enabled"))
@@ -179,7 +179,7 @@ func (p *plan) service(l *layered) {
 			}
 		case "summary", "description":
 			s.about = comment(l.get("summary").words(), l.get("description").words())
-		case "after", "before", "requires", "on-check-failure": // later
+		case "after", "before", "requires", "on-check-failure": // imported later
 			s.came("needs", at.place)
 		default:
 			p.apply(pebbleRules, e.name, at, s, e.text())
@@ -198,8 +198,8 @@ func (p *plan) service(l *layered) {
 	p.needCommand(s, from{l.place, l.name})
 }
 
-// order takes over the order of starts. In pebble a requirement only pulls the other service up, which enabled does in hinit.
-// hinit also waits for the required service, unless the file states the opposite order.
+// order imports the order of starts. In pebble, a requirement only starts the other service, for which hinit has the key enabled.
+// The result also waits for the required service, unless the file states the opposite order.
 func (p *plan) order(l *layered) {
 	for _, from := range p.find(l.name) {
 		for _, key := range []string{"after", "requires", "before"} {
@@ -232,7 +232,7 @@ func (p *plan) order(l *layered) {
 	}
 }
 
-// says reports whether a key of a service names another one.
+// says reports whether a key of a service names another service.
 func (p *plan) says(l *layered, key, name string) bool {
 	return slices.Contains(items(l.get(key).node), name)
 }
@@ -241,7 +241,7 @@ func (p *plan) saysAt(service, key, name string) bool {
 	return slices.ContainsFunc(p.services, func(l *layered) bool { return l.name == service && p.says(l, key, name) })
 }
 
-// inContext gives a check that no service acts on to the service in whose context it runs.
+// inContext adds a check that no service acts on to the service in whose context the check runs.
 func (p *plan) inContext(c *layered) bool {
 	for _, e := range entries(c.get("exec").node) {
 		if e.name != "service-context" {
@@ -255,7 +255,7 @@ func (p *plan) inContext(c *layered) bool {
 	return false
 }
 
-// checksOfServices gives checks to the services that do something when they fail.
+// checksOfServices adds checks to the services that act when they fail. used has the names of these checks.
 func (p *plan) checksOfServices() (used map[string]bool) {
 	used = make(map[string]bool)
 	for _, l := range p.services {
@@ -320,7 +320,7 @@ func (p *plan) check(l *layered, s *service, does string) {
 					found = true
 					words, _ := split(x.text(), shellEscape)
 					k.set("exec.command", words)
-				case x.name == "service-context" && x.text() == s.was: // which it has
+				case x.name == "service-context" && x.text() == s.was: // the check runs in the context of its own service
 				default:
 					p.note(from{place{at.file, x.line}, at.where + "." + x.name}, "a check runs as its service and in its environment; sh -c sets another directory or variable")
 				}

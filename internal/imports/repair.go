@@ -13,7 +13,8 @@ import (
 	"hinit/internal/config"
 )
 
-// absolute makes a path absolute that the other supervisor takes from its working directory, usually the directory of its file.
+// absolute makes a path absolute. The other supervisor resolves it in its working directory, which is usually the directory of its
+// file.
 func absolute(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -22,14 +23,14 @@ func absolute(file, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// valid reports what package config says of a configuration for hinit run.
+// valid returns the error of package config for a configuration for hinit run.
 func valid(text []byte) error {
 	none := func(string) (string, bool) { return "", false }
 	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, Plain: true, Env: none})
 	return err
 }
 
-// settle writes the configuration. A key that package config refuses is left out, with a note that says why.
+// settle returns the text of the configuration. It leaves out keys that package config refuses, and notes the reason.
 func (im *importer) settle(path, format string) ([]byte, error) {
 	for {
 		if len(im.services) == 0 {
@@ -49,10 +50,11 @@ func (im *importer) settle(path, format string) ([]byte, error) {
 	}
 }
 
-// keyInProblem finds the service, its key, and the number of a check, in the words of package config.
+// keyInProblem finds the service, its key, and the number of a check in an error of package config.
 var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?|service "([a-z0-9_-]+)"`)
 
-// leaveOut takes out of the services what the problems are about, one part of each service. It reports whether there is less now.
+// leaveOut removes the cause of each problem, at most one part of each service at a time. It reports whether it has removed
+// anything.
 func (im *importer) leaveOut(wrong error) (less bool) {
 	list := []error{wrong}
 	if joined, is := wrong.(interface{ Unwrap() []error }); is {
@@ -81,7 +83,7 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 	return less
 }
 
-// leaveOutKey takes a key out of a service, one check or need of it, or the service.
+// leaveOutKey removes a key of a service, one check or need, or the whole service.
 func (im *importer) leaveOutKey(s *service, key, number, why string) {
 	at, known := s.from[key]
 	if !known {
@@ -102,7 +104,7 @@ func (im *importer) leaveOutKey(s *service, key, number, why string) {
 		s.needs = slices.Delete(s.needs, n, n+1)
 	case key != "command" && s.drop(key):
 		im.note(from{at, s.was + "." + key}, "is left out: %s", why)
-		if key == "schedule" && !s.isTask() { // it must not become a service that runs all the time
+		if key == "schedule" && !s.isTask() { // without a schedule it would run all the time
 			s.set("once", "manual")
 		}
 	default:

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// rule says what becomes of a setting of another supervisor: a key of hinit.yaml, a note, what a function makes of it, or nothing.
+// rule says how to import a setting of another supervisor: as a key of hinit.yaml, as a note, by a function, or not at all.
 type rule struct {
-	name string                             // a regular expression for the names of the settings
-	key  string                             // of hinit.yaml
-	as   func(value string) (string, error) // makes its value; nil where the value stays the same. The error is the note
-	why  string                             // why it is left out; a %s in it is the value
+	name string                             // regular expression for the names of the settings
+	key  string                             // key of hinit.yaml
+	as   func(value string) (string, error) // makes the value of the key; nil for the same value. Its error becomes the note
+	why  string                             // note that says why the setting is left out; the value replaces %s in it
 	do   func(im *importer, s *service, at from, value string)
 }
 
-// from is a setting of the other supervisor: where it stands and what it is called there.
+// from is a setting of the other supervisor: its place and its name there.
 type from struct {
 	place
 	where string
@@ -28,7 +28,7 @@ type from struct {
 // rules are tried in their order, and [ways] after them.
 type rules []rule
 
-// apply follows the rule for a setting. The setting is noted where there is none.
+// apply applies the first rule that matches a setting. Without one it notes the setting.
 func (im *importer) apply(list rules, name string, at from, s *service, value string) {
 	r := rule{why: "hinit has nothing like this setting; hinit config schema lists what it has"}
 	if value != "" {
@@ -56,7 +56,7 @@ func (im *importer) apply(list rules, name string, at from, s *service, value st
 	}
 }
 
-// constantDelay takes a time as the delay before each restart.
+// constantDelay imports a time as the delay before each restart.
 func constantDelay(read func(string) (string, error)) func(*importer, *service, from, string) {
 	return func(im *importer, s *service, at from, value string) {
 		delay, err := read(value)
@@ -83,7 +83,7 @@ func addCodes(key, separators string) func(*importer, *service, from, string) {
 	}
 }
 
-// choice makes a value out of a fixed set of words.
+// choice maps a value by a fixed set of words.
 func choice(otherwise, whatFollows string, words map[string]string) func(string) (string, error) {
 	return func(value string) (string, error) {
 		if made, known := words[strings.ToLower(value)]; known {
@@ -93,7 +93,7 @@ func choice(otherwise, whatFollows string, words map[string]string) func(string)
 	}
 }
 
-// seconds is a number of seconds as a duration.
+// seconds makes a duration from a number of seconds.
 func seconds(value string) (string, error) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 	if err != nil || n <= 0 || n > 1e8 {
@@ -105,14 +105,14 @@ func seconds(value string) (string, error) {
 	return durationText(time.Duration(n * float64(time.Second))), nil
 }
 
-// durationText writes a duration without what is zero in it.
+// durationText returns a duration without its parts that are zero.
 func durationText(d time.Duration) string {
 	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(d.String())
 }
 
 var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
 
-// signalName finds a signal by its name or its number. The error is about one that hinit does not send.
+// signalName returns a signal by its name or its number. It returns an error for a signal that hinit can't send.
 func signalName(value string) (name string, err error) {
 	name = strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(value)), "SIG")
 	if byNumber, is := map[string]string{"15": "TERM", "2": "INT", "1": "HUP", "3": "QUIT", "10": "USR1", "12": "USR2", "9": "KILL"}[name]; is {
@@ -124,10 +124,10 @@ func signalName(value string) (name string, err error) {
 	return name, nil
 }
 
-// disabled is the value of enabled for a service that is switched off.
+// disabled returns the value of the key enabled.
 func disabled(off bool) string { return map[bool]string{true: "false"}[off] }
 
-// exitCodes returns the exit codes of a list that mean success besides 0.
+// exitCodes returns the exit codes in a list that mean success, except for 0.
 func exitCodes(list []string) (others []string) {
 	for _, code := range list {
 		if n, err := strconv.Atoi(strings.TrimSpace(code)); err == nil && n > 0 && n < 256 {
@@ -145,10 +145,10 @@ func isFalse(value string) bool {
 	return slices.Contains([]string{"false", "off", "no", "n", "f", "0"}, strings.ToLower(strings.TrimSpace(value)))
 }
 
-// unlessFalse is the value of enabled for a switch that starts a service.
+// unlessFalse returns the value of the key enabled for a switch that starts a service.
 func unlessFalse(value string) (string, error) { return disabled(isFalse(value)), nil }
 
-// whenFalse notes what hinit can't do otherwise.
+// whenFalse makes a note if a switch is off, because hinit does not support that.
 func whenFalse(why string) func(string) (string, error) {
 	return func(value string) (string, error) {
 		if isFalse(value) {
@@ -158,7 +158,7 @@ func whenFalse(why string) func(string) (string, error) {
 	}
 }
 
-// whenSet makes a value, or a note, where a switch is on.
+// whenSet makes a value, or a note, if a switch is on.
 func whenSet(made, why string) func(string) (string, error) {
 	return func(value string) (string, error) {
 		switch {

@@ -60,7 +60,8 @@ func (im *importer) s6(path string) error {
 	return nil
 }
 
-// onlyOfBundle disables what the bundle does not pull up that s6-overlay (user) or an init on s6-rc (default) starts.
+// onlyOfBundle disables services that are not in the bundle that starts at boot: user with s6-overlay, default with an init on
+// s6-rc.
 func (d *s6dir) onlyOfBundle() {
 	bundle := ""
 	for _, name := range []string{"default", "user"} {
@@ -82,7 +83,7 @@ func (d *s6dir) onlyOfBundle() {
 	}
 }
 
-// interpreter says what a script needs that is not here.
+// interpreter notes that the interpreter of a script is missing on this machine.
 func (d *s6dir) interpreter(script string) {
 	text, err := readFile(script)
 	if err != nil {
@@ -99,10 +100,10 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// file is where a file of a directory stands.
+// file returns the place of a file in a directory.
 func file(parts ...string) from { return from{place: place{file: filepath.Join(parts...)}} }
 
-// word reads a file with one word; "" where there is none.
+// word returns the content of a file with one word, or "" without the file.
 func (d *s6dir) word(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -111,7 +112,7 @@ func (d *s6dir) word(dir, name string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// list reads the directory name.d, or the older file of that name.
+// list reads the directory name.d, or the file of that name in older versions.
 func (d *s6dir) list(dir, name string) (list []string) {
 	entries, _ := os.ReadDir(filepath.Join(dir, name+".d"))
 	for _, e := range entries {
@@ -127,7 +128,7 @@ func (d *s6dir) list(dir, name string) (list []string) {
 	return list
 }
 
-// s6Rules are the files of a service directory.
+// s6Rules are for the files of a service directory.
 var s6Rules = rules{
 	{name: "timeout-kill", key: "stop.grace", as: milliseconds},
 	{name: "down-signal", key: "stop.signal", as: signalName},
@@ -149,7 +150,7 @@ var s6Rules = rules{
 	{name: ".*", why: "hinit does not look at it; the script may"},
 }
 
-// milliseconds is a number of them as a duration.
+// milliseconds makes a duration from a number of milliseconds.
 func milliseconds(value string) (string, error) {
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || n <= 0 {
@@ -158,7 +159,7 @@ func milliseconds(value string) (string, error) {
 	return durationText(time.Duration(n) * time.Millisecond), nil
 }
 
-// value reads a file with one word. Directories have none.
+// value reads a file with one word. It is "" for a directory.
 func (d *s6dir) value(dir string, e os.DirEntry) string {
 	if e.IsDir() {
 		return ""
@@ -166,7 +167,7 @@ func (d *s6dir) value(dir string, e os.DirEntry) string {
 	return d.word(dir, e.Name())
 }
 
-// files takes over the files of a service directory, besides the named ones.
+// files imports the files of a service directory, except for the named ones.
 func (d *s6dir) files(s *service, dir string, names ...string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {
@@ -177,7 +178,7 @@ func (d *s6dir) files(s *service, dir string, names ...string) {
 	}
 }
 
-// longrun takes over a service directory. Its script stays where it is.
+// longrun imports a service directory. Its script stays where it is.
 func (d *s6dir) longrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if d.list(dir, "consumer-for") != nil || exists(filepath.Join(dir, "consumer-for")) {
@@ -208,7 +209,7 @@ func (d *s6dir) longrun(name, dir string) {
 	}
 }
 
-// oneshot takes over a oneshot: the file up is a command line of execline.
+// oneshot imports a oneshot. Its file up has a command line of execline.
 func (d *s6dir) oneshot(name, dir string) {
 	s := d.add(place{file: dir}, name)
 	up := filepath.Join(dir, "up")
@@ -232,7 +233,7 @@ func (d *s6dir) oneshot(name, dir string) {
 	d.files(s, dir, "up", "down")
 }
 
-// depend takes over the dependencies of a service, those on bundles as those on what is in them.
+// depend imports the dependencies of a service. A dependency on a bundle means all services in the bundle.
 func (d *s6dir) depend(s *service) {
 	dir := filepath.Join(d.root, s.was)
 	var names []string
@@ -257,7 +258,7 @@ func (d *s6dir) depend(s *service) {
 	}
 }
 
-// reach adds a name and all that it leads to, each once.
+// reach adds a name and all names that it leads to, each once.
 func reach(list []string, name string, next func(name string) []string) []string {
 	if slices.Contains(list, name) {
 		return list

@@ -13,7 +13,7 @@ import (
 // supervisordINI is the dialect of supervisord.conf.
 var supervisordINI = dialect{separators: "=:"}
 
-// supervisordSections are the sections that hinit has no use for.
+// supervisordSections are sections that hinit does not need.
 var supervisordSections = rules{
 	{name: "eventlistener", why: "hinit has no event listeners; hinit events -f --json streams what happens"},
 	{name: "fcgi-program", why: "hinit opens no FastCGI socket for a program; let it open its own"},
@@ -21,13 +21,13 @@ var supervisordSections = rules{
 	{name: "rpcinterface|ctlplugin", why: "hinit takes no plug-ins; its interface is the control socket, HTTP and JSON"},
 }
 
-// supervisord reads supervisord.conf and what it includes.
+// supervisord reads supervisord.conf and the files that it includes.
 func (im *importer) supervisord(path string) error {
 	sections, err := im.supervisordFiles(path)
 	if err != nil {
 		return err
 	}
-	im.defaults.set("stop.grace", "10s") // stopwaitsecs
+	im.defaults.set("stop.grace", "10s") // default of stopwaitsecs
 	for _, s := range sections {
 		if s.name == "supervisord" {
 			im.supervisordSelf(s)
@@ -39,7 +39,7 @@ func (im *importer) supervisord(path string) error {
 		switch kind {
 		case "program":
 			im.program(s, name, priorities)
-		case "supervisord", "group", "include": // before and after
+		case "supervisord", "group", "include": // handled elsewhere
 		default:
 			im.apply(supervisordSections, kind, from{s.place, s.name}, nil, "")
 		}
@@ -63,7 +63,7 @@ func (im *importer) supervisord(path string) error {
 	return nil
 }
 
-// supervisordFiles reads a file and the files of its section include.
+// supervisordFiles reads a file and the files that its section include names.
 func (im *importer) supervisordFiles(path string) ([]*section, error) {
 	sections, err := im.readINI(path, supervisordINI)
 	if err != nil {
@@ -107,7 +107,7 @@ var supervisordKeys = rules{
 	{name: ".*log.*", why: "what hinit says goes to its standard error; logs of services are below logs.dir"},
 }
 
-// supervisordSelf takes over what supervisord says of itself.
+// supervisordSelf imports the settings of supervisord itself.
 func (im *importer) supervisordSelf(s *section) {
 	if value, at, ok := s.take("environment"); ok {
 		im.defaults.environment = im.variablesOf(value, map[string]string{"here": filepath.Dir(s.file)}, from{at, "environment"})
@@ -120,7 +120,7 @@ func (im *importer) supervisordSelf(s *section) {
 	}
 }
 
-// variablesOf reads the variables of a program, and leaves out those whose value refers to others.
+// variablesOf reads the variables of a program. It leaves out variables whose values refer to others.
 func (im *importer) variablesOf(value string, vars map[string]string, at from) []pair {
 	list, err := environmentOf(value)
 	if err != nil {
@@ -138,7 +138,7 @@ func (im *importer) variablesOf(value string, vars map[string]string, at from) [
 	return out
 }
 
-// program takes over a section program, once for each of its processes.
+// program imports a section program, once for each of its processes.
 func (im *importer) program(s *section, name string, priorities map[*service]int) {
 	number := func(key string, otherwise int) (int, place) {
 		value, at, ok := s.take(key)
@@ -179,10 +179,10 @@ func (im *importer) program(s *section, name string, priorities map[*service]int
 	})
 }
 
-// oneLog says where the other stream goes.
+// oneLog is the note on a second log file for one of the streams.
 const oneLog = "one log takes both streams; the container's log keeps them apart"
 
-// programRules are the settings of a program.
+// programRules are for the settings of a program.
 var programRules = rules{
 	{name: "autostart", key: "enabled", as: unlessFalse},
 	{name: "autorestart", key: "restart.policy", as: autorestart},
@@ -226,7 +226,7 @@ func sentElsewhere(value string) (string, error) {
 	return "", fmt.Errorf("run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)", value)
 }
 
-// programKeys takes over the keys of a program.
+// programKeys imports the keys of a program.
 func (im *importer) programKeys(s *section, svc *service, vars map[string]string) {
 	svc.addVariables(im.defaults.environment...)
 	svc.set("log", "true")
@@ -258,7 +258,7 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		}
 	}
 	if svc.text("restart.policy") == "" {
-		svc.set("restart.policy", "on-failure") // unexpected
+		svc.set("restart.policy", "on-failure") // default of autorestart: unexpected
 	}
 	im.needCommand(svc, from{s.place, s.name})
 }
@@ -276,7 +276,7 @@ func (im *importer) logFile(svc *service, at from, name, value string) {
 	}
 }
 
-// byPriority lets programs wait for the programs of the next lower priority, as supervisord starts them.
+// byPriority makes programs wait for the programs of the next lower priority, which supervisord starts first.
 func (im *importer) byPriority(priorities map[*service]int) {
 	levels := slices.Compact(slices.Sorted(maps.Values(priorities)))
 	for _, s := range im.services {
@@ -294,7 +294,7 @@ func (im *importer) byPriority(priorities map[*service]int) {
 
 var python = regexp.MustCompile(`%\(([A-Za-z_0-9]+)\)(0?\d*)([sd])`)
 
-// expandPython fills in %(name)s. A variable of the environment becomes a reference for a shell, and refers tells of it.
+// expandPython replaces %(name)s. A variable of the environment becomes a reference for a shell; then refers is true.
 func expandPython(value string, vars map[string]string) (text string, refers bool) {
 	text = python.ReplaceAllStringFunc(value, func(m string) string {
 		part := python.FindStringSubmatch(m)
@@ -316,7 +316,7 @@ func expandPython(value string, vars map[string]string) (text string, refers boo
 	return strings.ReplaceAll(text, "%%", "%"), refers
 }
 
-// environmentOf reads KEY="value",OTHER=value.
+// environmentOf parses KEY="value",OTHER=value.
 func environmentOf(value string) (list []pair, err error) {
 	rest := strings.TrimSpace(value)
 	for rest != "" {
@@ -343,7 +343,7 @@ func environmentOf(value string) (list []pair, err error) {
 	return list, nil
 }
 
-// megabytes reads 50MB, 512KB, 1GB or a number of bytes, and rounds up.
+// megabytes parses 50MB, 512KB, 1GB or a number of bytes, and rounds up.
 func megabytes(text string) (string, error) {
 	value, unit := strings.ToUpper(strings.TrimSpace(text)), 1
 	for suffix, size := range map[string]int{"KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30} {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// unitKinds are the units that are taken over. The other kinds are named where a directory has one.
+// unitKinds are the kinds of units that are imported. If a directory has others, a note names them.
 var unitKinds = []string{".service", ".timer"}
 
 // units are units of systemd that are imported together.
@@ -22,11 +22,11 @@ type units struct {
 
 // unit is a unit with its drop-ins.
 type unit struct {
-	name, kind       string // name without its kind
-	prefix, instance string // what is before and after @
+	name, kind       string // without its kind
+	prefix, instance string // the parts of its name before and after @
 	place            place
-	keys             []setting // of all its files
-	service          *service  // of a .service
+	keys             []setting // from all of its files
+	service          *service  // for a .service
 }
 
 // systemd reads a unit, an instance of a template, or all units of a directory.
@@ -42,7 +42,7 @@ func (im *importer) systemd(path string) error {
 		names = append(names, timer)
 	}
 	im.defaults.values = values{
-		"restart.max_restarts": "5", "restart.max_restarts_window": "10s", "stop.grace": "90s", // systemd-system.conf(5)
+		"restart.max_restarts": "5", "restart.max_restarts_window": "10s", "stop.grace": "90s", // defaults, systemd-system.conf(5)
 		"restart.initial": "100ms", "restart.factor": "1", "restart.max": "100ms",
 	}
 	for _, name := range names {
@@ -70,8 +70,8 @@ func (im *importer) systemd(path string) error {
 	return nil
 }
 
-// load reads a unit with its drop-ins, and the units that it activates, but not what those activate: a template can name ever new instances of
-// itself. A unit that is there already is not read again.
+// load reads a unit with its drop-ins. With follow, it also reads the units that this unit activates, but not the units that those
+// activate: a template could name new instances of itself for ever. It reads no unit twice.
 func (u *units) load(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
@@ -93,7 +93,7 @@ func (u *units) load(name string, follow bool) error {
 			parts[0] = n.place.file
 		}
 	}
-	for _, name := range slices.Backward(slices.Compact(dropIns)) { // the instance's own are last
+	for _, name := range slices.Backward(slices.Compact(dropIns)) { // drop-ins of the instance are read last
 		more, _ := filepath.Glob(filepath.Join(u.dir, name+".d", "*.conf"))
 		parts = append(parts, more...)
 	}
@@ -126,10 +126,10 @@ func (u *units) load(name string, follow bool) error {
 	return nil
 }
 
-// isList finds the settings that may stand several times. Of the others the last one counts.
+// isList matches the settings that may occur several times. Of other settings the last one counts.
 var isList = regexp.MustCompile("^(" + strings.Join(unitOrder, "|") + "|Exec.*|Environment.*|PassEnvironment|.*ExitStatus|Condition.*|Assert.*|On[CBSAU].*Sec|OnCalendar|.*Paths|SystemCall.*)$")
 
-// read adds the settings of a file. An empty value takes back the values before it.
+// read adds the settings of a file. An empty value removes the values before it.
 func (u *units) read(n *unit, path string) error {
 	sections, err := u.readINI(path, dialect{separators: "=", unit: true})
 	for _, s := range sections {
@@ -143,7 +143,7 @@ func (u *units) read(n *unit, path string) error {
 			if k.value == "" || !isList.MatchString(k.name) {
 				n.keys = slices.DeleteFunc(n.keys, func(before setting) bool { return before.name == k.name })
 			}
-			if k.value != "" || strings.HasPrefix(k.name, "Capability") { // where it means none
+			if k.value != "" || strings.HasPrefix(k.name, "Capability") { // an empty Capability setting means no capability
 				n.keys = append(n.keys, k)
 			}
 		}
@@ -151,7 +151,7 @@ func (u *units) read(n *unit, path string) error {
 	return err
 }
 
-// last is the last value of a setting.
+// last returns the last value of a setting.
 func (n *unit) last(name string) (value string) {
 	for _, k := range n.keys {
 		if k.name == name {
@@ -161,12 +161,13 @@ func (n *unit) last(name string) (value string) {
 	return value
 }
 
-// activates is the name of the unit that a timer starts.
+// activates returns the name of the unit that a timer starts.
 func (n *unit) activates() string { return cmp.Or(n.last("Unit"), n.name+".service") }
 
 var specifier = regexp.MustCompile(`%[A-Za-z%]`)
 
-// specifiers fills in what systemd.unit(5) has for %. The host's name is filled in when a command runs, from the environment.
+// specifiers replaces the specifiers of systemd.unit(5), which begin with %. The host's name becomes a variable that is replaced
+// when a command runs.
 func (u *units) specifiers(n *unit) {
 	inside := func(text string) string { return strings.ReplaceAll(strings.ReplaceAll(text, "-", "/"), `\x2d`, "-") }
 	known := map[string]string{
@@ -190,16 +191,16 @@ func (u *units) specifiers(n *unit) {
 	}
 }
 
-// unitRules are the settings of a service that have one value.
+// unitRules are for settings of a service with a single value.
 var unitRules = rules{
-	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // elsewhere
+	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // imported elsewhere
 	{name: "Type", do: typeOf},
 	{name: "User", do: func(_ *importer, s *service, at from, value string) { s.take("user", at.place, value+s.text("user")) }},
 	{name: "Group", do: func(_ *importer, s *service, at from, value string) {
 		s.take("user", at.place, s.text("user")+":"+value)
 	}},
 	{name: "TimeoutStartSec", do: func(_ *importer, s *service, at from, value string) {
-		span, _ := timeSpan(value) // none is infinity, which hinit's default is too
+		span, _ := timeSpan(value) // an error means infinity, which is hinit's default too
 		s.take("notify.timeout", at.place, span)
 	}},
 	{name: "Restart", key: "restart.policy", as: func(value string) (string, error) {
@@ -295,7 +296,7 @@ func standardOutput(value string) (string, error) {
 	return "", fmt.Errorf("one log takes both streams, logs/NAME/current below logs.dir (%s)", value)
 }
 
-// typeOf takes over the type of a service.
+// typeOf imports the type of a service.
 func typeOf(im *importer, s *service, at from, value string) {
 	switch value {
 	case "oneshot":
@@ -317,7 +318,7 @@ func typeOf(im *importer, s *service, at from, value string) {
 	}
 }
 
-// translate takes over the settings of a service.
+// translate imports the settings of a service.
 func (u *units) translate(n *unit) {
 	n.service.set("log", "true")
 	n.service.set("restart.policy", "never")
@@ -330,7 +331,7 @@ func (u *units) translate(n *unit) {
 // unitOrder are the settings that name other units.
 var unitOrder = []string{"After", "Before", "Wants", "Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "OnFailure"}
 
-// order takes over what a unit says of other units. Those that are not imported are named.
+// order imports the relations of a unit to other units. It notes units that are not imported.
 func (u *units) order(n *unit) {
 	s := n.service
 	required := strings.Fields(n.last("Requires") + " " + n.last("Requisite") + " " + n.last("BindsTo"))
@@ -378,7 +379,7 @@ func (u *units) order(n *unit) {
 	}
 }
 
-// fixedLimit refuses a part of the machine, and leaves out what is no limit.
+// fixedLimit refuses a share of the machine as a limit. It leaves out infinity.
 func fixedLimit(value string) (string, error) {
 	switch {
 	case value == "infinity":

@@ -14,22 +14,22 @@ import (
 // unitCommands are the settings with commands.
 var unitCommands = []string{"ExecStart", "ExecStartPre", "ExecStartPost", "ExecStop", "ExecReload"}
 
-// unitVariable is what systemd fills in inside a word.
+// unitVariable matches a reference that systemd replaces inside a word.
 var unitVariable = regexp.MustCompile(`\$\$|\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
-// noVariable finds none.
+// noVariable matches nothing.
 var noVariable = regexp.MustCompile(`[^\s\S]`)
 
-// separateVariable is a word that systemd splits at its blanks.
+// separateVariable matches a whole word that systemd replaces and splits at blanks.
 var separateVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
-// killing is a command that sends a signal to the main process.
+// killing matches a command that sends a signal to the main process.
 var killing = regexp.MustCompile(`^\S*kill\s+(?:(?:-s\s*|--signal[ =]|-)(\w+)\s+)?\$\{?MAINPID\}?$`)
 
 // unitCommand is one command of a unit.
 type unitCommand struct {
 	words          []string
-	mayFail, fills bool // a failure doesn't count; variables are filled in
+	mayFail, fills bool // its failure does not count; systemd replaces variables in it
 }
 
 // commandsOf reads the commands of a setting, with their prefixes.
@@ -62,7 +62,7 @@ func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
 	return list
 }
 
-// shell writes the command for sh, and reports whether it has variables.
+// shell returns the command for sh, and reports whether it has variables.
 func (c unitCommand) shell() (text string, variables bool) {
 	words := make([]string, len(c.words))
 	for i, word := range c.words {
@@ -79,7 +79,8 @@ func (c unitCommand) shell() (text string, variables bool) {
 	return strings.Join(words, " "), variables
 }
 
-// sequenceOf makes one command of several, each of which has to succeed. The process is the last one, unless its failure doesn't count.
+// sequenceOf makes one command from several commands that must all succeed. The last one becomes the process, unless its failure
+// does not count.
 func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	var parts []string
 	simple := len(list) == 1
@@ -107,7 +108,7 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 	return words
 }
 
-// commands takes over what a unit runs.
+// commands imports the commands of a unit.
 func (u *units) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
@@ -167,7 +168,7 @@ func runAfter(s *service, event string, other *service, at place) {
 	on.Content = append(on.Content, text(event), exec)
 }
 
-// unitWords takes a line apart by the rules of systemd.syntax(7): with quotes, and with the escapes of C everywhere.
+// unitWords splits a line by the rules of systemd.syntax(7): with quotes, and with the escapes of C everywhere.
 func unitWords(line string) ([]string, error) { return split(line, unitEscape) }
 
 func unitEscape(rest string, quote rune) (text string, length int) {
@@ -180,5 +181,5 @@ func unitEscape(rest string, quote rune) (text string, length int) {
 	if len(rest) > 1 && rest[1] == '\'' {
 		return "'", 2
 	}
-	return rest[:min(2, len(rest))], min(2, len(rest)) // as it is: \; and what systemd does not know
+	return rest[:min(2, len(rest))], min(2, len(rest)) // unchanged: \; and escapes that systemd does not know
 }

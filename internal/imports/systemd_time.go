@@ -12,7 +12,7 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// spanPart is a number with its unit. A number without one is in seconds.
+// spanPart matches a number with its unit. Without a unit it means seconds.
 var spanPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`)
 
 const day = 24 * time.Hour
@@ -55,7 +55,7 @@ var calendarNames = map[string]string{
 	"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01",
 }
 
-// calendar makes a cron schedule, and its time zone, of an OnCalendar.
+// calendar makes a cron schedule and its time zone from an OnCalendar.
 func calendar(value string) (cron, zone string, err error) {
 	no := func(why string) (string, string, error) {
 		return "", "", fmt.Errorf("cron has no %s (%s)", why, value)
@@ -103,7 +103,7 @@ func calendar(value string) (cron, zone string, err error) {
 	return cron, zone, nil
 }
 
-// timerRules are the settings of a timer that need no more than a key.
+// timerRules are for settings of a timer that become a single key.
 var timerRules = rules{
 	{name: "RandomizedDelaySec", key: "schedule.jitter", as: timeSpan},
 	{name: "Persistent", key: "schedule.missed", as: whenSet("run", "")},
@@ -113,7 +113,7 @@ var timerRules = rules{
 	{name: "On(Clock|Timezone)Change", as: whenSet("", "a task runs at its times only")},
 }
 
-// timer makes a task of the service that a timer starts.
+// timer makes the service that a timer starts a task with a schedule.
 func (u *units) timer(n *unit) {
 	i := slices.IndexFunc(u.list, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activates() })
 	if i < 0 {

@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// simple is a template of process-compose that stands for one value, or for a text.
+// simple matches a template of process-compose that stands for one value or for a text.
 var simple = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
-// braces stand for the braces of a filled in value, which begin no template here. No YAML file has such a character.
+// braces replaces the braces in an inserted value, so that they begin no template. No YAML file has this character.
 const braces = "\x00"
 
-// fill puts values into the templates of a text. rest is a template that would have to be carried out, "" for none.
+// fill inserts values into the templates of a text. rest is a template that would have to be executed, or "".
 func fill(text string, values map[string]string) (filled, rest string) {
 	filled = simple.ReplaceAllStringFunc(text, func(m string) string {
 		part := simple.FindStringSubmatch(m)
 		value, known := values[part[1]]
 		switch {
-		case part[1] == "": // a text: it may have braces of its own, which are another program's
+		case part[1] == "": // a text; braces in it belong to another program
 			value = strings.ReplaceAll(part[2], `\"`, `"`)
 		case !known:
 			return m

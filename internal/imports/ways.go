@@ -2,7 +2,7 @@ package imports
 
 import "strings"
 
-// ways says what to do instead of a setting that hinit does not have. The name is the other supervisor's.
+// ways are notes on settings that hinit does not have, with another way to the same goal. The names are the other supervisor's.
 var ways = rules{
 	{name: "env_cmds", why: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
 	{name: "extends", why: "the other file is not read; import it too, and put both below services"},

@@ -7,11 +7,11 @@ import (
 	"unicode/utf8"
 )
 
-// unescape reads what a backslash stands for, inside quotes of a kind or outside of them (0). It returns the length of what it has read, 0 for
-// an error.
+// unescape decodes the escape sequence at the beginning of rest. quote is the kind of the quotes around it, or 0. length is the
+// length of the sequence, or 0 for an error.
 type unescape func(rest string, quote rune) (text string, length int)
 
-// shellEscape is the backslash of a shell.
+// shellEscape decodes the backslash of a shell.
 func shellEscape(rest string, quote rune) (text string, length int) {
 	_, size := utf8.DecodeRuneInString(rest[1:])
 	switch {
@@ -25,7 +25,7 @@ func shellEscape(rest string, quote rune) (text string, length int) {
 	return "", 0
 }
 
-// split takes a command line apart, with quotes and backslashes and nothing else.
+// split splits a command line into words. It knows quotes and backslashes only.
 func split(line string, escape unescape) (words []string, err error) {
 	var word strings.Builder
 	open, begun := rune(0), false
@@ -66,10 +66,10 @@ func split(line string, escape unescape) (words []string, err error) {
 	return words, nil
 }
 
-// variable is a reference that the other supervisor replaces and hinit does not.
+// variable matches a reference that the other supervisor replaces and hinit does not.
 var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 
-// quote writes a word for a shell. The parts that references finds stay references to variables; $$ is one dollar there.
+// quote quotes a word for a shell. Parts that match references stay references to variables; in these words $$ is one dollar.
 func quote(word string, references *regexp.Regexp) string {
 	if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+") == "" {
 		return word
@@ -97,7 +97,7 @@ func quote(word string, references *regexp.Regexp) string {
 	return b.String()
 }
 
-// throughShell is a command whose words refer to variables.
+// throughShell returns a shell command for words that refer to variables.
 func throughShell(words []string) []string {
 	quoted := make([]string, len(words))
 	for i, w := range words {

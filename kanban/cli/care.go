@@ -21,7 +21,7 @@ import (
 	"hinit/kanban"
 )
 
-// The verbs that keep the board in order.
+// careVerbs keep the board in order.
 var careVerbs = []verb{
 	{name: "gc", json: true, summary: "delete old logs, and old events of finished tasks", define: gc},
 	{name: "backup", checks: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
@@ -47,7 +47,7 @@ func backup(c *call) action {
 	}
 }
 
-// examination is what doctor looks at, and what it has found so far.
+// examination has the data that doctor examines, and the findings so far.
 type examination struct {
 	*call
 	*kanban.Store
@@ -110,7 +110,7 @@ func (x *examination) examine(ctx context.Context) (err error) {
 	return nil
 }
 
-// file finds what is wrong with the board's file.
+// file checks the board's file.
 func (x *examination) file(ctx context.Context) error {
 	if err := x.Writable(ctx); err != nil {
 		users, _ := lockHolders(x.Paths().DB + "-shm")
@@ -125,7 +125,7 @@ func (x *examination) file(ctx context.Context) error {
 	return err
 }
 
-// assignees finds ready tasks that no worker can be started for.
+// assignees reports ready tasks for which no worker can be started.
 func (x *examination) assignees(context.Context) error {
 	profiles := kanban.ProfileDirs(x.boards().Root)
 	var nobody []string
@@ -161,7 +161,7 @@ func (x *examination) assignees(context.Context) error {
 	return nil
 }
 
-// some names the first of many.
+// some returns the first of many ids as text.
 func some(ids []string) string {
 	const most = 5
 	if len(ids) > most {
@@ -170,14 +170,14 @@ func some(ids []string) string {
 	return strings.Join(ids, ", ")
 }
 
-// claims finds claims whose worker or owner is gone.
+// claims reports claims whose worker or owner has ended.
 func (x *examination) claims(context.Context) error {
 	now, sound := x.Now().Unix(), true
 	for _, t := range x.running {
 		owner, _, _ := strings.Cut(t.ClaimLock, ":")
 		_, alive := proc.StartTicks(t.WorkerPID)
 		switch {
-		case t.ClaimLock == "" || t.ClaimExpires == 0: // as the other writers of the board see it
+		case t.ClaimLock == "" || t.ClaimExpires == 0: // no claim in the eyes of the other writers of the board
 			x.findings.Warning("lock", "%s is running and nobody has claimed it; hinit kanban reclaim %s", t.ID, t.ID)
 		case owner != x.host && t.ClaimExpires < now:
 			x.findings.Warning("lock", "%s: its claim by %q has run out; the next pass releases it", t.ID, t.ClaimLock)
@@ -198,7 +198,7 @@ func (x *examination) claims(context.Context) error {
 	return nil
 }
 
-// workers finds those that go on though their attempt is over.
+// workers reports workers that run although their attempt is over.
 func (x *examination) workers(ctx context.Context) error {
 	left, err := x.dispatcher(x.Store, kanban.Config{}, host{}).Leaving(ctx, x.Now())
 	for _, w := range left {
@@ -208,7 +208,7 @@ func (x *examination) workers(ctx context.Context) error {
 	return err
 }
 
-// held finds ready tasks that the respawn guard will not let go by itself.
+// held reports ready tasks that the respawn guard holds back until an operator acts.
 func (x *examination) held(ctx context.Context) error {
 	for _, t := range x.ready {
 		if t.LastFailureError == "" {
@@ -226,13 +226,13 @@ func (x *examination) held(ctx context.Context) error {
 	return nil
 }
 
-// recent is how far back dispatchers are looked for.
+// recent is the period in which the doctor looks for claims of dispatchers.
 const recent = 10 * time.Minute
 
-// dispatchers finds out who starts workers.
+// dispatchers reports which process starts workers.
 func (x *examination) dispatchers(context.Context) error {
 	pids, known := lockHolders(x.Paths().TickLock())
-	if len(pids) == 0 { // then a gateway dispatches, if there is one
+	if len(pids) == 0 { // without a holder, a gateway may dispatch
 		pids, _ = lockHolders(kanban.GatewayLock(x.boards().Root))
 	}
 	since := x.Now().Add(-recent).Unix()
@@ -260,7 +260,7 @@ func (x *examination) dispatchers(context.Context) error {
 	return nil
 }
 
-// whoCould says how a board gets a dispatcher.
+// whoCould says how the board can get a dispatcher.
 func (x *examination) whoCould() string {
 	if !x.cfg.GatewaysDispatch(x.Terminal.Env) {
 		return "start the container with HINIT_KANBAN=1, or: hinit kanban serve; the gateways are told not to"
@@ -268,8 +268,8 @@ func (x *examination) whoCould() string {
 	return "start the container with HINIT_KANBAN=1, or: hermes gateway start"
 }
 
-// lockHolders are the processes that hold a lock of a file, as far as the kernel shows them (proc_locks(5)). It reports false when
-// that can't be known.
+// lockHolders returns the processes that hold a lock on a file, as far as the kernel shows them (proc_locks(5)). known is false if
+// the kernel does not show them.
 func lockHolders(path string) (pids []int, known bool) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -287,14 +287,14 @@ func lockHolders(path string) (pids []int, known bool) {
 		if len(fields) < 6 || fields[1] == "->" || !strings.HasSuffix(fields[5], suffix) {
 			continue
 		}
-		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && !slices.Contains(pids, pid) { // a record lock of an open file names no process
+		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && !slices.Contains(pids, pid) { // such a lock of an open file has no pid
 			pids = append(pids, pid)
 		}
 	}
 	return pids, lines.Err() == nil
 }
 
-// warnIdle warns that no dispatcher will start a ready task. It is silent if that can't be known.
+// warnIdle warns that no dispatcher will start a ready task. It does not warn if that is unknown.
 func (c *call) warnIdle() {
 	paths, err := c.paths()
 	if err != nil {

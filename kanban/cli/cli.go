@@ -26,10 +26,10 @@ import (
 	"hinit/kanban/cli/runner"
 )
 
-// program stands before the name of a verb.
+// program is the text before the name of a verb.
 const program = "hinit kanban"
 
-// Terminal is where the command line reads and writes.
+// Terminal has the outputs, the environment and the clock of the command line.
 type Terminal struct {
 	Out, Err io.Writer
 	Env      kanban.Env
@@ -38,26 +38,26 @@ type Terminal struct {
 	Now      func() time.Time
 }
 
-// System is the terminal, the environment and the clock of this process.
+// System returns the terminal, the environment and the clock of this process.
 func System() *Terminal {
 	return &Terminal{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), Screen: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
-// action carries out a verb, on the open board unless the verb is apart from it. The words are those beside the flags.
+// action carries out a verb. s is the open board, unless the verb opens none. words are the arguments that are no flags.
 type action func(ctx context.Context, s *kanban.Store, words []string) error
 
 // verb is one command.
 type verb struct {
 	name     string
 	aliases  []string
-	args     string // of each word its name, "[X]" for one that may be absent, "X..." for any number of them
-	many     string // a flag that takes all words up to the next flag
+	args     string // the name of each word, "[X]" for an optional one, "X..." for any number
+	many     string // flag that takes all words up to the next flag
 	summary  string
 	help     string
 	json     bool          // has --json
-	checks   bool          // looks through the whole file before it works on it
+	checks   bool          // examines the whole file first
 	apart    bool          // does not open the board
-	patience time.Duration // how long it waits for other programs that write; 0: as the contract says
+	patience time.Duration // how long it waits for other writers; 0: as long as the contract says
 	define   func(c *call) action
 }
 
@@ -70,15 +70,15 @@ type call struct {
 	json  bool
 }
 
-// verbs is the command line, in the order in which help shows it.
+// verbs returns the command line in the order of the help.
 func verbs() []verb {
 	return slices.Concat(taskVerbs, stateVerbs, workVerbs, lookVerbs, boardVerbs, dispatchVerbs, careVerbs)
 }
 
-// elsewhere are the agent's verbs that need the agent: a model, or its chats.
+// elsewhere are verbs of the agent that need the agent itself: a model, or its chats.
 var elsewhere = []string{"swarm", "specify", "decompose", "context", "notify-subscribe", "notify-list", "notify-unsubscribe"}
 
-// Main runs the verb that the arguments name, and returns the exit code of the process.
+// Main runs the verb that args name, and returns the exit code of the process.
 func (t *Terminal) Main(args []string) int {
 	all, flags := args, cmdline.Flags(program)
 	board := flags.String("board", "", "")
@@ -107,7 +107,7 @@ func (t *Terminal) Main(args []string) int {
 	return c.Fail(cmdline.WrongUsage, "cannot run %q: %s has no such command%s; see: %[2]s help", args[0], program, cmdline.DidYouMean(args[0], names))
 }
 
-// becomeAgent replaces this program by the agent's own command. It returns only when that can't be done.
+// becomeAgent replaces this program by the agent's own command. It returns only on failure.
 func (t *Terminal) becomeAgent(args []string) error {
 	cfg, err := config.Load(config.Options{Env: t.lookup})
 	if err != nil {
@@ -163,18 +163,18 @@ The agent itself answers: %s.
 }
 
 var (
-	// errSaid is a failure that has been printed.
+	// errSaid stands for a failure that is already printed.
 	errSaid = errors.New("said")
-	// errNot is an operation that its task does not allow.
+	// errNot is the failure of an operation that the task does not allow.
 	errNot = errors.New("unknown id, or its status does not allow it; see: hinit kanban show")
 )
 
-// usageError says that the command was typed wrongly.
+// usageError is a mistake in the arguments.
 type usageError struct{ error }
 
 func misused(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// run reads the flags, opens the board and acts.
+// run reads the flags, opens the board and carries out the verb.
 func (c *call) run() int {
 	act := c.verb.define(c)
 	if c.verb.json {
@@ -202,7 +202,7 @@ func (c *call) run() int {
 	return c.failed(doing, act(ctx, s, words))
 }
 
-// failed prints, in one line, what could not be done and why, and returns the exit code.
+// failed prints the failed action and the reason on one line, and returns the exit code.
 func (c *call) failed(doing string, err error) int {
 	code := cmdline.Failed
 	switch {
@@ -220,7 +220,7 @@ func (c *call) failed(doing string, err error) int {
 	return c.Fail(code, "%s", message)
 }
 
-// did says that an operation came about, or why not.
+// did prints that an operation succeeded, or returns why it did not.
 func (c *call) did(ok bool, err error, format string, args ...any) error {
 	if err == nil && !ok {
 		err = errNot
@@ -231,7 +231,7 @@ func (c *call) did(ok bool, err error, format string, args ...any) error {
 	return err
 }
 
-// each runs an operation on every task that is named. It fails if one of them did.
+// each runs an operation on all named tasks. It fails if one operation failed.
 func (c *call) each(ids []string, done string, do func(id string) (bool, error)) error {
 	var failed error
 	for _, id := range ids {
@@ -247,8 +247,8 @@ func (c *call) each(ids []string, done string, do func(id string) (bool, error))
 // prose is text that may have several lines.
 type prose string
 
-// print writes for people. An agent wrote the texts of a task. So each text but prose becomes one line, and escape sequences are
-// made visible.
+// print prints for people. An agent wrote the texts of a task. So each text but prose becomes one line, and escape sequences become
+// visible.
 func (c *call) print(format string, args ...any) {
 	for i, arg := range args {
 		if text, is := arg.(prose); is {
@@ -260,7 +260,7 @@ func (c *call) print(format string, args ...any) {
 	fmt.Fprintf(c.Terminal.Out, format, args...)
 }
 
-// show prints what was found, as JSON or by a function for people; or it returns why nothing was.
+// show prints v, as JSON or by the function people, or returns the error.
 func (c *call) show(v any, err error, people func()) error {
 	switch {
 	case err != nil:
@@ -272,7 +272,7 @@ func (c *call) show(v any, err error, people func()) error {
 	return nil
 }
 
-// printJSON writes a value with an indent of two.
+// printJSON prints a value with an indent of two.
 func (c *call) printJSON(v any) error {
 	e := json.NewEncoder(c.Terminal.Out)
 	e.SetEscapeHTML(false)
@@ -280,7 +280,7 @@ func (c *call) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// table prints the rows that a function adds. A cell is one line that is not too long.
+// table prints the rows that fill adds. Each cell is one line of limited length.
 func (c *call) table(fill func(row func(cells ...any))) {
 	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
 	fill(func(cells ...any) {
@@ -290,16 +290,16 @@ func (c *call) table(fill func(row func(cells ...any))) {
 		}
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
-	_ = w.Flush() // without a reader there is nothing left to do
+	_ = w.Flush() // without a reader there is nothing more to do
 }
 
-// boards are the boards of this installation.
+// boards returns the boards of this installation.
 func (c *call) boards() *kanban.Boards {
 	env := c.Terminal.Env
 	return &kanban.Boards{Root: kanban.Root(env, env("HOME")), Env: env}
 }
 
-// paths are the places of the board that the call means.
+// paths returns the paths of the board that the user has selected.
 func (c *call) paths() (kanban.Paths, error) {
 	b := c.boards()
 	slug, err := kanban.Slug(c.board)
@@ -312,7 +312,7 @@ func (c *call) paths() (kanban.Paths, error) {
 	return b.Paths(slug)
 }
 
-// open opens the board that the call means.
+// open opens the board that the user has selected.
 func (c *call) open(ctx context.Context) (*kanban.Store, error) {
 	paths, err := c.paths()
 	if err != nil {
@@ -344,7 +344,7 @@ func (l *list) Set(s string) error {
 	return nil
 }
 
-// optional defines a flag that may be absent: n is nil then.
+// optional defines a flag that may be absent; then *n is nil.
 func optional[T int | int64](c *call, n **T, name, usage string, read func(text string) (int64, error)) {
 	c.Flags.Func(name, usage, func(text string) error {
 		v, err := read(text)
@@ -379,7 +379,7 @@ func seconds(text string) (int64, error) {
 	return int64(d / time.Second), err
 }
 
-// when reads a point in time: seconds since 1970, a date, or a time as in RFC 3339.
+// when reads a time: seconds since 1970, a date, or a time in the form of RFC 3339.
 func when(text string) (int64, error) {
 	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
@@ -393,10 +393,10 @@ func when(text string) (int64, error) {
 	return n, err
 }
 
-// nothing is what a table has for an empty text.
+// nothing is an empty cell of a table.
 const nothing = "-"
 
-// at is a time for people.
+// at returns a time for people.
 func at(epoch int64) string {
 	if epoch == 0 {
 		return nothing

@@ -23,7 +23,7 @@ import (
 	"hinit/kanban/cli/serve"
 )
 
-// The verbs that start and end workers.
+// dispatchVerbs start and end workers.
 var dispatchVerbs = []verb{
 	{
 		name: "dispatch", json: true, summary: "make one pass: release what is dead, start what is ready", define: dispatch,
@@ -41,19 +41,19 @@ find the board's lock held, dispatch nothing, and go on with notifications and t
 	{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", define: reassign},
 }
 
-// configPath is the configuration file whose section kanban counts.
+// configPath returns the configuration file whose section kanban counts.
 func (c *call) configPath() string {
 	return filepath.Join(c.Variable("HERMES_HOME", c.boards().Root), "config.yaml")
 }
 
-// host is who starts workers, and how its answers to "did it work" look.
+// host starts workers.
 type host struct {
 	*runner.Runner
-	pid1   *client.Client // nil without one
-	volume string         // names the data volume, where the hinit of this container alone has it; else empty
+	pid1   *client.Client // client of PID 1, or nil
+	volume string         // name of the data volume if only this container's hinit has it; else empty
 }
 
-// chooseHost finds out who starts workers: PID 1, or this process where there is none or it is told so.
+// chooseHost selects the host of workers: PID 1, or this process if here is set or no hinit answers.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
 		cl, err := client.Find(config.Socket(config.Options{Env: c.lookup}), c.lookup)
@@ -77,7 +77,8 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	return host{Runner: r}, err
 }
 
-// volume names the data volume if the board is on it and PID 1 holds its lock: then no other container has workers on it.
+// volume returns a name of the data volume if the board is on it and PID 1 holds its lock. Then no other container has workers on
+// it.
 func (c *call) volume(ctx context.Context, cl *client.Client) string {
 	status, err := cl.Status(ctx, config.KanbanName)
 	if err != nil || status.Init.Lease == nil || status.Init.Lease.State != client.LeaseHeld {
@@ -115,7 +116,7 @@ func dispatch(c *call) action {
 	opt := kanban.TickOptions{}
 	optional(c, &opt.MaxSpawn, "max", "at most `N` tasks running; wins over the configuration", number)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
-		cfg, _, _ := kanban.ReadConfig(c.configPath()) // the contract: unreadable is as good as empty
+		cfg, _, _ := kanban.ReadConfig(c.configPath()) // by the contract, an unreadable file counts as empty
 		cfg.FailureLimit, cfg.StaleTimeout = *limit, 0
 		opt.DryRun = *dry
 		return withWorkers(ctx, s, cfg, func(d *kanban.Dispatcher) error {
@@ -125,7 +126,7 @@ func dispatch(c *call) action {
 	}
 }
 
-// showResult prints a pass as the agent's own command does.
+// showResult prints a pass in the form of the agent's own command.
 func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	count := func(name string, n int, ids []string) {
 		c.print("%-14s%d\n", name+":", n)
@@ -163,7 +164,7 @@ func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
 	}
 }
 
-// quoted is a text as Python writes it.
+// quoted returns a text in the form of Python's repr.
 func quoted(s string) string {
 	q := "'"
 	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
@@ -200,7 +201,7 @@ func reassign(c *call) action {
 	}
 }
 
-// withWorkers defines --local and returns what runs an operation that may end workers.
+// withWorkers defines --local. It returns a function that runs an operation which may end workers.
 func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
 	here := c.Flags.Bool("local", false, local)
 	return func(ctx context.Context, s *kanban.Store, cfg kanban.Config, do func(*kanban.Dispatcher) error) error {
@@ -252,7 +253,7 @@ func daemon(c *call) action {
 	}
 }
 
-// serve dispatches all boards until ctx ends, with the configuration as change leaves it.
+// serve dispatches all boards until ctx ends. change adjusts the configuration first.
 func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)) error {
 	log := c.logger(slog.LevelInfo)
 	cfg, warnings, err := kanban.ReadConfig(c.configPath())
@@ -281,7 +282,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		},
 	}
 	socket := c.Variable(notify.SocketVar, "")
-	tell := func(text string) { _ = notify.Send(socket, text) } // else PID 1 restarts this service in time; without a socket, nothing is sent
+	tell := func(text string) { _ = notify.Send(socket, text) } // on failure PID 1 restarts this service in time; without a socket it sends nothing
 	s.Ready = func() { tell("READY=1") }
 	troubled := ""
 	s.Say = func(text, trouble string) {
@@ -292,7 +293,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		troubled = trouble
 		ctx, cancel := context.WithTimeout(context.Background(), sayTime)
 		defer cancel()
-		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // not the service of PID 1: it is shown nowhere
+		_ = h.pid1.Say(ctx, config.KanbanName, clip(trouble)) // fails if this is not PID 1's service; then no status shows the text
 	}
 	if h.pid1 != nil {
 		s.Stopping = func() bool {
@@ -307,9 +308,9 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 }
 
 const (
-	// sayTime is how long PID 1 may take to be told how the board stands.
+	// sayTime limits the wait until PID 1 has the state of the boards.
 	sayTime = 5 * time.Second
-	// sayMost is what it takes at most.
+	// sayMost is the longest text that PID 1 accepts.
 	sayMost = 200
 )
 

@@ -18,7 +18,7 @@ import (
 	"hinit/kanban/cli/serve"
 )
 
-// The verbs that look at the board as a whole.
+// lookVerbs show the board as a whole.
 var lookVerbs = []verb{
 	{name: "tail", json: true, args: "ID", summary: "follow the events of a task", define: follow},
 	{name: "watch", json: true, summary: "follow the events of the board", define: follow},
@@ -26,7 +26,7 @@ var lookVerbs = []verb{
 	{name: "assignees", json: true, summary: "list the profiles and the other names that have tasks", define: assignees},
 }
 
-// follow prints events, of one task or of all, and goes on until it is interrupted.
+// follow prints events of one task or of all, until it is interrupted.
 func follow(c *call) action {
 	last := c.Flags.Int("n", 20, "begin with the last `N`")
 	_ = c.Flags.Float64("interval", 0, "without effect: changes are told, `SECONDS`")
@@ -139,21 +139,21 @@ func (c *call) showStats(st kanban.Stats) {
 	}
 }
 
-// overview is a board as the status page shows it.
+// overview is a board for the status page.
 type overview struct {
 	Board   string        `json:"board"`
 	Name    string        `json:"name"`
-	Error   string        `json:"error"` // why the rest is empty, "" when it is not
+	Error   string        `json:"error"` // reason for which the rest is empty, "" without one
 	Stats   kanban.Stats  `json:"stats"`
 	Blocked []taskLine    `json:"blocked"`
-	Runs    []attemptLine `json:"runs"` // the newest first
+	Runs    []attemptLine `json:"runs"` // newest first
 }
 
 type taskLine struct {
 	ID       string `json:"id"`
 	Title    string `json:"title"`
 	Assignee string `json:"assignee"`
-	Error    string `json:"error"` // of the last failure
+	Error    string `json:"error"` // error of the last failure
 }
 
 type attemptLine struct {
@@ -166,10 +166,11 @@ type attemptLine struct {
 	EndedAt   int64  `json:"ended_at"` // 0 while it runs
 }
 
-// overviewMost is how many tasks and attempts of a board are in an overview.
+// overviewMost limits the tasks and attempts in an overview.
 const overviewMost = 20
 
-// onEach calls do for every board; the store is nil for a board without a file, which is not made, and for one that can't be opened.
+// onEach calls do for every board. The store is nil for a board without a file, for which it makes none, and for a board that can't
+// be opened.
 func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Store, err error)) error {
 	b := c.boards()
 	metas, err := b.List()
@@ -184,13 +185,13 @@ func (c *call) onEach(ctx context.Context, do func(m kanban.Meta, s *kanban.Stor
 		}
 		do(m, s, err)
 		if s != nil {
-			_ = s.Close() // nothing was written
+			_ = s.Close() // it has written nothing
 		}
 	}
 	return err
 }
 
-// overviews prints every board.
+// overviews prints all boards.
 func (c *call) overviews(ctx context.Context) error {
 	list := []overview{}
 	err := c.onEach(ctx, func(m kanban.Meta, s *kanban.Store, err error) {
@@ -236,7 +237,7 @@ func assignees(c *call) action {
 		st, err := s.Stats(ctx, c.Now())
 		type line struct {
 			Name   string                `json:"name"`
-			OnDisk bool                  `json:"on_disk"` // it is a profile
+			OnDisk bool                  `json:"on_disk"` // there is a profile of this name
 			Counts map[kanban.Status]int `json:"counts"`
 		}
 		rows := make(map[string]line)
@@ -261,7 +262,7 @@ func assignees(c *call) action {
 	}
 }
 
-// total is how many tasks were counted.
+// total returns the number of counted tasks.
 func total(counts map[kanban.Status]int) (n int) {
 	for _, some := range counts {
 		n += some
@@ -269,7 +270,7 @@ func total(counts map[kanban.Status]int) (n int) {
 	return n
 }
 
-// The verbs about boards themselves.
+// boardVerbs work on boards themselves.
 var boardVerbs = []verb{
 	{name: "init", summary: "make the board's file", define: func(c *call) action {
 		return func(_ context.Context, s *kanban.Store, _ []string) error {
@@ -288,7 +289,7 @@ var boardVerbs = []verb{
 	},
 }
 
-// boardAliases are the other names of what can be done with boards.
+// boardAliases are the other names of the operations on boards.
 var boardAliases = map[string]string{"ls": "list", "new": "create", "remove": "rm", "delete": "rm", "use": "switch", "current": "show"}
 
 func boards(c *call) action {
@@ -346,12 +347,12 @@ func boards(c *call) action {
 	}
 }
 
-// boardLine is a board with its tasks.
+// boardLine is a board with the counts of its tasks.
 type boardLine struct {
 	kanban.Meta
 	DB      string                `json:"db_path"`
 	Current bool                  `json:"is_current"`
-	Counts  map[kanban.Status]int `json:"counts"` // empty for a board without a file, or with one that can't be read
+	Counts  map[kanban.Status]int `json:"counts"` // empty for a board without a readable file
 	Total   int                   `json:"total"`
 }
 

@@ -15,7 +15,7 @@ import (
 	"hinit/kanban"
 )
 
-// The verbs that move tasks between statuses.
+// stateVerbs move tasks between statuses.
 var stateVerbs = []verb{
 	{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", define: complete},
 	{name: "block", args: "ID [REASON...]", many: "ids", summary: "take tasks off the board until somebody unblocks them", define: func(c *call) action {
@@ -28,7 +28,7 @@ var stateVerbs = []verb{
 	{name: "promote", json: true, args: "ID [REASON...]", many: "ids", summary: "make waiting or blocked tasks ready", define: promote},
 }
 
-// The verbs of a worker, and those that tell of one.
+// workVerbs are for a worker, and show workers.
 var workVerbs = []verb{
 	{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
 	{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
@@ -36,14 +36,14 @@ var workVerbs = []verb{
 	{name: "log", args: "ID", apart: true, summary: "print what the workers of a task wrote", define: workerLog},
 }
 
-// reasons defines --reason; the reason may also follow the task as plain words.
+// reasons defines --reason. The reason may also follow the task as plain words.
 func (c *call) reasons() func(words []string) string {
 	said := c.Flags.String("reason", "", "`TEXT`")
 	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
 }
 
-// attempt defines --run. The attempt that it returns makes a call do nothing that another attempt has superseded: a worker's own, by default.
-// A worker may change its own task only.
+// attempt defines --run. The function returns the attempt that must be the task's current one; otherwise the call does nothing. By
+// default it is the worker's own attempt. A worker may change its own task only.
 func (c *call) attempt() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {
@@ -83,14 +83,14 @@ func complete(c *call) action {
 	}
 }
 
-// more defines --ids, further tasks of a command.
+// more defines --ids for further tasks.
 func (c *call) more() *list {
 	ids := &list{}
 	c.Flags.Var(ids, "ids", "further tasks, with the same reason: `ID`...")
 	return ids
 }
 
-// withReason runs an operation on tasks, and writes the reason of each change as a remark, as the agent's command does.
+// withReason runs an operation on tasks. It adds the reason of each change as a comment, as the agent's command does.
 func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, done, kind, reason string, do func(id string) (bool, error)) error {
 	return c.each(ids, done+" %s", func(id string) (bool, error) {
 		ok, err := do(id)
@@ -101,7 +101,7 @@ func (c *call) withReason(ctx context.Context, s *kanban.Store, ids []string, do
 	})
 }
 
-// putAside is block and schedule.
+// putAside is the action of block and schedule.
 func putAside(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
 	reason, ids, attempt := c.reasons(), c.more(), c.attempt()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
@@ -123,7 +123,7 @@ func unblock(c *call) action {
 	}
 }
 
-// promotion is what promote says of one task in JSON.
+// promotion is the JSON output of promote for one task.
 type promotion struct {
 	Task     string  `json:"task_id"`
 	Promoted bool    `json:"promoted"`
@@ -216,7 +216,7 @@ func runs(c *call) action {
 	}
 }
 
-// leaving gives the attempts that are over their worker, while that is still alive.
+// leaving adds the living worker to each attempt that is over.
 func (c *call) leaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
 	left, err := c.dispatcher(s, kanban.Config{}, host{}).Leaving(ctx, c.Now())
 	for _, w := range left {
@@ -257,7 +257,7 @@ func workerLog(c *call) action {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
 		}
-		if c.Screen { // an agent wrote it
+		if c.Screen { // an agent wrote the text
 			lines := strings.Split(string(data), "\n")
 			for i := range lines {
 				lines[i] = show.Output(lines[i])

@@ -12,7 +12,7 @@ import (
 	"hinit/kanban"
 )
 
-// The verbs that make, list, show and connect tasks.
+// taskVerbs make, list, show and connect tasks.
 var taskVerbs = []verb{
 	{name: "create", json: true, args: "TITLE", summary: "make a task", define: create},
 	{name: "list", json: true, aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
@@ -116,10 +116,10 @@ func listTasks(c *call) action {
 	}
 }
 
-// whole is a task with everything that belongs to it.
+// whole is a task with all data that belongs to it.
 type whole struct {
 	Task     kanban.Task      `json:"task"`
-	Latest   *string          `json:"latest_summary"` // of the last attempt that left one
+	Latest   *string          `json:"latest_summary"` // summary of the last attempt that has one
 	Parents  []string         `json:"parents"`
 	Children []string         `json:"children"`
 	Comments []kanban.Comment `json:"comments"`
@@ -143,7 +143,7 @@ func read(ctx context.Context, s *kanban.Store, id string) (w whole, err error) 
 	return w, errors.Join(failed[:]...)
 }
 
-// listed makes an empty list of none: the agent's JSON has [] where Go has null.
+// listed returns an empty list for nil, because the agent's JSON has [] and not null.
 func listed[T any](list []T) []T { return append([]T{}, list...) }
 
 // runState defines the flags that select attempts.
@@ -171,7 +171,7 @@ func showTask(c *call) action {
 	}
 }
 
-// row prints one property of something, unless it is empty.
+// row prints one property, unless it is empty.
 func (c *call) row(name, value string) {
 	if value != "" && value != nothing {
 		c.print("  %-16s %s\n", name, value)
@@ -214,7 +214,7 @@ func (c *call) showWhole(all whole) {
 	}
 }
 
-// metadata checks a JSON object, if there is one.
+// metadata checks that a text is a JSON object, if there is one.
 func metadata(text *string) error {
 	if text != nil && *text != "" && json.Unmarshal([]byte(*text), &map[string]any{}) != nil {
 		return misused("--metadata must be a JSON object")
@@ -284,7 +284,7 @@ func archive(c *call) action {
 	}
 }
 
-// profile is the assignee of a task; it may be none.
+// profile returns the assignee that a word names, or "" for none.
 func profile(word string) string {
 	if slices.Contains([]string{"none", "-", "null"}, strings.ToLower(word)) {
 		return ""

@@ -81,7 +81,7 @@ func (m *Model) Used(of int, usage map[string]Usage, now time.Time) {
 	}
 }
 
-// silent returns since when a host does not answer, and why. is is false if it answers.
+// silent reports whether a host does not answer, since when, and why.
 func (m *Model) silent(of int) (since time.Time, why string, is bool) {
 	switch h := &m.hosts[of]; {
 	case !h.lost.IsZero():

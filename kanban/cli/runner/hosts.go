@@ -23,13 +23,13 @@ import (
 	"hinit/kanban"
 )
 
-// Template is the command of hinit.yaml that works on a task.
+// Template is the name of the command in hinit.yaml that works on a task.
 const Template = config.KanbanWorker
 
-// ByPID1 returns a runner whose workers are started by the PID 1 that a client talks to. It returns the client's error.
+// ByPID1 returns a runner whose workers the PID 1 behind the client starts. It returns the client's error.
 func ByPID1(ctx context.Context, c *client.Client) (*Runner, error) { return newRunner(ctx, pid1{c}) }
 
-// pid1 is the host of a container.
+// pid1 is the host in a container.
 type pid1 struct{ *client.Client }
 
 func (h pid1) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
@@ -38,7 +38,7 @@ func (h pid1) start(ctx context.Context, tag string, job kanban.Job) (client.Run
 	})
 }
 
-// Local returns a runner that supervises its workers in this process, with the command that hinit.yaml has for them.
+// Local returns a runner that supervises its workers in this process. It uses the command in hinit.yaml.
 func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	b, err := book()
 	if err != nil {
@@ -47,17 +47,17 @@ func Local(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	return newRunner(ctx, local{b, cfg})
 }
 
-// local is the host of a machine without hinit as PID 1.
+// local is the host on a machine without hinit as PID 1.
 type local struct {
 	book *runs.Book
 	cfg  *config.Config
 }
 
-// agentName is the agent's command where the one that is configured isn't there (contract, section 21.1).
+// agentName is the agent's command if the configured one does not exist (contract, section 21.1).
 const agentName = "hermes"
 
-// Agent finds the agent's command: the configured one, else the one of its usual name. A program without a directory is looked for on PATH,
-// but never in the current directory.
+// Agent finds the agent's command: the configured one, else the one with its usual name. It searches PATH for a program without a
+// directory, but never the current directory.
 func Agent(configured string) (string, error) {
 	dirs := slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { return !filepath.IsAbs(dir) })
 	for _, name := range []string{configured, agentName} {
@@ -117,13 +117,13 @@ func (h local) FollowRuns(ctx context.Context, tell func(client.Run) error) erro
 	}
 }
 
-// gitMost bounds what is read of git's output.
+// gitMost limits how much of git's output is read.
 const gitMost = 1 << 20
 
-// book is the runs of this process. Its supervisor waits for every child.
+// book returns the runs of this process. Its supervisor waits for all children.
 var book = sync.OnceValues(onehost.Book)
 
-// Git runs git in a directory and returns its output, also when git fails. It is a [kanban.Git].
+// Git runs git in a directory and returns its output, also if git fails. It is a [kanban.Git].
 func Git(ctx context.Context, dir string, args ...string) (string, error) {
 	text, err := output(ctx, proc.Spec{Argv: append([]string{"git"}, args...), Env: append(os.Environ(), "GIT_TERMINAL_PROMPT=0"), Dir: dir})
 	if err != nil {
@@ -132,7 +132,7 @@ func Git(ctx context.Context, dir string, args ...string) (string, error) {
 	return string(text), err
 }
 
-// output runs a command and returns what it wrote.
+// output runs a command and returns its output.
 func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	b, err := book()
 	if err != nil {
@@ -164,7 +164,7 @@ func output(ctx context.Context, spec proc.Spec) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text, _ = io.ReadAll(io.NewSectionReader(file, 0, gitMost)) // memory
+	text, _ = io.ReadAll(io.NewSectionReader(file, 0, gitMost)) // it reads from memory, so it can't fail
 	switch x := exitOf(run); {
 	case !x.Known:
 		err = errors.New(run.End.Error)

@@ -19,12 +19,12 @@ import (
 	"hinit/kanban"
 )
 
-// host runs commands once.
+// host starts one-shot runs.
 type host interface {
 	start(ctx context.Context, tag string, job kanban.Job) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	Runs(ctx context.Context) ([]client.Run, error)
-	// FollowRuns calls tell for every run, and again when one begins or ends, until ctx ends or the host can't go on.
+	// FollowRuns calls tell for every run, and again each time that a run begins or ends, until ctx ends or the host can't go on.
 	FollowRuns(ctx context.Context, tell func(client.Run) error) error
 }
 
@@ -32,17 +32,17 @@ type host interface {
 type Runner struct {
 	host   host
 	cancel context.CancelFunc
-	over   chan struct{} // closed when the goroutine that follows has ended
+	over   chan struct{} // closed when the goroutine that follows the runs has ended
 
 	mu      sync.Mutex
 	runs    map[string]client.Run // by tag
-	adopted map[int]bool          // processes that are waited for
+	adopted map[int]bool          // pids of workers that a goroutine waits for
 	bell    chan struct{}         // closed when a run has ended
 	wake    chan struct{}
-	scans   chan struct{} // holds one while all processes are looked at
+	scans   chan struct{} // holds one element during a scan of all processes
 }
 
-// followPause is the wait before a host that has gone away is followed again: PID 1 may be becoming another image of itself.
+// followPause is the pause before the runs are followed again. PID 1 may be becoming another image of itself.
 const followPause = 200 * time.Millisecond
 
 func newRunner(ctx context.Context, h host) (*Runner, error) {
@@ -58,7 +58,7 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 	guard.Go("following the runs", func() {
 		defer close(r.over)
 		for follow.Err() == nil {
-			_ = r.host.FollowRuns(follow, func(run client.Run) error { // that it went away is told by Start and End, which need it
+			_ = r.host.FollowRuns(follow, func(run client.Run) error { // Start and End report an error of the host when they need it
 				r.note(run)
 				return nil
 			})
@@ -68,13 +68,13 @@ func newRunner(ctx context.Context, h host) (*Runner, error) {
 	return r, nil
 }
 
-// Close stops following. The workers go on.
+// Close stops following the runs. The workers go on.
 func (r *Runner) Close() {
 	r.cancel()
 	<-r.over
 }
 
-// Wake receives when a worker has ended, so that the board can be looked at.
+// Wake returns a channel that receives when a worker has ended, so that a dispatcher can make a pass.
 func (r *Runner) Wake() <-chan struct{} { return r.wake }
 
 func (r *Runner) refresh(ctx context.Context) error {
@@ -88,12 +88,12 @@ func (r *Runner) refresh(ctx context.Context) error {
 	return nil
 }
 
-// note remembers what has become of a run.
+// note stores the new state of a run.
 func (r *Runner) note(run client.Run) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	known, had := r.runs[run.Tag]
-	if had && known.End != nil { // news that has overtaken other news
+	if had && known.End != nil { // this message is older than the one that was received before
 		return
 	}
 	r.runs[run.Tag] = run
@@ -104,7 +104,7 @@ func (r *Runner) note(run client.Run) {
 	}
 }
 
-// notify tells that a worker has ended. Several ends before somebody looks are one.
+// notify signals that a worker has ended. Several ends before the receiver runs are one signal.
 func (r *Runner) notify() {
 	select {
 	case r.wake <- struct{}{}:
@@ -112,7 +112,7 @@ func (r *Runner) notify() {
 	}
 }
 
-// tag names an attempt among all boards of a container.
+// tag returns a name for an attempt that is unique among all boards of a container.
 func tag(ref kanban.Ref) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(ref.DB)) // it never fails
@@ -132,13 +132,13 @@ func (r *Runner) Start(ctx context.Context, job kanban.Job) (kanban.Worker, erro
 	return sighting(run).Worker, nil
 }
 
-// hostErrors are the answers of a host that can't start workers now, and whether the worker may start all the same.
+// hostErrors are the answers of a host that can't start workers now. The value says whether the worker may start all the same.
 var hostErrors = map[client.Kind]bool{
 	client.KindBusy: false, client.KindStopping: false, client.KindNotAllowed: false,
 	client.KindUnreachable: true, client.KindTimeout: true, client.KindReplaced: true,
 }
 
-// hostError tells a host that can't start workers now from one that refuses this worker.
+// hostError makes a [kanban.HostError] if the host can't start workers now. Other errors mean that it refuses this worker.
 func hostError(err error) error {
 	unsure := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	host := unsure
@@ -157,7 +157,7 @@ func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting
 	fresh := false
 	for i, ref := range refs {
 		run, known := r.find(ref)
-		if !known && ref.PID == 0 && !fresh { // another dispatcher may have been killed between the claim and the answer
+		if !known && ref.PID == 0 && !fresh { // another dispatcher may have died between the claim and the answer
 			fresh = true
 			if err := r.refresh(ctx); err != nil {
 				return nil, err
@@ -178,7 +178,7 @@ func (r *Runner) Look(ctx context.Context, refs []kanban.Ref) ([]kanban.Sighting
 	return out, nil
 }
 
-// sighting says what has become of a run.
+// sighting returns the state of a run.
 func sighting(run client.Run) kanban.Sighting {
 	s := kanban.Sighting{Sight: kanban.Alive, Worker: kanban.Worker{PID: run.PID, Start: run.StartTicks}}
 	if run.End != nil {
@@ -187,11 +187,11 @@ func sighting(run client.Run) kanban.Sighting {
 	return s
 }
 
-// nowhere is a directory that no run can begin in.
+// nowhere is a directory that does not exist, so no run can begin in it.
 const nowhere = os.DevNull + "/withdrawn"
 
-// Withdraw implements [kanban.Runner]. It gives the name of the attempt to a run that can't begin: a host starts one run of a name. A host that
-// refuses this run would refuse the worker, too.
+// Withdraw implements [kanban.Runner]. It uses up the name of the attempt for a run that can't begin, because a host starts only one
+// run of a name. A host that refuses this run would also refuse the worker.
 func (r *Runner) Withdraw(ctx context.Context, ref kanban.Ref) (kanban.Sighting, error) {
 	run, err := r.host.start(ctx, tag(ref), kanban.Job{Ref: ref, Dir: nowhere})
 	if err == nil {
@@ -211,7 +211,7 @@ func (r *Runner) find(ref kanban.Ref) (client.Run, bool) {
 	return run, known
 }
 
-// exitOf says how a run ended.
+// exitOf returns how a run ended.
 func exitOf(run client.Run) kanban.Exit {
 	e := run.End
 	x := kanban.Exit{
@@ -229,7 +229,7 @@ func exitOf(run client.Run) kanban.Exit {
 	return x
 }
 
-// endTime is how long after the grace a killed worker may take to disappear.
+// endTime is how long a killed worker may take to disappear after the grace.
 const endTime = 5 * time.Second
 
 // End implements [kanban.Runner].
@@ -271,7 +271,7 @@ func (r *Runner) end(ctx context.Context, run client.Run, grace time.Duration) k
 	}
 }
 
-// Forget implements [kanban.Runner]. The host forgets by itself.
+// Forget implements [kanban.Runner]. The host forgets runs itself.
 func (r *Runner) Forget(refs []kanban.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -282,7 +282,7 @@ func (r *Runner) Forget(refs []kanban.Ref) {
 	}
 }
 
-// adopt waits for a worker that no host knows, so that its end is noticed. It is judged by the board, not here.
+// adopt waits for a worker that no host knows, and signals its end. The dispatcher decides what follows.
 func (r *Runner) adopt(w kanban.Worker) {
 	if ticks, alive := proc.StartTicks(w.PID); !alive || w.Start != 0 && ticks != w.Start {
 		return
@@ -302,7 +302,7 @@ func (r *Runner) adopt(w kanban.Worker) {
 	})
 }
 
-// orphaned looks for the worker of an attempt whose dispatcher died before it could write the pid down.
+// orphaned looks for the worker of an attempt whose dispatcher died before it could record the pid.
 func (r *Runner) orphaned(ref kanban.Ref) kanban.Sighting {
 	pids, sure, _ := r.byEnv(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
@@ -321,10 +321,10 @@ func (r *Runner) Left(ref kanban.Ref) (pids []int, ok bool) {
 	return pids, ok
 }
 
-// scanTime is how long a look at all processes may take. The environment of one can't be read while its cgroup keeps it from running.
+// scanTime limits a scan of all processes. While a cgroup freezes a process, its environment can't be read.
 const scanTime = 5 * time.Second
 
-// byEnv is [kanban.ProcessesWith]; ok is false when it takes too long. One scan is under way at a time.
+// byEnv is like [kanban.ProcessesWith]. ok is false if the scan takes too long. Only one scan runs at a time.
 func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
 	select {
 	case r.scans <- struct{}{}:
@@ -347,7 +347,7 @@ func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
 	}
 }
 
-// openLog opens the file that takes a worker's output.
+// openLog opens the file for a worker's output.
 func openLog(path string) (*os.File, error) {
 	if path == "" {
 		return nil, nil

@@ -15,43 +15,45 @@ import (
 	"hinit/kanban"
 )
 
-// board is one board that is served.
+// board is one board that the server dispatches.
 type board struct {
 	server *Server
 	slug   string
 	poked  chan struct{}
-	tried  chan struct{} // closed when its lock has been tried, or the board can't be opened
+	tried  chan struct{} // closed when its lock was tried, or the board can't be opened
 
 	d       *kanban.Dispatcher
 	changes *Changes
-	version int64 // of the file, after the last pass
+	version int64 // data version of the file before the last pass
 	took    time.Duration
-	stuck   time.Time // since when there is work and none is started
+	stuck   time.Time // since when work waits and none is started
 	warned  time.Time
-	summary time.Time // when the last one was made
+	summary time.Time // time of the last summary
 }
 
 const (
-	// brokenRetry is how long a file that can't be opened is left alone while it stays the same (contract, section 24).
+	// brokenRetry is the pause before a file that can't be opened is tried again, while it stays the same (contract, section 24).
 	brokenRetry = 300 * time.Second
-	// failedRetry is the wait after a pass that failed. It doubles up to failedLimit.
+	// failedRetry is the pause after a failed pass. It doubles up to failedLimit.
 	failedRetry = time.Second
 	failedLimit = 30 * time.Second
-	// passLimit is how long a pass may take. The next pass does the rest.
+	// passLimit is the time limit of a pass. The next pass does the rest.
 	passLimit = 5 * time.Minute
-	// askEvery is the time between two tries to get the lock of a board. A pass of a gateway or of a command takes less than
+	// askEvery is the pause between two tries to get the lock of a board. A pass of a gateway or of a command takes less than
 	// patientTimes of it.
 	askEvery     = 250 * time.Millisecond
 	patientTimes = 4
-	// lastLook is the time between two looks at workers that end with their container, and lastLimit for how long there are such.
+	// lastLook is the pause between two passes for workers that end with their container. lastLimit limits all of these passes
+	// together.
 	lastLook  = 100 * time.Millisecond
 	lastLimit = time.Minute
-	// restAfter bounds the rest between two passes that only changes of the file ask for.
+	// restAfter limits the pause between two passes that only changes of the file cause.
 	restAfter = 20 * time.Millisecond
-	// stuckRounds intervals without a start, though there is work, are worth a warning, at most every stuckEvery.
+	// stuckRounds is the number of intervals without a start, although work waits, that causes a warning. stuckEvery is the least
+	// time between two warnings.
 	stuckRounds = 6
 	stuckEvery  = 300 * time.Second
-	// summaryEvery bounds how often the board is counted for people.
+	// summaryEvery is the least time between two counts of the board for people.
 	summaryEvery = time.Second
 )
 
@@ -82,12 +84,12 @@ func (b *board) serve(ctx context.Context) {
 			b.lastPasses()
 		}
 		b.changes.Close()
-		_ = b.d.Store.Close() // nothing is written in it now
+		_ = b.d.Store.Close() // all writes are done
 	}
 }
 
-// hold takes the lock of the board, or waits for the end of who has it. Where there can be no lock it goes on without. It asks now and then:
-// the file at the lock's path may become another one.
+// hold takes the lock of the board, or waits until another dispatcher releases it. If the file can't be locked, it goes on without
+// the lock. It tries again and again, because the file at the lock's path may be replaced.
 func (b *board) hold(ctx context.Context, tried func()) bool {
 	path := b.d.Store.Paths().TickLock()
 	for times := 0; ; times++ {
@@ -109,7 +111,8 @@ func (b *board) hold(ctx context.Context, tried func()) bool {
 	}
 }
 
-// lastPasses releases the claims of workers that end with their container, so that another one needs not wait until they have run out.
+// lastPasses releases the claims of workers that end with their container. So another dispatcher need not wait until the claims
+// expire.
 func (b *board) lastPasses() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastLimit)
 	defer cancel()
@@ -122,14 +125,14 @@ func (b *board) lastPasses() {
 	}
 }
 
-// awaitRepair waits until a broken file is another one, or the time is over.
+// awaitRepair waits until a broken file was replaced, or the time is over.
 func (b *board) awaitRepair(ctx context.Context, db string) {
 	was := identity(db)
 	changes := Watch(db)
 	defer changes.Close()
 	ctx, cancel := context.WithTimeout(ctx, brokenRetry)
 	defer cancel()
-	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // a removal may have been half done when it was opened
+	for ctx.Err() == nil && identity(db) == was && b.server.Boards.Exists(b.slug) { // the board may have been half removed when it was opened
 		select {
 		case <-ctx.Done():
 		case <-changes.C:
@@ -137,7 +140,7 @@ func (b *board) awaitRepair(ctx context.Context, db string) {
 	}
 }
 
-// identity distinguishes a file from its earlier versions.
+// identity returns a text that differs for each version of a file.
 func identity(path string) string {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -146,7 +149,7 @@ func identity(path string) string {
 	return fmt.Sprint(st.Size(), st.ModTime().UnixNano())
 }
 
-// passes makes passes until ctx ends, or the file is not the board's any more.
+// passes makes passes until ctx ends, or the open file is no longer the board's.
 func (b *board) passes(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -183,7 +186,8 @@ func (b *board) passes(ctx context.Context) {
 	}
 }
 
-// rest spares a busy board: passes that other writers cause take half of the time at most. A worker's end is no such cause.
+// rest makes a pause on a busy board, so that passes after changes of other writers take at most half of the time. The end of a
+// worker ends the pause.
 func (b *board) rest(ctx context.Context) bool {
 	rest := time.NewTimer(min(b.took, restAfter))
 	defer rest.Stop()
@@ -196,16 +200,16 @@ func (b *board) rest(ctx context.Context) bool {
 	return true
 }
 
-// pass makes one and returns after what time there has to be another one though nothing happens, 0 for never. It is not ok when the
-// board can't be used any more.
+// pass makes one pass. wait is the time until the next one if nothing happens, or 0 for never. ok is false if the board can't be
+// used any more.
 func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
 	log := b.server.Log.With("board", b.slug)
 	begin := b.server.Now()
-	// Before the pass: what is written during it may be too late for it.
+	// Read the version before the pass: a change during the pass may be too late for it.
 	if v, err := b.d.Store.DataVersion(ctx); err == nil {
 		b.version = v
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // the end of this program breaks no pass off
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit) // the end of this program does not interrupt a pass
 	defer cancel()
 	res, err := b.d.Tick(limited, begin, kanban.TickOptions{})
 	b.took = b.server.Now().Sub(begin)
@@ -240,7 +244,7 @@ func (b *board) pass(ctx context.Context, failed *time.Duration) (wait time.Dura
 	return wait, true
 }
 
-// report logs what a pass has started and ended.
+// report logs the workers that a pass has started and ended.
 func (b *board) report(res kanban.Result) {
 	log := b.server.Log.With("board", b.slug)
 	for _, t := range res.Spawned {
@@ -257,8 +261,7 @@ func (b *board) report(res kanban.Result) {
 	}
 }
 
-// look counts the board for people, and warns when work waits for no reason that a pass can name. It returns when to look again, 0
-// for when something happens.
+// look counts the board for people, and warns if work waits without a known reason. again is the time until it must run again, or 0.
 func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
 	if b.server.Say != nil {
 		if left := summaryEvery - now.Sub(b.summary); left > 0 {
@@ -286,7 +289,7 @@ func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (aga
 	return again
 }
 
-// Summary is a board in one line: "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped".
+// Summary describes a board on one line: "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped".
 func Summary(st kanban.Stats, res kanban.Result) string {
 	parts := []string{fmt.Sprintf("%d ready", st.ByStatus[kanban.Ready])}
 	running := fmt.Sprintf("%d running", st.ByStatus[kanban.Running])

@@ -1,8 +1,9 @@
-// Package serve dispatches the tasks of all boards for as long as it runs.
+// Package serve dispatches the tasks of all boards until it is stopped.
 //
-// It wakes up when a board's file changes, when a worker ends, and at deadlines; between them it does nothing. Where the kernel does not
-// tell of all changes (network file systems) it looks every interval besides. One dispatcher of an installation serves at a time, by
-// the lock that the agent's gateways use; the next one takes over when it ends, however it ends. It leaves its workers running.
+// It makes a pass when a board's file changes, when a worker ends, and at deadlines; between them it does nothing. If the kernel
+// does not report all changes (network file systems), it also makes a pass at each interval. Only one dispatcher of an installation
+// serves at a time, by the lock that the agent's gateways use. The next one takes over when it ends, however it ends. It leaves its
+// workers running.
 //
-// The package owns a goroutine for each board, one for the list of boards, and those that wait for a lock.
+// The package owns a goroutine for each board, one for the list of boards, and the goroutines that wait for a lock.
 package serve

@@ -25,39 +25,39 @@ type Server struct {
 	// Board makes the dispatcher of a board; the Server closes its store.
 	Board func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error)
 	Wake  <-chan struct{}            // receives when a worker has ended
-	Say   func(text, trouble string) // the state of the boards, and the trouble that needs a person, "" for none; nil: not reported
-	Ready func()                     // called once, when the lock of each board is held or another dispatcher has it; nil for nothing
-	// Stopping says whether the container stops, and the workers with it; nil where that is never so.
+	Say   func(text, trouble string) // receives the state of the boards, and the trouble that needs a person, "" for none; nil: not reported
+	Ready func()                     // called once, when this server or another dispatcher has the lock of each board; nil for nothing
+	// Stopping reports whether the container stops, and the workers with it; nil: never.
 	Stopping func() bool
 	Log      *slog.Logger
 	Now      func() time.Time
 
 	mu     sync.Mutex
 	serves map[string]*board
-	full   int           // how many boards there were when they were too many
-	ended  chan struct{} // receives when a board is served no more
+	full   int           // number of boards when there were too many
+	ended  chan struct{} // receives when the server stops serving a board
 
-	saying sync.Mutex      // for the fields below, and for one call of Say at a time
+	saying sync.Mutex      // guards the fields below, and allows one call of Say at a time
 	words  map[string]word // by board
 	said   [2]string
 }
 
-// word is what there is to say of a board.
+// word is the text about a board.
 type word struct {
 	text    string
 	trouble bool
 }
 
-// mostBoards bounds what directories of the agent cost: each board has its descriptors and a watcher.
+// mostBoards limits the cost of directories that the agent makes: each board needs descriptors and a watcher.
 const mostBoards = 64
 
-// rescanEvery is how often the list of boards is read where nothing says that it has changed.
+// rescanEvery is how often the list of boards is read without a report of a change.
 const rescanEvery = time.Hour
 
-// Run serves until ctx ends. The error is about what it can't do without.
+// Run serves until ctx ends. It returns an error if something necessary fails.
 //
-// It holds the lock of each board's pass for as long as it serves the board. So the agent's gateways find that lock held, and dispatch
-// nothing; the rest of their loop, which decomposes tasks, and their notifier go on.
+// It holds the pass lock of each board while it serves the board. So the agent's gateways find that lock held, and dispatch nothing.
+// The rest of their loop, which decomposes tasks, and their notifier go on.
 func (s *Server) Run(ctx context.Context) error {
 	s.ended = make(chan struct{}, 1)
 	s.serves, s.words = make(map[string]*board), make(map[string]word)
@@ -77,7 +77,7 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-list.C: // a new directory is empty at first; it is told again when it has settled
+		case <-list.C: // a new directory is empty at first; the watcher reports it again after a pause
 			s.scan(ctx, &all)
 		case <-timer.C:
 			s.scan(ctx, &all)
@@ -85,7 +85,7 @@ func (s *Server) Run(ctx context.Context) error {
 			if s.full > 0 {
 				s.scan(ctx, &all)
 			}
-		case <-s.Wake: // every board looks at its workers
+		case <-s.Wake: // every board examines its workers
 			s.mu.Lock()
 			for _, b := range s.serves {
 				notify(b.poked)
@@ -95,10 +95,10 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// readyAtMost bounds the wait for boards that can't be opened: a broken one keeps no gateway down.
+// readyAtMost limits the wait for boards that can't be opened. A broken board must not keep the gateways down.
 const readyAtMost = 3 * time.Second
 
-// tellReady waits until the lock of each board has been tried, and tells that the service is ready.
+// tellReady waits until the lock of each board was tried, and then reports that the service is ready.
 func (s *Server) tellReady(ctx context.Context) {
 	s.mu.Lock()
 	boards := slices.Collect(maps.Values(s.serves))
@@ -116,7 +116,7 @@ func (s *Server) tellReady(ctx context.Context) {
 	}
 }
 
-// scan begins to serve boards that are new.
+// scan starts to serve new boards.
 func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 	list, err := s.Boards.List()
 	if err != nil {
@@ -147,12 +147,12 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.serves, m.Slug)
-			notify(s.ended) // another board may have its place
+			notify(s.ended) // there is room for another board
 		})
 	}
 }
 
-// notify wakes the receiver. Several calls before it runs are one.
+// notify wakes the receiver. Several calls before it runs are one wake-up.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -160,7 +160,7 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// say tells how a board stands, with the others; nothing for an empty word.
+// say reports the state of a board together with the others. An empty word removes the board's text.
 func (s *Server) say(slug string, w word) {
 	s.saying.Lock()
 	defer s.saying.Unlock()
@@ -184,28 +184,28 @@ func (s *Server) say(slug string, w word) {
 	s.said = now
 }
 
-// A change can be seen only after it is told: the writer has its data synced in between. So an event is told again after settleFirst, and
-// then in times twice as long each, up to settleLast.
+// A change can become visible only after its event: the writer syncs its data in between. So an event is repeated after settleFirst,
+// and then after pauses that double up to settleLast.
 const (
 	settleFirst = 2 * time.Millisecond
 	settleLast  = 2 * time.Second
 )
 
-// pollEvery is how often a file is looked at where the kernel does not tell of all changes.
+// pollEvery is how often a file is checked if the kernel does not report all changes.
 const pollEvery = 2 * time.Second
 
-// Changes tells that a board's file may have changed.
+// Changes reports that a board's file may have changed.
 type Changes struct {
-	C <-chan struct{} // receives after one change or more, and a few times for nothing
+	C <-chan struct{} // receives after one or more changes, and sometimes without a change
 
 	stop context.CancelFunc
-	over chan struct{} // closed when nothing is watched any more
+	over chan struct{} // closed when the watch has ended
 }
 
-// Watch begins to watch a database. It watches the directory, for the write-ahead log comes and goes.
+// Watch starts to watch a database. It watches the directory, because the write-ahead log appears and disappears.
 func Watch(db string) *Changes { return watch(filepath.Dir(db), filepath.Base(db)) }
 
-// watch is Watch for a file of a directory, and those beside it, or for all that comes into it.
+// watch is like Watch, for a file of a directory and its companions, or for all files of a directory if base is "".
 func watch(dir, base string) *Changes {
 	ctx, stop := context.WithCancel(context.Background())
 	news := make(chan struct{}, 1)
@@ -236,7 +236,7 @@ func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher,
 		defer watcher.Close()
 		events, lost = watcher.Events, watcher.Errors
 	}
-	settle := settleFirst // what was written before the watch began may not be seen yet, too
+	settle := settleFirst // changes just before the watch may not be visible yet
 	again := time.NewTimer(settle)
 	defer again.Stop()
 	for {
@@ -253,7 +253,7 @@ func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher,
 			}
 			settle = settleFirst
 			again.Reset(settle)
-		case <-lost: //nolint:errcheck // too many at a time, so that some are not told; whichever it is, it is worth a look
+		case <-lost: //nolint:errcheck // too many events at a time, so some are lost; whatever the error, assume a change
 		case <-tick:
 		}
 		notify(news)
