@@ -224,8 +224,8 @@ func load[T any](ctx context.Context, q querier, t table, rest string, args ...a
 	return read[T](ctx, q, "SELECT "+selection[T](t)+" FROM "+t.name+" "+rest, args...)
 }
 
-// selection returns the columns of a table in the form in which a query selects them for T. Null becomes the zero value if the field
-// is no pointer. SQLite lets any writer store a value of another type than the column's. SQLite converts such a value without an
+// selection returns the columns of a table for a query that [load] reads into the type T: null becomes the zero value if the field is
+// no pointer. SQLite lets any writer store a value of another type than the column's. SQLite converts such a value without an
 // error.
 func selection[T any](t table) string {
 	names := make([]string, len(t.columns))
