@@ -14,19 +14,20 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// probeTime is how long the engine may take to say what there is.
+// probeTime limits the engine's answers about containers.
 var probeTime = 10 * time.Second
 
 const (
 	startTime  = 30 * time.Second
-	createTime = 120 * time.Second // an image may have to be fetched
+	createTime = 120 * time.Second // the engine may have to fetch an image
 	undoTime   = 10 * time.Second
 	wakeTries  = 5
-	takenTime  = 5 * time.Second // a container that is being made or removed may have the name
+	takenTime  = 5 * time.Second // while a container is being made or removed, its name may be taken
 )
 
-// acquire finds or makes the sandbox's container, by the lock of the key: another process may just be doing it. An engine goes on to make
-// the container of a killed process, and does not list it yet: but its name, which is the key's, is taken.
+// acquire finds or makes the sandbox's container under the lock of the key, because another process may be doing the same. After a
+// process was killed, the engine may still be making its container. It does not list the container yet, but the name, which follows
+// from the key, is taken.
 func (s *Sandbox) acquire(ctx context.Context) error {
 	unlock, err := s.m.Lock(ctx, s.labels)
 	if err != nil {
@@ -42,7 +43,7 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 	}
 	for limit := time.Now().Add(takenTime); err == nil && !found; {
 		spec := plan
-		if time.Now().After(limit) { // it is of a container that can't be used
+		if time.Now().After(limit) { // the name belongs to a container that can't be used
 			spec.Name = newName()
 		}
 		c.Name = spec.Name
@@ -71,23 +72,23 @@ func (s *Sandbox) acquire(ctx context.Context) error {
 	return nil
 }
 
-// noLimits reports whether an engine has said that it can't limit the size of a file system.
+// noLimits reports whether an engine's error says that it can't limit the size of a file system.
 func noLimits(err error) bool { return err != nil && strings.Contains(err.Error(), "storage-opt") }
 
-// plan is the container to make: what the options say, to begin in the tracked directory.
+// plan returns the container to make: the one of the options, with the tracked directory.
 func (s *Sandbox) plan(ctx context.Context) (Spec, error) {
 	spec, err := s.m.Spec(ctx, s.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if spec.Name = s.m.nameOf(s.labels); s.dir != s.m.opts.Cwd { // a command has left the session there
+	if spec.Name = s.m.nameOf(s.labels); s.dir != s.m.opts.Cwd { // a command has changed the session's directory
 		spec.Dir = s.dir
 	}
 	return spec, err
 }
 
-// Find looks for a container by its labels, but for those that are to be skipped, and makes it run: the running one, else the first. One
-// that can't be made to run is none, and is left to the sweep. An engine that doesn't answer is an error: it may have one, and a second is
-// not to be made. The caller has the lock of the key.
+// Find looks for a container by its labels, without the ones that skip selects, and makes it run. It prefers a running one. A
+// container that can't be made to run does not count; the sweep removes it. If the engine doesn't answer, Find returns an error,
+// because the engine may have a container and there must not be a second one. The caller holds the lock of the key.
 func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(Container) bool) (Container, bool, error) {
 	look, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
@@ -107,7 +108,7 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 			switch {
 			case c.State != state:
 				continue
-			case state == Paused: // whoever runs a command is told, and how it goes on
+			case state == Paused: // the command's error says that it is paused, and how to unpause it
 				return c, true, nil
 			}
 			if err := m.Wake(ctx, c); errors.Is(err, ErrNoEngine) {
@@ -122,7 +123,8 @@ func (m *Manager) Find(ctx context.Context, labels map[string]string, skip func(
 	return Container{}, false, nil
 }
 
-// Wake makes a container run. That somebody stops, kills or pauses it meanwhile is no reason to make another.
+// Wake makes a container run. It tries again if the container is stopped, killed or paused meanwhile, because that is no reason to
+// make another one.
 func (m *Manager) Wake(ctx context.Context, c Container) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -147,9 +149,9 @@ func (m *Manager) Wake(ctx context.Context, c Container) error {
 	}
 }
 
-// Make makes a container with the program inside, and starts it. The caller has the lock of the key. A failure leaves no container
-// behind. A caller that gives up still waits a little for the engine's answer: the engine goes on with the request, and the container
-// would appear after its removal.
+// Make makes a container with the program inside, and starts it. The caller holds the lock of the key. A failure leaves no container
+// behind. If the caller gives up, Make still waits a little for the engine's answer. Otherwise the engine would go on with the
+// request, and the container would appear after its removal.
 func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error) {
 	spec.Name = cmp.Or(spec.Name, newName())
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
@@ -163,11 +165,11 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 	}
 	spec.Labels[LabelVolume] = m.store.id
 	own, err := m.addHelper(&spec)
-	if errors.Is(err, fs.ErrExist) && m.state(ctx, spec.Name).State == Gone { // left by a container of this name that somebody has removed
+	if errors.Is(err, fs.ErrExist) && m.state(ctx, spec.Name).State == Gone { // a container of this name was removed and left its directory
 		m.store.forget(spec.Name)
 		own, err = m.addHelper(&spec)
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) { // the engine says in its words that the name is taken
+	if err != nil && !errors.Is(err, fs.ErrExist) { // the engine reports a taken name in its own words
 		m.opts.warn("the program inside can't be mounted: " + err.Error())
 	}
 	crash("create")
@@ -204,33 +206,33 @@ func (m *Manager) Make(caller context.Context, spec Spec) (id string, err error)
 		crash("started")
 		return id, nil
 	}
-	if !noLimits(err) { // whoever can go without is told of that only
+	if !noLimits(err) { // noLimits is handled by the caller, who tries again without the limit
 		m.opts.warn(fmt.Sprintf("the container %s could not be made, and what there is of it is removed: %v", spec.Name, err))
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // else another container has the name, if any
+	if id != "" || !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // otherwise another container may have the name
 		if err := m.engine.Remove(undo, cmp.Or(id, spec.Name)); err != nil {
 			m.opts.warn(err.Error())
 		}
 	}
-	if own { // else the name is another one's
+	if own { // otherwise another container owns the name
 		m.store.forget(spec.Name)
 	}
 	return "", err
 }
 
-// pull fetches an image for as long as the caller waits, and no longer than a container may take to be made.
+// pull fetches an image. It ends when the caller's context ends, or at the time limit for making a container.
 func (m *Manager) pull(ctx context.Context, image string) error {
 	ctx, cancel := context.WithTimeout(ctx, createTime)
 	defer cancel()
 	return m.engine.Pull(ctx, image)
 }
 
-// isHelperMount reports whether a mount is this package's own.
+// isHelperMount reports whether this package has added a mount.
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
-// addHelper adds the mounts of the program inside to a container. own is whether it did.
+// addHelper adds the mounts of the program inside to a container. own reports whether it did.
 func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	m.mu.Lock()
 	skip := m.noMounts
@@ -256,7 +258,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	return true, nil
 }
 
-// state asks the engine for the state of a container. Without an answer there is no State.
+// state asks the engine for the state of a container. Without an answer, State is empty.
 func (m *Manager) state(ctx context.Context, id string) Container {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
 	defer cancel()

@@ -1,22 +1,20 @@
-// Package sandbox runs the commands of an agent in containers that survive the agent. A command starts within milliseconds, and no
-// container is forgotten.
+// Package sandbox runs the commands of an agent in containers that outlive the agent. A command starts within milliseconds, and
+// unused containers are removed.
 //
-// A [Manager] finds or makes the container of a [Key] (task and profile). It hands out a [Sandbox], on which any number of
-// commands run at the same time. The container is found again by its labels, by this process or another. A lock on the volume
-// keeps two processes from making two. A small program inside the container (package inside) starts the commands, so that none
-// costs a call of the engine. It ends the whole tree of a command that has run out of time. The image must have the program's
-// architecture, and a file system that the program can be copied to.
+// A [Manager] finds or makes the container of a [Key] (task and profile). It returns a [Sandbox], in which any number of commands
+// run at the same time. Any process finds the container by its labels. A lock on the volume prevents two processes from making two
+// containers. A small program inside the container (package inside) starts the commands, so a command needs no call of the engine.
+// It ends the whole process tree of a command at its time limit. The image must have the program's architecture, and a file system
+// to which the program can be copied.
 //
-// The sandbox: manager.go, acquire.go and sandbox.go find or make the container, sweep.go removes it, link.go is the connection to
-// the program inside. A command: exec.go, by that program. The engine: engine.go is the interface,
-// docker.go the client.
+// For the sandbox: manager.go, acquire.go and sandbox.go find or make the container, sweep.go removes it, link.go is the connection
+// to the program inside. For a command: exec.go. For the engine: engine.go is the interface, docker.go the client.
 //
-// The engine reports the state of a container; it is never read from the output of a command. A command that may have begun is
-// not run again unless [Request.Safe] allows it: the answer is a [LostError], with what is known.
+// Only the engine reports the state of a container; it is never read from the output of a command. A command that may have begun is
+// not run again unless [Request.Safe] allows it: the error is a [LostError], with the known facts.
 //
-// The engine is behind one interface, [Engine]; [Docker] is the one for Docker and what speaks its API.
+// [Engine] is the interface of container engines. [Docker] implements it for Docker and for engines with the same API.
 //
-// A Manager owns one goroutine that closes idle sandboxes, from the first [Manager.Open] to [Manager.Close]. A Sandbox owns two
-// for its connection to the program inside while it has one, and two for each command that runs. All methods of all types may
-// be called from several goroutines.
+// A Manager owns one goroutine that closes idle sandboxes, from the first [Manager.Open] to [Manager.Close]. A Sandbox owns two for
+// its connection to the program inside, and two for each running command. Several goroutines may call all methods of all types.
 package sandbox

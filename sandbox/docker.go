@@ -28,11 +28,12 @@ import (
 	"hinit/internal/pause"
 )
 
-// docker is the engine of Docker, and of what speaks its API.
+// docker implements the engine for Docker and for engines with the same API.
 type docker struct{ c *client.Client }
 
-// Docker returns the engine at an address such as unix:///run/docker.sock, for Docker from API 1.40 and for what speaks the same, such as
-// podman. "" is what DOCKER_HOST says, else the current docker context, else the first socket that is there. It does not connect yet.
+// Docker returns the engine at an address such as unix:///run/docker.sock. The engine is Docker from API 1.40 on, or one with the
+// same API, such as podman. An empty address means DOCKER_HOST, else the current docker context, else the first existing socket. It
+// does not connect yet.
 func Docker(address string) (FullEngine, error) {
 	at, err := findEngine(address)
 	if err != nil {
@@ -49,7 +50,7 @@ func Docker(address string) (FullEngine, error) {
 	return &docker{c}, nil
 }
 
-// engineError says what was asked, and makes of the engine's answer what callers can tell apart.
+// engineError adds the request to the engine's error, and wraps an error that callers can recognise.
 func engineError(what string, err error) error {
 	var kind error
 	switch {
@@ -73,7 +74,7 @@ func engineError(what string, err error) error {
 	return fmt.Errorf("cannot %s: %w: %w", what, kind, err)
 }
 
-// bytesOf reads a size as docker does.
+// bytesOf parses a size as docker does.
 func bytesOf(text string) (int64, error) { return units.RAMInBytes(text) }
 
 func (d *docker) Close() error { return d.c.Close() }
@@ -181,13 +182,14 @@ func mountsOf(points []container.MountPoint) []Mount {
 	return out
 }
 
-// timeOf reads a time of the engine's. Its zero time, which means never, is the zero Time, as is what can't be read.
+// timeOf parses a time of the engine. It returns the zero Time for the engine's zero time, which means never, and for an invalid
+// time.
 func timeOf(text string) time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, text)
 	return t.UTC()
 }
 
-// An engine that hangs over one container answers about the others: what it is asked of one has a limit.
+// answerTime limits a request about one container. An engine may hang on one container and still answer about others.
 var answerTime = 10 * time.Second
 
 func limit(ctx *context.Context, most time.Duration) (cancel context.CancelFunc) {
@@ -232,7 +234,7 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 	return made.ID, nil
 }
 
-// hostConfig is the part of a Spec that is about the machine.
+// hostConfig returns the part of a Spec that concerns the machine.
 func hostConfig(spec Spec) (*container.HostConfig, error) {
 	h := &container.HostConfig{
 		NetworkMode: container.NetworkMode(spec.Network), CapAdd: spec.CapAdd, CapDrop: spec.CapDrop, DNS: spec.DNS, ExtraHosts: spec.Hosts,
@@ -301,7 +303,7 @@ func (d *docker) Rename(ctx context.Context, id, name string) error {
 }
 
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
-	defer limit(&ctx, grace+2*answerTime)() // it waits for 10 s after the grace itself
+	defer limit(&ctx, grace+2*answerTime)() // the engine itself waits for 10 s after the grace
 	seconds := int(grace.Seconds())
 	return engineError("stop the container "+short(id), d.c.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
 }
@@ -314,7 +316,7 @@ func (d *docker) Remove(ctx context.Context, id string) error {
 		case err == nil, errors.Is(err, ErrGone), strings.Contains(err.Error(), "already in progress"):
 			return nil
 		case try > 20, !strings.Contains(err.Error(), "failed to remove root filesystem"), !pause.For(ctx, 100*time.Millisecond):
-			return err // an engine on fuse-overlayfs can't always remove at once what has just been written to
+			return err // on fuse-overlayfs, an engine can't always remove at once what was just written
 		}
 	}
 }
@@ -337,12 +339,13 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	return &dockerExec{HijackedResponse: stream}, nil
 }
 
-// dockerExec is a command that the engine runs. Each part of its output comes behind a header: a stream's number, and at the end the size.
+// dockerExec is a command that the engine runs. A header precedes each part of its output: the number of the stream, and the size as
+// the last field.
 type dockerExec struct {
 	types.HijackedResponse
 	once sync.Once
-	left int    // bytes of a part of the standard output that were not read
-	said []byte // the begin of it: an engine puts what was wrong there
+	left int    // unread bytes of a part of the standard output
+	said []byte // beginning of the standard output, where an engine writes its errors
 	errs tail
 }
 
@@ -393,7 +396,7 @@ func (d *docker) Logs(ctx context.Context, id string, follow bool, stdout, stder
 func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error) {
 	filter := labelled(labels)
 	if prefix != "" {
-		filter.Add("name", prefix) // anywhere in the name
+		filter.Add("name", prefix) // matches anywhere in the name
 	}
 	list, err := d.c.VolumeList(ctx, volume.ListOptions{Filters: filter})
 	if err != nil {

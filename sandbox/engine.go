@@ -9,55 +9,55 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Engine has the calls that sandboxes need of a container engine. Every method may be called from several goroutines and ends
-// when its context does. Errors name the request and its object. A missing container or image wraps [ErrGone] or [ErrNoImage],
-// and an engine that doesn't answer wraps [ErrNoEngine].
+// Engine has the calls of a container engine that sandboxes need. Several goroutines may call its methods. Each method ends when its
+// context ends. Errors name the request and its object. An error for a missing container wraps [ErrGone], for a missing image
+// [ErrNoImage], and for an engine that doesn't answer [ErrNoEngine].
 type Engine interface {
-	// Info asks the engine what it is.
+	// Info returns the version and the properties of the engine.
 	Info(ctx context.Context) (Info, error)
-	// Image describes an image that the engine has, and Pull fetches one.
+	// Image describes an image that the engine has. Pull fetches an image.
 	Image(ctx context.Context, ref string) (Image, error)
 	Pull(ctx context.Context, ref string) error
 
-	// List returns the containers that carry all the labels, in any state. A label of the value "" need only be there.
+	// List returns the containers with all of these labels, in any state. A label with the value "" may have any value.
 	List(ctx context.Context, labels map[string]string) ([]Container, error)
 	Inspect(ctx context.Context, id string) (Container, error)
-	// Create makes a container and does not start it. A failure leaves none behind, unless the engine stopped answering.
+	// Create makes a container and does not start it. A failure leaves no container behind, unless the engine stopped answering.
 	Create(ctx context.Context, spec Spec) (id string, err error)
 	Start(ctx context.Context, id string) error
 	Unpause(ctx context.Context, id string) error
 	// Stop asks the container's first process to end, and kills it after the grace.
 	Stop(ctx context.Context, id string, grace time.Duration) error
-	// Remove kills the container if it runs and removes it with its anonymous volumes. One that is gone is no error.
+	// Remove kills the container if it runs, and removes it with its anonymous volumes. A missing container is no error.
 	Remove(ctx context.Context, id string) error
 
 	// Exec runs a command in a running container.
 	Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error)
-	// CopyIn unpacks a tar archive below a directory of the container. It doesn't see what is mounted inside the container only, such
-	// as a tmpfs.
+	// CopyIn unpacks a tar archive below a directory of the container. It can't write to mounts that exist only inside the
+	// container, such as a tmpfs.
 	CopyIn(ctx context.Context, id, dir string, tar io.Reader) error
-	// Logs copies what the container's first process has written; with follow until it ends.
+	// Logs copies the output of the container's first process; with follow, until the process ends.
 	Logs(ctx context.Context, id string, follow bool, stdout, stderr io.Writer) error
 
-	// Volumes lists the volumes that carry all the labels, or whose name begins with prefix.
+	// Volumes lists the volumes with all of these labels, or whose name begins with prefix.
 	Volumes(ctx context.Context, prefix string, labels map[string]string) ([]Volume, error)
 
 	Close() error
 }
 
-// FullEngine has what only the service of sandboxes does, besides.
+// FullEngine has further calls that only the service of sandboxes needs.
 type FullEngine interface {
 	Engine
 
 	Rename(ctx context.Context, id, name string) error
-	// CopyOut packs a path of a container into a tar archive, and sees no more than CopyIn.
+	// CopyOut packs a path of a container into a tar archive. It has the limits of CopyIn.
 	CopyOut(ctx context.Context, id, path string) (io.ReadCloser, error)
-	// CreateVolume makes a volume, or takes the one that has the name. RemoveVolume refuses one that a container has.
+	// CreateVolume makes a volume, or keeps an existing one with this name. RemoveVolume refuses a volume that a container uses.
 	CreateVolume(ctx context.Context, name string, labels map[string]string) error
 	RemoveVolume(ctx context.Context, name string) error
-	// Watch calls changed whenever a container with all the labels is made, ends or is removed. It starts with the events of the
-	// last second, and goes on until the context ends or the engine sends no more; the error says why. began is called when the
-	// events begin.
+	// Watch calls changed whenever a container with all of these labels is made, ends or is removed. It starts with the events of
+	// the last second. It calls began when it starts to receive events. It returns when the context ends or the engine sends no
+	// more, with the reason as the error.
 	Watch(ctx context.Context, labels map[string]string, began, changed func()) error
 }
 
@@ -78,34 +78,34 @@ type Volume struct {
 	Created time.Time         `json:"created"`
 }
 
-// An Attachment is a command that the engine runs, as a connection: with its standard input and output. Close gives it up; it does not end the
-// command.
+// An Attachment is a connection to a command that the engine runs, with its standard input and output. Close closes the connection
+// and does not end the command.
 type Attachment interface {
 	io.ReadWriteCloser
 	CloseWrite() error
-	// Said is what the command or the engine has said of what was wrong, once Read has failed.
+	// Said returns the error text of the command or the engine, after Read has failed.
 	Said() string
 }
 
 // Info describes an engine.
 type Info struct {
 	Version, API string // "20.10.24", "1.41"
-	OS, Arch     string // as Go names them
-	Driver       string // of storage, such as "overlay2"
+	OS, Arch     string // with Go's names
+	Driver       string // storage driver, such as "overlay2"
 	Users        string // how it keeps root in containers from being the host's root: "userns-remap", "rootless" or ""
 }
 
-// Image is what matters of an image.
+// Image has the needed properties of an image.
 type Image struct {
 	Entrypoint []string
 	Cmd        []string
 	Labels     map[string]string
 }
 
-// State is what a container is in, by the engine's word.
+// State is the state of a container, as the engine reports it.
 type State string
 
-// The states. Gone is what the engine does not know any more.
+// The states. Gone is the state of a container that the engine does not know any more.
 const (
 	Created    State = "created"
 	Running    State = "running"
@@ -117,7 +117,7 @@ const (
 	Gone       State = "gone"
 )
 
-// stateOf is a state in Docker's words: podman has some of its own.
+// stateOf returns a state with Docker's name. podman has some names of its own.
 func stateOf(text string) State {
 	switch state := State(strings.ToLower(text)); state {
 	case "configured", "initialized":
@@ -131,7 +131,7 @@ func stateOf(text string) State {
 	}
 }
 
-// Container is what matters of a container. List leaves out what only Inspect tells: see each field.
+// Container has the needed properties of a container. List does not fill the fields marked with Inspect.
 type Container struct {
 	ID        string            `json:"container"`
 	Name      string            `json:"name"`
@@ -140,24 +140,24 @@ type Container struct {
 	State     State             `json:"state"`
 	Created   time.Time         `json:"created"`
 	Started   time.Time         `json:"-"`    // Inspect; zero before the first start
-	Finished  time.Time         `json:"-"`    // Inspect; zero while it hasn't ended
+	Finished  time.Time         `json:"-"`    // Inspect; zero before the first end
 	ExitCode  int               `json:"-"`    // Inspect
 	OOMKilled bool              `json:"-"`    // Inspect
-	User      string            `json:"user"` // Inspect; of commands, "" is the image's
+	User      string            `json:"user"` // Inspect; user of commands, "" is the image's
 	Mounts    []Mount           `json:"-"`
 	Reason    string            `json:"-"` // the State in the engine's own words, "" for the usual ones
 }
 
-// Mount is one of a container.
+// Mount is a mount of a container.
 type Mount struct {
 	Type             string // "bind", "volume" or "tmpfs"
 	Source, Target   string
 	ReadOnly         bool
-	Options          string // of a tmpfs, as mount(8) takes them
-	CreateHostParent bool   // make the source if it is missing, as -v does
+	Options          string // for a tmpfs, in the form of mount(8)
+	CreateHostParent bool   // make a missing source, as -v does
 }
 
-// Spec is a container to create.
+// Spec describes a container to create.
 type Spec struct {
 	Name, Image string
 	Labels      map[string]string
@@ -168,7 +168,7 @@ type Spec struct {
 	Dir         string // working directory
 	Hostname    string
 
-	Init        bool // the engine's own init is process 1
+	Init        bool // process 1 is the engine's own init
 	CapDrop     []string
 	CapAdd      []string
 	SecurityOpt []string
@@ -177,7 +177,7 @@ type Spec struct {
 	Devices     []string
 	Groups      []string // supplementary groups
 
-	Mounts  []Mount // tmpfs too
+	Mounts  []Mount // with the tmpfs mounts
 	Storage map[string]string
 
 	CPUs      float64
@@ -194,13 +194,13 @@ type Spec struct {
 	CgroupNS string
 	DNS      []string
 	Hosts    []string // host:ip
-	Ports    []string // as -p takes them
+	Ports    []string // in the form of -p
 
 	Runtime string // "" is the engine's default
 	Restart string
 }
 
-// ExecSpec is a command that the engine is to run in a container.
+// ExecSpec describes a command that the engine runs in a container.
 type ExecSpec struct {
 	Argv  []string
 	User  string // "" is the container's

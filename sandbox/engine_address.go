@@ -12,10 +12,10 @@ import (
 	"syscall"
 )
 
-// address is the address of an engine, and where it came from.
+// address is the address of an engine.
 type address struct {
 	host string
-	tls  string // directory of its certificates, "" for none
+	tls  string // directory of the engine's certificates, "" for none
 }
 
 // sockets are the default sockets of engines.
@@ -78,7 +78,7 @@ func dockerConfig(name string) string {
 	return filepath.Join(dir, name)
 }
 
-// contextName returns the name of the current docker context, "" when none was chosen.
+// contextName returns the name of the current docker context, or "" if none is selected.
 func contextName() string {
 	if name := os.Getenv("DOCKER_CONTEXT"); name != "" {
 		return name
@@ -93,7 +93,7 @@ func contextName() string {
 	return config.CurrentContext
 }
 
-// contextAddress reads a docker context: contexts are in directories that are named by the digest of their names.
+// contextAddress returns the address in a docker context. The directory of a context has the digest of its name.
 func contextAddress(name string) (address, error) {
 	sum := sha256.Sum256([]byte(name))
 	id := hex.EncodeToString(sum[:])
@@ -125,5 +125,5 @@ func isRefused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// short is an id as people know it.
+// short returns an id in the short form of docker.
 func short(id string) string { return id[:min(12, len(id))] }

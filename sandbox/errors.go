@@ -7,19 +7,19 @@ import (
 
 // Errors for errors.Is.
 var (
-	// ErrGone: the engine has no such container.
+	// ErrGone means that the engine has no such container.
 	ErrGone = errors.New("no such container")
-	// ErrNoImage: the engine has no such image, and could not fetch it.
+	// ErrNoImage means that the engine has no such image and could not fetch it.
 	ErrNoImage = errors.New("no such image")
-	// ErrNoEngine: no engine answers.
+	// ErrNoEngine means that no engine answers.
 	ErrNoEngine = errors.New("no container engine answers")
-	// ErrClosed: the sandbox was cleaned up or closed; ask the manager for it again.
+	// ErrClosed means that the sandbox was removed or closed. Ask the manager for it again.
 	ErrClosed = errors.New("the sandbox is closed")
-	// ErrNoJob: the sandbox knows no background command of that name.
+	// ErrNoJob means that the sandbox has no background command of that name.
 	ErrNoJob = errors.New("no such background command")
 	// ErrLost is wrapped by every *LostError.
 	ErrLost = errors.New("the command may have begun and its end is not known")
-	// ErrRefused: the engine understood and refused, as it would again.
+	// ErrRefused means that the engine understood the request and refused it. It would refuse it again.
 	ErrRefused = errors.New("refused by the engine")
 	// ErrTaken: another container has the name.
 	ErrTaken = fmt.Errorf("%w: a container has the name", ErrRefused)
@@ -36,11 +36,11 @@ func (e *GoneError) Error() string { return "cannot " + e.What + ": " + ErrGone.
 // Unwrap makes errors.Is(err, ErrGone) true.
 func (e *GoneError) Unwrap() error { return ErrGone }
 
-// OptionError is an option that can't be used. Nothing was created.
+// OptionError is an invalid option. Nothing was created.
 type OptionError struct {
-	Name  string // of the variable or option
+	Name  string // name of the variable or option
 	Value string
-	Want  string // what it should be
+	Want  string // description of a valid value
 }
 
 // Error implements error.
@@ -48,11 +48,11 @@ func (e *OptionError) Error() string {
 	return fmt.Sprintf("cannot use %s=%q: it must be %s", e.Name, e.Value, e.Want)
 }
 
-// LostError says that a command began, or may have begun, and that its end is unknown. It was not run again.
+// LostError means that a command began, or may have begun, and that its end is unknown. It was not run again.
 type LostError struct {
-	Began     bool      // it did begin; else it may have
-	Why       string    // what the connection said
-	Container Container // what the engine says of the container; its State is Gone when it is gone, "" when the engine didn't answer
+	Began     bool      // the command certainly began; otherwise it may have
+	Why       string    // error of the connection
+	Container Container // state of the container; State is Gone for a removed one, and "" if the engine didn't answer
 }
 
 // Error implements error.
@@ -68,7 +68,7 @@ func (e *LostError) Error() string {
 // Unwrap makes errors.Is(err, ErrLost) true.
 func (e *LostError) Unwrap() error { return ErrLost }
 
-// StateError says that a command was not run because of what its container is in.
+// StateError means that a command was not run because of the state of its container.
 type StateError struct{ Container Container }
 
 // Error implements error.
@@ -80,7 +80,7 @@ func (e *StateError) Error() string {
 	return text
 }
 
-// Unwrap makes errors.Is(err, ErrGone) true for a container that is gone.
+// Unwrap makes errors.Is(err, ErrGone) true for a removed container.
 func (e *StateError) Unwrap() error {
 	if e.Container.State == Gone {
 		return ErrGone
@@ -88,7 +88,7 @@ func (e *StateError) Unwrap() error {
 	return nil
 }
 
-// describeState says in words what a container is in.
+// describeState describes the state of a container.
 func describeState(c Container) string {
 	if c.Reason != "" {
 		return c.Reason

@@ -19,29 +19,30 @@ import (
 
 const (
 	defaultGrace = 2 * time.Second
-	// watchEvery is how often a running command's connection is looked at, and silence is how long the program inside may not
-	// answer before the engine is asked.
+	// watchEvery is how often a running command's connection is checked. silence is how long the program inside may not answer
+	// before the engine is asked.
 	watchEvery = time.Second
 	silence    = 3 * time.Second
-	// hopeless is how long it may be silent in a container that runs: a busy machine is no reason to lose a command.
+	// hopeless is how long the program inside may be silent in a running container. A busy machine is no reason to give up a
+	// command.
 	hopeless = 30 * time.Second
-	// overtime is how much longer than its limit a command may take before its connection is given up. Meanwhile the program
-	// inside ends its tree.
+	// overtime is how long after its time limit a command may take to end before its connection is closed. In that time the program
+	// inside ends the process tree.
 	overtime = 8 * time.Second
 )
 
-// Codes of a [Result] that the sandbox gives.
+// These are codes of a [Result] that the sandbox sets itself.
 const (
 	CodeTimedOut    = 124
 	CodeInterrupted = 130
 )
 
-// Exec runs a command and returns how it ended. No exit code is an error. When ctx ends, the command's whole tree is ended, and
-// the Result says Interrupted. A Command begins in the tracked directory, with the variables that earlier ones exported; both are
-// as the command left them for the next one. One that is killed or leaves by exit changes neither.
+// Exec runs a command and returns how it ended. An exit code is never an error. When ctx ends, the command's whole process tree is
+// ended, and the Result has Interrupted. A Command begins in the tracked directory, with the variables that earlier commands
+// exported. It leaves both to the next Command. A command that is killed, or ends by exit, changes neither.
 //
-// The error is a *LostError when the end of the command is not known, and wraps [ErrGone], [ErrNoEngine] or [ErrClosed] where it did
-// not begin.
+// The error is a *LostError if the end of the command is unknown. If the command did not begin, the error wraps [ErrGone],
+// [ErrNoEngine] or [ErrClosed].
 func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	if err := req.check(); err != nil {
 		return Result{}, err
@@ -54,7 +55,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	switch {
 	case errors.Is(err, ErrLost):
 		return res, err
-	case err != nil && ctx.Err() != nil: // it did not begin
+	case err != nil && ctx.Err() != nil: // the command did not begin
 		return Result{mux.End{Code: CodeInterrupted, Interrupted: true}, res.Duration}, nil
 	case err != nil:
 		return Result{}, err
@@ -71,7 +72,8 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 	return res, nil
 }
 
-// do makes a request and returns how it ended. One that did nothing, or may be repeated, is made again once after a loss.
+// do makes a request and returns how it ended. After a loss it repeats the request once, if the request had no effect or may be
+// repeated.
 func (s *Sandbox) do(ctx context.Context, req Request, open func() mux.Open) (end mux.End, err error) {
 	exit, err := s.enter()
 	if err != nil {
@@ -102,10 +104,10 @@ func (s *Sandbox) do(ctx context.Context, req Request, open func() mux.Open) (en
 	}
 }
 
-// rootTexts are in what programs say that would need root.
+// rootTexts occur in the messages of programs that need root.
 var rootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
 
-// watchRoot has Options.NoRoot told when the command fails as if it needed root, once for each sandbox.
+// watchRoot prints Options.NoRoot if the command fails as if it needed root. It does so once for each sandbox.
 func (s *Sandbox) watchRoot(req *Request) (ended func(code int)) {
 	line := s.m.opts.NoRoot
 	if line == "" || req.TTY || s.told.Load() {
@@ -138,27 +140,27 @@ func (r *Request) check() error {
 	return nil
 }
 
-// attempt is one try to have the program inside do something: to run a command, or to copy.
+// attempt is one request to the program inside: to run a command, or to copy.
 type attempt struct {
 	s    *Sandbox
 	l    *link
 	open mux.Open
-	req  Request // its streams, and what it gets meanwhile
+	req  Request // with the streams and the further input
 
 	start time.Time
 	st    *mux.Stream // nil if it can't have begun
-	fed   bool        // its standard input was read from
+	fed   bool        // some of its standard input was read
 }
 
-// sent reports whether it may have begun, and began whether it has.
+// sent reports whether the request may have begun. began reports whether it certainly has.
 func (t *attempt) sent() bool { return t.st != nil }
 
 func (t *attempt) began() bool { return t.st != nil && t.st.PID() > 0 }
 
-// copies reports whether it is no command: a stream that can't be read or written ends it, and is its error.
+// copies reports whether the request is no command. A stream that can't be read or written ends such a request, with that error.
 func (t *attempt) copies() bool { return t.open.Op != mux.OpRun }
 
-// run returns how it ended, or an error when that will not be known or it was refused.
+// run returns how the request ended. It returns an error if the end is unknown or the request was refused.
 func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st, err := t.l.c.Open(t.open)
 	if err != nil {
@@ -168,7 +170,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	st.Relay(t.req.Resizes)
 	written := st.Outputs(t.req.Stdout, t.req.Stderr, func(error) {})
 	err = t.follow(ctx, st)
-	if wrote := written(); err == nil && t.copies() { // whoever gave a command's writers knows
+	if wrote := written(); err == nil && t.copies() { // for a command, the caller knows its own writers' errors
 		err = wrote
 	}
 	if err != nil {
@@ -181,7 +183,7 @@ func (t *attempt) run(ctx context.Context) (mux.End, error) {
 	return end, nil
 }
 
-// openFor is a request as the program inside takes it.
+// openFor returns a request in the form for the program inside.
 func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
 	timeout := req.Timeout
 	if timeout == 0 && op == mux.OpRun {
@@ -204,7 +206,7 @@ func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
 	s.fresh = false
 	s.mu.Unlock()
 	o.Forward = forwarded(s.m.opts)
-	if fresh { // the session may be older than the values
+	if fresh { // the session may be older than these values
 		o.Env = make(map[string]string, len(o.Forward)+len(req.Env))
 		maps.Copy(o.Env, o.Forward)
 		maps.Copy(o.Env, req.Env)
@@ -212,7 +214,7 @@ func (s *Sandbox) openFor(req Request, op mux.Op) mux.Open {
 	return o
 }
 
-// codeOf is the exit code of a shell for an end.
+// codeOf returns the exit code that a shell would give for an end.
 func codeOf(end mux.End) int {
 	switch {
 	case end.TimedOut:
@@ -225,7 +227,7 @@ func codeOf(end mux.End) int {
 	return end.Code
 }
 
-// follow hands a command what is for it until its end is known. It returns an error when that will never be.
+// follow passes input and cancellation to a command until its end is known. It returns an error if the end will never be known.
 func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 	timeout := t.req.Timeout
 	if timeout == 0 {
@@ -242,7 +244,7 @@ func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 	defer tick.Stop()
 	begun, cancelled := st.Begun(), ctx.Done()
 	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.Number(uint32(grace.Milliseconds()))) })
-	unread := make(chan error, 1) // what was wrong with the input of a copy, which is being ended
+	unread := make(chan error, 1) // error of a copy's input; the copy is being ended
 	feed := func() {
 		st.Feed(t.req.Stdin, func(err error) bool {
 			if t.copies() {
@@ -288,8 +290,8 @@ func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
 	}
 }
 
-// watch asks the engine what is wrong when the program inside says nothing. A paused container is waited for: its commands go on
-// when somebody lets them.
+// watch asks the engine for the reason if the program inside does not answer. It waits for a paused container, whose commands go on
+// when it is unpaused.
 func (t *attempt) watch(ctx context.Context, said *bool) error {
 	c := t.l.c
 	if c.Heard() < watchEvery/2 {
@@ -328,8 +330,8 @@ func (s *Sandbox) transfer(ctx context.Context, open mux.Open, in io.Reader, out
 	return s.do(ctx, req, func() mux.Open { return open })
 }
 
-// JobOutput copies what is kept of the output of a background command. With follow it goes on until the command ends. It returns the
-// command's state then.
+// JobOutput copies the kept output of a background command. With follow it goes on until the command ends. Then it returns the
+// command's state.
 func (s *Sandbox) JobOutput(ctx context.Context, id string, follow bool, w io.Writer) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpOutput, Job: id, Follow: follow}, nil, w)
 	if err != nil || len(end.Jobs) == 0 {

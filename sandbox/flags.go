@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ApplyFlags reads flags of docker run into the Spec, up to the first argument that is none, and returns the rest: image and command.
-// -e NAME takes the value of this process. Do not use the Spec after an error.
+// ApplyFlags reads flags of docker run into the Spec, up to the first argument that is no flag, and returns the rest: image and
+// command. -e NAME takes the value of this process. Do not use the Spec after an error.
 func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	f := NewFlags()
 	f.SetInterspersed(false)
@@ -33,14 +33,15 @@ func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	return f.Args(), nil
 }
 
-// NewFlags returns an empty set of flags, which are read as the docker command reads them. It prints nothing by itself.
+// NewFlags returns an empty set of flags, which parses as the docker command does. The set itself prints nothing.
 func NewFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("docker", pflag.ContinueOnError)
 	f.Usage = func() {}
 	return f
 }
 
-// Flags defines the flags of docker run that a sandbox knows. Each sets its field, but -e, which adds to env as it is given.
+// Flags defines the flags of docker run that a sandbox supports. Each sets its field, except for -e, whose words are appended to
+// env.
 func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	f.StringVar(&s.Name, "name", s.Name, "")
 	f.StringVarP(&s.User, "user", "u", s.User, "")
@@ -88,7 +89,7 @@ func (s *Spec) Flags(f *pflag.FlagSet, env *[]string) {
 	})
 }
 
-// into adds what a flag says to a list.
+// into returns a flag's function that appends to a list.
 func into(list *[]string) func(string) error {
 	return func(v string) error {
 		*list = append(*list, v)
@@ -96,7 +97,7 @@ func into(list *[]string) func(string) error {
 	}
 }
 
-// size reads a number of bytes as docker does: 512m, 1g, 10485760b.
+// size returns a flag's function that parses a number of bytes as docker does: 512m, 1g, 10485760b.
 func size(to *int64) func(string) error {
 	return func(v string) (err error) {
 		if *to, err = bytesOf(v); err != nil || *to < 0 {
@@ -106,7 +107,7 @@ func size(to *int64) func(string) error {
 	}
 }
 
-// pair reads NAME=VALUE.
+// pair returns a flag's function that parses NAME=VALUE.
 func pair(to *map[string]string) func(string) error {
 	return func(v string) error {
 		name, value, _ := strings.Cut(v, "=")
@@ -121,7 +122,7 @@ func pair(to *map[string]string) func(string) error {
 	}
 }
 
-// mounts adds a mount that is written in one of docker's ways. One that is wrong in part is added too, for [Spec.LeadsOut].
+// mounts returns a flag's function that adds a mount. It also adds a mount that is partly wrong, for [Spec.LeadsOut].
 func (s *Spec) mounts(parse func(string) (Mount, error)) func(string) error {
 	return func(v string) error {
 		m, err := parse(v)
@@ -130,7 +131,7 @@ func (s *Spec) mounts(parse func(string) (Mount, error)) func(string) error {
 	}
 }
 
-// parseTmpfs reads what --tmpfs takes: target[:options].
+// parseTmpfs parses the value of --tmpfs: target[:options].
 func parseTmpfs(v string) (m Mount, err error) {
 	m.Type = "tmpfs"
 	if m.Target, m.Options, _ = strings.Cut(v, ":"); !filepath.IsAbs(m.Target) {
@@ -139,11 +140,12 @@ func parseTmpfs(v string) (m Mount, err error) {
 	return m, err
 }
 
-// mountOptions are the options of the operator's volumes. An agent's has none: with rshared a mount inside would show outside.
+// mountOptions are the valid options of the operator's volumes. An agent's volumes have none: with rshared, a mount inside would
+// appear outside.
 var mountOptions = strings.Fields("z Z cached delegated consistent nocopy rprivate private rshared shared rslave slave")
 
-// parseVolume reads what -v takes: [source:]target[:option,...], the source a path or the name of a volume. A "~/" is this user's home. Options
-// are ro, rw and those that are given.
+// parseVolume parses the value of -v: [source:]target[:option,...]. The source is a path or the name of a volume. "~/" is this
+// user's home. Valid options are ro, rw and the given ones.
 func parseVolume(v string, options ...string) (Mount, error) {
 	parts := strings.Split(v, ":")
 	m := Mount{Type: "volume", Target: parts[0]}
@@ -180,7 +182,7 @@ func parseVolume(v string, options ...string) (Mount, error) {
 	return m, nil
 }
 
-// parseMount reads what --mount takes: type=bind,source=…,target=…[,readonly].
+// parseMount parses the value of --mount: type=bind,source=…,target=…[,readonly].
 func parseMount(v string) (Mount, error) {
 	m := Mount{Type: "volume"}
 	var wrong error
@@ -212,21 +214,21 @@ func parseMount(v string) (Mount, error) {
 	return m, nil
 }
 
-// The words of HINIT_SANDBOX_ALLOW, which counts without the service only.
+// The words of HINIT_SANDBOX_ALLOW, which counts only without the service.
 const (
 	AllowPrivileged = "privileged" // --privileged, devices, capabilities and security options beyond a sandbox's own
 	AllowHost       = "host"       // namespaces of the host or of another container, and its cgroups
-	AllowSocket     = "socket"     // a mount of an engine's socket or of a directory that holds it
+	AllowSocket     = "socket"     // a mount of an engine's socket, or of a directory that has it
 )
 
-// Capabilities are all that a sandbox may have (contract, section 5.1).
+// Capabilities are all capabilities that a sandbox may have (contract, section 5.1).
 var Capabilities = []string{"DAC_OVERRIDE", "CHOWN", "FOWNER", "SETUID", "SETGID"}
 
-// socketDirs are where engines have their sockets.
+// socketDirs are directories with sockets of engines.
 var socketDirs = []string{"/var/run", "/run", "/run/podman", "/run/containerd"}
 
-// LeadsOut says what of a Spec gives more than a sandbox, mostly root on the host, and which word permits it. It is "" where there is nothing
-// that the words given don't permit. It is the one list of such things, for the service and for the docker personality.
+// LeadsOut returns the first part of a Spec that gives more than a sandbox, mostly root on the host, and the word that permits it.
+// It is "" if the permitted words cover all such parts. Both the service and the docker personality use this list.
 func (s *Spec) LeadsOut(permitted ...string) (what, word string) {
 	found := func(text, allow string) {
 		if what == "" && !slices.Contains(permitted, allow) {

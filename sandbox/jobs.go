@@ -10,8 +10,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Start begins a background command. It survives this process. Its output is kept inside the sandbox, the newest 200,000 bytes
-// of it. Streams and terminal of the request are not used.
+// Start starts a background command. The command outlives this process. The sandbox keeps the newest 200,000 bytes of its output.
+// The streams and the terminal of the request are not used.
 func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	if err := req.check(); err != nil {
 		return Job{}, err
@@ -28,7 +28,7 @@ func (s *Sandbox) Start(ctx context.Context, req Request) (Job, error) {
 	return end.Jobs[0], nil
 }
 
-// Kill ends the whole tree of a background command: TERM, and KILL after the grace, for which 0 is two seconds.
+// Kill ends the whole process tree of a background command: TERM, and KILL after the grace; 0 means two seconds.
 func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job, error) {
 	end, err := s.transfer(ctx, mux.Open{Op: mux.OpKill, Job: id, Grace: cmp.Or(grace, defaultGrace).Milliseconds()}, nil, nil)
 	if err != nil || len(end.Jobs) == 0 {
@@ -40,7 +40,7 @@ func (s *Sandbox) Kill(ctx context.Context, id string, grace time.Duration) (Job
 	return end.Jobs[0], err
 }
 
-// PutTree unpacks a tar archive below a directory of the sandbox. Nothing in it gets outside of that directory.
+// PutTree unpacks a tar archive below a directory of the sandbox. No entry can leave that directory.
 func (s *Sandbox) PutTree(ctx context.Context, dir string, tar io.Reader) error {
 	_, err := s.transfer(ctx, mux.Open{Op: mux.OpPutTree, Path: dir}, tar, nil)
 	return err

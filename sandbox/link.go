@@ -19,13 +19,13 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// How commands run.
+// The ways in which commands run.
 const (
-	ExecDirect   = "direct"   // by a socket that the container shares with this machine
-	ExecAttached = "attached" // by one exec of the engine, on which all commands of this process run
+	ExecDirect   = "direct"   // over a socket that the container shares with this machine
+	ExecAttached = "attached" // over one exec of the engine, which carries all commands of this process
 )
 
-// link is how a sandbox's commands reach its container at the moment.
+// link is the present connection to a sandbox's container.
 type link struct {
 	mode, reason string
 	id           string // of the container
@@ -41,12 +41,12 @@ func (l *link) close() {
 	}
 }
 
-// signTime is how long the program inside may take to give a sign before the engine is asked what its container is in.
+// signTime is how long the program inside may take to answer before the engine is asked for the state of the container.
 const signTime = 250 * time.Millisecond
 
-// ready returns a link that works, before each command. A link whose other side answers is used; else the engine reports the
-// state of the container. A running container is connected to. A paused one is an error, and so is an adopted one that does not
-// run. Any other is started again, or made again. One caller does that, and the others wait for it.
+// ready returns a working link. Each command calls it first. It uses a link whose other side answers. Otherwise it asks the engine
+// for the state of the container, and connects to a running one. A paused container is an error, and so is an adopted one that does
+// not run. Any other container is started again, or made again. One caller does that, and the others wait for it.
 func (s *Sandbox) ready(ctx context.Context) (*link, error) {
 	l, err := s.current()
 	if err != nil {
@@ -86,7 +86,8 @@ func (s *Sandbox) current() (*link, error) {
 	return s.link, nil
 }
 
-// look asks the other side of a link for a sign. Without one it returns what keeps the container from answering, such as a pause.
+// look asks the other side of a link to answer. Without an answer it returns an error if the container can't answer, such as a
+// paused one.
 func (s *Sandbox) look(ctx context.Context, l *link) error {
 	if !l.alive() || l.c.Answers(signTime) {
 		return nil
@@ -97,13 +98,14 @@ func (s *Sandbox) look(ctx context.Context, l *link) error {
 	case now.State == "" && l.c.Heard() > probeTime: // such as an engine that waits for a container that it could not freeze
 		return fmt.Errorf("cannot run a command in the container %s: the program inside gives no sign, and %w", short(l.id), ErrNoEngine)
 	}
-	return nil // the machine is busy; what is lost is noticed while the command runs
+	return nil // the machine is busy; a loss is noticed while the command runs
 }
 
-// settleTime is how long the engine may take to notice what the program inside has noticed at once: that its container ends.
+// settleTime is how long the engine may take to notice that a container ends. The program inside notices at once.
 const settleTime = 10 * time.Second
 
-// mend connects, and has the container run before if it doesn't. A container that is just ending looks as if it ran.
+// mend connects, and first makes the container run if necessary. It tries again, because a container that is ending still looks like
+// a running one.
 func (s *Sandbox) mend(ctx context.Context) (*link, error) {
 	limit := time.Now().Add(settleTime)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
@@ -117,12 +119,12 @@ func (s *Sandbox) mend(ctx context.Context) (*link, error) {
 	}
 }
 
-// errEnding is wrapped by what may be another error, or none, a moment later.
+// errEnding is wrapped by errors that may be different, or gone, a moment later.
 var errEnding = errors.New("the container is just ending")
 
 func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	id, name := s.container()
-	if l := s.m.dialDirect(id, name, signTime); l != nil { // what answers runs, and the engine need not be asked
+	if l := s.m.dialDirect(id, name, signTime); l != nil { // if the program inside answers, the container runs and the engine need not be asked
 		return l, nil
 	}
 	c, err := Container{State: Gone}, error(nil)
@@ -152,7 +154,7 @@ func (s *Sandbox) mendOnce(ctx context.Context) (*link, error) {
 	return s.m.connect(ctx, c)
 }
 
-// dialDirect connects to the program inside by the socket on the volume, nil when there is no answer.
+// dialDirect connects to the program inside by the socket on the volume. It returns nil without an answer.
 func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 	conn := m.dialSocket(name)
 	if conn == nil {
@@ -175,8 +177,8 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 // helloTime is how long the program inside may take to answer.
 const helloTime = 2 * time.Second
 
-// dialSocket connects to the socket of a container. The container can change that name, so only a socket is used, and no link is
-// followed.
+// dialSocket connects to the socket of a container. The container can replace the file, so dialSocket accepts only a socket and
+// follows no link.
 func (m *Manager) dialSocket(name string) net.Conn {
 	if name == "" || strings.Contains(name, "/") {
 		return nil
@@ -194,13 +196,13 @@ func (m *Manager) dialSocket(name string) net.Conn {
 	return conn
 }
 
-// connect has the program inside run in a running container, and connects to it in the best way that works.
+// connect starts the program inside in a running container if necessary, and connects to it in the best possible way.
 func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	if m.why != nil {
 		return nil, fmt.Errorf("cannot run commands in the container %s: %w", short(c.ID), m.why)
 	}
 	reason := "the program inside is not mounted there: the container was made by something else, or the engine can't see this volume"
-	own := c.Labels[LabelVolume] == m.store.id // else its socket is below another directory, and nothing would ever listen here
+	own := c.Labels[LabelVolume] == m.store.id // the socket of another volume's container is below another directory, where no program will listen
 	if own && slices.ContainsFunc(c.Mounts, func(m Mount) bool { return m.Target == mux.ToolsDir }) {
 		l, err := m.direct(ctx, c)
 		if err == nil || ctx.Err() != nil {
@@ -226,7 +228,7 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	case errors.Is(err, ErrGone):
 		return nil, fmt.Errorf("%w: %w", errEnding, err)
 	}
-	for range 10 { // what looks as if the program inside could not run may be the end of the container
+	for range 10 { // a failure to run the program inside may mean that the container is ending
 		if now := m.state(ctx, c.ID); now.State != Running {
 			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", short(c.ID), describeState(now), errEnding, ErrGone)
 		}
@@ -237,10 +239,10 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", short(c.ID), err)
 }
 
-// listenTime is how long the program inside may take until it listens.
+// listenTime is how long the program inside may take to listen.
 const listenTime = 5 * time.Second
 
-// direct starts the program inside from its mount and connects to its socket. A relay without an input ends when the program listens.
+// direct starts the program inside from its mount and connects to its socket. A relay without input ends when the program listens.
 func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 	if l := m.dialDirect(c.ID, c.Name, helloTime); l != nil {
 		return l, nil
@@ -261,7 +263,7 @@ func (m *Manager) direct(ctx context.Context, c Container) (*link, error) {
 	return nil, fmt.Errorf("the socket that the container shares with this machine can't be reached %s", relay.Said())
 }
 
-// attached connects by an exec of the engine. Where the program inside isn't mounted it is copied into the container.
+// attached connects by an exec of the engine. If the program inside isn't mounted, it is copied into the container.
 func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client, err error) {
 	err = errors.New("the program inside is not mounted there")
 	for _, mount := range c.Mounts {
@@ -275,7 +277,7 @@ func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client
 			return client, err
 		}
 	}
-	if m.opts.Apart { // the engine copies by the names of mounts, and whoever has a mount can lead these elsewhere
+	if m.opts.Apart { // the engine copies by the names of mounts, and the owner of a mount can lead them elsewhere
 		return nil, err
 	}
 	_, hash, err := m.readHelper()
@@ -293,19 +295,19 @@ func (m *Manager) attached(ctx context.Context, c Container) (client *mux.Client
 	return m.attach(ctx, c.ID, path)
 }
 
-// isMissing reports whether a runtime has said that there is no such program. After any other error the container may be just
-// ending. An engine that copies into it then mounts its mounts again, and the removal of the container would remove the files
-// there too.
+// isMissing reports whether a runtime has said that the program does not exist. After any other error the container may be ending,
+// and a copy would be dangerous. The engine would mount the container's mounts again, and the removal of the container would remove
+// the files there.
 func isMissing(err error) bool {
 	text := strings.ToLower(err.Error())
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
 }
 
-// copiedName begins the name of the program inside where it was copied to, in the root directory.
+// copiedName begins the name of the program inside after it was copied to the root directory.
 const copiedName = ".hinit-sandbox-"
 
-// copyHelper copies the program inside into a container, best before its first start. To copy, an engine mounts all of the
-// container's mounts again, and a running container notices when they go away.
+// copyHelper copies the program inside into a container, if possible before its first start. To copy, an engine mounts all of the
+// container's mounts again, and a running container notices when they are unmounted.
 func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err error) {
 	program, hash, err := m.readHelper()
 	if err != nil {
@@ -340,7 +342,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	}
 	_ = conn.Close()
 	text := conn.Said()
-	if strings.Contains(text, "paused container") { // runc looks at the cgroup, the engine does not
+	if strings.Contains(text, "paused container") { // runc checks the cgroup, the engine does not
 		return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", short(id), errFrozen)
 	}
 	if text != "" {
@@ -349,7 +351,7 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 	return nil, err
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the text that is written to it.
 type tail struct{ bytes.Buffer }
 
 func (t *tail) Write(p []byte) (int, error) {

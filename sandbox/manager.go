@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Key names a sandbox: one container for each task and profile.
+// Key identifies a sandbox: there is one container for each task and profile.
 type Key struct {
 	Task    string // "" is "default"
 	Profile string // "" is Options.Profile
@@ -23,19 +23,20 @@ type Manager struct {
 	opts   Options
 	store  *store
 	helper string // path of the program inside
-	why    error  // there is none
+	why    error  // reason for which helper is missing
 	swept  sync.Once
 
-	remembered atomic.Int64 // bytes, since they were checked
+	remembered atomic.Int64 // bytes that were remembered since the last check
 
 	mu       sync.Mutex
 	open     map[Key]*Sandbox
-	adopted  map[string]*Sandbox // by the container's id, and by what callers call it
+	adopted  map[string]*Sandbox // by the container's id, and by the name that callers use
 	noMounts bool                // the engine can't see the volume's paths
 	closed   bool
 }
 
-// NewManager returns a manager. It makes the volume's state directory; it does not ask the engine anything yet. The manager closes the engine.
+// NewManager returns a manager. It makes the volume's state directory and does not connect to the engine yet. The manager closes the
+// engine.
 func NewManager(engine Engine, opts Options) (*Manager, error) {
 	opts.State = cmp.Or(opts.State, filepath.Join(opts.Dir, ".hinit"))
 	opts.Profile, opts.Session = cmp.Or(opts.Profile, "default"), cmp.Or(opts.Session, randomHex(6))
@@ -49,7 +50,7 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 	if m.helper, m.why = FindHelper(opts.Helper); m.why != nil && opts.Helper != "" {
 		return nil, m.why
 	}
-	m.remembered.Store(rememberedCheck) // the first value has what there is checked
+	m.remembered.Store(rememberedCheck) // so that the first value starts a check
 	m.store, err = openStore(opts.State)
 	return m, err
 }
@@ -57,13 +58,13 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 // Engine returns the engine of the sandboxes.
 func (m *Manager) Engine() Engine { return m.engine }
 
-// Key fills in what a key leaves open.
+// Key returns the key with the defaults for its empty fields.
 func (m *Manager) Key(key Key) Key {
 	return Key{cmp.Or(key.Task, "default"), cmp.Or(key.Profile, m.opts.Profile)}
 }
 
-// Open returns the sandbox of a key, found, started or made. Callers of one key get the same one. The first call of a manager
-// sweeps orphans first, if the options say so.
+// Open returns the sandbox of a key. It finds, starts or makes the container. Callers with the same key get the same sandbox. If the
+// options say so, the first call of a manager sweeps orphans before.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 	key = m.Key(key)
 	m.sweepOnce(ctx, key.Profile)
@@ -80,7 +81,7 @@ func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
 		_, err = s.ready(ctx)
 	}
 	if down := (*StateError)(nil); err == nil || s.ID() != "" && errors.As(err, &down) {
-		return s, nil // whoever runs a command is told of a pause
+		return s, nil // the error of a command says that the container is paused
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,16 +95,16 @@ func (m *Manager) handle(key Key, labels map[string]string) *Sandbox {
 	return &Sandbox{m: m, key: key, labels: labels, fresh: true, turn: make(chan struct{}, 1), dir: m.opts.Cwd}
 }
 
-// Lock waits for the lock of the key in labels, which whoever finds, makes, starts or removes its container has.
+// Lock waits for the lock of the key in labels. A caller must hold it to find, make, start or remove the key's container.
 func (m *Manager) Lock(ctx context.Context, labels map[string]string) (unlock func(), err error) {
 	return m.store.lock(ctx, labels, m.opts.warn)
 }
 
-// adoptedMost is how many names of adopted containers a Manager keeps.
+// adoptedMost limits the names of adopted containers that a Manager keeps.
 const adoptedMost = 1024
 
-// Adopt returns the sandbox of a container that exists and runs, whoever made it, by its id or name: one for all callers. It is never
-// created or started again. The error is a *StateError for a container that does not run.
+// Adopt returns the sandbox of a running container by its id or name, even if another program has made it. All callers get the same
+// sandbox. It is never created or started again. The error is a *StateError for a container that does not run.
 func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	m.mu.Lock()
 	s := m.adopted[ref]
@@ -114,7 +115,7 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	var l *link
 	c, found := m.store.find(ref)
 	if found {
-		l = m.dialDirect(c.ID, c.Name, signTime) // what answers runs
+		l = m.dialDirect(c.ID, c.Name, signTime) // if the program inside answers, the container runs
 	}
 	if l == nil {
 		var err error
@@ -150,7 +151,7 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	return s, nil
 }
 
-// Forget has the next Adopt of a container ask the engine again. Commands that run in it go on.
+// Forget makes the next Adopt of a container ask the engine again. Commands that run in it go on.
 func (m *Manager) Forget(id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -162,7 +163,7 @@ func (m *Manager) Forget(id string) {
 	s.leave(false)
 }
 
-// Spec returns what Open would create. It makes the directories of the host that would be mounted.
+// Spec returns the container that Open would create. It makes the directories of the host that the container would mount.
 func (m *Manager) Spec(ctx context.Context, key Key) (Spec, error) {
 	limitsDisk := false
 	if m.opts.DiskMB > 0 {
@@ -178,7 +179,7 @@ func (m *Manager) ofAnotherVolume(c Container) bool {
 	return label != "" && label != m.store.id
 }
 
-// Close ends the commands that this process runs, gives all sandboxes up, which stay as they are, and closes the engine.
+// Close ends the commands that this process runs, and closes the engine. The containers of the sandboxes stay as they are.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -193,7 +194,7 @@ func (m *Manager) Close() error {
 	return m.engine.Close()
 }
 
-// LastUse is when the last command in a container ended: now if one runs, zero if there was none since the sandbox was adopted.
+// LastUse returns when the last command in a container ended: now if one runs, zero if none has run since the sandbox was adopted.
 func (m *Manager) LastUse(id string) (last time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,7 +206,7 @@ func (m *Manager) LastUse(id string) (last time.Time) {
 	return last
 }
 
-// used are the sandboxes that were opened or adopted. The caller holds the lock.
+// used returns the sandboxes that were opened or adopted. The caller holds the lock.
 func (m *Manager) used() map[*Sandbox]bool {
 	all := make(map[*Sandbox]bool)
 	for _, s := range m.adopted {
@@ -217,5 +218,5 @@ func (m *Manager) used() map[*Sandbox]bool {
 	return all
 }
 
-// crash is a point at which tests end the process.
+// crash marks a point at which tests end the process.
 var crash = func(point string) {}

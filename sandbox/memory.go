@@ -11,8 +11,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Limits of what is remembered: the time, the values, the bytes, and how many bytes more until they are checked. An agent could fill the
-// memory otherwise. An agent that recovers may wait for two starts of a container and a snapshot.
+// These limits keep an agent from filling the disk: the age, number and bytes of the remembered values, and the new bytes after
+// which the limits are checked. The age allows for an agent that waits for two starts of a container and a snapshot.
 const (
 	rememberedFor   = 5 * time.Minute
 	rememberedMost  = 2048
@@ -25,7 +25,7 @@ func memoryFile(key string) string {
 	return filepath.Join(memoryDir, hex.EncodeToString(sum[:12]))
 }
 
-// Recall returns a value that was remembered in the last minutes, by this process or another of the same sandboxes.
+// Recall returns a value that this process, or another one with the same sandboxes, has remembered in the last minutes.
 func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	file := memoryFile(key)
 	info, err := m.store.dir.Lstat(file)
@@ -36,11 +36,11 @@ func (m *Manager) Recall(key string) (value []byte, ok bool) {
 	return value, err == nil
 }
 
-// Remember keeps a value for a few minutes; nil forgets it. A value that can't be kept is forgotten.
+// Remember stores a value for a few minutes; nil removes it. It also removes a value that can't be replaced.
 func (m *Manager) Remember(key string, value []byte) {
 	file := memoryFile(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, Volatile: true}) != nil {
-		_ = m.store.dir.Remove(file) // it may not be there
+		_ = m.store.dir.Remove(file) // it may not exist
 	}
 	if before := m.remembered.Add(int64(len(value) + 4<<10)); before > rememberedCheck {
 		m.remembered.Store(0)
@@ -48,9 +48,9 @@ func (m *Manager) Remember(key string, value []byte) {
 	}
 }
 
-// sweepMemory removes what is too old to be asked for, and the oldest of what is too much.
+// sweepMemory removes values that are too old. If there are too many, it also removes the oldest ones.
 func (v *store) sweepMemory() {
-	entries, _ := v.dir.ReadDir(memoryDir) // what can't be listed stays
+	entries, _ := v.dir.ReadDir(memoryDir) // files that can't be listed stay
 	var files []fs.FileInfo
 	for _, e := range entries {
 		if info, err := e.Info(); err == nil {

@@ -16,48 +16,48 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Options say how sandboxes are made and kept. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
+// Options say how to make and keep sandboxes. The zero value is not usable: begin with [DefaultOptions] or [FromEnv].
 type Options struct {
 	Image      string
-	ForwardEnv []string          // names whose values come from this process, or from Dotenv where it has none
-	Env        map[string]string // literal, on the container; everybody who may inspect it sees them
+	ForwardEnv []string          // names of variables; the values come from this process, or else from Dotenv
+	Env        map[string]string // variables of the container; everybody who may inspect it sees them
 	Volumes    []Mount
-	ExtraArgs  []string // flags of docker run, after all others
+	ExtraArgs  []string // flags of docker run, after all other flags
 
-	Credentials []string // files of the profile, by their path in Home, that commands may read below /root/.hermes
+	Credentials []string // files of the profile, by their paths in Home, that commands may read below /root/.hermes
 
-	MountCwd  bool // the host's working directory is /workspace
+	MountCwd  bool // mount the host's working directory as /workspace
 	HostUser  bool // run as the user of this process
 	PersistFS bool // /root and /workspace are directories of the host
-	Orphans   bool // sweep what others left at the first use
+	Orphans   bool // sweep orphans at the first use
 	CPUs      float64
 	MemoryMB  int64
 	DiskMB    int64
-	Cwd       string        // where commands begin
-	HostCwd   string        // what MountCwd mounts
-	Timeout   time.Duration // of a command that names none
+	Cwd       string        // first directory of commands
+	HostCwd   string        // directory that MountCwd mounts
+	Timeout   time.Duration // for a command without its own
 	Lifetime  time.Duration // idle window
 
 	Home    string // of the profile: HERMES_HOME
-	Dir     string // root of the directories below the sandboxes; made if missing
-	Apart   bool   // the engine does not have State, or is not to mount it: commands run through an attached exec
-	State   string // what this package keeps to itself; "" is .hinit in Dir. Whoever may write there reaches what the engine mounts.
+	Dir     string // root of the sandboxes' directories; made if missing
+	Apart   bool   // the engine can't or must not mount State: commands run through an attached exec
+	State   string // private state of this package; "" is .hinit in Dir. Who may write there controls what the engine mounts.
 	Profile string
 	Network string // "" is the engine's default, "none", or a name
-	Runtime string // "runc", "runsc", "kata", or what else the engine knows; "" is its default
-	Shell   string // "" is bash, or sh where the image has none
-	Session string // commands of one name share directory and variables across processes; "" is the Manager's own
+	Runtime string // "runc", "runsc", "kata", or another runtime of the engine; "" is its default
+	Shell   string // "" is bash, or sh if the image has no bash
+	Session string // sessions with the same name share directory and variables across processes; "" is the Manager's own
 
 	Helper string // path of hinit-sandbox-helper; "" looks beside the program and in PATH
-	Docker string // address of the engine; "" is DOCKER_HOST, the current docker context, or a socket that is there
+	Docker string // address of the engine; "" is DOCKER_HOST, the current docker context, or an existing socket
 
-	Root   string // what root inside is, in words; shown by Describe
-	NoRoot string // a line that is told once, after a command that failed as if it needed root; "" is none
+	Root   string // description of root inside; shown by Describe
+	NoRoot string // line that is printed once, after a command that failed as if it needed root; "" for none
 
-	Warn func(string) // is told what people should know; must not block; nil drops it
+	Warn func(string) // gets warnings for people; must not block; nil drops them
 }
 
-// DefaultOptions returns what holds where nothing is said.
+// DefaultOptions returns the options without any settings.
 func DefaultOptions() Options {
 	return Options{
 		Image: "nikolaik/python-nodejs:python3.11-nodejs20", PersistFS: true, Orphans: true,
@@ -66,8 +66,8 @@ func DefaultOptions() Options {
 	}
 }
 
-// FromEnv reads the options from the variables of the contract (TERMINAL_DOCKER_IMAGE and so on), on top of the defaults. A wrong
-// value is an *OptionError that names the variable; several are joined. A merely odd value is dropped, with a warning.
+// FromEnv reads the options from the variables of the contract (TERMINAL_DOCKER_IMAGE and so on), on top of the defaults. An invalid
+// value is an *OptionError that names the variable; several are joined. Some invalid values only cause a warning and are dropped.
 func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []string, err error) {
 	opts = DefaultOptions()
 	e := env{lookup: lookup}
@@ -116,7 +116,7 @@ func FromEnv(lookup func(string) (string, bool)) (opts Options, warnings []strin
 	return opts, e.warnings, errors.Join(e.errs...)
 }
 
-// env reads variables and gathers what is wrong with them.
+// env reads variables and collects their errors.
 type env struct {
 	lookup   func(string) (string, bool)
 	warnings []string
@@ -134,7 +134,7 @@ func (e *env) wrong(name, value, want string) {
 	e.errs = append(e.errs, &OptionError{name, value, want})
 }
 
-// get returns a variable that is set to something.
+// get returns a variable, and whether it is set and not blank.
 func (e *env) get(name string) (string, bool) {
 	text, set := e.lookup(name)
 	text = strings.TrimSpace(text)
@@ -160,7 +160,7 @@ func (e *env) yes(name string, def bool) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(text))
 }
 
-// read reads a variable that has a kind of its own.
+// read reads a variable with its own format.
 func read[T any](e *env, name, want string, def T, parse func(string) (T, bool)) T {
 	text, set := e.get(name)
 	if !set {
@@ -177,7 +177,7 @@ func read[T any](e *env, name, want string, def T, parse func(string) (T, bool))
 func (e *env) number(name string, def float64) float64 {
 	return read(e, name, "a number of processors such as 1 or 0.5, 0 for no limit", def, func(text string) (float64, bool) {
 		n, err := strconv.ParseFloat(text, 64)
-		return n, err == nil && n >= 0 && n <= 1e6 // no NaN
+		return n, err == nil && n >= 0 && n <= 1e6 // false for NaN
 	})
 }
 
@@ -188,7 +188,7 @@ func (e *env) whole(name string, def int64, want string) int64 {
 	})
 }
 
-// decode reads a variable that holds JSON.
+// decode reads a variable with JSON.
 func (e *env) decode(name, want string, def any) any {
 	return read(e, name, want, def, func(text string) (value any, ok bool) {
 		d := json.NewDecoder(strings.NewReader(text))
@@ -198,7 +198,7 @@ func (e *env) decode(name, want string, def any) any {
 	})
 }
 
-// texts reads strings, and drops what is none. ok is whether there is a list at all.
+// texts reads strings, and drops items that are none. ok is false without a list.
 func (e *env) texts(name, want string) (out []string, ok bool) {
 	items, ok := e.decode(name, want, []any{}).([]any)
 	for _, item := range items {
@@ -239,7 +239,7 @@ func (e *env) names(name string) (out []string) {
 	return out
 }
 
-// object reads variables, and makes text of the values that have one.
+// object reads variables from a JSON object, with values that can be text.
 func (e *env) object(name string) map[string]string {
 	out := make(map[string]string)
 	items, ok := e.decode(name, `a JSON object, such as {"LANG":"C.UTF-8"}`, map[string]any{}).(map[string]any)
@@ -283,7 +283,7 @@ func (e *env) volumes(name string) (out []Mount) {
 	return out
 }
 
-// home finds the profile's directory and name.
+// home returns the profile's directory and name.
 func (e *env) home() (dir, profile string) {
 	user, _ := os.UserHomeDir()
 	def := filepath.Join(user, ".hermes")
@@ -301,14 +301,14 @@ func (e *env) home() (dir, profile string) {
 	return dir, "custom"
 }
 
-// hostPrefixes begin paths that are of a host and not of a container.
+// hostPrefixes begin paths of a host that no container has.
 var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
 
 func looksLikeHost(path string) bool {
 	return slices.ContainsFunc(hostPrefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 }
 
-// cwd finds where commands begin, and what is mounted there.
+// cwd sets the first directory of commands, and the directory to mount.
 func (e *env) cwd(opts *Options) {
 	dir := e.text("TERMINAL_CWD", "")
 	if opts.MountCwd {
@@ -336,15 +336,15 @@ func (e *env) cwd(opts *Options) {
 	}
 }
 
-// beneath reports whether a path is a directory or below it.
+// beneath reports whether a path is dir or below it.
 func beneath(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// dotenvMost is how large a file of variables may be.
+// dotenvMost limits the size of a file of variables.
 const dotenvMost = 1 << 20
 
-// Dotenv reads a file of variables, as profiles have it. Where there is none, there are none.
+// Dotenv reads a profile's file of variables. A missing file has no variables.
 func Dotenv(path string) (map[string]string, error) {
 	out := make(map[string]string)
 	info, err := os.Stat(path)

@@ -9,33 +9,33 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Request is a command. Either Command or Argv is set.
+// Request describes a command. Either Command or Argv is set.
 type Request struct {
-	Command string   // for the shell: working directory and exported variables are carried forward, see [Sandbox.Exec]
-	Argv    []string // as it is: no shell, nothing is carried forward
+	Command string   // for the shell, which keeps working directory and exported variables, see [Sandbox.Exec]
+	Argv    []string // without a shell, which keeps nothing
 
 	Dir string            // "" is the tracked directory for Command, the container's own for Argv
-	Env map[string]string // on top; never on a command line, never in what inspect shows
+	Env map[string]string // further variables; never on a command line, never visible to inspect
 
 	Stdin  io.Reader // nil is /dev/null
 	Stdout io.Writer // nil drops it
 	Stderr io.Writer // nil joins it with Stdout, in the order in which it was written
 
-	TTY     bool // all of it is one terminal, and Stderr is not used
+	TTY     bool // all streams are one terminal, and Stderr is not used
 	Size    Size
-	Resizes <-chan Size // further sizes, may be nil
+	Resizes <-chan Size // further sizes; may be nil
 
 	Timeout time.Duration // 0 is Options.Timeout, negative is none
-	Grace   time.Duration // between TERM and KILL of what has run out of time or was cancelled; 0 is two seconds
-	Safe    bool          // it may be run again if it was lost while it ran: running it twice does no harm
+	Grace   time.Duration // between TERM and KILL after the time limit or a cancellation; 0 is two seconds
+	Safe    bool          // running it twice does no harm, so it may be repeated if it was lost while it ran
 }
 
-// Named are the names in what -e takes whose values are the caller's.
+// Named returns the names in values of -e that take the caller's value.
 func Named(list []string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(e string) bool { return strings.Contains(e, "=") })
 }
 
-// Environment makes variables of what -e takes: NAME=value, or NAME for the caller's value.
+// Environment returns the variables in values of -e: NAME=value, or NAME for the caller's value.
 func Environment(list []string, callers map[string]string) map[string]string {
 	env := make(map[string]string, len(list))
 	for _, e := range list {
@@ -57,26 +57,27 @@ type Streams struct {
 	Resizes  <-chan Size
 }
 
-// Result is how a command ended. Its code is 128+n for a signal, 124 out of time, 130 cancelled, and 126 when the directory could not be
-// entered. A command that ran out of time, or whose context was cancelled, ended with its whole tree.
+// Result says how a command ended. Its code is 128+n for a signal, 124 after the time limit, 130 after a cancellation, and 126 if
+// the directory could not be entered. At the time limit, or when its context is cancelled, the whole process tree of a command is
+// ended.
 type Result struct {
 	mux.End
-	Duration time.Duration // of all tries
+	Duration time.Duration // of all attempts
 }
 
 // Job is a background command.
 type Job = mux.Job
 
-// Description is what is known of a sandbox.
+// Description describes a sandbox.
 type Description struct {
 	Container
 	Task     string `json:"task"`
 	Profile  string `json:"profile"`
 	Exec     string `json:"exec"`           // how commands run: "direct" (socket) or "attached" (one exec a client)
-	Reason   string `json:"reason"`         // why it is not "direct"
-	Root     string `json:"root,omitempty"` // what root inside is outside
+	Reason   string `json:"reason"`         // reason for which it is not "direct"
+	Root     string `json:"root,omitempty"` // user that root inside is outside
 	Dir      string `json:"dir"`
 	Jobs     []Job  `json:"jobs"`
-	Clients  int    `json:"clients"`  // processes that are connected to the program inside, this one too
-	Commands int    `json:"commands"` // that run now, of this process
+	Clients  int    `json:"clients"`  // processes that are connected to the program inside, with this one
+	Commands int    `json:"commands"` // running commands of this process
 }

@@ -18,20 +18,20 @@ type Sandbox struct {
 	key     Key
 	labels  map[string]string
 	adopted bool
-	turn    chan struct{} // held while the link is mended
-	told    atomic.Bool   // what Options.NoRoot says
+	turn    chan struct{} // held while the link is repaired
+	told    atomic.Bool   // Options.NoRoot was printed
 
 	mu       sync.Mutex
 	id, name string // of the container
 	link     *link
-	dir      string    // where the last command has left the session, or where the first one is to begin
-	fresh    bool      // the values of forwarded variables have not been sent since the container was attached
-	running  int       // commands
-	last     time.Time // when the last of them ended
+	dir      string    // directory in which the next command begins
+	fresh    bool      // the values of forwarded variables were not sent since the container was attached
+	running  int       // running commands
+	last     time.Time // when the last command ended
 	closed   bool
 }
 
-// ID returns the id of the container at this moment.
+// ID returns the present id of the container.
 func (s *Sandbox) ID() string {
 	id, _ := s.container()
 	return id
@@ -43,12 +43,12 @@ func (s *Sandbox) container() (id, name string) {
 	return s.id, s.name
 }
 
-// Labels returns the three labels by which it is found.
+// Labels returns the three labels by which the container is found.
 func (s *Sandbox) Labels() map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: s.labels[LabelTask], LabelProfile: s.labels[LabelProfile]}
 }
 
-// enter counts a command until exit.
+// enter counts a running command until exit is called.
 func (s *Sandbox) enter() (exit func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +75,7 @@ func (s *Sandbox) lastUse() time.Time {
 	return s.last
 }
 
-// leave refuses new commands. The connection ends with the last command; with now it ends at once, and all commands end.
+// leave refuses new commands. The connection ends with the last command. With now it ends at once, with all commands.
 func (s *Sandbox) leave(now bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,14 +84,14 @@ func (s *Sandbox) leave(now bool) {
 	}
 }
 
-// over reports whether no command can begin any more, and whether one runs.
+// over reports whether the sandbox is closed for new commands, and whether a command runs.
 func (s *Sandbox) over() (closed, busy bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed, s.running > 0
 }
 
-// Describe says what is known. It asks the engine and the program inside.
+// Describe returns the known facts. It asks the engine and the program inside.
 func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	c, err := s.m.engine.Inspect(ctx, s.ID())
 	if err != nil {
@@ -105,14 +105,14 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 			return d, err
 		}
 		d.Exec, d.Reason = l.mode, l.reason
-		end, err := s.ask(ctx, l, mux.Open{Op: mux.OpJobs}) // of all processes; those that have ended are kept for half an hour
+		end, err := s.ask(ctx, l, mux.Open{Op: mux.OpJobs}) // commands of all processes; ended ones are kept for half an hour
 		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients
 		return d, err
 	}
 	return d, nil
 }
 
-// tell adds what this process knows of a container, if it is this sandbox's.
+// tell adds this process's facts about a container, if it is this sandbox's.
 func (s *Sandbox) tell(d *Description) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,12 +125,12 @@ func (s *Sandbox) tell(d *Description) {
 	}
 }
 
-// describe says what the engine knows of a container.
+// describe returns the engine's facts about a container.
 func (m *Manager) describe(c Container) Description {
 	return Description{Container: c, Task: c.Labels[LabelTask], Profile: c.Labels[LabelProfile], Root: m.opts.Root}
 }
 
-// lost makes the error for a command whose end is not known, and brings the sandbox back if it can.
+// lost makes the error for a command whose end is unknown, and repairs the sandbox if it can.
 func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 	s.drop(t.l)
 	if errors.Is(why, errFrozen) {
@@ -141,21 +141,21 @@ func (s *Sandbox) lost(ctx context.Context, t *attempt, why error) error {
 	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
 }
 
-// endLeft connects again, and ends the leftovers of a command whose program inside has died: no other process does. The next
+// endLeft connects again, and ends the leftovers of a command whose program inside has died. No other process does that. The next
 // command meets the same error.
 func (s *Sandbox) endLeft(ctx context.Context, t *attempt, c Container) {
 	l, err := s.ready(ctx)
-	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // else its processes are gone, and their numbers are others'
+	same := c.State == Running && c.ID == t.l.id && c.Started.Before(t.start) // in another run, its pids are of other processes
 	if err == nil && same && t.began() && l.id == t.l.id {
 		_, _ = s.ask(ctx, l, mux.Open{Op: mux.OpBury, PID: t.st.PID()})
 	}
 }
 
-// removeTime is how long a container that has ended is looked at again: it may just be being removed.
+// removeTime is how long an ended container is checked again, because it may be in removal.
 const removeTime = 400 * time.Millisecond
 
 // settled asks the engine for the state of a container whose program inside has ended. The state "running" counts only if the
-// program can be started in it again: the engine takes its time to notice an end.
+// program can be started again, because the engine needs time to notice an end.
 func (s *Sandbox) settled(ctx context.Context, l *link) Container {
 	limit := time.Now().Add(settleTime)
 	var ended time.Time
@@ -165,7 +165,7 @@ func (s *Sandbox) settled(ctx context.Context, l *link) Container {
 			ended = time.Now()
 		}
 		switch {
-		case now.State == Exited && time.Since(ended) < removeTime: // who removes it kills it first
+		case now.State == Exited && time.Since(ended) < removeTime: // a removal kills the container first
 		case now.State != Running && now.State != Removing, time.Now().After(limit):
 			return now
 		case now.State == Running:
@@ -180,7 +180,7 @@ func (s *Sandbox) settled(ctx context.Context, l *link) Container {
 	}
 }
 
-// drop gives up a link that doesn't work.
+// drop closes a link that doesn't work.
 func (s *Sandbox) drop(l *link) {
 	s.mu.Lock()
 	if s.link == l {
@@ -195,7 +195,7 @@ func (s *Sandbox) ask(ctx context.Context, l *link, open mux.Open) (mux.End, err
 	return (&attempt{s: s, l: l, open: open, req: Request{Timeout: -1, Grace: time.Millisecond}}).run(ctx)
 }
 
-// faultError is what the program inside has refused.
+// faultError returns the error for a fault that the program inside has reported.
 func faultError(end mux.End) error {
 	switch end.Fault {
 	case mux.NoFault, mux.NotBegun:

@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// inits are the entry points of images that bring their own init. Another one above it would compete with it.
+// inits are the entry points of images with their own init. A second init above it would compete with it.
 var inits = []string{"/init", "/package/admin/s6-overlay/command/init", "/usr/local/bin/hinit", "/opt/hinit/hinit", "/hinit"}
 
 // LabelInit on an image says that its entry point is an init ("1").
 const LabelInit = "hinit-init"
 
-// ownInit reports whether an image brings its own init. Where the engine doesn't say, it doesn't.
+// ownInit reports whether an image has its own init. It is false if the engine doesn't say.
 func ownInit(ctx context.Context, engine Engine, ref string) bool {
 	image, err := engine.Image(ctx, ref)
 	if err != nil {
@@ -28,8 +28,8 @@ func ownInit(ctx context.Context, engine Engine, ref string) bool {
 	return image.Labels[LabelInit] == "1" || len(image.Entrypoint) > 0 && slices.Contains(inits, image.Entrypoint[0])
 }
 
-// buildSpec returns the container of a key. It makes the host's directories that it mounts. ownInit is whether the image brings its own
-// init, and limitsDisk whether the engine may be able to limit the size of a container's file system.
+// buildSpec returns the container of a key. It makes the host's directories that the container mounts. ownInit says whether the
+// image has its own init. limitsDisk says whether the engine may be able to limit the size of a container's file system.
 func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	s := Spec{
 		Name: newName(), Image: o.Image, Labels: Labels(key), Cmd: []string{"sleep", "infinity"}, Dir: o.Cwd, Init: !ownInit,
@@ -47,7 +47,7 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	}
 	run := "rw,noexec,nosuid,size=64m"
 	if ownInit {
-		run = "rw,exec,nosuid,size=64m" // s6 executes what it puts there
+		run = "rw,exec,nosuid,size=64m" // s6 executes files that it puts there
 	}
 	s.tmpfs("/tmp", "rw,exec,nosuid,size=512m")
 	s.tmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")
@@ -66,11 +66,11 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	if err != nil {
 		return Spec{}, &OptionError{Name: "TERMINAL_DOCKER_EXTRA_ARGS", Value: strings.Join(o.ExtraArgs, " "), Want: "flags of docker run only: " + err.Error()}
 	}
-	maps.Copy(s.Labels, Labels(key)) // no flag takes a container out of the sandboxes
+	maps.Copy(s.Labels, Labels(key)) // no flag may remove these labels
 	return s, nil
 }
 
-// noDiskLimit is said of a container whose file system has no limit.
+// noDiskLimit is the warning for a container whose file system has no limit.
 const noDiskLimit = "the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)"
 
 func (s *Spec) tmpfs(target, options string) {
@@ -81,7 +81,7 @@ func (s *Spec) bind(source, target string) {
 	s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: source, Target: target, CreateHostParent: true})
 }
 
-// writable adds the directories that commands may write to, and the volumes.
+// writable adds the directories to which commands may write, and the volumes.
 func (s *Spec) writable(o Options, key Key) error {
 	explicit := slices.ContainsFunc(o.Volumes, func(m Mount) bool { return filepath.Clean(m.Target) == "/workspace" })
 	hostCwd := ""
@@ -104,7 +104,7 @@ func (s *Spec) writable(o Options, key Key) error {
 			s.tmpfs(at.target, "rw,exec,size="+at.size)
 			continue
 		}
-		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // a task's name may hold what -v takes for a separator
+		dir := filepath.Join(o.Dir, "docker", Sanitise(cmp.Or(key.Task, "default")), at.name) // a task's name may have a separator of -v
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("cannot make the %s of the sandbox: %w", at.name, err)
 		}
@@ -117,9 +117,9 @@ func (s *Spec) writable(o Options, key Key) error {
 	return nil
 }
 
-// credentialMounts are the files of a profile, by their path in it, that commands may read. A missing file or a directory is left
-// out with a warning: mounting it would keep the container from starting, or put a directory where a file belongs. So is a link
-// that leads out of the profile.
+// credentialMounts returns mounts for files of a profile that commands may read, by their paths in it. A missing file or a directory
+// is left out with a warning. A mount of it would prevent the container's start, or put a directory in the place of a file. A link
+// that leads out of the profile is left out too.
 func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	if len(files) == 0 {
 		return nil
@@ -151,7 +151,8 @@ func credentialMounts(home string, files []string, warn func(string)) []Mount {
 	return out
 }
 
-// nameOf is the name of the container of a key. Nothing is found by it; the engine makes no second one of it.
+// nameOf returns the name of the container of a key. It is not used to find the container; it prevents the engine from making a
+// second one.
 func (m *Manager) nameOf(labels map[string]string) string {
 	sum := sha256.Sum256([]byte(m.store.id + "\x00" + labels[LabelTask] + "\x00" + labels[LabelProfile]))
 	return "hermes-" + hex.EncodeToString(sum[:4])
@@ -160,11 +161,11 @@ func (m *Manager) nameOf(labels map[string]string) string {
 // newName returns a random name for a container.
 func newName() string { return "hermes-" + randomHex(4) }
 
-// forwarded returns the values of the names that are forwarded: this process's, or the profile's where this one has none. A
-// variable that is empty everywhere is left out.
+// forwarded returns the values of the forwarded variables: this process's, or else the profile's. It leaves out variables that are
+// empty in both.
 func forwarded(o Options) map[string]string {
 	if len(o.ForwardEnv) == 0 {
-		return nil // and so the service, which is root, reads nothing of its callers
+		return nil // so that the service, as root, reads nothing of its callers
 	}
 	dotenv, err := Dotenv(filepath.Join(o.Home, ".env"))
 	if err != nil {
@@ -191,12 +192,12 @@ const (
 	LabelTask    = "hermes-task-id" // sanitised
 	LabelProfile = "hermes-profile" // sanitised
 
-	LabelVolume = "hinit-volume" // identity of the volume that it belongs to; others leave it alone
-	LabelSource = "hinit-source" // of a volume: the directory in whose place it stands
-	LabelClient = "hinit-client" // the process that wanted a container of its own by docker run, and did not look for one before
+	LabelVolume = "hinit-volume" // identity of the volume that it belongs to; other volumes do not touch it
+	LabelSource = "hinit-source" // of a volume: the directory that it replaces
+	LabelClient = "hinit-client" // process that asked for its own container by docker run, without looking for one before
 )
 
-// VolumePrefix begins the name of every private volume of a sandbox.
+// VolumePrefix begins the names of all private volumes of sandboxes.
 const VolumePrefix = "hinit-private-"
 
 // Labels returns the three labels of a key.
@@ -204,7 +205,7 @@ func Labels(key Key) map[string]string {
 	return map[string]string{LabelAgent: "1", LabelTask: Sanitise(cmp.Or(key.Task, "default")), LabelProfile: Sanitise(cmp.Or(key.Profile, "default"))}
 }
 
-// Sanitise makes a label value of a name. It loses what it replaces, so the value must not be taken for the name.
+// Sanitise makes a label value from a name. Different names may have the same value, so never use the value as the name.
 func Sanitise(name string) string {
 	clean := strings.Map(func(r rune) rune {
 		switch {

@@ -20,23 +20,23 @@ import (
 	"hinit/internal/proc"
 )
 
-// store is what the processes that share the sandboxes of a directory share on disk: locks, sockets, the program inside.
+// store is the state on disk that all processes with the same sandboxes share: locks, sockets, the program inside.
 type store struct {
 	path string
 	dir  *fsutil.Dir
-	id   string // tells the containers of this volume from other volumes' containers
+	id   string // identifies the volume in its containers' labels
 }
 
 // The directories of a volume.
 const (
 	locksDir  = "locks"  // directories that are locked while the container of a key is found, made or removed; some keys share one
-	runDir    = "run"    // one directory a container, mounted into it: the socket of the program inside
-	knownDir  = "known"  // one file a container: see known
+	runDir    = "run"    // one directory for each container, mounted into it, with the socket of the program inside
+	knownDir  = "known"  // one file for each container: see known
 	toolsDir  = "tools"  // one directory for each version of the program inside
 	memoryDir = "memory" // one file for each value of [Manager.Remember]
 )
 
-// openStore opens the state below a directory and makes it if it is missing.
+// openStore opens the state below a directory, which it makes if it is missing.
 func openStore(path string) (*store, error) {
 	dir, _, err := fsutil.MakeReal(path, 0o700, fsutil.Self())
 	if err != nil {
@@ -56,7 +56,7 @@ func openStore(path string) (*store, error) {
 	return v, nil
 }
 
-// identity reads the volume's, which the first process makes.
+// identity returns the volume's identity. The first process creates it.
 func (v *store) identity() (string, error) {
 	err := v.dir.Create("volume", []byte(randomHex(8)+"\n"), 0o600)
 	if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -79,10 +79,10 @@ func randomHex(n int) string {
 	return hex.EncodeToString(b)
 }
 
-// lock waits for the lock of a key. Where there can't be one, because the file system has none, it says so and goes on.
+// lock waits for the lock of a key. If the file system has no locks, it warns and goes on.
 func (v *store) lock(ctx context.Context, labels map[string]string, warn func(string)) (unlock func(), err error) {
 	key := sha256.Sum256([]byte(labels[LabelTask] + "@" + labels[LabelProfile]))
-	name := filepath.Join(locksDir, hex.EncodeToString(key[:1])) // callers choose the labels: their directories are bounded
+	name := filepath.Join(locksDir, hex.EncodeToString(key[:1])) // callers choose the labels, so the number of directories must be limited
 	dir, err := v.sub(name)
 	if err != nil {
 		return nil, err
@@ -113,13 +113,13 @@ func (v *store) sub(name string) (*fsutil.Dir, error) {
 	return v.dir.Sub(name)
 }
 
-// known is what is kept of a container: while the program inside listens, the engine need not be asked which container has an id.
+// known is the record of a container. While the program inside listens, the engine need not be asked for the container with an id.
 type known struct {
 	ID     string            `json:"id,omitempty"`
 	Labels map[string]string `json:"labels"`
 }
 
-// makeRun makes the directory of a container that is to be made, and the file that says so.
+// makeRun makes the directory and the record of a container before the container is made.
 func (v *store) makeRun(name string, labels map[string]string) (dir string, err error) {
 	data, err := json.Marshal(known{Labels: labels})
 	if err == nil {
@@ -132,14 +132,14 @@ func (v *store) makeRun(name string, labels map[string]string) (dir string, err 
 	if err := v.dir.Mkdir(rel, 0o700); err != nil {
 		return "", err
 	}
-	// The container's user makes the socket there. No other user gets to the directory: the one above is private.
+	// The container's user makes the socket in it. No other user can open the directory, because its parent is private.
 	if _, err := v.dir.Chmod(rel, 0o777); err != nil {
 		return "", err
 	}
 	return filepath.Join(v.path, rel), nil
 }
 
-// made notes the id of a container.
+// made records the id of a container.
 func (v *store) made(name, id string) error {
 	k := v.known(name)
 	k.ID = id
@@ -150,14 +150,14 @@ func (v *store) made(name, id string) error {
 	return v.dir.Replace(filepath.Join(knownDir, name), data, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// known returns what is kept of a container by its name.
+// known returns the record of a container by its name.
 func (v *store) known(name string) (k known) {
 	data, _ := v.dir.ReadFile(filepath.Join(knownDir, name), 64<<10)
-	_ = json.Unmarshal(data, &k) // nothing is known of another one
+	_ = json.Unmarshal(data, &k) // the record stays empty if the container has none
 	return k
 }
 
-// find looks for a container by its whole id.
+// find returns a container by its whole id.
 func (v *store) find(id string) (c Container, found bool) {
 	entries, _ := v.dir.ReadDir(knownDir)
 	for _, e := range entries {
@@ -168,7 +168,7 @@ func (v *store) find(id string) (c Container, found bool) {
 	return Container{}, false
 }
 
-// forget drops what is kept of a container that is gone.
+// forget drops the record and the directory of a removed container.
 func (v *store) forget(name string) {
 	if name != "" && !strings.Contains(name, "/") {
 		_ = v.dir.RemoveAll(filepath.Join(runDir, name))
@@ -176,7 +176,7 @@ func (v *store) forget(name string) {
 	}
 }
 
-// sweep drops what is kept of containers that are not there any more. Names of live ones are kept.
+// sweep drops the records of containers that do not exist any more. It keeps the names in keep.
 func (v *store) sweep(keep map[string]bool, before time.Time) {
 	for _, below := range []string{runDir, knownDir} {
 		entries, err := v.dir.ReadDir(below)
@@ -191,17 +191,17 @@ func (v *store) sweep(keep map[string]bool, before time.Time) {
 	}
 }
 
-// helperName is the program inside, where it is mounted or copied to.
+// helperName is the file name of the program inside.
 const helperName = "hinit-sandbox-helper"
 
-// readHelper returns the program inside with its hash. It is megabytes large, so it is read when it is needed and not kept.
+// readHelper returns the program inside with its hash. It has megabytes, so it is read when it is needed and not kept.
 func (m *Manager) readHelper() (data []byte, hash string, err error) {
 	data, err = os.ReadFile(m.helper)
 	sum := sha256.Sum256(data)
 	return data, hex.EncodeToString(sum[:6]), err
 }
 
-// FindHelper returns the path of the program inside: the one that is named, else beside this program or in PATH.
+// FindHelper returns the path of the program inside: the named one, else beside this program or in PATH.
 func FindHelper(named string) (string, error) {
 	beside, _ := cmdline.Beside(helperName)
 	inPath, _ := proc.LookPath(helperName, os.Environ())
@@ -217,7 +217,7 @@ func FindHelper(named string) (string, error) {
 	return "", fmt.Errorf("%s is neither beside this program nor in PATH", helperName)
 }
 
-// install puts the program inside on the volume and returns its directory, which containers mount.
+// install copies the program inside to the volume and returns its directory, which containers mount.
 func (v *store) install(data []byte, hash string) (string, error) {
 	rel := filepath.Join(toolsDir, hash)
 	dir, err := v.sub(rel)

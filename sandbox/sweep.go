@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// Reap says what a sweep is to take.
+// Reap says which containers a sweep removes.
 type Reap struct {
-	MaxAge  time.Duration // 0 is twice the idle window, which counts as a minute at least
-	Now     bool          // whatever does not run, of any age; but what has never run may be being made for a minute
-	Profile string        // only this one; "" is all of this volume
+	MaxAge  time.Duration // 0 is twice the idle window, which counts as at least a minute
+	Now     bool          // all that do not run, of any age; a container that has never run is safe for a minute, because it may be in preparation
+	Profile string        // only of this profile; "" is all of this volume
 	DryRun  bool
 }
 
-// Reaped is what a sweep has taken, or would.
+// Reaped is a container that a sweep has removed, or would remove.
 type Reaped struct {
 	Container
 	Task    string        `json:"task"`
 	Profile string        `json:"profile"`
 	Age     time.Duration `json:"age"`
 	Why     string        `json:"why"`
-	Error   string        `json:"error,omitempty"` // it could not be removed
+	Error   string        `json:"error,omitempty"` // error of the removal
 }
 
-// ours says whether a container is a sandbox of this volume. The label says so, or, if the agent has made it by itself, the
-// labels of this profile and a task.
+// ours reports whether a container is a sandbox of this volume. The volume's label decides. If it is missing because the agent
+// itself made the container, the labels of this profile and a task decide.
 func (m *Manager) ours(c Container, profile string) bool {
 	if volume, has := c.Labels[LabelVolume]; has {
 		return volume == m.store.id
@@ -55,22 +55,22 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	return out, nil
 }
 
-// OrphanAge is how old an orphan is at least: twice the idle window, which counts as a minute at least.
+// OrphanAge returns the least age of an orphan: twice the idle window, which counts as at least a minute.
 func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
-// sweepOnce sweeps before the first use, unless that is switched off. Nothing that goes wrong there keeps anybody from working.
+// sweepOnce sweeps before the first use, if the options say so. It ignores errors, because they must not prevent work.
 func (m *Manager) sweepOnce(ctx context.Context, profile string) {
 	if m.opts.Orphans {
 		m.swept.Do(func() { _, _, _ = m.Sweep(ctx, Reap{Profile: profile}) })
 	}
 }
 
-// sweepAgain is when a sweep looks again at what it could not judge or remove.
+// sweepAgain is the time before a sweep checks a container again that it could not judge or remove.
 const sweepAgain = time.Minute
 
 // Sweep removes the unused containers of this volume: ended, created or dead ones that are older than the age. It never touches a
-// container with another volume's label. Of containers without a label it removes only ended ones: they may belong to another
-// user's agent. next is when the next container reaches the age; zero: none does as long as none changes.
+// container with another volume's label. Of containers without a label it removes only ended ones, because they may belong to
+// another user's agent. next is the time when the next container reaches the age; zero if none will without a change.
 func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time.Time, err error) {
 	what.MaxAge = cmp.Or(what.MaxAge, OrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
@@ -98,10 +98,10 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 			next = due
 		}
 	}
-	if what.Profile != "" || what.DryRun { // containers are missing in the list
+	if what.Profile != "" || what.DryRun { // the list lacks containers
 		return out, next, nil
 	}
-	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // those that are no agent's too
+	all, err := m.engine.List(look, map[string]string{LabelVolume: m.store.id}) // also containers of no agent
 	if err != nil {
 		return out, next, err
 	}
@@ -112,8 +112,8 @@ func (m *Manager) Sweep(ctx context.Context, what Reap) (out []Reaped, next time
 	return out, next, nil
 }
 
-// reap removes one container if it is unused, and says so; nil if it stays, with the time of its next check. It checks everything
-// anew under the lock of its key, so that no command begins in it meanwhile.
+// reap removes one container if it is unused, and returns a report. It returns nil if the container stays, with the time of its next
+// check. It checks everything again under the lock of its key, so that no command begins in it meanwhile.
 func (m *Manager) reap(ctx context.Context, c Container, what Reap) (*Reaped, time.Time) {
 	own := c.Labels[LabelVolume] == m.store.id
 	if c.State != Exited && (!own && !what.Now || c.State != Created && c.State != Dead) {

@@ -1,5 +1,5 @@
-// Package archive copies files and trees as tar archives, into a sandbox and out of it. Neither side trusts the other, nor who owns the files:
-// packing and unpacking leave no directory by a link, whoever puts it there and when.
+// Package archive copies files and trees as tar archives, into a sandbox and out of it. Neither side trusts the other, or the owner
+// of the files. Packing and unpacking follow no link out of a directory, even if a link appears during the work.
 //
 // The package owns no goroutine.
 package archive
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// OneFile is an archive of one file.
+// OneFile returns an archive with one file.
 func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -31,7 +31,7 @@ func OneFile(name string, mode int64, data []byte) (*bytes.Buffer, error) {
 	return &out, errors.Join(err, w.Close())
 }
 
-// Pack writes a file or a tree as an archive in which it is called name. Sockets, pipes and devices stay behind.
+// Pack writes a file or a tree as an archive, in which its name is name. It leaves out sockets, pipes and devices.
 func Pack(w io.Writer, source, name string) error {
 	info, err := os.Lstat(source)
 	if err != nil {
@@ -53,14 +53,14 @@ func Pack(w io.Writer, source, name string) error {
 	return errors.Join(Add(archive, tree{root}, start, name), archive.Close())
 }
 
-// Tree is a directory with what is in it, by paths that lead through no link. One that has a method Readlink keeps its links.
+// Tree is a directory with its content. Its paths lead through no link. If it has a method Readlink, archives keep its links.
 type Tree interface {
 	Lstat(path string) (fs.FileInfo, error)
 	ReadDir(path string) ([]fs.DirEntry, error)
 	Open(path string) (*os.File, error)
 }
 
-// tree is a Tree of the root's that has links.
+// tree makes a Tree of an os.Root. It keeps links.
 type tree struct{ *os.Root }
 
 func (t tree) ReadDir(path string) ([]fs.DirEntry, error) { return fs.ReadDir(t.FS(), path) }
@@ -69,11 +69,12 @@ func (t tree) Open(path string) (*os.File, error) {
 	return t.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Add adds what is at a path of a tree to an archive, where it is called name. Sockets, pipes and devices stay behind, and so do links
-// unless the tree keeps them. No file keeps its owner, or a bit that gives rights. A file that is removed meanwhile is left out.
+// Add adds the file or tree at a path of from to an archive, in which its name is name. It leaves out sockets, pipes and devices,
+// and also links unless the tree keeps them. The archive has no owners, and no mode bits that give rights. A file that is removed
+// meanwhile is left out.
 func Add(w *tar.Writer, from Tree, at, name string) error { return add(w, from, at, name, nil) }
 
-// add is Add of what a directory has listed, nil for none.
+// add is like Add, for an entry of a directory listing; listed is nil for none.
 func add(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	info, err := from.Lstat(at)
 	switch {
@@ -118,7 +119,7 @@ func add(w *tar.Writer, from Tree, at, name string, listed fs.DirEntry) error {
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = io.CopyN(w, f, h.Size) // it may grow meanwhile
+	_, err = io.CopyN(w, f, h.Size) // the file may grow meanwhile
 	return err
 }
 
@@ -138,7 +139,7 @@ func Unpack(r io.Reader, dir string) error {
 	return each(r, func(h *tar.Header, data io.Reader) error { return unpackOne(root, path.Clean(h.Name), h, data) })
 }
 
-// UnpackAs unpacks what an archive has below its first name, which becomes target.
+// UnpackAs unpacks the first entry of an archive and all entries below it. The first entry becomes target.
 func UnpackAs(r io.Reader, target string) error {
 	var root *os.Root
 	single := false
@@ -151,11 +152,11 @@ func UnpackAs(r io.Reader, target string) error {
 			}
 		}
 		switch {
-		case single && name != "": // it would be put beside the target
+		case single && name != "": // it would lie beside the target
 			return fmt.Errorf("cannot unpack %s: %s is no directory", h.Name, target)
 		case name != "":
 		case h.Typeflag == tar.TypeDir:
-			return nil // it is made
+			return nil // the target already exists
 		default:
 			name = filepath.Base(target)
 		}
@@ -167,7 +168,8 @@ func UnpackAs(r io.Reader, target string) error {
 	return cmp.Or(err, errors.New("the sandbox sent nothing"))
 }
 
-// openTarget opens the directory that is target, made if it is missing, or that is to hold it. A link is none: a copy may have left it.
+// openTarget opens target, which it makes if it is missing, or with holds the directory that contains target. It refuses a link,
+// which an earlier copy may have left.
 func openTarget(target string, holds bool) (*os.Root, error) {
 	if holds {
 		return os.OpenRoot(filepath.Dir(target))
@@ -206,7 +208,7 @@ func each(r io.Reader, do func(*tar.Header, io.Reader) error) error {
 	}
 }
 
-// unpackOne makes one entry. A file or a link that has its name is replaced, not followed.
+// unpackOne makes one entry. It replaces an existing file or link of the same name, and follows no link.
 func unpackOne(root *os.Root, name string, h *tar.Header, data io.Reader) error {
 	mode := fs.FileMode(h.Mode).Perm()
 	if h.Typeflag == tar.TypeDir {

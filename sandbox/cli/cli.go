@@ -17,13 +17,13 @@ import (
 	"hinit/sandbox"
 )
 
-// Lost is the exit code of a command whose end is not known: the code of a killed command.
+// Lost is the exit code of a command whose end is unknown: the same as for a killed command.
 const Lost = 137
 
 // Call is one command line with its streams.
 type Call struct {
 	Args []string
-	Env  map[string]string // of the variables that the command line names
+	Env  map[string]string // values of the variables that the command line names
 	TTY  bool
 	Size sandbox.Size
 	sandbox.Streams
@@ -32,13 +32,13 @@ type Call struct {
 // verb is one command.
 type verb struct {
 	name, args, summary, help string
-	leading                   bool   // the first word ends the flags
-	hidden                    bool   // a part of "cp"
-	options                   string // of [options.all]
+	leading                   bool   // the first argument ends the flags
+	hidden                    bool   // only "cp" uses it
+	options                   string // names of the flags in [options.all]
 	run                       func(*invocation) (int, error)
 }
 
-// options are the flags of all verbs. A verb defines those that it has.
+// options has the flags of all verbs. Each verb defines only some of them.
 type options struct {
 	task, profile, in, dir, job, retry string
 	env                                []string
@@ -49,14 +49,15 @@ type options struct {
 
 // invocation is a verb with its arguments.
 type invocation struct {
-	ctx   context.Context //nolint:containedctx // of this one call
+	ctx   context.Context //nolint:containedctx // it lives as long as the call
 	m     *sandbox.Manager
 	call  *Call
 	opt   options
 	words []string
 }
 
-// all defines the flags of all verbs. Names with a dot are other words for a flag, for verbs that explain it differently.
+// all defines the flags of all verbs. A name with a dot is another description of the same flag, for verbs that explain it
+// differently.
 func (o *options) all(f *flag.FlagSet) {
 	f.StringVar(&o.task, "task", "", "the sandbox of this `TASK`; default: default")
 	f.StringVar(&o.profile, "profile", "", "of this `PROFILE`; default: the current one")
@@ -80,7 +81,7 @@ func (o *options) all(f *flag.FlagSet) {
 	})
 }
 
-// define gives a verb the flags that it has.
+// define adds the named flags to the flags of a verb.
 func (o *options) define(f *flag.FlagSet, names string) {
 	all := cmdline.Flags("")
 	o.all(all)
@@ -90,7 +91,7 @@ func (o *options) define(f *flag.FlagSet, names string) {
 	}
 }
 
-// verbs are all of them, in the order of the help.
+// verbs returns all verbs in the order of the help.
 func verbs() []verb {
 	return []verb{
 		{
@@ -126,7 +127,7 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 		return code
 	}
 	if len(words) == 0 {
-		words = []string{""} // what the flags name
+		words = []string{""} // the flags select the sandbox
 	}
 	i := &invocation{ctx: ctx, m: m, call: call, opt: opt, words: words}
 	code, err := v.run(i)
@@ -139,13 +140,13 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	return code
 }
 
-// Wants is what a command line needs of its caller.
+// Wants lists what a command line needs from its caller.
 type Wants struct {
-	Names           []string // of variables, for their values
+	Names           []string // names of variables whose values it needs
 	Stdin, Terminal bool
 }
 
-// Check prints what is wrong with a command line, or its help, without running it. The exit code counts where there is nothing to run.
+// Check prints the mistakes of a command line, or its help, without running it. If ok is false, the caller exits with code.
 func Check(args []string, out, errs io.Writer) (w Wants, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
 	w.Names, w.Stdin, w.Terminal = sandbox.Named(opt.env), v.name == "exec" || v.name == "shell", v.name == "shell" || opt.tty
@@ -184,12 +185,12 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 `)
 }
 
-// shape is what the verb has in common with all verbs of hinit.
+// shape describes the verb for its help and messages.
 func (v verb) shape() cmdline.Verb {
 	return cmdline.Verb{Program: "hinit sandbox", Name: v.name, Args: strings.TrimSpace("[OPTIONS] " + v.args), Summary: v.summary, Help: v.help, Leading: v.leading}
 }
 
-// doing is what a verb does, for messages.
+// doing returns the action of a verb, for messages.
 func (v verb) doing() string {
 	if v.hidden {
 		return "copy"
@@ -197,7 +198,7 @@ func (v verb) doing() string {
 	return "run hinit sandbox " + v.name
 }
 
-// sentence makes an error a line that begins with what could not be done.
+// sentence returns an error as a line that begins with the failed action.
 func sentence(doing string, err error) string {
 	if text := err.Error(); strings.HasPrefix(text, "cannot ") {
 		return text
@@ -205,10 +206,10 @@ func sentence(doing string, err error) string {
 	return "cannot " + doing + ": " + err.Error()
 }
 
-// unknownError is wrapped by errors about a sandbox that isn't there.
+// errUnknown is wrapped by errors about a sandbox that does not exist.
 var errUnknown = errors.New("no such sandbox; see: hinit sandbox ls")
 
-// codeOf is the exit code of a kind of error.
+// codeOf returns the exit code for a kind of error.
 func codeOf(err error) int {
 	option, down := (*sandbox.OptionError)(nil), (*sandbox.StateError)(nil)
 	switch {

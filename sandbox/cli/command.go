@@ -10,12 +10,12 @@ import (
 	"hinit/sandbox"
 )
 
-// key is the sandbox that the flags name.
+// key returns the key of the sandbox that the flags select.
 func (i *invocation) key() sandbox.Key {
 	return i.m.Key(sandbox.Key{Task: i.opt.task, Profile: i.opt.profile})
 }
 
-// open returns the sandbox of the flags, made if it is missing; with --in one that exists.
+// open returns the sandbox that the flags select, and makes it if it is missing. With --in the sandbox must exist.
 func (i *invocation) open() (*sandbox.Sandbox, error) {
 	if i.opt.in != "" {
 		return i.adopt(i.opt.in)
@@ -23,7 +23,7 @@ func (i *invocation) open() (*sandbox.Sandbox, error) {
 	return i.m.Open(i.ctx, i.key())
 }
 
-// adopt returns a sandbox that runs, by its name.
+// adopt returns a running sandbox by its name.
 func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	d, err := i.find(name)
 	if err != nil {
@@ -32,7 +32,7 @@ func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
 	return i.m.Adopt(i.ctx, d.ID)
 }
 
-// find looks a sandbox up by what its container is called, or by its task; "" is what the flags name.
+// find finds a sandbox by the name or id of its container, or by its task. "" stands for the sandbox that the flags select.
 func (i *invocation) find(name string) (found sandbox.Description, err error) {
 	all, err := i.m.List(i.ctx)
 	if err != nil {
@@ -41,7 +41,7 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 	key, id := i.key(), ""
 	if name != "" {
 		key.Task = name
-		if c, err := i.m.Engine().Inspect(i.ctx, name); err == nil { // by an id that it had before it was made again, too
+		if c, err := i.m.Engine().Inspect(i.ctx, name); err == nil { // also finds a container by an id that it had before it was made again
 			id = c.ID
 		}
 	}
@@ -242,7 +242,7 @@ func (i *invocation) remove() (int, error) {
 	return i.each(func(id string) error { return i.m.Engine().Remove(i.ctx, id) })
 }
 
-// each does something to every sandbox that is named, also when it fails for one.
+// each runs do for every named sandbox, also after a failure.
 func (i *invocation) each(do func(id string) error) (int, error) {
 	code, errs := cmdline.Done, []error(nil)
 	for _, name := range i.words {
@@ -259,7 +259,7 @@ func (i *invocation) each(do func(id string) error) (int, error) {
 	return code, errors.Join(errs...)
 }
 
-// reap prints what was removed, or would be.
+// reap prints the removed sandboxes, or the ones that would be removed.
 func (i *invocation) reap(now bool) (int, error) {
 	found, _, err := i.m.Sweep(i.ctx, sandbox.Reap{MaxAge: i.opt.maxAge, Now: now, Profile: i.opt.profile, DryRun: i.opt.dry})
 	if err != nil {

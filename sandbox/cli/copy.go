@@ -14,11 +14,11 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Run runs a command line where the sandboxes are: in this process or in the service.
+// Run runs a command line in the process that has the sandboxes: this process or the service.
 type Run func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int
 
-// Copy is hinit sandbox cp. It reads and writes files as the process that calls it, wherever the sandboxes are. It never trusts
-// the data of a sandbox: no name leads out of the target, and no link is followed.
+// Copy is hinit sandbox cp. It reads and writes files as the process that calls it, wherever the sandboxes are. It never trusts the
+// data of a sandbox: no name leads out of the target, and no link is followed.
 func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int {
 	_, opt, words, code, ok := parse(args, out, errs)
 	if !ok {
@@ -41,7 +41,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 			dir, name = to, filepath.Base(from)
 		}
 		r, w := io.Pipe()
-		go func() { _ = w.CloseWithError(archive.Pack(w, from, name)) }() // the reader gets it
+		go func() { _ = w.CloseWithError(archive.Pack(w, from, name)) }() // the reader gets the error
 		source := &noted{Reader: r}
 		code = run(ctx, append(append([]string{"_put"}, flags...), dir), source, out, errs)
 		_ = r.Close() // ends the packing
@@ -61,14 +61,14 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		unpacked <- err
 	}()
 	code = run(ctx, append(append([]string{"_get"}, flags...), from), nil, w, errs)
-	_ = w.Close() // a pipe of this process
+	_ = w.Close() // closing a pipe in this process never fails
 	if err := <-unpacked; err != nil && code == cmdline.Done {
 		return fail(err)
 	}
 	return code
 }
 
-// noted keeps what was wrong with reading.
+// noted stores the error of a reader.
 type noted struct {
 	io.Reader
 	err error

@@ -15,14 +15,14 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// ErrNone is wrapped by the error of [Dial] where no service ever listened.
+// ErrNone is wrapped by the error of [Dial] if the service has never run.
 var ErrNone = errors.New("there is no service of sandboxes")
 
-// ErrLost is wrapped by the error of [Conn.Run] when the service has gone while the command ran.
+// ErrLost is wrapped by the error of [Conn.Run] if the service ended while the command ran.
 var ErrLost = errors.New("the service of sandboxes went away while the command ran")
 
-// dialTime is how long a service may be away: long enough for hinit to start it again, and less than the agent's patience with
-// docker version.
+// dialTime is how long the service may be unreachable. hinit can restart it in this time, which is less than the agent's time limit
+// for docker version.
 const (
 	dialTime  = 4 * time.Second
 	dialPause = 50 * time.Millisecond
@@ -31,8 +31,7 @@ const (
 // Conn is a connection to the service, for one request.
 type Conn struct{ c net.Conn }
 
-// Dial connects to the service. It waits for one that is being started again, and refuses to talk to a socket of another user than root
-// or this one.
+// Dial connects to the service. It waits while the service restarts. It refuses a socket whose server is neither root nor this user.
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot reach %s: %w", socket, ErrNone)
@@ -61,13 +60,13 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	}
 }
 
-// Run asks for something and returns its exit code. The command ends when the context does, or this process. Reading the standard input may
-// go on afterwards.
+// Run sends a request and returns its exit code. The command ends when the context ends, or this process. A read of the standard
+// input may continue after Run has returned.
 func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error) {
 	defer c.c.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { _ = c.c.Close() })() // ends everything
+	defer context.AfterFunc(ctx, func() { _ = c.c.Close() })() // closing the connection ends everything
 	service, err := mux.NewClient(c.c)
 	if refused := (*mux.RefusedError)(nil); errors.As(err, &refused) {
 		fmt.Fprintln(local.Err, refused.Text)
@@ -81,12 +80,12 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}
 	if req.Stdin {
-		st.Feed(local.In, func(error) bool { return true }) // what can't be read has ended
+		st.Feed(local.In, func(error) bool { return true }) // an input that can't be read counts as ended
 	}
 	written := st.Outputs(local.Out, local.Err, cancel)
 	st.Relay(local.Resizes)
 	<-st.Done()
-	_ = written() // what was wrong has ended the command
+	_ = written() // an error of a writer has already ended the command
 	end, err := st.End()
 	switch {
 	case ctx.Err() != nil:

@@ -1,10 +1,10 @@
-// Package daemon is the service that owns the sandboxes of a volume, and the way to it.
+// Package daemon is the service that owns the sandboxes of a volume, and its client.
 //
-// [Server] listens on a unix socket. Each connection is one command line; the kernel says whose. The server gives it to the handler that
-// it was made with, on an engine that knows the caller's own containers only. Streams, window sizes and signals are frames of package mux.
-// A connection that ends takes its command with it.
+// [Server] listens on a unix socket. Each connection carries one command line, and the kernel reports its user. The server passes it
+// to a handler, with an engine that knows only the caller's own containers. Streams, window sizes and signals are frames of package
+// mux. When a connection ends, its command ends too.
 //
-// [Dial] and [Conn.Run] are the other side. Nothing that has to survive is in the server: containers are found by their labels.
+// [Dial] and [Conn.Run] are the client. The server holds no state that must survive: it finds containers by their labels.
 //
 // A Server owns one goroutine for each connection and two while its command runs. A Conn owns the goroutines of one Run.
 package daemon

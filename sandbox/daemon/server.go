@@ -14,7 +14,7 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// Peer is who has connected, by the kernel's word.
+// Peer is the client of a connection, as the kernel reports it.
 type Peer struct {
 	PID      int
 	UID, GID uint32
@@ -23,40 +23,40 @@ type Peer struct {
 
 // Request is one command line.
 type Request struct {
-	Docker bool              `json:"docker,omitempty"` // the docker command's, else hinit sandbox's
+	Docker bool              `json:"docker,omitempty"` // for the docker command; otherwise for hinit sandbox
 	Args   []string          `json:"args"`
-	Home   string            `json:"home,omitempty"`   // HERMES_HOME of the caller: which profile it says it is
-	Env    map[string]string `json:"env,omitempty"`    // of the variables that the command line names
-	Stdin  bool              `json:"stdin,omitempty"`  // standard input is sent
-	Parent string            `json:"parent,omitempty"` // that runs docker commands, where the service can't see the caller's processes
-	TTY    bool              `json:"tty,omitempty"`    // standard input is a terminal, of this size
+	Home   string            `json:"home,omitempty"`   // HERMES_HOME of the caller, which states its profile
+	Env    map[string]string `json:"env,omitempty"`    // values of the variables that the command line names
+	Stdin  bool              `json:"stdin,omitempty"`  // the client sends standard input
+	Parent string            `json:"parent,omitempty"` // process that runs docker commands, if the service can't see the caller's processes
+	TTY    bool              `json:"tty,omitempty"`    // standard input is a terminal of size Size
 	Size   sandbox.Size      `json:"size,omitzero"`
 }
 
-// Streams are the streams of a request, on either side.
+// Streams are the streams of a request, for client and server.
 type Streams = sandbox.Streams
 
-// Handler answers a request and returns the exit code of its command. The context ends when the caller has gone.
+// Handler handles a request and returns the exit code of its command. The context ends when the caller has gone.
 type Handler func(ctx context.Context, from Peer, req Request, streams Streams) int
 
 // Server answers connections.
 type Server struct {
 	Handle Handler
-	// Allow says why a caller may not ask at all, nil for one that may; a nil Allow allows everybody.
+	// Allow says why a caller may not use the service, or returns nil. A nil Allow allows all callers.
 	Allow func(Peer) error
 
 	mu      sync.Mutex
-	reading map[uint32][]net.Conn // connections that have not said what they want, the oldest first
-	long    map[uint32]int        // bytes of long requests, of each user who has any
+	reading map[uint32][]net.Conn // connections that have not sent their request yet, oldest first
+	long    map[uint32]int        // bytes of each user's long requests
 }
 
-// The size up to which a request is not counted, and the bytes of one user's longer requests together.
+// shortRequest is the size up to which a request is not counted. longRequests limits the bytes of all longer requests of one user.
 const (
 	shortRequest = 16 << 10
 	longRequests = 16 << 20
 )
 
-// keep counts n bytes of a request, unless its user has too many.
+// keep counts n bytes of a request. It returns false if its user would exceed the limit.
 func (s *Server) keep(uid uint32, n int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,22 +69,22 @@ func (s *Server) keep(uid uint32, n int) bool {
 	return true
 }
 
-// codeNotAllowed is the exit code of a caller that may not ask.
+// codeNotAllowed is the exit code of a caller that may not use the service.
 const codeNotAllowed = 5
 
-// requestTime is how long a connection may take to say what it wants.
+// requestTime is how long a connection may take to send its request.
 const requestTime = 5 * time.Second
 
-// Serve answers until the context ends. Then it closes every connection and returns when all are gone.
+// Serve serves connections until the context ends. Then it closes all of them and returns when their goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.reading, s.long = map[uint32][]net.Conn{}, map[uint32]int{}
 	return mux.Each(ctx, l, func(c net.Conn) { s.serve(ctx, c) })
 }
 
-// readingMost is how many connections of one user may be about to say what they want. One too many ends the oldest.
+// readingMost limits the connections of one user that have not sent their request. A further one closes the oldest.
 const readingMost = 64
 
-// await notes a connection that is about to say what it wants, until done.
+// await counts a connection that has not sent its request, until done is called.
 func (s *Server) await(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Conn: nc}
 	done := s.await(from.UID, nc)
 	defer done()
-	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // it is our own socket
+	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // never fails on an open socket
 	c := mux.Accept(nc, func(mux.Hello) (hello mux.Hello) {
 		if s.Allow != nil {
 			if err := s.Allow(from); err != nil {
@@ -142,23 +142,23 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	begun := false
 	mux.Serve(c, keep, func(ch *mux.Served, req Request) {
 		streams := served(ch, req, cancel)
-		if begun { // one connection is for one request
+		if begun { // a connection carries only one request
 			cancel()
 			return
 		}
 		begun = true
 		done()
-		_ = nc.SetReadDeadline(time.Time{}) // the same
+		_ = nc.SetReadDeadline(time.Time{}) // never fails on an open socket
 		answering.Go(func() {
 			defer guard.Catch("a request for a sandbox")
 			defer nc.Close()                                                // ends the reading
-			_ = ch.Send(mux.KindBegun, mux.Number(0))                       // a caller that is gone needs no answer
-			_ = ch.Finish(mux.End{Code: s.Handle(ctx, from, req, streams)}) // the same
+			_ = ch.Send(mux.KindBegun, mux.Number(0))                       // a caller that has gone needs no answer
+			_ = ch.Finish(mux.End{Code: s.Handle(ctx, from, req, streams)}) // a caller that has gone needs no answer
 		})
 	})
 }
 
-// served are the streams of a request. gone is called when its caller has gone. Of sizes the newest counts.
+// served returns the streams of a request. gone is called when its caller has gone. Only the newest size is kept.
 func served(ch *mux.Served, req Request, gone func()) Streams {
 	resizes := make(chan sandbox.Size, 1)
 	ch.Kill = func(time.Duration) { gone() }

@@ -11,36 +11,37 @@ import (
 	"hinit/sandbox"
 )
 
-// Call is one command line that the personality answers. The fields that its command doesn't have are zero.
+// Call is one command line that the personality handles. Fields that its command doesn't use are zero.
 type Call struct {
 	command command
 	given   given
 
-	Words []string // containers or an image, and what is to run there
+	Words []string // containers or an image, and the command to run there
 	Env   []string // NAME=value, or NAME for the caller's value
 	Stdin bool     // it reads the caller's standard input
 
-	// Of docker ps. State: the second column, after a tab. Full: whole ids. A label of the value "" need only be there.
+	// These are for docker ps. State prints a second column, after a tab. Full prints whole ids. A label with the value "" may have
+	// any value.
 	All, State, Full bool
 	Labels           map[string]string
 	Status           []sandbox.State
 
-	Spec  sandbox.Spec // of docker run and docker create, without variables
-	Grace int          // of docker stop, in seconds
-	Force bool         // of docker rm
+	Spec  sandbox.Spec // for docker run and docker create, without variables
+	Grace int          // for docker stop, in seconds
+	Force bool         // for docker rm
 }
 
-// given are flags that say how a call is to be read.
+// given has the flags that say how to read a call.
 type given struct {
 	detach, quiet bool
 	format        string
 	filters       []string
-	beyond        map[string]string // what no Spec has, and leads out of a sandbox all the same, with the word that permits it
+	beyond        map[string]string // flags that no Spec has and that lead out of a sandbox, with the words that permit them
 }
 
 func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.given.format, "format", "f", "", "") }
 
-// only returns a reader that refuses every output format but one.
+// only returns a reader that accepts a single output format.
 func only(want string) func(*Call) error {
 	return func(c *Call) error {
 		if c.given.format != want {
@@ -128,8 +129,8 @@ func (c *Call) createFlags(f *pflag.FlagSet) {
 	f.Lookup("use-api-socket").NoOptDefVal = "true"
 }
 
-// unanswered defines flags of the docker command that the personality does not answer, by their short and long names: those without a value,
-// and those with one. Others without a short name need not be known to find the rest of a line.
+// unanswered defines flags of the docker command that the personality does not handle, by their short and long names: flags without
+// a value, and flags with one. A flag without a short name need not be defined, because the rest of the line is found without it.
 func unanswered(f *pflag.FlagSet, bools, values string) {
 	for name := range strings.FieldsSeq(bools + " " + values) {
 		short, long, has := strings.Cut(name, "/")
@@ -145,7 +146,7 @@ func unanswered(f *pflag.FlagSet, bools, values string) {
 	}
 }
 
-// leadsOut says what of a call gives more than a sandbox, and which word permits it; see [sandbox.Spec.LeadsOut].
+// leadsOut returns the part of a call that gives more than a sandbox, and the word that permits it; see [sandbox.Spec.LeadsOut].
 func (c *Call) leadsOut(allow []string) (what, word string) {
 	for what, word := range c.given.beyond {
 		if !slices.Contains(allow, word) {
@@ -172,7 +173,7 @@ func (c *Call) create() error {
 	return nil
 }
 
-// each answers a call for every container that it names, also when it fails for one.
+// each handles a call for every container that it names, also after a failure.
 func each(do func(*Personality, context.Context, *Call, string, Caller) int) answer {
 	return func(p *Personality, ctx context.Context, c *Call, from Caller) (code int) {
 		for _, ref := range c.Words {

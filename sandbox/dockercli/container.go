@@ -10,8 +10,8 @@ import (
 	"hinit/sandbox"
 )
 
-// run is docker run -d and docker create. A caller that has found no container with docker ps gets the one that another caller
-// has made since, if there is one. A caller that did not look wants a container of its own.
+// run is docker run -d and docker create. If the caller has found no container with docker ps before, and another caller has made
+// one since, it returns the other's container. A caller that did not look always gets its own container.
 func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
 	env := sandbox.Environment(c.Env, from.Env)
@@ -61,7 +61,7 @@ func (p *Personality) run(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
-// agentLabels are the labels by which the agent finds a container again, nil where one is missing.
+// agentLabels returns the labels by which the agent finds a container again, or nil if one is missing.
 func agentLabels(labels map[string]string) map[string]string {
 	key := map[string]string{}
 	for _, name := range []string{sandbox.LabelAgent, sandbox.LabelTask, sandbox.LabelProfile} {
@@ -74,7 +74,7 @@ func agentLabels(labels map[string]string) map[string]string {
 	return key
 }
 
-// fetch pulls an image that the engine does not have.
+// fetch pulls an image if the engine does not have it.
 func (p *Personality) fetch(ctx context.Context, ref string, from Caller) error {
 	_, err := p.Engine().Image(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) {

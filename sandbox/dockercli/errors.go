@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// OtherError says that a command line is none of those that the personality answers. The real docker command may know it.
+// OtherError means that the personality does not handle a command line. The real docker command may know it.
 type OtherError struct{ Reason string }
 
 func (e *OtherError) Error() string {
 	return e.Reason + " is none of those that hinit answers in the place of docker"
 }
 
-// UsageError says that the docker command would refuse the line too.
+// UsageError means that the docker command would refuse the line too.
 type UsageError struct {
 	command command
 	reason  string
@@ -22,8 +22,8 @@ type UsageError struct {
 
 func (e *UsageError) Error() string { return e.reason }
 
-// RefusedError says that a command line asks for what would give the command more than a sandbox: root on the host, mostly. Allow is the
-// word that permits it, where there is one.
+// RefusedError means that a command line asks for more than a sandbox, mostly for root on the host. Allow is the word that permits
+// it, or "".
 type RefusedError struct{ What, Allow string }
 
 func (e *RefusedError) Error() string {
@@ -33,7 +33,7 @@ func (e *RefusedError) Error() string {
 	return e.What + " is not allowed in a sandbox; whoever runs hinit can permit it with HINIT_SANDBOX_ALLOW=" + e.Allow
 }
 
-// Refuse prints an error of [Parse] as the docker command does, and returns the exit code. Where there is a service, no word permits anything.
+// Refuse prints an error of [Parse] as the docker command does, and returns the exit code. With a service, no word permits anything.
 func Refuse(out io.Writer, err error, served bool) (code int) {
 	switch e := err.(type) { //nolint:errorlint // they are never wrapped
 	case *UsageError:

@@ -14,11 +14,12 @@ import (
 	"hinit/sandbox"
 )
 
-// goneTexts are what the agent takes for a lost container, wherever in the output of a command that has failed (contract, section 14).
+// goneTexts are the texts by which the agent recognises a lost container, anywhere in the output of a failed command (contract,
+// section 14).
 var goneTexts = [][]byte{[]byte("No such container"), []byte("no such container"), []byte("is not running")}
 
-// exec runs a command. A command that the agent repeats because its output looked like a lost container is not run again. The
-// agent gets the first answer.
+// exec runs a command. If the agent repeats a command because its output looked like a lost container, exec does not run it again,
+// but repeats the first answer.
 func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	ref, argv := c.Words[0], c.Words[1:]
 	box, err := p.Adopt(ctx, ref)
@@ -30,7 +31,7 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	var asked probe
 	if p.recall(from, "ending", key, &before) && p.recall(from, "probe", encode(box.Labels()), &asked) && asked.At.After(before.At) {
 		p.forget(from, "ending", key)
-		_, _ = from.Out.Write(before.Output) // a caller that is gone needs no answer
+		_, _ = from.Out.Write(before.Output) // a caller that has gone needs no answer
 		return before.Code
 	}
 	req := sandbox.Request{Argv: argv, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
@@ -40,14 +41,14 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 		req.Stdin = from.In
 	}
 	result, err := box.Exec(ctx, req)
-	if errors.Is(err, sandbox.ErrClosed) { // somebody has just stopped or started it
+	if errors.Is(err, sandbox.ErrClosed) { // the container was just stopped or started
 		if box, err = p.Adopt(ctx, ref); err == nil {
 			result, err = box.Exec(ctx, req)
 		}
 	}
 	switch {
 	case errors.Is(err, sandbox.ErrLost):
-		// Not in the words that make the agent run it again.
+		// Avoid the texts that make the agent run the command again.
 		p.Forget(box.ID())
 		fmt.Fprintf(from.Err, "hinit: %s\n", unlike(err.Error()))
 		return exitKilled
@@ -60,7 +61,7 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	return result.Code
 }
 
-// stateError is what the docker command says of a container in which nothing can be run.
+// stateError returns the docker command's error for a container in which nothing can run.
 func stateError(c sandbox.Container, ref string) error {
 	switch c.State {
 	case sandbox.Running:
@@ -78,7 +79,7 @@ func stateError(c sandbox.Container, ref string) error {
 	}
 }
 
-// notBegun prints why a command was not run. The engine's present state of the container counts more than the first error.
+// notBegun prints why a command did not run. The engine's present state of the container replaces the first error.
 func (p *Personality) notBegun(ctx context.Context, ref string, why error, from Caller) int {
 	p.Forget(ref)
 	if container, err := p.Engine().Inspect(ctx, ref); err != nil {
@@ -95,20 +96,20 @@ func (p *Personality) notBegun(ctx context.Context, ref string, why error, from 
 	return from.fail(code, why, ref)
 }
 
-// unlike takes the texts out of a message that make the agent run a command again.
+// unlike removes the texts from a message that make the agent run a command again.
 func unlike(text string) string {
 	return strings.NewReplacer("o such container", "o container of that name", "is not running", "does not run").Replace(text)
 }
 
-// recorder keeps the end of what a command writes, on either stream, and whether one of goneTexts was in it.
+// recorder keeps the end of a command's output on both streams, and whether one of goneTexts was in it.
 type recorder struct {
 	mu    sync.Mutex
 	kept  []byte
-	whole int64 // bytes that were written
+	whole int64 // number of all written bytes
 	gone  bool
 }
 
-// recordMost is how much of a command's output is kept. The agent itself keeps 50,000 characters.
+// recordMost limits how much of a command's output is kept. The agent itself keeps 50,000 characters.
 const recordMost = 256 << 10
 
 // longestText is the length of the longest of goneTexts.
@@ -133,12 +134,12 @@ func (r *recorder) keep(data []byte) {
 	searched := max(0, len(r.kept)-longestText)
 	r.kept = append(r.kept, data...)
 	r.gone = r.gone || slices.ContainsFunc(goneTexts, func(t []byte) bool { return bytes.Contains(r.kept[searched:], t) })
-	if len(r.kept) > 2*recordMost { // not at each write
+	if len(r.kept) > 2*recordMost { // not at each write, to save time
 		r.kept = append(r.kept[:0], r.kept[len(r.kept)-recordMost:]...)
 	}
 }
 
-// output returns what was kept, and whether one of goneTexts was in the output.
+// output returns the kept output, and whether one of goneTexts was in the whole output.
 func (r *recorder) output() (end []byte, gone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

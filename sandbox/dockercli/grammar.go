@@ -12,21 +12,21 @@ import (
 	"hinit/sandbox"
 )
 
-// answer does what a call asks, prints what the docker command would, and returns its exit code.
+// answer handles a call, prints what the docker command would print, and returns its exit code.
 type answer func(*Personality, context.Context, *Call, Caller) int
 
-// command is one command of docker that the personality answers.
+// command is one command of docker that the personality handles.
 type command struct {
-	name    string // "image inspect" is one
-	args    string // what follows the flags, for the usage line
-	atLeast int    // words
-	leading bool   // the first word ends the flags: what follows belongs to a command
+	name    string // such as "image inspect"
+	args    string // arguments after the flags, for the usage line
+	atLeast int    // least number of arguments
+	leading bool   // the first argument ends the flags: the rest belongs to a command
 	flags   func(*Call, *pflag.FlagSet)
-	read    func(*Call) error // refuses a call, or fills it in; nil where the flags are all
+	read    func(*Call) error // checks a call and completes it; nil if the flags are enough
 	answer  answer
 }
 
-// commands are all of them, in the order of the reference.
+// commands returns all commands in the order of the reference.
 func commands() []command {
 	return []command{
 		{name: "version", answer: (*Personality).version},
@@ -43,7 +43,7 @@ func commands() []command {
 	}
 }
 
-// flagSet returns the flags of a call. Those that are hidden are not answered: they are there to find the others.
+// flagSet returns the flags of a call. Hidden flags are not handled; they are defined so that the other flags can be found.
 func (c *Call) flagSet() *pflag.FlagSet {
 	f := sandbox.NewFlags()
 	f.SetInterspersed(!c.command.leading)
@@ -53,7 +53,8 @@ func (c *Call) flagSet() *pflag.FlagSet {
 	return f
 }
 
-// Described calls f with each command that the personality answers, and its flags in their long and short form; "" is none.
+// Described calls f for each command that the personality handles, with its flags by their long names. The value is the short name,
+// or "".
 func Described(f func(line string, flags map[string]string)) {
 	for _, c := range commands() {
 		flags := map[string]string{}
@@ -66,7 +67,7 @@ func Described(f func(line string, flags map[string]string)) {
 	}
 }
 
-// find returns the command of a line, and what follows it.
+// find returns the command of a line, and the rest of the line.
 func find(args []string) (c command, rest []string, err error) {
 	if len(args) == 0 {
 		return c, nil, &OtherError{Reason: "docker without a command"}
@@ -88,7 +89,7 @@ func find(args []string) (c command, rest []string, err error) {
 	return all[at], rest, nil
 }
 
-// parse reads the flags of a call, all of them even if one is wrong. Unknown ones are left out, and are the error.
+// parse reads all flags of a call, even after a wrong one. It leaves out unknown flags and returns an error for them.
 func (c *Call) parse(args []string) (err error) {
 	f := c.flagSet()
 	set := func(flag *pflag.Flag, value string) error {
@@ -116,7 +117,7 @@ func (c *Call) parse(args []string) (err error) {
 }
 
 // Parse reads the arguments of the docker command, without its own name. The error is an [OtherError] for a call that the
-// personality does not answer. It is a [RefusedError] for a flag that no sandbox gets unless allow has the word for it. It is a
+// personality does not handle. It is a [RefusedError] for a flag that no sandbox gets unless allow has the word for it. It is a
 // [UsageError] for a call that the docker command refuses too.
 func Parse(args, allow []string) (*Call, error) {
 	command, rest, err := find(args)

@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// probe is what a docker ps has shown to one process.
+// probe is the result of a docker ps by one process.
 type probe struct {
 	At      time.Time
 	IDs     []string
-	Running []string // of these
+	Running []string // the running ones among them
 }
 
-// ending is how a command ended that the agent may run again because of its output.
+// ending is the end of a command that the agent may run again because of its output.
 type ending struct {
 	At     time.Time
 	Code   int
 	Output []byte
 }
 
-// remember keeps a value for a process.
+// remember stores a value for a process.
 func (p *Personality) remember(from Caller, kind, key string, value any) {
 	if from.Process != "" {
 		p.Remember(kind+" "+from.Process+" "+key, []byte(encode(value)))
 	}
 }
 
-// recall reads what was kept for a process.
+// recall reads a stored value of a process, and reports whether there is one.
 func (p *Personality) recall(from Caller, kind, key string, value any) bool {
 	if from.Process == "" {
 		return false
@@ -39,8 +39,8 @@ func (p *Personality) forget(from Caller, kind, key string) {
 	p.Remember(kind+" "+from.Process+" "+key, nil)
 }
 
-// encode is the same for the same value.
+// encode returns the same text for equal values.
 func encode(v any) string {
-	text, _ := json.Marshal(v) // of our own types: it can't fail
+	text, _ := json.Marshal(v) // never fails for these types
 	return string(text)
 }

@@ -11,12 +11,12 @@ import (
 	"hinit/sandbox"
 )
 
-// Personality answers calls on one engine. Any number of goroutines may use it.
+// Personality handles calls with one engine. Any number of goroutines may use it.
 type Personality struct{ *sandbox.Manager }
 
-// Caller is whose command line it is.
+// Caller describes the process behind a command line.
 type Caller struct {
-	// Process is the process that runs docker commands, as [Process] names it. "" is unknown: then nothing is remembered for it.
+	// Process identifies the process that runs docker commands, see [Process]. If it is "", nothing is remembered for the caller.
 	Process string
 	// Env has the values of the variables that the command line names without a value.
 	Env map[string]string
@@ -27,12 +27,12 @@ type Caller struct {
 // Exit codes of the docker command.
 const (
 	exitFailed = 1
-	exitDaemon = 125 // docker run: the engine refused
+	exitDaemon = 125 // docker run, refused by the engine
 	exitKilled = 137
 	exitCannot = 126 // the command could not be run
 )
 
-// Answer does what a call asks, prints what the docker command would, and returns its exit code.
+// Answer handles a call, prints what the docker command would print, and returns its exit code.
 func (p *Personality) Answer(ctx context.Context, c *Call, from Caller) int {
 	return c.command.answer(p, ctx, c, from)
 }
@@ -45,7 +45,7 @@ func (c Caller) fail(code int, err error, ref string) int {
 
 const fromDaemon = "Error response from daemon: "
 
-// daemonText is what the docker command says of an error. The agent looks for some of these texts.
+// daemonText returns the docker command's text for an error. The agent searches for some of these texts.
 func daemonText(err error, ref string) string {
 	text := err.Error()
 	switch at := strings.Index(text, fromDaemon); {
@@ -93,7 +93,7 @@ func (p *Personality) imageInspect(ctx context.Context, c *Call, from Caller) in
 	return 0
 }
 
-// list is docker ps. Its output is remembered for the run that may follow it.
+// list is docker ps. Its result is remembered for a docker run that may follow.
 func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 	found, err := p.Engine().List(ctx, c.Labels)
 	if err != nil {
@@ -126,7 +126,7 @@ func (p *Personality) list(ctx context.Context, c *Call, from Caller) int {
 	return 0
 }
 
-// done prints the name of a container with which something was done, or why it was not.
+// done prints the name of a container after a successful operation, or prints the error.
 func (c Caller) done(ref string, err error) int {
 	if err != nil {
 		return c.fail(exitFailed, err, ref)
@@ -138,7 +138,7 @@ func (c Caller) done(ref string, err error) int {
 func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Caller) int {
 	container, err := p.Engine().Inspect(ctx, ref)
 	if key := agentLabels(container.Labels); err == nil && key != nil && container.State == sandbox.Created {
-		// Another agent may just be about to start what it has made.
+		// Another agent may be about to start the container that it has made.
 		var unlock func()
 		if unlock, err = p.Lock(ctx, key); err == nil {
 			defer unlock()
@@ -147,7 +147,7 @@ func (p *Personality) start(ctx context.Context, _ *Call, ref string, from Calle
 	}
 	if err == nil {
 		p.Forget(container.ID)
-		err = p.Wake(ctx, container) // a paused one too: the docker command can't, and the agent would make a second container
+		err = p.Wake(ctx, container) // also wakes a paused container: the docker command can't, and the agent would make a second one
 	}
 	code := from.done(ref, err)
 	if err != nil {
@@ -194,7 +194,7 @@ func (p *Personality) remove(ctx context.Context, c *Call, ref string, from Call
 	return from.done(ref, err)
 }
 
-// tagged is an image reference with the tag that docker adds.
+// tagged returns an image reference with the tag that docker adds.
 func tagged(ref string) string {
 	if name := ref[strings.LastIndexByte(ref, '/')+1:]; strings.ContainsAny(name, ":@") {
 		return ref

@@ -7,8 +7,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Process names a process so that no later one has the same name: its number and the time when it began. It returns the process's
-// parent too.
+// Process returns a name for a process that no later process has: its id and start time. It also returns the parent of the process.
 func Process(pid int) (name string, parent int, err error) {
 	s, err := procstat.Read(pid)
 	if err != nil {
@@ -17,11 +16,11 @@ func Process(pid int) (name string, parent int, err error) {
 	return fmt.Sprintf("%d.%d", pid, s.Start), s.Parent, nil
 }
 
-// Lives reports whether the process of this name exists. One that has ended and was not reaped yet does not live.
+// Lives reports whether the process with this name is alive. A zombie is not.
 func Lives(name string) bool {
 	var pid int
 	var start uint64
-	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // what is no number is no process
+	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // without a number there is no process
 	now, lives := proc.StartTicks(pid)
 	return lives && now == start
 }

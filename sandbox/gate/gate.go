@@ -1,12 +1,12 @@
-// Package gate keeps a container from running anything until somebody outside has seen what is mounted in it.
+// Package gate keeps a container from running anything until the service outside has checked its mounts.
 //
-// An engine follows the path of a mount at every start, by name. A user that can rename a directory on that path can lead the
-// mount elsewhere between a check and the start. So the container's first process is [Wait], in a static program on a volume that
-// no process inside can write. [Check], in the same container, prints the device and inode of each mount, and reads the verdict.
-// At "go" the first process becomes the command that it was started with. Until then no program of the image or of a mount has
-// run, and no variable had an effect.
+// An engine follows the path of a mount at every start, by name. A user that can rename a directory on that path can lead the mount
+// elsewhere between a check and the start. So the container's first process is [Wait], in a static program on a volume to which no
+// process inside can write. [Check], in the same container, prints the device and inode of each mount, and reads the verdict. After
+// the verdict "go", the first process becomes the command that it was started with. Until then no program of the image or of a mount
+// has run, and no variable had an effect.
 //
-// The package owns one goroutine, which passes on signals, while it is an init.
+// As an init, the package owns one goroutine, which passes on signals.
 package gate
 
 import (
@@ -25,27 +25,27 @@ import (
 	"hinit/internal/proc"
 )
 
-// Dir is the prefix of the program's directory inside a container, and Name the program's name in it. A random suffix follows: a
-// link in a mount could lead another mount over a known name.
+// Dir is the prefix of the program's directory inside a container, and Name the program's name in it. A random suffix follows the
+// prefix: a link in a mount could lead another mount over a known name.
 const (
 	Dir  = "/.hinit-"
 	Name = "gate"
 )
 
-// address is in the abstract namespace, of which a container has its own. Only processes inside can reach it.
+// address is in the abstract namespace of the container. Only processes inside can connect to it.
 const address = "@hinit-gate"
 
-// initName is what an init is called that has passed the gate.
+// initName is the process name of an init that has passed the gate.
 const initName = "hinit-init"
 
-// Go is the verdict that lets the command run. Opened and Waiting are what the program says of the gate.
+// Go is the verdict that lets the command run. Opened and Waiting are the states of the gate that the program reports.
 const (
 	Go      = "go\n"
 	Opened  = "open\n"
 	Waiting = "waits\n"
 )
 
-// Wait waits for the verdict and becomes the command. It returns only when it can't.
+// Wait waits for the verdict and becomes the command. It returns only on failure.
 func Wait(argv []string) error {
 	path, err := wait(argv, true)
 	if err != nil {
@@ -73,7 +73,7 @@ func Init(argv []string, waits bool) (code int, err error) {
 	go func() {
 		for s := range signals {
 			if number, ok := s.(syscall.Signal); ok {
-				_ = syscall.Kill(child, number) // it is being reaped, at most
+				_ = syscall.Kill(child, number) // fails only while the process is being reaped
 			}
 		}
 	}()
@@ -105,12 +105,12 @@ func wait(argv []string, waits bool) (path string, err error) {
 		return "", fmt.Errorf("cannot wait at the gate: %w", err)
 	}
 	if path, err = proc.LookPath(argv[0], os.Environ()); err != nil {
-		return argv[0], nil //nolint:nilerr // the kernel says what is wrong with it
+		return argv[0], nil //nolint:nilerr // the kernel reports what is wrong with it
 	}
 	return path, nil
 }
 
-// opened returns when a connection has said Go.
+// opened returns when a connection has sent Go.
 func opened() error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
@@ -122,18 +122,17 @@ func opened() error {
 		if err != nil {
 			return err
 		}
-		line, _ := bufio.NewReader(c).ReadString('\n') // what is cut short is no verdict
+		line, _ := bufio.NewReader(c).ReadString('\n') // an incomplete line is no verdict
 		if line == Go {
 			_, err = io.WriteString(c, "gone\n")
 			return errors.Join(err, c.Close())
 		}
-		_ = c.Close() // it said something else
+		_ = c.Close() // it sent something else
 	}
 }
 
-// State says whether the first process still waits for the verdict: [Waiting] or [Opened]. A process that became the command has
-// another command line, and an init another name. Only a process inside could forge that, and none runs before the
-// verdict.
+// State reports whether the first process still waits for the verdict: [Waiting] or [Opened]. A process that became the command has
+// another command line, and an init another name. Only a process inside could forge them, and none runs before the verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	words := strings.Split(string(line), "\x00")
@@ -146,8 +145,8 @@ func State() string {
 	return Waiting
 }
 
-// Check prints "DEVICE NUMBER" for each path, with "- -" for one that isn't there, and then an empty line. It passes on the verdict that
-// it reads, and returns when the first process has understood it.
+// Check prints "DEVICE NUMBER" for each path, with "- -" for a missing one, and then an empty line. It passes on the verdict that it
+// reads, and returns when the first process has received it.
 func Check(paths []string, in io.Reader, out io.Writer) error {
 	for _, path := range paths {
 		var st unix.Stat_t

@@ -17,11 +17,11 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// startTime is how long a program that was just started may take to listen.
+// startTime is how long a new program may take to listen.
 const startTime = 10 * time.Second
 
-// Attach joins input and output with the socket of the program that serves, which it starts if there is none: self with the
-// arguments given. It returns when the connection ends, or the input.
+// Attach connects input and output with the socket of the serving program. If none serves, it starts self with the arguments serve.
+// It returns when the connection or the input ends.
 func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	conn, err := dial()
 	if err != nil {
@@ -40,7 +40,7 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 	}
 	defer conn.Close()
 	if pipe, ok := out.(*os.File); ok {
-		_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood; refused to users who have many
+		_, _ = unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; the kernel refuses it to users with many pipes
 	}
 	ended := make(chan error, 2)
 	guard.Go("copying to the program that serves", func() {
@@ -48,14 +48,14 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 		ended <- err
 	})
 	guard.Go("copying from the program that serves", func() {
-		// A splice of what a socket has is a turn of all processes on the way for each few kilobytes.
+		// io.Copy would use splice, which wakes all processes on the path for each few kilobytes.
 		_, err := io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{conn}, make([]byte, mux.MaxData))
 		ended <- err
 	})
 	return <-ended
 }
 
-// startServer starts the program that serves, which outlives this one.
+// startServer starts the serving program, which outlives this one.
 func startServer(self string, argv []string) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// After the end of a command its output is read on while a leftover process holds it. Reading ends when the output is silent for
-// linger, and after lingerMost at the latest. Later output is dropped; the writer never notices.
+// After the end of a command its output is still read while a leftover process holds it. Reading ends when the output is silent for
+// linger, and after lingerMost at the latest. Later output is dropped; the writer does not notice.
 const (
 	linger     = 100 * time.Millisecond
 	lingerMost = 2 * time.Second // contract sandbox.md §13.3
@@ -40,7 +40,7 @@ func (ch *channel) foreground() mux.End {
 		return notBegun(err)
 	}
 	ch.began(r)
-	_ = ch.Send(mux.KindBegun, mux.Number(uint32(pid))) // a client that is gone needs none
+	_ = ch.Send(mux.KindBegun, mux.Number(uint32(pid))) // a client that has gone needs no message
 	s.copy(ch)
 	<-ended
 	s.drain()
@@ -63,14 +63,14 @@ func endOf(r *run) mux.End {
 	}
 }
 
-// streams are the descriptors of a command.
+// streams has the descriptors of a command.
 type streams struct {
-	child []*os.File // for the command, closed when it has them
-	stdin *os.File   // the own ends, nil where there is none
+	child []*os.File // for the command; closed here after its start
+	stdin *os.File   // this program's end, nil if there is none
 	outs  []out
-	tty   *os.File       // the near side of its terminal, which is standard input and output; nil is none
+	tty   *os.File       // this program's side of the command's terminal, which is its standard input and output; nil without one
 	left  sync.WaitGroup // outputs that have not ended
-	over  chan struct{}  // closed when the command has
+	over  chan struct{}  // closed when the command has ended
 }
 
 type out struct {
@@ -78,7 +78,7 @@ type out struct {
 	to   *mux.Outlet
 }
 
-// streams makes the descriptors and puts them into the spec.
+// streams makes the descriptors and puts the command's ends into the spec.
 func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	s := &streams{over: make(chan struct{})}
 	if ch.open.TTY {
@@ -122,8 +122,8 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 	return s, nil
 }
 
-// pipe makes a pipe of which one end is this program's, and doesn't block it; the other is a command's and blocks as usual. writes: this
-// program's is the end that is written to.
+// pipe makes a pipe. This program's end does not block, and the command's end does. With writes, this program has the end that is
+// written to.
 func pipe(writes bool) (own, child *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -135,7 +135,7 @@ func pipe(writes bool) (own, child *os.File, err error) {
 	if err := unix.SetNonblock(fds[0], true); err != nil {
 		return nil, nil, os.NewSyscallError("fcntl", err)
 	}
-	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20) // fewer turns for a flood; refused to users who have many
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, 1<<20) // a larger pipe needs fewer writes; the kernel refuses it to users with many pipes
 	return os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe"), nil
 }
 
@@ -154,7 +154,7 @@ func (s *streams) closeOwn() {
 	}
 }
 
-// copy starts copying. The goroutines end with the streams.
+// copy starts to copy the streams. The goroutines end with the streams.
 func (s *streams) copy(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
@@ -166,7 +166,7 @@ func (s *streams) copy(ch *channel) {
 			select {
 			case <-s.over:
 			default:
-				_, _ = s.tty.Write([]byte{4}) // as a person would type it
+				_, _ = s.tty.Write([]byte{4}) // Ctrl-D, as a person would type it
 			}
 		})
 	}
@@ -180,11 +180,11 @@ func (s *streams) copy(ch *channel) {
 	}
 }
 
-// forward sends the command's output until all its writers have ended, or the leftovers are silent or have had their time. Output
-// that was in the pipe when the command ended is sent in any case.
+// forward sends the command's output until all its writers have ended, or until leftover processes are silent or have had their
+// time. Output that was in the pipe when the command ended is always sent.
 func (o out) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
-	var until time.Time // of what is left behind
+	var until time.Time // when the time of leftover processes is over
 	owed := 0
 	for {
 		n, err := o.file.Read(buf)
@@ -210,7 +210,7 @@ func (o out) forward(over <-chan struct{}) {
 	}
 }
 
-// waiting is how many bytes are in a pipe or a terminal.
+// waiting returns the number of bytes in a pipe or a terminal.
 func waiting(f *os.File) (n int) {
 	if c, err := f.SyscallConn(); err == nil {
 		_ = c.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
@@ -218,7 +218,7 @@ func waiting(f *os.File) (n int) {
 	return n
 }
 
-// discard reads on as long as somebody may write, so that what a command left behind is not ended by a broken pipe.
+// discard reads on while a process may write, so that a leftover process does not end by a broken pipe.
 func (o out) discard() {
 	for {
 		_ = o.file.SetReadDeadline(time.Time{})

@@ -14,17 +14,17 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// channel is one request of a client. Its own goroutine serves it; the connection's hands it what comes.
+// channel is one request of a client. Its own goroutine serves it; the goroutine of the connection passes frames to it.
 type channel struct {
 	*mux.Served
 	server *server
 	open   mux.Open
 
 	mu    sync.Mutex
-	run   *run            // nil while there is none
-	tty   *os.File        // of the run
-	grace time.Duration   // of its end
-	ctx   context.Context //nolint:containedctx // it ends when the channel is to end: no run may begin any more, or the one there is ends
+	run   *run            // nil while no command runs
+	tty   *os.File        // terminal of the run
+	grace time.Duration   // grace for ending the run
+	ctx   context.Context //nolint:containedctx // it ends when the channel has to end: then no run may begin, and a running one ends
 	end   context.CancelFunc
 }
 
@@ -35,7 +35,7 @@ func (s *server) begin(served *mux.Served, open mux.Open) {
 	guard.Go("serving a command", func() {
 		end := ch.serve()
 		ch.end()
-		_ = ch.Finish(end) // a client that is gone needs no answer
+		_ = ch.Finish(end) // a client that has gone needs no answer
 	})
 }
 
@@ -47,7 +47,7 @@ func (ch *channel) resize(columns, rows uint16) {
 	}
 }
 
-// cancel ends what the channel runs, and keeps anything else from beginning.
+// cancel ends the channel's run, and prevents another one.
 func (ch *channel) cancel(grace time.Duration) {
 	if grace < 0 {
 		grace = milliseconds(ch.open.Grace)
@@ -65,7 +65,7 @@ func (ch *channel) cancel(grace time.Duration) {
 	}
 }
 
-// began notes the channel's run. One that was cancelled meanwhile ends.
+// began stores the channel's run. If the channel was cancelled meanwhile, it ends the run.
 func (ch *channel) began(r *run) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
@@ -79,7 +79,7 @@ func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millis
 
 func bad(text string) *mux.End { return &mux.End{Fault: mux.BadOpen, Text: text} }
 
-// serve does what the channel is for and returns how it ended.
+// serve carries out the channel's request and returns how it ended.
 func (ch *channel) serve() mux.End {
 	s := ch.server
 	if ch.open.Timeout < 0 || ch.open.Grace < 0 {

@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	// jobOutput is how much of a background command's output is kept, and maxJobs how many commands; ended ones for jobKept.
+	// jobOutput limits the kept output of a background command. maxJobs limits the commands, and jobKept is how long ended ones are
+	// kept.
 	jobOutput = 200_000
 	maxJobs   = 64
 	jobKept   = 30 * time.Minute
 )
 
-// jobs are the background commands of all clients.
+// jobs has the background commands of all clients.
 type jobs struct {
 	s  *server
 	mu sync.Mutex
@@ -26,7 +27,7 @@ type jobs struct {
 	in []*job // in the order of their start
 }
 
-// job is one of them. Its fields belong to jobs.mu, but the ring's.
+// job is a background command. jobs.mu guards its fields, except for the ring.
 type job struct {
 	mux.Job
 	run  *run
@@ -34,7 +35,7 @@ type job struct {
 	done chan struct{} // closed when the command has ended
 }
 
-// sweep drops what has ended long ago, and of what has ended the oldest where there are too many. The caller holds the lock.
+// sweep drops commands that ended long ago. If there are too many, it also drops the oldest ended ones. The caller holds the lock.
 func (j *jobs) sweep() {
 	drop := func(at int) {
 		j.s.loop.forget(j.in[at].run)
@@ -102,7 +103,7 @@ func textOf(open mux.Open) string {
 }
 
 func (j *jobs) ended(b *job, r *run) {
-	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // what it left behind may still write
+	time.AfterFunc(linger, guard.Func("ending the output of a background command", b.out.close)) // leftover processes may still write
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.timedOut
@@ -112,7 +113,7 @@ func (j *jobs) ended(b *job, r *run) {
 	close(b.done)
 }
 
-// find returns a background command, nil when there is none.
+// find returns a background command, or nil.
 func (j *jobs) find(id string) *job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -141,7 +142,7 @@ func (j *jobs) list() []mux.Job {
 
 func noJob(id string) mux.End { return mux.End{Fault: mux.NoJob, Text: "no background command " + id} }
 
-// output sends what a background command has written, and with Follow what it writes until it has ended.
+// output sends the kept output of a background command; with Follow, also new output until the command ends.
 func (j *jobs) output(ch *channel) mux.End {
 	b := j.find(ch.open.Job)
 	if b == nil {
@@ -165,7 +166,7 @@ func (j *jobs) output(ch *channel) mux.End {
 			return mux.End{}
 		}
 	}
-	if ch.open.Follow { // it may go on without a word
+	if ch.open.Follow { // it may go on without output
 		select {
 		case <-b.done:
 		case <-ch.ctx.Done():
@@ -176,7 +177,7 @@ func (j *jobs) output(ch *channel) mux.End {
 	return mux.End{Jobs: []mux.Job{b.now()}}
 }
 
-// kill ends a background command's tree, also what is left of one that has ended.
+// kill ends a background command's process tree, also the rest of the tree after the command has ended.
 func (j *jobs) kill(ch *channel) mux.End {
 	b := j.find(ch.open.Job)
 	if b == nil {
@@ -185,7 +186,7 @@ func (j *jobs) kill(ch *channel) mux.End {
 	gone := make(chan int, 1)
 	j.s.loop.end(b.run, milliseconds(ch.open.Grace), func(r *run) { gone <- r.survivors })
 	survivors := <-gone
-	select { // its end is noted by a goroutine of its own
+	select { // another goroutine records its end
 	case <-b.done:
 	case <-ch.ctx.Done():
 	}
@@ -194,12 +195,12 @@ func (j *jobs) kill(ch *channel) mux.End {
 	return mux.End{Survivors: survivors, Jobs: []mux.Job{b.now()}}
 }
 
-// ring keeps the newest bytes of what is written to it.
+// ring keeps the newest bytes that are written to it.
 type ring struct {
 	mu    sync.Mutex
 	data  []byte
-	start int64         // offset of data
-	grown chan struct{} // closed at the next write; nil when no more output comes
+	start int64         // offset of data in the whole output
+	grown chan struct{} // closed at the next write; nil when no more output will come
 }
 
 // Write never fails.
@@ -207,7 +208,7 @@ func (r *ring) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.data = append(r.data, p...)
-	if over := len(r.data) - jobOutput; over > jobOutput/4 { // not at each write
+	if over := len(r.data) - jobOutput; over > jobOutput/4 { // not at each write, to save time
 		r.data = append(r.data[:0], r.data[over:]...)
 		r.start += int64(over)
 	}
@@ -233,8 +234,8 @@ func (r *ring) size() (written, dropped int64) {
 	return r.start + int64(len(r.data)), r.start
 }
 
-// read returns what is kept from an offset on, at most a frame, and where the next begins. grown is closed when there is more, and nil
-// when there will be none.
+// read returns the kept bytes from an offset on, at most one frame, and the next offset. grown is closed when there are more bytes,
+// and nil when there will be none.
 func (r *ring) read(at int64) (data []byte, next int64, grown <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

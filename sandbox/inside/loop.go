@@ -12,40 +12,40 @@ import (
 	"hinit/internal/proc"
 )
 
-// loop owns the table of processes. Everything that touches a run happens in its goroutine.
+// loop owns the table of processes. Only its goroutine touches a run.
 type loop struct {
 	table *proc.Table
 	calls chan func()
 	runs  map[uint64]*run
 	next  uint64
-	kills func() uint64 // of the kernel's for want of memory, in this container; 0 when it doesn't tell
+	kills func() uint64 // returns how often the kernel has killed for lack of memory in this container; 0 if unknown
 }
 
-// run is a process that was started, with its tree.
+// run is a started process with its process tree.
 type run struct {
 	id       uint64
-	main     bool // the main process is not reaped
+	main     bool // the main process is not reaped yet
 	exit     proc.Exit
 	deadline time.Time // zero for none
 	grace    time.Duration
 
-	ending                time.Time // when KILL is due; zero while it isn't to end
-	giveUp                time.Time // when what survived KILL is left alone
+	ending                time.Time // time of KILL; zero unless the run has to end
+	giveUp                time.Time // when processes that survive KILL are given up
 	timedOut, interrupted bool
 	survivors             int
 	killsBefore           uint64
 	oom                   bool
-	keep                  bool         // its tree can be ended after its main process has
-	done                  func(*run)   // its main process has ended, or its tree had to and has
-	gone                  []func(*run) // it is forgotten
+	keep                  bool         // its tree can be ended after the main process has ended
+	done                  func(*run)   // called when its main process has ended, or its whole tree if the tree had to end
+	gone                  []func(*run) // called when the run is forgotten
 }
 
 const (
-	// endless is how long processes that survive KILL are waited for: they hang in the kernel, or belong to another user.
+	// endless is how long to wait for processes that survive KILL: they hang in the kernel, or belong to another user.
 	endless = 3 * time.Second
-	// lookAgain is how often a tree that is to end is looked at, besides at the end of each process.
+	// lookAgain is how often a tree that has to end is checked, in addition to the checks after the end of each process.
 	lookAgain = 10 * time.Millisecond
-	// oomBias makes the kernel prefer commands to this program when memory runs out.
+	// oomBias makes the kernel kill commands before this program when memory runs out.
 	oomBias = 200
 )
 
@@ -64,7 +64,7 @@ func newLoop() (*loop, error) {
 
 // serve runs the loop for the life of the process.
 func (l *loop) serve() {
-	runtime.LockOSThread() // what is bound to this program ends with the thread that started it
+	runtime.LockOSThread() // a process that is bound to this program ends with the thread that started it
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	timer := time.NewTimer(time.Hour)
@@ -83,8 +83,8 @@ func (l *loop) serve() {
 // start starts the loop's goroutine.
 func (l *loop) start() { guard.Go("starting and reaping commands", l.serve) }
 
-// spawn starts a process. done is called in the loop once, when the run has ended: its main process, or the whole tree of one
-// that was to end. It must not block.
+// spawn starts a process. The loop calls done once, when the run has ended: its main process, or its whole tree if the tree had to
+// end. done must not block.
 func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
 	l.do(func() {
 		l.next++
@@ -101,15 +101,14 @@ func (l *loop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, do
 	return r, pid, err
 }
 
-// do runs f in the loop and waits for it.
+// do runs f in the loop and waits until f has returned.
 func (l *loop) do(f func()) {
 	done := make(chan struct{})
 	l.calls <- func() { f(); close(done) }
 	<-done
 }
 
-// end begins to end a run's tree, and does not wait. gone is called in the loop when nothing of the tree is left, or it is given up; nil
-// is not called.
+// end starts to end a run's tree, and does not wait. The loop calls gone, unless it is nil, when the tree has ended or is given up.
 func (l *loop) end(r *run, grace time.Duration, gone func(*run)) {
 	l.calls <- func() {
 		switch {
@@ -157,7 +156,7 @@ func (l *loop) reap() {
 	})
 }
 
-// tick does what is due and returns when it is to be called again.
+// tick does what is due. It returns the time until it must be called again.
 func (l *loop) tick(now time.Time) time.Duration {
 	next := time.Hour
 	var gone map[uint64]bool
@@ -195,7 +194,7 @@ func (l *loop) tick(now time.Time) time.Duration {
 	return next
 }
 
-// gone tells which of the runs that are to end have nothing left.
+// gone returns the runs that have to end and have no process left.
 func (l *loop) gone() map[uint64]bool {
 	var ids []uint64
 	for _, r := range l.runs {
@@ -227,7 +226,7 @@ func (l *loop) finish(r *run) {
 	}
 }
 
-// forget drops a run that was kept.
+// forget drops a kept run.
 func (l *loop) forget(r *run) {
 	l.calls <- func() {
 		r.keep = false

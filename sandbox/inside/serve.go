@@ -15,24 +15,24 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// scratch are the directories that the state of sessions may be in, and the socket where nothing is mounted.
+// scratch are directories that may hold the state of sessions, and the socket if none is mounted.
 var scratch = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
 
-// ErrServed is returned by Serve when another process serves already.
+// ErrServed is returned by Serve if another process already serves.
 var ErrServed = errors.New("the container has this program already")
 
-// server is the program.
+// server is the state of the program.
 type server struct {
 	id       string
 	loop     *loop
 	jobs     *jobs
 	sessions *sessions
-	env      []string // of commands
-	began    uint64   // by the kernel's count
+	env      []string // environment of commands
+	began    uint64   // start time of this process, as the kernel counts it
 	clients  atomic.Int32
 }
 
-// Serve serves clients until the process is killed. id is what the client expects to hear of it.
+// Serve serves clients until the process is killed. id is the identity that it reports to clients.
 func Serve(id string) error {
 	listener, err := listen()
 	if err != nil {
@@ -48,7 +48,7 @@ func Serve(id string) error {
 	return mux.Each(context.Background(), listener, s.serve)
 }
 
-// places are the directories in which the socket may be, the best first. Only the last ones are made.
+// places returns the directories that may hold the socket, the best first. Only the last ones are made if they are missing.
 func places() []string {
 	dirs := []string{mux.RunDir}
 	for _, dir := range scratch {
@@ -57,7 +57,7 @@ func places() []string {
 	return dirs
 }
 
-// listen makes the socket in the first place that lets it, and holds the lock beside it for the life of the process.
+// listen makes the socket in the first directory in which it can. It holds the lock beside the socket for the life of the process.
 func listen() (listener *net.UnixListener, err error) {
 	err = inFirst(places(), func(dir string) (err error) {
 		listener, err = listenIn(dir)
@@ -66,7 +66,7 @@ func listen() (listener *net.UnixListener, err error) {
 	return listener, err
 }
 
-// inFirst does something in the first of the places that lets it.
+// inFirst calls do for each directory until do succeeds.
 func inFirst(dirs []string, do func(dir string) error) error {
 	var reasons []error
 	for _, dir := range dirs {
@@ -107,20 +107,20 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	if l, err = net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
 		return nil, err
 	}
-	if err = os.Chmod(path, 0o666); err != nil { // see allowed
+	if err = os.Chmod(path, 0o666); err != nil { // allowed checks the clients
 		l.Close()
 	}
 	return l, err
 }
 
-// allowed reports whether a client may have commands run as this user. The kernel gives no number to a process outside of the container's
-// process namespace. It has come by a directory that only its user on the host can reach.
+// allowed reports whether a client may run commands as this user. The kernel reports no pid for a process outside of the container's
+// PID namespace. Such a client has used a directory that only its user on the host can open.
 func allowed(conn net.Conn) bool {
 	cred, err := mux.Peer(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
 
-// helloTime is how long a client may take to say who it is.
+// helloTime is how long a client may take to send its hello.
 const helloTime = 10 * time.Second
 
 func (s *server) serve(nc net.Conn) {

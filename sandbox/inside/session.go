@@ -19,13 +19,13 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// sessions is what commands of the shell leave to each other: variables and the working directory. It is in files, so that it
-// outlives this program, and gone with the container's /tmp.
+// sessions keeps the state that commands of the shell leave to later ones: variables and the working directory. It is in files, so
+// it outlives this program, and ends with the container's /tmp.
 type sessions struct {
 	s     *server
-	place func() (dir string, err error) // makes the directory of all sessions, once
+	place func() (dir string, err error) // makes the directory of all sessions once
 	n     atomic.Uint64
-	begin sync.Mutex // held while a session is begun
+	begin sync.Mutex // held while a session begins
 }
 
 func newSessions(s *server) *sessions {
@@ -38,15 +38,15 @@ func newSessions(s *server) *sessions {
 	})}
 }
 
-// snapshotTime is how long login scripts may take.
+// snapshotTime limits the time of login scripts.
 const snapshotTime = 30 * time.Second
 
-// validName keeps a session's name from being a path.
+// validName reports whether a session's name is valid, so that it can't be a path.
 func validName(name string) bool {
 	return name != "" && len(name) <= 64 && !strings.ContainsAny(name, "/\x00") && name != "." && name != ".."
 }
 
-// prepare makes the command to start of a request, and what is to be done when it has ended.
+// prepare returns the command that starts for a request, and a function to call when it has ended.
 func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*run, *mux.End), fault *mux.End) {
 	open := ch.open
 	spec = proc.Spec{Name: "sandbox", Argv: open.Argv, Dir: open.Dir, Env: s.env}
@@ -76,7 +76,7 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 	shell := ss.shell(open.Shell)
 	dir, err := ss.ready(ch, shell)
 	spec.Dir = ""
-	if err != nil { // a login shell for each command
+	if err != nil { // then each command gets a login shell
 		c := mux.Script{Command: open.Command, Dir: cmp.Or(open.Dir, open.Begin), Env: open.Env}
 		spec.Argv = slices.Insert(c.Argv(shell), 1, "-l")
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
@@ -94,12 +94,12 @@ func (ss *sessions) prepare(ch *channel, spec proc.Spec) (proc.Spec, func(*run, 
 			_ = os.Rename(c.Where, where)
 			return
 		}
-		_ = os.Remove(c.Exports) // it did not come to the end of it
+		_ = os.Remove(c.Exports) // the command did not end regularly
 		_ = os.Remove(c.Where)
 	}, nil
 }
 
-// shell finds the shell of a request.
+// shell returns the shell of a request.
 func (ss *sessions) shell(name string) string {
 	if _, err := proc.LookPath("bash", ss.s.env); name == "" && err == nil {
 		return "bash"
@@ -107,7 +107,7 @@ func (ss *sessions) shell(name string) string {
 	return cmp.Or(name, "sh")
 }
 
-// pathIn returns the path that a shell has written to a file, "" where it has written none.
+// pathIn returns the path that a shell has written to a file, or "".
 func pathIn(file string) string {
 	data, err := os.ReadFile(file)
 	if err != nil || len(data) > unix.PathMax {
@@ -116,7 +116,7 @@ func pathIn(file string) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// ready returns the directory of a session, and begins it if need be: a login shell writes what it has set up.
+// ready returns the directory of a session. If the session is new, a login shell first writes its state there.
 func (ss *sessions) ready(ch *channel, shell string) (string, error) {
 	open := ch.open
 	top, err := ss.place()

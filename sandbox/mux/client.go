@@ -12,12 +12,12 @@ import (
 	"hinit/internal/guard"
 )
 
-// Client is one side of a connection: the one that has commands run.
+// Client is the side of a connection that makes requests.
 type Client struct {
 	conn  io.ReadWriteCloser
 	w     *Writer
 	hello Hello
-	heard atomic.Int64 // when something came last, in nanoseconds
+	heard atomic.Int64 // time of the last frame, in nanoseconds
 	done  chan struct{}
 
 	mu      sync.Mutex
@@ -27,10 +27,10 @@ type Client struct {
 	pong    chan struct{} // closed when the other side has answered a ping
 }
 
-// NewClient says hello and waits for the other side's. It ends when the connection is closed.
+// NewClient sends a hello and waits for the hello of the other side. The wait ends when the connection is closed.
 func NewClient(conn io.ReadWriteCloser) (*Client, error) {
 	c := &Client{conn: conn, w: NewWriter(conn), done: make(chan struct{}), pong: make(chan struct{}), streams: make(map[uint32]*Stream)}
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version: Version}) // a client that is refused is told so before it is heard
+	_ = c.w.WriteJSON(KindHello, 0, Hello{Version: Version}) // the other side may refuse before it reads this
 	r := NewReader(conn)
 	f, err := r.Next()
 	if err != nil {
@@ -49,32 +49,32 @@ func NewClient(conn io.ReadWriteCloser) (*Client, error) {
 	return c, nil
 }
 
-// RefusedError says that the other side does not serve this client.
+// RefusedError means that the other side does not serve this client.
 type RefusedError struct {
 	Text string
-	Code int // an exit code for it, where the other side has one
+	Code int // exit code for this refusal, or 0
 }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return e.Text }
 
-// Hello returns what the other side said.
+// Hello returns the hello of the other side.
 func (c *Client) Hello() Hello { return c.hello }
 
-// Err returns why the connection has ended, nil while it hasn't.
+// Err returns why the connection has ended, or nil while it works.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Heard returns how long nothing has come.
+// Heard returns the time since the last frame.
 func (c *Client) Heard() time.Duration { return time.Duration(time.Now().UnixNano() - c.heard.Load()) }
 
-// Ping has the other side say something. It blocks as Write does.
+// Ping makes the other side send a frame. It blocks as Write does.
 func (c *Client) Ping() { _ = c.w.Write(KindPing, 0, nil) }
 
-// Answers has the other side say something, and reports whether it does within the limit.
+// Answers makes the other side send a frame, and reports whether it does within the limit.
 func (c *Client) Answers(limit time.Duration) bool {
 	c.mu.Lock()
 	sign := c.pong
@@ -172,7 +172,7 @@ func (c *Client) take(s *Stream, f Frame) error {
 // openTime is how long the other side may take to read a request.
 const openTime = 30 * time.Second
 
-// Open begins a channel with a request. On an error the request was not received.
+// Open begins a channel with a request. On an error the other side has not received the request.
 func (c *Client) Open(open any) (*Stream, error) {
 	c.mu.Lock()
 	if c.err != nil {

@@ -11,27 +11,27 @@ import (
 	"sync"
 )
 
-// Version is of the protocol. Both sides must have the same.
+// Version is the version of the protocol. Both sides must have the same.
 const Version = 3
 
 const (
-	// MaxData is how much one frame of a stream holds at most. A request holds maxOpen: the kernel takes no longer command line. The end of
-	// a channel holds maxEnd.
+	// MaxData limits the data in one frame of a stream. maxOpen limits a request: the kernel accepts no longer command line. maxEnd
+	// limits the end of a channel.
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10
-	// Window is how many bytes of one stream may be under way.
+	// Window limits the bytes of one stream that the receiver has not consumed yet.
 	Window = 512 << 10
-	// MaxChannels is how many commands one connection has at the same time at most.
+	// MaxChannels limits the commands of a connection at the same time.
 	MaxChannels = 4096
 
 	headerSize = 9
 )
 
-// Kind is what a frame is.
+// Kind is the kind of a frame.
 type Kind uint8
 
-// The kinds. "c" is sent by clients, "i" by the program inside.
+// The kinds. Clients send the ones with "c", the program inside the ones with "i".
 const (
 	KindHello    Kind = iota + 1 // both, first of all: Hello
 	KindOpen                     // c: Open; the channel begins
@@ -40,7 +40,7 @@ const (
 	KindInputEnd                 // c
 	KindOutput                   // i: standard output
 	KindErrors                   // i: standard error
-	KindRoom                     // both: the stream's kind and how many bytes more it may send, 1 and 4 bytes
+	KindRoom                     // both: a stream's kind and how many bytes more it may send, 1 and 4 bytes
 	KindResize                   // c: columns and rows, 2 bytes each
 	KindKill                     // c: end the whole tree; milliseconds between TERM and KILL, 4 bytes
 	KindEnd                      // i: End; the channel ends
@@ -49,17 +49,17 @@ const (
 	kinds
 )
 
-// ErrProtocol is wrapped by errors that say that the other side does not keep to the protocol.
+// ErrProtocol is wrapped by errors that mean that the other side breaks the protocol.
 var ErrProtocol = errors.New("the other side does not keep to the protocol")
 
-// Frame is one of a connection. Data is valid until the next is read.
+// Frame is one frame of a connection. Data is valid until the next frame is read.
 type Frame struct {
 	Kind    Kind
 	Channel uint32
 	Data    []byte
 }
 
-// most is how much a frame of a kind holds at most.
+// most returns the largest size of a frame's data.
 func most(kind Kind) int {
 	switch kind {
 	case KindOpen:
@@ -75,14 +75,14 @@ func most(kind Kind) int {
 type Reader struct {
 	r    *bufio.Reader
 	buf  []byte
-	keep func(size int) error // refuses a request before it is read; nil takes all
+	keep func(size int) error // may refuse a request before it is read; nil accepts all
 }
 
-// NewReader returns a reader. Its buffer is for headers: what is long is read past it.
+// NewReader returns a reader. Its buffer is for headers only; longer data bypasses it.
 func NewReader(r io.Reader) *Reader { return &Reader{r: bufio.NewReaderSize(r, 4<<10)} }
 
-// Next reads a frame. At the end of the connection, between two frames, it returns io.EOF. A request that is refused comes with the error,
-// and without its data.
+// Next reads a frame. At the end of the connection, between two frames, it returns io.EOF. For a request that keep refuses it
+// returns the frame without its data and the error.
 func (r *Reader) Next() (Frame, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(r.r, header[:]); err != nil {
@@ -98,7 +98,7 @@ func (r *Reader) Next() (Frame, error) {
 			return f, err
 		}
 	}
-	if size > MaxData { // it takes no more memory than what has come of it
+	if size > MaxData { // allocate only as much as has arrived
 		var long bytes.Buffer
 		_, err := io.CopyN(&long, r.r, int64(size))
 		f.Data = long.Bytes()
@@ -112,7 +112,7 @@ func (r *Reader) Next() (Frame, error) {
 	return f, unexpected(err)
 }
 
-// unexpected is the error of a frame that is cut short.
+// unexpected returns the error for an incomplete frame.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
@@ -131,8 +131,8 @@ type Writer struct {
 // NewWriter returns a writer.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes a frame. It blocks as long as the other side doesn't read. A frame whose write failed was not received as a whole;
-// all later ones fail too.
+// Write writes a frame. It blocks while the other side doesn't read. If it fails, the other side has not received the whole frame,
+// and all later writes fail too.
 func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	if len(data) > most(kind) {
 		return fmt.Errorf("cannot send a frame of %d bytes: the limit is %d", len(data), most(kind))
@@ -148,12 +148,12 @@ func (w *Writer) Write(kind Kind, channel uint32, data []byte) error {
 	w.buf = append(w.buf, data...)
 	_, w.err = w.w.Write(w.buf)
 	if cap(w.buf) > 8<<10 && len(w.buf) < 4<<10 {
-		w.buf = nil // an idle connection is to be small
+		w.buf = nil // an idle connection should use little memory
 	}
 	return w.err
 }
 
-// WriteJSON writes a frame with a message in it.
+// WriteJSON writes a frame with a message as JSON.
 func (w *Writer) WriteJSON(kind Kind, channel uint32, message any) error {
 	data, err := json.Marshal(message)
 	if err != nil {
@@ -165,7 +165,7 @@ func (w *Writer) WriteJSON(kind Kind, channel uint32, message any) error {
 // Number encodes the data of a frame that is one number.
 func Number(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 
-// ParseNumber decodes it.
+// ParseNumber decodes the data of a frame that is one number.
 func ParseNumber(data []byte) (uint32, error) {
 	if len(data) != 4 {
 		return 0, fmt.Errorf("%w: %d bytes where a number belongs", ErrProtocol, len(data))
@@ -173,7 +173,7 @@ func ParseNumber(data []byte) (uint32, error) {
 	return binary.BigEndian.Uint32(data), nil
 }
 
-// Room encodes how much more of a stream may be sent.
+// Room encodes how many bytes more of a stream may be sent.
 func Room(stream Kind, n int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{byte(stream)}, uint32(n))
 }

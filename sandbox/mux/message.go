@@ -2,51 +2,51 @@ package mux
 
 import "time"
 
-// Where both sides expect what.
+// The paths that both sides use.
 const (
-	RunDir   = "/run/hinit"       // a directory of the host in the container, for the socket
-	ToolsDir = "/run/hinit-tools" // another, read-only, with the program inside
-	Socket   = "sock-v3"          // the socket's name; programs that speak another version have another
+	RunDir   = "/run/hinit"       // directory of the host in the container, for the socket
+	ToolsDir = "/run/hinit-tools" // another one, read-only, with the program inside
+	Socket   = "sock-v3"          // name of the socket; other versions of the protocol have other names
 )
 
-// Hello is what each side says first.
+// Hello is the first message of each side.
 type Hello struct {
 	Version int    `json:"version"`
-	ID      string `json:"id,omitempty"`      // of the program inside: what it was started with
-	Refused string `json:"refused,omitempty"` // why the connection ends now
-	Code    int    `json:"code,omitempty"`    // an exit code for that
+	ID      string `json:"id,omitempty"`      // identity with which the program inside was started
+	Refused string `json:"refused,omitempty"` // reason for which the connection ends now
+	Code    int    `json:"code,omitempty"`    // exit code for the refusal
 }
 
-// Op is what a channel is for.
+// Op is the operation of a channel.
 type Op string
 
 // The operations.
 const (
-	OpRun     Op = "run"     // a command in the foreground: it ends with the connection
-	OpStart   Op = "start"   // a command in the background: ends the channel when it has begun, with Jobs
+	OpRun     Op = "run"     // a command in the foreground; it ends with the connection
+	OpStart   Op = "start"   // a command in the background; the channel ends when it has begun, with Jobs
 	OpJobs    Op = "jobs"    //
-	OpOutput  Op = "output"  // of a background command, as KindOutput
-	OpKill    Op = "kill"    // ends a background command, and the channel when nothing of it is left
-	OpBury    Op = "bury"    // kills what is left of commands that another program inside began before it died
-	OpPutTree Op = "puttree" // KindInput, a tar archive, becomes files
-	OpGetTree Op = "gettree" // files become KindOutput
+	OpOutput  Op = "output"  // output of a background command, as KindOutput
+	OpKill    Op = "kill"    // ends a background command; the channel ends when no process of it is left
+	OpBury    Op = "bury"    // kills the processes that are left of commands of an earlier program inside, which has died
+	OpPutTree Op = "puttree" // makes files from KindInput, a tar archive
+	OpGetTree Op = "gettree" // sends files as KindOutput, a tar archive
 )
 
-// Open begins a channel.
+// Open is the request that begins a channel.
 type Open struct {
 	Op      Op       `json:"op"`
 	Argv    []string `json:"argv,omitempty"`
-	Command string   `json:"command,omitempty"` // for the shell, with the state of the session
+	Command string   `json:"command,omitempty"` // command for the shell, with the state of the session
 	Session string   `json:"session,omitempty"`
 	Shell   string   `json:"shell,omitempty"` // "" is bash, or sh
-	Begin   string   `json:"begin,omitempty"` // where a session without a directory begins
+	Begin   string   `json:"begin,omitempty"` // first directory of a session
 
 	Env     map[string]string `json:"env,omitempty"`
-	Forward map[string]string `json:"forward,omitempty"` // what a new session begins with, besides
+	Forward map[string]string `json:"forward,omitempty"` // further variables at the beginning of a session
 	Dir     string            `json:"dir,omitempty"`
 
 	Input   bool   `json:"input,omitempty"` // standard input follows
-	Apart   bool   `json:"apart,omitempty"` // standard error is a stream of its own
+	Apart   bool   `json:"apart,omitempty"` // standard error is a separate stream
 	TTY     bool   `json:"tty,omitempty"`
 	Columns uint16 `json:"columns,omitempty"`
 	Rows    uint16 `json:"rows,omitempty"`
@@ -55,25 +55,25 @@ type Open struct {
 	Job     string `json:"job,omitempty"`
 	Follow  bool   `json:"follow,omitempty"`
 	Path    string `json:"path,omitempty"`
-	PID     int    `json:"pid,omitempty"` // of the command to reap
+	PID     int    `json:"pid,omitempty"` // process id of the command whose leftovers OpBury kills
 }
 
 // TerminalSize is the size of a terminal.
 type TerminalSize struct{ Columns, Rows uint16 }
 
-// Fault is why an operation failed.
+// Fault says why an operation failed.
 type Fault string
 
 // The faults.
 const (
 	NoFault   Fault = ""
-	NotBegun  Fault = "not begun" // the command was not started; Code is what a shell would give
+	NotBegun  Fault = "not begun" // the command was not started; Code is a shell's code for that
 	NoJob     Fault = "no job"
 	FileFault Fault = "file"
-	BadOpen   Fault = "bad" // the request makes no sense
+	BadOpen   Fault = "bad" // the request is invalid
 )
 
-// End ends a channel.
+// End is the message that ends a channel.
 type End struct {
 	Code        int    `json:"code"` // -1 for a signal
 	Signal      int    `json:"signal,omitempty"`
@@ -81,24 +81,24 @@ type End struct {
 	Interrupted bool   `json:"interrupted,omitempty"`
 	OOM         bool   `json:"oom,omitempty"`
 	Survivors   int    `json:"survivors,omitempty"`
-	Dir         string `json:"dir,omitempty"` // of the session afterwards, "" when the command left before that was written
+	Dir         string `json:"dir,omitempty"` // directory of the session afterwards, "" if the command ended before it was written
 	Fault       Fault  `json:"fault,omitempty"`
-	Text        string `json:"text,omitempty"` // of the fault
+	Text        string `json:"text,omitempty"` // text of the fault
 	Jobs        []Job  `json:"jobs,omitempty"`
-	Clients     int    `json:"clients,omitempty"` // of OpJobs: connections to the program inside
+	Clients     int    `json:"clients,omitempty"` // for OpJobs: number of connections to the program inside
 }
 
 // Job is a background command.
 type Job struct {
 	ID       string    `json:"id"`
 	Command  string    `json:"command"`
-	PID      int       `json:"pid"` // inside the container
+	PID      int       `json:"pid"` // process id inside the container
 	Started  time.Time `json:"started"`
 	Running  bool      `json:"running"`
-	Code     int       `json:"code"`   // once it has ended; 128+n for a signal, as package sandbox has it, and -1 on the wire
-	Signal   int       `json:"signal"` // that ended it, 0 for none
+	Code     int       `json:"code"`   // exit code after the end; for a signal, 128+n in package sandbox and -1 in messages
+	Signal   int       `json:"signal"` // signal that ended it, 0 for none
 	TimedOut bool      `json:"timedOut"`
 	Ended    time.Time `json:"ended,omitzero"`
 	Output   int64     `json:"output"`  // bytes written so far
-	Dropped  int64     `json:"dropped"` // of these, how many of the oldest are not kept any more
+	Dropped  int64     `json:"dropped"` // bytes at the beginning that are not kept any more
 }

@@ -6,42 +6,42 @@ import (
 	"slices"
 )
 
-// Snapshot is the script with which a login shell begins a session. Its arguments are the directory to begin in, the base file to be written,
-// and the file for the first directory: login scripts may have gone elsewhere.
+// Snapshot is the script with which a login shell begins a session. Its arguments are the first directory, the base file to write,
+// and the file for the first directory. Login scripts may have changed the directory.
 //
 //go:embed snapshot.sh
 var Snapshot string
 
-// command.sh runs a command in a session. Its exit code is the command's, or 126 when the directory could not be entered.
+// command.sh runs a command in a session. Its exit code is the command's, or 126 if the directory could not be entered.
 //
 //go:embed command.sh
 var commandScript string
 
-// Script is what a shell is given to run a command in a session.
+// Script has the data with which a shell runs a command in a session.
 type Script struct {
 	State   string // directory of the session, "" for none
 	Command string
-	Dir     string            // "" is where the shell is
-	Exports string            // file for the variables afterwards, "" for none
-	Where   string            // file for the working directory afterwards
+	Dir     string            // "" is the shell's present directory
+	Exports string            // file to which the variables are written afterwards, "" for none
+	Where   string            // file to which the working directory is written afterwards
 	Env     map[string]string // the command's own variables
 }
 
-// The files of a session, in its directory.
+// The files of a session in its directory.
 const (
-	BaseFile    = "base.sh" // what the login shell set up: variables, functions, aliases
-	ExportsFile = "env.sh"  // variables as the last command left them
+	BaseFile    = "base.sh" // state after the login shell: variables, functions, aliases
+	ExportsFile = "env.sh"  // variables after the last command
 	WhereFile   = "cwd"
 )
 
-// Argv is the command line of the shell.
+// Argv returns the command line of the shell.
 func (s Script) Argv(shell string) []string {
 	argv := []string{shell, "-c", commandScript, shell, s.State, s.Command, s.Dir, s.Exports, s.Where}
 	return append(argv, slices.Sorted(maps.Keys(s.Env))...)
 }
 
-// Environ returns the command's own variables as the script expects them, under other names. It renames them after it has restored the
-// session's variables, which would win otherwise. A value never stands in a command line.
+// Environ returns the command's own variables with the names that the script expects. The script renames them after it has restored
+// the session's variables, which would replace them otherwise. A value never appears on a command line.
 func (s Script) Environ() map[string]string {
 	out := make(map[string]string, len(s.Env))
 	for name, value := range s.Env {
@@ -50,7 +50,7 @@ func (s Script) Environ() map[string]string {
 	return out
 }
 
-// ValidName reports whether a shell takes it for the name of a variable.
+// ValidName reports whether a shell accepts the name for a variable.
 func ValidName(name string) bool {
 	for i, c := range []byte(name) {
 		letter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'

@@ -26,7 +26,8 @@ type Conn struct {
 	served map[uint32]*Served
 }
 
-// Accept reads a client's hello until the deadline of the connection, and says answer's. It returns nil for a client that is not served.
+// Accept reads a client's hello until the deadline of the connection, and sends the hello that answer returns. It returns nil if the
+// client is refused.
 func Accept(nc net.Conn, answer func(Hello) Hello) *Conn {
 	c := &Conn{r: NewReader(nc), w: NewWriter(nc), served: make(map[uint32]*Served)}
 	var hello Hello
@@ -41,9 +42,10 @@ func Accept(nc net.Conn, answer func(Hello) Hello) *Conn {
 	return c
 }
 
-// Serve takes what the client sends until it sends nothing more, or nonsense. Then it kills the requests that are left. accept is called
-// with each request. It sets the functions of the Served, starts what answers it, and does not wait for that. keep is told the size of a
-// request before it is read. After an error the client is told why, and let go of. nil keeps all.
+// Serve handles frames of the client until the client sends no more, or sends an invalid frame. Then it kills the remaining
+// requests. It calls accept for each request. accept sets the functions of the Served, starts the work, and does not wait for it.
+// keep gets the size of a request before the request is read. If keep returns an error, the client gets the error and the connection
+// ends. nil accepts all.
 func Serve[T any](c *Conn, keep func(size int) error, accept func(s *Served, open T)) {
 	defer c.leave()
 	c.r.keep = keep
@@ -62,7 +64,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(s *Served, ope
 		case f.Kind == KindPing:
 			ok = c.w.Write(KindPong, 0, nil) == nil
 		case f.Kind != KindOpen:
-			ok = s == nil || s.take(f) // it may just have ended, and the client doesn't know yet
+			ok = s == nil || s.take(f) // the channel may just have ended, and the client doesn't know yet
 		case s != nil || n >= MaxChannels:
 			return
 		default:
@@ -80,7 +82,7 @@ func Serve[T any](c *Conn, keep func(size int) error, accept func(s *Served, ope
 	}
 }
 
-// leave kills what the client has left.
+// leave kills the requests that the client has left.
 func (c *Conn) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,8 +102,8 @@ type Served struct {
 	Input          *Inbox
 	Output, Errors *Outlet
 
-	// Resize and Kill are called for what the client asks, and must not block. Kill ends the request with its processes after the
-	// grace, or after the request's own where it is negative: the client has gone.
+	// Resize and Kill carry out requests of the client, and must not block. Kill ends the request with its processes after the
+	// grace. A negative grace means that the client has gone; then the request's own grace counts.
 	Resize func(columns, rows uint16)
 	Kill   func(grace time.Duration)
 }
@@ -125,10 +127,10 @@ func (s *Served) Finish(end End) error {
 	return s.c.w.WriteJSON(KindEnd, s.id, end)
 }
 
-// Refuse ends a channel whose request is not served. A client that is gone needs no answer.
+// Refuse ends a channel whose request is refused. It ignores errors, because a client that has gone needs no answer.
 func (s *Served) Refuse(why error) { _ = s.Finish(End{Code: 1, Fault: BadOpen, Text: why.Error()}) }
 
-// take takes a frame. It returns false for one that breaks the protocol.
+// take handles a frame. It returns false for a frame that breaks the protocol.
 func (s *Served) take(f Frame) bool {
 	switch f.Kind {
 	case KindInput:
@@ -154,7 +156,8 @@ func (s *Served) take(f Frame) bool {
 	return true
 }
 
-// Each serves every connection of a listener in a goroutine of its own, until the context ends. It waits while there are too many.
+// Each serves every connection of a listener in its own goroutine, until the context ends. If the process has too many descriptors,
+// it waits.
 func Each(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // ends Accept
 	var all sync.WaitGroup
@@ -165,7 +168,7 @@ func Each(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
-			pause.For(ctx, 50*time.Millisecond) // until one has ended
+			pause.For(ctx, 50*time.Millisecond) // until a connection has ended
 		case err != nil:
 			return fmt.Errorf("cannot accept connections: %w", err)
 		default:
@@ -177,7 +180,7 @@ func Each(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	}
 }
 
-// Peer asks the kernel who has connected to a unix socket (unix(7), SO_PEERCRED).
+// Peer returns the credentials of a unix socket's client, as the kernel reports them (unix(7), SO_PEERCRED).
 func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -191,7 +194,7 @@ func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	return cred, errors.Join(failed, err)
 }
 
-// PrivateDir makes a directory that belongs to this user alone, or takes the existing one.
+// PrivateDir makes a directory that only this user can use, or accepts an existing one.
 func PrivateDir(dir string) error {
 	err := unix.Mkdir(dir, 0o700)
 	if err != nil && !errors.Is(err, unix.EEXIST) {

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// Stream is a client's side of a channel.
+// Stream is the client's side of a channel.
 type Stream struct {
 	w       *Writer
 	channel uint32
@@ -34,13 +34,13 @@ func newStream(w *Writer, channel uint32) *Stream {
 	return s
 }
 
-// Begun is closed when the command has begun, Done when its end is known or the connection is lost.
+// Begun returns a channel that is closed when the command has begun.
 func (s *Stream) Begun() <-chan struct{} { return s.begun }
 
-// Done is closed when the end is known or the connection is lost. The inboxes keep their content.
+// Done returns a channel that is closed when the end is known or the connection is lost. The inboxes keep their content.
 func (s *Stream) Done() <-chan struct{} { return s.done }
 
-// PID returns the process id inside, 0 before Begun.
+// PID returns the process id inside the container, or 0 before Begun.
 func (s *Stream) PID() int {
 	select {
 	case <-s.begun:
@@ -50,24 +50,24 @@ func (s *Stream) PID() int {
 	}
 }
 
-// End returns how it ended, after Done. The error says that the connection was lost.
+// End returns how the command ended. Call it after Done. The error means that the connection was lost.
 func (s *Stream) End() (End, error) { return s.end, s.err }
 
 // Send sends a frame of the channel. It blocks as [Writer.Write] does.
 func (s *Stream) Send(kind Kind, data []byte) error { return s.w.Write(kind, s.channel, data) }
 
-// Feed copies r to the standard input until the channel ends, and ends it at the end of r. failed is told what is wrong with r. If it
-// returns true the input ends.
+// Feed copies r to the standard input until the channel ends, and ends the input at the end of r. It calls failed if r fails. If
+// failed returns true, the input ends.
 func (s *Stream) Feed(r io.Reader, failed func(error) (end bool)) {
 	guard.Go("reading an input", func() {
 		_, err := io.Copy(s.Input, r)
 		if !errors.Is(err, errNoReader) && (err == nil || failed(err)) {
-			_ = s.Send(KindInputEnd, nil) // the reader of the connection says what is wrong
+			_ = s.Send(KindInputEnd, nil) // the reader of the connection reports errors
 		}
 	})
 }
 
-// Relay sends sizes of the terminal, until the channel of them is closed or the command's end is known. nil has none.
+// Relay sends sizes of the terminal, until sizes is closed or the command's end is known. sizes may be nil.
 func (s *Stream) Relay(sizes <-chan TerminalSize) {
 	if sizes == nil {
 		return
@@ -79,7 +79,7 @@ func (s *Stream) Relay(sizes <-chan TerminalSize) {
 				if !more {
 					return
 				}
-				_ = s.Send(KindResize, Number(uint32(size.Columns)<<16|uint32(size.Rows))) // the reader says what is wrong
+				_ = s.Send(KindResize, Number(uint32(size.Columns)<<16|uint32(size.Rows))) // the reader of the connection reports errors
 			case <-s.done:
 				return
 			}
@@ -87,8 +87,8 @@ func (s *Stream) Relay(sizes <-chan TerminalSize) {
 	})
 }
 
-// Outputs writes both outputs as they come, until the channel ends. wait waits for that, and returns what was wrong with a writer, of which
-// failed is told at once. A writer may be nil.
+// Outputs writes both outputs until the channel ends. wait waits for that and returns the error of a writer, for which failed was
+// called at once. A writer may be nil.
 func (s *Stream) Outputs(out, errs io.Writer, failed func(error)) (wait func() error) {
 	ended := make(chan error, 2)
 	guard.Go("writing an output", func() { ended <- s.Output.Deliver(out, failed) })
@@ -107,7 +107,7 @@ func (s *Stream) begin(pid int) error {
 	return nil
 }
 
-// finish notes the end, or why it will never be known.
+// finish records the end, or the reason why it will never be known.
 func (s *Stream) finish(end End, err error) {
 	s.once.Do(func() {
 		s.end, s.err = end, err
@@ -118,7 +118,7 @@ func (s *Stream) finish(end End, err error) {
 	})
 }
 
-// Inbox holds what has come of a stream and was not taken yet.
+// Inbox holds received bytes of a stream that were not read yet.
 type Inbox struct {
 	send func(Kind, []byte) error
 	kind Kind
@@ -126,21 +126,21 @@ type Inbox struct {
 	mu    sync.Mutex
 	cond  sync.Cond
 	data  []byte
-	at    int // how much of data was taken
+	at    int // number of bytes in data that were read
 	spare []byte
-	owed  int   // bytes that have come and for which no room was given back
-	taken int   // of these, how many were taken
+	owed  int   // received bytes whose room was not returned to the sender yet
+	taken int   // bytes among them that were read
 	err   error // how the stream ended; nil before
 }
 
-// newInbox returns an empty one. By send the other side is told that it may send more.
+// newInbox returns an empty Inbox. It calls send to tell the other side that it may send more.
 func newInbox(send func(Kind, []byte) error, kind Kind) *Inbox {
 	b := &Inbox{send: send, kind: kind}
 	b.cond.L = &b.mu
 	return b
 }
 
-// Put takes what has come. It fails for more than there is room for.
+// Put adds received bytes. It fails if they exceed the window.
 func (b *Inbox) Put(data []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,7 +153,8 @@ func (b *Inbox) Put(data []byte) error {
 	return nil
 }
 
-// End says that no more will come, and what [Inbox.Read] returns then: io.EOF, or an error. The first call counts.
+// End marks the end of the stream. err is the result of [Inbox.Read] after the last byte: io.EOF, or an error. The first call
+// counts.
 func (b *Inbox) End(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -170,7 +171,7 @@ func (b *Inbox) wait() {
 	}
 }
 
-// took makes room for n bytes that were taken, and gives the lock up.
+// took records that n bytes were read, and tells the other side to send more when enough were. It releases the lock.
 func (b *Inbox) took(n int) {
 	b.taken += n
 	room := 0
@@ -180,11 +181,11 @@ func (b *Inbox) took(n int) {
 	}
 	b.mu.Unlock()
 	if room > 0 {
-		_ = b.send(KindRoom, Room(b.kind, room)) // a reader that is gone sends nothing more
+		_ = b.send(KindRoom, Room(b.kind, room)) // a reader that has gone sends nothing more
 	}
 }
 
-// Read implements io.Reader. It makes room for more as data is read.
+// Read implements io.Reader. As bytes are read, the other side may send more.
 func (b *Inbox) Read(p []byte) (n int, err error) {
 	b.mu.Lock()
 	b.wait()
@@ -200,7 +201,7 @@ func (b *Inbox) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteTo writes what comes until the stream ends, and makes room for more as it does. nil drops it.
+// WriteTo writes the stream to w until the stream ends. As bytes are written, the other side may send more. A nil w drops them.
 func (b *Inbox) WriteTo(w io.Writer) (n int64, err error) {
 	for err == nil {
 		b.mu.Lock()
@@ -223,7 +224,7 @@ func (b *Inbox) WriteTo(w io.Writer) (n int64, err error) {
 	return n, err
 }
 
-// Deliver is WriteTo that drops the rest after an error, of which it tells before: no command is to wait for a reader that is gone.
+// Deliver is like WriteTo. After an error it calls failed and drops the rest, so that no command waits for a reader that has gone.
 func (b *Inbox) Deliver(w io.Writer, failed func(error)) (err error) {
 	if _, err = b.WriteTo(w); err != nil {
 		failed(err)
@@ -232,14 +233,14 @@ func (b *Inbox) Deliver(w io.Writer, failed func(error)) (err error) {
 	return err
 }
 
-// Outlet is a stream as its sender has it, with how much more the other side takes.
+// Outlet is the sender's side of a stream. It knows how many bytes the other side accepts.
 type Outlet struct {
 	send func(Kind, []byte) error
 	kind Kind
 
 	mu     sync.Mutex
 	cond   sync.Cond
-	n      int // of bytes that may be sent
+	n      int // number of bytes that may be sent
 	closed bool
 }
 
@@ -249,10 +250,10 @@ func newOutlet(send func(Kind, []byte) error, kind Kind) *Outlet {
 	return o
 }
 
-// errNoReader says that the other side takes no more of a stream.
+// errNoReader means that the other side accepts no more of a stream.
 var errNoReader = errors.New("nothing reads it any more")
 
-// Write sends data as the other side makes room for it.
+// Write sends data as fast as the other side accepts it.
 func (o *Outlet) Write(data []byte) (n int, err error) {
 	for n < len(data) {
 		room := o.take(len(data) - n)
@@ -267,7 +268,7 @@ func (o *Outlet) Write(data []byte) (n int, err error) {
 	return n, nil
 }
 
-// take waits until something may be sent and returns how much of n; 0 when nothing will be any more.
+// take waits until bytes may be sent, and returns how many of n. It returns 0 when no more may ever be sent.
 func (o *Outlet) take(n int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -282,7 +283,7 @@ func (o *Outlet) take(n int) int {
 	return n
 }
 
-// add makes room. It reports false for more than a window.
+// add allows n more bytes. It returns false if that exceeds a window.
 func (o *Outlet) add(n int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -302,7 +303,7 @@ func (o *Outlet) Close() {
 	o.cond.Broadcast()
 }
 
-// addRoom takes the data of a KindRoom, which is for one of the streams. It reports false for one that breaks the protocol.
+// addRoom applies the data of a KindRoom to one of the streams. It returns false for data that break the protocol.
 func addRoom(data []byte, streams ...*Outlet) bool {
 	at := slices.IndexFunc(streams, func(o *Outlet) bool { return len(data) == 5 && o.kind == Kind(data[0]) })
 	return at >= 0 && streams[at].add(int(min(binary.BigEndian.Uint32(data[1:]), Window+1)))

@@ -17,32 +17,32 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// Owner is whom a guard is for.
+// Owner is the user and profile that a guard serves.
 type Owner struct {
-	UID     uint32 // of the agent, for an operator too
-	Profile string // the value of the profile's label
-	Volume  string // the value of the volume's label: two installations have the same users and profiles
-	// All is an operator: every container that the service made is its own.
+	UID     uint32 // user id; the agent's for an operator too
+	Profile string // value of the profile's label
+	Volume  string // value of the volume's label: two installations have the same users and profiles
+	// All is set for an operator, who owns every container that the service made.
 	All bool
-	// State is the service's directory for the owner, and Dir the owner's directory for its sandboxes. A mount of a path below the
-	// first becomes a mount of the same name below the second.
+	// State is the service's directory for the owner, and Dir the owner's directory for its sandboxes. A mount of a path below State
+	// becomes a mount of the same name below Dir.
 	State, Dir string
-	// Actor does on the file system what is done for the owner, such as making a directory to mount. Containers run as it where they can't
-	// have a root of their own; nil is none.
+	// Actor makes changes to files for the owner, such as a directory to mount. If containers can't have their own root, they run as
+	// this user. It may be nil.
 	Actor *fsutil.Actor
 }
 
 // Guarded is an engine for one owner. See [Guard].
 type Guarded struct {
-	Engine sandbox.FullEngine // a name, so that no method of it is the guard's by itself
+	Engine sandbox.FullEngine // not embedded, so that the guard must define every method
 	policy Policy
 	owner  Owner
 	places Places
 	gate   *Gate
 }
 
-// Guard returns an engine that does for the owner what the policy allows. A container that isn't the owner's is answered as one
-// that does not exist. Closing it does not close the engine.
+// Guard returns an engine that allows the owner only what the policy permits. A container of another owner does not exist for it.
+// Closing it does not close the engine.
 func Guard(engine sandbox.FullEngine, policy Policy, owner Owner, places Places, gate *Gate) *Guarded {
 	return &Guarded{Engine: engine, policy: policy, owner: owner, places: places, gate: gate}
 }
@@ -53,7 +53,7 @@ func (g *Guarded) Close() error { return nil }
 // Info implements sandbox.Engine.
 func (g *Guarded) Info(ctx context.Context) (sandbox.Info, error) { return g.Engine.Info(ctx) }
 
-// Volumes implements sandbox.Engine: the private ones of the owner's sandboxes.
+// Volumes implements sandbox.Engine. It lists the private volumes of the owner's sandboxes.
 func (g *Guarded) Volumes(ctx context.Context, prefix string, labels map[string]string) ([]sandbox.Volume, error) {
 	found, err := g.Engine.Volumes(ctx, sandbox.VolumePrefix, labels)
 	return slices.DeleteFunc(found, func(v sandbox.Volume) bool {
@@ -78,7 +78,7 @@ func (g *Guarded) Pull(ctx context.Context, ref string) error {
 	return g.Engine.Pull(ctx, ref)
 }
 
-// labels are those that the owner's containers have.
+// labels returns the labels of the owner's containers.
 func (g *Guarded) labels() map[string]string {
 	if g.owner.All {
 		return map[string]string{sandbox.LabelAgent: "1", LabelOwner: "", sandbox.LabelVolume: g.owner.Volume}
@@ -86,7 +86,8 @@ func (g *Guarded) labels() map[string]string {
 	return map[string]string{LabelOwner: strconv.FormatUint(uint64(g.owner.UID), 10), sandbox.LabelVolume: g.owner.Volume}
 }
 
-// owns says whether a container is the owner's. A container from a time with another root inside has no owner, and the service removes it.
+// owns reports whether a container is the owner's. A container that was made with another mode of root has no owner, and the service
+// removes it.
 func (g *Guarded) owns(c sandbox.Container) bool {
 	if c.Labels[LabelOwner] != "" && Root(c.Labels[LabelRoot]) != g.gate.Root() {
 		return false
@@ -99,7 +100,7 @@ func (g *Guarded) owns(c sandbox.Container) bool {
 	return c.ID != g.places.self && !replaced(c) && (g.owner.All || g.owner.has(c.Labels[sandbox.LabelProfile]))
 }
 
-// has says whether a profile is the owner's. The agent's versions have two names for the volume's own profile.
+// has reports whether a profile is the owner's. Versions of the agent use two names for the volume's own profile.
 func (o Owner) has(profile string) bool {
 	return profile == o.Profile || o.Profile == "default" && profile == "custom"
 }
@@ -109,7 +110,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 	want := g.labels()
 	for name, value := range labels {
 		if own, has := want[name]; has && value != "" && value != own {
-			return nil, nil // somebody else's
+			return nil, nil // another owner's
 		} else if !has {
 			want[name] = value
 		}
@@ -135,7 +136,7 @@ func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, er
 	return c, nil
 }
 
-// on does something to a container of the owner's, by its full id.
+// on calls do for a container of the owner, with its full id.
 func (g *Guarded) on(ctx context.Context, id string, do func(id string) error) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -152,10 +153,10 @@ func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error)
 	return g.make(ctx, spec, nil)
 }
 
-// specMost bounds what a caller may write down for a container: every list of containers has all labels of each.
+// specMost limits the size of a container's description: every list of containers has all labels of each.
 const specMost = 16 << 10
 
-// make makes a container with labels of the guard's besides.
+// make makes a container with further labels.
 func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
 	asked, err := json.Marshal(spec)
 	if err != nil {
@@ -203,7 +204,7 @@ func (g *Guarded) make(ctx context.Context, spec sandbox.Spec, more map[string]s
 	return g.Engine.Create(ctx, spec)
 }
 
-// room refuses a container too many.
+// room returns an error if the owner has too many containers.
 func (g *Guarded) room(ctx context.Context) error {
 	if g.policy.Most == 0 || g.owner.All {
 		return nil
@@ -215,8 +216,8 @@ func (g *Guarded) room(ctx context.Context) error {
 	return err
 }
 
-// Start implements sandbox.Engine. If a container mounts directories of the owner's, the guard compares the mounts with the files
-// at the same paths, and follows no link. A container with a difference is killed before it passes its gate.
+// Start implements sandbox.Engine. If a container mounts directories of the owner, the guard compares the mounts with the files at
+// the same paths, and follows no link. A container with a difference is killed before it passes its gate.
 func (g *Guarded) Start(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil {
@@ -240,7 +241,7 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 	return g.startNow(ctx, c.ID)
 }
 
-// startNow starts a container, and lets it through its gate.
+// startNow starts a container, and lets it pass its gate.
 func (g *Guarded) startNow(ctx context.Context, id string) error {
 	release, err := g.gate.hold(ctx, id)
 	if err != nil {
@@ -257,7 +258,7 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	return g.admit(ctx, id)
 }
 
-// admit lets a container through its gate, or kills it. The caller holds it.
+// admit lets a container pass its gate, or kills it. The caller holds the container's lock.
 func (g *Guarded) admit(ctx context.Context, id string) error {
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil {
@@ -270,8 +271,8 @@ func (g *Guarded) admit(ctx context.Context, id string) error {
 	return nil
 }
 
-// enter lets a container that runs pass its gate: until then the mounts may be wrong. It asks a container that this service does not know.
-// The caller holds the container.
+// enter lets a running container pass its gate, because its mounts may be wrong before. It does so for a container that this service
+// does not know yet. The caller holds the container's lock.
 func (g *Guarded) enter(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
@@ -330,8 +331,8 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 	return g.Engine.Exec(ctx, c.ID, spec)
 }
 
-// CopyIn implements sandbox.Engine. To copy into a container, an engine mounts all of its mounts again, by name. The owner of a
-// mount can then lead another one anywhere on the host.
+// CopyIn implements sandbox.Engine. It always refuses: to copy into a container, an engine mounts all of its mounts again, by name.
+// Then the owner of a mount could lead another mount anywhere on the host.
 func (g *Guarded) CopyIn(context.Context, string, string, io.Reader) error { return sandbox.ErrRefused }
 
 // Logs implements sandbox.Engine.

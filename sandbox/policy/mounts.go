@@ -30,8 +30,8 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// resolve checks the source of every bind, makes what is missing as the owner would, and gives the engine its own name for it. It says
-// whether there is any.
+// resolve checks the source of every bind, makes missing sources with the owner's rights, and replaces each source by the engine's
+// path. It reports whether there is a bind.
 func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
 	mounts := make([]sandbox.Mount, len(spec.Mounts))
 	for i, m := range spec.Mounts {
@@ -50,7 +50,7 @@ func (g *Guarded) resolve(spec *sandbox.Spec) (bound bool, err error) {
 				return false, g.refused(m, errors.New("something else is mounted below it"))
 			}
 			m.Source, m.ReadOnly = outside, m.ReadOnly || readOnly
-			m.CreateHostParent = false // or the engine makes it as root, wherever a link leads
+			m.CreateHostParent = false // otherwise the engine makes it as root, wherever a link leads
 		}
 		mounts[i] = m
 	}
@@ -62,7 +62,7 @@ func (g *Guarded) refused(m sandbox.Mount, why error) error {
 	return &RefusedError{"a mount of " + m.Source + " (" + why.Error() + ")", "mount something below " + strings.Join(g.policy.Roots, " or ")}
 }
 
-// source returns the source of a bind as this process knows it.
+// source returns the source of a bind as a path of this process.
 func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 	if rest, ok := cutDir(m.Source, g.owner.State); ok && g.owner.State != "" {
 		m.Source = filepath.Join(g.owner.Dir, rest)
@@ -75,7 +75,7 @@ func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 	info, err := dir.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) && m.CreateHostParent {
 		if err = dir.Mkdir(rel, 0o755); err == nil && g.gate.Root() == RootIsolated {
-			_, err = dir.Chmod(rel, 0o777) // root inside is neither the owner nor of its group
+			_, err = dir.Chmod(rel, 0o777) // root inside is neither the owner nor in its group
 		}
 		if err == nil {
 			info, err = dir.Lstat(rel)
@@ -90,7 +90,7 @@ func (g *Guarded) source(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// identity is the device and number of what is at a path of the engine's, found without following a link.
+// identity returns the device and number of the file at a path of the engine. It follows no link.
 func (g *Guarded) identity(outside string) (string, error) {
 	inside, ok := g.places.Inside(outside)
 	if !ok {
@@ -107,17 +107,17 @@ func (g *Guarded) identity(outside string) (string, error) {
 	return fmt.Sprint(st.Dev, " ", st.Ino), nil
 }
 
-// gateTime bounds how long a container may wait at its gate, besides what is copied into it.
+// gateTime limits how long a container may wait at its gate, without the time for copies.
 const gateTime = 20 * time.Second
 
-// question is what the program of a container's gate is asked, and says.
+// question is a connection to the program at a container's gate.
 type question struct {
 	sandbox.Attachment
 	lines *bufio.Reader
 	end   func()
 }
 
-// ask asks the program of a container's gate, until the container ends or has had its time.
+// ask connects to the program at a container's gate. The connection ends when the container ends, or at the time limit.
 func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string) (*question, error) {
 	limit := gateTime
 	if c.Labels[labelCopies] != "" {
@@ -133,7 +133,7 @@ func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string)
 	q.lines = bufio.NewReader(q)
 	context.AfterFunc(ctx, func() { _ = q.Close() }) // ends reading and writing
 	guard.Go("watching a container at its gate", func() {
-		for pause.For(ctx, time.Second) { // an engine may keep an exec waiting in one that was killed
+		for pause.For(ctx, time.Second) { // an exec in a killed container may hang in the engine
 			if c, err := g.Engine.Inspect(ctx, c.ID); errors.Is(err, sandbox.ErrGone) || err == nil && c.State != sandbox.Running && c.State != sandbox.Paused {
 				cancel()
 			}
@@ -142,7 +142,7 @@ func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string)
 	return q, nil
 }
 
-// hear reads a line. One that is not the wanted one is an error, which tells what the program has said of itself; "" is any.
+// hear reads a line. A line other than want is an error with the program's own text; "" accepts any line.
 func (q *question) hear(want string) (string, error) {
 	line, err := q.lines.ReadString('\n')
 	if err == nil && want != "" && line != want {
@@ -154,8 +154,8 @@ func (q *question) hear(want string) (string, error) {
 	return line, err
 }
 
-// pass asks a container that waits at its gate for the files of its mounts, and gives it its copies. It opens the gate if the
-// same files are at the same paths here, found without following a link.
+// pass asks a container that waits at its gate for the files of its mounts, and copies files into it. It opens the gate if the same
+// files are at the same paths here. It follows no link.
 func (g *Guarded) pass(ctx context.Context, c sandbox.Container) error {
 	if gateOf(c) == "" {
 		return nil
@@ -201,8 +201,8 @@ func (g *Guarded) pass(ctx context.Context, c sandbox.Container) error {
 	return err
 }
 
-// Gate is the program that containers with mounts of their owner's begin with, on a volume of the engine's, and what is known of those
-// containers. All guards of one engine share it.
+// Gate is the program with which containers begin if they mount directories of their owner. It is on a volume of the engine. Gate
+// also records which containers have passed. All guards of one engine share it.
 type Gate struct {
 	Program string // path of a static hinit-sandbox-helper
 
@@ -210,21 +210,21 @@ type Gate struct {
 	listing sync.Mutex
 
 	mu         sync.Mutex
-	volume     string // its name, once it holds the program
+	volume     string // name of the volume, once it has the program
 	root       Root
 	containers map[string]*gated // by their ids
 }
 
-// gated is what is known of a container.
+// gated is the record of a container.
 type gated struct {
-	turn  chan struct{} // holds one while it is locked
-	users int           // who have the lock or wait for it
-	past  time.Time     // when it was started, if it has passed its gate since
+	turn  chan struct{} // holds one element while the container is locked
+	users int           // number of holders of the lock and of waiters
+	past  time.Time     // time of its last start, if it has passed its gate since
 }
 
 // known returns the record of a container. The caller holds the lock.
 func (g *Gate) known(id string) *gated {
-	if len(g.containers) > 4096 { // of many lives; those that are in use are asked again
+	if len(g.containers) > 4096 { // after many containers, drop unused records; they are asked again
 		maps.DeleteFunc(g.containers, func(_ string, c *gated) bool { return c.users == 0 })
 	}
 	if g.containers == nil {
@@ -236,7 +236,7 @@ func (g *Gate) known(id string) *gated {
 	return g.containers[id]
 }
 
-// Ask asks the engine what root inside its containers is.
+// Ask asks the engine which user root inside its containers is.
 func (g *Gate) Ask(ctx context.Context, engine sandbox.Engine, p Policy) (Root, error) {
 	info, err := engine.Info(ctx)
 	if err != nil {
@@ -248,7 +248,7 @@ func (g *Gate) Ask(ctx context.Context, engine sandbox.Engine, p Policy) (Root, 
 	return g.root, nil
 }
 
-// list lists containers for one caller at a time: an answer has all labels of each container.
+// list lists containers for one caller at a time, because an answer has all labels of each container.
 func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
 	g.listing.Lock()
 	defer g.listing.Unlock()
@@ -258,14 +258,14 @@ func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[strin
 	return engine.List(ctx, labels)
 }
 
-// Root is what the engine said last.
+// Root returns the engine's last answer to Ask.
 func (g *Gate) Root() Root {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.root
 }
 
-// hold locks a container: no command runs in it while it passes its gate. The wait is short even if the engine hangs.
+// hold locks a container, so that no command runs in it while it passes its gate. The wait is short even if the engine hangs.
 func (g *Gate) hold(ctx context.Context, id string) (release func(), err error) {
 	g.mu.Lock()
 	c := g.known(id)
@@ -287,14 +287,14 @@ func (g *Gate) hold(ctx context.Context, id string) (release func(), err error) 
 	}
 }
 
-// opened notes that a container has passed its gate.
+// opened records that a container has passed its gate.
 func (g *Gate) opened(id string, started time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.known(id).past = started
 }
 
-// passed says whether a container has passed its gate since its last start.
+// passed reports whether a container has passed its gate since its last start.
 func (g *Gate) passed(c sandbox.Container) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -302,7 +302,7 @@ func (g *Gate) passed(c sandbox.Container) bool {
 	return !past.IsZero() && past.Equal(c.Started)
 }
 
-// install gives a container the program, and makes it wait at its gate if it has directories or files of its owner's.
+// install gives a container the program. If the container has directories or files of its owner, it must wait at its gate.
 func (g *Gate) install(ctx context.Context, engine sandbox.FullEngine, spec *sandbox.Spec, bound bool) error {
 	volume, err := g.fill(ctx, engine, spec.Image)
 	if err != nil {
@@ -325,14 +325,14 @@ func (g *Gate) install(ctx context.Context, engine sandbox.FullEngine, spec *san
 	}
 	verb := "gate"
 	if spec.Init {
-		// The engine's init would be first, at a path where a link in a mount can lead another mount.
+		// The engine's init would be the first process, at a path over which a link in a mount can lead another mount.
 		verb, spec.Init = "gate-init", false
 	}
 	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb}, entry...)
 	return nil
 }
 
-// gateOf is the program at whose gate a container waits at each start, or "".
+// gateOf returns the program at whose gate a container waits at each start, or "".
 func gateOf(c sandbox.Container) string {
 	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) })
 	if at < 0 || c.Labels[labelCopies] == "" && !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
@@ -341,24 +341,25 @@ func gateOf(c sandbox.Container) string {
 	return path.Join(c.Mounts[at].Target, gate.Name)
 }
 
-// forget has the next container's volume filled again: somebody may have removed it, and the engine made an empty one.
+// forget makes sure that the volume for the next container is filled again. A user may have removed it, and the engine made an empty
+// one.
 func (g *Gate) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.volume = ""
 }
 
-// GatePrefix begins the name of every volume with a gate.
+// GatePrefix begins the names of all volumes with a gate.
 const GatePrefix = "hinit-sandbox-gate-"
 
-// Volume is the name of the volume that new containers get, "" while there is none.
+// Volume returns the name of the volume for new containers, or "" before there is one.
 func (g *Gate) Volume() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.volume
 }
 
-// fill puts the program on the volume, through a container that is never started. It does so once for each version of the program.
+// fill copies the program to the volume, through a container that is never started. It does so once for each version of the program.
 func (g *Gate) fill(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
 	if cluster, is := engine.(sandbox.Cluster); is {
 		return cluster.Gate(), nil
@@ -395,12 +396,12 @@ func (g *Gate) fill(ctx context.Context, engine sandbox.FullEngine, image string
 	g.mu.Lock()
 	g.volume = volume
 	g.mu.Unlock()
-	debug.FreeOSMemory() // several times the program, once
+	debug.FreeOSMemory() // the copies of the program were large, and happen once
 	return volume, nil
 }
 
-// holds says whether the program is on the volume already. Another service of this engine may have put it there. The engine
-// replaces a file by removing it first, and a container that starts at this moment would not find its program.
+// holds reports whether the volume already has the program. Another service of this engine may have copied it. The engine replaces a
+// file by removing it first, and a container that starts at that moment would not find its program.
 func holds(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
 	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
 	if err != nil {

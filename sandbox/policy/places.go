@@ -11,14 +11,14 @@ import (
 	"hinit/sandbox"
 )
 
-// Places translates between the paths of this process and the engine's. They differ when this process is in a container itself,
+// Places translates between the paths of this process and the engine's paths. They differ if this process is itself in a container
 // with the engine's socket mounted. The engine takes the source of a mount for a path of its own machine.
 type Places struct {
-	self   string // id of this process's container, "" when it is in none
+	self   string // id of this process's container, "" without one
 	mounts []sandbox.Mount
 }
 
-// FindPlaces asks the engine about the container that this process is in.
+// FindPlaces asks the engine about the container of this process.
 func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 	var c sandbox.Container
 	var err error
@@ -36,11 +36,12 @@ func FindPlaces(ctx context.Context, engine sandbox.Engine) (Places, error) {
 			p.mounts = append(p.mounts, m)
 		}
 	}
-	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // the innermost first
+	slices.SortFunc(p.mounts, func(a, b sandbox.Mount) int { return len(b.Target) - len(a.Target) }) // innermost first
 	return p, nil
 }
 
-// ownContainer finds the id of the container in the source of the files that the engine mounts in each: /etc/hostname and its like.
+// ownContainer finds the id of this container in the sources of files that the engine mounts in each container, such as
+// /etc/hostname.
 func ownContainer(mountinfo string) string {
 	f, err := os.Open(mountinfo)
 	if err != nil {
@@ -61,12 +62,12 @@ func ownContainer(mountinfo string) string {
 	return ""
 }
 
-// Outside returns what the engine calls a path of this process. ok is false for one that the engine does not have.
+// Outside returns the engine's path for a path of this process. ok is false if the engine does not have it.
 func (p Places) Outside(inside string) (outside string, ok bool) {
 	return p.translate(inside, func(m sandbox.Mount) (from, to string) { return m.Target, m.Source })
 }
 
-// Inside is the way back.
+// Inside returns the path of this process for a path of the engine.
 func (p Places) Inside(outside string) (inside string, ok bool) {
 	return p.translate(outside, func(m sandbox.Mount) (from, to string) { return m.Source, m.Target })
 }
@@ -84,8 +85,8 @@ func (p Places) translate(path string, ends func(sandbox.Mount) (from, to string
 	return "", false
 }
 
-// Within says whether this process may only read the path, and whether another mount is below the path. A mount of the path would
-// lack the other mount and show what it hides.
+// Within reports whether this process may only read the path, and whether another mount is below the path. A mount of the path would
+// lack the other mount and show the files under it.
 func (p Places) Within(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {
@@ -106,8 +107,8 @@ func cutDir(path, dir string) (rest string, ok bool) {
 	return strings.CutPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// Translated is an engine for a process that may be in a container itself: it gives the source of each bind the engine's own
-// name. A path that the engine does not have stays as it is.
+// Translated is an engine for a process that may itself be in a container. It replaces the source of each bind by the engine's path.
+// A path that the engine does not have stays as it is.
 type Translated struct{ sandbox.Engine }
 
 // Create implements sandbox.Engine.

@@ -1,8 +1,7 @@
-// Package policy decides what a caller's sandboxes may be made of, and keeps it to its own.
+// Package policy limits the sandboxes of a caller and keeps callers apart.
 //
-// [Guard] is an engine for one caller. It creates only what the [Policy] allows, follows no link out of the allowed roots, and
-// knows only containers with the caller's labels. Everything above it works on it as on the engine itself, so no check can be
-// forgotten there.
+// [Guard] is an engine for one caller. It creates only what the [Policy] allows, follows no link out of the allowed roots, and knows
+// only containers with the caller's labels. All code above uses it like the engine itself, so no check can be forgotten there.
 //
 // The package owns no goroutine.
 package policy
@@ -20,22 +19,22 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// LabelOwner is the user id that a container was made for. Only the guard sets it.
+// LabelOwner has the user id for which a container was made. Only the guard sets it.
 const LabelOwner = "hinit-owner"
 
-// Policy is what sandboxes may be made of. The zero value allows no image and no mount.
+// Policy has the limits of sandboxes. The zero value allows no image and no mount.
 type Policy struct {
-	Images   []string // patterns as path.Match has them; one without a tag allows each tag
-	Roots    []string // directories below which a mount's source may be
-	Networks []string // besides none and the engine's default
-	Runtimes []string // besides the engine's default
-	Memory   int64    // the most bytes one container may have, 0 for no limit
-	CPUs     float64  // the most processors, 0 for no limit
-	Most     int      // containers of one caller, 0 for no limit
+	Images   []string // patterns of path.Match; one without a tag allows each tag
+	Roots    []string // directories that may contain the source of a mount
+	Networks []string // allowed networks, besides none and the engine's default
+	Runtimes []string // allowed runtimes, besides the engine's default
+	Memory   int64    // most bytes of one container, 0 for no limit
+	CPUs     float64  // most processors of one container, 0 for no limit
+	Most     int      // most containers of one caller, 0 for no limit
 	Private  bool     // sandboxes may have root inside, and share no file with their caller
 }
 
-// RefusedError is what a policy does not allow.
+// RefusedError means that the policy does not allow something.
 type RefusedError struct{ What, Next string }
 
 // Error implements error.
@@ -50,10 +49,10 @@ func (e *RefusedError) Error() string {
 // Unwrap makes errors.Is(err, sandbox.ErrRefused) true.
 func (e *RefusedError) Unwrap() error { return sandbox.ErrRefused }
 
-// maxPids is the highest limit of processes, and the one where none is asked for.
+// maxPids is the largest limit of processes, and the default.
 const maxPids = 256
 
-// Check looks at everything of a Spec but its binds, which need the file system, and makes it as hard as section 5.1 of the contract has it.
+// Check checks a Spec, except for its binds, which need the file system. It hardens the Spec as section 5.1 of the contract says.
 func (p Policy) Check(s *sandbox.Spec) error {
 	if what, _ := s.LeadsOut(); what != "" {
 		return &RefusedError{what, ""}
@@ -75,7 +74,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{allowed(s.Restart, "no"), "a restart policy", ""},
 		{len(s.Groups) == 0, "the group " + strings.Join(s.Groups, " "), ""},
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
-		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // NaN too
+		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // false for NaN
 		{!isID(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
 		{!ofKernel(s.Dir), "the working directory " + s.Dir, ""},
 	} {
@@ -110,7 +109,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 	return nil
 }
 
-// harden sets what the caller left out, and lowers what is too high: the agent's own defaults are not an offence.
+// harden sets missing protections, and lowers limits that are too high, because the agent's own defaults must not be an error.
 func (p Policy) harden(s *sandbox.Spec) {
 	if !slices.Contains(s.CapDrop, "ALL") {
 		s.CapDrop = append(s.CapDrop, "ALL")
@@ -127,24 +126,24 @@ func (p Policy) harden(s *sandbox.Spec) {
 	}
 }
 
-// leastCPUs is the least that an engine can limit a container to. Less is no limit to it.
+// leastCPUs is the smallest limit that an engine can set. It ignores a smaller one.
 const leastCPUs = 0.01
 
-// ulimits are the limits that a caller may set: the others raise a process above the host's.
+// ulimits are the limits that a caller may set. Others would raise a process above the host's limits.
 var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
-// isID reports whether an engine takes a name for the begin of an id.
+// isID reports whether an engine takes a name for the beginning of an id.
 func isID(name string) bool {
 	return len(name) >= 12 && len(name) <= 64 && strings.Trim(name, "0123456789abcdef") == ""
 }
 
-// ofKernel says whether a path is in a file system of the kernel's.
+// ofKernel reports whether a path is in a file system of the kernel.
 func ofKernel(p string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path.Clean("/"+p), "/"), "/")
 	return first == "proc" || first == "sys" || first == "dev"
 }
 
-// checkTarget refuses what would hide the gate, or what the engine itself mounts.
+// checkTarget refuses a target that would hide the gate, or a mount of the engine itself.
 func checkTarget(target string) error {
 	t := path.Clean(target)
 	first := "/" + strings.SplitN(strings.TrimPrefix(t, "/"), "/", 2)[0]
@@ -162,7 +161,7 @@ func (p Policy) image(ref string) error {
 	return &RefusedError{"the image " + strconv.Quote(ref), "HINIT_SANDBOX_IMAGES lists those that are"}
 }
 
-// AllowsImage says whether a pattern allows a reference. A digest or an id that no pattern names is not allowed.
+// AllowsImage reports whether a pattern allows an image reference. A digest or an id needs a pattern that names it.
 func (p Policy) AllowsImage(ref string) bool {
 	name := ref
 	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
@@ -182,7 +181,7 @@ func (p Policy) AllowsImage(ref string) bool {
 	})
 }
 
-// open opens the allowed directory that a path is below, with somebody's rights, and returns the rest of the path.
+// open opens the allowed directory above a path, with the rights of as, and returns the rest of the path.
 func (p Policy) open(source string, as *fsutil.Actor) (dir *fsutil.Dir, rel string, err error) {
 	if !filepath.IsAbs(source) || slices.Contains(strings.Split(source, "/"), "..") {
 		return nil, "", errors.New("it must be an absolute path without dots that lead upwards")

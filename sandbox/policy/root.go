@@ -22,28 +22,28 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Root says what the processes of a sandbox are outside of it.
+// Root says which user the processes of a sandbox are outside of it.
 type Root string
 
 // The kinds of Root.
 const (
-	// RootIsolated: they may be root inside, because the engine makes another user of it outside.
+	// RootIsolated: they may be root inside, because the engine maps it to another user outside.
 	RootIsolated Root = "isolated"
 	// RootCaller: they have the user and group of the caller, no capability, and no way to gain one.
 	RootCaller Root = "caller"
-	// RootPrivate: they may be root inside, and share no file with anybody.
+	// RootPrivate: they may be root inside, and share no file with any user.
 	RootPrivate Root = "private"
 )
 
-// Labels that only the guard sets.
+// These labels are set by the guard only.
 const (
-	LabelRoot   = "hinit-root"   // of a container: its Root
-	labelCopies = "hinit-copies" // of a container: what is copied into it at each start
-	labelSpec   = "hinit-spec"   // of a container: what it is made from, where a start makes it again
-	labelWas    = "hinit-was-"   // of a container: the begin of an id that it had before it was made again
+	LabelRoot   = "hinit-root"   // Root of a container
+	labelCopies = "hinit-copies" // files that are copied into a container at each start
+	labelSpec   = "hinit-spec"   // description from which a start makes a container again, if necessary
+	labelWas    = "hinit-was-"   // begins a label with the beginning of an earlier id of a container that was made again
 )
 
-// String says in words what a Root means.
+// String describes the meaning of a Root.
 func (r Root) String() string {
 	switch r {
 	case RootIsolated:
@@ -55,11 +55,11 @@ func (r Root) String() string {
 	return "commands run as their caller, without root: this engine does not keep root inside apart from root here"
 }
 
-// RootWays names the ways to have root inside.
+// RootWays describes the ways to have root inside.
 const RootWays = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
-// RootOf asks the engine what root inside is. An engine that maps users isolates root only from a process whose own users are not
-// mapped. To another container of the same engine, root inside is the same user as its own root.
+// RootOf returns the Root that this engine allows. An engine that maps users isolates root only from a process whose own users are
+// not mapped. For another container of the same engine, root inside is the same user as its own root.
 func (p Policy) RootOf(info sandbox.Info) Root {
 	switch {
 	case p.Private:
@@ -70,7 +70,7 @@ func (p Policy) RootOf(info sandbox.Info) Root {
 	return RootCaller
 }
 
-// allUsers says whether a process has all users of the machine, each as itself.
+// allUsers reports whether a process has all users of the machine, unmapped.
 func allUsers(uidMap string) bool {
 	text, err := os.ReadFile(uidMap)
 	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
@@ -82,7 +82,7 @@ func (g *Guarded) asCaller(spec *sandbox.Spec) {
 	spec.User, spec.CapAdd, spec.CapDrop, spec.Groups = fmt.Sprintf("%d:%d", id.UID, id.GID), nil, []string{"ALL"}, nil
 	const home = "/root"
 	if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool { return path.Clean(m.Target) == home }) {
-		options := fmt.Sprintf("rw,exec,nosuid,size=64m,mode=0700,uid=%d,gid=%d", id.UID, id.GID) // the image's is root's
+		options := fmt.Sprintf("rw,exec,nosuid,size=64m,mode=0700,uid=%d,gid=%d", id.UID, id.GID) // in the image, the directory belongs to root
 		spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "tmpfs", Target: home, Options: options})
 	}
 	if !slices.ContainsFunc(spec.Env, func(e string) bool { return strings.HasPrefix(e, "HOME=") }) {
@@ -90,7 +90,7 @@ func (g *Guarded) asCaller(spec *sandbox.Spec) {
 	}
 }
 
-// identity is whose rights the owner's containers have.
+// identity returns the user and group of the owner's containers.
 func (o Owner) identity() fsutil.Identity {
 	if o.Actor != nil {
 		return o.Actor.Identity()
@@ -98,8 +98,8 @@ func (o Owner) identity() fsutil.Identity {
 	return fsutil.Identity{UID: 65534, GID: 65534}
 }
 
-// private removes every directory of the owner's from a container. Volumes replace the writable ones, and the others are copied
-// in at each start.
+// private removes all directories of the owner from a container. Volumes replace the writable ones, and the others are copied into
+// the container at each start.
 func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 	copies := map[string]string{}
 	var mounts []sandbox.Mount
@@ -124,7 +124,7 @@ func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 		}
 		place, ok := g.places.Outside(source) // the names inside are the same in every container of the image
 		if !ok {
-			place = g.places.self + source // it ends with this container
+			place = g.places.self + source // ends with this container
 		}
 		hash := sha256.Sum256(fmt.Appendf(nil, "%d\x00%s\x00%s", g.owner.UID, g.owner.Profile, place))
 		name := sandbox.VolumePrefix + g.owner.Profile + "-" + hex.EncodeToString(hash[:8])
@@ -145,7 +145,7 @@ func (g *Guarded) private(ctx context.Context, spec *sandbox.Spec) error {
 	return nil
 }
 
-// Gone says whether the directory is gone in whose place a private volume stands. The volume goes too.
+// Gone reports whether the directory that a private volume replaces was removed. Then the volume is removed too.
 func (p Policy) Gone(v sandbox.Volume) bool {
 	dir, rel, err := p.open(v.Labels[sandbox.LabelSource], fsutil.Self())
 	if err != nil {
@@ -160,18 +160,18 @@ func (p Policy) Gone(v sandbox.Volume) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// volumesMost is how many private volumes one user may have.
+// volumesMost limits the private volumes of one user.
 const volumesMost = 512
 
-// copyMost is how many bytes of the owner's files are copied into a container at a start.
+// copyMost limits the bytes of the owner's files that are copied into a container at a start.
 const copyMost = 1 << 30
 
-// copyTime is how long copying into a container may take.
+// copyTime limits the time for copying into a container.
 const copyTime = 2 * time.Minute
 
-// copyIn copies the owner's read-only mounts into a container that waits at its gate. The program inside unpacks them. The engine
-// would mount the container's volumes a second time, by names that another container of the owner's can change, and would write
-// below a tmpfs.
+// copyIn copies the owner's read-only mounts into a container that waits at its gate. The program inside unpacks them, not the
+// engine. The engine would mount the container's volumes a second time, by names that another container of the owner can change. It
+// would also write below a tmpfs.
 func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
@@ -198,7 +198,7 @@ func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
 			err = errors.Join(packing.Close(), unpack.CloseWrite())
 		}
 		if err != nil {
-			_ = unpack.Close() // what came is not all of it
+			_ = unpack.Close() // the archive is incomplete
 		}
 		packed <- err
 	}()
@@ -210,7 +210,7 @@ func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
 	return nil
 }
 
-// packSource packs what is at a path of this process, with the owner's rights and without links.
+// packSource packs the files at a path of this process, with the owner's rights and without links.
 func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
 	dir, rel, err := g.policy.open(source, g.owner.Actor)
 	if err != nil {
@@ -220,7 +220,7 @@ func (g *Guarded) packSource(w *tar.Writer, source, name string) error {
 	return archive.Add(w, dir, rel, name)
 }
 
-// limited refuses to write more than is left.
+// limited is a writer that refuses more than a number of bytes.
 type limited struct {
 	io.Writer
 	left int64
@@ -233,16 +233,16 @@ func (l *limited) Write(data []byte) (int, error) {
 	return l.Writer.Write(data)
 }
 
-// remakes says whether a container is made again where others are started again. Its owner could lay a link where a mount is to be, and lead
-// the mount over the gate, whose name is known by now. A mount directly below the root can't be led elsewhere.
+// remakes reports whether a container must be made again instead of started again. Its owner knows the name of its gate by now, and
+// could use a link to lead a mount over it. A mount directly below the root can't be led elsewhere.
 func remakes(c sandbox.Container) bool {
 	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
 	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
-		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1 // a tmpfs is empty; a volume of the image's is not
+		return m.Type != "tmpfs" && strings.Count(path.Clean(m.Target), "/") > 1 // a tmpfs is empty; an image's volume may not be
 	})
 }
 
-// wasMost is how many earlier ids a container keeps.
+// wasMost limits the earlier ids that a container keeps.
 const wasMost = 16
 
 // remake makes a container again, with another name of its gate, and removes the old one. The old id leads to the new container.
@@ -272,27 +272,27 @@ func (g *Guarded) remake(ctx context.Context, c sandbox.Container) (id string, e
 	if err = g.startNow(ctx, id); err != nil {
 		return "", errors.Join(err, g.Engine.Remove(context.WithoutCancel(ctx), id))
 	}
-	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // else the service sweeps it: see [Guarded.RemoveReplaced]
+	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // on failure the service removes it: see [Guarded.RemoveReplaced]
 	return id, nil
 }
 
-// replacedMark is in the name of a container that was made again, until it is removed. No caller can give such a name.
+// replacedMark is in the name of a container that was made again, until the container is removed. No caller can choose such a name.
 const replacedMark = "-replaced-"
 
 func replaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedMark) }
 
-// RemoveReplaced removes a container that was made again and could not be removed then. It does nothing to another one.
+// RemoveReplaced removes a container that was made again and could not be removed then. It does nothing to other containers.
 func (g *Gate) RemoveReplaced(ctx context.Context, engine sandbox.Engine, c sandbox.Container) error {
 	if !replaced(c) {
 		return nil
 	}
-	release, err := g.hold(ctx, c.ID) // it may be made again at this moment, and get its name back if that fails
+	release, err := g.hold(ctx, c.ID) // it may be remade at this moment, and get its name back if that fails
 	if err != nil {
 		return err
 	}
 	defer release()
 	if c, err := engine.Inspect(ctx, c.ID); err != nil || !replaced(c) {
-		return nil //nolint:nilerr // it is gone
+		return nil //nolint:nilerr // it was removed
 	}
 	return engine.Remove(ctx, c.ID)
 }
