@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// Beat says that the gateway of a profile has written its state file. A write of hinit or of the agent's commands is no beat.
+// Beat reports that the gateway of a profile has written its state file. A write by hinit or by the agent's commands is no beat.
 type Beat struct{ Profile Profile }
 
 func (Beat) event() {}
 
-// beatOf reads updated_at (contract, section 6): the gateway writes a time as text, and commands write a number, which is none.
+// beatOf parses updated_at (contract, section 6). The gateway writes a time as text; the number that commands write there is no
+// beat.
 func beatOf(value json.RawMessage) time.Time {
 	var text string
 	if json.Unmarshal(value, &text) != nil {
@@ -20,7 +21,7 @@ func beatOf(value json.RawMessage) time.Time {
 	return at
 }
 
-// isoTime parses an ISO 8601 time, with or without a fraction of a second; without a zone it is UTC.
+// isoTime parses an ISO 8601 time, with or without a fraction of a second. Without a zone it is UTC.
 func isoTime(text string) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 const (
 	logsDir    = "logs"
 	bootLog    = logsDir + "/container-boot.log"
-	bootLogMax = 262144 // bytes; at this size the log is rotated before the next boot is added
+	bootLogMax = 262144 // bytes; a log of this size is rotated before the next boot adds lines
 
 	bootLogTime = "2006-01-02T15:04:05-0700" // local time
 )
 
-// appendBootLog adds a line for each decision. A large log becomes container-boot.log.1 first.
+// appendBootLog adds a line for each decision. It first renames a large log to container-boot.log.1.
 func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	var b strings.Builder
 	for _, dec := range decisions {
@@ -40,12 +40,13 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	return errors.Join(rotateErr, err)
 }
 
-// fields formats the part of a line that the boot log and the container's output share.
+// fields formats the fields that the boot log and the container's output have in common.
 func (dec Decision) fields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, field(dec.PriorState), dec.Action)
 }
 
-// field quotes a value from an agent's file, as Go quotes strings, when it could end a field or a line, or is empty or long.
+// field formats a value from an agent's file. It quotes the value, as Go quotes strings, if the value is empty or long, or could
+// end the field or the line.
 func field(value string) string {
 	const long = 64
 	plain := value != "" && len(value) <= long

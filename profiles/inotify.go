@@ -14,18 +14,19 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// hints are the kernel's change notifications about a set of directories, not recursive. A nil one gives none. It belongs to one
-// goroutine.
+// hints watches a set of directories by inotify, not recursively. A nil hints watches nothing. Only one goroutine may use it.
 //
-// The agent can swap a watched path for a link. Nothing is read through a watch, so that causes a scan that finds nothing.
+// The agent can replace a watched path by a link. That is harmless, because a notification only causes a scan, and scans follow
+// no link.
 type hints struct {
 	notify  *fsnotify.Watcher
-	add1    func(path string) error // notify.Add; replaced in tests
+	add1    func(path string) error // notify.Add; tests replace it
 	watched map[string]watched
-	remotes map[uint64]bool // by device; nil before the first
+	remotes map[uint64]bool // device → result of remote; nil before the first call
 }
 
-// remote reports whether others than this kernel change the file system of path: a server, a daemon or a hypervisor. It asks once a file system.
+// remote reports whether another machine, a daemon or a hypervisor may change the file system of path. It checks each file system
+// once.
 func (h *hints) remote(path string, dev uint64) bool {
 	is, known := h.remotes[dev]
 	if !known {
@@ -38,7 +39,7 @@ func (h *hints) remote(path string, dev uint64) bool {
 	return is
 }
 
-// watched is a directory with a watch.
+// watched identifies a directory that has a watch.
 type watched struct {
 	dev, ino uint64
 	remote   bool
@@ -63,7 +64,7 @@ func (h *hints) changes() <-chan fsnotify.Event {
 	return h.notify.Events
 }
 
-// lost tells when notifications may have been lost, with the reason.
+// lost returns a channel of errors after which notifications may be missing.
 func (h *hints) lost() <-chan error {
 	if h == nil {
 		return nil
@@ -73,18 +74,18 @@ func (h *hints) lost() <-chan error {
 
 func (h *hints) close() {
 	if h != nil {
-		_ = h.notify.Close() // it has no error that leaves anything open
+		_ = h.notify.Close() // an error leaves nothing open
 	}
 }
 
-// add watches the directory at path, unless it does already. complete is false on a file system that other machines change without
-// this kernel's knowledge.
+// add watches the directory at path, unless it is watched already. complete is false on a file system that other machines can
+// change, because this kernel reports only its own changes.
 func (h *hints) add(path string, id stamp) (complete bool, err error) {
 	old, ok := h.watched[path]
 	if ok && old.dev == id.dev && old.ino == id.ino {
 		return !old.remote, nil
 	}
-	// A watch that an earlier directory at that path still has would keep the new watch from being made.
+	// An old directory may still have a watch under this path, which would prevent the new watch.
 	_ = h.notify.Remove(path)
 	delete(h.watched, path)
 	err = fault.Before(fault.Watch, path)
@@ -99,7 +100,7 @@ func (h *hints) add(path string, id stamp) (complete bool, err error) {
 	return !w.remote, nil
 }
 
-// watches reports whether a directory has a watch, by whatever name.
+// watches reports whether a directory has a watch under any path.
 func (h *hints) watches(id stamp) bool {
 	if h == nil {
 		return false
@@ -112,7 +113,7 @@ func (h *hints) watches(id stamp) bool {
 	return false
 }
 
-// watchesAt reports whether the directory at path has a watch of that name.
+// watchesAt reports whether the directory at path is watched under that path.
 func (h *hints) watchesAt(path string, id stamp) bool {
 	if h == nil {
 		return false
@@ -121,47 +122,47 @@ func (h *hints) watchesAt(path string, id stamp) bool {
 	return ok && w.dev == id.dev && w.ino == id.ino
 }
 
-// forget removes the watch of a path, if it has one.
+// forget removes the watch of a path, if there is one.
 func (h *hints) forget(path string) {
 	if h == nil {
 		return
 	}
 	if _, ok := h.watched[path]; ok {
-		_ = h.notify.Remove(path) // an error says that it is gone already
+		_ = h.notify.Remove(path) // an error means that the watch is gone already
 		delete(h.watched, path)
 	}
 }
 
-// retain removes the watches of the paths that keep refuses.
+// retain removes the watches for which keep returns false.
 func (h *hints) retain(keep func(path string) bool) {
 	if h == nil {
 		return
 	}
 	for path := range h.watched {
 		if !keep(path) {
-			_ = h.notify.Remove(path) // an error says that it is gone already
+			_ = h.notify.Remove(path) // an error means that the watch is gone already
 			delete(h.watched, path)
 		}
 	}
 }
 
-// gone handles the event that a watched directory itself was removed or renamed, and reports whether the event is one of those.
+// gone handles an event about the removal or renaming of a watched directory itself, and reports whether ev is such an event.
 //
-// The parent's event comes before the directory's own. The watch is still there then, under the old name. A new watch under the new
-// name would be the same one, and be lost with the second event.
+// For a renamed directory, the event of the parent comes before the directory's own. Between the two the old watch still exists.
+// A new watch under the new name would be the same kernel object, and would be lost with the second event.
 func (h *hints) gone(ev fsnotify.Event) bool {
 	path := filepath.Clean(ev.Name)
 	if _, ok := h.watched[path]; !ok {
 		return false
 	}
 	if ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename) {
-		_ = h.notify.Remove(path) // an error says that it is gone already
+		_ = h.notify.Remove(path) // an error means that the watch is gone already
 		delete(h.watched, path)
 	}
 	return true
 }
 
-// hint asks for notifications about a directory, if it is one: the root, profiles/, or the home of a profile.
+// hint watches a directory: the root, profiles/, or the home of a profile. It ignores anything else.
 func (w *Watcher) hint(d *fsutil.Dir, rel, path string) {
 	if w.hints == nil {
 		return
@@ -203,10 +204,10 @@ func (w *Watcher) hintHomes(d *fsutil.Dir, l listing) {
 	}
 }
 
-// mostSpare is how many directories without the marker have a watch. Without one, the poll sees the marker later.
+// mostSpare limits how many directories without the marker are watched. In the others the poll finds a new marker, later.
 const mostSpare = 256
 
-// hintSpare watches a directory without the marker. Where there are too many, it takes the oldest watch of another one.
+// hintSpare watches a directory without the marker. Beyond mostSpare it removes the oldest such watch.
 func (w *Watcher) hintSpare(name string, id stamp) {
 	if w.hints == nil || !w.hintAt(w.store.named(name).Home, id, false) || slices.Contains(w.spare, name) {
 		return
@@ -218,8 +219,8 @@ func (w *Watcher) hintSpare(name string, id stamp) {
 	}
 }
 
-// hintAt watches a directory and reports whether it could. For one that is needed it gives up watches of directories without the
-// marker. When watches have run out it does not try again in the same scan.
+// hintAt watches a directory, and reports whether it succeeded. For a needed directory it may remove the watches of directories
+// without the marker. After the kernel has refused a watch it tries no other one in the same scan.
 func (w *Watcher) hintAt(path string, id stamp, needed bool) bool {
 	if w.short && !w.hints.watchesAt(path, id) {
 		return false
@@ -245,7 +246,7 @@ func (w *Watcher) hintAt(path string, id stamp, needed bool) bool {
 	return err == nil
 }
 
-// startHints makes sure that there is a source of notifications, if there can be one.
+// startHints makes an inotify instance if there is none.
 func (w *Watcher) startHints() {
 	w.partial, w.short, w.remote, w.hintErr = false, false, false, nil
 	if w.hints == nil {
@@ -257,7 +258,7 @@ func (w *Watcher) startHints() {
 	}
 }
 
-// moreHints reports whether there can be more notifications than at the last full scan.
+// moreHints reports whether a resource for notifications that was missing at the last full scan is available now.
 func (w *Watcher) moreHints() bool {
 	switch {
 	case w.hints == nil:
@@ -271,7 +272,7 @@ func (w *Watcher) moreHints() bool {
 	return false
 }
 
-// warnHints tells why there are no notifications, or not all.
+// warnHints reports why notifications are missing or incomplete.
 func (w *Watcher) warnHints() {
 	err := w.hintErr
 	if err != nil {
@@ -280,7 +281,7 @@ func (w *Watcher) warnHints() {
 	w.warnOnce("notifications", Warning{Path: w.store.root}, err)
 }
 
-// hintsStep says what helps where the kernel has no more to give (inotify(7)).
+// hintsStep returns advice for an exhausted limit of inotify(7).
 func hintsStep(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
@@ -291,7 +292,7 @@ func hintsStep(err error) string {
 	return ""
 }
 
-// tellList tells the warnings of a full scan that the one before didn't have.
+// tellList reports the warnings of a full scan that are new since the one before.
 func (w *Watcher) tellList(warnings []Warning) {
 	now := make(map[string]bool, len(warnings))
 	for _, warning := range warnings {
@@ -303,7 +304,7 @@ func (w *Watcher) tellList(warnings []Warning) {
 	w.listWarned = now
 }
 
-// warnOnce tells an error under a key unless it was the last one there, and forgets that when there is none.
+// warnOnce reports an error unless it is the same as the last one for that key. A nil error forgets the last one.
 func (w *Watcher) warnOnce(key string, warning Warning, err error) {
 	if err == nil {
 		delete(w.warned, key)
@@ -317,7 +318,7 @@ func (w *Watcher) warnOnce(key string, warning Warning, err error) {
 	w.o.Notify(Warned{Warning: warning})
 }
 
-// warnVolume is warnOnce for the volume as a whole.
+// warnVolume is warnOnce for errors of the whole volume.
 func (w *Watcher) warnVolume(err error) {
 	w.warnOnce("volume", Warning{Path: w.store.root}, err)
 }

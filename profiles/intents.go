@@ -10,15 +10,15 @@ import (
 )
 
 const (
-	// raceWindow is the time after a command in which another value of desired_state counts as a lost update.
+	// raceWindow is the time after a command in which a different desired_state counts as a lost update.
 	raceWindow = 10 * time.Second
 
-	// clockSlack is how much older than the command a file may seem that was written after it. Time stamps are coarse, and on a
-	// network file system they are another machine's.
+	// clockSlack is how much older than a command a file may seem that was written after it. Time stamps are coarse, and a
+	// network file system uses another machine's clock.
 	clockSlack = 2 * time.Second
 )
 
-// RestoreDelay is how long a state file stays missing before it is made again.
+// RestoreDelay is how long a state file must be missing before it is restored.
 const RestoreDelay = 2 * time.Second
 
 // Intents remembers the last order of an operator for each gateway, as long as this process lives, and restores it when another
@@ -28,43 +28,45 @@ const RestoreDelay = 2 * time.Second
 // before a command writes it, and writes it afterwards, overwrites desired_state by accident. The watcher of the file calls
 // Restore with each content:
 //
-//   - The key is missing: it is put back.
-//   - The whole file is missing: no race loses it, so somebody removes it, most likely with the profile. It is put back if the profile is still there after two seconds.
-//   - Another value, written within 10 seconds of the command: a lost update. It is put back.
-//   - Another value, written later: somebody meant it. It is adopted.
+//   - The key is missing: it is restored.
+//   - The whole file is missing: no race causes that. It was removed, most likely with the profile. It is restored if the profile still exists
+//     after two seconds.
+//   - Another value, written within 10 seconds of the command: a lost update. The order is restored.
+//   - Another value, written later: it was written on purpose. It is adopted.
 //
-// The race can end after this process has, when the container is killed. So each intent is also written to a file of its own, and
-// the next boot applies the same rules (see [Store.Reconcile]).
+// The process may be killed before such a race is over. So each order is also written to a file of its own, and the next boot
+// applies the same rules (see [Store.Reconcile]).
 //
-// Every command must come through Set, or through Note where the agent's command line writes the file itself right afterwards. A
-// command that Intents doesn't know of looks like a lost update for 10 seconds.
+// Every command must call Set, or Note if the agent's command line writes the file itself right afterwards. Otherwise Restore
+// takes the command for a lost update for 10 seconds.
 //
 // All methods may be called from several goroutines.
 type Intents struct {
-	// May says why no intent may be written for now; nil is no such rule. It is set before the first use and must not block.
+	// May returns why no intent may be written for now. Nil allows every write. It is set before the first use and must not
+	// block.
 	May func() error
 
 	store *Store
 
-	mu    sync.Mutex // guards asked; never held while the disk is used
+	mu    sync.Mutex // guards asked; never held across disk operations
 	asked map[string]intent
 }
 
 type intent struct {
 	want    string
 	at      time.Time
-	pending bool      // writing it to the disk failed
-	missing time.Time // since when the file has been seen missing
+	pending bool      // it could not be written to the disk
+	missing time.Time // when Restore first found the file missing
 }
 
-// NewIntents returns an empty memory for the profiles of s.
+// NewIntents returns Intents without orders, for the profiles of s.
 func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, asked: make(map[string]intent)}
 }
 
-// Set records an operator's order for profile, [Running] or [Stopped], and writes it as [Store.SetDesired] does. When writing
-// fails although the profile exists (disk full), the intent holds all the same, and the next Restore writes it again. It blocks on
-// the disk.
+// Set records an operator's order for profile, [Running] or [Stopped], and writes it as [Store.SetDesired] does. If writing fails
+// although the profile exists (disk full), the order counts all the same, and the next Restore writes it again. It blocks on the
+// disk.
 func (in *Intents) Set(profile, want string) error {
 	sync, err := in.Begin(profile, want)
 	if err != nil {
@@ -73,11 +75,12 @@ func (in *Intents) Set(profile, want string) error {
 	return sync()
 }
 
-// Begin is the first half of Set: it writes the intent, so that it survives the end of this process. The caller may act on it
-// while sync, the second half, makes it survive the end of the machine. Call Begin before a gateway is started that writes the
-// same file. Call sync once, unless another Begin for the profile follows, whose sync is for both. An error of sync means the
-// same as an error of Set: the intent holds all the same. An error of Begin says that there is no such profile or intent, and
-// that nothing was recorded.
+// Begin is the first half of Set: it writes the order, so that it survives the end of this process. The function sync is the
+// second half: it makes the order survive a crash of the machine. The caller may act on the order between the two.
+//
+// Call Begin before you start a gateway, which writes the same file. Call sync once; after several calls of Begin for a profile
+// only the last sync is needed. An error of sync means the same as an error of Set: the order counts all the same. An error of
+// Begin says that the profile or the value is invalid, and that nothing was recorded.
 func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	if err := in.may(); err != nil {
 		return nil, err
@@ -85,7 +88,8 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
 	failed := in.write(profile, want, now, soon)
-	// A gateway may have read the file before a record that the disk held up. So the intent gets the time at which it was written.
+	// The disk may have delayed the write, and a gateway may have read the old file meanwhile. So the order gets the time of the
+	// end of the write.
 	if late := in.store.now(); late.Sub(now) > clockSlack {
 		now = late
 		if failed == nil {
@@ -108,7 +112,7 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	}, nil
 }
 
-// fail notes that the intent of that time is not on the disk, unless another has come since.
+// fail notes that the order of that time is not safely on the disk, unless there is a newer order.
 func (in *Intents) fail(profile string, at time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -118,7 +122,7 @@ func (in *Intents) fail(profile string, at time.Time) {
 	}
 }
 
-// write puts an intent on the disk: first into hinit's own file, then into the state file.
+// write writes an order to the disk: first to hinit's own file, then to the state file.
 func (in *Intents) write(profile, want string, at time.Time, how durability) error {
 	if err := in.may(); err != nil {
 		return err
@@ -129,21 +133,21 @@ func (in *Intents) write(profile, want string, at time.Time, how durability) err
 	return in.store.setDesired(profile, want, how)
 }
 
-// Note records an intent that another program writes to the disk. It blocks on the disk.
+// Note records an order that another program writes to the state file. It blocks on the disk.
 func (in *Intents) Note(profile, want string) {
 	defer in.store.lock(profile)()
 	now := in.store.now()
-	_ = in.store.recordAsked(profile, want, now) // the next process needs it if this one ends within seconds
+	_ = in.store.recordAsked(profile, want, now) // for the next process, if this one ends within seconds
 	in.put(profile, intent{want: want, at: now})
 }
 
-// Want returns the last order for profile in this process, and false when there was none. It doesn't block.
+// Want returns the last order for profile in this process. ok is false if there was none. It doesn't block.
 func (in *Intents) Want(profile string) (want string, ok bool) {
 	i, ok := in.get(profile)
 	return i.want, ok
 }
 
-// Pending lists the profiles whose intent could not be written to the disk. It doesn't block.
+// Pending lists the profiles whose order could not be written to the disk. It doesn't block.
 func (in *Intents) Pending() (list []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -162,14 +166,14 @@ func (in *Intents) may() error {
 	return in.May()
 }
 
-// Clear forgets the orders for all profiles, because another init has them now. It doesn't block.
+// Clear forgets all orders, because another init handles the profiles now. It doesn't block.
 func (in *Intents) Clear() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	clear(in.asked)
 }
 
-// Forget forgets the order for profile, because the profile is gone. It doesn't block.
+// Forget forgets the order for a profile that is gone. It doesn't block.
 func (in *Intents) Forget(profile string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -181,22 +185,22 @@ type Outcome string
 
 // The outcomes.
 const (
-	Unchanged Outcome = "unchanged" // the file and the intent agree, or there is no intent
-	Restored  Outcome = "restored"  // the file has the intent again
-	Missing   Outcome = "missing"   // there is no file; call Restore again after RestoreDelay
-	Adopted   Outcome = "adopted"   // somebody changed the intent: Want has the new one, or none if it is no known state
+	Unchanged Outcome = "unchanged" // the file agrees with the order, or there is no order
+	Restored  Outcome = "restored"  // the order was written to the file again
+	Missing   Outcome = "missing"   // the file is missing; call Restore again after RestoreDelay
+	Adopted   Outcome = "adopted"   // another program changed it on purpose: Want returns the new value, or none if the value is unknown
 )
 
-// Restore compares the intent for profile with seen, a state that was just read, and acts by the rules above. It reads the file
-// again before it writes or adopts anything. With an error the outcome is Unchanged; call it again at the next scan. It blocks on
-// the disk, which it doesn't touch while the two agree.
+// Restore compares the order for profile with seen, a state that was just read, and acts by the rules above. Before it writes or
+// adopts anything it reads the file again. After an error the outcome is Unchanged; call it again at the next scan. It blocks on
+// the disk, unless the two agree.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.agrees(seen) {
 		in.seen(profile, time.Time{})
 		return Unchanged, nil
 	}
 	defer in.store.lock(profile)()
-	i, ok := in.get(profile) // a command may have come first
+	i, ok := in.get(profile) // there may be a newer order
 	if !ok {
 		return Unchanged, nil
 	}
@@ -207,13 +211,13 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 			return err
 		}
 		var err error
-		st, err = readState(d, home) // a file without a usable state has lost the intent too
+		st, err = readState(d, home) // an unusable file counts as one without the order
 		missing = err == nil && st.Written.IsZero()
 		return nil
 	})
 	switch {
 	case errors.Is(err, ErrNotExist):
-		return Unchanged, nil // the profile is gone: that is for others to notice
+		return Unchanged, nil // the profile is gone; the watcher reports that
 	case err != nil:
 		return Unchanged, fmt.Errorf("cannot restore the desired state of profile %q: %w", profile, err)
 	case i.agrees(st):
@@ -230,11 +234,11 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Unchanged, err
 	}
 	i.pending, i.missing = false, time.Time{}
-	in.put(profile, i) // not a new command: the window doesn't move
+	in.put(profile, i) // i.at stays the time of the command, so raceWindow doesn't start again
 	return Restored, nil
 }
 
-// tooSoon notes that the file of an intent is missing and reports whether it may come back by itself or go with its profile.
+// tooSoon notes that the state file is missing, and reports whether it has been missing for less than RestoreDelay.
 func (in *Intents) tooSoon(profile string, i intent) bool {
 	now := in.store.now()
 	if i.missing.IsZero() {
@@ -244,7 +248,7 @@ func (in *Intents) tooSoon(profile string, i intent) bool {
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// seen notes since when the file of an intent is missing, the zero time for one that is there.
+// seen notes since when the state file is missing, zero if it exists.
 func (in *Intents) seen(profile string, missing time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -254,13 +258,13 @@ func (in *Intents) seen(profile string, missing time.Time) {
 	}
 }
 
-// agrees reports whether there is nothing to do about st.
+// agrees reports whether st has the order, and no write is pending.
 func (i intent) agrees(st State) bool {
 	return !i.pending && st.HasDesired && st.Desired == i.want
 }
 
-// writtenAt returns when the file was written. A time stamp from before the command (a copy that kept its time) or from the future
-// counts as now.
+// writtenAt returns when the file was written. A time before the command (a copy that kept its time) or in the future is replaced
+// by now.
 func (i intent) writtenAt(written, now time.Time) time.Time {
 	if written.Before(i.at.Add(-clockSlack)) || written.After(now) {
 		return now
@@ -269,12 +273,12 @@ func (i intent) writtenAt(written, now time.Time) time.Time {
 }
 
 func (in *Intents) adopt(profile, desired string, at time.Time) {
-	_ = in.store.recordAsked(profile, desired, at) // the old record has lost its force with its age
+	_ = in.store.recordAsked(profile, desired, at) // the old record must not win at the next boot
 	if isIntent(desired) {
 		in.put(profile, intent{want: desired, at: at})
 		return
 	}
-	in.Forget(profile) // a value that no command writes is left alone
+	in.Forget(profile) // no command writes such a value: leave it alone
 }
 
 func (in *Intents) get(profile string) (intent, bool) {

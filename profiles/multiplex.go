@@ -12,21 +12,21 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Topology says how many gateways serve the profiles.
+// Topology says which gateway serves which profiles.
 type Topology struct {
-	// Multiplexed means that the gateway of the default profile serves the others too.
+	// Multiplexed means that the gateway of the default profile serves other profiles too.
 	Multiplexed bool
-	// Set is the mode that an operator set by `hinit topology`, [PerProfile] or [Multiplex]; "" when the environment and the agent's
-	// configuration decide.
+	// Set is the mode that an operator set by `hinit topology`: [PerProfile], [Multiplex], or "". With "" the environment and the
+	// agent's configuration decide.
 	Set string
-	// From names the file or the variable that decided, "" for the default.
+	// From names the file or the variable that decided, "" for the built-in default.
 	From string
 
 	allowed []string
-	limited bool // to the allowed ones
+	limited bool // only the allowed profiles are served
 }
 
-// Vars returns the variables that pass the operator's mode to a gateway.
+// Vars returns the variables that tell a gateway the operator's mode.
 func (t Topology) Vars() map[string]string {
 	switch t.Set {
 	case PerProfile:
@@ -37,11 +37,11 @@ func (t Topology) Vars() map[string]string {
 	return nil
 }
 
-// The modes that an operator can ask for.
+// The modes that an operator can set.
 const (
-	PerProfile = "per-profile" // each profile has a gateway of its own
+	PerProfile = "per-profile" // each profile has its own gateway
 	Multiplex  = "multiplexed" // the gateway of the default profile serves all
-	Auto       = "auto"        // as the environment and the agent's configuration say
+	Auto       = "auto"        // the environment and the agent's configuration decide
 )
 
 // Serves reports whether the gateway of the default profile is expected to serve a profile.
@@ -49,12 +49,12 @@ func (t Topology) Serves(profile string) bool {
 	return t.Multiplexed && (!t.limited || profile == Default || slices.Contains(t.allowed, profile))
 }
 
-// topologyFile has the mode that an operator set. It belongs to the agent, as the configuration that it overrides.
+// topologyFile records the mode that an operator set. It belongs to the agent, like the configuration that it overrides.
 const topologyFile = ".hinit-topology"
 
-// Topology returns how the default profile's gateway, if it were started now, would serve the profiles. The operator decides,
-// else the variable GATEWAY_MULTIPLEX_PROFILES, else the agent's configuration. A blank or unknown word does not count. It reads
-// the disk. With an error the result leaves out the unreadable file. as is the operator's new mode; "" is the recorded one.
+// Topology returns how the default profile's gateway would serve the profiles if it started now. The operator's mode decides,
+// else the variable GATEWAY_MULTIPLEX_PROFILES, else the agent's configuration; a blank or unknown word is ignored. as replaces
+// the operator's recorded mode; "" keeps it. It reads the disk. With an error the result ignores the unreadable file.
 func (s *Store) Topology(getenv func(string) string, as string) (t Topology, err error) {
 	err = s.in(Default, func(d *fsutil.Dir, home string) error {
 		t, err = topology(d, home, getenv, as)
@@ -88,7 +88,7 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 	return t, err
 }
 
-// SetTopology records a mode of an operator: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
+// SetTopology records the operator's mode: [PerProfile], [Multiplex] or [Auto]. It reads and writes the disk.
 func (s *Store) SetTopology(mode string) error {
 	defer s.lock(Default)()
 	return s.in(Default, func(d *fsutil.Dir, home string) error {
@@ -116,22 +116,23 @@ type setting struct {
 	items  []string
 }
 
-// null reports whether the key is there without a value.
+// null reports whether the key has no value.
 func (v setting) null() bool {
 	return !v.isList && slices.Contains([]string{"", "null", "~"}, strings.ToLower(v.word))
 }
 
-// agentSetting finds a key of the agent's config.yaml, at top level or beneath "gateway"; top level wins.
+// agentSetting returns the value of a key in the agent's config.yaml, at top level or beneath "gateway"; the top level wins.
 //
-// It is a line scanner and no YAML reader, because PID 1 must boot whatever the file holds. It knows block mappings and lists,
-// comments, quotes, a flow mapping on the line of "gateway", a flow list, and JSON. In anything else the key isn't there.
+// It scans lines and is no YAML parser, because PID 1 must boot with any content of the file. It understands block mappings and
+// lists, comments, quotes, a flow mapping on the line of "gateway", a flow list, and JSON. In any other syntax it doesn't find
+// the key.
 func agentSetting(config, wanted string) setting {
 	config = strings.TrimPrefix(config, "\ufeff")
 	if strings.HasPrefix(strings.TrimSpace(config), "{") {
 		return jsonSetting(config, wanted)
 	}
 	var top, nested setting
-	var open *setting // the next lines may be its items
+	var open *setting // the value that "- item" lines may extend; nil for none
 	inGateway, indent := false, 0
 	for line := range strings.Lines(config) {
 		line = strings.TrimRight(line, " \t\r\n")
@@ -147,7 +148,7 @@ func agentSetting(config, wanted string) setting {
 		open = nil
 		depth := len(line) - len(body)
 		if depth == 0 && (line == "..." || line == "---" && (top.found || nested.found)) {
-			break // the next document
+			break // ignore further documents
 		}
 		key, value, isPair := yamlPair(body)
 		found := isPair && key == wanted
@@ -163,7 +164,7 @@ func agentSetting(config, wanted string) setting {
 			}
 		case inGateway:
 			if indent == 0 {
-				indent = depth // all children have the indent of the first
+				indent = depth // the first child sets the indent of all children
 			}
 			if depth == indent && found {
 				nested = yamlSetting(value)
@@ -180,7 +181,7 @@ func agentSetting(config, wanted string) setting {
 	return nested
 }
 
-// yamlSetting reads a value on the line of its key.
+// yamlSetting parses the value on the line of its key.
 func yamlSetting(value string) setting {
 	body, isList := strings.CutPrefix(value, "[")
 	if !isList {
@@ -218,7 +219,7 @@ func jsonSetting(config, wanted string) setting {
 	return setting{}
 }
 
-// flowSetting finds the key in "{a: b, multiplex_profiles: true}".
+// flowSetting returns the value of the key wanted in a flow mapping such as "{a: b, multiplex_profiles: true}".
 func flowSetting(value, wanted string) setting {
 	body, ok := strings.CutPrefix(value, "{")
 	if !ok {
@@ -236,7 +237,7 @@ func flowSetting(value, wanted string) setting {
 	return setting{}
 }
 
-// yamlPair splits "key: value # comment", without quotes around either.
+// yamlPair splits "key: value # comment" and removes quotes around key and value.
 func yamlPair(s string) (key, value string, ok bool) {
 	key, value, ok = strings.Cut(s, ":")
 	if !ok || value != "" && value[0] != ' ' && value[0] != '\t' {
@@ -256,7 +257,7 @@ func unquote(s string) string {
 	return s
 }
 
-// switchWord reads a switch as the agent does, in any case. known is false for a blank or unknown word.
+// switchWord parses a boolean as the agent does, ignoring case. known is false for a blank or unknown word.
 func switchWord(s string) (on, known bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "1", "true", "yes", "on":
@@ -267,7 +268,7 @@ func switchWord(s string) (on, known bool) {
 	return false, false
 }
 
-// truthy3 reports whether a word is 1, true or yes in any case.
+// truthy3 reports whether a word is 1, true or yes, ignoring case.
 func truthy3(s string) bool {
 	on, _ := switchWord(s)
 	return on && !strings.EqualFold(strings.TrimSpace(s), "on")

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Files in a profile's home for messages between a gateway and the program that stops it (contract, section 6.1).
+// Files in a profile's home by which a gateway and the program that stops it communicate (contract, section 6.1).
 const (
 	plannedStopFile = ".gateway-planned-stop.json"
 	takeoverFile    = ".gateway-takeover.json"
@@ -19,24 +19,24 @@ const (
 )
 
 const (
-	// markerTTL is the time for which a marker is valid.
+	// markerTTL is how long a marker is valid.
 	markerTTL = 60 * time.Second
-	// maxMarker is the number of bytes that are read of a marker or a pid file; they have a few hundred.
+	// maxMarker limits how many bytes of a marker or a pid file are read; they have a few hundred.
 	maxMarker = 64 << 10
 )
 
 // plannedStop is the content of plannedStopFile.
 type plannedStop struct {
 	TargetPID       int     `json:"target_pid"`
-	TargetStartTime *uint64 `json:"target_start_time"` // null when not known
+	TargetStartTime *uint64 `json:"target_start_time"` // null when unknown
 	StopperPID      int     `json:"stopper_pid"`
 	WrittenAt       string  `json:"written_at"`
 }
 
-// PlannedStop tells the gateway pid of profile that the stop signal it is about to get is planned, so that it ends with code 0
-// and records "stopped". It writes a marker into the gateway's home. A gateway also polls for the marker, so the marker alone
-// makes it stop. startTime is the process's start time (see [StartTime]), 0 if unknown. The marker counts for 60 seconds, and the
-// gateway removes it (contract, section 6.1). It isn't synced, because no gateway outlives the machine.
+// PlannedStop tells the gateway with that pid that the coming stop signal is planned, so that it ends with code 0 and records
+// "stopped". It writes a marker into the gateway's home. A gateway also polls for the marker, so the marker alone makes it stop.
+// startTime is the process's start time (see [StartTime]), 0 if unknown. The marker is valid for 60 seconds, and the gateway
+// removes it (contract, section 6.1). It isn't synced, because no gateway survives a crash of the machine.
 func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	if pid <= 0 {
 		return fmt.Errorf("cannot mark the stop of profile %q as planned: %d is no process", profile, pid)
@@ -62,8 +62,8 @@ func (s *Store) PlannedStop(profile string, pid int, startTime uint64) error {
 	})
 }
 
-// ForgetPlannedStop removes the marker that this process has left for the gateway pid of profile, which has ended without reading
-// it. A marker of somebody else, or for another process, stays.
+// ForgetPlannedStop removes the marker that this process has left for a gateway, if that ended without reading it. A marker of
+// another writer, or for another process, is kept.
 func (s *Store) ForgetPlannedStop(profile string, pid int) {
 	defer s.lock(profile)()
 	_ = s.in(profile, func(d *fsutil.Dir, home string) error {
@@ -72,11 +72,11 @@ func (s *Store) ForgetPlannedStop(profile string, pid int) {
 		if !readMarker(d, rel, &m) || m.TargetPID != pid || m.StopperPID != os.Getpid() {
 			return nil
 		}
-		return d.Remove(rel) // it counts for a minute at most in any case
+		return d.Remove(rel) // an error is harmless: the marker expires within a minute
 	})
 }
 
-// takeover is the content of takeoverFile as far as it matters here.
+// takeover is the part of takeoverFile that hinit uses.
 type takeover struct {
 	TargetPID       int     `json:"target_pid"`
 	TargetStartTime *uint64 `json:"target_start_time"`
@@ -84,17 +84,17 @@ type takeover struct {
 	WrittenAt       string  `json:"written_at"`
 }
 
-// holder is the content of pidFile as far as it matters here.
+// holder is the part of pidFile that hinit uses.
 type holder struct {
 	PID       int    `json:"pid"`
 	StartTime uint64 `json:"start_time"`
 }
 
 // TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which began at begun. That
-// explains its exit. Either a takeover marker names pid, was written since begun and at most 60 seconds ago, and its author is still
-// the process that wrote it. Or gateway.pid names another process that
-// runs and has the recorded start time; this is the usual sign, because the target removes its marker before it exits. Missing or
-// senseless data is no takeover: a needless restart does less harm than a gateway that stays down.
+// would explain the exit of pid. There are two proofs. Either a takeover marker names pid, is at most 60 seconds old and younger
+// than begun, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time. The
+// second is usual, because the target removes its marker before it exits. Missing or invalid data is no takeover: a needless
+// restart does less harm than a gateway that stays down.
 func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	taken := false
 	err := s.in(profile, func(d *fsutil.Dir, home string) error {
@@ -107,22 +107,22 @@ func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	return err == nil && taken
 }
 
-// names reports whether the marker is valid and about the process pid that began at begun. The numbers of processes repeat from one
-// start of a container to the next.
+// names reports whether the marker is valid and means the process pid that began at begun. A pid alone proves nothing, because
+// pids repeat after a restart of the container.
 func (s *Store) names(t takeover, pid int, begun time.Time) bool {
 	at, err := isoTime(t.WrittenAt)
 	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerTTL {
 		return false
 	}
 	if ticks, err := StartTime(pid); err == nil && t.TargetStartTime != nil && ticks != *t.TargetStartTime {
-		return false // not reaped yet, and another process than the one that was meant
+		return false // a zombie with the same pid, but not the target
 	}
 	ticks, ok := alive(t.ReplacerPID)
 	return ok && t.ReplacerPID != pid && !procstat.StartedAt(ticks).After(at)
 }
 
-// holds reports whether the process runs and is not pid. Without a start time it could be a process that got the number later, or
-// one of another container.
+// holds reports whether the recorded process runs and is not pid. Without a start time it may be a later process with the same
+// number, or one of another container.
 func (h holder) holds(pid int) bool {
 	ticks, ok := alive(h.PID)
 	return ok && h.PID != pid && h.StartTime != 0 && ticks == h.StartTime

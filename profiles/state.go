@@ -23,61 +23,61 @@ const (
 )
 
 const (
-	// StateFile is the name of the file in a profile's home that [State] is read from.
+	// StateFile is the name of the file in a profile's home that holds a [State].
 	StateFile   = "gateway_state.json"
 	stateFile   = StateFile
 	corruptFile = stateFile + ".corrupt"
 
-	// maxState is the number of bytes that are read of a state file. Real ones have a few hundred.
+	// maxState limits how many bytes of a state file are read. Usual files have a few hundred.
 	maxState = 1 << 20
 
-	// stateTries bounds the repeats of a read-modify-write that collides with another program's write.
+	// stateTries limits how often a read-modify-write is repeated because another program wrote the file meanwhile.
 	stateTries = 5
 )
 
-// State is what gateway_state.json says. The zero value is "none": no file, or nothing usable in it. The gateway and the commands
-// both write the file, so compare PID and StartTime with the process that really runs before believing Gateway.
+// State is the content of gateway_state.json. The zero value means that the file is missing or unusable. Both the gateway and the
+// commands write the file, so compare PID and StartTime with the living process before you trust Gateway.
 type State struct {
-	Exists     bool   // there is a file with a JSON object in it
-	HasDesired bool   // desired_state is there and not null
-	Desired    string // desired_state; a value that isn't a string as its JSON text
-	HasGateway bool   // gateway_state is there and not null
-	Gateway    string // gateway_state as the gateway wrote it, likewise
+	Exists     bool   // the file exists and is a JSON object
+	HasDesired bool   // desired_state exists and is not null
+	Desired    string // desired_state; if it isn't a string, its JSON text
+	HasGateway bool   // gateway_state exists and is not null
+	Gateway    string // gateway_state as the gateway wrote it; if it isn't a string, its JSON text
 
-	PID              int    // of the gateway that wrote the file; 0 unknown
-	StartTime        uint64 // of that process, clock ticks since boot (proc_pid_stat(5), field 22); 0 unknown
+	PID              int    // process of the gateway that wrote the file; 0 unknown
+	StartTime        uint64 // when it started, in clock ticks since boot (proc_pid_stat(5), field 22); 0 unknown
 	RestartRequested bool
-	ExitReason       string // "" none
-	Active           int    // answers that the gateway works on
+	ExitReason       string // "" for none
+	Active           int    // number of answers that the gateway is working on
 
-	Platforms int    // that it has
-	Troubled  int    // of them: retrying or failed
+	Platforms int    // number of its chat platforms
+	Troubled  int    // number of platforms that are retrying or have failed
 	platforms string // result of Trouble
 
-	HasServed bool   // served_profiles is there: the gateway says which profiles it serves
-	served    string // they, each between two slashes
+	HasServed bool   // served_profiles exists: the gateway says which profiles it serves
+	served    string // their names, each between two slashes
 
-	// Written is the modification time of the file. Beat is when the gateway wrote it last, or the zero time if hinit or a command
-	// has written it since. Equal leaves both out, and Active.
+	// Written is the modification time of the file. Beat is when the gateway wrote it, or zero if hinit or a command has written
+	// it since. Equal ignores both, and Active.
 	Written, Beat time.Time
 }
 
-// Trouble says in one line which platforms the gateway calls retrying or failed, each with its message, in the order of their
-// names; "" when there is none. The words are the gateway's: escape them before they reach a terminal.
+// Trouble returns one line about the platforms that the gateway reports as retrying or failed, each with its message, sorted by
+// name; "" for none. The gateway controls the text: escape it before you print it on a terminal.
 func (s State) Trouble() string { return s.platforms }
 
 // Serves reports whether the gateway says that it serves a profile.
 func (s State) Serves(profile string) bool { return strings.Contains(s.served, "/"+profile+"/") }
 
-// Equal reports whether o says the same, no matter when it was written.
+// Equal reports whether o has the same content, whenever the two were written.
 func (s State) Equal(o State) bool {
 	s.Written, o.Written, s.Beat, o.Beat = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	s.Active, o.Active = 0, 0
 	return s == o
 }
 
-// Prior returns the state that counts at boot. It is the operator's intent if there is any, else the gateway's last state, with
-// "draining" and "degraded" as "running". It is "None" if neither is known (contract, section 6).
+// Prior returns the state that decides at boot. It is the operator's intent, else the gateway's last state, with "draining" and
+// "degraded" as "running". It is "None" if neither is known (contract, section 6).
 func (s State) Prior() string {
 	switch {
 	case s.HasDesired:
@@ -90,12 +90,12 @@ func (s State) Prior() string {
 	return s.Gateway
 }
 
-// Start reports whether a gateway with this state is started at boot: when Prior is "running". One that was just starting, or
-// failed to, is deliberately not retried (contract, section 6).
+// Start reports whether a gateway with this state starts at boot: if Prior is "running". A gateway that was starting, or failed
+// to start, is deliberately not started again (contract, section 6).
 func (s State) Start() bool { return s.Prior() == Running }
 
-// ReadState reads the gateway state of profile. A missing file is the zero State and no error. With an error, which names the file,
-// the State is zero too; treat the error as a warning (contract, section 6).
+// ReadState reads the gateway state of profile. A missing file is the zero State without an error. An error names the file, and
+// the State is zero; treat it as a warning (contract, section 6).
 func (s *Store) ReadState(profile string) (State, error) {
 	var st State
 	err := s.in(profile, func(d *fsutil.Dir, home string) (err error) {
@@ -122,7 +122,8 @@ func readState(d *fsutil.Dir, home string) (State, error) {
 	return st, nil
 }
 
-// readStamped reads a file and describes exactly the version that it read, unless the file is being rewritten all the time.
+// readStamped reads a file, and returns the metadata of exactly the version that it read. It fails if the file is rewritten all
+// the time.
 func readStamped(d *fsutil.Dir, rel string) (data []byte, info fs.FileInfo, err error) {
 	for range stateTries {
 		before, err := d.Lstat(rel)
@@ -148,7 +149,7 @@ func parseState(data []byte) (State, error) {
 		return State{}, err
 	}
 	st := State{Exists: true}
-	for _, m := range members { // in order: the last value of a repeated key counts, as in Python
+	for _, m := range members { // in order: of a repeated key the last value counts, as in Python
 		switch m.key {
 		case "desired_state":
 			st.Desired, st.HasDesired = text(m.value)
@@ -183,15 +184,16 @@ func parseState(data []byte) (State, error) {
 	return st, nil
 }
 
-// Only so much of a state file is kept, because PID 1 keeps it for every profile, and the agent writes it. People read the messages in a table.
+// Limits on the parts of a state file that PID 1 keeps in memory for every profile. The agent writes the file. People read the
+// messages in a table.
 const (
 	maxWord            = 64
-	maxServed          = 2000 // as many profiles as are followed
+	maxServed          = 2000 // as many profiles as hinit watches
 	maxPlatforms       = 8
 	maxPlatformMessage = 300
 )
 
-// shorten cuts a text after so many bytes, between two characters.
+// shorten cuts a text to most bytes, between two characters.
 func shorten(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -199,10 +201,10 @@ func shorten(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// kept returns a short copy of text, which does not hold the memory of a large file.
+// kept returns a shortened copy of text, which does not keep the memory of a large file alive.
 func kept(text string, most int) string { return strings.Clone(shorten(text, most)) }
 
-// text returns a string's value, anything else as its JSON text, and false for null.
+// text returns the value of a string, the JSON text of anything else, and false for null.
 func text(value json.RawMessage) (string, bool) {
 	var str string
 	switch {
@@ -218,21 +220,22 @@ func text(value json.RawMessage) (string, bool) {
 	return compact.String(), true
 }
 
-// member is one key of an object. Key and value are as in the file, so numbers of any size, escapes and order survive a rewrite.
+// member is one key of a JSON object. It keeps the bytes of the file, so that a rewrite preserves numbers of any size, escapes
+// and order.
 type member struct {
 	key    string // decoded
-	rawKey []byte // with its quotes
+	rawKey []byte // with its quotes, as in the file
 	value  json.RawMessage
 }
 
-// parseObject splits a JSON object into its members. A byte order mark before it is allowed.
+// parseObject splits a JSON object into its members. A byte order mark at the beginning is allowed.
 func parseObject(data []byte) ([]member, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 	if !utf8.Valid(data) {
 		return nil, errors.New("it isn't UTF-8")
 	}
 	var whole json.RawMessage
-	if err := json.Unmarshal(data, &whole); err != nil { // also refuses text after the value
+	if err := json.Unmarshal(data, &whole); err != nil { // this also refuses text after the object
 		return nil, fmt.Errorf("it isn't JSON: %w", err)
 	}
 	if whole[0] != '{' {
@@ -249,7 +252,7 @@ func parseObject(data []byte) ([]member, error) {
 		if err != nil {
 			return nil, err
 		}
-		m := member{key: tok.(string)} // the document is valid: a key it is
+		m := member{key: tok.(string)} // in a valid document this token is a key
 		raw := whole[from:dec.InputOffset()]
 		m.rawKey = raw[bytes.IndexByte(raw, '"'):]
 		if err := dec.Decode(&m.value); err != nil {
@@ -260,7 +263,7 @@ func parseObject(data []byte) ([]member, error) {
 	return members, nil
 }
 
-// set writes the value at the first occurrence of key, and drops other occurrences. A new key comes last.
+// set replaces the value of key at its first occurrence, and drops repeated ones. A new key is added at the end.
 func set(members []member, key string, value []byte) []member {
 	out := members[:0]
 	done := false
@@ -291,41 +294,41 @@ func encodeObject(members []member) []byte {
 	return b.Bytes()
 }
 
-// SetDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, with updated_at in whole seconds
-// since 1970. Everything else in the file stays as it is, to the byte; its mode too (a new file has 0644). When SetDesired returns
-// nil, the intent is synced. No reader and no crash sees half a file.
+// SetDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, and the present time in whole
+// seconds into updated_at. Everything else in the file, and its mode, stays the same to the byte (a new file has 0644). When it
+// returns nil, the intent is synced. Neither a reader nor a crash sees half a file.
 //
-// A file that holds no JSON object is moved to gateway_state.json.corrupt, and a new one takes its place. A missing home is
-// [ErrNotExist]; a symbolic link in place of the file is refused.
+// A file without a JSON object is moved to gateway_state.json.corrupt and replaced by a new one. For a missing home the error is
+// [ErrNotExist]. A symbolic link in place of the file is refused.
 //
-// Writers in this process take turns. The gateway and the agent's commands don't know of that lock. SetDesired reads the file
-// again right before it writes, and starts over if the file has changed. An update of another writer can get lost only during one
-// small synced write. [Intents] handles the opposite case, a lost desired_state.
+// Writers in this process exclude each other by a lock. The gateway and the agent's commands don't know that lock. So SetDesired
+// reads the file again right before it writes, and starts over if the file has changed. An update of another writer can get lost
+// only during one small synced write. [Intents] handles the opposite case, a lost desired_state.
 func (s *Store) SetDesired(profile, want string) error {
 	defer s.lock(profile)()
 	return s.setDesired(profile, want, synced)
 }
 
-// durability names the failures that a finished write survives. It survives the end of this process in any case.
+// durability says what a finished write survives. It always survives the end of this process.
 type durability bool
 
 const (
-	soon   durability = false // survives a crash of the machine only after syncState
+	soon   durability = false // survives a crash of the machine after syncState
 	synced durability = true  // survives a crash of the machine
 )
 
-// syncState ends a write that was to be synced soon.
+// syncState completes writes with durability soon.
 func (s *Store) syncState(profile string) error {
 	return s.in(profile, func(d *fsutil.Dir, home string) error {
 		err := d.SyncName(filepath.Join(home, stateFile))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a profile that is gone again has nothing to lose
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // of a removed profile there is nothing to sync
 			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
 		}
 		return nil
 	})
 }
 
-// setDesired needs the lock of profile.
+// setDesired does the work of SetDesired. The caller holds the lock of profile.
 func (s *Store) setDesired(profile, want string, how durability) error {
 	if want != Running && want != Stopped {
 		return fmt.Errorf("cannot set the desired state of profile %q: want %q or %q, not %q", profile, Running, Stopped, want)
@@ -333,7 +336,7 @@ func (s *Store) setDesired(profile, want string, how durability) error {
 	return s.in(profile, func(d *fsutil.Dir, home string) error { return s.setDesiredIn(d, home, profile, want, how) })
 }
 
-// setDesiredIn is setDesired for a caller that has the volume open.
+// setDesiredIn is setDesired for an open volume.
 func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how durability) error {
 	if err := homeExists(d, home); err != nil {
 		return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
@@ -349,7 +352,8 @@ func (s *Store) setDesiredIn(d *fsutil.Dir, home, profile, want string, how dura
 	}
 }
 
-// trySetDesired does one round of read, merge and write. It reports false when the file changed meanwhile, unless force.
+// trySetDesired reads, changes and writes the file once. It returns false if the file changed meanwhile; with force it writes all
+// the same.
 func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how durability) (bool, error) {
 	data, info, err := readStamped(d, rel)
 	var members []member
@@ -366,10 +370,10 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 		if err == nil {
 			members, err = parseObject(data)
 		}
-		if err != nil { // corrupt or too large
+		if err != nil { // unusable or too large
 			err := d.Rename(rel, filepath.Join(filepath.Dir(rel), corruptFile))
 			if errors.Is(err, fs.ErrNotExist) {
-				return false, nil // gone since: look again
+				return false, nil // it was removed meanwhile: try again
 			}
 			if err != nil {
 				return false, err
@@ -399,7 +403,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 // errChanged says that another program has written a file since it was read.
 var errChanged = errors.New("it has changed meanwhile")
 
-// homeExists is [ErrNotExist] when there is no directory at home.
+// homeExists returns [ErrNotExist] if home is no directory.
 func homeExists(d *fsutil.Dir, home string) error {
 	info, err := d.Lstat(home)
 	switch {
@@ -415,7 +419,7 @@ func homeExists(d *fsutil.Dir, home string) error {
 	return nil
 }
 
-// stateError returns the warning about a state file that is ignored.
+// stateError returns the warning about a state file that can't be used.
 func stateError(profile string, err error) error {
 	return fmt.Errorf("cannot use the state of profile %q: %w", profile, err)
 }

@@ -13,91 +13,91 @@ import (
 	"hinit/internal/guard"
 )
 
-// WatchOptions says how [Store.Watch] scans the volume. Zero durations are the defaults.
+// WatchOptions configure [Store.Watch]. A zero duration means its default.
 type WatchOptions struct {
 	// Notify gets the events, one after the other, on the watcher's goroutine. It may block, which delays the next scan. It must
-	// not call Rescan or Find, which wait for it.
+	// not call Rescan or Find, which would wait for it forever.
 	Notify func(Event)
-	// Known are the profiles that the caller has already, usually from the boot pass: they don't appear once more.
+	// Known are the profiles that the caller knows already, usually from the boot. There is no Appeared for them.
 	Known []Profile
-	// Poll is how often everything is scanned where change notifications don't work (network and virtual file systems, limits of
-	// inotify). Default 5 s.
+	// Poll is the time between full scans while notifications are unavailable or incomplete (network and virtual file systems,
+	// limits of inotify). Default 5 s.
 	Poll time.Duration
-	// IdlePoll is the same where they do work. Default 60 s. Neither reads unchanged files again.
+	// IdlePoll is the time between full scans while notifications work. Default 60 s. No scan reads unchanged files again.
 	IdlePoll time.Duration
-	// Settle is how long after a notification the scan waits for more of them. Default 100 ms.
+	// Settle is how long a scan waits for further notifications after the first one. Default 100 ms.
 	Settle time.Duration
-	// Appear is the same for a profile that comes or goes. It also holds for a state file that is replaced after a pause of
-	// Settle: a client or the next gateway waits for it. Default 5 ms, at most Settle.
+	// Appear is used in place of Settle for a profile that comes or goes. It is also used for a state file that is replaced after
+	// a pause of Settle, because a client or the next gateway may wait for it. Default 5 ms, at most Settle.
 	Appear time.Duration
-	// MaxSettle is how long it waits at most while they keep coming. Default 1 s.
+	// MaxSettle limits the wait while notifications keep coming. Default 1 s.
 	MaxSettle time.Duration
 
-	// hints replaces the source of notifications in tests.
+	// hints makes the source of notifications; tests replace it.
 	hints func() (*hints, error)
 }
 
 // Watcher reports changes of the profiles of a volume.
 //
-// Notifications of the kernel only say that it is time to scan. The content is then compared with the last scan. So a lost, late
-// or misleading notification costs time only, and a periodic scan finds changes without a notification.
+// A notification of the kernel only says that it is time to scan. The scan compares the content with the last scan. So a lost,
+// late or misleading notification costs time only, and a periodic scan finds changes without a notification.
 //
 // One goroutine scans, one disk operation at a time.
 type Watcher struct {
 	store *Store
 	o     WatchOptions
 	asked chan request
-	wake  chan struct{} // capacity 1: interest has changed
+	wake  chan struct{} // capacity 1; wakes the goroutine after a call of Interest
 	done  chan struct{}
 
-	mu          sync.Mutex // guards interest and interestNew; never held while the disk is used
+	mu          sync.Mutex // guards interest and interestNew; never held across disk operations
 	interest    map[string]Hash
-	interestNew map[string]bool // what the goroutine has not scanned yet
+	interestNew map[string]bool // profiles to scan because of a call of Interest
 
-	// All below belongs to the goroutine.
+	// Only the goroutine uses the fields below.
 	known      map[string]*scanned
-	candidates map[string]bool   // directories without the marker, as many as the limit allows
-	listWarned map[string]bool   // warnings of the last full scan, by message
-	warned     map[string]string // other warnings that persist, by their subject
+	candidates map[string]bool   // directories without the marker, up to the limit
+	listWarned map[string]bool   // warnings of the last full scan, by their message
+	warned     map[string]string // other warnings that persist, by a key
 	notifications
 	lastScan
 	pending
 }
 
-// notifications holds the watches of the kernel, and the places without one.
+// notifications holds the inotify watches, and what they don't cover.
 type notifications struct {
 	hints     *hints
-	spare     []string // candidates that have a watch, the oldest first
-	partial   bool     // notifications don't cover everything
-	hintErr   error    // why, the first reason of the last full scan
-	remote    bool     // others change the volume, too
-	short     bool     // the kernel has no more watches, so that there is none of lacking
+	spare     []string // candidates with a watch, the oldest first
+	partial   bool     // some directories are not watched completely
+	hintErr   error    // the first reason for that in the last full scan
+	remote    bool     // other machines can change the volume
+	short     bool     // the kernel has no more watches; lacking is the first directory without one
 	lacking   string
 	lackingID stamp
 }
 
-// lastScan is about the last full scan.
+// lastScan describes the last full scan.
 type lastScan struct {
 	scannedAt time.Time // when it began
-	rests     time.Time // earliest time of the next scan that a notification starts
-	dir       stamp     // profiles/ at that scan
-	sure      bool      // while dir stays the same, all names are known
+	rests     time.Time // no scan because of a notification before this time
+	dir       stamp     // stamp of profiles/ at that scan
+	sure      bool      // as long as dir is unchanged, the names are unchanged
 }
 
-// pending is what to scan next, and when.
+// pending says what to scan next, and when.
 type pending struct {
 	dirty    map[string]bool // homes to scan
 	fresh    map[string]bool // names in profiles/ that have changed
 	dirtyAll bool
-	soon     bool      // a client waits for the scan that is due
-	first    time.Time // of the notifications since the last scan; zero none
-	due      time.Time // when they are scanned
+	soon     bool      // a change to report soon is pending, see WatchOptions.Appear
+	first    time.Time // time of the first notification since the last scan; zero for none
+	due      time.Time // when to scan because of notifications
 	nextPoll time.Time
 }
 
-// request asks for a scan now.
+// request is a call of Rescan or Find that waits.
 type request struct {
-	profile string // "" for all of them
+	profile string // "" for all profiles
 	reply   chan error
 }
 
@@ -106,15 +106,15 @@ type scanned struct {
 	profile    Profile
 	scannedAt  time.Time // when it began
 	state      State
-	beat       time.Time // the last one
-	seen       stamp     // its file
-	sure       bool      // while seen stays the same, the state does
+	beat       time.Time // time of the last beat
+	seen       stamp     // stamp of the state file
+	sure       bool      // as long as seen is unchanged, state is unchanged
 	inputs     [3]stamp
 	inputsSure bool
 }
 
-// Watch starts watching and returns at once. The first scan tells of every profile that isn't in Known. The watcher ends when ctx
-// does; [Watcher.Done] tells when it has.
+// Watch starts a watcher and returns at once. The first scan reports every profile that isn't in Known. The watcher ends when ctx
+// ends; [Watcher.Done] tells when it has ended.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Poll, 5*time.Second)
 	defaultTo(&o.IdlePoll, 60*time.Second)
@@ -130,7 +130,7 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	w := &Watcher{
 		store:    s,
 		o:        o,
-		asked:    make(chan request, 64), // more than these wait to be among them
+		asked:    make(chan request, 64), // further callers block until there is room
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		interest: make(map[string]Hash), interestNew: make(map[string]bool),
@@ -152,19 +152,19 @@ func defaultTo(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Done is closed when the watcher has ended and holds nothing any more. On a hung disk that takes as long as the disk does.
+// Done returns a channel that is closed when the watcher has ended and released everything. On a hung disk that waits for the
+// disk.
 func (w *Watcher) Done() <-chan struct{} { return w.done }
 
-// Rescan scans everything now; callers at the same time share one scan. When it returns nil, Notify has returned for every
-// event of that scan. The error is about the volume as a whole. It is ctx's error when the caller has no more time (the scan goes
-// on), or [context.Canceled] when the watcher has ended.
+// Rescan scans everything now; simultaneous callers share one scan. When it returns nil, Notify has returned for every event of
+// that scan. An error means that the volume can't be used, or is the error of ctx (the scan goes on), or [context.Canceled] after
+// the end of the watcher.
 func (w *Watcher) Rescan(ctx context.Context) error { return w.look(ctx, "") }
 
-// Find is Rescan for one profile that isn't known: it scans the directory of that name, and at everything only where that is not
-// enough.
+// Find is Rescan for one unknown profile. It scans only the directory of that name, and everything only if that is not enough.
 func (w *Watcher) Find(ctx context.Context, profile string) error {
 	if _, err := homeOf(profile); err != nil {
-		return nil //nolint:nilerr // there can be none of that name, which is a good answer
+		return nil //nolint:nilerr // no profile can have that name, so there is nothing to find
 	}
 	return w.look(ctx, profile)
 }
@@ -188,20 +188,20 @@ func (w *Watcher) look(ctx context.Context, profile string) error {
 	}
 }
 
-// Interest asks for [InputsChanged] events about profile, until Disinterest. since is the hash that counts as unchanged, from
-// [Store.InputsHash]; "" means the hash of the next scan, so an earlier change isn't noticed. It doesn't block: the supervisor's
-// loop may call it.
+// Interest asks for [InputsChanged] events about profile, until Disinterest. since is the hash from [Store.InputsHash] that
+// counts as unchanged. "" stands for the hash at the next scan; changes before that scan are not reported. It doesn't block: the
+// supervisor's loop may call it.
 func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
 	w.mu.Unlock()
 	select {
 	case w.wake <- struct{}{}:
-	default: // the goroutine is going to scan already
+	default: // the goroutine has been woken already
 	}
 }
 
-// Disinterest ends what Interest began; one event may still be on its way. It doesn't block.
+// Disinterest ends Interest; one event may still come. It doesn't block.
 func (w *Watcher) Disinterest(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -209,7 +209,7 @@ func (w *Watcher) Disinterest(profile string) {
 	delete(w.interestNew, profile)
 }
 
-// interested returns the hash that counts as unchanged.
+// interested returns the hash that counts as unchanged. ok is false without Interest.
 func (w *Watcher) interested(profile string) (Hash, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -220,7 +220,7 @@ func (w *Watcher) interested(profile string) (Hash, bool) {
 func (w *Watcher) run(ctx context.Context) {
 	defer close(w.done)
 	defer func() { w.hints.close() }()
-	_ = w.scanAll(ctx) // its error has become a warning
+	_ = w.scanAll(ctx) // the error was reported as a warning
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -257,7 +257,7 @@ func (w *Watcher) run(ctx context.Context) {
 	}
 }
 
-// answer scans for all clients that wait: one scan that begins after their requests answers all of them.
+// answer scans once for all waiting requests, and answers them.
 func (w *Watcher) answer(ctx context.Context, first request) {
 	asked, all := []request{first}, first.profile == ""
 	for more := true; more; {
@@ -289,7 +289,7 @@ func (w *Watcher) deadline() time.Time {
 	return w.nextPoll
 }
 
-// settle sets the time of the next scan: soon, after a burst of notifications, and within MaxSettle in an endless one.
+// settle sets the time of the next scan: after the pause, or MaxSettle after the first notification.
 func (w *Watcher) settle(after time.Duration) {
 	now := time.Now()
 	if w.first.IsZero() {
@@ -304,7 +304,7 @@ func (w *Watcher) settle(after time.Duration) {
 	}
 }
 
-// settled forgets the notifications so far, because a scan has begun that sees all changes.
+// settled forgets the notifications so far: the scan that begins now sees their changes.
 func (w *Watcher) settled() {
 	w.first = time.Time{}
 	w.dirtyAll, w.soon = false, false
@@ -312,27 +312,27 @@ func (w *Watcher) settled() {
 	clear(w.fresh)
 }
 
-// mark notes the scan that a notification asks for. Homes also have busy files such as databases: mark ignores notifications about
-// files without a meaning for hinit.
+// mark notes what to scan because of a notification. Homes also have busy files such as databases: notifications about files that
+// hinit doesn't use are ignored.
 func (w *Watcher) mark(ev fsnotify.Event) {
 	self := w.hints.gone(ev)
 	dir, file := filepath.Split(ev.Name)
 	dir = filepath.Clean(dir)
 	profilesPath := filepath.Join(w.store.root, profilesDir)
-	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // a candidate may be given to the agent only now
+	if ev.Op == fsnotify.Chmod && self && !(dir == profilesPath && w.candidates[file]) { // but the owner of a candidate may have become the agent
 		return
 	}
 	name := Default
 	switch {
-	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // only its own name has changed
+	case self && w.candidates[file] && dir == profilesPath && !ev.Has(fsnotify.Create): // the candidate itself was removed or renamed
 		w.fresh[file] = true
 		w.settleSoon()
 		return
-	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // what is created may have been seen and be watched by now
+	case self && !ev.Has(fsnotify.Create), ev.Name == profilesPath: // a created directory may have been scanned and be watched by now
 		w.markAll()
 		return
 	case dir == profilesPath && strings.HasPrefix(file, "."):
-		return // temporary directories, of ours and of others
+		return // temporary directories of hinit and of other programs
 	case dir == profilesPath:
 		w.fresh[file] = true
 		w.settleSoon()
@@ -345,19 +345,19 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
 			w.settleSoon()
-		case !w.soon: // else a scan comes sooner, and sees this too
+		case !w.soon: // otherwise the earlier scan sees this too
 			w.settle(w.o.Settle)
 		}
 	}
 }
 
-// isQuiet reports whether the last scan of a profile is long enough ago that no burst is under way.
+// isQuiet reports whether the last scan of a profile is longer ago than Settle, so that this is not part of a burst.
 func (w *Watcher) isQuiet(name string) bool {
 	k := w.known[name]
 	return k != nil && time.Since(k.scannedAt) >= w.o.Settle
 }
 
-// endHints records that the source of notifications has ended. The next scan makes a new one.
+// endHints drops an inotify instance that has failed. The next scan makes a new one.
 func (w *Watcher) endHints() {
 	w.hints.close()
 	w.hints = nil
@@ -369,7 +369,7 @@ func (w *Watcher) markAll() {
 	w.settleSoon()
 }
 
-// settleSoon is settle with the short pause of Appear.
+// settleSoon is settle with the short pause of WatchOptions.Appear.
 func (w *Watcher) settleSoon() {
 	w.soon = true
 	w.settle(w.o.Appear)

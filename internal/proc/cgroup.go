@@ -14,17 +14,17 @@ import (
 // cgroupRoot is where the container sees its cgroups (cgroups(7)).
 const cgroupRoot = "/sys/fs/cgroup"
 
-// mostCgroups bounds the cgroups that are read below one service's cgroup.
+// mostCgroups limits how many cgroups are read below the cgroup of one service.
 const mostCgroups = 64
 
-// memoryCgroups finds the cgroups that count memory.
+// memoryCgroups finds the cgroups that measure memory.
 type memoryCgroups struct {
 	root string
-	read func(name string) []byte // a file below /proc
+	read func(name string) []byte // reads a file below /proc
 }
 
-// of returns the directory of a process's cgroup if it is below the container's cgroup; "" for none. The service, the program that starts
-// it, or hinit ([Cgroups]) has made it.
+// of returns the directory of a process's cgroup if that is below the container's own cgroup, "" if not. Such a cgroup was made
+// by hinit ([Cgroups]), by the service, or by a program that starts it.
 func (c memoryCgroups) of(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := containerCgroup(cgroupPath(c.read("self/cgroup"), v.controller)), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -35,7 +35,7 @@ func (c memoryCgroups) of(pid int) string {
 		if !is {
 			continue
 		}
-		for _, dir := range []string{path.Join(c.root, v.dir, of), path.Join(c.root, v.dir, below)} { // with and without a namespace
+		for _, dir := range []string{path.Join(c.root, v.dir, of), path.Join(c.root, v.dir, below)} { // with and without a cgroup namespace
 			if pids, ok := cgroupPIDs(dir); ok && pids[pid] {
 				return dir
 			}
@@ -44,8 +44,8 @@ func (c memoryCgroups) of(pid int) string {
 	return ""
 }
 
-// made returns how many processes the kernel has killed for memory in the control group of a main process. ok is false unless hinit has
-// made the group and it limits memory.
+// made returns how many processes the kernel has killed for lack of memory in the control group of a main process. ok is false
+// unless hinit made the group, and the group limits memory.
 func (c memoryCgroups) made(main int) (killed uint64, ok bool) {
 	dir := c.of(main)
 	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {
@@ -59,7 +59,7 @@ func (c memoryCgroups) made(main int) (killed uint64, ok bool) {
 	return oomKills(fd)
 }
 
-// containerCgroup is the cgroup of the container whose PID 1 is in this one.
+// containerCgroup returns the cgroup of the container, given the path of PID 1's cgroup.
 func containerCgroup(path string) string {
 	if above, is := strings.CutSuffix(path, "/"+leafCgroup); is {
 		return cmp.Or(above, "/")
@@ -67,7 +67,7 @@ func containerCgroup(path string) string {
 	return path
 }
 
-// cgroupPath finds the path of a controller in /proc/PID/cgroup, the one of version 2 for "".
+// cgroupPath returns the path of a controller in the text of /proc/PID/cgroup; "" stands for version 2.
 func cgroupPath(text []byte, controller string) string {
 	for line := range bytes.Lines(text) {
 		_, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
@@ -81,7 +81,7 @@ func cgroupPath(text []byte, controller string) string {
 	return ""
 }
 
-// cgroupPIDs are the processes in a cgroup and in those below it; ok is false when it can't be told.
+// cgroupPIDs returns the processes in a cgroup and the cgroups below it. ok is false if they can't be read.
 func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	pids = make(map[int]bool)
 	dirs := []string{dir}
@@ -108,8 +108,9 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory is the memory of a cgroup without inactive pages of files, which the kernel drops first. With swap it adds swapped memory.
-// Without swap it leaves out everything that the kernel can drop. ok is false where the cgroup does not count memory.
+// cgroupMemory returns the memory of a cgroup without inactive pages of files, which the kernel drops first. With swap it adds
+// swapped memory. Without swap it leaves out everything that the kernel can drop. ok is false if the cgroup does not measure
+// memory.
 func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 {
@@ -139,7 +140,7 @@ func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	if !swap {
 		swapped = 0
 		idle += value("slab_reclaimable") + value("active_file")
-		if total := value("total_active_file"); total > 0 { // version 1, whose active_file leaves out groups below
+		if total := value("total_active_file"); total > 0 { // version 1: active_file does not include the groups below
 			idle += total - value("active_file")
 		}
 	}

@@ -14,24 +14,26 @@ import (
 )
 
 const (
-	// leafCgroup is the control group of this process and of what `docker exec` starts. It is below the container's own, because a
-	// group that hands controllers on can have no processes (cgroups(7), "no internal processes").
+	// leafCgroup is the control group of this process, and of what `docker exec` starts. It is a child of the container's own
+	// group, because a group that gives controllers to its children can't have processes itself (cgroups(7), "no internal
+	// processes").
 	leafCgroup = "hinit"
-	// cgroupPrefix begins the names of the groups of services beside it.
+	// cgroupPrefix begins the names of the control groups of services, next to leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// moves is how often processes are moved out of the container's own group: more may come in meanwhile.
+	// moves limits how often DivideCgroup moves processes out of the container's own group, while new ones appear there.
 	moves = 10
 )
 
-// Cgroups is the control group of this container (cgroups(7), version 2), which has a group below it for each service that wants one.
+// Cgroups is the control group of this container (cgroups(7), version 2). It has a child group for each service that wants one.
 type Cgroups struct {
 	dir         string
-	controllers []string // that the groups below have
+	controllers []string // available in the child groups
 }
 
-// DivideCgroup moves everything in the container's own control group into a group below it, and hands the controllers of memory,
-// processor and processes on. It changes nothing if that is done already. The error says why this container cannot have groups.
-// Only PID 1 may: whatever else is in its group is then its own. It may wait for a lock of the kernel's.
+// DivideCgroup moves every process of the container's own control group into a child group. It makes the controllers for memory,
+// processor and number of processes available to child groups. If that is done already it changes nothing. The error says why
+// this container can't have groups. Only PID 1 may call it, because all processes of the group must be its own. It may wait for a
+// lock of the kernel.
 func DivideCgroup() (*Cgroups, error) { return divideCgroup(cgroupRoot) }
 
 func divideCgroup(root string) (*Cgroups, error) {
@@ -65,7 +67,7 @@ func divideCgroup(root string) (*Cgroups, error) {
 	return c, nil
 }
 
-// vacate moves the processes of the container's own group into the leaf.
+// vacate moves the processes of the container's own group into leafCgroup.
 func (c *Cgroups) vacate() error {
 	text, err := os.ReadFile(c.dir + "/cgroup.procs")
 	if err != nil {
@@ -83,7 +85,7 @@ func (c *Cgroups) vacate() error {
 	return nil
 }
 
-// handOn hands on the controllers that there are, and reports whether no process that came in was in the way.
+// handOn enables the available controllers for child groups. It returns false if a new process in the group prevents that.
 func (c *Cgroups) handOn() bool {
 	text, _ := os.ReadFile(c.dir + "/cgroup.controllers")
 	c.controllers = nil
@@ -101,20 +103,20 @@ func (c *Cgroups) handOn() bool {
 	return true
 }
 
-// Has reports whether the groups have a controller. Nil has none.
+// Has reports whether child groups have a controller. A nil Cgroups has none.
 func (c *Cgroups) Has(controller string) bool {
 	return c != nil && slices.Contains(c.controllers, controller)
 }
 
-// Caps are the limits of a service's control group. 0 is none.
+// Caps are the limits of a service's control group. 0 is no limit.
 type Caps struct {
 	High, Max uint64 // bytes
 	Weight    int
 	PIDs      int
 }
 
-// Set has the command enter a control group of its service's own with these limits, as far as there are controllers for them. A limit
-// that there was before is taken back.
+// Set puts the command that s prepares into a control group of its service, with these limits, if their controllers are
+// available. It removes earlier limits.
 func (c *Cgroups) Set(s *Setup, service string, limits Caps) {
 	s.Cgroup, s.Caps = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {
@@ -136,13 +138,13 @@ func (c *Cgroups) Remove(service string) error {
 	return unix.Rmdir(c.dir + "/" + cgroupPrefix + service)
 }
 
-// InGroup reports whether a process is in the control group that hinit has made for a service.
+// InGroup reports whether a process is in the control group that hinit made for a service.
 func InGroup(pid int, service string) bool {
 	text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }
 
-// grouped finds the run whose control group a process is in, 0 for none. The agent cannot leave it.
+// grouped returns the run in whose control group a process is, 0 for none. An agent's process can't leave its group.
 func (t *Table) grouped(pid int) (id uint64) {
 	at := ""
 	for _, r := range t.runs {
@@ -154,7 +156,7 @@ func (t *Table) grouped(pid int) (id uint64) {
 				return 0
 			}
 		}
-		// The run of a finish or stop command is in the group too; the oldest is the service's.
+		// The finish command and the stop command are in the group too, but their runs are younger than the service's.
 		if (at == r.cgroup || strings.HasPrefix(at, r.cgroup+"/")) && (id == 0 || r.id < id) {
 			id = r.id
 		}
@@ -162,8 +164,8 @@ func (t *Table) grouped(pid int) (id uint64) {
 	return id
 }
 
-// killGroup kills everything in a run's control group at once, also what forks faster than it can be looked for, unless another run
-// is in the group.
+// killGroup kills all processes of a run's control group at once, even if they fork faster than a scan. It does nothing if
+// another run uses the group.
 func (t *Table) killGroup(r *run) {
 	if r.cgroup == "" {
 		return
@@ -173,10 +175,10 @@ func (t *Table) killGroup(r *run) {
 			return
 		}
 	}
-	_ = putInto(r.cgroup+"/cgroup.kill", "1") // where the kernel has none (before 5.14), the rest of the kill does
+	_ = putInto(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 don't have the file; the caller kills the processes singly anyway
 }
 
-// putInto writes a file of the kernel's.
+// putInto writes text to a file of the kernel.
 func putInto(file, text string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {

@@ -15,16 +15,18 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Failures after the fork are found before it: after the fork only the log would show them.
+// Errors that would happen after the fork are found before it. After the fork they would be visible in the log only.
 
 const (
-	// findTime is how long a start waits for the look at its paths. After a look that was late none is taken for findPause.
+	// findTime limits how long a start waits for the check of its paths. After a check took longer, there is none for the time
+	// findPause.
 	findTime  = time.Second
 	findPause = 10 * time.Second
 )
 
-// find returns the program of a spec, and what would fail behind the fork. The paths of another user's process may lead anywhere, by links
-// for minutes. So that user's rights count, and the caller waits a moment only. Then path is what the spec says, and the process finds out.
+// find returns the program of a spec, or an error that would otherwise happen after the fork. The paths of another user's process
+// may lead anywhere, and following their links may take minutes. So find uses that user's permissions, and gives up after
+// findTime. Then it returns the path unchecked, and the new process reports errors itself.
 func (t *Table) find(spec Spec) (path string, err error) {
 	if !spec.becomes() {
 		return look(spec)
@@ -46,11 +48,11 @@ func (t *Table) find(spec Spec) (path string, err error) {
 	return found, err
 }
 
-// look is find in the caller's goroutine.
+// look does the work of find in the caller's goroutine.
 func look(spec Spec) (path string, err error) {
 	if path = spec.Path; path == "" {
 		path, err = LookPath(spec.Argv[0], spec.Env)
-		if spec.becomes() && errors.Is(err, unix.EACCES) { // this thread has no other groups of the user
+		if spec.becomes() && errors.Is(err, unix.EACCES) { // the command may be executable by a supplementary group, which this thread lacks
 			return spec.Argv[0], nil
 		}
 		if err != nil {
@@ -63,7 +65,7 @@ func look(spec Spec) (path string, err error) {
 	return path, err
 }
 
-// checkLimited finds what would fail where limits are set between the fork and the command: only the log would show it.
+// checkLimited returns errors that would happen in the program behind LimitsName, where they are visible in the log only.
 func checkLimited(spec Spec) error {
 	if err := checkSetup(&spec.Setup); err != nil {
 		return err
@@ -83,7 +85,7 @@ func checkLimited(spec Spec) error {
 	return nil
 }
 
-// checkCommand finds what would fail when the process enters its directory and executes its command.
+// checkCommand returns errors that would happen when the process enters its directory and executes its command.
 func checkCommand(spec Spec, path string) error {
 	if spec.Dir != "" {
 		if err := unfit(spec.Dir, unix.S_IFDIR, spec.Cred); err != nil {
@@ -99,8 +101,8 @@ func checkCommand(spec Spec, path string) error {
 	return nil
 }
 
-// unfit returns why this thread can't execute a file, or enter a directory. It returns nil where that is not sure for a process with these
-// credentials, whose other groups the thread lacks.
+// unfit returns why this thread can't execute a file or enter a directory. It returns nil if a process with cred might do so by
+// its supplementary groups, which this thread lacks.
 func unfit(path string, kind uint32, cred *Cred) error {
 	if cred != nil && ofProcess(path) {
 		return nil
@@ -124,8 +126,8 @@ func unfit(path string, kind uint32, cred *Cred) error {
 	return err
 }
 
-// ofProcess reports whether a path leads through the descriptors of a process, as /proc/self/fd/3 and links to it do. They are this
-// process's own here; the command finds its own there.
+// ofProcess reports whether a path leads through the descriptors of a process, as /proc/self/fd/3 and links to it do. Here such a
+// path means this process's own descriptors, and in the command the command's, so it can't be checked.
 func ofProcess(path string) bool {
 	if strings.HasPrefix(path, "/proc/") {
 		return true
@@ -137,7 +139,7 @@ func ofProcess(path string) bool {
 	return errors.Is(err, unix.ELOOP)
 }
 
-// raises reports whether a process with these credentials may raise a limit: with CAP_SYS_RESOURCE, which it keeps if it stays root.
+// raises reports whether a process with these credentials can raise a limit. That needs CAP_SYS_RESOURCE, which root keeps.
 func raises(cred *Cred) bool {
 	if cred != nil && cred.UID != 0 {
 		return false

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is a process that a command-line program started and waits for. A process that has a Table must not have one.
+// Child is a process that a command-line program started and waits for. A program with a Table must not use it.
 type Child struct{ pid int }
 
-// StartChild starts a process. Files must hold at least three descriptors. A Spec with Bound needs a goroutine that stays
-// locked to its thread. The error is a *SpawnError.
+// StartChild starts a process. Files must have at least three descriptors. For a Spec with Bound, the goroutine must stay locked
+// to its thread. The error is a *SpawnError.
 func StartChild(spec Spec) (*Child, error) {
 	t := &Table{owned: make(map[int]uint64), runs: make(map[uint64]*run)}
 	pid, err := t.Spawn(spec)
@@ -25,7 +25,7 @@ func StartChild(spec Spec) (*Child, error) {
 	return &Child{pid}, nil
 }
 
-// PID returns the process id. Until Wait has returned it can't be another's.
+// PID returns the process id. No other process can have it until Wait returns.
 func (c *Child) PID() int { return c.pid }
 
 // Signal signals the process. It must not be called after Wait.
@@ -55,8 +55,8 @@ func (c *Child) Wait() (Exit, error) {
 	return x, nil
 }
 
-// Run starts a process and waits for its end, which comes with ctx's at the latest: then it is killed, unless the kernel holds it. It is
-// for programs that have no Table, as StartChild is.
+// Run starts a process and waits for its end. When ctx ends it kills the process; only the kernel can delay that. Like StartChild
+// it is for programs without a Table.
 func Run(ctx context.Context, spec Spec) (Exit, error) {
 	c, err := StartChild(spec)
 	if err != nil {
@@ -65,7 +65,7 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(killed)
-		_ = c.Signal(unix.SIGKILL) // it is not reaped yet
+		_ = c.Signal(unix.SIGKILL) // safe: the process is not reaped yet
 	})
 	for {
 		if err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {
@@ -78,8 +78,8 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	return c.Wait()
 }
 
-// Output is Run for a program that reads nothing. It also returns the first bytes that the program wrote to standard output and to standard
-// error, at most so many of each. The program does not wait for a reader.
+// Output is Run for a program that reads no input. It also returns the first bytes of the program's standard output and standard
+// error, at most most bytes of each. The program never waits for a reader.
 func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exit, err error) {
 	spec.Files = make([]*os.File, 3)
 	if spec.Files[0], err = os.Open(os.DevNull); err != nil {
@@ -95,13 +95,13 @@ func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exi
 		defer spec.Files[1+i].Close()
 	}
 	x, err = Run(ctx, spec)
-	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, most)) // memory
+	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, most)) // reading memory doesn't fail
 	errs, _ = io.ReadAll(io.NewSectionReader(spec.Files[2], 0, most))
 	return out, errs, x, err
 }
 
-// namespace makes the child PID 1 of a PID namespace with mounts of its own. A caller that is not root gets a user namespace too,
-// as its root.
+// namespace makes the child PID 1 of a new PID namespace with its own mounts. If the caller is not root, the child also gets a
+// new user namespace, in which it is root.
 func namespace(sys *syscall.SysProcAttr) {
 	sys.Cloneflags |= unix.CLONE_NEWPID | unix.CLONE_NEWNS
 	if uid := os.Geteuid(); uid != 0 {

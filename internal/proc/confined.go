@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Confinement is what the kernel says of how a process is confined (proc_pid_status(5)). Each child has at least as much of it.
+// Confinement is how far the kernel confines a process (proc_pid_status(5)). A child is confined at least as much.
 type Confinement struct {
 	UID        uint32
 	NoNewPrivs bool
-	Filters    int // filters of system calls
+	Filters    int // number of seccomp filters
 }
 
-// Confined returns the confinement of a process. It touches only /proc, but in PID 1 it takes a turn (internal/blocking).
+// Confined returns the confinement of a process. It reads only /proc, but in PID 1 it takes a turn (internal/blocking).
 func Confined(pid int) (c Confinement, err error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	for line := range strings.Lines(string(text)) {
@@ -26,7 +26,7 @@ func Confined(pid int) (c Confinement, err error) {
 		if len(fields) == 0 {
 			continue
 		}
-		n, _ := strconv.ParseUint(fields[0], 10, 32) // of other lines it is no number
+		n, _ := strconv.ParseUint(fields[0], 10, 32) // lines with other content give 0
 		switch name {
 		case "Uid":
 			c.UID = uint32(n)
@@ -39,9 +39,9 @@ func Confined(pid int) (c Confinement, err error) {
 	return c, err
 }
 
-// PeerGone reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD). Its process number may then
-// belong to another process. Ask after a judgement by the number: false means that the number was the peer's all the time. It does not
-// block. Kernels before 6.5 can't say: false.
+// PeerGone reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD), so that its number may
+// belong to another process now. Call it after a decision by process number: false means that the number was right. It does not
+// block. Kernels before 6.5 can't tell; the result is false then.
 func PeerGone(conn net.Conn) bool {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

@@ -15,14 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uninterruptible is how long a thread is in an uninterruptible wait before [Halt] counts it as stopped. The parent of a vfork(2) waits so
-// for its child, which is stopped. A fork waits so too, and goes on, as while a process is moved into another control group.
+// uninterruptible is how long a thread must be in an uninterruptible wait before [Halt] counts it as stopped. The parent of a
+// vfork(2) waits so for its child, which is stopped. Shorter waits don't count: a fork may wait so too, for instance while a
+// process is moved to another control group.
 const uninterruptible = time.Second
 
-// Halt stops every other process of the PID namespace, so that no new one can be made. kill(2) with -1 also reaches a child that
-// is being forked at that moment. Halt returns the processes that were stopped before, for [Resume], and one that this user may
-// not stop, or 0. It blocks until all threads are stopped, at most for patience. After an error every process goes on. It is for
-// process 1 alone: elsewhere -1 means processes that are not hinit's.
+// Halt stops every other process of the PID namespace, so that no new one can be made. It uses kill(2) with -1, which also stops
+// a child that is being forked at that moment. It returns the processes that were stopped before, for [Resume], and in beyond a
+// process that this user may not stop, or 0. It blocks until all threads are stopped, at most for patience. After an error all
+// processes run again. Only process 1 may call it: elsewhere -1 means processes that don't belong to hinit.
 func Halt(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
@@ -55,8 +56,8 @@ func Halt(patience time.Duration) (before []int, beyond int, err error) {
 	}
 }
 
-// haltShells stops the shells with job control, the oldest first, and waits for each. A shell that runs longer than its job would
-// see the job stopped, and take the terminal back. It waits for a few of them only, because an agent can make many.
+// haltShells stops the shells with job control first, the oldest first, and waits for each. A shell that runs while its job is
+// stopped would take the terminal back. It waits for a few shells only, because an agent can start any number.
 func (s *scanner) haltShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))
@@ -72,7 +73,7 @@ func (s *scanner) haltShells() {
 	}
 	slices.SortFunc(shells, func(a, b stat) int { return cmp.Compare(a.Start, b.Start) })
 	for _, shell := range shells[:min(len(shells), most)] {
-		_ = unix.Kill(shell.PID, unix.SIGSTOP) // kill(-1) does it again
+		_ = unix.Kill(shell.PID, unix.SIGSTOP) // a failure does no harm: kill(-1) follows
 		for begin := time.Now(); time.Since(begin) < each; <-time.After(each / 1000) {
 			if now, ok := s.stat(shell.PID); !ok || now.State != 'S' && now.State != 'R' {
 				break
@@ -81,11 +82,11 @@ func (s *scanner) haltShells() {
 	}
 }
 
-// moving returns a process that has a thread which is not stopped yet, and one that can't be stopped by this user, 0 for none. waiting has
-// since when threads are in an uninterruptible wait, from look to look.
+// moving returns a process with a thread that is not stopped yet, and in beyond a process that this user can't stop, 0 for none.
+// waiting stores between calls since when threads are in an uninterruptible wait.
 func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 	if s.look(); len(s.stats) == 0 {
-		return 1, 0 // it is not known
+		return 1, 0 // unknown: report a process, so that Halt goes on waiting
 	}
 	now := time.Now()
 	for _, p := range s.stats {
@@ -107,25 +108,25 @@ func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 			if errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {
 				beyond = p.PID
 			} else if pid == 0 {
-				pid = p.PID // the others are looked at all the same, for their waits
+				pid = p.PID // no return: the waits of the other threads must be noted too
 			}
 		}
 	}
 	return pid, beyond
 }
 
-// Resume lets the processes go on that [Halt] has stopped: the youngest first, so that a shell does not see its command stopped. It
-// signals those that Halt found waiting in the kernel too, because their stop is still to come.
+// Resume continues the processes that [Halt] has stopped. The youngest come first, so that no shell sees its command stopped. It
+// also signals processes that Halt found in an uninterruptible wait, because they stop only after it.
 func Resume(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
-	if s.look(); len(s.stats) == 0 { // rather all of them than none
+	if s.look(); len(s.stats) == 0 { // without a list of processes it is better to continue all than none
 		_ = unix.Kill(-1, unix.SIGCONT)
 	}
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })
 	for _, p := range s.stats {
 		if p.PID != 1 && !p.Dead() && !slices.Contains(before, p.PID) {
-			_ = unix.Kill(p.PID, unix.SIGCONT) // it may be another user's, which Halt did not stop either
+			_ = unix.Kill(p.PID, unix.SIGCONT) // an error means another user's process, which Halt could not stop either
 		}
 	}
 }

@@ -2,7 +2,7 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// Handover is the state that a table hands over to the next image's table. Everything else is looked up anew.
+// Handover is the state of a table that re-execution hands over to the next program of PID 1. Everything else is found out anew.
 type Handover struct {
 	Nonce string
 	Marks marker
@@ -16,7 +16,7 @@ type member struct {
 	Run uint64
 }
 
-// HandOver returns what a successor needs to go on with the same processes.
+// HandOver returns the state that the next program needs to continue with the same processes.
 func (t *Table) HandOver() Handover {
 	s := Handover{Nonce: t.nonce, Marks: t.marks}
 	for _, r := range t.runs {
@@ -28,9 +28,8 @@ func (t *Table) HandOver() Handover {
 	return s
 }
 
-// TakeOver is New for an image that is not the first: the children are there already. A main process that has ended and is not
-// reaped yet is reported by the next Reap. A main process that was reaped without a report is no longer the main process of its
-// run ([Table.Main]).
+// TakeOver is New for a program that continues an old table: the children exist already. The next Reap reports main processes
+// that have ended and are not reaped. If the old program reaped a main process without reporting it, Main returns 0 for its run.
 func TakeOver(s Handover) (*Table, error) {
 	t, err := New()
 	if err != nil {
@@ -58,7 +57,7 @@ func TakeOver(s Handover) (*Table, error) {
 	return t, nil
 }
 
-// Main returns the main process of a run that is not reaped, or 0.
+// Main returns the main process of a run, 0 after it is reaped.
 func (t *Table) Main(id uint64) int {
 	if r := t.runs[id]; r != nil {
 		return r.main

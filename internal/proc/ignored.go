@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unignore lets no child start with a signal ignored because this process was started so: an ignored signal stays ignored across
-// exec (execve(2)). Signals that Go can handle are handled and dropped, the rest are set to their default. Call it once, early,
-// in addition to signal.Notify.
+// Unignore makes children start with default actions for signals that this process was started with as ignored; exec passes
+// ignored signals on (execve(2)). Signals that Go can handle are handled and dropped here, others get their default action. Call
+// it once, early, in addition to signal.Notify.
 func Unignore() {
 	var catch []os.Signal
 	for n := syscall.Signal(1); n < 65; n++ {
@@ -32,18 +32,18 @@ func Unignore() {
 	}
 }
 
-// sigaction is the kernel's, with room to spare. All zero is SIG_DFL without flags, whatever the order of its fields.
+// sigaction is the kernel's struct, with room to spare. All zero is SIG_DFL without flags, in any order of the fields.
 type sigaction [64]byte
 
-// exchange sets what a signal does and returns what it did. 8 is the size of the kernel's signal set.
+// exchange sets the action of a signal and returns the old one. 8 is the size of the kernel's signal set.
 func exchange(s syscall.Signal, action sigaction) (old sigaction) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&action)), uintptr(unsafe.Pointer(&old)), 8, 0, 0)
 	return old
 }
 
-// MuteChildren returns a function that stops SIGCHLD from being delivered, and lets it come again. Children that end meanwhile wait
-// to be reaped (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)). With signal.Stop the Go runtime would go on handling the signal. The
-// function belongs to one goroutine.
+// MuteChildren returns a function that turns the delivery of SIGCHLD off (true) and on (false). While it is off, dead children
+// stay until they are reaped (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)). After signal.Stop the Go runtime would still handle
+// the signal. Only one goroutine may call the function.
 func MuteChildren() func(quiet bool) {
 	var heard sigaction
 	quietNow := false
@@ -60,7 +60,7 @@ func MuteChildren() func(quiet bool) {
 	}
 }
 
-// ignored returns the signals that this process ignores (proc_pid_status(5), SigIgn).
+// ignored returns the set of signals that this process ignores (proc_pid_status(5), SigIgn).
 func ignored() uint64 {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -8,22 +8,22 @@ import (
 )
 
 // A mark is the limit RLIMIT_RTTIME, in microseconds of real-time scheduling (getrlimit(2)). Every process of a run inherits it,
-// also across setsid, a double fork and a cleared environment. Each run gets a value of its own, so large (some hundred thousand
-// years) that it limits nothing. Anybody may lower a limit, so it takes no privilege: this process lowers its own a step before
-// each fork. Anybody may read the limits of another process (proc_pid_limits(5)), so it takes no privilege to find them either.
+// even across setsid, a double fork and a cleared environment. Each run gets a different value, so large (some hundred thousand
+// years) that it limits nothing. Lowering a limit and reading the limits of another process (proc_pid_limits(5)) need no
+// privilege. So this process lowers its own limit by a step before each fork, and later finds the descendants by it.
 //
 // An init inside a run lowers the limit further, in smaller steps. So the mark of a run is a range: a limit in (mark-step, mark]
 // belongs to the run.
 type marker struct {
-	base uint64 // where it began
-	next uint64 // this process's limit now; 0 when marks don't work here
+	base uint64 // this process's limit at the beginning
+	next uint64 // this process's limit now; 0 if marks don't work here
 	step uint64
 }
 
 const (
 	firstMark  = 1 << 62
-	outerStep  = 1 << 40 // four million runs
-	nestedStep = 1 << 20 // a million runs of an init inside a run
+	outerStep  = 1 << 40 // enough for four million runs
+	nestedStep = 1 << 20 // enough for a million runs of an init inside a run
 )
 
 func newMarker() marker {
@@ -36,10 +36,10 @@ func newMarker() marker {
 	case limit.Max >= firstMark-(firstMark>>1):
 		return marker{limit.Max, limit.Max, nestedStep}
 	}
-	return marker{} // somebody limits real-time scheduling in earnest
+	return marker{} // a limit this low is meant to limit real-time scheduling
 }
 
-// take sets the limit that the next child inherits and returns it, 0 when that did not work.
+// take sets the limit that the next child inherits, and returns it. It returns 0 if that failed.
 func (m *marker) take() uint64 {
 	if m.next <= firstMark>>1 {
 		return 0
@@ -53,7 +53,7 @@ func (m *marker) take() uint64 {
 	return mark
 }
 
-// marked finds the run whose mark a process carries, 0 when there is none.
+// marked returns the run whose mark a process has, 0 for none.
 func (t *Table) marked(pid int) uint64 {
 	if limit, ok := t.limit(pid); ok {
 		return t.ofUser(pid, t.runOf(limit))
@@ -61,7 +61,7 @@ func (t *Table) marked(pid int) uint64 {
 	return 0
 }
 
-// runOf returns the run that a limit marks, 0 for none.
+// runOf returns the run whose range contains a limit, 0 for none.
 func (t *Table) runOf(limit uint64) uint64 {
 	if limit > t.marks.base || t.marks.step == 0 {
 		return 0
@@ -70,9 +70,9 @@ func (t *Table) runOf(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// ofUser returns the run, or 0 where the mark and the tag of a process prove nothing ([Mark.Counts]).
+// ofUser returns id, or 0 if the mark and the tag of the process don't count for the user of that run ([Mark.Counts]).
 func (t *Table) ofUser(pid int, id uint64) uint64 {
-	// A hinit before this one may not have noted the user.
+	// An older hinit may have handed over the run without its user.
 	if r := t.runs[id]; r != nil && r.user != nil {
 		if m, ok := t.proc.mark(pid); !ok || !m.Counts(*r.user) {
 			return 0
@@ -81,35 +81,34 @@ func (t *Table) ofUser(pid int, id uint64) uint64 {
 	return id
 }
 
-// Mark is what a process has inherited from a run, and its real user, which a setuid program keeps.
+// Mark is the mark of a process, and its real user, which stays the same when it executes a setuid program.
 type Mark struct {
-	Limit uint64 // 0 when it is not known
+	Limit uint64 // 0 if unknown
 	User  uint32
 }
 
-// Counts reports whether the mark and the tag of a process count for a run of a user: root's processes and the user's own do.
-// Anybody may lower a limit to another process's, and write any variable.
+// Counts reports whether the mark and the tag of a process prove that it belongs to a run of a user. They do for processes of
+// root and of that user. A process of another user could have lowered its limit, or set the variable, to imitate the run.
 func (m Mark) Counts(user uint32) bool { return m.User == 0 || m.User == user }
 
-// limit reads the mark of a process, which may have ended, as long as it is not reaped.
+// limit reads the mark of a process. That works for a dead process too, until it is reaped.
 func (t *Table) limit(pid int) (uint64, bool) {
 	var limit unix.Rlimit
-	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // of the same user, or with a capability: one call instead of three
+	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // same user, or a capability: one system call where reading /proc takes three
 		return limit.Max, true
 	}
 	m, _ := t.proc.mark(pid)
 	return m.Limit, m.Limit != 0
 }
 
-// strayed reports whether a process has lowered its mark below all that were given away: it comes from a run, and nothing tells
-// from which.
+// strayed reports whether the limit of a process is lower than all marks so far. Then it comes from a run, but hides from which.
 func (t *Table) strayed(pid int) bool {
 	limit, ok := t.limit(pid)
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
 
-// endedOf is marked for a process that only its mark can attribute. It is 0 without a mark, and unknown for a mark that fits no
-// run. A process that came into the container from outside has none.
+// endedOf is marked for a dead orphan. It returns 0 without a mark, and unknown for a mark outside of all ranges. A process that
+// came into the container from outside has no mark.
 func (t *Table) endedOf(pid int) uint64 {
 	limit, ok := t.limit(pid)
 	switch {
@@ -124,7 +123,7 @@ func (t *Table) endedOf(pid int) uint64 {
 	return unknown
 }
 
-// mark reads the mark of a process.
+// mark reads the mark and the user of a process.
 func (s *scanner) mark(pid int) (Mark, bool) {
 	m, _ := ParseMark(s.read(strconv.Itoa(pid)+"/limits"), nil)
 	user, ok := ParseMark(nil, s.read(strconv.Itoa(pid)+"/status"))
@@ -132,13 +131,13 @@ func (s *scanner) mark(pid int) (Mark, bool) {
 	return m, ok
 }
 
-// ParseMark finds the mark and the user in the texts of /proc/PID/limits and status. The mark is the hard limit in the line "Max
-// realtime timeout  SOFT  HARD  us". The user is the first number of the line "Uid:". It reports whether the user is known.
+// ParseMark parses the mark and the user from the texts of /proc/PID/limits and status. The mark is the hard limit in the line
+// "Max realtime timeout SOFT HARD us". The user is the first number of the line "Uid:". ok reports whether the user is known.
 func ParseMark(limits, status []byte) (m Mark, ok bool) {
 	_, rest, _ := bytes.Cut(limits, []byte("\nMax realtime timeout"))
 	line, _, _ := bytes.Cut(rest, []byte{'\n'})
 	if f := bytes.Fields(line); len(f) > 1 {
-		m.Limit, _ = strconv.ParseUint(string(f[1]), 10, 64) // "unlimited" is no mark
+		m.Limit, _ = strconv.ParseUint(string(f[1]), 10, 64) // 0, which is no mark, for "unlimited"
 	}
 	_, ids, _ := bytes.Cut(status, []byte("\nUid:\t"))
 	first, _, _ := bytes.Cut(ids, []byte{'\t'})

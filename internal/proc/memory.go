@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Meter measures the memory of process trees. It reads /proc by itself, so it may be used beside a Table, by one goroutine at a time.
+// Meter measures the memory of process trees. It reads /proc independently of a Table. Only one goroutine may use it at a time.
 type Meter struct {
 	proc    *scanner
 	cgroups memoryCgroups
@@ -19,19 +19,19 @@ func NewMeter() *Meter {
 	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.read(name)) }}}
 }
 
-// Memory is the memory of a run.
+// Memory is what the processes of a run use together.
 type Memory struct {
 	Bytes  uint64
 	CPU    uint64 // processor time, in ticks of procstat
-	Group  bool   // the kernel holds it to the limits of a control group that hinit has made
-	Killed uint64 // processes that the kernel has killed in that group for memory
+	Group  bool   // a control group that hinit made limits the memory
+	Killed uint64 // processes of that group that the kernel killed for lack of memory
 }
 
-// Measure returns, for each main process, the memory that all processes of its run have together: anonymous memory, in RAM or
-// swapped out. Pages of files don't count, because the kernel can drop them at any time. 0: the process is gone, or /proc hides
-// it.
+// Measure returns, for each main process, the memory of all processes of its run: anonymous memory, in RAM or swapped out. Pages
+// of files don't count, because the kernel can drop them at any time. The result is 0 if the process is gone, or hidden by /proc.
 //
-// If a main process is in a cgroup of its own, the memory of that cgroup counts, and the memory of processes outside of it.
+// If the main process is in a cgroup of its own, the memory of the cgroup counts, plus the memory of processes of the run outside
+// of it.
 func (m *Meter) Measure(mains []int) []Memory {
 	m.proc.look()
 	self := os.Getpid()
@@ -44,7 +44,7 @@ func (m *Meter) Measure(mains []int) []Memory {
 			all[p.PID] = p
 		}
 	}
-	of := make(map[int][]int, len(mains)) // the processes of each
+	of := make(map[int][]int, len(mains)) // main process → the processes of its run
 	for pid, main := range roots.Owners(all) {
 		of[main] = append(of[main], pid)
 	}
@@ -64,14 +64,15 @@ func (m *Meter) Measure(mains []int) []Memory {
 	return out
 }
 
-// cgroup returns what the cgroup of a main process uses and the processes inside, nothing where one of them is known not to be among pids.
+// cgroup returns the memory of the cgroup of a main process, and the processes inside. It returns nothing if the cgroup has a
+// process that is not in pids, and so is known to be of another run.
 func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
 	dir := m.cgroups.of(main)
 	if dir == "" {
 		return 0, nil
 	}
 	inside, ok := cgroupPIDs(dir)
-	for _, p := range m.proc.stats { // what has begun since the look is its own
+	for _, p := range m.proc.stats { // a process that began after the scan is of the run too
 		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
 	if !ok {
@@ -83,7 +84,7 @@ func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
 	return n, inside
 }
 
-// parseMemory adds RssAnon and VmSwap of a status (proc_pid_status(5)), or takes VmRSS of a kernel that has no RssAnon.
+// parseMemory returns RssAnon plus VmSwap from a status file (proc_pid_status(5)), or VmRSS if the kernel has no RssAnon.
 func parseMemory(status []byte) uint64 {
 	value := func(name string) (kb uint64, found bool) {
 		_, rest, found := bytes.Cut(status, []byte("\n"+name+":"))

@@ -12,7 +12,7 @@ import (
 // oomScore is the oom_score_adj of this process (proc_pid_oom_score_adj(5)).
 type oomScore int
 
-// oomMost is the highest there is.
+// oomMost is the highest value of oom_score_adj.
 const oomMost = 1000
 
 func newOOMScore() oomScore {
@@ -21,9 +21,9 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
-// raise makes the kernel prefer a process that was just started, and what that has started already, when it has to kill one for
-// memory. It can't be set before the start: raising the value of this process even for a moment could end it. To raise takes no
-// privilege.
+// raise increases the oom_score_adj of a process that was just started, and of its children, above this process's. So the kernel
+// kills them first when memory is short. It can't be set before the start: even a short increase of this process's own value
+// could get it killed. Raising needs no privilege.
 func (own oomScore) raise(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
 	pids := []int{pid}
@@ -42,7 +42,8 @@ func (own oomScore) raise(s *scanner, pid, by int) {
 	}
 }
 
-// write writes a file of a process, as its owner if this one is root without the privilege to write the files of others.
+// write writes a file of a process in /proc. If root lacks the privilege to write files of others, it does so with the identity
+// of the owner.
 func (s *scanner) write(dir, name string, data []byte) bool {
 	if s.dir < 0 {
 		return false
@@ -63,8 +64,9 @@ func (s *scanner) write(dir, name string, data []byte) bool {
 	return err == nil
 }
 
-// OOMKills returns a function that reads how many processes of this container the kernel has killed for memory, or nil when the
-// kernel does not tell (cgroups(7)). It does not block on a disk. The file stays open, because it is read at every exit.
+// OOMKills returns a function that reads how many processes of this container the kernel has killed for lack of memory. It
+// returns nil if the kernel does not tell (cgroups(7)). The function does not block on a disk. The file stays open, because it is
+// read at every exit.
 func OOMKills() func() uint64 {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory.events",             // version 2
@@ -82,8 +84,8 @@ func OOMKills() func() uint64 {
 	return nil
 }
 
-// killedForMemory reports whether the kernel has killed a process of a control group for memory since the group was made, nil when it
-// does not tell.
+// killedForMemory reports whether the kernel has killed a process of a control group for lack of memory; nil if the kernel does
+// not tell.
 func killedForMemory(group string) *bool {
 	fd, err := unix.Open(group+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -99,7 +101,7 @@ func killedForMemory(group string) *bool {
 }
 
 func oomKills(fd int) (uint64, bool) {
-	content := make([]byte, 1024) // both have a few short lines
+	content := make([]byte, 1024) // large enough: each file has a few short lines
 	n, err := unix.Pread(fd, content, 0)
 	if err != nil {
 		return 0, false

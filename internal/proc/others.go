@@ -8,9 +8,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// StartTicks returns when a process was started, in clock ticks since the machine booted (proc_pid_stat(5)). With the number of the
-// process it names the process: no other gets both. It reports false when there is no such process, or only what is left of one that
-// has ended.
+// StartTicks returns when a process was started, in clock ticks since the machine booted (proc_pid_stat(5)). Together with the
+// number it identifies the process. It returns false if there is no such process, or only a zombie.
 func StartTicks(pid int) (uint64, bool) {
 	if pid <= 0 {
 		return 0, false
@@ -19,15 +18,16 @@ func StartTicks(pid int) (uint64, bool) {
 	return st.Start, err == nil && !st.Dead()
 }
 
-// Origin returns the name that a process goes by (comm), "" when it is gone, and whether it may descend from this one. Every process of
-// the container but this one does, unless it was started from outside, as by docker exec: the kernel makes orphans children of this one.
+// Origin returns the name (comm) of a process, "" if it is gone. inside reports whether the process descends from this one, or
+// may do so. All processes of the container do, because the kernel makes orphans children of PID 1, except those started from
+// outside, as by docker exec.
 func Origin(pid int) (name string, inside bool) {
 	if pid <= 0 {
-		return "", false // this process's namespace does not see it
+		return "", false // a process of another namespace
 	}
-	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // it is gone
+	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" if it is gone
 	name = strings.TrimSuffix(string(comm), "\n")
-	for range 64 { // of a longer chain, nothing is known
+	for range 64 { // after 64 ancestors the answer is unknown
 		st, err := procstat.Read(pid)
 		if err != nil || st.Parent == os.Getpid() {
 			return name, true

@@ -1,18 +1,18 @@
 package proc
 
-// Roots say where the processes of the services of one hinit begin.
+// Roots are the main processes of the services of one hinit.
 type Roots struct {
-	Init  int                        // the process of hinit itself; 0 when it is not known
-	Mains map[int]string             // the main processes with the names of their services
-	Mark  func(pid int) (Mark, bool) // the mark of a process; nil: none is known
+	Init  int                        // hinit itself; 0 if unknown
+	Mains map[int]string             // main process → name of the service
+	Mark  func(pid int) (Mark, bool) // reads the mark of a process; nil if marks can't be read
 }
 
-// Owners finds the main process to which each process belongs, 0 for none, as hinit does when it stops a service. It uses its
-// ancestors, its session or group, which an orphan keeps, or its mark, if that counts. The mark of a process that does not
-// descend from this hinit doesn't count: another hinit uses the same marks.
+// Owners returns for each process the main process that it belongs to, 0 for none, by the same rules by which hinit stops a
+// service. These are its ancestors, its session or group, which an orphan keeps, and its mark, if that counts. A mark doesn't
+// count if the process does not descend from this hinit, because another hinit uses the same marks.
 func (r Roots) Owners(all map[int]stat) map[int]int {
 	of, parent := make(map[int]int, len(all)), make(map[int]int, len(all))
-	var marks map[Mark]int // read when the first orphan needs them
+	var marks map[Mark]int // read only if there is an orphan
 	for pid, p := range all {
 		parent[pid] = p.Parent
 		for _, main := range [...]int{p.Group, p.Session, pid} {
@@ -27,7 +27,7 @@ func (r Roots) Owners(all map[int]stat) map[int]int {
 			marks = r.marks()
 		}
 		mark, ok := r.Mark(pid)
-		nearest := uint64(outerStep) // a hinit inside a service lowers the mark a little further for what it runs
+		nearest := uint64(outerStep) // a hinit inside a service lowers the mark by less than this
 		for m, main := range marks {
 			if ok && mark.Limit != 0 && mark.Counts(m.User) && mark.Limit <= m.Limit && m.Limit-mark.Limit < nearest {
 				of[pid], nearest = main, m.Limit-mark.Limit
@@ -40,8 +40,8 @@ func (r Roots) Owners(all map[int]stat) map[int]int {
 	return of
 }
 
-// marks returns the main processes by their marks. hinit's own limit is the mark of the newest run. A smaller limit is one of somebody who
-// limits real-time scheduling in earnest.
+// marks returns mark → main process. hinit's own limit is the mark of the newest run. A much lower limit is no mark: it is meant
+// to limit real-time scheduling.
 func (r Roots) marks() map[Mark]int {
 	marks := make(map[Mark]int, len(r.Mains))
 	for main := range r.Mains {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sigchldInfo is the part of siginfo_t that the kernel fills in for SIGCHLD (sigaction(2)). unix.Siginfo hides these
-// fields behind padding. On 64-bit machines the union after the three ints is aligned to 8 bytes. codes are errno, which is
-// 0 here, and code; on MIPS they are the other way round.
+// sigchldInfo is the part of siginfo_t that the kernel fills in for SIGCHLD (sigaction(2)). unix.Siginfo hides these fields
+// behind padding. On 64-bit machines the union after the three ints is aligned to 8 bytes. codes are errno, which is 0 here, and
+// code; on MIPS their order is reversed.
 type sigchldInfo struct {
 	_     int32
 	codes [2]int32
@@ -21,16 +21,16 @@ type sigchldInfo struct {
 	_     [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
 }
 
-// cldDumped is the last code that means an end; the higher ones are stops.
+// cldDumped is the highest code that means an end; higher codes are stops.
 const cldDumped = 3
 
-// canWait finds out, without a child, whether the kernel lets this process learn that a child has ended. A seccomp(2) filter stays
-// for the life of a process.
+// canWait returns an error if the kernel prevents this process from learning that children have ended. It needs no child for
+// that. A seccomp(2) filter stays for the life of the process.
 func canWait() error {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
 		return refused("waitid", err)
 	}
-	if _, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) { // no process is a child of its own
+	if _, err := unix.Wait4(os.Getpid(), nil, unix.WNOHANG, nil); !errors.Is(err, unix.ECHILD) { // no process is its own child
 		return refused("wait4", err)
 	}
 	return nil
@@ -40,30 +40,31 @@ func refused(call string, err error) error {
 	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
 }
 
-// peek returns the process id of a child that has ended and is not reaped yet, without reaping it; 0 when there is none.
-// childless is true when this process has no child at all. It never blocks.
+// peek returns the process id of a child that has ended, without reaping it; 0 if there is none. childless reports that this
+// process has no child at all. It never blocks.
 func peek() (pid int, childless bool) { return peekAt(unix.P_ALL, 0) }
 
 // peekAt is peek for one child (unix.P_PID), or for all.
 func peekAt(kind, id int) (pid int, childless bool) {
 	for {
 		var info sigchldInfo
-		// No __WALL: a clone child of the Go runtime (its probe for pidfd support) is not ours to take.
+		// No __WALL: a clone child belongs to the Go runtime (its test for pidfd support).
 		err := unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		switch {
 		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:
-			// A child that makes this process its tracer (ptrace(2), PTRACE_TRACEME) tells its stops too. It has not ended, and its stop
-			// would hide the ends of others.
-			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil) // it may have ended since
+			// A child that makes this process its tracer (ptrace(2), PTRACE_TRACEME) also reports its stops. It has not ended,
+			// and its stop would hide the ends of other children.
+			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil) // fails if it has ended meanwhile
 		case err == nil:
 			return int(info.pid), false
-		default: // ECHILD is the only other answer to these arguments where canWait found nothing
+		default: // with these arguments only ECHILD is possible, if canWait found no error
 			return 0, true
 		}
 	}
 }
 
-// reap frees the process id of one child that peek named. How a child has ended that a tracer holds is not known: its code is -1.
+// reap frees the process id of a child that peek returned. If a tracer holds the child, its exit status is unknown: the code is
+// -1.
 func reap(pid int) (status unix.WaitStatus, usage unix.Rusage) {
 	if reaped, _ := unix.Wait4(pid, &status, unix.WNOHANG, &usage); reaped == 0 {
 		status = 0x7f

@@ -8,12 +8,12 @@ import (
 
 // ContainerMemory is the memory of this container.
 type ContainerMemory struct {
-	Used    uint64  // without pages of files that the kernel can drop first
-	Limit   uint64  // 0: the container has none
-	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 where the kernel does not tell
+	Used    uint64  // without pages of files, which the kernel can drop first
+	Limit   uint64  // 0 for no limit
+	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel does not tell
 }
 
-// noLimit is what version 1 shows as no limit, or less.
+// noLimit is the lowest value by which cgroups of version 1 express "no limit".
 const noLimit = 1 << 60
 
 // ReadContainerMemory reads the container's own control group, of version 2 or 1 (cgroups(7)). It touches no disk.

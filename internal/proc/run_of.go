@@ -2,11 +2,11 @@ package proc
 
 import "os"
 
-// mostAncestors bounds how far Of follows the parents of a process.
+// mostAncestors limits how many ancestors of a process Of checks.
 const mostAncestors = 256
 
-// Of returns the run that a living process belongs to, 0 for none. It looks at this process and its ancestors only, so it costs nothing for a
-// main process, and little for others.
+// Of returns the run that a living process belongs to, 0 for none. It checks this process and its ancestors only. That costs
+// nothing for a main process, and little for others.
 func (t *Table) Of(pid int) uint64 {
 	self := os.Getpid()
 	for range mostAncestors {
@@ -21,12 +21,12 @@ func (t *Table) Of(pid int) uint64 {
 		if id := t.fam.known[who]; t.runs[id] != nil {
 			return id
 		}
-		if p.Parent == self || p.Parent == 0 { // an orphan, or one that came from outside
+		if p.Parent == self || p.Parent == 0 { // an orphan, or a process from outside the container
 			id := t.origin(pid)
 			if t.runs[id] == nil {
 				return 0
 			}
-			if t.fam.known != nil { // asked once
+			if t.fam.known != nil { // looked up before
 				t.fam.known[who] = id
 			}
 			return id

@@ -11,22 +11,22 @@ import (
 	"hinit/internal/procstat"
 )
 
-// stat is one process as /proc/PID/stat tells it.
+// stat is one process, as described in /proc/PID/stat.
 type stat = procstat.Stat
 
-// readSize holds any file below /proc that the scanner reads.
+// readSize is larger than any file below /proc that read is used for.
 const readSize = 4096
 
-// scanner reads the process table and keeps the last look, so that several questions cost one.
+// scanner scans the process table, and keeps the result of the last scan for several questions.
 type scanner struct {
-	dir    int       // descriptor of /proc, -1 when it is not mounted
-	stats  []stat    // every process that this one could see; empty without /proc
-	looks  int       // how many there were
-	at     time.Time // when the last one began
-	spared time.Time // when one was last found not to be needed
+	dir    int       // descriptor of /proc, -1 if it is not mounted
+	stats  []stat    // all visible processes; empty without /proc
+	looks  int       // number of scans
+	at     time.Time // when the last scan began
+	spared time.Time // when a scan was last found unnecessary
 	dents  []byte
 	buf    []byte
-	whole  []byte // for readAll
+	whole  []byte // buffer for readAll
 }
 
 func newScanner() *scanner {
@@ -37,14 +37,14 @@ func newScanner() *scanner {
 	return &scanner{dir: dir}
 }
 
-// lookWithin looks unless the last look is young enough.
+// lookWithin scans unless the last scan is younger than age.
 func (s *scanner) lookWithin(age time.Duration) {
 	if s.looks == 0 || time.Since(s.at) >= age {
 		s.look()
 	}
 }
 
-// look reads the process table anew.
+// look scans the process table.
 func (s *scanner) look() {
 	s.looks++
 	s.at = time.Now()
@@ -52,10 +52,10 @@ func (s *scanner) look() {
 	if s.dir < 0 {
 		return
 	}
-	_ = procstat.EachIn(s.dir, s.names(), func(st stat) { s.stats = append(s.stats, st) }) // what can be read counts
+	_ = procstat.EachIn(s.dir, s.names(), func(st stat) { s.stats = append(s.stats, st) }) // unreadable processes are left out
 }
 
-// names is the buffer for the names in a directory.
+// names returns a buffer for the names in a directory.
 func (s *scanner) names() []byte {
 	if s.dents == nil {
 		s.dents = make([]byte, procstat.DirectorySize)
@@ -63,7 +63,7 @@ func (s *scanner) names() []byte {
 	return s.dents
 }
 
-// read returns what fits into the buffer of a file below /proc, nil when it can't be read.
+// read returns the beginning of a file below /proc, up to the size of the buffer. It returns nil if the file can't be read.
 func (s *scanner) read(name string) []byte {
 	if s.dir < 0 {
 		return nil
@@ -83,11 +83,11 @@ func (s *scanner) read(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether the last scan is too old to answer, and no scan was spared meanwhile. Then it pays to find out whether a
-// scan is needed.
+// stale reports whether there was neither a scan nor a decision against one within the time fresh. Then it pays to find out
+// whether a scan is needed.
 func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.spared) >= fresh }
 
-// hasChild reports whether a process has a child, or may have one: the kernel does not tell everywhere (proc_pid_task(5)).
+// hasChild reports whether a process has a child. It returns true too if the kernel does not tell (proc_pid_task(5)).
 func (s *scanner) hasChild(pid int) bool {
 	dir := strconv.Itoa(pid) + "/task"
 	threads := s.threads(dir)
@@ -99,11 +99,13 @@ func (s *scanner) hasChild(pid int) bool {
 	return len(threads) == 0
 }
 
-// hasChildBesides reports whether this process has, or may have, a child that it did not start (proc_pid_task(5), children; not
-// every kernel has the file). The leftovers of a dead process become children of this one, at least the topmost of them. So
-// without such a child nothing was left. That costs one file for each thread of this process instead of one for every process of
-// the container. The oldest thread takes in all orphans. A process that another thread started may make siblings (clone(2),
-// CLONE_PARENT), which are children of the same thread. The lists are exact, because only this process reaps these children.
+// hasChildBesides reports whether this process has a child that it did not start, or might have one: not every kernel has the
+// file (proc_pid_task(5), children). The descendants of a dead process become children of this one, at least the topmost of them.
+// So without such a child nothing was left behind.
+//
+// This reads one file for each thread of this process, in place of one for each process of the container. The oldest thread takes
+// in all orphans. A process that another thread started may make siblings (clone(2), CLONE_PARENT), which are children of the
+// same thread. The lists are exact, because only this process reaps these children.
 func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
 	if s.dir < 0 {
 		return true
@@ -125,22 +127,22 @@ func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
 	return len(threads) == 0
 }
 
-// threads names the threads in a directory of /proc, none when it can't be read.
+// threads returns the names in a directory of threads, none if it can't be read.
 func (s *scanner) threads(dir string) []string {
 	fd, err := unix.Openat(s.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
 	defer unix.Close(fd)
-	names, _ := procstat.Names(fd, s.names()) // what can be read counts
+	names, _ := procstat.Names(fd, s.names()) // a partial list is used
 	return names
 }
 
-// mostRead bounds what is read of a file below /proc. A process can make the kernel show any part of its memory as its environment and
-// its command line (prctl(2), PR_SET_MM), terabytes of zeros too.
+// mostRead limits how many bytes of a file below /proc are read. A process can make the kernel show any part of its memory as its
+// environment and its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const mostRead = 2 << 20
 
-// readAll returns a file below /proc. It reports false for one of more than mostRead bytes.
+// readAll returns a file below /proc. ok is false for an error, and for more than mostRead bytes.
 func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -163,7 +165,8 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// origin finds the run that an orphan came from, 0 when it came from none: by its control group, by its mark, or else by its tag.
+// origin returns the run that an orphan came from, 0 for none. It decides by the control group, else by the mark, else by the
+// tag.
 func (t *Table) origin(pid int) uint64 {
 	if id := t.grouped(pid); id != 0 {
 		return id
@@ -174,8 +177,8 @@ func (t *Table) origin(pid int) uint64 {
 	return t.tagged(pid)
 }
 
-// tagged finds the run that the initial environment of a process names. The kernel shows the environment to a process of the same
-// user, or to one with CAP_SYS_PTRACE, which root in a container lacks. There the thread takes the process's file-system identity
+// tagged returns the run that the initial environment of a process names. The kernel shows the environment only to a process of
+// the same user, or one with CAP_SYS_PTRACE, which root in a container lacks. Root takes the process's file-system identity on
 // while it opens the file (ptrace(2), PTRACE_MODE_READ_FSCREDS).
 func (t *Table) tagged(pid int) uint64 {
 	dir := "/proc/" + strconv.Itoa(pid)
@@ -183,7 +186,7 @@ func (t *Table) tagged(pid int) uint64 {
 	if unix.Stat(dir, &st) != nil {
 		return 0
 	}
-	env, _ := readAs(dir+"/environ", st.Uid, st.Gid) // what is gone or hidden has none
+	env, _ := readAs(dir+"/environ", st.Uid, st.Gid) // an unreadable environment has no tag
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
 		value, ok := bytes.CutPrefix(kv, []byte(TagVar+"="))
 		if !ok {

@@ -11,33 +11,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faultSignals are those that the kernel raises for a fault and by which a Go program ends. A process can send them too.
+// faultSignals are signals that the kernel raises for a fault, and that end a Go program. Other processes can send them too.
 var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS,
-	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which has none
+	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which doesn't have it
 }, func(s syscall.Signal) bool { return s == 0 })
 
-// bareSignals are the signals that the Go runtime leaves at their default action, which is to end the process. The kernel drops
-// them for process 1, with one exception. While only the first thread blocks the signal, as in a signal handler or a fork,
-// another thread gets it (complete_signal and sig_ignored in kernel/signal.c).
+// bareSignals are signals for which the Go runtime keeps the default action: to end the process. The kernel drops them for
+// process 1, with one exception. While only the first thread blocks the signal, as in a signal handler or a fork, another thread
+// gets it (complete_signal and sig_ignored in kernel/signal.c).
 var bareSignals = []syscall.Signal{32, 34}
 
-// The handler in sentfault_linux_*.s writes these. Index is the number of a signal.
+// The handler in sentfault_linux_*.s writes these. The index is the number of the signal.
 var (
 	sentCount    [65]uint64
-	sentFrom     [65]uint64 // process id, and 32 bits further up the user; all ones when it is not known
-	faultHandler uintptr    // of the Go runtime
+	sentFrom     [65]uint64 // process id, plus the user shifted by 32 bits; all ones if unknown
+	faultHandler uintptr    // the Go runtime's handler
 )
 
-// IgnoreSentFaults makes this process ignore SIGSEGV and its like when a process sends them, and the two signals that the Go
-// runtime does not handle. Raised by the kernel they do what they did before. The kernel never raises SIGABRT and SIGSTKFLT, so
-// these are always sent. The Go runtime can tell the two apart for kill(2) only. It takes the signals of sigqueue(3),
-// mq_notify(3) and fcntl(2) F_SETSIG for faults of its own. News comes after one was ignored; [SentFaults] tells which. It is to
-// be called once. Children start with the default action, because the signals are handled and not ignored.
+// IgnoreSentFaults makes this process ignore SIGSEGV and similar signals when another process sends them, and the two
+// bareSignals. Signals that the kernel raises keep their effect. The kernel never raises SIGABRT and SIGSTKFLT, so these are
+// always sent. The Go runtime recognizes a sent signal only if it came by kill(2). It mistakes the signals of sigqueue(3),
+// mq_notify(3) and fcntl(2) F_SETSIG for faults.
+//
+// The channel gets a signal after one was ignored; [SentFaults] tells which. Call it once. Children start with the default
+// actions, because the signals are handled and not ignored.
 func IgnoreSentFaults() (news <-chan os.Signal) {
 	c := make(chan os.Signal, 1)
 	for _, s := range faultSignals {
-		signal.Notify(c, s) // what it takes for sent goes to the channel and does nothing else
+		signal.Notify(c, s) // signals that the runtime recognizes as sent go to the channel, and have no other effect
 	}
 	if sentHandler == 0 {
 		return c
@@ -48,13 +50,13 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), 0, uintptr(unsafe.Pointer(&action)), 8, 0, 0)
 		handler := (*uintptr)(unsafe.Pointer(&action)) // the first field on amd64 and arm64
 		if errno != 0 || *handler == 0 || faultHandler != 0 && *handler != faultHandler {
-			continue // not the runtime's
+			continue // the handler is not the runtime's
 		}
 		faultHandler, *handler = *handler, sentHandler
 		exchange(s, action)
 		ours = action
 	}
-	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // by whose news theirs comes
+	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // a bare signal is announced as SIGSTKFLT
 		for _, s := range bareSignals {
 			exchange(s, ours)
 		}
@@ -62,15 +64,16 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	return c
 }
 
-// SentFault is how often a signal was sent and ignored.
+// SentFault counts how often a signal was sent and ignored.
 type SentFault struct {
 	Signal syscall.Signal
 	Count  uint64
-	PID    int // the last sender, in this process's namespace; 0 when it is not known
-	UID    int // its user; -1 when it is not known
+	PID    int // the last sender, in this process's namespace; 0 if unknown
+	UID    int // user of the sender; -1 if unknown
 }
 
-// SentFaults returns what was ignored since the process began. Signals that came while one was pending are not counted.
+// SentFaults returns the signals that were ignored since the process began. Signals that came while the same one was pending are
+// not counted.
 func SentFaults() []SentFault {
 	var all []SentFault
 	for _, s := range slices.Concat(faultSignals, bareSignals) {

@@ -2,5 +2,6 @@
 
 package proc
 
-// sentHandler: there is none here. A signal that the Go runtime takes for sent is ignored, and not counted.
+// sentHandler is zero, because this platform has no handler in assembly. The Go runtime alone decides then which signals were
+// sent by a process: these are ignored, but not counted.
 var sentHandler uintptr

@@ -2,7 +2,8 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// InSession reports whether pid is the process main, or in the session that main leads. Two unknown processes, 0, are never the same.
+// InSession reports whether pid is the process main, or is in the session that main leads. 0 stands for an unknown process, and
+// matches nothing.
 func InSession(pid, main int) bool {
 	if pid <= 0 || main <= 0 {
 		return false
@@ -14,8 +15,8 @@ func InSession(pid, main int) bool {
 	return err == nil && session == main
 }
 
-// InRun reports whether a living process that was started at ticks (see [StartTicks]) has the number pid, in the run whose main process is
-// main. The numbers of processes repeat from one start of a container to the next, so a number in a file proves nothing by itself.
+// InRun reports whether pid is a living process that started at ticks (see [StartTicks]), in the session of the main process
+// main. Process numbers repeat after a restart of the container, so a number in a file proves nothing by itself.
 func InRun(pid int, ticks uint64, main int) bool {
 	started, alive := StartTicks(pid)
 	return alive && started == ticks && InSession(pid, main)

@@ -17,24 +17,24 @@ import (
 	"hinit/internal/trust"
 )
 
-// Setup is what a process sets about itself before it becomes the command, besides its resource limits. The zero value sets nothing.
-// It is applied by the program behind LimitsName, and its files of variables are read as the command's user.
+// Setup is what a process sets about itself before it executes the command, besides resource limits. The zero value sets nothing.
+// The program behind LimitsName carries it out, and reads the files of variables as the command's user.
 type Setup struct {
-	Nice       int      // added to hinit's
-	IOClass    int      // of ioprio_set(2), 0 keeps hinit's
-	IOLevel    int      // within the class, 0 is the first to be served
-	CPUs       string   // a list such as 0-3,6 of cpuset(7), "" keeps hinit's
-	Umask      string   // octal, "" keeps hinit's
-	NoNewPrivs bool     // it and its children gain no privilege by executing a program
+	Nice       int      // added to hinit's nice value
+	IOClass    int      // class of ioprio_set(2); 0 keeps hinit's
+	IOLevel    int      // level within the class; 0 is served first
+	CPUs       string   // a list such as 0-3,6 (cpuset(7)); "" keeps hinit's
+	Umask      string   // octal; "" keeps hinit's
+	NoNewPrivs bool     // neither it nor its children gain privileges by executing a program
 	EnvFiles   []string // absolute paths of files of variables, each after a "-" if it may be missing, or after NAME= if it is one value
-	Keep       []string // variables that no file of these changes
-	OwnFiles   bool     // EnvFiles that anybody but root and the command's user can change are refused; root always refuses them
-	Cgroup     string   // directory of a control group that it makes and enters as root, "" for none
-	Caps       []string // limits of that group: VALUE:FILE
-	NoLinks    bool     // EnvFiles that a link of another user than root leads to are refused
+	Keep       []string // variables that EnvFiles must not change
+	OwnFiles   bool     // refuse EnvFiles that anyone but root and the command's user can change; root always refuses them
+	Cgroup     string   // directory of a control group to make and enter as root, "" for none
+	Caps       []string // limits of that group, each as VALUE:FILE
+	NoLinks    bool     // refuse EnvFiles that are reached by a link of a user other than root
 }
 
-// The classes of [Setup].IOClass.
+// The values of [Setup].IOClass, as in ioprio_set(2).
 const (
 	IORealtime = 1 + iota
 	IOBestEffort
@@ -44,10 +44,10 @@ const (
 // maxCPU is the highest number of a processor.
 const maxCPU = 1023
 
-// variableLetters may be in the name of a variable that a file of a directory sets.
+// variableLetters are the characters allowed in a variable name that comes from a file name.
 const variableLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_"
 
-// maxEnvFile is how large a file of variables may be: an environment can hardly be larger (execve(2)).
+// maxEnvFile limits the size of a file of variables: an environment can hardly be larger (execve(2)).
 const maxEnvFile = 1 << 20
 
 // none reports whether there is nothing to set.
@@ -59,7 +59,7 @@ func (s *Setup) same(o *Setup) bool {
 		s.Cgroup == o.Cgroup && slices.Equal(s.Caps, o.Caps)
 }
 
-// The words by which a Setup is told to the program that applies it.
+// Words by which the program behind LimitsName is told what to set.
 const (
 	wordNice  = "nice="
 	wordIO    = "io="
@@ -77,7 +77,7 @@ const (
 	wordPut   = "put="
 )
 
-// words are what the program behind LimitsName does for a spec, in this order.
+// words returns the steps for the program behind LimitsName, in order.
 func (s Spec) words() (words []string) {
 	own := &s.Setup
 	add := func(is bool, word, value string) {
@@ -120,22 +120,23 @@ func (s Spec) words() (words []string) {
 	return words
 }
 
-// limited reports whether the process executes this program first, and sets something about itself there.
+// limited reports whether the process must execute the program behind LimitsName first.
 func (s Spec) limited() bool { return len(s.Limits) > 0 || !s.Setup.none() || s.becomes() }
 
-// becomes reports whether the process changes its user. It does so after it has executed this program again, never between fork
-// and execve. Spawn waits until execve, and meanwhile the other user could stop the process (SIGSTOP), or hold its files
-// (fcntl(2), F_SETLEASE).
+// becomes reports whether the process changes its user. It does that after it has executed this program again, never between fork
+// and execve, because Spawn waits until execve. The other user could stop its own process (SIGSTOP), or delay it by a lease on
+// its files (fcntl(2), F_SETLEASE).
 func (s Spec) becomes() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
-// laterDir reports whether the process enters its directory as its own user. A pinned one is entered before the descriptor is closed; the
-// kernel looks for no name there. A path below /proc/self of somebody else's choice would lead to this process's files before that.
+// laterDir reports whether the process enters its directory after the change of its user. It enters a pinned directory earlier,
+// before the descriptor is closed; that involves no path lookup. A path below /proc/self that another user chose must not be used
+// earlier, because it would lead to this process's own files.
 func (s Spec) laterDir() bool { return s.becomes() && filepath.IsAbs(s.Dir) && !s.Pinned }
 
-// privileged reports whether something is to be set that takes a privilege.
+// privileged reports whether a setting needs a privilege.
 func (s *Setup) privileged() bool { return s.Nice < 0 || s.IOClass == IORealtime }
 
-// checkSetup finds what would fail after the fork, where only the log would show it.
+// checkSetup returns settings that would fail after the fork, where the error would be visible in the log only.
 func checkSetup(s *Setup) error {
 	if s.CPUs != "" {
 		var own unix.CPUSet
@@ -170,16 +171,16 @@ func capable(capability int) bool {
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<capability) != 0
 }
 
-// apply does what a word says to the calling thread, which is to execute the command.
+// apply carries out one word on the calling thread, which executes the command later.
 func (p *pending) apply(word string) error {
 	name, value, _ := strings.Cut(word, "=")
 	var err error
 	switch name + "=" {
-	case "=": // internal/entry has carried the word out
+	case "=": // internal/entry has carried it out
 	case wordNice:
 		var n int
 		if n, err = strconv.Atoi(value); err == nil {
-			own, _ := unix.Getpriority(unix.PRIO_PROCESS, 0) // the kernel's, 20 less the nice value
+			own, _ := unix.Getpriority(unix.PRIO_PROCESS, 0) // the system call returns 20 minus the nice value
 			err = unix.Setpriority(unix.PRIO_PROCESS, 0, max(-20, min(20-own+n, 19)))
 		}
 	case wordIO:
@@ -201,7 +202,7 @@ func (p *pending) apply(word string) error {
 			unix.Umask(int(mask))
 		}
 	case wordGroup:
-		_ = os.Remove(value) // one that is empty begins to count anew
+		_ = os.Remove(value) // an empty group is made anew, so its counters start at 0
 		if err = os.Mkdir(value, 0o755); errors.Is(err, os.ErrExist) {
 			err = nil
 		}
@@ -240,14 +241,14 @@ func (p *pending) apply(word string) error {
 	return nil
 }
 
-// pending is what the words say that is done after all of them are read.
+// pending collects the settings that are applied after all words are read.
 type pending struct {
 	files, keep []string
 	judge       envJudge
 	noNewPrivs  bool
 }
 
-// become makes this process another user's. The words are its uid, its gid and its groups.
+// become changes the user of this process. words are the uid, the gid and the supplementary groups, separated by colons.
 func become(words string) error {
 	var ids []int
 	for word := range strings.SplitSeq(words, ":") {
@@ -269,8 +270,8 @@ func become(words string) error {
 	return syscall.Setuid(ids[0])
 }
 
-// bind has the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). A change of the user ends
-// that.
+// bind makes the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). A later change of
+// the user would undo that.
 func bind(parent string) error {
 	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
 		return err
@@ -281,7 +282,7 @@ func bind(parent string) error {
 	return nil
 }
 
-// environ adds the variables of p's files to env. Those in p.keep stay as they are, and so does the tag of the run.
+// environ adds the variables from p's files to env. Variables in p.keep and the tag of the run don't change.
 func environ(env []string, p *pending) ([]string, error) {
 	keep := append(slices.Clone(p.keep), TagVar)
 	set := make(map[string]string)
@@ -316,8 +317,8 @@ func environ(env []string, p *pending) ([]string, error) {
 	return SetEnv(env, set), nil
 }
 
-// variablesOf returns the variables of a file. Each file of a directory, such as a mounted Secret, is a variable of the file's name. Files
-// that can't have the name of a variable are left out.
+// variablesOf returns the variables of a file. In a directory, such as a mounted Secret, each file is a variable with the name of
+// the file. Files whose names can't be variable names are left out.
 func variablesOf(path string, judge envJudge) ([]dotenv.Var, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		text, err := readEnvFile(path, judge)
@@ -351,8 +352,8 @@ func oneVariable(name, path string, judge envJudge) ([]dotenv.Var, error) {
 	return []dotenv.Var{{Name: name, Raw: strings.TrimRight(text, "\r\n")}}, err
 }
 
-// readEnvFile reads a file of variables as the user that this process is. Root, and with own any other user, refuses a file that
-// another user can change: LD_PRELOAD in it would be that user's command.
+// readEnvFile reads a file of variables with the identity of this process. Root, or any user with judge.own, refuses a file that
+// another user can change: LD_PRELOAD in it would execute that user's code.
 func readEnvFile(path string, judge envJudge) (string, error) {
 	fd, doubt, err := trust.Open(filepath.Clean(path), judge.of())
 	if err != nil {
@@ -370,10 +371,10 @@ func readEnvFile(path string, judge envJudge) (string, error) {
 	return string(text), err
 }
 
-// envJudge says which files of variables are refused, see [Setup].
+// envJudge says which files of variables to refuse, see [Setup].
 type envJudge struct{ own, noLinks bool }
 
-// of doubts a path that another user can change, where this process must not follow another user.
+// of returns the check of package trust for this process's user.
 func (j envJudge) of() trust.Judge {
 	switch uid := os.Geteuid(); {
 	case j.own || uid == 0:
@@ -395,7 +396,7 @@ func (j envJudge) disbelief(doubt *trust.Doubt) error {
 	return fmt.Errorf("uid %d can't believe it: %s, or keep the file where only root can write", os.Geteuid(), doubt)
 }
 
-// parseCPUs reads a list of processors such as 0-3,6.
+// parseCPUs parses a list of processors such as 0-3,6.
 func parseCPUs(list string) (*unix.CPUSet, error) {
 	var set unix.CPUSet
 	for part := range strings.SplitSeq(list, ",") {

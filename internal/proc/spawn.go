@@ -16,7 +16,7 @@ import (
 	"hinit/internal/fault"
 )
 
-// Cred is the identity a process is started with.
+// Cred is the identity that a process is started with.
 type Cred struct {
 	UID, GID uint32
 	Groups   []uint32 // supplementary groups
@@ -24,26 +24,26 @@ type Cred struct {
 
 // Spec describes a process to start.
 type Spec struct {
-	ID       uint64     // run; unique for the life of the table, 0 is reserved for orphans
-	Name     string     // service, for the tag in the environment
-	Path     string     // program; "" looks Argv[0] up in the PATH of Env unless it holds a slash
-	Argv     []string   // never empty
-	Env      []string   // whole environment; the tag is added to it
+	ID       uint64     // number of the run; unique for the life of the table, 0 is reserved for orphans
+	Name     string     // name of the service, for the tag in the environment
+	Path     string     // program; "" searches Argv[0] in the PATH of Env, unless it has a slash
+	Argv     []string   // must not be empty
+	Env      []string   // the whole environment; Spawn adds the tag
 	Dir      string     // working directory, "" keeps hinit's
-	Pinned   bool       // Dir is a descriptor of hinit's own, as a path below /proc/self/fd
+	Pinned   bool       // Dir is an open descriptor of hinit, as a path below /proc/self/fd
 	Cred     *Cred      // nil keeps hinit's identity
-	Files    []*os.File `reexec:"-"` // descriptors 0, 1, 2, ...; what is nil or missing is /dev/null below 3, and closed from there on
+	Files    []*os.File `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing ones are /dev/null below 3, and closed otherwise
 	TTY      bool       // Files[0] is a terminal: run as its foreground process group, in hinit's session
 	Console  bool       // Files[0] is a terminal: it becomes the terminal of the command's own session
 	Attached bool       // stay in hinit's own session and process group
-	Isolated bool       // be PID 1 of a PID namespace of its own
-	Bound    bool       // is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
-	Limits   []Limit    // resource limits, in force before the first instruction of the command
-	Setup    Setup      // what else is, priorities and files of variables
-	OOM      int        // how much more the kernel's out-of-memory killer likes it than this process (oom_score_adj); 0 is as much
+	Isolated bool       // run as PID 1 of a new PID namespace
+	Bound    bool       // kill it when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
+	Limits   []Limit    // resource limits, set before the command is executed
+	Setup    Setup      // further settings, such as priorities and files of variables
+	OOM      int        // added to hinit's oom_score_adj: with a higher value the kernel kills it earlier
 }
 
-// Same reports whether two specs start the same command in the same way. Fields that are filled in at each start do not count.
+// Same reports whether two specs start the same command in the same way. It ignores the fields that are filled in at each start.
 func (s Spec) Same(o Spec) bool {
 	if (s.Cred == nil) != (o.Cred == nil) {
 		return false
@@ -55,12 +55,12 @@ func (s Spec) Same(o Spec) bool {
 		s.Setup.same(&o.Setup) && s.OOM == o.OOM
 }
 
-// TagVar is the environment variable that names the run a process belongs to.
+// TagVar is the environment variable that names the run a process belongs to (its tag).
 const TagVar = "HINIT_RUN"
 
 // SpawnError says why a process could not be started.
 type SpawnError struct {
-	What string // the command at fault; the directory, if Dir; or the limit, if Limit
+	What string // the directory if Dir, the limit if Limit, else the command
 	Err  error
 
 	Dir, Limit bool
@@ -77,7 +77,7 @@ func (e *SpawnError) Error() string {
 	return fmt.Sprintf("cannot start %q: %v%s", e.What, e.Err, e.nextStep())
 }
 
-// nextStep says what helps where the kernel is short of something.
+// nextStep returns advice for a shortage of a kernel resource.
 func (e *SpawnError) nextStep() string {
 	switch {
 	case errors.Is(e.Err, unix.EAGAIN):
@@ -95,7 +95,7 @@ func (e *SpawnError) nextStep() string {
 // Unwrap returns the reason.
 func (e *SpawnError) Unwrap() error { return e.Err }
 
-// ShellCode returns the exit code a shell would give: 127 when the command was not found, else 126.
+// ShellCode returns the exit code that a shell would give: 127 if the command was not found, else 126.
 func (e *SpawnError) ShellCode() int {
 	if errors.Is(e.Err, unix.ENOENT) || errors.Is(e.Err, unix.ENOTDIR) {
 		return 127
@@ -103,8 +103,8 @@ func (e *SpawnError) ShellCode() int {
 	return 126
 }
 
-// Permanent reports whether trying again is pointless until somebody changes something: command or directory missing, not
-// executable, a limit that can't be set.
+// Permanent reports whether another try is pointless without a change: command or directory missing, not executable, a limit that
+// can't be set.
 func (e *SpawnError) Permanent() bool {
 	for _, reason := range []error{errNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG} {
 		if errors.Is(e.Err, reason) {
@@ -114,8 +114,8 @@ func (e *SpawnError) Permanent() bool {
 	return e.Limit
 }
 
-// Passing reports whether trying again later may succeed: the kernel was short of memory, process numbers or descriptors, or the
-// program is just being written.
+// Passing reports whether another try may succeed soon: the kernel was short of memory, process numbers or descriptors, or the
+// program was being written.
 func (e *SpawnError) Passing() bool {
 	for _, errno := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY} {
 		if errors.Is(e.Err, errno) {
@@ -127,10 +127,10 @@ func (e *SpawnError) Passing() bool {
 
 var errNoCommand = errors.New("the command is empty")
 
-// Spawn starts a process and returns its process id. It blocks until the kernel has replaced the child's image: well under a
-// millisecond, unless the file system that holds the command or the directory hangs. The image of another user's process is this
-// program, which then becomes that user and the command: only this user can make Spawn wait. A failure there ends the process
-// with 126 or 127, and its stderr says why. The error is a *SpawnError.
+// Spawn starts a process and returns its process id. It blocks until the child has executed a program: well under a millisecond,
+// unless the file system of the command or the directory hangs. For another user's process, that first program is this one, which
+// then changes its user and executes the command. So nothing of that user can make Spawn wait. If this second step fails, the
+// process ends with 126 or 127, and its stderr says why. The error of Spawn is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return 0, &SpawnError{What: spec.Name, Err: errNoCommand}
@@ -148,11 +148,11 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	env := spec.Env
 	if !spec.Attached {
 		env = make([]string, 0, len(spec.Env)+1)
-		if t.nonce != "" { // a child of a command has no run to be told by
-			env = append(env, tag) // first: what an adversary puts behind it hides nothing
+		if t.nonce != "" { // empty in a table of StartChild, whose child belongs to no run
+			env = append(env, tag) // first, so that no later entry can hide it
 		}
 		for _, kv := range spec.Env {
-			if !strings.HasPrefix(kv, TagVar+"=") { // whoever has put it there: programs take the first of two
+			if !strings.HasPrefix(kv, TagVar+"=") { // drop other tags: programs use the first of two
 				env = append(env, kv)
 			}
 		}
@@ -186,7 +186,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	return pid, nil
 }
 
-// spawnError names what is at fault when a command could not be executed: the command or its directory.
+// spawnError returns an error that names the command or the directory, whichever is at fault.
 func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && unfit(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
 		return &SpawnError{What: spec.dirName(), Err: err, Dir: true}
@@ -195,13 +195,13 @@ func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Path == "" {
 		what = spec.Argv[0]
 	}
-	if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // it was looked for in there
+	if spec.Dir != "" && strings.Contains(what, "/") && !filepath.IsAbs(what) { // the path is relative to Dir
 		what = filepath.Join(spec.dirName(), what)
 	}
 	return &SpawnError{What: what, Err: err}
 }
 
-// dirName is what people call the directory, also one that is given as an open descriptor.
+// dirName returns the path of the directory, for people, even if Dir is a descriptor.
 func (s Spec) dirName() string {
 	if s.Pinned {
 		if name, err := os.Readlink(s.Dir); err == nil {
@@ -216,7 +216,7 @@ func sysProcAttr(spec Spec) *syscall.SysProcAttr {
 	switch {
 	case spec.Attached:
 	case spec.TTY:
-		// In the child, between fork and exec: with every signal blocked there, so SIGTTOU can't stop it.
+		// The child changes the foreground group between fork and exec, where all signals are blocked. So SIGTTOU can't stop it.
 		sys.Foreground, sys.Ctty = true, int(spec.Files[0].Fd())
 	default:
 		sys.Setsid, sys.Setctty = true, spec.Console
@@ -248,7 +248,7 @@ func (t *Table) files(files []*os.File) []uintptr {
 	return fds
 }
 
-// fork starts the child with an empty signal mask; it would inherit the mask of the thread that forks.
+// fork starts the child with an empty signal mask. Otherwise it would inherit the mask of the thread that forks.
 func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	if t.masked {
 		runtime.LockOSThread()
@@ -264,7 +264,7 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 	return syscall.ForkExec(path, argv, attr)
 }
 
-// LookPath finds an executable as execvp(3) does, in the PATH of env.
+// LookPath finds an executable like execvp(3), in the PATH of env.
 func LookPath(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
@@ -297,15 +297,15 @@ func LookPath(name string, env []string) (string, error) {
 	return "", found
 }
 
-// Limit is a resource limit as setrlimit(2) takes it.
+// Limit is a resource limit for setrlimit(2).
 type Limit struct {
 	Resource   int
 	Soft, Hard uint64 // unix.RLIM_INFINITY is unlimited
 }
 
-// LimitsName is the argv[0] under which hinit's binary applies limits to itself, changes its user and then becomes the command.
-// setrlimit works on the caller only, and prlimit on a process of another user needs a capability that containers lack.
-// internal/entry does the steps that take root's rights, before the Go runtime begins: the environment may be the agent's.
+// LimitsName is the argv[0] with which hinit executes its own binary to set limits, change the user and then execute the command.
+// setrlimit works on the calling process only, and prlimit on a process of another user needs a capability that containers lack.
+// internal/entry carries out the steps that need root before the Go runtime begins, because the environment may be the agent's.
 const LimitsName = "hinit-limits"
 
 const selfExe = "/proc/self/exe"
@@ -318,7 +318,7 @@ func limitArgv(spec Spec, path string) []string {
 	return append(append(out, "--", path), spec.Argv...)
 }
 
-// limitNames are the resource limits as hinit.yaml names them (getrlimit(2)).
+// limitNames are the names of resource limits in hinit.yaml (getrlimit(2)).
 var limitNames = map[string]int{
 	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
 	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,
@@ -327,7 +327,7 @@ var limitNames = map[string]int{
 	"sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
 }
 
-// LimitOf returns the resource that a name of hinit.yaml means.
+// LimitOf returns the resource for a name in hinit.yaml.
 func LimitOf(name string) (resource int, known bool) {
 	resource, known = limitNames[name]
 	return resource, known
@@ -352,7 +352,7 @@ func limitText(n uint64) string {
 // LimitsMain is the program behind LimitsName: it sets the limits and executes the command. It returns only on failure, with the
 // exit code and the reason.
 func LimitsMain(argv []string) (int, error) {
-	runtime.LockOSThread() // the thread that executes the command is the one whose priorities count
+	runtime.LockOSThread() // priorities are set on the thread that later executes the command
 	var limits []Limit
 	var later pending
 	i := 1
@@ -377,7 +377,7 @@ func LimitsMain(argv []string) (int, error) {
 		return 126, err
 	}
 	for _, l := range limits {
-		// unix.Setrlimit tells the Go runtime too, so that exec does not put its saved RLIMIT_NOFILE back.
+		// unix.Setrlimit also informs the Go runtime. Otherwise exec would restore the RLIMIT_NOFILE that the runtime saved.
 		if err := unix.Setrlimit(l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}); err != nil {
 			return 126, fmt.Errorf("cannot set the limit %s to %s: %w", limitName(l.Resource), limitText(l.Hard), err)
 		}
@@ -387,7 +387,7 @@ func LimitsMain(argv []string) (int, error) {
 			return 126, fmt.Errorf("cannot set no_new_privs: %w", err)
 		}
 	}
-	path, err := LookPath(argv[i+1], env) // PID 1 has done that, unless it would have taken too long
+	path, err := LookPath(argv[i+1], env) // PID 1 has already searched the PATH, unless that took too long
 	if err == nil {
 		err = syscall.Exec(path, argv[i+2:], env)
 	}

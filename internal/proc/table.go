@@ -11,52 +11,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Table is the set of processes that this process started and has not reaped. Only one goroutine may use it.
+// Table holds the processes that this process started and has not reaped. Only one goroutine may use it.
 type Table struct {
 	owned  map[int]uint64  // live main process → run
 	runs   map[uint64]*run // until Forget
 	null   *os.File
-	nonce  string // tells this table's runs from another hinit's on the same machine
+	nonce  string // distinguishes the runs of this table from runs of another hinit on the same machine
 	masked bool   // hinit was started with signals blocked
 	proc   *scanner
 	marks  marker
 	oom    oomScore
 	byMark map[uint64]uint64 // mark → run
 	fam    families
-	held   []int     // main processes that nextHeld returns next
-	heldAt time.Time // when it has looked
-	findAt time.Time // when find looks again
+	held   []int     // main processes that nextHeld returns next, because a tracer holds them
+	heldAt time.Time // when nextHeld last searched
+	findAt time.Time // find does not search before this time
 }
 
-// run is what is known of the processes of one run.
+// run is what the table knows of the processes of one run.
 type run struct {
 	id      uint64
-	mark    uint64  // 0 when it has none
-	main    int     // 0 once it is reaped
-	group   int     // its process group, as long as the main process or a known member holds the number
-	session bool    // the group is a session of its own too
-	user    *uint32 // its uid; nil in a run of a hinit that did not note it
-	cgroup  string  // directory of the control group that it has entered, "" for none
+	mark    uint64  // 0 for none
+	main    int     // 0 after it is reaped
+	group   int     // its process group; valid while the main process or a known member has that number
+	session bool    // the group is a session too
+	user    *uint32 // its uid; nil if an older hinit handed over the run without it
+	cgroup  string  // directory of its control group, "" for none
 }
 
-// Exit is a reaped child.
+// Exit describes a reaped child.
 type Exit struct {
-	ID       uint64 // its run; 0 is an orphan
-	Of       uint64 // of an orphan: the run that it belonged to, whose main process is reaped; 0 when that is not known
+	ID       uint64 // its run; 0 for an orphan
+	Of       uint64 // for an orphan: the run that it came from, if the main process of that is reaped; 0 if unknown
 	PID      int
 	Code     int // -1 when ended by a signal
 	Signal   int // 0 when it exited
 	Core     bool
-	OOM      *bool // it ended by SIGKILL: the kernel has killed a process of its control group for memory; nil without a group that tells
-	Leftover bool  // processes of the run are still alive
-	Strays   []int // living processes that may be of the run, and have hidden of which they are
+	OOM      *bool // after SIGKILL: whether the kernel has killed a process of its control group for lack of memory; nil if unknown
+	Leftover bool  // other processes of the run are alive
+	Strays   []int // living processes that may belong to the run but hide it
 	CPU      time.Duration
 	MaxRSS   int64 // bytes
 }
 
-// New returns a table. When this process is not PID 1 it becomes a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
-// the orphans of its services come to it all the same.
-// It fails where the kernel does not let this process wait for children: without that nothing of a supervisor is true.
+// New returns an empty table. If this process is not PID 1, it becomes a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
+// orphans of its services become its children too. It fails if the kernel does not let this process wait for children, because no
+// supervisor can work then.
 func New() (*Table, error) {
 	if err := canWait(); err != nil {
 		return nil, err
@@ -83,11 +83,11 @@ func New() (*Table, error) {
 	return t, nil
 }
 
-// Signal signals the main process of a run. The error is os.ErrProcessDone when it is reaped.
+// Signal signals the main process of a run. The error is os.ErrProcessDone if that is reaped.
 func (t *Table) Signal(id uint64, signal int) error { return t.send(id, signal, "process", 1) }
 
-// SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone when that
-// process is reaped: the number of the group may be another's by then.
+// SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone if that process is
+// reaped, because another group may have the number by then.
 func (t *Table) SignalGroup(id uint64, signal int) error {
 	return t.send(id, signal, "process group", -1)
 }
@@ -103,10 +103,10 @@ func (t *Table) send(id uint64, signal int, what string, sign int) error {
 	return nil
 }
 
-// Reap reaps every child that has ended and reports each of them, in the order the kernel gives. With trees it looks,
-// while an ended main process still holds its numbers, for what the run left behind. It returns whether no child is left.
-// It never blocks. each may call Spawn, Signal and SignalTree. A main process that a tracer holds is reported at once and reaped when
-// the tracer lets it go, as an orphan.
+// Reap reaps every child that has ended and calls each for it, in the order the kernel gives. With trees it also finds out what
+// each ended main process has left behind, while its numbers are still taken. It returns whether no child is left. It never
+// blocks. each may call Spawn, Signal and SignalTree. If a tracer holds a dead main process, its end is reported at once; it is
+// reaped later, as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	for ends := 0; ; {
 		pid, none := peek()
@@ -145,7 +145,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	}
 }
 
-// Forget drops what is known of a run. Its living processes, if any, are orphans from then on.
+// Forget drops a run whose main process is reaped. Its living processes count as orphans without a run from then on.
 func (t *Table) Forget(id uint64) {
 	if r := t.runs[id]; r != nil && r.main == 0 {
 		delete(t.runs, id)

@@ -11,35 +11,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fresh is how old a look at the process table may be where the answer need not have everything that was forked since.
+// fresh is how old a scan of the process table may be for questions to which processes forked since don't matter.
 const fresh = 20 * time.Millisecond
 
-// identity tells a process from another that gets its number later.
+// identity distinguishes a process from a later one with the same number.
 type identity struct {
 	pid   int
 	start uint64
 }
 
-// families is which process belongs to which run, as of one look.
+// families says which process belongs to which run, according to one scan.
 type families struct {
-	look    int                 // number of the look it was made from
-	known   map[identity]uint64 // living process, main ones left out → run
-	living  map[uint64][]stat   // run → its living processes, the main one left out
-	origins map[identity]uint64 // orphan → run, 0 for none, unknown: asked once per process
-	ended   map[identity]uint64 // dead orphan that is not reaped → run, 0 for none, unknown
-	fresh   map[uint64]int      // run → how many of these the look before did not show dead
-	asked   int                 // how many of these were asked for their mark
-	strays  []stat              // living orphan that hides its run
-	latest  map[uint64]stat     // run → the youngest process of it, dead or alive, the main one left out
+	look    int                 // number of the scan
+	known   map[identity]uint64 // living process → run, without main processes
+	living  map[uint64][]stat   // run → its living processes, without the main one
+	origins map[identity]uint64 // orphan → run, 0 for none, or unknown; looked up once per process
+	ended   map[identity]uint64 // dead orphan that is not reaped → run, 0 for none, or unknown
+	fresh   map[uint64]int      // run → how many of its dead orphans are new in this scan
+	asked   int                 // for how many of these the mark was read
+	strays  []stat              // living orphans that hide their run
+	latest  map[uint64]stat     // run → its youngest process, dead or alive, except the main one
 }
 
-// unknown stands for the run of an orphan that may be of any: it is dead and its mark can't be read, or it hides its run.
+// unknown stands for the run of an orphan that may belong to any run: it is dead with an unreadable mark, or it hides its run.
 const unknown = ^uint64(0)
 
-// sort attributes every process of the current scan to its run. A process belongs to a run when it is its main process, when an
-// earlier scan has found that, or when its parent belongs to it. The group or session that the main process made counts while a
-// known process holds that number, so that the number can't have been reused. An orphan belongs to a run if it has the run's mark
-// or tag, and is root's or of the run's user.
+// sort finds out which run each process of the current scan belongs to. A process belongs to a run if it is its main process, if
+// an earlier scan found that, or if its parent belongs to the run. So do members of the group or session that the main process
+// made, while a known process still holds that number, because the number can't have been reused. An orphan belongs to a run if
+// it has the run's mark or tag, and runs as root or as the run's user.
 func (t *Table) sort() {
 	all := t.proc.stats
 	if t.fam.look == t.proc.looks {
@@ -100,7 +100,7 @@ func (t *Table) sort() {
 		look: t.proc.looks, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins, strays: strays,
 		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
 	}
-	for _, p := range slices.Backward(all) { // the youngest first, as long as the numbers grow
+	for _, p := range slices.Backward(all) { // the youngest first, while process numbers ascend
 		if p.Dead() && p.Parent == self {
 			t.sortEnded(p, &before, groups, sessions)
 		}
@@ -118,11 +118,11 @@ func (t *Table) sort() {
 	}
 }
 
-// most is how many dead orphans one look asks for their run. The oldest beyond it are unknown.
+// most limits for how many dead orphans a scan reads the mark. Older ones beyond it count as unknown.
 const most = 256
 
-// sortEnded attributes a dead orphan. A process that forks and ends at once may never be seen alive. But its dead entry is seen,
-// because only this process reaps it, and not during a scan. So a scan that shows no process of a run, neither alive nor newly
+// sortEnded finds the run of a dead orphan. No scan may see alive a process that forks and ends at once. But a scan sees it dead,
+// because only this process reaps it, and never during a scan. So a scan that shows no process of a run, neither alive nor newly
 // dead, proves that all of them have ended.
 func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
@@ -155,11 +155,11 @@ func (t *Table) noteLatest(id uint64, p stat) {
 	}
 }
 
-// lingering reports whether there are runs whose main process is reaped and that are not forgotten.
+// lingering reports whether there are runs whose main process is reaped, and which Forget has not dropped.
 func (t *Table) lingering() bool { return len(t.runs) > len(t.owned) }
 
-// ancestry returns the run of the nearest ancestor that has one, the process itself included, and notes it for all on the
-// way. parent may hold a circle: it was not read in one instant.
+// ancestry returns the run of the nearest ancestor that has one, the process itself included, and stores it for all processes
+// between. parent may contain a cycle, because a scan is not atomic.
 func ancestry[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id ID) {
 	var way []int
 	for len(way) <= len(parent) {
@@ -179,10 +179,10 @@ func ancestry[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id I
 	return id
 }
 
-// leftBehind reports whether processes live of a run whose main process has ended and is not reaped. Where several have ended
-// together, one look at the process table does for all.
+// leftBehind reports whether processes of a run live whose main process has ended and is not reaped. If several main processes
+// have ended together, one scan serves all of them.
 func (t *Table) leftBehind(r *run, several bool) bool {
-	if !t.proc.sawEnd(r.main) { // else the look is younger than the end, and nothing it started can be missing
+	if !t.proc.sawEnd(r.main) { // otherwise the scan is younger than the end, and shows everything that the process started
 		if !several && !t.proc.hasChildBesides(t.owned) {
 			return false
 		}
@@ -193,14 +193,14 @@ func (t *Table) leftBehind(r *run, several bool) bool {
 		if len(t.fam.living[r.id]) > 0 || t.fam.fresh[r.id] == 0 {
 			break
 		}
-		t.proc.look() // some have just ended; they may have left others
+		t.proc.look() // several processes have just ended: the last scan may lack their children
 	}
 	t.sort()
 	return len(t.fam.living[r.id])+t.fam.fresh[r.id] > 0
 }
 
-// straysSince lists the orphans that hide their run and are younger than the main process of a run. It goes by the last look, which
-// shows them if there are any: while an orphan lives, the end of each main process takes a look.
+// straysSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan. That is
+// enough, because each end of a main process causes a scan while an orphan lives.
 func (t *Table) straysSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.proc.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.fam.look != t.proc.looks {
@@ -214,16 +214,16 @@ func (t *Table) straysSince(main int) (pids []int) {
 	return pids
 }
 
-// confirm is how many looks more it takes to take deaths of processes of a run for a sign of life.
+// confirm is how many further scans must show deaths in a run before these count as a sign that the run lives on.
 const confirm = 2
 
-// sawEnd reports whether the last look is of this turn and already shows the process as ended.
+// sawEnd reports whether a scan of the present moment shows the process as dead.
 func (s *scanner) sawEnd(pid int) bool {
 	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
 }
 
-// Observe looks at the living processes of a run, so one that loses its parents later is still known to belong. The process table
-// is read only where the service is not alone, and once for many that are observed together.
+// Observe notes the living processes of a run, so that they are still known to belong to it when they lose their parents. It
+// scans the process table only if the main process may have relatives, and once for calls in quick succession.
 func (t *Table) Observe(id uint64) {
 	if r := t.runs[id]; r != nil && r.main != 0 && t.proc.stale() && !t.proc.hasChild(r.main) && !t.proc.hasChildBesides(t.owned) {
 		t.proc.spared = time.Now()
@@ -233,8 +233,8 @@ func (t *Table) Observe(id uint64) {
 	t.sort()
 }
 
-// SignalTree signals every living process of a run. For KILL it repeats that until a scan finds no new one, so that a process
-// that forks meanwhile does not escape. It returns how many processes it signalled; 0 means that all have ended.
+// SignalTree signals every living process of a run. With KILL it repeats that until a scan finds no new process, so that a
+// process that forks meanwhile does not escape. It returns how many processes it signalled; 0 means that all have ended.
 func (t *Table) SignalTree(id uint64, signal int) int {
 	r := t.runs[id]
 	if r == nil {
@@ -245,7 +245,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		t.killGroup(r)
 	}
 	if r.main != 0 {
-		_ = unix.Kill(r.main, syscall.Signal(signal)) // it can't be gone: it is not reaped
+		_ = unix.Kill(r.main, syscall.Signal(signal)) // the number is valid: the process is not reaped
 		signalled++
 	}
 	t.proc.lookWithin(fresh)
@@ -259,7 +259,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
-					t.fam.ended[who] = id // it forks no more, so its death tells nothing
+					t.fam.ended[who] = id // it can't fork any more, so its death is no sign of new processes
 				}
 			}
 		}
@@ -273,21 +273,21 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	}
 	t.sort()
 	if len(t.fam.living[id])+t.fam.fresh[id] > 0 {
-		return max(signalled, 1) // it forks and ends faster than it can be seen
+		return max(signalled, 1) // its processes fork and end faster than scans can see
 	}
 	return signalled
 }
 
 const (
-	// chaseTime is how long one chase lasts at most, and chaseLull how long it waits for a next generation.
+	// chaseTime limits the duration of a chase. chaseLull is how long it waits for the next process.
 	chaseTime = 4 * time.Millisecond
 	chaseLull = time.Millisecond
-	// chaseAhead is how many process numbers it looks ahead: others are started meanwhile.
+	// chaseAhead is how many process numbers it tries, because other programs start processes too.
 	chaseAhead = 16
 )
 
-// chase follows a process that forks and ends faster than the process table can be read: the next generation has the next free
-// number. It signals only a process with the mark of the run, and returns how many.
+// chase kills processes that fork and end faster than the process table can be read. It finds a child by trying the next process
+// numbers. It kills only processes with the mark of the run, and returns how many.
 func (t *Table) chase(id uint64) (hits int) {
 	pid := t.fam.latest[id].PID
 	begin := time.Now()
@@ -308,31 +308,32 @@ func (t *Table) chase(id uint64) (hits int) {
 	}
 }
 
-// strike kills the process of a number if it is of a run, through a descriptor that can't be recycled.
+// strike kills the process with a number if it belongs to a run. It uses a descriptor, which can't come to mean another process.
+// there reports whether a process has the number.
 func (t *Table) strike(pid int, id uint64) (there, hit bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
 	case err == nil:
 		defer unix.Close(fd)
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // old kernel, or seccomp
+	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // old kernel, or forbidden by seccomp
 		if t.endedOf(pid) != id || t.Of(pid) != id {
 			return unix.Kill(pid, 0) == nil, false
 		}
 		return true, unix.Kill(pid, unix.SIGKILL) == nil
 	default:
-		return !errors.Is(err, unix.ESRCH), false // a thread is there too
+		return !errors.Is(err, unix.ESRCH), false // the number may be a thread's
 	}
-	if t.endedOf(pid) != id || t.Of(pid) != id { // another hinit gives the same marks
+	if t.endedOf(pid) != id || t.Of(pid) != id { // another hinit uses the same marks
 		return true, false
 	}
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// kill signals a process that is not a child through a descriptor, because its number could go to another meanwhile. It reports
-// whether the process took the signal.
+// kill signals a process that is not a child. It uses a descriptor, because another process could get the number meanwhile. It
+// reports whether the signal was delivered.
 func (t *Table) kill(p stat, signal int) bool {
 	fd, err := unix.PidfdOpen(p.PID, 0)
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or seccomp
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) { // old kernel, or forbidden by seccomp
 		return unix.Kill(p.PID, syscall.Signal(signal)) == nil
 	}
 	if err != nil {
@@ -342,11 +343,11 @@ func (t *Table) kill(p stat, signal int) bool {
 	if now, ok := t.proc.stat(p.PID); !ok || now.Start != p.Start || now.Dead() {
 		return false
 	}
-	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // an older call than the other
+	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // every kernel with pidfd_open has this call
 }
 
-// Gone returns which of the given runs have no living process. While unseen processes of a run end it is not gone; ask again
-// once these are reaped.
+// Gone returns which of the given runs have no living process. A run with dead processes that no scan saw alive does not count as
+// gone; ask again after they are reaped.
 func (t *Table) Gone(ids []uint64) []uint64 {
 	var gone []uint64
 	t.proc.look()
@@ -359,7 +360,7 @@ func (t *Table) Gone(ids []uint64) []uint64 {
 	return gone
 }
 
-// SignalRest signals every descendant of this process. PID 1 signals everything in its namespace but itself (kill(2)).
+// SignalRest signals every descendant of this process. In PID 1 it signals everything in the namespace except itself (kill(2)).
 func (t *Table) SignalRest(signal int) {
 	self := os.Getpid()
 	if self == 1 {
@@ -378,14 +379,14 @@ func (t *Table) SignalRest(signal int) {
 	}
 }
 
-// Began returns when a process began, by the kernel's count since its own start; 0 when there is none.
+// Began returns when a process began, in ticks since the kernel's start; 0 if there is no such process.
 func (t *Table) Began(pid int) uint64 {
 	p, _ := t.proc.stat(pid)
 	return p.Start
 }
 
-// KillSession kills the processes of a session that began before a moment (Began). One that was made later with the same number is
-// another.
+// KillSession kills the processes of a session that began before a moment (see Began). A younger session with the same number is
+// another one.
 func (t *Table) KillSession(session int, before uint64) {
 	if session <= 1 {
 		return

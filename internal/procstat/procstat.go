@@ -1,5 +1,6 @@
-// Package procstat reads /proc/PID/stat (proc_pid_stat(5)): what the kernel says of one process. It is the only reader of that file. It
-// leaves little garbage, for PID 1 reads hundreds of them when a service ends. It keeps nothing and owns no goroutine.
+// Package procstat parses /proc/PID/stat (proc_pid_stat(5)), the kernel's description of one process. No other package reads that
+// file. It makes little garbage, because PID 1 reads hundreds of these files when a service ends. It keeps no state and owns no
+// goroutine.
 package procstat
 
 import (
@@ -13,31 +14,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hertz is the unit of times in /proc, in a second: this on every system that runs Go.
+// Hertz is how many ticks a second has in the times of /proc. It is the same on every system that runs Go.
 const Hertz = 100
 
 // Stat is one process. Times are in ticks of [Hertz].
 type Stat struct {
 	PID, Parent, Group, Session int
 
-	State   byte   // of its first thread: 'Z' when that has ended, 'T' when a signal has stopped it
-	Threads int    // the first one counts until it is reaped, although it has ended
+	State   byte   // of its first thread: 'Z' after it has ended, 'T' while a signal has stopped it
+	Threads int    // includes a first thread that has ended and is not reaped
 	CPU     uint64 // processor time
-	Waited  uint64 // processor time of the children it has waited for
-	Start   uint64 // since the boot of the machine; with the number it names the process, and stays when it is a zombie
-	Memory  uint64 // resident, in bytes
+	Waited  uint64 // processor time of its reaped children
+	Start   uint64 // time from the boot of the machine to the process's start; together with PID it identifies the process
+	Memory  uint64 // resident bytes
 }
 
-// Dead reports whether all threads have ended. When only the first one has, the process is shown as a zombie and lives on.
+// Dead reports whether all threads have ended. A process in state 'Z' with more threads is alive: only its first thread has
+// ended.
 func (s Stat) Dead() bool {
 	return (s.State == 'Z' || s.State == 'X' || s.State == 'x') && s.Threads <= 1
 }
 
-// errFormat says that the kernel wrote something else than it should.
+// errFormat reports an unexpected format of the file.
 var errFormat = errors.New("it has not the fields of a process")
 
-// Read returns the process of a number. The error wraps [fs.ErrNotExist] when there is none. It touches only /proc: it does not block, but
-// in PID 1 it takes a turn (internal/blocking).
+// Read returns the process with a number. The error wraps [fs.ErrNotExist] if there is none. It reads only /proc: it does not
+// block, but in PID 1 it takes a turn (internal/blocking).
 func Read(pid int) (Stat, error) {
 	s, err := ReadAt(unix.AT_FDCWD, "/proc/"+strconv.Itoa(pid)+"/stat")
 	if err != nil {
@@ -65,8 +67,8 @@ func ReadAt(dir int, path string) (Stat, error) {
 	return s, nil
 }
 
-// Each calls found for every process below root, usually /proc. It may miss a process that begins or ends meanwhile. An error may come after
-// some of them.
+// Each calls found for every process below root, usually /proc. It may miss processes that begin or end meanwhile. An error may
+// come after calls of found.
 func Each(root string, found func(Stat)) error {
 	dir, err := os.Open(root)
 	if err != nil {
@@ -76,7 +78,7 @@ func Each(root string, found func(Stat)) error {
 	return EachIn(int(dir.Fd()), make([]byte, DirectorySize), found)
 }
 
-// EachIn is Each for an open directory, which it reads from its beginning. buffer has [DirectorySize] bytes.
+// EachIn is Each for an open directory, read from its beginning. buffer must have [DirectorySize] bytes.
 func EachIn(dir int, buffer []byte, found func(Stat)) error {
 	names, err := Names(dir, buffer)
 	for _, name := range names {
@@ -90,7 +92,7 @@ func EachIn(dir int, buffer []byte, found func(Stat)) error {
 	return err
 }
 
-// DirectorySize is the size of a buffer for the names in a directory of /proc.
+// DirectorySize is the size of the buffer for [EachIn] and [Names].
 const DirectorySize = 32 << 10
 
 // Names returns the names in an open directory of /proc. buffer is as in [EachIn].
@@ -107,7 +109,7 @@ func Names(dir int, buffer []byte) (names []string, err error) {
 	}
 }
 
-// Parse reads a line. The name in parentheses may hold anything, parentheses too.
+// Parse parses a line of a stat file. The name in parentheses may contain any character, even parentheses.
 func Parse(line []byte) (s Stat, ok bool) {
 	open, end := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ')')
 	if open < 0 || end < 0 || end+2 > len(line) {
@@ -124,7 +126,7 @@ func Parse(line []byte) (s Stat, ok bool) {
 			word = rest[:i]
 		}
 		if len(word) == 0 {
-			return s, field > 22 // some kernels in sandboxes end there
+			return s, field > 22 // some sandboxes' kernels have fewer fields
 		}
 		rest = rest[len(word):]
 		n, _ := number[uint64](word)
@@ -153,7 +155,7 @@ func Parse(line []byte) (s Stat, ok bool) {
 	return s, true
 }
 
-// number reads decimal digits.
+// number parses decimal digits.
 func number[T int | uint64](digits []byte) (n T, ok bool) {
 	for _, d := range digits {
 		if d < '0' || d > '9' {
@@ -164,9 +166,9 @@ func number[T int | uint64](digits []byte) (n T, ok bool) {
 	return n, len(digits) > 0
 }
 
-// StartedAt returns the time of a [Stat.Start].
+// StartedAt converts a [Stat.Start] to a time.
 func StartedAt(ticks uint64) time.Time {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // it exists on every Linux that runs Go
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // can't fail: every Linux that runs Go has this clock
 	return time.Now().Add(time.Duration(ticks)*(time.Second/Hertz) - time.Duration(now.Nano()))
 }

@@ -12,13 +12,14 @@ import (
 	"hinit/internal/redact"
 )
 
-// Process is a process in a tree. Depth is how many ancestors it has there.
+// Process is a process in a tree. Depth is the number of its ancestors in the tree.
 type Process struct {
 	PID, Depth int
 	procstat.Stat
 }
 
-// Tree returns the processes that belong, each one after its parent. The main process comes first, whatever its number.
+// Tree returns the processes for which belongs returns true, each after its parent. The main process comes first, whatever its
+// number.
 func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	children := make(map[int][]int)
 	var tops []int
@@ -49,12 +50,13 @@ func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 	return list
 }
 
-// Command is the command line of a process below root. Secrets are hidden: passwords in URLs, tokens of known shapes, and the values
-// of flags and variables whose names say so. A process without a command line, such as a thread of the kernel, is shown by its name.
+// Command returns the command line of a process below root, with secrets hidden. Secrets are passwords in URLs, tokens of known
+// shapes, and values of flags and variables whose names mean a secret. A process without a command line, such as a kernel thread,
+// is shown by its name.
 func Command(root string, pid int) string {
 	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
 	if len(line) == 0 {
-		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // "" for one that is gone
+		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // "" for a process that is gone
 		return "[" + strings.TrimSuffix(string(name), "\n") + "]"
 	}
 	return masked(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
@@ -83,11 +85,11 @@ func masked(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// mostHead bounds what is read of a file below /proc. A process can make the kernel show any part of its memory as its command line
-// (prctl(2), PR_SET_MM), terabytes of zeros too.
+// mostHead limits how many bytes of a file below /proc are read. A process can make the kernel show any part of its memory as its
+// command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const mostHead = 2 << 20
 
-// ReadHead reads a file below /proc, as far as anybody but an adversary fills it.
+// ReadHead reads the first mostHead bytes of a file below /proc. Only an adversary makes such a file longer.
 func ReadHead(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {

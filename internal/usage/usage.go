@@ -1,5 +1,5 @@
-// Package usage is what /proc says of the processes of services: who belongs to which service, and what it uses. It reads and sums up;
-// it keeps nothing, asks hinit nothing and owns no goroutine.
+// Package usage measures what the processes of services use, from /proc. It finds the service of each process, and sums up. It
+// keeps no state, and owns no goroutine.
 package usage
 
 import (
@@ -16,21 +16,22 @@ import (
 	"hinit/internal/procstat"
 )
 
-// dialTime is how long hinit's socket may take to say who listens.
+// dialTime limits how long Root waits for hinit's socket.
 const dialTime = time.Second
 
-// Table is all processes at one time, by their numbers.
+// Table is all processes at one time, by process number.
 type Table map[int]procstat.Stat
 
 // Usage is what the processes of a service use.
 type Usage struct {
-	CPU       float64 // processors, on average since the measurement before
+	CPU       float64 // number of processors, on average since the previous measurement
 	Memory    uint64
 	Processes int
 }
 
-// Root finds the /proc that shows the processes of the hinit behind a socket, by the numbers that hinit has for them; pid is its own. It
-// is "" when this process may not see them: hinit is in another PID namespace, on the other side of a relay, or another user's.
+// Root returns the /proc in which the processes of the hinit behind a socket have the numbers that this hinit uses; pid is its
+// own number. Root returns "" if this process can't see them: hinit is in another PID namespace, behind a relay, or another
+// user's.
 func Root(socket string, pid int) string {
 	dialer := net.Dialer{Timeout: dialTime}
 	conn, err := dialer.DialContext(context.Background(), "unix", socket)
@@ -49,7 +50,7 @@ func Root(socket string, pid int) string {
 		return ""
 	}
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", cred.Pid))
-	if err != nil { // another user's: the number itself is all there is to go by
+	if err != nil { // another user's process: only its number can be compared
 		if int(cred.Pid) == pid {
 			return "/proc"
 		}
@@ -63,11 +64,11 @@ func Root(socket string, pid int) string {
 	return ""
 }
 
-// RootsOf returns the roots of a status, whose processes are seen below root.
+// RootsOf returns the main processes of a status, and reads their marks below root.
 func RootsOf(st client.Status, root string) proc.Roots {
 	r := proc.Roots{Init: st.Init.PID, Mains: make(map[int]string, len(st.Services)), Mark: func(pid int) (proc.Mark, bool) {
 		dir := root + "/" + strconv.Itoa(pid)
-		limits, _ := os.ReadFile(dir + "/limits") // without them there is no mark
+		limits, _ := os.ReadFile(dir + "/limits") // without the files there is no mark
 		status, _ := os.ReadFile(dir + "/status")
 		return proc.ParseMark(limits, status)
 	}}
@@ -79,7 +80,7 @@ func RootsOf(st client.Status, root string) proc.Roots {
 	return r
 }
 
-// Read reads all processes below a root. A process that ends meanwhile is missing. Read fills old, if it is not nil, and
+// Read reads all processes below root. A process that ends meanwhile may be missing. If old is not nil, Read reuses it and
 // overwrites its content.
 func Read(root string, old Table) (Table, error) {
 	if old == nil {
@@ -92,7 +93,8 @@ func Read(root string, old Table) (Table, error) {
 	return old, nil
 }
 
-// Used sums up by service. before is the table of a measurement that is so long ago; without it processor times are 0.
+// Used returns the usage of each service. before is the table of the previous measurement, passed the time since then. Without
+// before, processor times are 0.
 func (t Table) Used(r proc.Roots, before Table, passed time.Duration) map[string]Usage {
 	out := make(map[string]Usage, len(r.Mains))
 	for pid, main := range r.Owners(t) {
