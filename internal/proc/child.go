@@ -79,7 +79,7 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 }
 
 // Output is Run for a program that reads no input. It also returns the first bytes of the program's standard output and standard
-// error, at most most bytes of each. The program never waits for a reader.
+// error, up to most bytes of each. The program never waits for a reader.
 func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exit, err error) {
 	spec.Files = make([]*os.File, 3)
 	if spec.Files[0], err = os.Open(os.DevNull); err != nil {
