@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// burst is how many datagrams of a service are taken within a pause. One that sends more waits in its own sendmsg(2).
+	// burst is how many datagrams of a service are read within a pause. A service that sends more waits in its sendmsg(2).
 	burst = 64
 	pause = 250 * time.Millisecond
 )
 
-// Hub has the sockets of all services. Its methods may be called from any goroutine.
+// Hub holds the sockets of all services. Its methods may be called from any goroutine.
 type Hub struct {
-	// tell gets what process pid says on the socket of a service. The calls of one service come one after the other.
+	// tell gets each message, with the service whose socket it came to and the process that sent it. For one service the calls
+	// come one after the other.
 	tell func(service string, pid int, m Message)
 
 	mu      sync.Mutex // never held while anything waits
@@ -29,8 +30,8 @@ func New(tell func(service string, pid int, m Message)) *Hub {
 	return &Hub{tell: tell, sockets: make(map[string]*socket)}
 }
 
-// Listen gives a service a socket below dir, which a user may write to, and returns its path. One that it has already stays. It may wait for the
-// disk of dir.
+// Listen creates a socket for a service below dir, which the given user may write to, and returns its path. An existing socket
+// for the same user is kept. It may wait for the disk of dir.
 func (h *Hub) Listen(dir, service string, uid, gid uint32) (path string, err error) {
 	if s := h.of(service); s != nil && s.UID == uid && s.GID == gid {
 		return s.Path, nil
@@ -64,23 +65,23 @@ func (h *Hub) put(service string, s *socket) {
 	h.mu.Unlock()
 	if old != nil {
 		if raw, err := old.File.SyscallConn(); err == nil {
-			_ = raw.Control(blocking.Drain) // it fails where the socket is closed
+			_ = raw.Control(blocking.Drain) // fails if the socket is closed
 		}
-		_ = old.File.Close() // it ends its goroutine
+		_ = old.File.Close() // this ends its goroutine
 	}
 }
 
-// Drop closes the socket of a service, if it has one. Its name stays without a listener.
+// Drop closes the socket of a service, if it has one. The file stays, without a receiver.
 func (h *Hub) Drop(service string) { h.put(service, nil) }
 
-// Drain takes what a service has said until now, as far as one burst goes.
+// Drain handles the messages that a service has sent so far, up to one burst.
 func (h *Hub) Drain(service string) {
 	if s := h.of(service); s != nil {
 		s.take(func(pid int, m Message) { h.tell(service, pid, m) })
 	}
 }
 
-// serve takes what comes until the socket is closed.
+// serve starts the goroutine that handles the messages of a socket until it is closed.
 func (h *Hub) serve(service string, s *socket) {
 	guard.Go("hearing what services say", func() {
 		raw, err := s.File.SyscallConn()
@@ -89,7 +90,7 @@ func (h *Hub) serve(service string, s *socket) {
 		}
 		for begin, taken := time.Now(), 0; ; {
 			n := 0
-			err := raw.Read(func(uintptr) bool { // it waits where nothing was taken
+			err := raw.Read(func(uintptr) bool { // returning false waits until the socket has data
 				n = s.take(func(pid int, m Message) { h.tell(service, pid, m) })
 				return n > 0
 			})
@@ -104,10 +105,10 @@ func (h *Hub) serve(service string, s *socket) {
 	})
 }
 
-// Handover is what a hub tells its successor in another image of this process.
+// Handover is the state of a hub that re-execution hands over to the next program of PID 1.
 type Handover struct{ Sockets map[string]*socket }
 
-// HandOver returns the sockets with all that is still in them, nil where there are none.
+// HandOver returns the sockets with all unread messages, nil if there are none.
 func (h *Hub) HandOver() *Handover {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,7 +122,7 @@ func (h *Hub) HandOver() *Handover {
 	return out
 }
 
-// TakeOver makes a new hub the successor of another one; nil stands for a hub without sockets.
+// TakeOver makes a new hub continue an old one; nil stands for a hub without sockets.
 func (h *Hub) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -135,7 +136,8 @@ func (h *Hub) TakeOver(old *Handover) {
 	}
 }
 
-// Vars are the variables of the protocol, which no service is to have from whoever started hinit: it would speak to that process.
+// Vars returns the variables of the protocol. hinit must not pass its own values on to services: their messages would go to the
+// program that started hinit.
 func Vars() []string { return []string{SocketVar, WatchdogVar, "WATCHDOG_PID"} }
 
 // The variables that a service gets.
@@ -144,7 +146,7 @@ const (
 	WatchdogVar = "WATCHDOG_USEC"
 )
 
-// Environ returns what a service gets that has a socket, and a watchdog if every is above zero.
+// Environ returns the variables for a service with a socket. If every is positive, it also gets a watchdog interval.
 func Environ(path string, every time.Duration) map[string]string {
 	env := map[string]string{SocketVar: path}
 	if every > 0 {

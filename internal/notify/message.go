@@ -10,33 +10,33 @@ import (
 	"unicode/utf8"
 )
 
-// MaxMessage is the longest datagram that is taken, as for systemd.
+// MaxMessage is the size of the largest datagram that is accepted, as for systemd.
 const MaxMessage = 4096
 
 const (
-	// maxStatus bounds a STATUS text, in bytes.
+	// maxStatus limits a STATUS text, in bytes.
 	maxStatus = 256
-	// maxTime bounds a time that a service names.
+	// maxTime limits the durations that a service may send.
 	maxTime = 24 * time.Hour
 )
 
-// Message is what one datagram says. The zero value says nothing.
+// Message is the content of one datagram. The zero value has no content.
 type Message struct {
 	Ready, Stopping, Reloading bool
 
 	Status    string // one line without control characters
-	HasStatus bool   // also where the text is empty
+	HasStatus bool   // there was a STATUS, perhaps an empty one
 
 	Alive    bool          // WATCHDOG=1
 	Failed   bool          // WATCHDOG=trigger
 	Every    time.Duration // WATCHDOG_USEC: the interval from now on; 0 for no watchdog
 	HasEvery bool
-	Extend   time.Duration // EXTEND_TIMEOUT_USEC: how long it needs from now on; 0 where it does not say
+	Extend   time.Duration // EXTEND_TIMEOUT_USEC: the time it needs, from now on; 0 if the message has none
 
-	Lease string // X_HINIT_LEASE: what the program of the lease says of it, one line without control characters
+	Lease string // X_HINIT_LEASE: what the lease program reports about the lease, one line without control characters
 }
 
-// Parse reads a datagram: lines NAME=VALUE. Unknown and invalid lines are ignored.
+// Parse parses a datagram: lines NAME=VALUE. It ignores unknown and invalid lines.
 func Parse(data []byte) (m Message) {
 	for line := range bytes.SplitSeq(data, []byte{'\n'}) {
 		name, value, _ := strings.Cut(string(line), "=")
@@ -66,7 +66,7 @@ func Parse(data []byte) (m Message) {
 	return m
 }
 
-// microseconds reads a time. A longer one than [maxTime] is that; the largest number of all is systemd's word for no limit.
+// microseconds parses a duration, and limits it to [maxTime]. The largest number means no limit in systemd.
 func microseconds(text string) (time.Duration, bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	switch {
@@ -78,7 +78,7 @@ func microseconds(text string) (time.Duration, bool) {
 	return time.Duration(min(n, uint64(maxTime/time.Microsecond))) * time.Microsecond, true
 }
 
-// clean makes a text one line that can be shown: no control characters, no invalid UTF-8, at most [maxStatus] bytes.
+// clean turns a text into one line for display: no control characters, no invalid UTF-8, at most [maxStatus] bytes.
 func clean(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -12,7 +12,8 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Send says something to whoever listens at path, a file or "@name", without waiting for a listener that takes nothing. It may wait for the disk.
+// Send sends a message to the socket at path, a file or "@name". It doesn't wait for a receiver that reads nothing. It may wait
+// for the disk.
 func Send(path, text string) error {
 	if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") || len(path) > maxPath {
 		return fmt.Errorf("expected an absolute path of at most %d bytes, or a name after @", maxPath)
@@ -28,11 +29,11 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerTime is how long hinit waits for its own starter to take a message.
+// outerTime limits how long hinit waits for the program that started the container to read a message.
 const outerTime = 5 * time.Second
 
-// Outer tells the program that started this container, if it wants to know, as podman --sdnotify=container and systemd do. It blocks for at
-// most five seconds.
+// Outer sends a message to the program that started this container, if that has asked for messages, as podman
+// --sdnotify=container and systemd do. It blocks for at most five seconds.
 func Outer(text string) error {
 	path := os.Getenv(SocketVar)
 	if path == "" {

@@ -14,24 +14,25 @@ import (
 )
 
 const (
-	// dirName is the directory of the sockets, beside the control socket.
+	// dirName is the directory of the sockets, next to the control socket.
 	dirName = "notify"
 	// maxPath is the longest path of a Unix socket (unix(7)).
 	maxPath = 107
 )
 
-// socket is where one service says something.
+// socket is where one service sends its messages.
 type socket struct {
 	File *os.File
 	Path string
-	UID  uint32 // who may write to it
+	UID  uint32 // the user who may write to it
 	GID  uint32
 
-	mu  sync.Mutex `reexec:"-"` // held while datagrams are taken
+	mu  sync.Mutex `reexec:"-"` // held while datagrams are read
 	buf []byte     `reexec:"-"`
 }
 
-// listen makes the socket of a service below dir, in place of the one that an earlier container has left. It may block on the disk.
+// listen creates the socket of a service below dir, and replaces one that an earlier container has left. It may block on the
+// disk.
 func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	path := dir + "/" + dirName + "/" + service
 	if len(path) > maxPath {
@@ -46,7 +47,7 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// The file gets the mode of the descriptor, so it can't be written before the owner is set.
+	// The file gets the mode of the descriptor, so no process can write to it before the owner is set.
 	in := "/proc/self/fd/" + strconv.Itoa(int(at.Fd())) + "/" + service
 	if err := unix.Unlinkat(int(at.Fd()), service, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		_ = unix.Close(fd)
@@ -69,7 +70,8 @@ func listen(dir, service string, uid, gid uint32) (*socket, error) {
 	return &socket{File: os.NewFile(uintptr(fd), path), Path: path, UID: uid, GID: gid}, nil
 }
 
-// openDir makes the directory of the sockets, which all users may pass and only this one may change.
+// openDir opens the directory of the sockets, and creates it if necessary. All users may pass through it, only this one may
+// change it.
 func openDir(path string) (*os.File, error) {
 	if err := os.Mkdir(path, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, err
@@ -84,7 +86,7 @@ func openDir(path string) (*os.File, error) {
 	case err != nil:
 	case int(st.Uid) != os.Geteuid():
 		err = fmt.Errorf("the directory %q belongs to uid %d; remove it", path, st.Uid)
-	case st.Mode&0o777 != 0o711: // whatever the umask took off
+	case st.Mode&0o777 != 0o711: // the umask may have reduced the mode
 		err = unix.Fchmod(int(d.Fd()), 0o711)
 	}
 	if err != nil {
@@ -94,10 +96,10 @@ func openDir(path string) (*os.File, error) {
 	return d, nil
 }
 
-// credSpace is the room for the sender's credentials, and for no descriptor beside them: the kernel opens none then.
+// credSpace is enough for the sender's credentials and no more. So the kernel never opens descriptors that a sender passes.
 var credSpace = unix.CmsgSpace(int(unsafe.Sizeof(unix.Ucred{})))
 
-// take hands up to [burst] datagrams on, and returns how many there were.
+// take passes up to [burst] datagrams to each, and returns how many there were.
 func (s *socket) take(each func(pid int, m Message)) (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +107,7 @@ func (s *socket) take(each func(pid int, m Message)) (n int) {
 	if err != nil {
 		return 0
 	}
-	_ = raw.Control(func(fd uintptr) { // it fails where the socket is closed
+	_ = raw.Control(func(fd uintptr) { // fails if the socket is closed
 		for n < burst && s.one(int(fd), each) {
 			n++
 		}
@@ -113,7 +115,7 @@ func (s *socket) take(each func(pid int, m Message)) (n int) {
 	return n
 }
 
-// one takes the first datagram, if there is one. It stays in the socket until it was handed on.
+// one handles the first datagram, if there is one. It removes the datagram from the socket only after each has returned.
 func (s *socket) one(fd int, each func(pid int, m Message)) bool {
 	if s.buf == nil {
 		s.buf = make([]byte, MaxMessage+credSpace)
@@ -143,7 +145,7 @@ func recv(fd int, data, oob []byte, flags int) (n, oobn, got int, from unix.Sock
 	}
 }
 
-// sender returns the process that has sent a datagram, 0 where it is not in this PID namespace.
+// sender returns the process that sent a datagram, 0 if it is not in this PID namespace.
 func sender(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {

@@ -11,27 +11,28 @@ import (
 )
 
 const (
-	// mostExtended bounds how far a service puts off the end of its start: so many times the limit.
+	// mostExtended limits how far a service can extend its start timeout, as a multiple of it.
 	mostExtended = 10
-	// late is the delay of a look that shows that this process did not run, as in a paused container. Then the service did not run
-	// either.
+	// late is a delay of the watchdog check that shows that this process did not run, as in a paused container. Then the service
+	// did not run either.
 	late = time.Second
-	// never is the delay until the next look at a check that only a message of the service can change.
+	// never is the delay of a check whose result only a message of the service can change.
 	never = 1000 * time.Hour
 )
 
-// Beat is what a run has said of itself by sd_notify(3).
+// Beat is what a run has reported by sd_notify(3).
 type Beat struct {
 	Run    uint64
 	Ready  bool
 	Failed bool          // WATCHDOG=trigger
-	At     time.Time     // when it was alive last
-	Every  time.Duration // how often it has to say so; 0 for never
-	Until  time.Time     // when its start is over at the latest, by its own word; zero for none
-	Spared bool          // it was given more time, because this process did not run either
+	At     time.Time     // last sign of life
+	Every  time.Duration // interval of its watchdog; 0 for none
+	Until  time.Time     // when its start must be over, as it has asked for; zero if it hasn't
+	Spared bool          // it got more time once, because this process did not run
 }
 
-// beats is the Beat of a service's current run, nil for a service that says nothing. Its methods may be called from any goroutine.
+// beats holds the Beat of a service's current run. It is nil for a service without checks of messages. Its methods may be called
+// from any goroutine.
 type beats struct {
 	mu sync.Mutex // never held while anything waits
 	Beat
@@ -39,7 +40,7 @@ type beats struct {
 	paused bool
 }
 
-// beatsOf returns the beats of a service whose checks are set. p.mu is held.
+// beatsOf returns the beats of a service whose checks are being set. p.mu is held.
 func (p *Prober) beatsOf(service string, t *Target, old *target) *beats {
 	handed := p.takenBeats[service]
 	delete(p.takenBeats, service)
@@ -61,14 +62,14 @@ func (b *beats) now() Beat {
 	return b.Beat
 }
 
-// begin notes that a run has begun, unless it has said something before.
+// begin notes that a run has begun, unless a message of the run came earlier.
 func (b *beats) begin(run uint64, every time.Duration, now time.Time) {
 	if b != nil {
 		b.take(run, every, &notify.Message{}, now)
 	}
 }
 
-// hold notes whether the process is stopped by an operator. It reports whether that is over: then its time begins anew.
+// hold notes whether an operator has stopped the process. It reports true when that ends: then the watchdog interval begins anew.
 func (b *beats) hold(paused bool, now time.Time) (over bool) {
 	if b == nil {
 		return false
@@ -82,8 +83,8 @@ func (b *beats) hold(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// take records a message of a run, and reports whether the time of its next look has changed. Messages of an earlier run are
-// ignored.
+// take handles a message of a run, and reports whether the times of the checks may have changed. It ignores messages of an
+// earlier run.
 func (b *beats) take(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +107,7 @@ func (b *beats) take(run uint64, every time.Duration, m *notify.Message, now tim
 	return m.Ready || m.Failed || m.HasEvery || m.Extend > 0
 }
 
-// spare gives a run its time once more, if it wasn't given that since it was alive last.
+// spare grants a run another interval. It reports false if the run has had no sign of life since it was granted one.
 func (b *beats) spare(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -117,7 +118,7 @@ func (b *beats) spare(now time.Time) bool {
 	return true
 }
 
-// Told takes what a run of a service says of itself.
+// Told handles a message from a run of a service.
 func (p *Prober) Told(service string, run uint64, m *notify.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,7 +133,7 @@ func (p *Prober) Told(service string, run uint64, m *notify.Message) {
 	}
 }
 
-// interval is how often a run that begins now has to say that it is alive. p.mu is held.
+// interval returns the watchdog interval of a new run. p.mu is held.
 func (t *target) interval() time.Duration {
 	for i := range t.Checks {
 		if t.Checks[i].Type == config.CheckWatchdog {
@@ -142,7 +143,7 @@ func (t *target) interval() time.Duration {
 	return 0
 }
 
-// schedule settles when the checks are due that go by what the service says. p.mu is held.
+// schedule sets the times of the checks that depend on messages. p.mu is held.
 func (t *target) schedule(now time.Time) {
 	b := t.beats.now()
 	if b.Run == 0 || t.health.Run != b.Run || len(t.health.Checks) != len(t.Checks) {
@@ -176,7 +177,7 @@ func (t *target) schedule(now time.Time) {
 	}
 }
 
-// startLook asks whether the service has said that it is ready.
+// startLook checks whether the service has sent READY=1.
 type startLook struct{ beats *beats }
 
 func (s startLook) look(time.Time) (good bool, answer string) {
@@ -186,10 +187,10 @@ func (s startLook) look(time.Time) (good bool, answer string) {
 	return false, "READY=1 has not come in time"
 }
 
-// watchdogLook asks whether the service has said in time that it is alive.
+// watchdogLook checks whether the service has sent WATCHDOG=1 in time.
 type watchdogLook struct {
 	beats *beats
-	hear  func() // takes what is still on its way
+	hear  func() // handles messages that have come and were not read
 }
 
 func (w *watchdogLook) look(time.Time) (good bool, answer string) {
@@ -210,7 +211,7 @@ func (w *watchdogLook) look(time.Time) (good bool, answer string) {
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)
 }
 
-// silent reports whether a run should have said something by a time.
+// silent reports whether the run has missed its watchdog interval by a time.
 func (b *Beat) silent(at time.Time) bool {
 	return b.Ready && b.Every > 0 && at.Sub(b.At) >= b.Every
 }

@@ -16,16 +16,16 @@ import (
 	"hinit/internal/blocking"
 )
 
-// conn is a connection whose every call ends at a deadline. Calls of the kernel take a turn: there may be many at once.
+// conn is a connection whose calls all end at a deadline. System calls take a turn, because there may be many at once.
 type conn struct {
 	file *os.File
 	raw  syscall.RawConn
 }
 
-// inShortTurn is for calls that wait for nothing.
+// inShortTurn executes a system call that waits for nothing.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
-// addresses reads "127.0.0.1:80". localhost is both of its addresses.
+// addresses parses "127.0.0.1:80". localhost stands for both of its addresses.
 func addresses(target string) ([]unix.Sockaddr, error) {
 	host, port, ok := cutPort(target)
 	n, err := strconv.ParseUint(port, 10, 16)
@@ -53,18 +53,18 @@ func cutPort(target string) (host, port string, ok bool) {
 	return strings.Trim(target[:i], "[]"), target[i+1:], true
 }
 
-// intent is what a connection is made for.
+// intent says what a connection is for.
 type intent int
 
 const (
-	toKnow intent = iota // whether there is one; none is returned
-	toTalk               // it is there when dial returns
-	toAsk                // this side talks first, and may find only then that there is none
+	toKnow intent = iota // only test whether the port accepts; dial returns no connection
+	toTalk               // dial waits until the connection is established
+	toAsk                // the caller writes first; an error of the connection may appear only then
 )
 
-// dial connects to the first of the addresses that takes it.
+// dial connects to the first address that accepts.
 func dial(to []unix.Sockaddr, deadline time.Time, what intent) (c *conn, err error) {
-	if what == toAsk && len(to) > 1 { // another one may take it
+	if what == toAsk && len(to) > 1 { // wait for an error, to try the next address
 		what = toTalk
 	}
 	for _, sa := range to {
@@ -90,7 +90,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*co
 			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_QUICKACK, 0)
 		}
 		err = unix.Connect(fd, sa)
-		if errors.Is(err, unix.EINPROGRESS) && !keep { // in the same machine it is there already
+		if errors.Is(err, unix.EINPROGRESS) && !keep { // on the same machine the connection is usually established at once
 			if done, wrong := linked(fd); done {
 				err = wrong
 			}
@@ -121,7 +121,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*co
 	return c, nil
 }
 
-// newConn takes over a socket, and closes it when it fails.
+// newConn takes over a socket. After an error the socket is closed.
 func newConn(fd int, deadline time.Time) (*conn, error) {
 	f := os.NewFile(uintptr(fd), "check")
 	raw, err := f.SyscallConn()
@@ -135,7 +135,7 @@ func newConn(fd int, deadline time.Time) (*conn, error) {
 	return &conn{f, raw}, nil
 }
 
-// connected waits until a connection that was begun is there.
+// connected waits until a connection is established.
 func (c *conn) connected() (err error) {
 	waitErr := c.raw.Write(func(fd uintptr) (done bool) {
 		done, err = linked(int(fd))
@@ -147,7 +147,7 @@ func (c *conn) connected() (err error) {
 	return err
 }
 
-// linked reports whether a connection that was begun is there, or why there will be none.
+// linked reports whether a connection is established. After an error it never will be.
 func linked(fd int) (done bool, err error) {
 	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
@@ -156,15 +156,15 @@ func linked(fd int) (done bool, err error) {
 	case errno != 0:
 		return true, unix.Errno(errno)
 	}
-	_, err = unix.Getpeername(fd) // it has none before
+	_, err = unix.Getpeername(fd) // fails until the connection is established
 	return err == nil, nil
 }
 
-// again reports whether a call only has to be made again.
+// again reports whether a system call must be repeated.
 func again(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
 func (c *conn) close() {
-	_ = c.raw.Control(blocking.Drain) // it fails where it is closed
+	_ = c.raw.Control(blocking.Drain) // fails if it is closed already
 	_ = c.file.Close()
 }
 
@@ -202,7 +202,7 @@ func (c *conn) write(data []byte) error {
 	return err
 }
 
-// say puts an error into a few words that are the same each time.
+// say describes an error in a few words, which are always the same for the same error.
 func say(err error, timeout time.Duration) string {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return "no answer within " + timeout.String()

@@ -7,39 +7,39 @@ import (
 	"time"
 )
 
-// Evidence is what one look finds of a gateway that may be up and deaf. No single sign of it is enough: a disk may be slow, a port taken, a
-// night quiet.
+// Evidence is what one round finds out about a gateway that may be deaf. No single sign is enough: a disk may be slow, a port in
+// use, a night quiet.
 type Evidence struct {
 	Heartbeat, Log Silence
-	Asked, Answers bool // its /health has answered in this run and was asked; it answers now
-	Idle           bool // it has used no processor time since the look before
-	Stopped        bool // its process is stopped (SIGSTOP)
+	Asked, Answers bool // Asked: its /health was probed now, and has answered before in this run. Answers: it answered now
+	Idle           bool // it has used no processor time since the last round
+	Stopped        bool // a signal has stopped its process (SIGSTOP)
 }
 
-// Silence is how long something has not come that comes now and then.
+// Silence is how long a regular sign of life has not come.
 type Silence struct {
 	For      time.Duration
-	UsualGap time.Duration // the longest time between two of them; 0 for not known
-	AtRest   bool          // it is known to come also while the process has nothing to do
+	UsualGap time.Duration // longest time between two signs; 0 if unknown
+	AtRest   bool          // the sign is known to come even while the process is idle
 }
 
 const (
-	// gapsToKnow is how many gaps it takes to know the usual gap.
+	// gapsToKnow is how many gaps must be measured before the usual gap is known.
 	gapsToKnow = 8
-	// gapHalfLife is the time in which the usual gap becomes half as long without a sign: longer than a weekend.
+	// gapHalfLife is the time in which the usual gap is halved if no sign comes. It is longer than a weekend.
 	gapHalfLife = 7 * 24 * time.Hour
-	// unusual is how many usual gaps a silence has to last.
+	// unusual is the multiple of the usual gap that a silence must exceed.
 	unusual = 3
 )
 
-// unusual reports whether a silence is longer than usual.
+// unusual reports whether a silence is too long.
 func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }
 
-// Deaf reports whether a gateway is deaf by the evidence, and why, for people. A stopped process is deaf. With a port, a gateway
-// is deaf when /health has answered and is now silent, and heartbeats or lines are missing. Without a port, it is deaf when both
-// are missing that came while it was idle, and it uses no processor time.
+// Deaf decides by the evidence whether a gateway is deaf, and says why. A stopped process is deaf. A gateway with a port is deaf
+// if /health has answered before and doesn't now, and heartbeats or lines are missing. A gateway without a port is deaf under two
+// conditions: it uses no processor time, and both heartbeats and lines are missing that used to come while it was idle.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
@@ -63,7 +63,7 @@ func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	return true, strings.Join(signs, ", ")
 }
 
-// rough rounds so that the words stay the same for a while.
+// rough rounds a duration, so that the text does not change all the time.
 func rough(d time.Duration) string {
 	switch {
 	case d >= 2*time.Minute:
@@ -74,7 +74,7 @@ func rough(d time.Duration) string {
 	return "less than a second"
 }
 
-// usualGap measures the usual time between two signs of a gateway. It counts only time in which this process looked.
+// usualGap measures the usual time between two signs of a gateway. It counts only time in which this process was running.
 type usualGap struct {
 	silent       time.Duration
 	longest      time.Duration
@@ -82,7 +82,7 @@ type usualGap struct {
 	met          bool
 }
 
-// pass notes that time has passed, and whether it came in that time; resting says that the process had next to nothing to do.
+// pass adds the time that has passed, and whether a sign came in it. resting says that the process was almost idle.
 func (h *usualGap) pass(passed time.Duration, came, resting bool) {
 	h.silent += passed
 	if !came {
@@ -107,26 +107,26 @@ func (h *usualGap) silence() Silence {
 	return s
 }
 
-// signHistory is the evidence that the looks at one run have found. A pause of the container or of the machine also stops this
-// process, so a late look counts as one in time.
+// signHistory collects the signs of one run over all rounds. A pause of the container or of the machine also stops this process,
+// so a late round counts as a timely one.
 type signHistory struct {
-	looked     time.Time // when, by the clock of this process
+	looked     time.Time // time of the last round, by this process's clock
 	beats, log usualGap
 	line       uint64
 	beat       time.Time
 	ticks      uint64
-	tree       uint64 // processor time of all its processes at the last count; 0: not counted since the doubt began
-	answered   bool   // its /health has answered
+	tree       uint64 // 1 + processor time of all its processes when last measured; 0 if not measured since the doubt began
+	answered   bool   // its /health has answered once
 }
 
-// signs are what a look sees.
+// signs is what one round sees of a run.
 type signs struct {
 	line uint64    // changes with each line
-	beat time.Time // changes with each heartbeat; zero: nothing is known of it
+	beat time.Time // changes with each heartbeat; zero if unknown
 	usage
 }
 
-// doubts reports whether it takes a closer look to tell whether the run is deaf.
+// doubts reports whether a closer examination is needed to decide whether the run is deaf.
 func (h *signHistory) doubts(e Evidence, after time.Duration) bool {
 	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
 	if !doubt {
@@ -135,14 +135,14 @@ func (h *signHistory) doubts(e Evidence, after time.Duration) bool {
 	return doubt
 }
 
-// treeRests reports whether all processes of the run have used no processor time since the closer look before.
+// treeRests reports whether the processes of the run have used no processor time since the last closer examination.
 func (h *signHistory) treeRests(ticks uint64) bool {
 	same := h.tree == ticks+1
 	h.tree = ticks + 1
 	return same
 }
 
-// look takes what a look sees, one every period.
+// look adds the signs of one round, and returns the evidence so far. It is called once a period.
 func (h *signHistory) look(now time.Time, period time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), period*3/2)
@@ -152,7 +152,7 @@ func (h *signHistory) look(now time.Time, period time.Duration, s signs) Evidenc
 	}
 	resting := !first && used <= 1+uint64(passed/restTick)
 	beat := !s.beat.IsZero() && !s.beat.Equal(h.beat)
-	h.beats.pass(passed, beat && !h.beat.IsZero(), resting) // what was there at the first look may be old
+	h.beats.pass(passed, beat && !h.beat.IsZero(), resting) // a heartbeat before the first round may be old
 	h.log.pass(passed, !first && s.line != h.line, resting)
 	if beat {
 		h.beat = s.beat
@@ -161,5 +161,5 @@ func (h *signHistory) look(now time.Time, period time.Duration, s signs) Evidenc
 	return Evidence{Heartbeat: h.beats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.state == 'T'}
 }
 
-// restTick is how long it takes a process at rest to use a tick of processor time (10 ms) at least.
+// restTick is the least time in which an idle process uses a tick of processor time (10 ms).
 const restTick = 5 * time.Second

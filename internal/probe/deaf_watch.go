@@ -15,74 +15,75 @@ import (
 )
 
 const (
-	// mostAsked is how many gateways are asked at the same time, of those that have gone silent.
+	// mostAsked limits how many silent gateways are probed at the same time.
 	mostAsked = 16
-	// earPatience is how long one of them has to answer, or the disk.
+	// earPatience limits how long a gateway, or the disk, may take to answer.
 	earPatience = 2 * time.Second
-	// twice is how many looks in a row have to find a gateway deaf.
+	// twice is how many rounds in a row must find a gateway deaf.
 	twice = 2
 )
 
-// DeafOptions are what [DeafWatch] work with. All functions may be called from any goroutine.
+// DeafOptions are the parts that [DeafWatch] works with. All functions may be called from any goroutine.
 type DeafOptions struct {
 	Snapshot func() *supervisor.Snapshot
 	Ended    <-chan struct{} // closed when the supervisor has ended
 	Post     func(supervisor.Event)
-	Lines    func(service string) uint64 // how many lines a service has written
-	// Envs returns the variables of profiles, by profile, without those that can't be read. State is as in [Options]. Both may
-	// wait for the disk.
+	Lines    func(service string) uint64 // number of lines that a service has written
+	// Envs returns the variables of profiles, by profile; unreadable ones are left out. State is the same as in [Options]. Both
+	// may wait for the disk.
 	Envs  func(profiles []string) (map[string]map[string]string, error)
 	State func(profile string) (profiles.State, error)
 }
 
-// DeafWatch find out which gateways are deaf, at a cost that doesn't show: one goroutine with one timer looks at all of them together. It sees from memory what
-// comes from them, and asks the kernel for their processor time. A disk and a /health are asked about a new run, in one call for all of them,
-// and about gateways that have gone silent. Their methods may be called from any goroutine and don't block.
+// DeafWatch finds deaf gateways at little cost: one goroutine with one timer examines all of them in rounds. A round normally
+// uses only heartbeats and lines that are known already, and asks the kernel for processor times. It uses the disk and /health
+// only for new runs, in one call for all of them, and for gateways that have become silent. Its methods may be called from any
+// goroutine and don't block.
 type DeafWatch struct {
 	o       DeafOptions
 	wake    chan struct{}
 	rounds  atomic.Uint64
-	waiting atomic.Int32 // calls that wait for the disk
+	waiting atomic.Int32 // number of calls that wait for the disk
 	found   atomic.Pointer[map[string]Deafness]
 
-	mu     sync.Mutex // never held across a look
+	mu     sync.Mutex // never held during a round
 	period time.Duration
 	policy func(v *supervisor.Service) config.Deaf
 	begun  bool
-	beats  map[string]time.Time // by profile, when the last heartbeat was seen
+	beats  map[string]time.Time // profile → time of its last heartbeat
 
-	runs map[string]*deafRun // by service; the goroutine's own
+	runs map[string]*deafRun // by service; used by the goroutine only
 }
 
-// deafRun is a run of a gateway.
+// deafRun is what the rounds know of one run of a gateway.
 type deafRun struct {
 	run     uint64
 	history signHistory
-	asked   bool // for its port
+	asked   bool // its port has been looked up
 	health  *httpLook
-	bad     int // looks in a row that found it deaf
+	bad     int // rounds in a row that found it deaf
 	since   time.Time
 	why     string
 	told    bool
-	ended   bool // it is to be restarted
+	ended   bool // the supervisor was asked to restart it
 	here    bool
 }
 
-// Deafness says of a run that it is deaf.
+// Deafness says that a run is deaf, and why.
 type Deafness struct {
 	Run      uint64
 	Since    time.Time
 	Failures int
 	Why      string
-	ByCheck  bool // a check of the service says it, and acts
+	ByCheck  bool // a check of the service reports it and acts on it
 }
 
-// NewDeafWatch returns DeafWatch that hear nothing until they are set.
+// NewDeafWatch returns a DeafWatch that does nothing before Set.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
 	return &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
 }
 
-// Set says how often all gateways are looked at, and what is done about a deaf one.
+// Set says how often there is a round, and what to do about a deaf gateway.
 func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,7 +106,7 @@ func (e *DeafWatch) Beat(profile string) {
 	e.beats[profile] = time.Now()
 }
 
-// Deafness says whether a service is deaf. It is for each reader to see whether that is about the run that it knows.
+// Deafness returns whether a service is deaf. The caller must compare Deafness.Run with the run that it knows.
 func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 	if found := e.found.Load(); found != nil {
 		d, deaf = (*found)[service]
@@ -132,17 +133,17 @@ func (e *DeafWatch) listen() {
 	}
 }
 
-// silent is a gateway that a closer look is taken at.
+// silent is a gateway that needs a closer examination in this round.
 type silent struct {
 	*deafRun
 
 	service  *supervisor.Service
 	policy   config.Deaf
 	evidence Evidence
-	unknown  bool // nothing can be said of it now
+	unknown  bool // its state can't be determined now
 }
 
-// round looks at all gateways once.
+// round examines all gateways once.
 func (e *DeafWatch) round() {
 	e.rounds.Add(1)
 	e.mu.Lock()
@@ -170,7 +171,7 @@ func (e *DeafWatch) round() {
 		e.mu.Unlock()
 		use := processorTime(v.PID)
 		if use.state == 0 {
-			continue // it has ended just now
+			continue // it has just ended
 		}
 		s := silent{deafRun: r, service: v, policy: policy, evidence: r.history.look(time.Now(), period, signs{e.o.Lines(v.Name), beat, use})}
 		doubts := r.history.doubts(s.evidence, policy.After)
@@ -197,7 +198,7 @@ func (e *DeafWatch) round() {
 	e.found.Store(&found)
 }
 
-// forget drops the heartbeats of profiles that are gone.
+// forget drops the heartbeats of profiles without a gateway.
 func (e *DeafWatch) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -208,7 +209,7 @@ func (e *DeafWatch) forget() {
 	}
 }
 
-// lookCloser asks the gateways that have gone silent, and the disk about them.
+// lookCloser probes silent gateways, and reads their state files.
 func (e *DeafWatch) lookCloser(closer []*silent, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
@@ -230,8 +231,8 @@ func (e *DeafWatch) lookCloser(closer []*silent, doubt bool) {
 	work.Wait()
 }
 
-// findPorts finds out where gateways answer on /health, if that is not known. In the first look that is all gateways, so it is
-// one call.
+// findPorts looks up the ports for /health that are not known yet. The first round needs all of them, so there is one call for
+// several gateways.
 func (e *DeafWatch) findPorts(of []*silent) {
 	var names []string
 	for _, s := range of {
@@ -251,7 +252,7 @@ func (e *DeafWatch) findPorts(of []*silent) {
 	}
 }
 
-// ask completes the evidence.
+// ask probes one gateway, and completes its evidence.
 func (e *DeafWatch) ask(s *silent, ticks uint64) {
 	after := s.policy.After
 	doubts := s.history.doubts(s.evidence, after)
@@ -266,14 +267,14 @@ func (e *DeafWatch) ask(s *silent, ticks uint64) {
 	}
 	var st profiles.State
 	if !e.disk(func() (err error) { st, err = e.o.State(s.service.Profile); return err }) {
-		s.unknown = true // the disk may cause its silence
+		s.unknown = true // a hung disk may be the reason for its silence
 	} else if st.Beat.After(s.history.beat) && time.Since(st.Beat) < after {
 		s.evidence = Evidence{}
 		e.Beat(s.service.Profile)
 	}
 }
 
-// disk does what may wait for the disk, and reports whether it was done in time.
+// disk makes a call that may wait for the disk, and reports whether it returned in time.
 func (e *DeafWatch) disk(call func() error) bool {
 	if e.waiting.Add(1) > mostAsked {
 		e.waiting.Add(-1)
@@ -287,23 +288,24 @@ func (e *DeafWatch) disk(call func() error) bool {
 	}) == nil
 }
 
-// Variables of a profile that say where its gateway answers (the agent's .env).
+// Variables in a profile's .env that say where its gateway answers.
 const (
 	healthSwitch = "API_SERVER_ENABLED"
 	healthPort   = "API_SERVER_PORT"
 )
 
-// healthOf asks the /health of a profile with these variables, nil where it has none. Any answer is one.
+// healthOf returns a probe for the /health of a profile with these variables, nil if it has none. Any HTTP status counts as an
+// answer.
 func healthOf(env map[string]string) *httpLook {
 	if !config.ShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
 		return nil
 	}
 	c := config.Check{Timeout: earPatience, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
-	h, _ := newHTTP(c, func(s string) string { return s }) // with a port that is none it can't be asked
+	h, _ := newHTTP(c, func(s string) string { return s }) // nil for an invalid port
 	return h
 }
 
-// deafLook asks the DeafWatch about one run of a gateway.
+// deafLook is the check that uses DeafWatch's result about one run.
 type deafLook struct {
 	run      uint64
 	deafness func() (Deafness, bool)
@@ -316,7 +318,7 @@ func (l deafLook) look(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// judge says what the evidence leads to. Where nothing can be said, all stays as it is.
+// judge draws the conclusions from the evidence. A gateway whose state can't be determined keeps its last result.
 func (e *DeafWatch) judge(found map[string]Deafness, s *silent) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck
@@ -348,13 +350,14 @@ func (e *DeafWatch) judge(found map[string]Deafness, s *silent) {
 	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.bad, Why: why, ByCheck: byCheck}
 }
 
-// IsDeaf begins what the event history and the status say of a deaf gateway, notDeaf what the history says of one that was.
+// IsDeaf begins the text about a deaf gateway in the event history and the status. notDeaf begins the text about one that works
+// again.
 const (
 	IsDeaf  = "deaf: "
 	notDeaf = "not deaf any more: "
 )
 
-// Remarked reports whether a remark in the event history is one of this package.
+// Remarked reports whether this package wrote a remark in the event history.
 func Remarked(text string) bool {
 	return strings.HasPrefix(text, Remark) || strings.HasPrefix(text, IsDeaf) || strings.HasPrefix(text, notDeaf)
 }

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// patient does for a look what may wait for a disk. Of one check only one call waits at a time.
+// patient runs the part of a check that may wait for a disk. While an earlier call still waits, the check fails.
 type patient struct {
 	waits   atomic.Bool
 	timeout time.Duration
@@ -66,7 +66,7 @@ func (u *unixLook) look(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// fileLook looks whether a file is there and young enough, as the service's user.
+// fileLook checks whether a file exists and is young enough, as the service's user.
 type fileLook struct {
 	patient
 	path    string
@@ -94,7 +94,7 @@ func (f *fileLook) look(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// why is the reason of an error of a file, without the path, which the configuration says.
+// why returns the reason of a file error, without the path, which the reader knows from the configuration.
 func why(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

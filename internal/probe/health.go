@@ -7,41 +7,41 @@ import (
 	"hinit/internal/config"
 )
 
-// Rule is when a check is asked, and how many answers in a row count. The thresholds mean the same as in Kubernetes.
+// Rule says when to run a check, and how many results in a row change its verdict. The thresholds mean the same as in Kubernetes.
 type Rule struct {
 	Name, Kind      string
 	Period, Timeout time.Duration
-	Delay           time.Duration // from the begin of the run
+	Delay           time.Duration // from the beginning of the run
 	Success         int
 	Failure         int
 	Jitter          float64
 	OnFailure       string
 }
 
-// Verdict is what a check has come to.
+// Verdict is the state of a check.
 type Verdict string
 
 // The verdicts.
 const (
-	Pending Verdict = "pending" // too few answers yet
+	Pending Verdict = "pending" // too few results yet
 	Passing Verdict = "passing"
 	Failing Verdict = "failing"
-	Skipped Verdict = "skipped" // it can't be asked here, and counts as passing
+	Skipped Verdict = "skipped" // it can't run here, and counts as passing
 )
 
-// Progress is one check of a run.
+// Progress is the state of one check of a run.
 type Progress struct {
 	Rule    Rule
 	Verdict Verdict
-	Since   time.Time // of the verdict
-	Row     int       // answers in a row that were as the last one
-	Good    bool      // the last answer
-	Answer  string    // its words
-	Asked   time.Time // when it came; zero before the first
-	Due     time.Time // of the next look
+	Since   time.Time // when the verdict last changed
+	Row     int       // how many results in a row were like the last one
+	Good    bool      // the last result
+	Answer  string    // text of the last result
+	Asked   time.Time // time of the last result; zero before the first
+	Due     time.Time // when to run it next
 }
 
-// Failures is how many bad answers came since the last good one.
+// Failures returns how many bad results came since the last good one.
 func (p *Progress) Failures() int {
 	if p.Good || p.Asked.IsZero() {
 		return 0
@@ -49,15 +49,15 @@ func (p *Progress) Failures() int {
 	return p.Row
 }
 
-// Health is what the checks of a run have come to. It reads no clock and does nothing: who asks tells it the time and the answers.
+// Health is the state of all checks of a run. It reads no clock and does no I/O: the caller passes the time and the results.
 type Health struct {
 	Run    uint64
 	Checks []Progress
-	Given  bool      // the run is given up; nothing is asked until the next one
-	Paused time.Time // an operator wants nothing asked before; zero: now. It outlives the run
+	Given  bool      // the run was given up; no check runs until the next run
+	Paused time.Time // no check runs before this time, by order of an operator; zero for no pause. It outlasts the run
 }
 
-// Begin returns the health of a run that has begun.
+// Begin returns the Health of a run that has begun.
 func Begin(rules []Rule, run uint64, began time.Time) Health {
 	h := Health{Run: run, Checks: make([]Progress, len(rules))}
 	for i, r := range rules {
@@ -66,7 +66,7 @@ func Begin(rules []Rule, run uint64, began time.Time) Health {
 	return h
 }
 
-// Follow replaces the rules of a run, which goes on. A check that stays the same kind of check keeps its state.
+// Follow replaces the rules while the run goes on. A check keeps its state if its kind stays the same.
 func (h *Health) Follow(rules []Rule, now time.Time) {
 	next := Begin(rules, h.Run, now)
 	started := h.Started()
@@ -81,7 +81,7 @@ func (h *Health) Follow(rules []Rule, now time.Time) {
 			if last := now.Add(rule.Period); c.Due.After(last) {
 				c.Due = last
 			}
-		case started && c.Rule.Kind == config.CheckStartup: // the run has started without it
+		case started && c.Rule.Kind == config.CheckStartup: // the run has started without this check
 			c.Verdict = Passing
 		}
 	}
@@ -89,14 +89,14 @@ func (h *Health) Follow(rules []Rule, now time.Time) {
 	*h = next
 }
 
-// Started reports whether every start-up check has passed.
+// Started reports whether all start-up checks have passed.
 func (h *Health) Started() bool {
 	return !slices.ContainsFunc(h.Checks, func(c Progress) bool {
 		return c.Rule.Kind == config.CheckStartup && c.Verdict != Passing && c.Verdict != Skipped
 	})
 }
 
-// Held reports whether a check is not asked for now.
+// Held reports whether check i must not run now.
 func (h *Health) Held(i int) bool {
 	c := &h.Checks[i]
 	switch {
@@ -108,7 +108,7 @@ func (h *Health) Held(i int) bool {
 	return !h.Started()
 }
 
-// Next returns when the next look is due, and whether there is one. busy says which checks are being asked.
+// Next returns when the next check is due, and whether there is one. busy reports whether a check is running.
 func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	for i := range h.Checks {
 		if due := h.Checks[i].Due; !h.Held(i) && !busy(i) && (!ok || due.Before(first)) {
@@ -118,20 +118,20 @@ func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	return first, ok
 }
 
-// Asking notes that a look begins. random is a number in [0,1).
+// Asking notes that check i starts now. random is a number in [0,1).
 func (h *Health) Asking(i int, now time.Time, random float64) {
 	c := &h.Checks[i]
 	c.Due = now.Add(c.Rule.Period - time.Duration(float64(c.Rule.Period)*c.Rule.Jitter*random))
 }
 
-// Skip notes that a check can't be asked in this run.
+// Skip notes that check i can't run in this run of the service.
 func (h *Health) Skip(i int, now time.Time, why string) {
 	c := &h.Checks[i]
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Take takes an answer. changed reports whether the verdict of the check has changed. act is the action for the run: one of the
-// On constants of package config, "" for none. Answers to a check that is held are dropped.
+// Take handles a result of check i. changed reports whether its verdict has changed. act is the action on the run: one of the On
+// constants of package config, "" for none. The result of a held check is dropped.
 func (h *Health) Take(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.Held(i) {
@@ -155,7 +155,7 @@ func (h *Health) Take(i int, now time.Time, good bool, answer string) (changed b
 	c.Verdict, c.Since = verdict, now
 	switch {
 	case verdict == Passing && c.Rule.Kind == config.CheckStartup:
-		for j := range h.Checks { // those that waited for it
+		for j := range h.Checks { // checks that waited for the start-up checks
 			if o := &h.Checks[j]; !h.Held(j) && o.Rule.Kind != config.CheckStartup && o.Asked.IsZero() && o.Due.Before(now) {
 				o.Due = now
 			}
@@ -167,12 +167,12 @@ func (h *Health) Take(i int, now time.Time, good bool, answer string) (changed b
 	return true, act
 }
 
-// Gates reports whether checks have a say in whether the service is ready.
+// Gates reports whether any of the checks decides about readiness.
 func Gates(rules []Rule) bool {
 	return slices.ContainsFunc(rules, func(r Rule) bool { return r.Kind != config.CheckAlive })
 }
 
-// Ready reports whether the run counts as ready by its checks. said is why it doesn't, or what is wrong with it though it does.
+// Ready reports whether the run is ready according to its checks. said is why it isn't, or a warning if it is.
 func (h *Health) Ready() (ready bool, said string) {
 	ready = true
 	for i := range h.Checks {
@@ -182,7 +182,7 @@ func (h *Health) Ready() (ready bool, said string) {
 			ready, bad = false, true
 		}
 		if c.Rule.Kind == config.CheckReady && !h.Started() {
-			continue // what it waits for is said
+			continue // the start-up check that it waits for is in the text
 		}
 		if bad && said == "" {
 			said = "check " + c.Rule.Name + " " + words[c.Verdict]

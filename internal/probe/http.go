@@ -21,16 +21,16 @@ import (
 	"hinit/internal/config"
 )
 
-// answerSize is what is read of an answer at most, its headers included.
+// answerSize limits how many bytes of a response are read, including its headers.
 const answerSize = 64 << 10
 
-// httpLook sends one GET over a connection of its own. net/http writes the request and reads the answer. The connection does not
-// belong to an [http.Transport]: its calls take turns (internal/blocking), and it has no goroutines.
+// httpLook sends one GET request over a new connection. net/http formats the request and parses the response. It doesn't use
+// [http.Transport]: the system calls must take turns (internal/blocking), and there are no further goroutines.
 type httpLook struct {
 	to       []unix.Sockaddr
 	request  []byte
 	status   [][2]int
-	expected string // status, for people
+	expected string // the expected status, for people
 	contains string
 	matches  *regexp.Regexp
 	timeout  time.Duration
@@ -73,7 +73,7 @@ func newHTTP(c config.Check, expand func(string) string) (*httpLook, error) {
 	return h, err
 }
 
-// oneLine keeps what comes from a file of the agent in its header.
+// oneLine removes line breaks, so that a text from a file of the agent can't add headers.
 var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
 var readers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
@@ -93,18 +93,18 @@ func (h *httpLook) look(deadline time.Time) (good bool, answer string) {
 	r.Reset(limited)
 	defer r.Reset(nil)
 	for {
-		response, err := http.ReadResponse(r, nil) //nolint:bodyclose // Close would read the rest; the connection is closed
+		response, err := http.ReadResponse(r, nil) //nolint:bodyclose // closing the body would read the rest; the connection is closed
 		switch {
 		case err != nil:
 			return false, h.unread(err, limited.N, !time.Now().Before(deadline))
-		case response.StatusCode >= 200: // others are followed by another one
+		case response.StatusCode >= 200: // the final response; a 1xx response is followed by another one
 			return h.judge(response)
 		}
 	}
 }
 
-// unread says why there is no answer. room is how much more of it would have been read. late: it came to its deadline, which net/http does
-// not say where it has begun to read a line.
+// unread says why there is no complete response. room is how many more bytes could have been read. late says that the deadline
+// has passed, which net/http doesn't report after the beginning of a line.
 func (h *httpLook) unread(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded
@@ -150,7 +150,7 @@ func (h *httpLook) judge(response *http.Response) (good bool, answer string) {
 	}
 }
 
-// missing says what a body lacks, "" for nothing.
+// missing says what a response body lacks, "" for nothing.
 func (h *httpLook) missing(body []byte) string {
 	switch {
 	case h.contains != "" && !bytes.Contains(body, []byte(h.contains)):

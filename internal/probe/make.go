@@ -10,7 +10,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// make makes the checks of a run fit to be asked. It returns false where that has to wait for the .env of the profile. p.mu is held.
+// make prepares the checks of a run. It returns false if it must wait for the .env of the profile. p.mu is held.
 func (p *Prober) make(t *target) bool {
 	if !t.AgentDecides || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
 		p.made(t, nil, nil)
@@ -31,7 +31,7 @@ func (p *Prober) make(t *target) bool {
 	return false
 }
 
-// made puts variables into the checks. One that misses some is left out. p.mu is held.
+// made prepares the checks with their variables. A check with a missing variable is skipped. p.mu is held.
 func (p *Prober) made(t *target, env map[string]string, err error) {
 	now := time.Now()
 	t.looks = make([]looker, len(t.Checks))
@@ -69,7 +69,7 @@ func (p *Prober) made(t *target, env map[string]string, err error) {
 	p.tell(t)
 }
 
-// compile makes one check fit to be asked. Its texts are expanded by t.
+// compile prepares one check. t expands its texts.
 func compile(c config.Check, t *target) (looker, error) {
 	switch c.Type {
 	case config.CheckHTTP:

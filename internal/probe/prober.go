@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// mostLooks is how many checks are asked at the same time. Others wait for their turn, which counts as no answer.
+	// mostLooks limits how many checks run at the same time. A check that must wait gives no result meanwhile.
 	mostLooks = 64
-	// slot is the grid of the timer: checks that are due within one slot are asked together.
+	// slot is the resolution of the timer: checks that are due within one slot start together.
 	slot = 25 * time.Millisecond
 )
 
-// Options are what a Prober works with. All functions may be called from any goroutine.
+// Options are the parts that a Prober works with. All functions may be called from any goroutine.
 type Options struct {
 	Snapshot func() *supervisor.Snapshot
 	News     func() <-chan struct{} // closed when the snapshot changes
 	Ended    <-chan struct{}        // closed when the supervisor has ended
 	Post     func(supervisor.Event)
-	// Env returns the variables of a profile's .env, of the home for "". It may wait for a disk.
+	// Env returns the variables in the .env of a profile, or of the home for "". It may wait for a disk.
 	Env func(profile string) (map[string]string, error)
 	// State reads the state file of a profile's gateway. It may wait for a disk.
 	State func(profile string) (profiles.State, error)
-	// Watch has seen called with the lines that a service writes; nil ends that.
+	// Watch registers a function that gets the lines of a service; nil removes it.
 	Watch func(service string, seen func(lines []byte))
-	// Hear handles the unread messages of a service, so that they are reported before Hear returns.
+	// Hear handles the unread messages of a service, so that they count when Hear returns.
 	Hear func(service string)
-	// Deafness says whether a gateway is deaf, as [DeafWatch.Deafness].
+	// Deafness reports whether a gateway is deaf, as [DeafWatch.Deafness] does.
 	Deafness func(service string) (Deafness, bool)
-	// Run runs a command to its end and returns its exit code and its last line. It kills all of it when ctx ends.
+	// Run executes a command, and returns its exit code and its last line. When ctx ends it kills all processes of the command.
 	Run func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
 }
 
@@ -46,60 +46,60 @@ type Options struct {
 type Target struct {
 	Checks  []config.Check
 	Profile string
-	Expand  func(string) string // puts in all placeholders but variables
-	Env     map[string]string   // variables that the configuration sets
-	// AgentDecides says that the service runs as the user who writes the profile's .env. Only then that file is read for it.
+	Expand  func(string) string // replaces all placeholders except variables
+	Env     map[string]string   // variables from the configuration
+	// AgentDecides says that the service runs as the user who writes the profile's .env. Only then may its checks use that file.
 	AgentDecides bool
-	Actor        *fsutil.Actor // the service's user; takes turns of the data volume
-	Spec         proc.Spec     // what the service is started as
+	Actor        *fsutil.Actor // identity of the service's user; takes turns of the data volume
+	Spec         proc.Spec     // how the service is started
 }
 
-// Prober asks the checks of all services. Its methods may be called from any goroutine and don't block.
+// Prober runs the checks of all services. Its methods may be called from any goroutine and don't block.
 type Prober struct {
 	options Options
 	compile func(config.Check, *target) (looker, error)
-	wake    chan struct{} // the scheduler has something to do
-	wakes   atomic.Uint64 // of its timer
+	wake    chan struct{} // wakes the scheduler
+	wakes   atomic.Uint64 // number of wake-ups by the timer
 
-	mu         sync.Mutex // never held across a look
+	mu         sync.Mutex // never held while a check runs
 	targets    map[string]*target
-	taken      map[string]Health // of the generation before, until its service is set
+	taken      map[string]Health // handed over by the old program, until Set is called for the service
 	takenBeats map[string]Beat   // likewise
 	running    bool
-	looks      int // under way
+	looks      int // checks that are running
 	crowded    bool
 	armed      time.Time // when the timer fires; zero for never
-	base       time.Time // of its grid
+	base       time.Time // origin of the timer's slots
 	outbox     []supervisor.Event
 }
 
-// looker is one check that can be asked. A look ends at the deadline.
+// looker is one check that is ready to run. look must return by the deadline.
 type looker interface {
 	look(deadline time.Time) (good bool, answer string)
 }
 
-// target is a service at work.
+// target is a service with the state of its checks.
 type target struct {
 	Target
 
 	name    string
 	options *Options
-	beats   *beats   // what its runs say of themselves; nil where no check goes by that
-	sights  []*sight // what its log checks have seen; nil for others
+	beats   *beats   // messages of its runs; nil if no check uses them
+	sights  []*sight // what its log checks have found; nil for other checks
 	rules   []Rule
 	health  Health
-	ended   time.Time // the run before; lines of its run may come before it is known as up
-	began   time.Time // its run; of one that another image has begun, when this one met it
+	ended   time.Time // end of the previous run; lines of this run may come before it is known to be up
+	began   time.Time // beginning of this run; after re-execution, when the new program first saw it
 	live    bool      // its run is up and not paused
-	looks   []looker  // nil until they are made, which a run does anew
+	looks   []looker  // its checks, made anew for each run; nil until then
 	making  bool
 	busy    []bool
-	version int // counts what makes an answer to an earlier question worthless
+	version int // changes whenever results of running checks become invalid
 	told    told
-	check   int // that is being made
+	check   int // index of the check that is being made
 }
 
-// told is what the supervisor knows of a run.
+// told is what the supervisor was last told about a run.
 type told struct {
 	run   uint64
 	ready bool
@@ -113,7 +113,7 @@ func New(o Options) *Prober {
 	return p
 }
 
-// Set says which checks a service has from now on. A run of it goes on with what its checks have come to.
+// Set replaces the checks of a service. A current run keeps the state of its checks as far as possible.
 func (p *Prober) Set(service string, t Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +134,7 @@ func (p *Prober) Set(service string, t Target) {
 		next.health, next.told, next.version, next.began = old.health, old.told, old.version+1, old.began
 		next.ended = old.ended
 		next.health.Follow(next.rules, time.Now())
-		if !Gates(next.rules) || !Gates(old.rules) { // the supervisor has forgotten what it was told
+		if !Gates(next.rules) || !Gates(old.rules) { // the supervisor has forgotten the last report
 			next.told = told{}
 		}
 	case was:
@@ -151,7 +151,7 @@ func (p *Prober) Set(service string, t Target) {
 	p.poke()
 }
 
-// Drop forgets a service.
+// Drop removes the checks of a service.
 func (p *Prober) Drop(service string) { p.Set(service, Target{}) }
 
 func (p *Prober) poke() {
@@ -161,7 +161,7 @@ func (p *Prober) poke() {
 	}
 }
 
-// run is the scheduler. It ends when there is nothing to ask any more.
+// run is the scheduler. It ends when there are no checks any more.
 func (p *Prober) run() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -201,7 +201,7 @@ func (p *Prober) run() {
 	}
 }
 
-// follow takes over what the supervisor says of the services. p.mu is held.
+// follow updates the targets from a snapshot of the supervisor. p.mu is held.
 func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 	for _, t := range p.targets {
 		t.live = false
@@ -241,9 +241,10 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 	}
 }
 
-// next returns when the scheduler has to look again: at the end of the slot in which the next check is due. p.mu is held.
+// next returns when the scheduler must run again: at the end of the slot in which the next check is due. some is false if only an
+// event can make it run. p.mu is held.
 func (p *Prober) next() (at time.Time, some bool) {
-	if p.crowded { // the end of a look comes first
+	if p.crowded { // all probe slots are busy: the end of a check wakes the scheduler
 		return at, false
 	}
 	for _, t := range p.targets {
@@ -266,7 +267,7 @@ func (p *Prober) next() (at time.Time, some bool) {
 
 func (t *target) isBusy(i int) bool { return t.busy[i] }
 
-// ask asks every check that is due. p.mu is held.
+// ask starts every check that is due. p.mu is held.
 func (p *Prober) ask(now time.Time) {
 	p.crowded = false
 	for _, t := range p.targets {
@@ -284,7 +285,7 @@ func (p *Prober) ask(now time.Time) {
 			if t.looks == nil && !p.make(t) {
 				break
 			}
-			if t.health.Held(i) { // it can't be asked
+			if t.health.Held(i) { // it can't run
 				continue
 			}
 			p.begin(t, i, now)
@@ -292,7 +293,7 @@ func (p *Prober) ask(now time.Time) {
 	}
 }
 
-// begin asks one check. p.mu is held.
+// begin starts one check. p.mu is held.
 func (p *Prober) begin(t *target, i int, now time.Time) {
 	l, version, timeout := t.looks[i], t.version, t.rules[i].Timeout
 	t.health.Asking(i, now, rand.Float64())
@@ -304,10 +305,10 @@ func (p *Prober) begin(t *target, i int, now time.Time) {
 	})
 }
 
-// answerMost is what is kept of an answer.
+// answerMost limits the text of a result, in bytes.
 const answerMost = 200
 
-// take takes an answer.
+// take handles the result of a check.
 func (p *Prober) take(t *target, version, i int, good bool, answer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -333,7 +334,7 @@ func (p *Prober) take(t *target, version, i int, good bool, answer string) {
 	}
 }
 
-// changed tells of another verdict, and does what follows from it. p.mu is held.
+// changed reports a new verdict, and carries out the action that follows from it. p.mu is held.
 func (p *Prober) changed(t *target, i int, act string) {
 	c := &t.health.Checks[i]
 	text := Remark + c.Rule.Name + " " + words[c.Verdict]
@@ -350,13 +351,13 @@ func (p *Prober) changed(t *target, i int, act string) {
 	}
 }
 
-// Remark begins what the event history says of a check.
+// Remark begins every remark about a check in the event history.
 const Remark = "check "
 
-// exitUnhealthy is the exit code of a container that a check has ended.
+// exitUnhealthy is the exit code of a container that ends because of a failed check.
 const exitUnhealthy = 1
 
-// tell tells the supervisor what the checks say of a run, if that is news. p.mu is held.
+// tell reports the readiness of a run to the supervisor, if it has changed. p.mu is held.
 func (p *Prober) tell(t *target) {
 	now := told{run: t.health.Run}
 	now.ready, now.said = t.health.Ready()
@@ -366,13 +367,13 @@ func (p *Prober) tell(t *target) {
 	}
 }
 
-// post has the scheduler tell the supervisor, so that everything is told in the order in which it happened. p.mu is held.
+// post queues an event, which the scheduler sends to the supervisor, so that events keep their order. p.mu is held.
 func (p *Prober) post(e supervisor.Event) {
 	p.outbox = append(p.outbox, e)
 	p.poke()
 }
 
-// Health returns what the checks of a service have come to, and whether it has any. The result is the caller's.
+// Health returns a copy of the state of a service's checks, and their types. ok is false if it has no checks.
 func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -391,8 +392,8 @@ func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	return h, types, true
 }
 
-// Steer has the checks of a service not asked before a time, or asks them now where that is zero. It reports whether the service has
-// checks.
+// Steer pauses the checks of a service until a time. A zero time ends the pause and runs them now. It reports whether the service
+// has checks.
 func (p *Prober) Steer(service string, paused time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -410,13 +411,13 @@ func (p *Prober) Steer(service string, paused time.Time) bool {
 	return true
 }
 
-// Handover is what a prober tells its successor in another image of this process.
+// Handover is the state of a prober that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Services map[string]Health
-	Beats    map[string]Beat // of those that say something of themselves
+	Beats    map[string]Beat // messages of the services whose checks use them
 }
 
-// HandOver returns what the checks have come to.
+// HandOver returns the state of all checks.
 func (p *Prober) HandOver() *Handover {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -435,8 +436,7 @@ func (p *Prober) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes a new prober the successor of another one; nil means that the last image had no checks. It must be called before
-// Set.
+// TakeOver makes a new prober continue an old one; nil stands for a prober without checks. Call it before Set.
 func (p *Prober) TakeOver(h *Handover) {
 	if h == nil {
 		return

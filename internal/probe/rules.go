@@ -4,7 +4,7 @@ import (
 	"hinit/internal/config"
 )
 
-// RulesOf returns the rules of checks as the configuration has them.
+// RulesOf returns the rules of configured checks.
 func RulesOf(checks []config.Check) []Rule {
 	rules := make([]Rule, len(checks))
 	for i, c := range checks {

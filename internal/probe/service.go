@@ -16,7 +16,7 @@ import (
 	"hinit/profiles"
 )
 
-// compileMore is compile for the checks that need the service: its log, its state file, its user.
+// compileMore prepares the checks that need the service's log, state file or user.
 func compileMore(c config.Check, t *target) (looker, error) {
 	switch c.Type {
 	case config.CheckExec:
@@ -69,10 +69,11 @@ type stateLook struct {
 	patient
 	want config.StateCheck
 	read func() (profiles.State, error)
-	beat atomic.Int64 // the last heartbeat that was seen, in nanoseconds since 1970; 0 for none
+	beat atomic.Int64 // the last heartbeat, in nanoseconds since 1970; 0 for none
 }
 
-// silence is how long the gateway has not written its state file, which others write too. One that never says when it wrote it is believed by the file's time.
+// silence returns how long the gateway has not written its state file. Other programs write it too. If the file never says when
+// the gateway wrote it, the time of the file counts.
 func (s *stateLook) silence(st profiles.State) time.Duration {
 	if !st.Beat.IsZero() {
 		s.beat.Store(st.Beat.UnixNano())
@@ -103,14 +104,14 @@ func (s *stateLook) look(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// sight is what a log check has seen of a service, in any run of it.
+// sight is what a log check has found in the lines of a service, over all runs.
 type sight struct {
 	contains []byte
 	matches  *regexp.Regexp
-	last     atomic.Int64 // when such a line came last, in nanoseconds since 1970; 0 for never
+	last     atomic.Int64 // time of the last matching line, in nanoseconds since 1970; 0 for never
 }
 
-// sightsOf returns what the log checks among checks look out for, nil for the others.
+// sightsOf returns a sight for each log check in checks, nil for other checks.
 func sightsOf(checks []config.Check) []*sight {
 	sights := make([]*sight, len(checks))
 	for i, c := range checks {
@@ -119,20 +120,20 @@ func sightsOf(checks []config.Check) []*sight {
 		}
 		sights[i] = &sight{contains: []byte(c.Log.Contains)}
 		if c.Log.Matches != "" {
-			sights[i].matches, _ = regexp.Compile(c.Log.Matches) // the configuration was checked
+			sights[i].matches, _ = regexp.Compile(c.Log.Matches) // no error: the configuration was validated
 		}
 	}
 	return sights
 }
 
-// watch looks out for lines of a service from now on, in the place of what did so before. p.mu is held.
+// watch starts the search in the lines of a service, and replaces an earlier search. p.mu is held.
 func (p *Prober) watch(next, old *target) {
 	looksOut := func(t *target) bool {
 		return t != nil && slices.ContainsFunc(t.sights, func(s *sight) bool { return s != nil })
 	}
 	switch {
 	case looksOut(next):
-		if old != nil { // what was seen of this run counts
+		if old != nil { // matches of the old search in this run count
 			for i, s := range next.sights {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
 				if s != nil && at >= 0 && old.sights[at] != nil {
@@ -153,7 +154,7 @@ func (p *Prober) watch(next, old *target) {
 	}
 }
 
-// among reports whether one of the lines is such a line.
+// among reports whether any of the lines matches.
 func (s *sight) among(lines []byte) bool {
 	if s.matches == nil {
 		return bytes.Contains(lines, s.contains)
@@ -166,13 +167,13 @@ func (s *sight) among(lines []byte) bool {
 	return false
 }
 
-// logLook asks what was seen of a run.
+// logLook checks what the sight has found in a run.
 type logLook struct {
 	sight *sight
 	want  config.LogCheck
-	since atomic.Int64 // what came earlier doesn't count
+	since atomic.Int64 // earlier lines don't count
 	began time.Time
-	seen  bool // such a line has come, as an image of hinit before this one knew
+	seen  bool // a matching line was found, perhaps by the program before re-execution
 }
 
 func newLogLook(c config.Check, t *target) *logLook {

@@ -4,11 +4,11 @@ import "hinit/internal/procstat"
 
 // usage is the processor time of a process.
 type usage struct {
-	state byte   // 0: there is no such process
-	ticks uint64 // clock ticks that it and the children that it waited for have used
+	state byte   // 0 if there is no such process
+	ticks uint64 // clock ticks used by the process and its reaped children
 }
 
-// processorTime returns what a process has used.
+// processorTime returns the usage of a process.
 func processorTime(pid int) (u usage) {
 	_ = inShortTurn(func() error {
 		st, err := procstat.Read(pid)
@@ -18,7 +18,7 @@ func processorTime(pid int) (u usage) {
 	return u
 }
 
-// treesOf returns for every process what it and all below it have used.
+// treesOf returns for every process the ticks used by it and all its descendants.
 func treesOf() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = inShortTurn(func() error {
@@ -26,7 +26,7 @@ func treesOf() map[int]uint64 {
 	})
 	sums := make(map[int]uint64, len(all))
 	for pid, u := range all {
-		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // processes may have moved while this was read
+		for at, depth := pid, 0; at > 0 && depth <= len(all); depth++ { // the limit ends a loop: parents may have changed while /proc was read
 			sums[at] += u.CPU + u.Waited
 			at = all[at].Parent
 		}

@@ -11,8 +11,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// Check returns the reason why a file must not become PID 1, or nil. The file must be a program for this machine that only root,
-// or the user hinit runs as, can write or replace. It blocks on the disk.
+// Check returns why a file must not become PID 1, or nil. It must be a program for this machine, which only root, or the user
+// hinit runs as, can write or replace. Check blocks on the disk.
 func Check(path string) error {
 	fd, doubt, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
 	if err != nil {
@@ -40,7 +40,8 @@ func Check(path string) error {
 	return nil
 }
 
-// machineOf returns what an ELF header says a file runs on (elf(5)): class, byte order and machine; nil without such a header.
+// machineOf returns from an ELF header what the file runs on (elf(5)): class, byte order and machine. It returns nil without such
+// a header.
 func machineOf(f *os.File) []byte {
 	var header [20]byte
 	if _, err := f.ReadAt(header[:], 0); err != nil || string(header[:4]) != "\x7fELF" {
@@ -49,8 +50,8 @@ func machineOf(f *os.File) []byte {
 	return binary.NativeEndian.AppendUint16(header[4:6:6], binary.NativeEndian.Uint16(header[18:20]))
 }
 
-// FileID names the file behind a path, "" when there is none. A file that is put in its place has another one. It blocks on
-// the disk.
+// FileID returns an identity of the file at a path, "" if there is none. A replaced file has another identity. It blocks on the
+// disk.
 func FileID(path string) string {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {

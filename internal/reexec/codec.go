@@ -16,19 +16,18 @@ import (
 	"unsafe"
 )
 
-// Codec writes and reads the state that images hand over. It takes the unexported fields of a struct like the exported ones, by
-// their names, so a new field can't be forgotten. It knows booleans, numbers, strings, times and open files. It also knows
-// pointers, slices, arrays, maps and structs of these; a value of any other type is an error. JSON itself passes as it is. Tags
-// of fields:
+// Codec encodes and decodes the state that generations hand over. It includes unexported fields of structs, so a new field can't
+// be forgotten. It supports booleans, numbers, strings, times and open files, and pointers, slices, arrays, maps and structs of
+// these. A value of any other type is an error. Raw JSON is copied. Tags of fields:
 //
-//	`reexec:"-"`      is not handed over, and keeps its value when it is taken over
-//	`reexec:"Name"`   has this name instead of the field's
-//	`reexec:",json"`  is what encoding/json makes of it
+// `reexec:"-"`      is not handed over, and keeps its value in Decode
+// `reexec:"Name"`   has this name instead of the field's
+// `reexec:",json"`  is encoded by encoding/json
 //
 // The fields of an embedded struct count as fields of the outer struct, unless a tag names it.
 //
-// An open file is the number of its descriptor, which is the same in the next generation. One number is one file there,
-// wherever it is mentioned.
+// An open file is encoded as the number of its descriptor, which is the same in the next generation. Decode returns the same
+// *os.File for every occurrence of a number.
 type Codec struct {
 	now   time.Time
 	mono  int64 // CLOCK_MONOTONIC at now
@@ -36,10 +35,10 @@ type Codec struct {
 	files map[int]*os.File
 }
 
-// NewCodec returns a codec whose clock is the present.
+// NewCodec returns a codec that converts times by the present time.
 func NewCodec() *Codec {
 	c, best := &Codec{files: map[int]*os.File{0: os.Stdin, 1: os.Stdout, 2: os.Stderr}}, int64(math.MaxInt64)
-	// A process that is kept from running between the two clocks would move all times by that.
+	// A delay between the two clock readings would shift all times. So take the quickest of ten.
 	for range 10 {
 		before := monotonic()
 		now := time.Now()
@@ -50,17 +49,17 @@ func NewCodec() *Codec {
 	return c
 }
 
-// Keep returns the descriptors that were mentioned in what Encode has written, each once.
+// Keep returns the descriptors that Encode has encoded, each once.
 func (c *Codec) Keep() []int { return c.keep }
 
-// field is one of a struct as it is on the wire.
+// field is a field of a struct as it is encoded.
 type field struct {
 	name string
 	json bool
 	v    reflect.Value
 }
 
-// fields lists the fields of a struct that are handed over.
+// fields returns the fields of a struct that are handed over.
 func fields(v reflect.Value) (list []field) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
@@ -80,18 +79,18 @@ func fields(v reflect.Value) (list []field) {
 	return list
 }
 
-// open returns a field without what reflect forbids where it is an unexported one.
+// open makes an unexported field accessible to reflect.
 func open(v reflect.Value) reflect.Value {
 	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
 }
 
-// moment is a time on the wire.
+// moment is an encoded time.
 type moment struct {
 	Wall int64 `json:"wall"`           // nanoseconds since 1970
-	Mono int64 `json:"mono,omitempty"` // nanoseconds of CLOCK_MONOTONIC; 0 for a time that has no place there
+	Mono int64 `json:"mono,omitempty"` // nanoseconds of CLOCK_MONOTONIC; 0 for a time without a monotonic reading
 }
 
-// Encode returns the JSON of what v points to.
+// Encode returns the JSON of the value that v points to.
 func (c *Codec) Encode(v any) (json.RawMessage, error) {
 	at := reflect.ValueOf(v)
 	if at.Kind() != reflect.Pointer {
@@ -104,7 +103,7 @@ func (c *Codec) Encode(v any) (json.RawMessage, error) {
 	return json.Marshal(tree)
 }
 
-// rawString is a string on the wire that JSON can't hold, because it is not UTF-8.
+// rawString is an encoded string that is not UTF-8, which JSON can't represent.
 type rawString struct {
 	Bytes []byte `json:"bytes"`
 }
@@ -173,11 +172,11 @@ func (f field) decode(c *Codec, data json.RawMessage) error {
 	return c.decode(data, f.v)
 }
 
-// number returns the number of an open file's descriptor without a change to the file, and -1 for no file or a closed one.
+// number returns the descriptor number of an open file without changing the file. It returns -1 for a nil or closed file.
 func (c *Codec) number(f *os.File) int {
 	fd := -1
-	if raw, err := f.SyscallConn(); err == nil { // of a nil file it is an error
-		_ = raw.Control(func(n uintptr) { fd = int(n) }) // of a closed one too
+	if raw, err := f.SyscallConn(); err == nil { // an error for a nil file
+		_ = raw.Control(func(n uintptr) { fd = int(n) }) // an error for a closed file
 	}
 	if fd > 2 && !slices.Contains(c.keep, fd) {
 		c.keep = append(c.keep, fd)
@@ -185,7 +184,7 @@ func (c *Codec) number(f *os.File) int {
 	return fd
 }
 
-// file is the opposite of number.
+// file is the inverse of number.
 func (c *Codec) file(fd int) *os.File {
 	if fd < 0 {
 		return nil
@@ -213,7 +212,7 @@ func (c *Codec) encodeList(v reflect.Value) (any, error) {
 	return out, nil
 }
 
-// encodeMap writes a map as a list of pairs, so that its keys may be anything.
+// encodeMap encodes a map as a list of pairs, so that keys can be of any type.
 func (c *Codec) encodeMap(v reflect.Value) (any, error) {
 	if v.IsNil() {
 		return nil, nil
@@ -222,7 +221,7 @@ func (c *Codec) encodeMap(v reflect.Value) (any, error) {
 	for it := v.MapRange(); it.Next(); {
 		var pair [2]any
 		for i, part := range []reflect.Value{it.Key(), it.Value()} {
-			whole := reflect.New(part.Type()).Elem() // one that has an address
+			whole := reflect.New(part.Type()).Elem() // an addressable copy
 			whole.Set(part)
 			var err error
 			if pair[i], err = c.encode(whole); err != nil {
@@ -239,13 +238,13 @@ func (c *Codec) moment(t time.Time) any {
 		return nil
 	}
 	m := moment{Wall: t.UnixNano()}
-	if t != t.Round(0) { // unlike Equal it sees the monotonic reading
+	if t != t.Round(0) { // compares the monotonic reading too, unlike Equal
 		m.Mono = c.mono + int64(t.Sub(c.now))
 	}
 	return m
 }
 
-// Decode puts the JSON into what v points to. A field that the JSON lacks keeps its value.
+// Decode decodes the JSON into the value that v points to. Fields that are missing in the JSON keep their values.
 func (c *Codec) Decode(data json.RawMessage, v any) error {
 	at := reflect.ValueOf(v)
 	if at.Kind() != reflect.Pointer || at.IsNil() {

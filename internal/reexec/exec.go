@@ -16,37 +16,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Var is the environment variable by which the new program finds the memory: the number of its descriptor.
+// Var is the environment variable with the descriptor number of the memory file.
 const Var = "HINIT_HANDOVER"
 
-// envelope is what the memory holds.
+// envelope is the content of the memory file.
 type envelope struct {
 	PID     int             `json:"pid"`
 	State   json.RawMessage `json:"state"`
 	Signals []int           `json:"signals"`
-	Deaf    int64           `json:"deaf"` // nanoseconds of CLOCK_MONOTONIC since which HUP, INT, QUIT and TERM are lost
+	Deaf    int64           `json:"deaf"` // CLOCK_MONOTONIC, in nanoseconds, from which on HUP, INT, QUIT and TERM are lost
 }
 
-// Program is what replaces this process's program.
+// Program describes the program that replaces this one.
 type Program struct {
-	Path  string          // of the executable
-	Argv  []string        // with argv[0]
-	Env   []string        // Var is added to it
-	Keep  []int           // descriptors that stay open, besides the three standard ones
-	State json.RawMessage // what it is told
-	// Signals are those that mean something. From the last question to Late until the new program asks for them they wait in
-	// the kernel, but for HUP, INT, QUIT and TERM: the Go runtime unblocks these before anybody can listen (runtime,
-	// blockableSig), so they are ignored until it handles them, about a millisecond.
+	Path  string          // path of the executable
+	Argv  []string        // includes argv[0]
+	Env   []string        // Become adds Var
+	Keep  []int           // descriptors that stay open, besides 0, 1 and 2
+	State json.RawMessage // the state to hand over
+	// Signals are the signals that the new program handles. They wait in the kernel from the call of Late until the new program
+	// asks for them. The exceptions are HUP, INT, QUIT and TERM: the Go runtime unblocks these early (runtime, blockableSig).
+	// They are ignored, and lost, for about a millisecond until the new program handles them.
 	Signals []syscall.Signal
-	// Late returns the signals that have been delivered and were not acted upon. It is called as late as possible; the new program
-	// gets them from Take.
+	// Late returns the signals that were delivered and not handled. It is called as late as possible. The new program gets them
+	// from Take.
 	Late func() []syscall.Signal
-	// Knows says that the program lets the other processes go on when it was told that they are stopped, see [Halted].
+	// Knows says that the program continues stopped processes when it is told about them, see [Halted].
 	Knows bool
 }
 
-// Become becomes the program. It returns only when that failed; then only the signals that Late took are gone. No other goroutine
-// may start a process meanwhile: it would inherit what is kept.
+// Become executes the program. It returns only after a failure; then only the signals that Late returned are lost. No other
+// goroutine may start a process meanwhile, because the child would inherit the kept descriptors.
 func (p *Program) Become() error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -79,7 +79,7 @@ func (p *Program) Become() error {
 	if err := p.seal(memory, monotonic()); err != nil {
 		return err
 	}
-	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // the first mention of a variable counts
+	env := slices.DeleteFunc(slices.Clone(p.Env), func(kv string) bool { // the first definition of a variable counts
 		return strings.HasPrefix(kv, Var+"=") || strings.HasPrefix(kv, HaltVar+"=")
 	})
 	env = append(env, Var+"="+strconv.Itoa(int(memory.Fd())))
@@ -89,7 +89,7 @@ func (p *Program) Become() error {
 	return fmt.Errorf("cannot execute %q: %w", p.Path, syscall.Exec(p.Path, p.Argv, env))
 }
 
-// hold makes the signals wait for the new program, as far as that is possible. undo ends that, on the same thread.
+// hold makes the signals wait for the new program, as far as possible. undo restores the old state; call it on the same thread.
 func hold(signals []syscall.Signal) (undo func(), err error) {
 	var block, old unix.Sigset_t
 	for _, s := range signals {
@@ -101,21 +101,21 @@ func hold(signals []syscall.Signal) (undo func(), err error) {
 	}
 	var before [4]action
 	for i, s := range essential {
-		ignore := action{1} // SIG_IGN; the handler comes first on every architecture but MIPS
+		ignore := action{1} // SIG_IGN; the handler is the first field except on MIPS
 		exchange(s, &ignore, &before[i])
 	}
 	return func() {
 		for i, s := range essential {
 			exchange(s, &before[i], nil)
 		}
-		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // it worked before
+		_ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) // can't fail: the mask was valid before
 	}, nil
 }
 
-// essential are the signals that the Go runtime does not leave blocked.
+// essential are the signals that the Go runtime always unblocks.
 var essential = [4]syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
 
-// action is room for the kernel's struct sigaction.
+// action has room for the kernel's struct sigaction.
 type action [8]uintptr
 
 func exchange(s syscall.Signal, set, old *action) {
@@ -123,7 +123,7 @@ func exchange(s syscall.Signal, set, old *action) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
 }
 
-// memory is the envelope without its end.
+// memory creates the memory file and writes the envelope without its last part.
 func (p *Program) memory() (*os.File, error) {
 	fd, err := unix.MemfdCreate("hinit-handover", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *Program) memory() (*os.File, error) {
 	return memory, nil
 }
 
-// seal writes the end of the memory file and makes the file immutable.
+// seal writes the last part of the envelope and makes the file immutable.
 func (p *Program) seal(memory *os.File, deaf int64) error {
 	numbers := []int{}
 	for _, s := range p.Late() {
@@ -160,20 +160,20 @@ func (p *Program) seal(memory *os.File, deaf int64) error {
 // monotonic reads the clock that both programs share.
 func monotonic() int64 {
 	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // every kernel has it
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // can't fail: every kernel has this clock
 	return now.Nano()
 }
 
-// Taken is what the generation before this one has left.
+// Taken is what the previous generation has handed over.
 type Taken struct {
 	State   json.RawMessage
-	Signals []syscall.Signal // that came and were not acted upon
-	Deaf    time.Duration    // for how long, until now, HUP, INT, QUIT and TERM were lost
-	Halted  *Halted          // nil when no process was stopped for the change
-	Stood   time.Duration    // for how long all were; the caller of [Halted.Resume] notes it
+	Signals []syscall.Signal // signals that came and were not handled
+	Deaf    time.Duration    // how long, until now, HUP, INT, QUIT and TERM were lost
+	Halted  *Halted          // nil if no process was stopped for the change
+	Stood   time.Duration    // how long the processes were stopped; the caller of [Halted.Resume] sets it
 }
 
-// Threads returns how many threads and processors this program may have at most, 0 when that is not known. taken may be nil.
+// Threads returns how many threads and processors this program may use at most, 0 for no limit. taken may be nil.
 func (taken *Taken) Threads() (threads, processors int) {
 	if taken == nil || taken.Halted == nil {
 		return 0, 0
@@ -181,22 +181,22 @@ func (taken *Taken) Threads() (threads, processors int) {
 	return taken.Halted.Threads, taken.Halted.Processors
 }
 
-// ErrNone is the error of Take in a process that is no successor.
+// ErrNone is the error of Take in a process without a predecessor.
 var ErrNone = errors.New("nothing was handed over")
 
-// Take returns what the generation before this one in the same process has handed over, once. The error is ErrNone when there is
-// none. With any other error it still tells of processes that are stopped. It also makes sure that no child sees Var.
+// Take returns what the previous generation has handed over, once. The error is ErrNone if there is nothing. With any other
+// error, the result may still name stopped processes. Take also removes Var, so that no child gets it.
 func Take() (out *Taken, err error) {
 	heard := monotonic()
 	value, there := os.LookupEnv(Var)
 	halted := parseHalted(os.Getenv(HaltVar))
-	_, _ = os.Unsetenv(Var), os.Unsetenv(HaltVar) // they can't fail: the names are good
+	_, _ = os.Unsetenv(Var), os.Unsetenv(HaltVar) // can't fail: the names are valid
 	if !there {
 		return nil, ErrNone
 	}
 	fd, err := strconv.Atoi(value)
 	if err != nil || fd < 3 || !isMemory(fd) {
-		return nil, ErrNone // set by another program, or by an init around this one
+		return nil, ErrNone // set by another program, or by an init outside of this one
 	}
 	out = &Taken{Halted: halted}
 	memory := os.NewFile(uintptr(fd), "hinit-handover")
@@ -223,7 +223,7 @@ func Take() (out *Taken, err error) {
 	return out, nil
 }
 
-// isMemory reports whether a descriptor is a memory file that can't be changed any more.
+// isMemory reports whether a descriptor is a sealed memory file.
 func isMemory(fd int) bool {
 	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 	if err == nil && !strings.HasPrefix(name, "/memfd:hinit-handover") {

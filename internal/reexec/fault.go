@@ -11,19 +11,19 @@ import (
 )
 
 const (
-	// ExitFault is the container's exit code when hinit could not go on after a fault of its own (EX_SOFTWARE of sysexits(3)).
+	// ExitFault is the container's exit code when hinit can't continue after a fault of its own (EX_SOFTWARE of sysexits(3)).
 	ExitFault = 70
-	// faultWindow is how soon after a first fault a second one ends the container.
+	// faultWindow is how soon after a fault a second one ends the container.
 	faultWindow = time.Minute
-	// reportTime is how long the report of a fault may take to reach the console, and the disk.
+	// reportTime limits how long writing the report of a fault to the console and the disk may take.
 	reportTime = time.Second
 )
 
-// Panicked handles a panic in any goroutine but the supervisor's, in that goroutine. hinit re-executes itself to have that
-// goroutine again.
+// Panicked handles a panic in any goroutine except the supervisor's. It is called in that goroutine. It re-executes hinit, which
+// starts the goroutine anew.
 func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	if !g.broken.CompareAndSwap(false, true) {
-		return // another one came first, and all begins anew
+		return // another fault is already being handled
 	}
 	g.report(doing, value, stack)
 	err := g.mayGoOn()
@@ -41,7 +41,7 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 	g.host.End(ExitFault, "hinit has a fault")
 }
 
-// SupervisorPanicked is told of a panic of the supervisor, in its goroutine. When it returns, no loop supervises any more.
+// SupervisorPanicked handles a panic of the supervisor, in its goroutine. When it returns, the supervisor has ended for good.
 func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	const doing = "supervising"
 	g.broken.Store(true)
@@ -53,7 +53,7 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	g.giveUp(err)
 }
 
-// awaitRoom tries to become another program again while only room for it is missing.
+// awaitRoom repeats try while it fails only for lack of room for the new program's threads.
 func awaitRoom(try func() error) error {
 	for end := time.Now().Add(roomTime); ; <-time.After(roomTime / 20) {
 		if err := try(); !errors.Is(err, errNoRoom) || time.Now().After(end) {
@@ -69,7 +69,7 @@ func (g *Generation) giveUp(err error) {
 	g.failed.Store(true)
 }
 
-// mayGoOn counts a fault and says why there can be no successor, if so.
+// mayGoOn counts a fault. It returns an error if hinit must not re-execute itself any more.
 func (g *Generation) mayGoOn() error {
 	now := time.Now()
 	for _, at := range g.faults {
@@ -84,15 +84,15 @@ func (g *Generation) mayGoOn() error {
 	return nil
 }
 
-// report writes what is known of a fault to standard error and to a file. Neither holds it up for long.
+// report writes the report of a fault to standard error and to a file. It waits at most reportTime.
 func (g *Generation) report(doing string, value any, stack []byte) {
 	now := time.Now()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n%s",
 		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.host.LastEvents())
 	written := make(chan struct{}, 2)
-	go func() { // no panic of these two is of use to anybody
-		_, _ = os.Stderr.Write(b.Bytes()) // there is no other place to report to
+	go func() { // guard is not used: a panic here could be reported nowhere
+		_, _ = os.Stderr.Write(b.Bytes()) // errors are ignored: there is no other place to report to
 		written <- struct{}{}
 	}()
 	go func() {

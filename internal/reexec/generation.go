@@ -17,79 +17,81 @@ import (
 	"hinit/internal/version"
 )
 
-// Format is the version of what is handed over. It changes when a successor could misunderstand that; new keys don't change it.
+// Format is the version of the handed-over state. It changes when a successor could misunderstand the state. New keys don't
+// change it.
 const Format = 2
 
-// Self is the program of this process, also when its file has been replaced or removed.
+// Self is the path of this process's program. It works even if the file was replaced or removed.
 const Self = "/proc/self/exe"
 
-// Host is what a generation holds and hands over: the container.
+// Host is the container, whose state a generation hands over.
 type Host interface {
-	// Claim keeps the state that a successor needs unchanged, until release. The error says why it is not possible now.
+	// Claim locks the configuration of the container against changes, until release. An error says why re-execution is not
+	// possible now.
 	Claim() (release func(), err error)
-	// Rest brings to an end what can't be handed over halfway; wake, never nil, lets it go on. After a fault it does what it
-	// can, and there is no error.
+	// Rest waits for operations that can't be handed over halfway, and lets no new ones begin until wake, which is never nil.
+	// After a fault it does what it can, and returns no error.
 	Rest(fault bool) (wake func(), err error)
-	// Yield calls f when the supervisor does nothing else. The error is that it does nothing any more.
+	// Yield calls f in the supervisor's goroutine, between two events. An error says that the supervisor has ended.
 	Yield(f func()) error
-	// HandOver returns a pointer to what the next generation has to know, past being a part of it. Until thaw, never nil, nothing
-	// of that changes. It is called in Yield, or by the supervisor after its fault.
+	// HandOver returns a pointer to the state for the next generation, which includes past. Nothing of the state changes until
+	// thaw, which is never nil. It is called in Yield, or by the supervisor after its fault.
 	HandOver(past Past, fault bool) (state any, thaw func(), err error)
-	// TakeLate returns the signals that have come and were not acted upon; PutBack puts them back.
+	// TakeLate returns the signals that have come and were not handled; PutBack queues them again.
 	TakeLate() []syscall.Signal
 	PutBack(late []syscall.Signal)
-	// LastEvents is what happened last, for the report of a fault.
+	// LastEvents returns the last events, for the report of a fault.
 	LastEvents() string
-	// Keep puts the report of a fault where people find it.
+	// Keep stores the report of a fault where people find it.
 	Keep(name string, report []byte) (path string, err error)
-	// Say tells the container's log.
+	// Say writes a line to the container's log.
 	Say(line string)
-	// End ends the container in good order.
+	// End shuts the container down in the regular way.
 	End(code int, reason string)
 }
 
-// Past is what each generation tells the next of itself and of those before it.
+// Past is what each generation tells the next about itself and the earlier ones.
 type Past struct {
 	Format int
 	Number int
-	Exe    string      // file that the container's program is
+	Exe    string      // file of the container's program
 	Comm   string      // name of the process
-	Cause  string      // of the change, for people
-	Faults []time.Time // that made it re-execute itself, of the last minute
+	Cause  string      // why it is replaced, for people
+	Faults []time.Time // when faults caused a re-execution within the last minute
 }
 
-// Generation is this program and what it knows of those before and after it. Its methods may be called from any goroutine.
+// Generation is one program of this process, between two re-executions. Its methods may be called from any goroutine.
 type Generation struct {
 	Number  int
-	Version string // of this program
-	Exe     string // file that the container's program is
-	ID      string // that file as it was when this generation began, see [FileID]
+	Version string // version of this program
+	Exe     string // file of the container's program
+	ID      string // identity of that file when this generation began, see [FileID]
 	host    Host
 	signals []syscall.Signal
-	faults  []time.Time // of who deals with a fault
+	faults  []time.Time // used only by the goroutine that handles a fault
 
-	settled atomic.Bool // the boot is over: there is something to hand over
-	busy    atomic.Bool // a replacement that was asked for is under way
-	broken  atomic.Bool // a fault is being dealt with
+	settled atomic.Bool // the boot is over: there is state to hand over
+	busy    atomic.Bool // a requested re-execution is under way
+	broken  atomic.Bool // a fault is being handled
 	failed  atomic.Bool // the container ends because of faults
 
 	mu      sync.Mutex
 	refused string
 }
 
-// First is the generation that the container was started with. signals are those that mean something to the host.
+// First returns the generation that the container was started with. signals are the signals that the host handles.
 func First(host Host, signals []syscall.Signal) *Generation {
-	exe, _ := os.Readlink(Self) // without /proc there is no successor either
+	exe, _ := os.Readlink(Self) // without /proc no re-execution is possible anyway
 	return &Generation{Number: 1, Version: version.Get().String(), Exe: strings.TrimSuffix(exe, " (deleted)"), ID: FileID(Self), host: host, signals: signals}
 }
 
-// Follows makes g the successor of another generation.
+// Follows makes g the successor of the generation that past describes.
 func (g *Generation) Follows(past Past) {
 	g.Number, g.Exe, g.faults = past.Number+1, past.Exe, past.Faults
 	g.Settle()
 }
 
-// Understand reads what was taken into what state points to. The name of the process becomes what it was.
+// Understand decodes the state that was taken, into the value that state points to. It also restores the name of the process.
 func Understand(taken *Taken, state any, past *Past) error {
 	if err := NewCodec().Decode(taken.State, state); err != nil {
 		return err
@@ -97,11 +99,11 @@ func Understand(taken *Taken, state any, past *Past) error {
 	if past.Format != Format {
 		return fmt.Errorf("it speaks format %d of the handover and this one %d", past.Format, Format)
 	}
-	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // else it would be the name of the link it was executed by
+	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // otherwise it is the name of the link that was executed
 	return nil
 }
 
-// GoesOn says for people that this generation goes on, and what the change has cost.
+// GoesOn returns a message that this generation continues, with the cost of the change.
 func (g *Generation) GoesOn(past Past, taken *Taken) string {
 	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.Deaf.Round(10*time.Microsecond))
 	if taken.Halted != nil {
@@ -110,13 +112,13 @@ func (g *Generation) GoesOn(past Past, taken *Taken) string {
 	return text
 }
 
-// Settle says that the boot is over.
+// Settle notes that the boot is over.
 func (g *Generation) Settle() { g.settled.Store(true) }
 
-// Failed says whether the container ends because of faults.
+// Failed reports whether the container ends because of faults.
 func (g *Generation) Failed() bool { return g.failed.Load() }
 
-// Refusal is why the last replacement that was asked for did not come about, "" when none has failed.
+// Refusal returns why the last requested re-execution failed, "" if none has failed.
 func (g *Generation) Refusal() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,8 +131,8 @@ func (g *Generation) refuse(reason string) {
 	g.refused = reason
 }
 
-// Ask looks whether this process can become binary, "" for its own, and begins with it. It returns the number of this
-// generation and does not wait for the end: Refusal tells it, or the next generation does.
+// Ask checks whether this process can become binary ("" for its own file), and starts the re-execution. It returns the number of
+// this generation and doesn't wait: either the next generation begins, or Refusal returns an error.
 func (g *Generation) Ask(ctx context.Context, binary string) (number int, err error) {
 	if binary == "" {
 		binary = g.Exe
@@ -164,7 +166,7 @@ func (g *Generation) Ask(ctx context.Context, binary string) (number int, err er
 	return g.Number, nil
 }
 
-// replace becomes another program. It returns only with an error, and everything is as it was then. over says that the
+// replace becomes another program. It returns only after a failure, and the state is the same as before. over says that the
 // container has ended meanwhile.
 func (g *Generation) replace(path, cause string, fault, knows bool) (over bool, err error) {
 	wake, err := g.host.Rest(fault)
@@ -178,7 +180,7 @@ func (g *Generation) replace(path, cause string, fault, knows bool) (over bool, 
 	return false, err
 }
 
-// become is called when the supervisor does nothing else. It returns only with an error.
+// become does the part of replace that runs in the supervisor's goroutine. It returns only after a failure.
 func (g *Generation) become(path, cause string, fault, knows bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
 	past := Past{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, g.faults}

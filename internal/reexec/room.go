@@ -19,43 +19,44 @@ import (
 	"hinit/internal/tuning"
 )
 
-// HaltVar is the environment variable by which the new program knows that everything else is stopped, see [Halted]. Package entry reads
-// its first number before the Go runtime begins.
+// HaltVar is the environment variable that tells the new program that all other processes are stopped, see [Halted]. Package
+// entry reads its first number before the Go runtime begins.
 const HaltVar = "HINIT_HALTED"
 
 const (
-	// plenty is how many free process numbers are enough: no bomb takes so many while a program starts. With fewer the others are stopped.
+	// plenty is a number of free process numbers that is enough: no fork bomb uses so many while a program starts. With fewer,
+	// all other processes are stopped.
 	plenty = 1024
-	// outside is how many process numbers may be taken from outside, as by docker exec, while everything else is stopped.
+	// outside is how many process numbers may be taken from outside, as by docker exec, while all other processes are stopped.
 	outside = 3
-	// spare is how many threads must be possible beyond this program's own where the control group tells no limit.
+	// spare is how many threads must be possible beyond this program's own, if the control group has no limit to read.
 	spare = 64
-	// mostBefore is how many stopped processes the variable names; a number has up to ten digits and a blank.
+	// mostBefore limits how many stopped processes the variable lists. A number takes up to ten digits and a blank.
 	mostBefore = 10_000
-	// haltTime is how long the others may take to stand still. The supervisor waits meanwhile.
+	// haltTime limits how long stopping the other processes may take. The supervisor waits meanwhile.
 	haltTime = 10 * time.Second
-	// roomTime is how long a re-execution after a fault waits for room.
+	// roomTime is how long a re-execution after a fault waits for free process numbers.
 	roomTime = 10 * time.Second
 )
 
-// errNoRoom is wrapped by the error of a re-execution that the new program might not survive.
+// errNoRoom is wrapped by errors about too few free process numbers for the new program's threads.
 var errNoRoom = errors.New("the new program might not get its threads")
 
 // Halted is what the old program tells the new one when it has stopped every other process.
 type Halted struct {
-	Threads    int   // besides the first one, that the new program needs; a few process numbers more are free
+	Threads    int   // threads that the new program needs besides the first; a few more process numbers are free
 	Processors int   // GOMAXPROCS of the old program
-	since      int64 // by CLOCK_MONOTONIC, in nanoseconds
-	before     []int // processes that were stopped before
+	since      int64 // when they were stopped, by CLOCK_MONOTONIC, in nanoseconds
+	before     []int // processes that were stopped already before that
 }
 
 func (h *Halted) String() string {
-	// execve(2) takes at most 128 KiB for a variable. The processes that have no place in it go on.
+	// execve(2) accepts at most 128 KiB for a variable. Processes beyond that are continued with the others.
 	before := h.before[:min(len(h.before), mostBefore)]
 	return strings.Trim(fmt.Sprint(append([]int{h.Threads, h.Processors, int(h.since)}, before...)), "[]")
 }
 
-// parseHalted is the reverse of String; nil when nothing was stopped.
+// parseHalted is the inverse of String. It returns nil if nothing was stopped.
 func parseHalted(text string) *Halted {
 	var n []int
 	for word := range strings.FieldsSeq(text) {
@@ -71,7 +72,7 @@ func parseHalted(text string) *Halted {
 	return &Halted{n[0], n[1], int64(n[2]), n[3:]}
 }
 
-// Resume lets every process go on and returns how long they stood. It is called when this program has its threads.
+// Resume continues every process, and returns how long they were stopped. Call it when this program has its threads.
 func (h *Halted) Resume() time.Duration {
 	if h == nil {
 		return 0
@@ -80,16 +81,16 @@ func (h *Halted) Resume() time.Duration {
 	return time.Duration(monotonic() - h.since)
 }
 
-// makeRoom sees to it that the new program gets its threads. execve(2) frees the numbers of this program's threads, and the Go runtime
-// of the new one ends the process when others have taken them. Where room is short, everything else is stopped; halted is nil
-// where there is plenty. knows says that the new program will let the others go on.
+// makeRoom makes sure that the new program gets its threads. execve(2) frees the numbers of this program's threads. If others
+// take them, the Go runtime of the new program ends the process. So if few numbers are free, all other processes are stopped;
+// otherwise halted is nil. knows says that the new program will continue them.
 func makeRoom(knows bool) (halted *Halted, err error) {
 	var task unix.Stat_t
-	threads := 64 // without /proc
+	threads := 64 // a guess, without /proc
 	if unix.Stat("/proc/self/task", &task) == nil {
 		threads = int(task.Nlink) - 2
 	}
-	// A subreaper can stop no other process; room that is there now has to do.
+	// A subreaper can't stop other processes, so the present number of free ones must be enough.
 	if free, limited := tuning.FreeProcesses(); (!limited || free >= plenty || os.Getpid() != 1) && roomFor(threads+spare) {
 		return nil, nil
 	}
@@ -114,14 +115,15 @@ func makeRoom(knows bool) (halted *Halted, err error) {
 	return nil, err
 }
 
-// roomFor reports whether so many threads can be made now.
+// roomFor reports whether this process can create so many threads now.
 func roomFor(threads int) bool {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	return entry.Room(threads)
 }
 
-// knowsHalt reports whether a program lets the others go on, which it does if it has the name of the variable. It blocks on the disk.
+// knowsHalt reports whether a program can continue stopped processes: its file contains the name of the variable. It blocks on
+// the disk.
 func knowsHalt(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -137,6 +139,6 @@ func knowsHalt(path string) bool {
 		if err != nil && !errors.Is(err, io.EOF) || len(window) < len(HaltVar) {
 			return false
 		}
-		_, _ = b.Discard(len(window) - len(HaltVar) + 1) // they are in the buffer
+		_, _ = b.Discard(len(window) - len(HaltVar) + 1) // can't fail: they are in the buffer
 	}
 }
