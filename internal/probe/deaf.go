@@ -38,8 +38,8 @@ func (s Silence) unusual(after time.Duration) bool {
 }
 
 // Deaf decides by the evidence whether a gateway is deaf, and says why. A stopped process is deaf. A gateway with a port is deaf
-// if /health has answered before and doesn't now, and heartbeats or lines are missing. A gateway without a port is deaf under two
-// conditions: it uses no processor time, and both heartbeats and lines are missing that used to come while it was idle.
+// if /health has answered before and doesn't now, and heartbeats or lines are missing. A gateway without a port must fulfil two
+// conditions. It uses no processor time, and it lacks both heartbeats and lines although they used to come while it was idle.
 func Deaf(e Evidence, after time.Duration) (deaf bool, why string) {
 	if e.Stopped {
 		return true, "its process is stopped"
