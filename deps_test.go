@@ -95,6 +95,7 @@ var floors = map[string]int{
 	"hinit/internal/cmdline":      2,
 
 	"hinit/client":                 0, // what the API says; it imports nothing of the house
+	"hinit/client/dial":            1, // of clients, which PID 1 does not link
 	"hinit/internal/boot":          3,
 	"hinit/internal/boot/kept":     0,
 	"hinit/internal/boot/lookup":   3, // of the clients of PID 1
@@ -222,7 +223,10 @@ var binaries = map[string]map[string]string{
 		"hinit/internal/boot/identity": "the boot program changes /etc",
 		"hinit/internal/account/db":    "the boot program changes /etc",
 		"hinit/internal/boot/volume":   "the boot program does the work of the boot on the data volume",
-		"hinit/internal/cli/tools":     "the commands that people use at a keyboard have a program of their own",
+		"hinit/internal/cli":           "the commands have a program of their own",
+		"hinit/internal/cli/tools":     "the commands have a program of their own",
+		"hinit/internal/cmdline":       "the commands have a program of their own",
+		"hinit/client/dial":            "PID 1 is asked, and asks no hinit",
 		"hinit/shim/lifecycle":         "PID 1 has an API for orders; these are words of the agent's command line",
 		"hinit/shim/identity":          "PID 1 starts processes as other users, and never becomes one",
 		"hinit/logrotate/packer":       "the boot program compresses archives",

@@ -8,8 +8,8 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 80_492
-	mostPID1    = 43_022
+	mostProduct = 80_490
+	mostPID1    = 41_200
 )
 
 // TestTheProductStaysSmall holds the product and PID 1's program to a number of lines of code.

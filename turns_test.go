@@ -59,9 +59,6 @@ const (
 // noTurnNeeded are directories that PID 1's program links, and in which no turn is looked for.
 var noTurnNeeded = map[string]string{
 	"client":                "a client: the command line",
-	"internal/cli":          "the command line",
-	"internal/cmdline":      "the command line",
-	"internal/varfiles":     "the command line, and hinit-actions",
 	"internal/control/show": "the command line",
 	"internal/fsutil":       "its Actor takes the turn, see fsutil.Actor.In",
 	"internal/procstat":     "who calls it takes the turn, see fileCalls",

@@ -35,9 +35,10 @@ type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
 
-	doing string // the action that failed; "" on the server's side
-	cause error
-	cut   bool // the connection ended before the answer was complete
+	// Only the client's side has these.
+	Doing string `json:"-"` // the action that failed
+	Cause error  `json:"-"` // the error of the system
+	Cut   bool   `json:"-"` // the connection ended before the answer was complete
 }
 
 // ErrorReply is the body of an answer with an error.
@@ -47,14 +48,14 @@ type ErrorReply struct {
 
 // Error implements error.
 func (e *Error) Error() string {
-	if e.doing == "" {
+	if e.Doing == "" {
 		return e.Message
 	}
-	return "cannot " + e.doing + ": " + e.Message
+	return "cannot " + e.Doing + ": " + e.Message
 }
 
 // Unwrap returns the system's error that made the socket unreachable, or nil.
-func (e *Error) Unwrap() error { return e.cause }
+func (e *Error) Unwrap() error { return e.Cause }
 
 // Is reports whether e has the kind that target stands for. target is one of the Err values of this package.
 func (e *Error) Is(target error) bool {

@@ -1,11 +1,6 @@
 package client
 
 import (
-	"context"
-	"fmt"
-	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 )
 
@@ -61,52 +56,7 @@ type RunsReply struct {
 	Runs []Run `json:"runs"`
 }
 
-// StartRun starts a one-shot run and returns it with its process id. If a run has this tag already, StartRun returns that run. So
-// the call may be repeated.
-func (c *Client) StartRun(ctx context.Context, r RunRequest) (Run, error) {
-	var out Run
-	q := question{doing: fmt.Sprintf("start a run of %q", r.Template), method: http.MethodPost, path: "/v1/runs", body: r, repeats: true}
-	return out, c.ask(ctx, q, &out)
-}
-
-// Runs returns the live runs and the last ended ones, oldest first.
-func (c *Client) Runs(ctx context.Context) ([]Run, error) {
-	var out RunsReply
-	err := c.ask(ctx, question{doing: "list the runs", method: http.MethodGet, path: "/v1/runs"}, &out)
-	return out.Runs, err
-}
-
-// Run returns one run. With wait it returns when no process of the run is alive, or when the time is over: then End is nil.
-func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (Run, error) {
-	var out Run
-	q := question{doing: fmt.Sprintf("get run %q", id), method: http.MethodGet, path: "/v1/runs/" + url.PathEscape(id), limit: answerTime + wait}
-	if wait > 0 {
-		q.query = url.Values{"wait_ms": {strconv.FormatInt(wait.Milliseconds(), 10)}}
-	}
-	return out, c.ask(ctx, q, &out)
-}
-
-// StopRun ends a run: TERM, then KILL for all remaining processes. It returns when hinit has begun to do so.
-func (c *Client) StopRun(ctx context.Context, id string) (Run, error) {
-	var out Run
-	q := question{doing: fmt.Sprintf("stop run %q", id), method: http.MethodPost, path: "/v1/runs/" + url.PathEscape(id) + "/stop", repeats: true}
-	return out, c.ask(ctx, q, &out)
-}
-
-// FollowRuns calls fn for every known run, and then each time that a run begins or ends. It returns nil when hinit ends or
-// re-executes; the caller may then call it again. fn runs in the caller's goroutine.
-func (c *Client) FollowRuns(ctx context.Context, fn func(Run) error) error {
-	q := question{doing: "follow the runs", method: http.MethodGet, path: "/v1/runs", query: url.Values{"follow": {"1"}}}
-	return stream(ctx, c, q, fn)
-}
-
 // Said is the text that a service shows in the status (POST /v1/services/{name}/say).
 type Said struct {
 	Text string `json:"text"`
-}
-
-// Say shows a text beside the service in the status until its process ends. Only the service's main process may call it.
-func (c *Client) Say(ctx context.Context, service, text string) error {
-	q := question{doing: fmt.Sprintf("say something of %q", service), method: http.MethodPost, path: "/v1/services/" + url.PathEscape(service) + "/say", body: Said{text}, repeats: true}
-	return c.ask(ctx, q, nil)
 }

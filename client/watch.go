@@ -1,9 +1,6 @@
 package client
 
 import (
-	"context"
-	"errors"
-	"net/http"
 	"time"
 )
 
@@ -38,33 +35,6 @@ func (c StatusChange) Apply(st *Status) {
 		}
 	}
 	st.Services = next
-}
-
-// Watch calls fn with the whole status, then with each change, and returns fn's error if it has one. It calls fn at most once a
-// second and at least every [WatchBeat]. So a longer silence means that hinit does not answer. Each call has all changes since the
-// one before. A slow fn misses only a value that has changed again. Watch returns nil when hinit ends or is replaced by a new image
-// of itself. The caller may then call it again. fn runs in the caller's goroutine. If hinit does not support following, Watch asks
-// for the status once a second.
-func (c *Client) Watch(ctx context.Context, fn func(StatusChange) error) error {
-	q := question{doing: "follow the status", method: http.MethodGet, path: "/v1/status/follow"}
-	err := stream(ctx, c, q, fn)
-	if !errors.Is(err, ErrBadRequest) {
-		return err
-	}
-	for {
-		st, err := c.Status(ctx)
-		if err == nil {
-			err = fn(StatusChange{Whole: true, Init: st.Init, Services: st.Services})
-		}
-		if err != nil {
-			return err
-		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
 }
 
 // WatchBeat is the longest time between two lines of the stream that follows the status.

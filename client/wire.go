@@ -112,7 +112,7 @@ type ReloadStep struct {
 	What    string `json:"what"`    // for people: "changed, restart to apply"
 }
 
-// The probes of a pod, see [Client.Probe].
+// The probes of a pod, as the parameter "probe" of a request for the health.
 const (
 	ProbeStartup = "startup" // the boot is over
 	ProbeReady   = "ready"   // the container serves what is wanted of it; a standby does not
@@ -139,4 +139,10 @@ type Reexec struct {
 // when the status shows a later number, and failed when the status has a reexec_error.
 type ReexecReply struct {
 	Image int `json:"image"` // number of the image that answers
+}
+
+// Notice is an event that a client posts (POST /v1/notices).
+type Notice struct {
+	Key  string `json:"key"`            // 1 to 64 letters, digits and ./_-
+	Data string `json:"data,omitempty"` // at most 1024 bytes
 }

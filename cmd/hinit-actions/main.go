@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/account"
 	"hinit/internal/actions"
 	"hinit/internal/cmdline"
@@ -65,7 +66,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	socket := cfg.Control.Socket
 	r := &actions.Runner{
 		Watch: func(ctx context.Context, fn func(client.StatusChange) error) error {
-			cl, err := client.Find(socket, os.LookupEnv)
+			cl, err := dial.Find(socket, os.LookupEnv)
 			if err != nil {
 				return err
 			}

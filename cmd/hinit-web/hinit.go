@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/account"
 	"hinit/internal/boot/lookup"
 	"hinit/internal/config"
@@ -16,22 +17,22 @@ import (
 )
 
 // hinit is a client of this container's hinit. It finds a hinit that starts later or listens at another path. It has the methods of
-// [client.Client], and any number of goroutines may call them.
+// [dial.Client], and any number of goroutines may call them.
 type hinit struct {
 	env func(string) (string, bool)
 
 	mu   sync.Mutex
-	last *client.Client
+	last *dial.Client
 }
 
 // client returns a client for the socket that answered last. If none has answered yet, it looks for a socket.
-func (h *hinit) client() (*client.Client, error) {
+func (h *hinit) client() (*dial.Client, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.last != nil {
 		return h.last, nil
 	}
-	cl, err := client.Find(config.Socket(config.Options{Env: h.env}), h.env)
+	cl, err := dial.Find(config.Socket(config.Options{Env: h.env}), h.env)
 	if err == nil {
 		h.last = cl
 	}
@@ -49,7 +50,7 @@ func (h *hinit) isolates() bool {
 }
 
 // ask calls fn with a client. If the socket does not answer, the next call looks for another one.
-func (h *hinit) ask(fn func(*client.Client) error) error {
+func (h *hinit) ask(fn func(*dial.Client) error) error {
 	cl, err := h.client()
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (h *hinit) logsAs(i client.Init) (*fsutil.Actor, error) {
 }
 
 func (h *hinit) Status(ctx context.Context, names ...string) (st client.Status, err error) {
-	err = h.ask(func(cl *client.Client) error {
+	err = h.ask(func(cl *dial.Client) error {
 		st, err = cl.Status(ctx, names...)
 		return err
 	})
@@ -85,15 +86,15 @@ func (h *hinit) Status(ctx context.Context, names ...string) (st client.Status, 
 }
 
 func (h *hinit) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
-	return h.ask(func(cl *client.Client) error { return cl.Events(ctx, o, fn) })
+	return h.ask(func(cl *dial.Client) error { return cl.Events(ctx, o, fn) })
 }
 
 func (h *hinit) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
-	return h.ask(func(cl *client.Client) error { return cl.Watch(ctx, fn) })
+	return h.ask(func(cl *dial.Client) error { return cl.Watch(ctx, fn) })
 }
 
 func (h *hinit) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (s client.Service, err error) {
-	err = h.ask(func(cl *client.Client) error {
+	err = h.ask(func(cl *dial.Client) error {
 		s, err = cl.Order(ctx, verb, name, wait)
 		return err
 	})

@@ -6,33 +6,58 @@ import (
 	"path/filepath"
 	"strings"
 
-	"hinit/internal/cli"
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/container"
 	"hinit/internal/container/units"
 	_ "hinit/internal/entry" // where the process begins
 	"hinit/internal/proc"
+	"hinit/internal/reexec"
 	"hinit/shim/agentuser"
 )
 
 func main() { os.Exit(run(os.Args)) }
 
-// run selects the program by argv[0].
+// run selects the program by argv[0], or by the verb.
 func run(argv []string) int {
 	if len(argv) == 0 {
 		argv = []string{"hinit"}
 	}
-	switch filepath.Base(argv[0]) {
-	case proc.LimitsName:
+	switch name, words := filepath.Base(argv[0]), argv[1:]; {
+	case name == proc.LimitsName:
 		code, err := proc.LimitsMain(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
-	case units.StandInName:
+	case name == units.StandInName:
 		return units.StandIn()
-	case "init", "tini":
-		return container.Main(argv[0], argv[1:])
+	case name == "init", name == "tini":
+		return container.Main(argv[0], words)
+	case len(words) == 0, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName: // a link that leads here
+	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
+		return container.Main("hinit", words[1:])
+	case words[0] == "run" && len(words) == 1:
+		return container.Plain("")
+	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools makes this form of others, or says what is wrong
+		return container.Plain(words[2])
+	case strings.Join(words, " ") == "version --handover":
+		fmt.Println(reexec.Format) // what hinit reexec asks a new binary
+		return 0
 	}
-	if name := filepath.Base(argv[0]); strings.HasPrefix(name, "s6-") || name == "with-contenv" || name == agentuser.NativeName { // a link that leads here
-		return cli.ToolByName(argv)
+	return tools(argv)
+}
+
+// tools replaces the process by hinit-tools, which has every other command and the tools of s6. It returns only if that fails. A command
+// comes here where package entry could not execute hinit-tools.
+func tools(argv []string) int {
+	self, err := os.Executable()
+	path := filepath.Join(filepath.Dir(self), "hinit-tools")
+	if err == nil {
+		err = unix.Exec(path, argv, os.Environ())
 	}
-	return cli.Main(argv[1:], cli.Init{Container: container.Main, Plain: container.Plain})
+	argv[0] = filepath.Base(argv[0])
+	fmt.Fprintf(os.Stderr, "cannot run %s: cannot execute %s: %v; install it beside hinit\n", strings.Join(argv[:min(2, len(argv))], " "), path, err)
+	if strings.HasPrefix(argv[0], "s6-") {
+		return 111 // as s6's tools do where a system call fails
+	}
+	return 1
 }

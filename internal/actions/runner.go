@@ -27,7 +27,7 @@ const mostTries = 10
 
 // Runner carries out actions. Set its fields before Run and do not change them after.
 type Runner struct {
-	Watch func(ctx context.Context, fn func(client.StatusChange) error) error // as [client.Client.Watch]
+	Watch func(ctx context.Context, fn func(client.StatusChange) error) error // as [dial.Client.Watch]
 	Rules func() (*config.Config, error)                                      // reads the configuration; nil means unchanged
 	State string                                                              // path of the file
 	Host  string                                                              // name of the container in messages

@@ -39,7 +39,7 @@ const (
 	exitNotFound = 127
 )
 
-// Supervisor is the part of PID 1 that the commands use. [client.Client] implements it.
+// Supervisor is the part of PID 1 that the commands use. [dial.Client] implements it.
 type Supervisor interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)

@@ -2,7 +2,7 @@
 // container's command.
 //
 // Decisions without side effects: [RouteCommand] says what a command line means: a program to run, or a gateway to supervise.
-// A client finds the control socket that [PrepareRuntime] placed by [hinit/client.Sockets]. [Admit] says whether the
+// A client finds the control socket that [PrepareRuntime] placed by [hinit/client/dial.Sockets]. [Admit] says whether the
 // container may run as its user, and [Modes] what it cannot do as that user.
 //
 // The rest does the work of the image's boot scripts. [SettleAgent] settles the agent's user in /etc. [Prepare] makes the data volume ready

@@ -63,8 +63,6 @@ func (r Route) HasCommand() bool { return !r.Supervise && !r.Plain }
 // HasProfiles reports whether this container has gateways.
 func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 
-const defaultProfile = "default"
-
 // RouteCommand interprets a container's command (contract, sections 3 to 3.2). Its only access to files is c.Look.
 //
 // It first removes the words of the image's entrypoint. These are tini's options when hinit was started as tini, a leading "--",
@@ -177,7 +175,7 @@ func splitProfile(args []string) (profile string, named bool, rest []string, ok 
 		end := i + 1
 		switch {
 		case arg == "--":
-			return defaultProfile, false, args, true
+			return rootProfile, false, args, true
 		case joined:
 		case arg != "-p" && arg != "--profile":
 			continue
@@ -187,21 +185,9 @@ func splitProfile(args []string) (profile string, named bool, rest []string, ok 
 			name, end = args[end], end+1
 		}
 		name = strings.ToLower(strings.TrimSpace(name))
-		return name, true, slices.Concat(args[:i], args[end:]), profileName(name)
+		return name, true, slices.Concat(args[:i], args[end:]), config.IsName(name)
 	}
-	return defaultProfile, false, args, true
-}
-
-// profileName reports whether the agent accepts s as the name of a profile (contract, section 4).
-func profileName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		if !letter && (i == 0 || c != '_' && c != '-') {
-			return false
-		}
-	}
-	return s != "" && len(s) <= 64
+	return rootProfile, false, args, true
 }
 
 // Value returns a variable, "" for none.
@@ -218,12 +204,8 @@ func peel(c CommandLine) []string {
 	} else if len(words) > 0 && words[0] == "--" {
 		words = words[1:]
 	}
-	for _, mine := range []func(string) bool{
-		func(w string) bool { return w == "/init" },
-		func(w string) bool { return strings.HasSuffix(w, "/main-wrapper.sh") },
-		func(w string) bool { return strings.HasSuffix(w, "/entrypoint-dispatch.sh") },
-	} {
-		if len(words) > 0 && mine(words[0]) {
+	for i, mine := range []string{"/init", "/main-wrapper.sh", "/entrypoint-dispatch.sh"} {
+		if len(words) > 0 && (words[0] == mine || i > 0 && strings.HasSuffix(words[0], mine)) {
 			words = words[1:]
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/testkit"
 )
 
@@ -274,7 +275,7 @@ func TestClientFindsTheServer(t *testing.T) {
 		t.Skip("no /proc")
 	}
 	for _, uid := range []int{0, 10000, init} {
-		candidates := client.Sockets("", env, uid)
+		candidates := dial.Sockets("", env, uid)
 		for _, server := range []int{0, uid, init} {
 			for _, p := range places("", env, server) {
 				if owner, exists := ownerOf(p.dir()); exists && owner != 0 && owner != uid && owner != init {
@@ -302,16 +303,16 @@ func TestClientShunsDirectoriesOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	theirs := put(t, dir+"/hinit-0", 0o755)
 	env := environ(map[string]string{"TMPDIR": dir})
-	if !slices.Contains(client.Sockets("", env, 0), theirs+"/control.sock") {
+	if !slices.Contains(dial.Sockets("", env, 0), theirs+"/control.sock") {
 		t.Error("the directory is not looked at to begin with")
 	}
 	if err := os.Chown(theirs, 4711, 4711); err != nil {
 		t.Fatal(err)
 	}
-	if slices.Contains(client.Sockets("", env, 0), theirs+"/control.sock") {
+	if slices.Contains(dial.Sockets("", env, 0), theirs+"/control.sock") {
 		t.Error("another user's directory is trusted")
 	}
-	a, b := client.Sockets("/x/y", env, 0), client.Sockets("/x/y", env, 0)
+	a, b := dial.Sockets("/x/y", env, 0), dial.Sockets("/x/y", env, 0)
 	if !reflect.DeepEqual(a, b) {
 		t.Errorf("the order changes: %q, %q", a, b)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
@@ -64,7 +65,7 @@ func (t *Terminal) Failed(doing string, err error) int {
 	if said, is := errors.AsType[*client.Error](err); is && said.Kind == client.KindUnknown {
 		message += t.nameMeant(said.Message)
 	}
-	return t.Fail(show.Code(err), "%s", message)
+	return t.Fail(cmdline.Code(err), "%s", message)
 }
 
 // Show prints an answer, as JSON or by the function people, or prints the error. It returns the exit code.
@@ -91,46 +92,6 @@ type Verb struct {
 	Last                      int                               // number of arguments at the end that are no services
 	Empty                     func(*Terminal, *Call) int        // with --json: prints that no service is in the state; nil: print nothing
 	Offline                   func(*Terminal) ([]string, error) // names of services without a running init; nil: it needs one
-}
-
-// Is reports whether two entries are the same command.
-func (v Verb) Is(other Verb) bool { return v.Name == other.Name }
-
-// Verbs returns the command line in the order of the help.
-func Verbs(be Init) []Verb {
-	return []Verb{
-		initVerb(be), runVerb(be), statusVerb,
-		tool("explain", "tell why a service is in its state, what happens next, and what to type"),
-		tool("tree", "show the processes of each service, those that left it behind too"),
-		lifecycleVerb("start", "want it up, and wait until it is"),
-		lifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
-		lifecycleVerb("restart", "end the running process and start it again"),
-		tool("checks", "list what the checks say, ask them now, or pause them"), tool("shell", "open a shell as a service: its user, environment and directory"),
-		tool("signal", "send a signal to the main process of a service"), tool("run-once", "run a task now, and wait until it has ended"),
-		tool("profile", "make, remove, rename and list profiles"),
-		tool("topology", "tell or change how many gateways serve the profiles"), tool("logs", "print what a gateway or service wrote"),
-		tool("events", "print what has happened: starts, exits with their causes, stops"), tool("notify", "post a notice: an event of your own, for whoever waits for it"),
-		tool("drain", "wait until no gateway works on an answer"),
-		tool("wait", "wait until a service is ready or has ended, or for a notice"),
-		tool("reload", "read hinit.yaml again and apply it, or have the named services read their own configuration"),
-		tool("reexec", "replace the running hinit by the binary in its place; everything goes on"),
-		tool("config", "print the effective configuration and where each value came from"),
-		tool("doctor", "check what commonly goes wrong, and say what to do about it"),
-		tool("isolate", "give the homes of profiles to users of their own, or back: a plan, or at once"),
-		healthcheckVerb, versionVerb,
-		tool("seed", "for the build of an image: keep what the first boot has made of the empty data directory"),
-		tool("demo", "show it: three profiles of an agent under an init in a PID namespace"),
-		tool("bundle", "collect everything that a bug report needs in one tar.gz, without secrets"),
-		tool("completion", "print a script that lets a shell complete commands and live names"),
-		tool("man", "print a manual page, for man -l - or a directory of man pages"),
-		companionVerb("import", "write hinit.yaml from the configuration of another supervisor"),
-		companionVerb("sandbox", "run an agent's commands in containers that last"),
-		companionVerb("kanban", "the task board: list, create, dispatch"),
-		companionOf("hinit-web", []string{"web"}, "web", "serve the status page and metrics"),
-		companionOf("hinit-web", []string{"forward"}, "forward", "send logs and events to where they are collected"),
-		companionOf("hinit-web", []string{"metrics"}, "metrics", "print metrics of hinit and its services, for Prometheus"),
-		companionVerb("top", "look after all services on one screen"),
-	}
 }
 
 // Call is a verb with its arguments: flags may stand anywhere before a lone "--".
@@ -167,10 +128,6 @@ func (c *Call) Described() cmdline.Verb {
 
 // Doing returns the action of a verb, for messages that begin with "cannot".
 func (c *Call) Doing() string { return cmp.Or(c.Verb.Doing, c.Verb.Name) }
-
-// Main runs the verb that args name, and returns the exit code of the process. be has the functions of the verbs that make this
-// process an init.
-func Main(args []string, be Init) int { return NewTerminal().Run(args, Verbs(be)) }
 
 // Run runs the verb of verbs that the first argument names, and returns the exit code of the process.
 func (t *Terminal) Run(args []string, verbs []Verb) int {
@@ -215,16 +172,16 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a named service is not up,
 `)
 }
 
-// Dial connects to the running init, for programs under other names than hinit. It blocks as [client.Dial] does.
-func Dial() (*client.Client, error) { return NewTerminal().Dial() }
+// Dial connects to the running init, for programs under other names than hinit. It blocks as [dial.Dial] does.
+func Dial() (*dial.Client, error) { return NewTerminal().Dial() }
 
 // Dial connects to the running init, even if the configuration has mistakes.
-func (t *Terminal) Dial() (*client.Client, error) {
-	return client.Find(config.Socket(config.Options{Env: t.Env}), t.Env)
+func (t *Terminal) Dial() (*dial.Client, error) {
+	return dial.Find(config.Socket(config.Options{Env: t.Env}), t.Env)
 }
 
 // Ask sends one request to the running init and returns the answer. The time limit is limit.
-func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *client.Client) (T, error)) (answer T, err error) {
+func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context, *dial.Client) (T, error)) (answer T, err error) {
 	cl, err := t.Dial()
 	if err != nil {
 		return answer, err
@@ -236,7 +193,7 @@ func Ask[T any](t *Terminal, limit time.Duration, question func(context.Context,
 
 // Status returns the status of the running init, or of the named services.
 func (t *Terminal) Status(limit time.Duration, names ...string) (client.Status, error) {
-	return Ask(t, limit, func(ctx context.Context, cl *client.Client) (client.Status, error) { return cl.Status(ctx, names...) })
+	return Ask(t, limit, func(ctx context.Context, cl *dial.Client) (client.Status, error) { return cl.Status(ctx, names...) })
 }
 
 // DialPause is the pause between two attempts to connect to an init that has just started.
@@ -244,7 +201,7 @@ const DialPause = 20 * time.Millisecond
 
 // DialSoon is like Dial, for a command that may run before the init answers. While process 1 is an init that has just begun, it
 // tries again.
-func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*client.Client, error) {
+func (t *Terminal) DialSoon(ctx context.Context, patience time.Duration) (*dial.Client, error) {
 	for end := time.Now().Add(patience); ; {
 		cl, err := t.Dial()
 		if err == nil || !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) || !beginning() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
@@ -14,7 +15,8 @@ import (
 // ShortWait is the time limit of verbs that ask one quick question.
 const ShortWait = 5 * time.Second
 
-var healthcheckVerb = Verb{
+// HealthcheckVerb is hinit healthcheck.
+var HealthcheckVerb = Verb{
 	Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
 	Help: "A gateway in trouble is named, and is no reason to restart the container. Until the boot is over it\n" +
 		"fails: give Docker a --health-start-period as long as the boot's hooks may take.",
@@ -34,7 +36,7 @@ var healthcheckVerb = Verb{
 		if asked > 1 {
 			return t.Fail(cmdline.WrongUsage, "cannot check the health: give one of --startup, --ready and --live")
 		}
-		h, err := Ask(t, ShortWait, func(ctx context.Context, cl *client.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
+		h, err := Ask(t, ShortWait, func(ctx context.Context, cl *dial.Client) (client.Health, error) { return cl.Probe(ctx, probe) })
 		code := t.Show(c, h, err, func() {
 			no := map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe]
 			t.sayHealth(&h, cmp.Or(no, "unhealthy"))

@@ -2,40 +2,40 @@ package cli
 
 import "hinit/internal/cmdline"
 
-// Init has the functions that make this process an init. Both return the exit code of the process when the init has ended.
-type Init struct {
-	Container func(argv0 string, args []string) int // the init of a container, with its CMD
-	Plain     func(file string) int                 // a plain supervisor; "" means the default configuration files
-}
-
-func initVerb(be Init) Verb {
-	return Verb{
-		Name: "init", Args: "[--] [CMD...]", Summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
-		Help: `Called as /init or tini, hinit does this without being told. CMD is the container's: an executable is
+// InitVerb is hinit init, which hinit-tools leaves to hinit.
+// InitVerb is hinit init, which hinit itself carries out.
+var InitVerb = Verb{
+	Name: "init", Args: "[--] [CMD...]", Summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
+	Help: `Called as /init or tini, hinit does this without being told. CMD is the container's: an executable is
 run as it is, "gateway run" supervises the gateway, no words start the agent, and other words are its
 arguments.`,
-		Run: func(t *Terminal, c *Call) int {
-			if len(c.Raw) == 1 && (c.Raw[0] == "--help" || c.Raw[0] == "-h") {
-				c.Described().Usage(c.Flags, t.Out)
-				return cmdline.Done
-			}
-			return be.Container("hinit", c.Raw)
-		},
-	}
+	Run: func(t *Terminal, c *Call) int {
+		if len(c.Raw) == 1 && (c.Raw[0] == "--help" || c.Raw[0] == "-h") {
+			c.Described().Usage(c.Flags, t.Out)
+			return cmdline.Done
+		}
+		return t.becomeInit(c, c.Raw...)
+	},
 }
 
-func runVerb(be Init) Verb {
-	return Verb{
-		Name: "run", Doing: "run the services", Args: "[-c FILE]", Summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
-		Help: `There is no CMD, agent, profile and data volume. Services run as the caller, unless "user:" says
+// RunVerb is hinit run, which hinit-tools leaves to hinit.
+// RunVerb is hinit run, which hinit itself carries out.
+var RunVerb = Verb{
+	Name: "run", Doing: "run the services", Args: "[-c FILE]", Summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
+	Help: `There is no CMD, agent, profile and data volume. Services run as the caller, unless "user:" says
 otherwise. SIGTERM and Ctrl-C stop them, with exit code 0. SIGHUP reads the file again. Without -c the
 file is HINIT_CONFIG's, hinit.yaml here, or /etc/hinit/hinit.yaml.`,
-		Run: func(t *Terminal, c *Call) int {
-			file := c.Flags.String("c", "", "read this `FILE`")
-			if _, code, ok := c.Parse(t, 0, 0); !ok {
-				return code
-			}
-			return be.Plain(*file)
-		},
-	}
+	Run: func(t *Terminal, c *Call) int {
+		file := c.Flags.String("c", "", "read this `FILE`")
+		if _, code, ok := c.Parse(t, 0, 0); !ok {
+			return code
+		}
+		return t.becomeInit(c, "-c", *file)
+	},
+}
+
+// becomeInit executes hinit, which is no client in these verbs: it makes this process an init. It returns only if that fails.
+func (t *Terminal) becomeInit(c *Call, words ...string) int {
+	_, err := execBeside("hinit", append([]string{"hinit", c.Verb.Name}, words...))
+	return t.Failed(c.Doing(), err)
 }

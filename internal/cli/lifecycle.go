@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/varfiles"
 )
 
-func lifecycleVerb(name, summary string) Verb {
+// LifecycleVerb is hinit start, stop or restart.
+func LifecycleVerb(name, summary string) Verb {
 	return Verb{
 		Name: name, Doing: name + " a service", Args: lifecycleArgs(name), Summary: summary, Services: true,
 		Help: "Exit code 0 means that it is so: the service has said that it is ready, or nothing of it is alive.\n" +
@@ -108,7 +110,7 @@ func lifecycle(t *Terminal, c *Call) int {
 }
 
 // Order gives an order to several services at the same time. It returns the state of each service afterwards, or its error.
-func (t *Terminal) Order(ctx context.Context, cl *client.Client, verb string, names []string, wait client.Wait, begin time.Time,
+func (t *Terminal) Order(ctx context.Context, cl *dial.Client, verb string, names []string, wait client.Wait, begin time.Time,
 ) (states []client.Service, results []error) {
 	states, results = make([]client.Service, len(names)), make([]error, len(names))
 	limit := make(chan struct{}, 100) // hinit accepts 128 connections of one user
@@ -130,7 +132,7 @@ func (t *Terminal) Order(ctx context.Context, cl *client.Client, verb string, na
 }
 
 // drifted are the services that run as an older configuration says, or with older files of variables.
-func (t *Terminal) drifted(ctx context.Context, cl *client.Client) (names []string, err error) {
+func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string, err error) {
 	st, err := cl.Status(ctx)
 	if err != nil {
 		return nil, err
@@ -159,7 +161,7 @@ const BootPatience = 30 * time.Second
 
 // everything returns the services that --all means for a verb, once hinit knows all of them. If the data volume does not answer, it
 // returns the services that hinit already knows, after half of the patience.
-func (t *Terminal) everything(ctx context.Context, cl *client.Client, verb string, patience time.Duration) (names []string, err error) {
+func (t *Terminal) everything(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
 	for err == nil {
@@ -209,7 +211,7 @@ func (t *Terminal) everything(ctx context.Context, cl *client.Client, verb strin
 }
 
 // enabledServices returns the services that hinit.yaml wants up. With them, start --all starts again what stop --all has stopped.
-func enabledServices(ctx context.Context, cl *client.Client) (map[string]bool, error) {
+func enabledServices(ctx context.Context, cl *dial.Client) (map[string]bool, error) {
 	entries, err := cl.Config(ctx)
 	enabled := make(map[string]bool)
 	for _, e := range entries {

@@ -8,7 +8,6 @@ import (
 
 	"hinit/client"
 	"hinit/internal/cmdline"
-	"hinit/internal/control/show"
 )
 
 // stateFlag is the value of the flag --state.
@@ -19,8 +18,8 @@ func (f *stateFlag) String() string { return string(*f) }
 
 // Set implements flag.Value.
 func (f *stateFlag) Set(text string) error {
-	if !slices.Contains(show.States(), text) {
-		return fmt.Errorf("it is one of %s", strings.Join(show.States(), ", "))
+	if !slices.Contains(States(), text) {
+		return fmt.Errorf("it is one of %s", strings.Join(States(), ", "))
 	}
 	*f = stateFlag(text)
 	return nil
@@ -41,7 +40,7 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 		return nil, t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args), false
 	}
 	c.Named = words[:at]
-	if state != "" || slices.ContainsFunc(words[:at], show.Chooses) {
+	if state != "" || slices.ContainsFunc(words[:at], Chooses) {
 		chosen, err := t.Chosen(c, words[:at], string(state))
 		if err != nil {
 			return nil, t.Failed(c.Doing(), err), false
@@ -69,7 +68,7 @@ func (t *Terminal) none(c *Call, named bool, state string) int {
 	if named {
 		which = "none of the named services"
 	}
-	if state == show.InTrouble {
+	if state == InTrouble {
 		where = "in trouble"
 	}
 	return t.Fail(cmdline.Done, "%s is %s", which, where)
@@ -106,7 +105,7 @@ func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string
 			return nil, err
 		}
 		for _, s := range found {
-			if state != "" && !show.InState(state, &s.of) {
+			if state != "" && !InState(state, &s.of) {
 				continue
 			}
 			if s.itself {
@@ -136,14 +135,14 @@ func (t *Terminal) standsFor(word string, services []client.Service, needsState 
 		switch {
 		case itself && s.Profile == "":
 			found = append(found, chosen{s, word, true})
-		case itself, show.Chooses(word) && show.Matches(word, &s):
+		case itself, Chooses(word) && Matches(word, &s):
 			found = append(found, chosen{s, wordFor(&s, services), itself})
 		}
 	}
 	switch {
 	case len(found) > 0:
 		return found, nil
-	case show.Chooses(word):
+	case Chooses(word):
 		return nil, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no service matches %q; `hinit status` lists them", word)}
 	case !needsState:
 		return []chosen{{client.Service{}, word, true}}, nil

@@ -12,11 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 )
 
-var statusVerb = Verb{
+// StatusVerb is hinit status.
+var StatusVerb = Verb{
 	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", Services: true,
 	Summary: "tell what runs, since when, and why something does not",
 	Help: "With names, the exit code is 3 when one of them is not up. On a terminal the table fits into it, and\n" +
@@ -59,7 +61,7 @@ func status(t *Terminal, c *Call) int {
 }
 
 // named returns the exit code for the services that the user has named. The command may show further ones.
-func (t *Terminal) named(ctx context.Context, cl *client.Client, c *Call) int {
+func (t *Terminal) named(ctx context.Context, cl *dial.Client, c *Call) int {
 	st, err := cl.Status(ctx, c.Named...)
 	if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
 		return cmdline.NotUp
@@ -81,7 +83,7 @@ func emptyStatus(t *Terminal, c *Call) int {
 }
 
 // showStatus prints the status once and returns the number of services in it that are not up.
-func (t *Terminal) showStatus(ctx context.Context, cl *client.Client, names []string, asJSON, watch, verbose bool) (down int, err error) {
+func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []string, asJSON, watch, verbose bool) (down int, err error) {
 	if !asJSON {
 		table, down, err := cl.StatusTable(ctx, t.Look(verbose), names...)
 		if err != nil {

@@ -32,6 +32,21 @@ const (
 	Unknown     = 6 // no such profile or service
 )
 
+// Code returns the exit code for an error of a client.
+func Code(err error) int {
+	switch {
+	case err == nil:
+		return Done
+	case errors.Is(err, client.ErrUnreachable):
+		return Unreachable
+	case errors.Is(err, client.ErrNotAllowed):
+		return NotAllowed
+	case errors.Is(err, client.ErrUnknown):
+		return Unknown
+	}
+	return Failed
+}
+
 // Verb describes one command for its help and messages.
 type Verb struct {
 	Program       string // words before the name: "hinit", "hinit kanban"
@@ -84,7 +99,7 @@ func (c *Call) Failed(doing string, err error) int {
 	if err == nil {
 		return Done
 	}
-	return c.Fail(show.Code(err), "%s", Message(doing, err))
+	return c.Fail(Code(err), "%s", Message(doing, err))
 }
 
 // Message returns one line with the failed action and the reason. doing completes "cannot …" if the error does not name the action.

@@ -147,13 +147,7 @@ func isWord(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag(
 // fieldNames returns the keys that are valid directly below the path within.
 func fieldNames[T any](fields []field[T], within string, other map[string]func(*yaml.Node)) []string {
 	var names []string
-	for _, f := range fields {
-		if rest, ok := strings.CutPrefix(f.path, within); ok {
-			name, _, _ := strings.Cut(rest, ".")
-			names = append(names, name)
-		}
-	}
-	for path := range other {
+	for _, path := range slices.AppendSeq(fieldPaths(fields), maps.Keys(other)) {
 		if rest, ok := strings.CutPrefix(path, within); ok {
 			name, _, _ := strings.Cut(rest, ".")
 			names = append(names, name)
@@ -175,7 +169,7 @@ func fieldPaths[T any](fields []field[T]) []string {
 // unknown reports an unknown key below prefix, and a valid key that was probably meant. It looks for a key with nearly the same
 // spelling in this mapping, then for the same name elsewhere below the same root.
 func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
-	if what := strange(key); what != "" && nearest(key, names) == "" {
+	if what := strange(key); what != "" && Nearest(key, names) == "" {
 		d.problems.at(line, "unknown key %q%s", prefix+key, what)
 		return
 	}
@@ -185,7 +179,7 @@ func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 		return
 	}
 	for _, word := range []string{key, snake(key)} {
-		if near := nearest(word, names); near != "" {
+		if near := Nearest(word, names); near != "" {
 			d.problems.at(line, "unknown key %q; did you mean %q?", prefix+key, prefix+near)
 			return
 		}

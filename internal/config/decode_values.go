@@ -235,8 +235,8 @@ func parseSignal(name string) (syscall.Signal, bool) {
 	return 0, false
 }
 
-// asYAML returns the value at a schema pointer in the form of hinit.yaml, for encoding/json.
-func asYAML(at any) any {
+// Plain returns the value at a schema pointer in the form of hinit.yaml, for encoding/json.
+func Plain(at any) any {
 	switch at := at.(type) {
 	case *string, *bool, *int, *float64:
 		return reflect.ValueOf(at).Elem().Interface()

@@ -127,7 +127,7 @@ func appendLeaves[T any](leaves []leaf, base string, fields []field[T], root *T)
 				leaves = append(leaves, leaf{key: key + "." + name, value: plainLimit(n)})
 			}
 		default:
-			leaves = append(leaves, leaf{key: key, value: asYAML(at), inherits: f.inherits})
+			leaves = append(leaves, leaf{key: key, value: Plain(at), inherits: f.inherits})
 		}
 	}
 	return leaves

@@ -261,7 +261,7 @@ func (h HTTPCheck) contradiction() string {
 func checkFields(of string) []field[Check] {
 	fields := []field[Check]{
 		{path: "kind", is: oneOf(checkKinds...), at: func(c *Check) any { return &c.Kind }},
-		{path: "name", is: kind{check: checkCheckName}, at: func(c *Check) any { return &c.Name }},
+		{path: "name", is: kind{check: checkGroup}, at: func(c *Check) any { return &c.Name }},
 		{path: "period", is: atLeast(100 * time.Millisecond), at: func(c *Check) any { return &c.Period }},
 		{path: "timeout", is: atLeast(10 * time.Millisecond), at: func(c *Check) any { return &c.Timeout }},
 		{path: "initial_delay", is: notNegative, at: func(c *Check) any { return &c.Delay }},

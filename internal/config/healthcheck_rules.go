@@ -85,13 +85,6 @@ func (c *Check) Templates() []string {
 	return slices.Concat(texts, c.Command)
 }
 
-func checkCheckName(at any) string {
-	if s := *at.(*string); !serviceName(s) {
-		return fmt.Sprintf(`a name is 1 to %d of "a" to "z", "0" to "9", "_" and "-", got %q`, serviceNameMax, s)
-	}
-	return ""
-}
-
 // checkPort accepts a number, or a template that may become one.
 func checkPort(at any) string {
 	s := *at.(*string)

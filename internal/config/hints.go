@@ -120,12 +120,9 @@ func mappingHint(path string) string {
 	return " such as {" + example + "}"
 }
 
-// Nearest returns the candidate that was most likely meant by word, or "" if none is near enough.
-func Nearest(word string, candidates []string) string { return nearest(word, candidates) }
-
-// nearest returns the candidate with the smallest edit distance to word, or "" if none is near enough to be a typing mistake. A
+// Nearest returns the candidate with the smallest edit distance to word, or "" if none is near enough to be a typing mistake. A
 // candidate without a common letter is never near enough. Of equally near candidates the first wins.
-func nearest(word string, candidates []string) string {
+func Nearest(word string, candidates []string) string {
 	best, limit := "", max(2, len(word)/3)+1
 	for _, c := range candidates {
 		if d := editDistance(word, c, limit); d < limit && (word == "" || d < max(len(word), len(c))) {

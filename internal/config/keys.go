@@ -42,7 +42,3 @@ func keysOf[T any](fields []field[T], root *T) (keys []Key) {
 	}
 	return keys
 }
-
-// Plain returns the value at the pointer [Key].Value in the form of hinit.yaml, for encoding/json. It is nil for a mapping and for
-// lists of mappings.
-func Plain(at any) any { return asYAML(at) }

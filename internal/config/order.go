@@ -249,12 +249,12 @@ func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field[Config]) 
 		}
 		switch {
 		case e.value.Kind != yaml.MappingNode && e.value.ShortTag() != "!!null":
-			if near := nearest(e.key, names); near != "" {
+			if near := Nearest(e.key, names); near != "" {
 				d.unknown(e.line, within, e.key, names, nil)
 				continue
 			}
 			d.problems.at(e.line, "unknown key %q; known here: %s, and names of profiles, as in {%s: {restart: never}}", within+e.key, strings.Join(names, ", "), e.key)
-		case !serviceName(e.key):
+		case !IsName(e.key):
 			d.problems.at(e.line, "cannot set profiles: %q cannot be the name of a profile", e.key)
 		default:
 			own = append(own, e)

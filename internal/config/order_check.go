@@ -88,14 +88,14 @@ func (l *loader) known(key string, line int, name string) bool {
 	profile, isGateway := strings.CutPrefix(name, gatewayPrefix)
 	_, isService := l.cfg.Services[name]
 	switch {
-	case isService, isGateway && serviceName(profile) && !l.plain:
+	case isService, isGateway && IsName(profile) && !l.plain:
 		return true
 	case isGateway && l.plain:
 		l.problems.at(line, "cannot set %s: hinit run has no gateways; remove %q", key, name)
 	case isGateway:
 		l.problems.at(line, "cannot set %s: %q cannot be the name of a profile", key, profile)
-	case nearest(name, sortedKeys(l.cfg.Services)) != "":
-		l.problems.at(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, nearest(name, sortedKeys(l.cfg.Services)))
+	case Nearest(name, sortedKeys(l.cfg.Services)) != "":
+		l.problems.at(line, "cannot set %s: there is no service %q; did you mean %q?", key, name, Nearest(name, sortedKeys(l.cfg.Services)))
 	default:
 		way := "; a gateway is called gateway-NAME"
 		if l.plain {

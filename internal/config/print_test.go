@@ -152,7 +152,7 @@ func TestEveryValueCanBeShown(t *testing.T) {
 			switch k.Value.(type) {
 			case *map[string]string, *map[string]ResourceLimit, *[]Hook, *[]Check, *Actions:
 			default:
-				if asYAML(k.Value) == nil {
+				if Plain(k.Value) == nil {
 					t.Errorf("%s%s: a %T cannot be shown", base, k.Path, k.Value)
 				}
 			}
@@ -199,8 +199,8 @@ func TestNearest(t *testing.T) {
 		{"max", []string{"mix", "max"}, "max"},
 		{"mox", []string{"mix", "max"}, "mix"},
 	} {
-		if got := nearest(tt.word, tt.from); got != tt.want {
-			t.Errorf("nearest(%q, %q) = %q, want %q", tt.word, tt.from, got, tt.want)
+		if got := Nearest(tt.word, tt.from); got != tt.want {
+			t.Errorf("Nearest(%q, %q) = %q, want %q", tt.word, tt.from, got, tt.want)
 		}
 	}
 }

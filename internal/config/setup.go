@@ -183,12 +183,7 @@ func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *S
 }
 
 // checkGroup accepts a valid service name.
-func checkGroup(at any) string {
-	if !serviceName(*at.(*string)) {
-		return nameRule
-	}
-	return ""
-}
+func checkGroup(at any) string { return checkProfileName(*at.(*string)) }
 
 func checkSignal(at any) string {
 	name := *at.(*string)

@@ -165,7 +165,7 @@ func checkTemplate(s string, known []string) string {
 		for i, k := range known {
 			braced[i] = "{" + k + "}"
 		}
-		if near := nearest("{"+name+"}", braced); near != "" {
+		if near := Nearest("{"+name+"}", braced); near != "" {
 			problem = fmt.Sprintf("unknown placeholder {%s}; did you mean %s?", name, near)
 		} else {
 			problem = fmt.Sprintf("unknown placeholder {%s}; known here: %s; write {{%s}} for the text itself",

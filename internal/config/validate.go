@@ -213,20 +213,21 @@ func checkServiceName(name string) string {
 		return "the name is taken by hinit itself"
 	case strings.HasPrefix(name, "gateway-"):
 		return `names that begin with "gateway-" belong to the gateways of profiles`
-	case !serviceName(name):
+	case !IsName(name):
 		return nameRule
 	}
 	return ""
 }
 
 func checkProfileName(name string) string {
-	if !serviceName(name) {
+	if !IsName(name) {
 		return nameRule
 	}
 	return ""
 }
 
-func serviceName(s string) bool {
+// IsName reports whether hinit accepts a name for a service, a profile or a group of services.
+func IsName(s string) bool {
 	for i := range len(s) {
 		c := s[i]
 		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'

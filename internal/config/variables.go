@@ -32,7 +32,7 @@ func UnknownVariables(environ []string) (warnings []string) {
 			continue
 		}
 		warning := fmt.Sprintf("%s has no effect: hinit knows no such variable", name)
-		if near := nearest(own, known); near != "" {
+		if near := Nearest(own, known); near != "" {
 			warning += "; did you mean " + prefix + near + "?"
 		}
 		warnings = append(warnings, warning)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/supervisor"
 )
 
@@ -58,7 +59,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	s := NewEndpoint(emptyCore(), Options{Others: OthersNone, Say: said.Say, Warn: said.Warn})
 	ask := func() {
 		t.Helper()
-		cl := client.New(path)
+		cl := dial.New(path)
 		st, err := cl.Status(t.Context())
 		if err != nil || st.Init.Version != "of the test" {
 			t.Errorf("it answers %+v, %v", st.Init, err)
@@ -99,7 +100,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	next.Rejoin(nil)
 	ask()
 	next.Close(t.Context())
-	if _, err := client.New(path).Status(t.Context()); err == nil {
+	if _, err := dial.New(path).Status(t.Context()); err == nil {
 		t.Error("it answers after it was closed")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
@@ -50,7 +51,7 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 			old := New(coreOf(core), everyone)
 			served := make(chan error, 1)
 			go func() { served <- old.Serve(l) }()
-			cl := client.New(socket)
+			cl := dial.New(socket)
 			if _, err := cl.Health(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -104,12 +105,12 @@ func TestReexecIsForRootAndTellsWhatCameOfIt(t *testing.T) {
 	core := replacedCore{newFakeCore(), nil}
 	core.info.Image = 1
 	s := serve(t, core, everyone)
-	info, err := client.New(s.socket).Reexec(t.Context(), "")
+	info, err := dial.New(s.socket).Reexec(t.Context(), "")
 	if err != nil || info.Image != 2 {
 		t.Errorf("got image %d, %v", info.Image, err)
 	}
 	core.change(func() { core.info.Image = 1 })
-	if _, err := client.New(s.socket).Reexec(t.Context(), "/broken"); err == nil || err.Error() != "cannot re-execute hinit: it does not work" {
+	if _, err := dial.New(s.socket).Reexec(t.Context(), "/broken"); err == nil || err.Error() != "cannot re-execute hinit: it does not work" {
 		t.Errorf("got %v", err)
 	}
 	p := policy{self: 0, agent: 1000, others: true}

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/blocking"
 	"hinit/internal/proc"
 	"hinit/internal/testkit"
@@ -491,7 +492,7 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *served {
 	return s
 }
 
-func (s *served) client() *client.Client { return client.New(s.socket) }
+func (s *served) client() *dial.Client { return dial.New(s.socket) }
 
 // curl makes a request as a user (-1 is this one), and returns the status code and the body.
 func (s *served) curl(t *testing.T, uid int, args ...string) (int, string) {

@@ -58,8 +58,9 @@ type question struct {
 	named, health               bool
 }
 
-// run asks PID 1 for what the words say, and returns the exit code.
-func run(name string, argv, env words) int {
+// run asks PID 1 for what the words say, and returns the exit code. Where hinit-tools is missing it returns less than 0 for what needs
+// hinit-tools, and where PID 1 can't be reached: the program behind the runtime says so.
+func run(name string, argv, env words, missing bool) int {
 	failed := exitFailed
 	if name != "hinit" {
 		failed = exitSystem
@@ -68,10 +69,16 @@ func run(name string, argv, env words) int {
 		runtimeDir = dir
 	}
 	q, ok := parse(name, argv)
+	if !ok && missing {
+		return -1
+	}
 	if !ok {
 		return refuse(name, argv, "", failed)
 	}
 	fd := dial()
+	if fd < 0 && missing {
+		return -1
+	}
 	if fd < 0 {
 		if name == "hinit" {
 			failed = exitUnreachable
@@ -169,6 +176,7 @@ func isPlainWord(word, more string) bool {
 
 // dial connects to the control socket, if root or this user listens on it.
 func dial() int {
+	path.n = 0
 	path.add(runtimeDir).add("/control.sock")
 	var addr syscall.RawSockaddrUnix
 	if runtimeDir[0] != '/' || path.n >= len(addr.Path) {

@@ -47,16 +47,43 @@ func begin(stack *uintptr) {
 		return
 	}
 	name := base(argv.at(0))
-	if !command(name, argv) || Room(threads) {
+	if !command(name, argv) {
 		return
 	}
-	syscall3(syscall.SYS_EXIT_GROUP, uintptr(run(name, argv, env)), 0, 0)
+	missing := !isTools()
+	if missing {
+		becomeTools(argv, env)
+	}
+	if !missing && Room(threads) {
+		return
+	}
+	if code := run(name, argv, env, missing); code >= 0 {
+		syscall3(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0)
+	}
 }
 
-// command says whether the process is one that people and agents call. Others have to be fast, or are PID 1's own.
+// tools is the program that has the commands, beside hinit.
+const tools = "hinit-tools\x00"
+
+// isTools reports whether this program is hinit-tools. It leaves the path of the program's directory, with its slash, in path.
+func isTools() bool {
+	self := "/proc/self/exe\x00"
+	path.n = max(0, syscall6(syscall.SYS_READLINKAT, here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.buf)), uintptr(len(path.buf)-len(tools)), 0))
+	name := base(path.string())
+	path.n -= len(name)
+	return name == tools[:len(tools)-1]
+}
+
+// becomeTools executes hinit-tools in the directory that [isTools] has left. It returns only if that fails.
+func becomeTools(argv, env words) {
+	path.add(tools)
+	syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.buf)), uintptr(unsafe.Pointer(argv.first)), uintptr(unsafe.Pointer(env.first)))
+}
+
+// command reports whether hinit-tools has what the words say, and people and agents call it. Others have to be fast, or are hinit's own.
 func command(name string, argv words) bool {
 	if name == "hinit" {
-		return argv.n > 1 && argv.at(1) != "init" && argv.at(1) != "run" && argv.at(1) != "demo"
+		return argv.n > 1 && argv.at(1) != "init" && argv.at(1) != "run" && argv.at(1) != "demo" && argv.at(2) != "--handover"
 	}
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }

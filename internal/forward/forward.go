@@ -22,7 +22,7 @@ import (
 	"hinit/logrotate/reader"
 )
 
-// Hinit is the hinit whose logs are sent. A [client.Client] implements it.
+// Hinit is the hinit whose logs are sent. A [dial.Client] implements it.
 type Hinit interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error

@@ -32,7 +32,7 @@ var knownStates = []string{
 	client.StateFinishing, client.StateBackoff, client.StateParked, client.StateFailed,
 }
 
-// Source is the hinit that the metrics describe. A [client.Client] implements it.
+// Source is the hinit that the metrics describe. A [dial.Client] implements it.
 type Source interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
 	Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error

@@ -20,7 +20,7 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// Hinit is the hinit that the page shows. A [client.Client] implements it.
+// Hinit is the hinit that the page shows. A [dial.Client] implements it.
 type Hinit interface {
 	metrics.Source
 	Watch(ctx context.Context, fn func(client.StatusChange) error) error

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/notify"
@@ -49,14 +50,14 @@ func (c *call) configPath() string {
 // host starts workers.
 type host struct {
 	*runner.Runner
-	pid1   *client.Client // client of PID 1, or nil
-	volume string         // name of the data volume if only this container's hinit has it; else empty
+	pid1   *dial.Client // client of PID 1, or nil
+	volume string       // name of the data volume if only this container's hinit has it; else empty
 }
 
 // chooseHost selects the host of workers: PID 1, or this process if here is set or no hinit answers.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
-		cl, err := client.Find(config.Socket(config.Options{Env: c.lookup}), c.lookup)
+		cl, err := dial.Find(config.Socket(config.Options{Env: c.lookup}), c.lookup)
 		nobody := errors.Is(err, client.ErrUnreachable)
 		var r *runner.Runner
 		if err == nil {
@@ -79,7 +80,7 @@ func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 
 // volume returns a name of the data volume if the board is on it and PID 1 holds its lock. Then no other container has workers on
 // it.
-func (c *call) volume(ctx context.Context, cl *client.Client) string {
+func (c *call) volume(ctx context.Context, cl *dial.Client) string {
 	status, err := cl.Status(ctx, config.KanbanName)
 	if err != nil || status.Init.Lease == nil || status.Init.Lease.State != client.LeaseHeld {
 		return ""

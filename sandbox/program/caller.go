@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/sandbox/dockercli"
@@ -59,7 +59,7 @@ const gatewaysFor = 2 * time.Second
 
 // gatewaysOf returns a function that asks hinit, if it runs here, for the profile of each gateway process.
 func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[int]string {
-	sockets := client.Sockets(config.Socket(config.Options{Env: lookup}), lookup, os.Geteuid())
+	sockets := dial.Sockets(config.Socket(config.Options{Env: lookup}), lookup, os.Geteuid())
 	var mu sync.Mutex
 	var known map[int]string
 	var at time.Time
@@ -70,7 +70,7 @@ func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[in
 			return known
 		}
 		known, at = nil, time.Now()
-		cl, err := client.Dial(sockets)
+		cl, err := dial.Dial(sockets)
 		if err != nil {
 			return nil
 		}

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/testkit"
 )
 
@@ -83,7 +83,7 @@ type box struct {
 	*testing.T
 	dir    string
 	cmd    *exec.Cmd
-	client *client.Client
+	client *dial.Client
 	out    bytes.Buffer
 	ended  chan struct{}
 	more   []string // of the environment
@@ -132,7 +132,7 @@ func makeBox(t *testing.T, board string) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{T: t, dir: dir, home: dir + "/home", client: client.New(dir + "/run/control.sock")}
+	b := &box{T: t, dir: dir, home: dir + "/home", client: dial.New(dir + "/run/control.sock")}
 	for _, sub := range []string{"run", "locks", "home/profiles/coder", "home/profiles/ops"} {
 		b.must(os.MkdirAll(filepath.Join(dir, sub), 0o755))
 	}

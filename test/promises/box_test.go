@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 )
 
 // patience is how long a wait takes at most, on a machine that has other things to do.
@@ -34,7 +35,7 @@ type box struct {
 	home string // the volume
 
 	setup
-	client *client.Client
+	client *dial.Client
 	cmd    *exec.Cmd
 	ended  chan struct{} // closed when the namespace is gone and its output is written
 }
@@ -92,7 +93,7 @@ func newBox(t testing.TB, s setup) *box {
 	if b.User != 0 {
 		b.check(os.Chown(b.path("run"), b.User, b.User))
 	}
-	b.client = client.New(b.path("run/control.sock"))
+	b.client = dial.New(b.path("run/control.sock"))
 	t.Cleanup(func() {
 		b.kill()
 		if t.Failed() {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 )
 
 // patience is how long a wait takes at most, on a machine that has other things to do.
@@ -285,8 +286,8 @@ func (c *container) signalInit(sig unix.Signal) error {
 	return unix.Kill(c.initPID, sig)
 }
 
-func (c *container) client() *client.Client {
-	return client.New(filepath.Join(c.work, "run", "control.sock"))
+func (c *container) client() *dial.Client {
+	return dial.New(filepath.Join(c.work, "run", "control.sock"))
 }
 
 // service asks for the state of one.

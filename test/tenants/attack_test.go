@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/pty"
 )
 
@@ -130,11 +131,11 @@ var attacks = []attack{
 	{"make a profile", true, func(f field) error { return os.Mkdir(f.dir+"/home/profiles/planted", 0o700) }},
 	{"read hinit.yaml", true, func(f field) error { return read(f.dir + "/hinit.yaml") }},
 	{"ask hinit for the status", true, func(f field) error {
-		_, err := client.New(f.dir+"/run/control.sock").Status(context.Background(), name(1))
+		_, err := dial.New(f.dir+"/run/control.sock").Status(context.Background(), name(1))
 		return err
 	}},
 	{"stop it by hinit", true, func(f field) error {
-		_, err := client.New(f.dir+"/run/control.sock").Stop(context.Background(), name(3), client.Wait{})
+		_, err := dial.New(f.dir+"/run/control.sock").Stop(context.Background(), name(3), client.Wait{})
 		return err
 	}},
 	{"read the environment of PID 1", false, func(field) error { return read("/proc/1/environ") }},

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/isolation"
 	"hinit/internal/testkit"
 )
@@ -56,7 +57,7 @@ func TestMain(m *testing.M) {
 // container is an init with the volume of one mode.
 type container struct {
 	dir    string
-	client *client.Client
+	client *dial.Client
 	errs   tail
 	asked  int       // questions to the gateways
 	begun  time.Time // when the attacker was asked for a resource
@@ -155,7 +156,7 @@ profiles:
   %[8]s: {isolation: {ports: [%[9]d]}}
 `, dir, agentID, roleVar, mode, name(0), name(1), victimPort, name(2), takenPort, mostProcesses, s.roles[0], s.roles[1], s.yaml, share)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
-	c := &container{dir: dir, client: client.New(filepath.Join(dir, "run", "control.sock"))}
+	c := &container{dir: dir, client: dial.New(filepath.Join(dir, "run", "control.sock"))}
 	cmd := exec.Command("/bin/sh", "-c", `mount --make-rprivate / && mount -t proc proc /proc && `+s.mount+` exec "$0" init sleep 100000`, filepath.Join(dir, "bin", "hinit"))
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HERMES_HOME=" + home, "HINIT_CONFIG=" + filepath.Join(dir, "hinit.yaml"), "SECRET_OF_PID_1=x"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: s.flags}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 )
 
 // The limits of each profile in the tests of resources, and what they share.
@@ -362,7 +363,7 @@ func orders(c *container) error {
 }
 
 func floodControl(f field) (func(), error) {
-	c := client.New(f.dir + "/run/control.sock")
+	c := dial.New(f.dir + "/run/control.sock")
 	return untilReleased(64, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()

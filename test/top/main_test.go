@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/testkit"
 )
 
@@ -72,7 +73,7 @@ type house struct {
 	t      *testing.T
 	dir    string
 	env    []string
-	client *client.Client
+	client *dial.Client
 	cmd    *exec.Cmd
 
 	terminals int // so many were opened
@@ -89,7 +90,7 @@ func newHouse(t *testing.T, config string, profiles ...string) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{t: t, dir: dir, client: client.New(filepath.Join(dir, "control.sock"))}
+	h := &house{t: t, dir: dir, client: dial.New(filepath.Join(dir, "control.sock"))}
 	h.env = append(os.Environ(), "HINIT_CONFIG="+dir+"/hinit.yaml", "HERMES_HOME="+dir+"/data")
 	h.write("hinit.yaml", fmt.Sprintf("home: %[1]s/data\nagent: {user: \"0:0\", binary: %[2]s/example-agent}\ncontrol: {socket: %[1]s/control.sock}\n%[3]s", dir, built, config))
 	h.write("data/SOUL.md", "The root profile.\n")

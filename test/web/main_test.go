@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/testkit"
 )
 
@@ -44,7 +45,7 @@ func run(m *testing.M) int {
 type box struct {
 	*testing.T
 	dir    string
-	client *client.Client
+	client *dial.Client
 }
 
 func newBox(t *testing.T, config string) *box {
@@ -55,7 +56,7 @@ func newBox(t *testing.T, config string) *box {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b := &box{T: t, dir: dir, client: client.New(dir + "/run/control.sock")}
+	b := &box{T: t, dir: dir, client: dial.New(dir + "/run/control.sock")}
 	for _, sub := range []string{"run", "logs"} {
 		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
 			t.Fatal(err)

@@ -57,14 +57,6 @@ const (
 	fields       = 4 // that a line must have to be one
 )
 
-// User returns the ids of the first user of that name.
-func (d *DB) User(name string) (uid, gid uint32, ok bool) {
-	i := d.passwd.find(name)
-	uid, uidOK := d.passwd.id(i, fieldID)
-	gid, gidOK := d.passwd.id(i, fieldGID)
-	return uid, gid, uidOK && gidOK
-}
-
 // Group returns the gid of the first group of that name.
 func (d *DB) Group(name string) (gid uint32, ok bool) { return d.group.id(d.group.find(name), fieldID) }
 

@@ -35,6 +35,7 @@ const (
 func bundleVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
 		Name: "bundle", Args: "[-o FILE] [-n N] [--hide VARIABLE]...",
+		Summary: "collect everything that a bug report needs in one tar.gz, without secrets",
 		Help: `Versions, status, events, doctor, the configuration in force, the ends of all logs, the gateways'
 state files, processes, and the kernel's view of this container. It works without a running hinit,
 and takes 15 s at most. Stars replace secrets: variables by their names, tokens by their shapes, and

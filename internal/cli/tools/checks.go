@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -15,6 +16,7 @@ import (
 
 var checksVerb = cli.Verb{
 	Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", Services: true,
+	Summary: "list what the checks say, ask them now, or pause them",
 	Help: `Of all services with checks, or of the named ones. The exit code is 3 when one of them fails.
 A pause lasts over a restart of hinit or of the service. Nothing follows from paused checks, and a
 service that starts meanwhile is not ready before they go on. A pattern, a group and --state leave
@@ -102,7 +104,7 @@ type steering struct {
 func (how steering) all(t *cli.Terminal, c *cli.Call, names []string) (done []client.Service, code int) {
 	for _, name := range names {
 		skip := false
-		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Service, error) {
+		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Service, error) {
 			s, err := cl.Service(ctx, name)
 			skip = err == nil && !slices.ContainsFunc(s.Checks, configured) && !c.Names(&s)
 			switch {

@@ -35,7 +35,7 @@ const completionWait = 300 * time.Millisecond
 
 func completionVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
-		Name: "completion", Args: "bash|zsh|fish",
+		Name: "completion", Summary: "print a script that lets a shell complete commands and live names", Args: "bash|zsh|fish",
 		Help: `For this shell: source <(hinit completion bash), or hinit completion fish | source. To keep it, write
 it to /etc/bash_completion.d/hinit, _hinit in a directory of $fpath, or
 ~/.config/fish/completions/hinit.fish. Names come from the running hinit.`,
@@ -109,7 +109,7 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		case "NAME":
 			offerNames(t, false, typed, offer)
 		}
-		few := map[string][]string{"STATE": show.States(), "LEVEL": loglevel.Names()}[f.value]
+		few := map[string][]string{"STATE": cli.States(), "LEVEL": loglevel.Names()}[f.value]
 		if strings.Contains(f.value, "|") {
 			few = strings.Split(f.value, "|")
 		}
@@ -176,7 +176,7 @@ func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, ab
 		if s.Profile == "" || typed != "" {
 			offer(s.Name, "")
 		}
-		if show.Matches(typed, s) {
+		if cli.Matches(typed, s) {
 			matched = append(matched, s.Name)
 		}
 		groups[s.Group]++
@@ -188,7 +188,7 @@ func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, ab
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		offer("@"+name, fmt.Sprintf("%d services", groups[name]))
 	}
-	if len(matched) > 0 && show.Chooses(typed) {
+	if len(matched) > 0 && cli.Chooses(typed) {
 		offer(typed, strings.Join(matched, ", "))
 	}
 }

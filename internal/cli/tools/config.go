@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/boot"
 	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
@@ -26,6 +27,7 @@ import (
 
 var configVerb = cli.Verb{
 	Name: "config", Doing: "show the configuration", Args: "[check [FILE] | schema] [--run] [--json]",
+	Summary: "print the effective configuration and where each value came from",
 	Help: `Of the running init; when none is reachable, of the file and the environment as they are here.
 "hinit config check" reads a file (FILE, or the one that hinit would read) without an init, and prints
 all mistakes, a line each; the exit code is 1 then. "hinit config schema" prints a JSON schema.`,
@@ -164,7 +166,7 @@ func missing(cfg *config.Config, plain bool) (warnings []string) {
 // effective returns the configuration of the running init. If no init answers, it returns the configuration of the file and the
 // environment here. If the caller may not ask the init, it returns an error.
 func effective(t *cli.Terminal) (entries []client.ConfigEntry, here bool, err error) {
-	entries, err = cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
+	entries, err = cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.ConfigEntry, error) { return cl.Config(ctx) })
 	if !errors.Is(err, client.ErrUnreachable) {
 		return entries, false, err
 	}

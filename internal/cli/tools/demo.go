@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -26,6 +27,7 @@ import (
 
 var demoVerb = cli.Verb{
 	Name: "demo", Doing: "run the demo", Args: "--agent PATH [--for D]",
+	Summary: "show it: three profiles of an agent under an init in a PID namespace",
 	Help: `Makes a data volume with three profiles in a temporary directory, starts hinit as PID 1 of a PID
 namespace, lets one gateway crash on purpose, and tells the status. On a terminal it opens hinit top,
 whose end ends the demo. Else Ctrl-C ends it.`,
@@ -167,7 +169,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 func (d *demoRun) look(ctx context.Context, quit func()) {
 	defer quit()
 	for {
-		if _, err := client.Dial([]string{d.dir + "/control.sock"}); err == nil {
+		if _, err := dial.Dial([]string{d.dir + "/control.sock"}); err == nil {
 			break
 		}
 		if !pause.For(ctx, cli.DialPause) {
@@ -257,7 +259,7 @@ func (d *demoRun) narrate(ctx context.Context) {
 	}
 	for len(steps) > 0 && ctx.Err() == nil {
 		var st client.Status
-		cl, err := client.Dial([]string{d.dir + "/control.sock"})
+		cl, err := dial.Dial([]string{d.dir + "/control.sock"})
 		if err == nil {
 			st, err = cl.Status(ctx)
 		}

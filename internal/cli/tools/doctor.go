@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
@@ -25,7 +26,7 @@ import (
 )
 
 var doctorVerb = cli.Verb{
-	Name: "doctor", Doing: "examine the container", Args: "[--json]",
+	Name: "doctor", Summary: "check what commonly goes wrong, and say what to do about it", Doing: "examine the container", Args: "[--json]",
 	Help: `It ends within about ten seconds, also where the volume hangs. The check "lease" says which container
 serves the profiles. The exit code is 1 when a check fails; a warning alone is 0.`,
 	Run: words(0, 0, doctor),
@@ -87,7 +88,7 @@ func (x *examination) sandboxes(cfg *config.Config) {
 
 // init checks the running init and its status. It returns a client, or nil if the init does not answer, and the file of a plain
 // supervisor, or "" for any other init.
-func (x *examination) init() (cl *client.Client, plain string) {
+func (x *examination) init() (cl *dial.Client, plain string) {
 	cl, err := x.Dial()
 	if err != nil {
 		x.found.Failed("init", "%v", err)
@@ -286,7 +287,7 @@ func (x *examination) image(cfg *config.Config) {
 
 // volume asks hinit to examine the data volume. This command does not touch the volume: a process with a thread that waits for a
 // disk can't end before the disk answers, even after SIGKILL.
-func (x *examination) volume(cl *client.Client) {
+func (x *examination) volume(cl *dial.Client) {
 	if cl == nil {
 		x.found.Warning("home", "not looked at, because hinit would do it")
 		return

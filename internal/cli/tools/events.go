@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -17,8 +18,9 @@ import (
 
 var eventsVerb = cli.Verb{
 	Name: "events", Doing: "show the events", JSON: "print one JSON object a line", Services: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
-	Help: "\"by uid 0 (sh, exec)\" names the giver of an order: user, program, and way (exec: from outside the\ncontainer, api: from inside, s6: the tools of s6, fifo).",
-	Run:  events,
+	Summary: "print what has happened: starts, exits with their causes, stops",
+	Help:    "\"by uid 0 (sh, exec)\" names the giver of an order: user, program, and way (exec: from outside the\ncontainer, api: from inside, s6: the tools of s6, fifo).",
+	Run:     events,
 }
 
 func events(t *cli.Terminal, c *cli.Call) int {
@@ -82,7 +84,7 @@ func events(t *cli.Terminal, c *cli.Call) int {
 
 // eventNames returns the service names for the names that the user gave. The events may also be of services that were removed. So a
 // name that the status does not have is searched in the past events, as a service or a profile.
-func eventNames(ctx context.Context, cl *client.Client, names []string, past []client.Event) (map[string]bool, error) {
+func eventNames(ctx context.Context, cl *dial.Client, names []string, past []client.Event) (map[string]bool, error) {
 	named := make(map[string]bool)
 	for _, name := range names {
 		st, err := cl.Status(ctx, name)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -14,8 +15,9 @@ import (
 
 var explainVerb = cli.Verb{
 	Name: "explain", Doing: "explain a service", Services: true, Args: "NAME... | --state STATE [--json]",
-	Help: "The exit code is 3 when a named service is not up.",
-	Run:  words(1, -1, explain),
+	Summary: "tell why a service is in its state, what happens next, and what to type",
+	Help:    "The exit code is 3 when a named service is not up.",
+	Run:     words(1, -1, explain),
 }
 
 // explanation describes the state of one service, for people.
@@ -40,7 +42,7 @@ type advice struct {
 func explain(t *cli.Terminal, c *cli.Call, names []string) int {
 	doing := fmt.Sprintf("explain %q", strings.Join(names, " "))
 	orders := make(map[string]string) // the last order to each service
-	st, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Status, error) {
+	st, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Status, error) {
 		st, err := cl.Status(ctx, names...)
 		if err != nil {
 			return st, err

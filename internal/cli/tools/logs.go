@@ -28,6 +28,7 @@ import (
 
 var logsVerb = cli.Verb{
 	Name: "logs", Doing: "show the logs", JSON: "print JSON, one object a line", Args: "NAME... | --all | --state STATE [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
+	Summary:  "print what a gateway or service wrote",
 	Services: true, Offline: allLogs,
 	Help: `It reads the files on the volume, so it works while hinit does not run. Several names are shown in
 the order of time, each line after its name. With --grep and --level -n counts the lines that match

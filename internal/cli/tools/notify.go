@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -16,20 +17,21 @@ import (
 )
 
 var notifyVerb = cli.Verb{
-	Name: "notify", Args: "KEY [DATA]",
+	Name: "notify", Summary: "post a notice: an event of your own, for whoever waits for it", Args: "KEY [DATA]",
 	Help: "It is in hinit events, and ends a hinit wait --for notice. Root and the agent's user may post.",
 	Run: words(1, 2, func(t *cli.Terminal, _ *cli.Call, words []string) int {
 		n := client.Notice{Key: words[0]}
 		if len(words) > 1 {
 			n.Data = words[1]
 		}
-		_, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
+		_, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (client.Notice, error) { return n, cl.Notify(ctx, n) })
 		return t.Failed(fmt.Sprintf("post the notice %q", n.Key), err)
 	}),
 }
 
 var waitVerb = cli.Verb{
 	Name: "wait", Services: true, JSON: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
+	Summary: "wait until a service is ready or has ended, or for a notice",
 	Help: "ready and exit need a NAME, and end the wait at once where it is so already. A notice has to come\n" +
 		"after the beginning of the wait. The exit code is 1 when the time is over, or when a service can't\n" +
 		"get ready by itself.",
@@ -117,7 +119,7 @@ type waitReport struct {
 
 // waiting is a wait for one event.
 type waiting struct {
-	cl     *client.Client
+	cl     *dial.Client
 	key    string
 	first  client.Service // state at the beginning; no name without a service
 	cursor uint64         // of the last event seen

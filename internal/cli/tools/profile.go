@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/boot"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
@@ -28,6 +29,7 @@ import (
 
 var profileVerb = cli.Verb{
 	Name: "profile", Doing: "manage profiles", JSON: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
+	Summary: "make, remove, rename and list profiles",
 	Help: `create NAME      make the profile; its gateway is registered and down
 delete NAME      stop its gateway and remove its home; asks unless --yes
 rename OLD NEW   stop its gateway, rename it, and start it again if it ran
@@ -45,7 +47,7 @@ type manager struct {
 	cfg   *config.Config
 	agent boot.Agent
 	store *profiles.Store
-	cl    *client.Client // nil if no init answers
+	cl    *dial.Client // nil if no init answers
 }
 
 func profile(t *cli.Terminal, c *cli.Call) int {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -16,6 +17,7 @@ import (
 
 var reloadVerb = cli.Verb{
 	Name: "reload", Args: "[NAME... | --state STATE] [--dry-run] [--force] [--json]", Services: true,
+	Summary: "read hinit.yaml again and apply it, or have the named services read their own configuration",
 	Help: `Prints a line for each service that it touches: + it starts, ~ it is changed, - it stops. A changed
 service goes on as it was until it is restarted (hinit restart --changed). A file with a mistake
 changes nothing. With names hinit.yaml is not read: each service gets its reload_signal.`,
@@ -35,7 +37,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	case len(names) > 0:
 		return reloadServices(t, names, c.JSON)
 	}
-	did, err := cli.Ask(t, time.Minute, func(ctx context.Context, cl *client.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
+	did, err := cli.Ask(t, time.Minute, func(ctx context.Context, cl *dial.Client) (client.ReloadReply, error) { return cl.Reload(ctx, how) })
 	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
 		code := cmdline.Done
 		for line := range strings.SplitSeq(said.Message, "\n") { // one line for each mistake
@@ -80,7 +82,7 @@ func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 }
 
 // reloadSignals returns the reload signals in the configuration. The keys are the paths of their mappings.
-func reloadSignals(ctx context.Context, cl *client.Client) (map[string]string, error) {
+func reloadSignals(ctx context.Context, cl *dial.Client) (map[string]string, error) {
 	entries, err := cl.Config(ctx)
 	signals := make(map[string]string)
 	for _, e := range entries {

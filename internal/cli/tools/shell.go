@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/account"
 	"hinit/internal/boot"
 	"hinit/internal/boot/lookup"
@@ -29,7 +30,7 @@ import (
 )
 
 var shellVerb = cli.Verb{
-	Name: "shell", Doing: "open a shell", Args: "NAME [-- COMMAND...]",
+	Name: "shell", Summary: "open a shell as a service: its user, environment and directory", Doing: "open a shell", Args: "NAME [-- COMMAND...]",
 	Help: `The shell, or the command, has the user, the environment, the directory and the limits of the service,
 which need not run. It has its own terminal, so it can't type into the caller's. The exit code is that
 of the command. Of the variables of the caller it has TERM, LANG and LC_* only, where the caller may
@@ -168,7 +169,7 @@ const maxRun = 64 << 10
 
 // exportsOf returns the variables that the slot of a gateway exports, as PID 1 reads them. hinit may have no slots.
 func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]string, error) {
-	slots, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) ([]client.Slot, error) { return cl.Slots(ctx) })
+	slots, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) ([]client.Slot, error) { return cl.Slots(ctx) })
 	at := slices.IndexFunc(slots, func(slot client.Slot) bool { return slot.Name == name })
 	if err != nil || at < 0 {
 		return nil, err

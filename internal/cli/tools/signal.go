@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -13,7 +14,7 @@ import (
 )
 
 var signalVerb = cli.Verb{
-	Name: "signal", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
+	Name: "signal", Summary: "send a signal to the main process of a service", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
 	Help:     "SIGNAL is a name such as HUP or SIGUSR1, or a number from 1 to 64. A service that the signal ends is started again.",
 	Services: true, Last: 1, Run: words(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
 		names, word := words[:len(words)-1], words[len(words)-1]
@@ -30,7 +31,7 @@ func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, whic
 	worst := cmdline.Done
 	for _, name := range names {
 		number, pid := 0, 0
-		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *client.Client) (s client.Service, err error) {
+		s, err := cli.Ask(t, cli.ShortWait, func(ctx context.Context, cl *dial.Client) (s client.Service, err error) {
 			if s, err = cl.Service(ctx, name); err != nil {
 				return s, err
 			}

@@ -1,28 +1,16 @@
-// Package tools is the part of the command line that people use at a keyboard and PID 1 does not need. Each file has one verb. Only
+// Package tools has the table of all commands of hinit, and the commands that need more than package cli. Each file has one verb. Only
 // hinit-tools links it. Some verbs own goroutines, which end with them.
 package tools
 
 import (
-	"slices"
-
 	"hinit/internal/boot"
 	"hinit/internal/boot/lookup"
 	"hinit/internal/cli"
 	"hinit/internal/config"
 )
 
-// Main runs the verb that args name, and returns the exit code of the process.
-func Main(args []string) int {
-	own := slices.DeleteFunc(table(), func(v cli.Verb) bool { return !slices.ContainsFunc(verbs(), v.Is) })
-	return cli.NewTerminal().Run(args, own)
-}
-
-// verbs are the commands of hinit-tools. Package cli has their summaries.
-func verbs() []cli.Verb {
-	return []cli.Verb{
-		explainVerb, treeVerb, profileVerb, topologyVerb, logsVerb, eventsVerb, reloadVerb, signalVerb, checksVerb, drainVerb, shellVerb, configVerb, doctorVerb, isolateVerb, notifyVerb, waitVerb, reexecVerb, runOnceVerb, seedVerb, demoVerb, bundleVerb(table), completionVerb(table), manVerb(table),
-	}
-}
+// Main runs the verb that the arguments name, and returns the exit code of the process.
+func Main(args []string) int { return cli.NewTerminal().Run(args, table()) }
 
 // words makes the Run function of a verb without its own flags. run gets the arguments, whose number the limits allow.
 func words(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
@@ -43,13 +31,21 @@ func agentOf(t *cli.Terminal) (cfg *config.Config, agent boot.Agent, err error) 
 	return cfg, agent, err
 }
 
-// table returns the whole command line of hinit, with the commands of this package in their places.
+// table returns the command line of hinit in the order of the help.
 func table() []cli.Verb {
-	all := cli.Verbs(cli.Init{})
-	for _, v := range verbs() {
-		at := slices.IndexFunc(all, v.Is)
-		v.Summary = all[at].Summary
-		all[at] = v
+	return []cli.Verb{
+		cli.InitVerb, cli.RunVerb, cli.StatusVerb, explainVerb, treeVerb,
+		cli.LifecycleVerb("start", "want it up, and wait until it is"),
+		cli.LifecycleVerb("stop", "want it down, and wait until everything of it is gone"),
+		cli.LifecycleVerb("restart", "end the running process and start it again"),
+		checksVerb, shellVerb, signalVerb, runOnceVerb, profileVerb, topologyVerb, logsVerb, eventsVerb, notifyVerb, drainVerb, waitVerb, reloadVerb, reexecVerb, configVerb,
+		doctorVerb, isolateVerb, cli.HealthcheckVerb, cli.VersionVerb, seedVerb, demoVerb, bundleVerb(table), completionVerb(table), manVerb(table),
+		cli.CompanionVerb("import", "write hinit.yaml from the configuration of another supervisor"),
+		cli.CompanionVerb("sandbox", "run an agent's commands in containers that last"),
+		cli.CompanionVerb("kanban", "the task board: list, create, dispatch"),
+		cli.CompanionOf("hinit-web", []string{"web"}, "web", "serve the status page and metrics"),
+		cli.CompanionOf("hinit-web", []string{"forward"}, "forward", "send logs and events to where they are collected"),
+		cli.CompanionOf("hinit-web", []string{"metrics"}, "metrics", "print metrics of hinit and its services, for Prometheus"),
+		cli.CompanionVerb("top", "look after all services on one screen"),
 	}
-	return all
 }

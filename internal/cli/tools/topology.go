@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/cli"
 	"hinit/internal/control/show"
 )
 
 var topologyVerb = cli.Verb{
 	Name: "topology", Doing: "change the topology", Args: "[" + strings.Join(client.Topologies, " | ") + "] [--dry-run] [--json]",
+	Summary: "tell or change how many gateways serve the profiles",
 	Help: `per-profile: each profile has its own gateway. multiplexed: the gateway of the default profile serves
 all. auto: as GATEWAY_MULTIPLEX_PROFILES says, else multiplex_profiles in the default profile's
 config.yaml, else per-profile. The mode stays after a restart of the container. While it changes, no
@@ -31,7 +33,7 @@ func topology(t *cli.Terminal, c *cli.Call) int {
 	if len(modes) == 1 {
 		how.Mode = modes[0]
 	}
-	is, err := cli.Ask(t, 4*time.Minute, func(ctx context.Context, cl *client.Client) (client.TopologyReply, error) {
+	is, err := cli.Ask(t, 4*time.Minute, func(ctx context.Context, cl *dial.Client) (client.TopologyReply, error) {
 		return cl.Topology(ctx, how)
 	})
 	return t.Show(c, is, err, func() {

@@ -9,7 +9,7 @@ import (
 	"hinit/client"
 )
 
-// Supervisor is the part of PID 1 that the applets use. [client.Client] implements it.
+// Supervisor is the part of PID 1 that the applets use. [dial.Client] implements it.
 type Supervisor interface {
 	Slot(ctx context.Context, dir string) (client.Slot, error)
 	SlotControl(ctx context.Context, dir, flags string) error

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/config"
 	"hinit/internal/pause"
 	"hinit/internal/s6/formats"
@@ -24,11 +25,11 @@ import (
 type Feed struct {
 	env    func(string) (string, bool)
 	socket string // path that the user has named; "" for the init of this container
-	client atomic.Pointer[client.Client]
+	client atomic.Pointer[dial.Client]
 	status atomic.Pointer[client.Status] // newest status
 }
 
-// Open finds the running hinit with the help of the environment. It blocks and fails as [client.Dial] does.
+// Open finds the running hinit with the help of the environment. It blocks and fails as [dial.Dial] does.
 func Open(env func(string) (string, bool)) (*Feed, error) {
 	f := &Feed{env: env}
 	if err := f.dial(); err != nil {
@@ -40,7 +41,7 @@ func Open(env func(string) (string, bool)) (*Feed, error) {
 // OpenSocket returns the feed of the hinit that listens on a socket. It does not connect.
 func OpenSocket(env func(string) (string, bool), socket string) *Feed {
 	f := &Feed{env: env, socket: socket}
-	f.client.Store(client.New(socket))
+	f.client.Store(dial.New(socket))
 	return f
 }
 
@@ -48,7 +49,7 @@ func (f *Feed) dial() error {
 	if f.socket != "" {
 		return nil // each request opens a connection
 	}
-	cl, err := client.Find(config.Socket(config.Options{Env: f.env}), f.env)
+	cl, err := dial.Find(config.Socket(config.Options{Env: f.env}), f.env)
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,7 @@ const retry = 250 * time.Millisecond
 // failure.
 func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), lost func(error)) {
 	var st client.Status
-	f.again(ctx, lost, func(cl *client.Client) error {
+	f.again(ctx, lost, func(cl *dial.Client) error {
 		return cl.Watch(ctx, func(c client.StatusChange) error {
 			c.Apply(&st)
 			now := st
@@ -80,7 +81,7 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 // Events follows the events until ctx ends. It begins with the last events of the past; last is their number.
 func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
-	f.again(ctx, func(error) {}, func(cl *client.Client) error {
+	f.again(ctx, func(error) {}, func(cl *dial.Client) error {
 		o := client.EventOptions{Follow: true, Since: seen}
 		if seen == 0 {
 			o.Last = last
@@ -98,7 +99,7 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 }
 
 // again calls ask until ctx ends. It calls ask again when hinit was gone, or has become another image of itself.
-func (f *Feed) again(ctx context.Context, lost func(error), ask func(*client.Client) error) {
+func (f *Feed) again(ctx context.Context, lost func(error), ask func(*dial.Client) error) {
 	for ctx.Err() == nil {
 		err := ask(f.client.Load())
 		if ctx.Err() != nil {

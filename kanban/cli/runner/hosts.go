@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/internal/runs"
@@ -27,10 +28,10 @@ import (
 const Template = config.KanbanWorker
 
 // ByPID1 returns a runner whose workers the PID 1 behind the client starts. It returns the client's error.
-func ByPID1(ctx context.Context, c *client.Client) (*Runner, error) { return newRunner(ctx, pid1{c}) }
+func ByPID1(ctx context.Context, c *dial.Client) (*Runner, error) { return newRunner(ctx, pid1{c}) }
 
 // pid1 is the host in a container.
-type pid1 struct{ *client.Client }
+type pid1 struct{ *dial.Client }
 
 func (h pid1) start(ctx context.Context, tag string, job kanban.Job) (client.Run, error) {
 	return h.StartRun(ctx, client.RunRequest{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 )
 
 // hinit runs each service as the gateway of a profile, as people use it. The first is the gateway of the root profile, started by
@@ -121,7 +122,7 @@ func (hinit) makeProfile(s *site, service string) error {
 
 // startProfile starts a profile that hinit may not have seen yet.
 func (hinit) startProfile(s *site, service string) error {
-	c := client.New(s.path("control.sock"))
+	c := dial.New(s.path("control.sock"))
 	return until("start of "+service, time.Millisecond, func() (bool, error) {
 		_, err := c.Start(context.Background(), service, client.Wait{})
 		if errors.Is(err, client.ErrUnknown) {

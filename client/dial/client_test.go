@@ -1,4 +1,4 @@
-package client_test
+package dial_test
 
 import (
 	"context"
@@ -20,12 +20,13 @@ import (
 	"go.uber.org/goleak"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
 	if candidates := os.Getenv("CLIENT_TEST_DIAL"); candidates != "" { // the child of TestDialTellsAForbiddenSocket
-		_, err := client.Dial(strings.Split(candidates, "|"))
+		_, err := dial.Dial(strings.Split(candidates, "|"))
 		fmt.Print(errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable), " ", err)
 		os.Exit(0)
 	}
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // serve answers HTTP on a socket until the end of the test.
-func serve(t *testing.T, h http.HandlerFunc) *client.Client {
+func serve(t *testing.T, h http.HandlerFunc) *dial.Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -51,11 +52,11 @@ func serve(t *testing.T, h http.HandlerFunc) *client.Client {
 		_ = server.Close()
 		<-ended
 	})
-	return client.New(socket)
+	return dial.New(socket)
 }
 
 // listen calls f for each connection in turn.
-func listen(t *testing.T, f func(net.Conn)) *client.Client {
+func listen(t *testing.T, f func(net.Conn)) *dial.Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -78,7 +79,7 @@ func listen(t *testing.T, f func(net.Conn)) *client.Client {
 		_ = l.Close()
 		<-ended
 	})
-	return client.New(socket)
+	return dial.New(socket)
 }
 
 func TestRequestsAreWhatTheServerExpects(t *testing.T) {
@@ -132,7 +133,7 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 		{"GET /v1/events?last=0", func() error { return c.Events(ctx, client.EventOptions{Last: -1}, noEvent) }},
 		{
 			"GET /v1/events?follow=1&last=5&since=7",
-			func() error { return c.Events(ctx, client.EventOptions{7, 5, true}, noEvent) },
+			func() error { return c.Events(ctx, client.EventOptions{Since: 7, Last: 5, Follow: true}, noEvent) },
 		},
 	} {
 		if err := tt.call(); err != nil {
@@ -171,7 +172,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 	var kind client.Kind
 	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusTeapot)
-		_ = json.NewEncoder(w).Encode(client.ErrorReply{client.Error{Kind: kind, Message: "because"}})
+		_ = json.NewEncoder(w).Encode(client.ErrorReply{Error: client.Error{Kind: kind, Message: "because"}})
 	})
 	sentinels := []error{client.ErrUnreachable, client.ErrNotAllowed, client.ErrUnknown, client.ErrBadRequest}
 	for k, want := range map[client.Kind]error{
@@ -193,7 +194,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 }
 
 func TestNamesThatNoPathCanHoldAreUnknown(t *testing.T) {
-	c := client.New("/nowhere") // nothing is sent
+	c := dial.New("/nowhere") // nothing is sent
 	for _, name := range []string{"", ".", ".."} {
 		if _, err := c.Stop(t.Context(), name, client.Wait{}); !errors.Is(err, client.ErrUnknown) {
 			t.Errorf("%q: %v", name, err)
@@ -301,13 +302,13 @@ func TestEventsEndAsTheStreamEnds(t *testing.T) {
 	line := func(seq int) string { return fmt.Sprintf("{\"seq\":%d,\"at\":\"2026-01-02T03:04:05Z\"}\n", seq) }
 	chunk := func(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
 	const head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-	stream := func(answer string) *client.Client {
+	stream := func(answer string) *dial.Client {
 		return listen(t, func(c net.Conn) {
 			_, _ = c.Read(make([]byte, 4096))
 			_, _ = io.WriteString(c, answer)
 		})
 	}
-	collect := func(c *client.Client) (seqs []uint64, lost uint64, err error) {
+	collect := func(c *dial.Client) (seqs []uint64, lost uint64, err error) {
 		err = c.Events(t.Context(), client.EventOptions{Follow: true}, func(e client.Event) error {
 			if lost += e.Lost; e.Lost == 0 {
 				seqs = append(seqs, e.Seq)
@@ -332,8 +333,10 @@ func TestEventsEndAsTheStreamEnds(t *testing.T) {
 }
 
 func TestOnlyTheStandardLibraryIsImported(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil || len(files) < 5 {
+	files, err := filepath.Glob("../*.go")
+	own, err2 := filepath.Glob("*.go")
+	files = append(files, own...)
+	if err := errors.Join(err, err2); err != nil || len(files) < 10 {
 		t.Fatalf("files: %v, %v", files, err)
 	}
 	for _, name := range files {
@@ -346,7 +349,7 @@ func TestOnlyTheStandardLibraryIsImported(t *testing.T) {
 		}
 		for _, i := range f.Imports {
 			first, _, _ := strings.Cut(strings.Trim(i.Path.Value, `"`), "/")
-			if strings.Contains(first, ".") || first == "hinit" {
+			if strings.Contains(first, ".") || first == "hinit" && i.Path.Value != `"hinit/client"` {
 				t.Errorf("%s imports %s", name, i.Path.Value)
 			}
 		}

@@ -1,4 +1,4 @@
-package client
+package dial
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"hinit/client"
 )
 
 const (
@@ -43,23 +45,15 @@ func (c *Client) Socket() string { return c.socket }
 
 // Status returns the state of hinit and of the named services, or of all services. A name is the name of a service (dashboard,
 // gateway-coder) or of a profile (coder). The error is ErrUnknown for an unknown name.
-func (c *Client) Status(ctx context.Context, names ...string) (Status, error) {
-	var s Status
+func (c *Client) Status(ctx context.Context, names ...string) (client.Status, error) {
 	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names}}
-	return s, c.ask(ctx, q, &s)
-}
-
-// Look describes the appearance of the status table. The zero value suits a file.
-type Look struct {
-	Width   int  // columns of the terminal; 0 for no limit
-	Colour  bool // the states in colours
-	Verbose bool // show the duration and the steps of the boot
+	return ask[client.Status](ctx, c, q)
 }
 
 // StatusTable returns the status as the table of `hinit status`, and the number of listed services that are not up. An older hinit
 // ignores look.
-func (c *Client) StatusTable(ctx context.Context, look Look, names ...string) (table []byte, down int, err error) {
-	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names, "as": {AsTable}}}
+func (c *Client) StatusTable(ctx context.Context, look client.Look, names ...string) (table []byte, down int, err error) {
+	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names, "as": {client.AsTable}}}
 	if look.Width > 0 {
 		q.query.Set("width", strconv.Itoa(look.Width))
 	}
@@ -70,15 +64,15 @@ func (c *Client) StatusTable(ctx context.Context, look Look, names ...string) (t
 		q.query.Set("verbose", "1")
 	}
 	r, fault := c.send(ctx, q)
-	if fault != nil && fault.Kind == KindBadRequest && look != (Look{}) {
-		return c.StatusTable(ctx, Look{}, names...)
+	if fault != nil && fault.Kind == client.KindBadRequest && look != (client.Look{}) {
+		return c.StatusTable(ctx, client.Look{}, names...)
 	}
 	if fault != nil {
 		return nil, 0, explain(ctx, q, fault)
 	}
 	defer r.close()
 	if table, err = io.ReadAll(io.LimitReader(r, maxReply)); err == nil {
-		down, err = strconv.Atoi(r.header.Get(DownHeader))
+		down, err = strconv.Atoi(r.header.Get(client.DownHeader))
 	}
 	if err != nil {
 		return nil, 0, explain(ctx, q, c.broken(err))
@@ -87,90 +81,61 @@ func (c *Client) StatusTable(ctx context.Context, look Look, names ...string) (t
 }
 
 // Service returns the state of one service. name is the name of the service or of its profile.
-func (c *Client) Service(ctx context.Context, name string) (Service, error) {
-	var s Service
+func (c *Client) Service(ctx context.Context, name string) (client.Service, error) {
 	q := question{doing: fmt.Sprintf("get the status of %q", name), method: http.MethodGet}
-	return s, c.askService(ctx, q, name, "", &s)
+	return c.askService(ctx, q, name, "")
 }
-
-// Wait says how long a command waits for its effect. With the zero value it does not wait.
-type Wait struct {
-	Wait    bool
-	Timeout time.Duration // whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
-	Force   bool          // run a gateway beside the one that serves its profile
-}
-
-// Verb is a command to a service. It is the last part of a request's path.
-type Verb string
-
-// The verbs.
-const (
-	VerbStart   Verb = "start"
-	VerbStop    Verb = "stop"
-	VerbRestart Verb = "restart"
-	VerbRunOnce Verb = "run-once"
-)
 
 // Start starts a service. With wait it succeeds when a run of the service has been up for a second; else the error says how the run
 // ended. Without wait it succeeds when the supervisor has accepted the command.
-func (c *Client) Start(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.Order(ctx, VerbStart, name, wait)
+func (c *Client) Start(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
+	return c.Order(ctx, client.VerbStart, name, wait)
 }
 
 // Stop stops a service. With wait it succeeds when none of its processes is alive.
-func (c *Client) Stop(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.Order(ctx, VerbStop, name, wait)
+func (c *Client) Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
+	return c.Order(ctx, client.VerbStop, name, wait)
 }
 
 // Restart restarts a service, or starts one that is not running. With wait it succeeds when a new run has been up for a second.
-func (c *Client) Restart(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.Order(ctx, VerbRestart, name, wait)
+func (c *Client) Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
+	return c.Order(ctx, client.VerbRestart, name, wait)
 }
 
 // RunOnce runs a task. With wait it returns when the run has ended: Done reports success, and LastExit says how the run ended. If
 // the answer is lost, the caller can't know whether the task has run.
-func (c *Client) RunOnce(ctx context.Context, name string, wait Wait) (Service, error) {
-	return c.Order(ctx, VerbRunOnce, name, wait)
+func (c *Client) RunOnce(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
+	return c.Order(ctx, client.VerbRunOnce, name, wait)
 }
 
 // Order gives an order to a service, as Start, Stop, Restart and RunOnce do.
-func (c *Client) Order(ctx context.Context, verb Verb, name string, wait Wait) (Service, error) {
-	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime, repeats: verb != VerbRestart && verb != VerbRunOnce}
+func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error) {
+	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime, repeats: verb != client.VerbRestart && verb != client.VerbRunOnce}
 	if wait.Wait {
 		q.limit += longestWait
-		if wait.Timeout > 0 && verb != VerbStart && verb != VerbRestart { // their time begins with their turn
+		if wait.Timeout > 0 && verb != client.VerbStart && verb != client.VerbRestart { // their time begins with their turn
 			q.limit = answerTime + wait.Timeout
 		}
 	}
-	q.body = Command{Wait: &wait.Wait, TimeoutMS: int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond), Force: wait.Force}
-	var s Service
-	return s, c.askService(ctx, q, name, "/"+string(verb), &s)
+	q.body = client.Command{Wait: &wait.Wait, TimeoutMS: int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond), Force: wait.Force}
+	return c.askService(ctx, q, name, "/"+string(verb))
 }
 
 // SteerChecks pauses the checks of a service for the duration pause. If pause is 0, it ends a pause and runs the checks now.
-func (c *Client) SteerChecks(ctx context.Context, name string, pause time.Duration) (Service, error) {
-	var s Service
-	q := question{doing: fmt.Sprintf("steer the checks of %q", name), method: http.MethodPost, limit: answerTime, body: ChecksRequest{pause.Milliseconds()}}
-	return s, c.askService(ctx, q, name, "/checks", &s)
+func (c *Client) SteerChecks(ctx context.Context, name string, pause time.Duration) (client.Service, error) {
+	q := question{doing: fmt.Sprintf("steer the checks of %q", name), method: http.MethodPost, limit: answerTime, body: client.ChecksRequest{PauseMS: pause.Milliseconds()}}
+	return c.askService(ctx, q, name, "/checks")
 }
 
 // Signal sends a signal to the main process of a service. It returns an error if the service has no process.
-func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal) (Service, error) {
-	var s Service
-	q := question{doing: fmt.Sprintf("signal %q", name), method: http.MethodPost, limit: answerTime, body: SignalRequest{int(signal)}}
-	return s, c.askService(ctx, q, name, "/signal", &s)
-}
-
-// EventOptions choose events. The zero value is the whole history.
-type EventOptions struct {
-	Since  uint64 // only events after this Seq
-	Last   int    // at most this many events of the past; 0 is no limit, a negative number is none
-	Follow bool   // go on with new events
+func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal) (client.Service, error) {
+	q := question{doing: fmt.Sprintf("signal %q", name), method: http.MethodPost, limit: answerTime, body: client.SignalRequest{Signal: int(signal)}}
+	return c.askService(ctx, q, name, "/signal")
 }
 
 // Events calls fn for each event, oldest first, and returns fn's error if it has one. Without Follow it returns after the last
 // event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost in [Event].
-func (c *Client) Events(ctx context.Context, o EventOptions, fn func(Event) error) error {
+func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
 	q := question{doing: "read the events", method: http.MethodGet, path: "/v1/events", query: url.Values{}}
 	if o.Since > 0 {
 		q.query.Set("since", strconv.FormatUint(o.Since, 10))
@@ -208,23 +173,21 @@ func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error)
 
 // Rescan makes hinit read the profiles on disk. It returns when hinit has read them.
 func (c *Client) Rescan(ctx context.Context) error {
-	return c.ask(ctx, question{doing: "look for profiles", method: http.MethodPost, path: "/v1/rescan", limit: workTime}, nil)
+	return c.tell(ctx, question{doing: "look for profiles", method: http.MethodPost, path: "/v1/rescan", limit: workTime})
 }
 
 // Reload makes hinit read its configuration again and returns the changes.
-func (c *Client) Reload(ctx context.Context, how Reload) (ReloadReply, error) {
-	var r ReloadReply
+func (c *Client) Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
 	q := question{doing: "reload", method: http.MethodPost, path: "/v1/reload", limit: workTime}
-	if how != (Reload{}) {
+	if how != (client.Reload{}) {
 		q.body = how
 	}
-	return r, c.ask(ctx, q, &r)
+	return ask[client.ReloadReply](ctx, c, q)
 }
 
 // Topology changes how many gateways serve the profiles, or returns the present topology.
-func (c *Client) Topology(ctx context.Context, how Topology) (TopologyReply, error) {
-	var r TopologyReply
-	return r, c.ask(ctx, question{doing: "change the topology", method: http.MethodPost, path: "/v1/topology", limit: answerTime + longestWait, body: how}, &r)
+func (c *Client) Topology(ctx context.Context, how client.Topology) (client.TopologyReply, error) {
+	return ask[client.TopologyReply](ctx, c, question{doing: "change the topology", method: http.MethodPost, path: "/v1/topology", limit: answerTime + longestWait, body: how})
 }
 
 // reexecPoll is the pause between the requests by which Reexec finds out whether the new image answers.
@@ -232,13 +195,13 @@ const reexecPoll = 10 * time.Millisecond
 
 // Reexec replaces the running program of hinit by the file binary. If binary is empty, it uses the file of the running program. The
 // services keep running. Reexec returns hinit's description once the new program answers.
-func (c *Client) Reexec(ctx context.Context, binary string) (Init, error) {
+func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
-	q := question{doing: "re-execute hinit", method: http.MethodPost, path: "/v1/reexec", body: Reexec{binary}}
-	var was ReexecReply
-	if err := c.ask(ctx, q, &was); err != nil {
-		return Init{}, err
+	q := question{doing: "re-execute hinit", method: http.MethodPost, path: "/v1/reexec", body: client.Reexec{Binary: binary}}
+	was, err := ask[client.ReexecReply](ctx, c, q)
+	if err != nil {
+		return client.Init{}, err
 	}
 	for {
 		s, err := c.Status(ctx)
@@ -246,13 +209,13 @@ func (c *Client) Reexec(ctx context.Context, binary string) (Init, error) {
 		case err == nil && s.Init.Image > was.Image:
 			return s.Init, nil
 		case err == nil && s.Init.ReexecError != "":
-			return s.Init, explain(ctx, q, &Error{Kind: KindFailed, Message: s.Init.ReexecError})
+			return s.Init, explain(ctx, q, &client.Error{Kind: client.KindFailed, Message: s.Init.ReexecError})
 		case err != nil && ctx.Err() != nil:
-			return Init{}, err
+			return client.Init{}, err
 		}
 		select {
 		case <-ctx.Done():
-			return Init{}, explain(ctx, q, &Error{Kind: KindTimeout, Message: "it has not come about in time"})
+			return client.Init{}, explain(ctx, q, &client.Error{Kind: client.KindTimeout, Message: "it has not come about in time"})
 		case <-time.After(reexecPoll):
 		}
 	}
@@ -260,54 +223,59 @@ func (c *Client) Reexec(ctx context.Context, binary string) (Init, error) {
 
 // Examine makes hinit examine the data volume, and returns the findings within 8 seconds. A volume that does not answer is a
 // finding.
-func (c *Client) Examine(ctx context.Context) (Findings, error) {
-	var r ExamineReply
-	return r.Findings, c.ask(ctx, question{doing: "examine the data volume", method: http.MethodPost, path: "/v1/examine", limit: workTime}, &r)
+func (c *Client) Examine(ctx context.Context) (client.Findings, error) {
+	r, err := ask[client.ExamineReply](ctx, c, question{doing: "examine the data volume", method: http.MethodPost, path: "/v1/examine", limit: workTime})
+	return r.Findings, err
 }
 
 // Config returns the effective configuration.
-func (c *Client) Config(ctx context.Context) ([]ConfigEntry, error) {
-	var r ConfigReply
-	err := c.ask(ctx, question{doing: "get the configuration", method: http.MethodGet, path: "/v1/config"}, &r)
+func (c *Client) Config(ctx context.Context) ([]client.ConfigEntry, error) {
+	r, err := ask[client.ConfigReply](ctx, c, question{doing: "get the configuration", method: http.MethodGet, path: "/v1/config"})
 	return r.Entries, err
 }
 
 // Health reports whether hinit works. A hinit that does not work may still answer: read Health.OK.
-func (c *Client) Health(ctx context.Context) (Health, error) { return c.Probe(ctx, "") }
+func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.Probe(ctx, "") }
 
 // Probe is like Health, for one probe of a pod. probe is one of the Probe constants.
-func (c *Client) Probe(ctx context.Context, probe string) (Health, error) {
+func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
 	path := "/v1/health"
 	if probe != "" {
 		path += "?probe=" + url.QueryEscape(probe)
 	}
-	var h Health
-	return h, c.ask(ctx, question{doing: "get the health", method: http.MethodGet, path: path}, &h)
+	return ask[client.Health](ctx, c, question{doing: "get the health", method: http.MethodGet, path: path})
 }
 
 // askService sends a request about one service. It rejects names that a path cannot hold; no service has such a name.
-func (c *Client) askService(ctx context.Context, q question, name, suffix string, answer *Service) error {
+func (c *Client) askService(ctx context.Context, q question, name, suffix string) (client.Service, error) {
 	switch name {
 	case "", ".", "..":
 		message := fmt.Sprintf("no such profile or service %q; `hinit status` lists them", name)
-		return explain(ctx, q, &Error{Kind: KindUnknown, Message: message})
+		return client.Service{}, explain(ctx, q, &client.Error{Kind: client.KindUnknown, Message: message})
 	}
 	q.path = "/v1/services/" + url.PathEscape(name) + suffix
-	return c.ask(ctx, q, answer)
+	return ask[client.Service](ctx, c, q)
 }
 
-// ask sends a request and decodes the answer into answer, unless answer is nil.
-func (c *Client) ask(ctx context.Context, q question, answer any) error {
-	r, err := c.send(ctx, q)
-	if err != nil {
-		return explain(ctx, q, err)
+// ask sends a request and decodes the answer.
+func ask[T any](ctx context.Context, c *Client, q question) (answer T, err error) {
+	r, fault := c.send(ctx, q)
+	if fault != nil {
+		return answer, explain(ctx, q, fault)
 	}
 	defer r.close()
-	if answer == nil {
-		return nil
+	if err := json.NewDecoder(io.LimitReader(r, maxReply)).Decode(&answer); err != nil {
+		return answer, explain(ctx, q, c.broken(err))
 	}
-	if err := json.NewDecoder(io.LimitReader(r, maxReply)).Decode(answer); err != nil {
-		return explain(ctx, q, c.broken(err))
+	return answer, nil
+}
+
+// tell sends a request whose answer has no content.
+func (c *Client) tell(ctx context.Context, q question) error {
+	r, fault := c.send(ctx, q)
+	if fault != nil {
+		return explain(ctx, q, fault)
 	}
+	r.close()
 	return nil
 }

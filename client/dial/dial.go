@@ -1,4 +1,4 @@
-package client
+package dial
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"hinit/client"
 )
 
 // connectTime limits one attempt to connect. A Unix socket makes a client wait only if its backlog is full.
@@ -28,7 +30,7 @@ type opened struct {
 // of process 1. It blocks at most 2 seconds per candidate. A request within a second uses the same connection. The error is
 // ErrNotAllowed if this user may not open a candidate, else ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
-	var failed *Error
+	var failed *client.Error
 	for _, socket := range candidates {
 		c := New(socket)
 		c.found = true
@@ -37,17 +39,17 @@ func Dial(candidates []string) (*Client, error) {
 			c.opened.Store(&opened{conn, time.Now()})
 			return c, nil
 		}
-		if failed == nil || err.Kind == KindNotAllowed && failed.Kind != KindNotAllowed {
+		if failed == nil || err.Kind == client.KindNotAllowed && failed.Kind != client.KindNotAllowed {
 			failed = err
 		}
 	}
 	switch {
 	case failed == nil:
-		failed = &Error{Kind: KindUnreachable, Message: "there is no socket to look for; set HINIT_RUNTIME_DIR"}
-	case failed.Kind == KindUnreachable && len(candidates) > 1:
+		failed = &client.Error{Kind: client.KindUnreachable, Message: "there is no socket to look for; set HINIT_RUNTIME_DIR"}
+	case failed.Kind == client.KindUnreachable && len(candidates) > 1:
 		failed.Message = fmt.Sprintf("no hinit listens on any of %s; is it running here?", quoted(candidates))
 	}
-	failed.doing = "reach hinit"
+	failed.Doing = "reach hinit"
 	return nil, failed
 }
 
@@ -59,7 +61,7 @@ func quoted(words []string) string {
 	return strings.Join(out, ", ")
 }
 
-func (c *Client) connection(ctx context.Context) (net.Conn, *Error) {
+func (c *Client) connection(ctx context.Context) (net.Conn, *client.Error) {
 	if o := c.opened.Swap(nil); o != nil {
 		if time.Since(o.at) < openedTime {
 			return o.Conn, nil
@@ -69,7 +71,7 @@ func (c *Client) connection(ctx context.Context) (net.Conn, *Error) {
 	return c.connect(ctx)
 }
 
-func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
+func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	dialer := net.Dialer{Timeout: connectTime}
 	conn, err := dialer.DialContext(ctx, "unix", c.socket)
 	if err == nil && (c.found || strings.HasPrefix(c.socket, "@")) {
@@ -82,10 +84,10 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *Error) {
 		return conn, nil
 	case errors.Is(err, fs.ErrPermission):
 		message := fmt.Sprintf("this user may not open %q; ask as root or as the agent's user", c.socket)
-		return nil, &Error{Kind: KindNotAllowed, Message: message, cause: err}
+		return nil, &client.Error{Kind: client.KindNotAllowed, Message: message, Cause: err}
 	}
 	message := fmt.Sprintf("no hinit listens on %q (%v); is it running here?", c.socket, reason(err))
-	return nil, &Error{Kind: KindUnreachable, Message: message, cause: err}
+	return nil, &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err}
 }
 
 // trusted returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an abstract

@@ -1,4 +1,4 @@
-package client_test
+package dial_test
 
 import (
 	"context"
@@ -8,10 +8,11 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/client/dial"
 )
 
 func Example() {
-	c, err := client.Dial([]string{"/run/hinit/control.sock"})
+	c, err := dial.Dial([]string{"/run/hinit/control.sock"})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return

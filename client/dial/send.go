@@ -1,4 +1,4 @@
-package client
+package dial
 
 import (
 	"bufio"
@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"net/url"
 	"time"
+
+	"hinit/client"
 )
 
 type question struct {
@@ -40,35 +42,35 @@ const cutTime = time.Second
 // patience returns how long a failed request is repeated. A busy hinit has not read the request. A hinit that was replaced may have
 // carried it out, so it is repeated only if a repetition is harmless. A cut connection may have led to the old image, so the next
 // attempt may succeed.
-func (c *Client) patience(q question, e *Error) time.Duration {
+func (c *Client) patience(q question, e *client.Error) time.Duration {
 	repeats := q.repeats || q.method == http.MethodGet
 	switch {
-	case e.Kind == KindBusy:
+	case e.Kind == client.KindBusy:
 		return min(q.limit, answerTime)
-	case e.Kind == KindReplaced && repeats:
+	case e.Kind == client.KindReplaced && repeats:
 		return q.limit
-	case e.cut && repeats:
+	case e.Cut && repeats:
 		return min(q.limit, c.cutTime)
 	}
 	return 0
 }
 
 // send sends a request on a new connection, and repeats it as long as [Client.patience] allows.
-func (c *Client) send(ctx context.Context, q question) (*reply, *Error) {
+func (c *Client) send(ctx context.Context, q question) (*reply, *client.Error) {
 	if q.limit == 0 {
 		q.limit = answerTime
 	}
 	begin := time.Now()
-	var cut *Error
+	var cut *client.Error
 	for {
 		r, err := c.exchange(ctx, q)
 		switch {
 		case err == nil:
 			return r, nil
-		case err.cut && cut == nil:
+		case err.Cut && cut == nil:
 			begin = time.Now() // the request may have waited long for its answer
 			cut = err
-		case cut != nil && err.Kind == KindUnreachable && !err.cut:
+		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
 			return nil, cut // hinit was there at the first attempt
 		}
 		if time.Since(begin) > c.patience(q, err) {
@@ -84,10 +86,10 @@ func (c *Client) send(ctx context.Context, q question) (*reply, *Error) {
 
 // exchange makes one request. It does not reuse connections, so none has to be kept alive. It also accepts an answer that hinit sent
 // before it read the request.
-func (c *Client) exchange(ctx context.Context, q question) (*reply, *Error) {
+func (c *Client) exchange(ctx context.Context, q question) (*reply, *client.Error) {
 	request, err := q.request(ctx)
 	if err != nil {
-		return nil, &Error{Kind: KindInternal, Message: err.Error(), cause: err}
+		return nil, &client.Error{Kind: client.KindInternal, Message: err.Error(), Cause: err}
 	}
 	conn, fault := c.connection(ctx)
 	if fault != nil {
@@ -139,11 +141,11 @@ func (q question) request(ctx context.Context) (*http.Request, error) {
 	return r, err
 }
 
-func (c *Client) refusal(response *http.Response) *Error {
-	var e ErrorReply
+func (c *Client) refusal(response *http.Response) *client.Error {
+	var e client.ErrorReply
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxReply)).Decode(&e); err != nil || e.Error.Kind == "" {
-		return &Error{
-			Kind:    KindInternal,
+		return &client.Error{
+			Kind:    client.KindInternal,
 			Message: fmt.Sprintf("%q answers %q, but not as hinit does; is something else listening there?", c.socket, response.Status),
 		}
 	}
@@ -151,23 +153,23 @@ func (c *Client) refusal(response *http.Response) *Error {
 }
 
 // broken makes an error from a failed exchange.
-func (c *Client) broken(err error) *Error {
+func (c *Client) broken(err error) *client.Error {
 	var network net.Error
 	switch {
 	case errors.As(err, &network) && network.Timeout():
-		return &Error{Kind: KindUnreachable, Message: fmt.Sprintf("hinit does not answer on %q", c.socket), cause: err}
+		return &client.Error{Kind: client.KindUnreachable, Message: fmt.Sprintf("hinit does not answer on %q", c.socket), Cause: err}
 	case network != nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		message := fmt.Sprintf("hinit went away from %q while it was asked (%v)", c.socket, reason(err))
-		return &Error{Kind: KindUnreachable, Message: message, cause: err, cut: true}
+		return &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err, Cut: true}
 	}
-	return &Error{Kind: KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.socket, err), cause: err}
+	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.socket, err), Cause: err}
 }
 
 // explain adds the failed action to an error. If the caller's context has ended, it returns the reason of that instead.
-func explain(ctx context.Context, q question, e *Error) error {
+func explain(ctx context.Context, q question, e *client.Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))
 	}
-	e.doing = q.doing
+	e.Doing = q.doing
 	return e
 }

@@ -1,4 +1,4 @@
-package client_test
+package dial_test
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"hinit/client"
+	"hinit/client/dial"
 	"hinit/internal/testkit"
 )
 
@@ -27,19 +28,19 @@ func TestDialTakesTheFirstThatListens(t *testing.T) {
 	alive := serve(t, nil).Socket()
 	missing := filepath.Join(dir, "missing")
 
-	c, err := client.Dial([]string{missing, stale, alive})
+	c, err := dial.Dial([]string{missing, stale, alive})
 	if err != nil || c.Socket() != alive {
 		t.Fatalf("got %v, %v", c, err)
 	}
-	_, err = client.Dial([]string{missing, stale})
+	_, err = dial.Dial([]string{missing, stale})
 	if !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), missing) || !strings.Contains(err.Error(), stale) {
 		t.Errorf("two that do not listen: %v", err)
 	}
-	_, err = client.Dial([]string{stale})
+	_, err = dial.Dial([]string{stale})
 	if !errors.Is(err, client.ErrUnreachable) || !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("one that does not listen: %v", err)
 	}
-	if _, err = client.Dial(nil); !errors.Is(err, client.ErrUnreachable) {
+	if _, err = dial.Dial(nil); !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("no candidates: %v", err)
 	}
 }
@@ -99,7 +100,7 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 	if err := <-listening; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.Dial([]string{path}); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "uid 65534 has taken the name") {
+	if _, err := dial.Dial([]string{path}); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "uid 65534 has taken the name") {
 		t.Errorf("a stranger's: %v", err)
 	}
 }
@@ -154,7 +155,7 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if _, err := client.Dial([]string{name}); err != nil {
+	if _, err := dial.Dial([]string{name}); err != nil {
 		t.Errorf("one's own: %v", err)
 	}
 	if os.Geteuid() == 0 {
@@ -184,7 +185,7 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 	if err := <-listening; err != nil {
 		testkit.Cannot(t, err.Error())
 	}
-	if _, err := client.Dial([]string{stranger}); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "uid 65534 has taken the name") {
+	if _, err := dial.Dial([]string{stranger}); !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "uid 65534 has taken the name") {
 		t.Errorf("a stranger's: %v", err)
 	}
 }

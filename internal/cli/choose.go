@@ -1,4 +1,4 @@
-package show
+package cli
 
 import (
 	"path"
@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 )
 
 // Chooses reports whether a word of a command can stand for several services: a pattern of path.Match, or @GROUP.
@@ -31,13 +32,13 @@ func States() []string {
 	words := append([]string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling, client.StateFinishing,
 		InTrouble,
-	}, ProblemKinds()...)
+	}, show.ProblemKinds()...)
 	slices.Sort(words)
 	return words
 }
 
 // InState reports whether a service is in this state, or has a problem of this kind.
 func InState(word string, s *client.Service) bool {
-	v := Judge(s)
+	v := show.Judge(s)
 	return word == s.State || slices.Contains(v.Problems, word) || word == InTrouble && v.Troubled()
 }

@@ -1,0 +1,35 @@
+package client
+
+import "time"
+
+// Look describes the appearance of the status table. The zero value suits a file.
+type Look struct {
+	Width   int  // columns of the terminal; 0 for no limit
+	Colour  bool // the states in colours
+	Verbose bool // show the duration and the steps of the boot
+}
+
+// Wait says how long a command waits for its effect. With the zero value it does not wait.
+type Wait struct {
+	Wait    bool
+	Timeout time.Duration // whole milliseconds, at most an hour; 0 is 30 seconds, and 40 for Stop and Restart
+	Force   bool          // run a gateway beside the one that serves its profile
+}
+
+// Verb is a command to a service. It is the last part of a request's path.
+type Verb string
+
+// EventOptions choose events. The zero value is the whole history.
+type EventOptions struct {
+	Since  uint64 // only events after this Seq
+	Last   int    // at most this many events of the past; 0 is no limit, a negative number is none
+	Follow bool   // go on with new events
+}
+
+// The verbs.
+const (
+	VerbStart   Verb = "start"
+	VerbStop    Verb = "stop"
+	VerbRestart Verb = "restart"
+	VerbRunOnce Verb = "run-once"
+)
