@@ -96,8 +96,14 @@ func (p place) built() bool { return has(p.bin) }
 // Go. It does nothing where they are there, and removes the programs of other sources.
 func Build(out io.Writer) (bin string, err error) {
 	p, err := findPlace()
-	if err != nil || p.built() {
-		return p.bin, err
+	if err != nil {
+		return "", err
+	}
+	if err := fetchDefinitions(p.cache); err != nil {
+		return "", err
+	}
+	if p.built() {
+		return p.bin, nil
 	}
 	return p.bin, p.build(out)
 }

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -28,6 +30,7 @@ var (
 	failovers = flag.Int("failovers", 20, "how many failovers")
 	pairs     = flag.Int("pairs", 4, "how many pairs of hinit")
 	seed      = flag.Uint64("seed", uint64(time.Now().UnixNano()), "which faults come in which order")
+	stepClock = flag.Bool("step-clock", false, "set the clock of the machine an hour ahead and back, again and again: only on a virtual machine")
 )
 
 // fault is what is done to the pod that serves.
@@ -44,6 +47,24 @@ func again(t *testing.T, p *pod) { t.Helper(); p.end(); p.start(t) }
 func passes(_ *testing.T, p *pod) { p.gate.open() }
 
 func faults() []fault {
+	all := commonFaults()
+	if *stepClock {
+		for name, step := range map[string]time.Duration{"the machine's clock steps an hour ahead": time.Hour, "the machine's clock steps an hour back": -time.Hour} {
+			all = append(all, fault{name: name, keeps: true, do: func(*pod) { setMachineClock(step) }, heal: func(*testing.T, *pod) { setMachineClock(-step) }})
+		}
+	}
+	return all
+}
+
+// setMachineClock sets CLOCK_REALTIME. Monotonic clocks don't change.
+func setMachineClock(ahead time.Duration) {
+	tv := unix.NsecToTimeval(time.Now().Add(ahead).UnixNano())
+	if err := unix.Settimeofday(&tv); err != nil {
+		panic(err) // the flag asks for it, so it has to work
+	}
+}
+
+func commonFaults() []fault {
 	return []fault{
 		{name: "kill -9 of PID 1", do: func(p *pod) { p.end() }, heal: again},
 		{name: "SIGTERM of PID 1", do: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGTERM) }, heal: again},
@@ -206,6 +227,50 @@ func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 	t.Logf("two gateways ran for %v after the thaw", time.Since(began))
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("two gateways ran for %v", took)
+	}
+}
+
+// TestTheAPIServerStopsForLongerThanTheLease: the gateway ends by the deadline, nobody takes over meanwhile, and one pod serves when the
+// server goes on.
+func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
+	w, two, old := serving(t, newSite(t), 93)
+	server := 0
+	for pid, command := range commands() {
+		if strings.Contains(command, "kube-apiserver\x00") {
+			server = pid
+		}
+	}
+	if server == 0 {
+		t.Fatal("the API server is not seen")
+	}
+	began := time.Now()
+	if err := syscall.Kill(server, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(server, syscall.SIGCONT) }()
+	for w.runs(old) && time.Since(began) < 2*leaseTime {
+		<-time.After(sample)
+	}
+	ended := time.Since(began)
+	for time.Since(began) < 2*leaseTime {
+		if w.runs(two[1-old.number]) {
+			t.Fatal("the other pod serves without the API server")
+		}
+		<-time.After(sample)
+	}
+	if ended > leaseTime {
+		t.Errorf("the gateway ended %v after the API server stopped", ended)
+	}
+	if err := syscall.Kill(server, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	again := time.Now()
+	if _, _, err := w.await(two, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the gateway ended after %v, and one runs %v after the API server went on", ended, time.Since(again))
+	if w.twos(old) > 0 {
+		t.Error("two pods served")
 	}
 }
 

@@ -1,0 +1,99 @@
+package test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// hooks are the commands that Velero runs in the pod before and after its backup, as the page has them.
+func (b *bench) hooks() (pre, post []string) {
+	b.Helper()
+	text, err := os.ReadFile("../../docs/how-to/back-up-agents-on-a-cluster.md")
+	if err != nil {
+		b.Fatal(err)
+	}
+	type hook struct{ Exec struct{ Command []string } }
+	var schedule struct {
+		Spec struct {
+			Template struct {
+				Hooks struct{ Resources []struct{ Pre, Post []hook } }
+			}
+		}
+	}
+	if err := yaml.Unmarshal([]byte(manifest.FindStringSubmatch(string(text))[1]), &schedule); err != nil {
+		b.Fatal(err)
+	}
+	resource := schedule.Spec.Template.Hooks.Resources[0]
+	return resource.Pre[0].Exec.Command, resource.Post[0].Exec.Command
+}
+
+// TestABackupIsOfAVolumeAtRest runs the hooks of the page, copies the volume twice meanwhile, and lets another pod go on with the copy.
+func TestABackupIsOfAVolumeAtRest(t *testing.T) {
+	b := withNode(t, "backup")
+	pre, post := b.hooks()
+	dirs := b.volumes(2, corev1.ReadWriteOnce)
+	b.single("one", nil)
+	b.awaitReady("one")
+	for _, words := range [][]string{{"hermes", "profile", "create", "coder"}, {"hinit", "start", "coder"}} {
+		if r := b.inPod("one", words...); r.code != 0 {
+			t.Fatal(r)
+		}
+	}
+	if r := b.inPod("one", pre...); r.code != 0 {
+		t.Fatal(r)
+	}
+	volume, free := dirs[0], dirs[1]
+	if entries, err := os.ReadDir(volume); err != nil || len(entries) == 0 { // the claim has taken either of them
+		volume, free = free, volume
+	}
+	copyOf := func(to string) {
+		t.Helper()
+		if out, err := exec.Command("cp", "-a", volume+"/.", to).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	copyOf(free)
+	b.holds(5*time.Second, func() string {
+		if p := b.pod("one"); !ready(p) || restarts(p) != 0 {
+			return "a pod at rest is not Ready, or was restarted"
+		}
+		return ""
+	})
+	later := t.TempDir()
+	copyOf(later)
+	// hinit itself writes its logs.
+	if out, err := exec.Command("diff", "-r", "--exclude=logs", "--exclude=.hinit*", free, later).CombinedOutput(); err != nil {
+		t.Errorf("gateways have written while they rested: %s", out)
+	}
+	if r := b.inPod("one", post...); r.code != 0 {
+		t.Fatal(r)
+	}
+	b.until("the gateways go on", func() string {
+		if r := b.inPod("one", "hinit", "healthcheck"); r.code != 0 {
+			return r.String()
+		}
+		return ""
+	})
+	if r := b.inPod("one", "hinit", "status"); strings.Contains(r.out, "stopped") || strings.Count(r.out, " up ") < 2 {
+		t.Error(r)
+	}
+	b.must("delete", "pod", "one")
+	b.single("restored", nil)
+	b.awaitReady("restored")
+	b.until("what ran at the backup runs again", func() string {
+		if has := gateways(); len(has["default"]) != 1 || len(has["coder"]) != 1 {
+			return "a gateway is missing"
+		}
+		return ""
+	})
+	if text, err := os.ReadFile(filepath.Join(free, "profiles/coder/gateway_state.json")); err != nil || !strings.Contains(string(text), "running") {
+		t.Errorf("the restored volume: %v, %s", err, text)
+	}
+}
