@@ -230,7 +230,7 @@ func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 	}
 }
 
-// TestTheAPIServerStopsForLongerThanTheLease: the gateway ends by the deadline, nobody takes over meanwhile, and one pod serves when the
+// TestTheAPIServerStopsForLongerThanTheLease: the gateway ends by the deadline, no pod takes over meanwhile, and one serves when the
 // server goes on.
 func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
 	w, two, old := serving(t, newSite(t), 93)
