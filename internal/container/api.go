@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-// core is the container as the control API sees it.
+// core connects the control API to the rooms of the container.
 func (c *container) core() control.Core {
 	return control.Core{
 		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
@@ -76,7 +76,7 @@ func (c *container) describe() client.Init {
 	return info
 }
 
-// leaders are the main processes of the services, by name.
+// leaders returns the main processes of the services, by name.
 func (c *container) leaders() map[string]int {
 	leaders := make(map[string]int)
 	for _, s := range c.loop.Snapshot().Services {
@@ -87,7 +87,7 @@ func (c *container) leaders() map[string]int {
 
 func (c *container) examine(ctx context.Context) client.Findings {
 	if c.route.Load().Plain {
-		return nil // it has no data volume
+		return nil // there is no data volume
 	}
 	return c.volume.Examine(ctx)
 }

@@ -35,15 +35,15 @@ import (
 	"hinit/supervisor"
 )
 
-// container is PID 1 at work: it wires the rooms. The supervisor's loop runs in the main goroutine. Work that may wait for a disk
-// or a client has a goroutine of its own.
+// container connects the rooms of PID 1. The supervisor's loop runs in the main goroutine. Work that may wait for a disk or a
+// client has other goroutines.
 type container struct {
 	*initlog.Logger
 
 	cfg     atomic.Pointer[config.Config]
 	agent   boot.Agent
 	args    []string                   // the container's CMD as given
-	route   atomic.Pointer[boot.Route] // what that CMD means; the boot may put another one here
+	route   atomic.Pointer[boot.Route] // the meaning of the CMD; the boot may replace it
 	started time.Time
 	progress
 
@@ -64,7 +64,7 @@ type container struct {
 	s6         *personality.Switch
 }
 
-// dataVolume are the rooms that read and write the data volume.
+// dataVolume holds the rooms that use the data volume.
 type dataVolume struct {
 	store   *profiles.Store
 	intents *profiles.Intents
@@ -74,12 +74,12 @@ type dataVolume struct {
 	volume  *volumecheck.Examiner
 }
 
-// progress is what the boot, the reloads and the reports have come to.
+// progress says which stages of the boot are done.
 type progress struct {
 	prepared atomic.Bool // stage 2 was done
 }
 
-// assemble makes the rooms of a container that has its table of processes.
+// assemble makes the rooms of a container. The table of processes exists already.
 func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*container, error) {
 	cfg, agent, route := start.Config, start.Agent.Serving(start.Config), start.Route
 	c := &container{
@@ -117,7 +117,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.keeper.Stop() },
 		Lost: func() {
-			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // services may have gone unseen
+			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // services may have ended unseen
 			c.keeper.Catchup()
 		},
 	})
@@ -154,7 +154,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.keeper}, c.registry.Follow, func() personality.Settings {
 		return personality.Settings{
 			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), Since: c.started,
-			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // else somebody has a use for the name
+			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // otherwise a configured service has the name
 		}
 	})
 	c.control = control.NewEndpoint(c.core(), control.Options{
@@ -167,17 +167,17 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	return c, nil
 }
 
-// s6Host is what the personality of s6 calls down to: the rooms as they are.
+// s6Host is the set of rooms that the personality of s6 calls.
 type s6Host struct {
 	*initlog.Logger    // Say, Warn
 	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, Room
 	*gateways.Keeper   // Command, Refuse, SlotMade, SlotRemoved
 }
 
-// agents is the logger for messages that an agent can cause: its warnings push out no others.
+// agents returns a logger for messages that an agent can cause. Its warnings don't displace other warnings.
 func (c *container) agents() *initlog.Logger { return c.WithMemory(c.boot.RememberAgents) }
 
-// observe takes a record of the supervisor to the rooms that follow services.
+// observe passes a record of the supervisor to the rooms that follow services.
 func (c *container) observe(r supervisor.Record) {
 	c.keeper.Observe(r)
 	c.s6.Observe(r)
@@ -187,7 +187,7 @@ func (c *container) observe(r supervisor.Record) {
 	c.registry.Observe(r)
 }
 
-// parallel is how many gateways start at the same time, and how many more once one of them is ready.
+// parallel returns how many gateways may start at the same time, and how many more once one of them is ready.
 func parallel(cfg *config.Config) (first, spare int) {
 	if n, err := strconv.Atoi(cfg.Start.Parallel); err == nil {
 		return n, 0

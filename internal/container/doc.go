@@ -1,4 +1,4 @@
-// Package container is PID 1 of a container: the one place that knows all rooms and wires them.
+// Package container is PID 1 of a container: the one place that knows all rooms and connects them.
 //
 // [Main] supervises until the container ends. It owns the supervisor's loop, which runs in the caller's goroutine. The boot, the
 // reports, the work on the data volume, the watching of profiles and the control server have a goroutine each. None of them holds

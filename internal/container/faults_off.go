@@ -2,5 +2,5 @@
 
 package container
 
-// faults does nothing in a binary that is shipped.
+// faults does nothing in a released binary.
 func (c *container) faults() {}

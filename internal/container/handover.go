@@ -26,15 +26,15 @@ import (
 	"hinit/supervisor"
 )
 
-// lastBudget is the time to stop for a generation that does not know the configured one.
+// lastBudget is the shutdown budget if the configured one is unknown.
 const lastBudget = 8 * time.Second
 
-// handover is what the container hands over to the next generation of it, room by room.
+// handover is the state that the container hands over at re-execution, with the state of each room.
 type handover struct {
 	reexec.Past
 	Started   time.Time
 	Full      bool
-	Prepared  bool // stage 2 was done; a generation that does not say so had done it
+	Prepared  bool // stage 2 was done; versions without this field had always done it
 	Warnings  []string
 	Phases    []client.BootStep
 	Repair    *client.Repair
@@ -43,7 +43,7 @@ type handover struct {
 	rooms
 }
 
-// These are embedded under names of their own.
+// Types of the same name can't be embedded together, so they get other names.
 type (
 	ofHealth   = health.Handover
 	ofLease    = leaseholder.Handover
@@ -53,7 +53,7 @@ type (
 	ofUnits    = units.Handover
 )
 
-// rooms is what each room hands over.
+// rooms holds the state of each room.
 type rooms struct {
 	ofStart
 	ofUnits
@@ -67,10 +67,10 @@ type rooms struct {
 	Procs   proc.Handover
 	Loop    *supervisor.Handover
 	Intents profiles.Handover
-	S6      *personality.Handover // nil where hinit does not answer as s6
+	S6      *personality.Handover // nil if hinit does not act as s6
 }
 
-// HandOver implements [reexec.Host]. Nothing is reported and no log is read until thaw.
+// HandOver implements [reexec.Host]. Until thaw the reporter reports nothing and the logs read nothing.
 func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw func(), err error) {
 	c := h.c
 	reported, release := c.reporter.Hold()
@@ -100,7 +100,7 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 	return old, thaw, err
 }
 
-// successorMain is the init that goes on for the generation before it.
+// successorMain is the init of a program that continues an earlier one after re-execution.
 func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err error) int {
 	var c *container
 	if err == nil {
@@ -114,7 +114,7 @@ func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err
 	return c.life(c.goOn)
 }
 
-// succeed makes the container anew that the generation before had.
+// succeed builds the container from the handed-over state.
 func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*container, error) {
 	old := handover{Prepared: true}
 	if err := reexec.Understand(taken, &old, &old.Past); err != nil {
@@ -160,7 +160,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	return c, nil
 }
 
-// goOn is what a successor does instead of a boot.
+// goOn resumes the container after re-execution, in place of the boot.
 func (c *container) goOn(ctx context.Context) {
 	c.s6.Start(ctx)
 	c.control.Rejoin(nil)
@@ -181,22 +181,22 @@ func (c *container) goOn(ctx context.Context) {
 	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.Job(c.cfg.Load()), !c.owners.Done()) })
 }
 
-// freezeTime is how long the logs may take to get what has been read into their files. The supervisor waits meanwhile.
+// freezeTime limits how long the logs may take to write what they have read. The supervisor waits meanwhile.
 const freezeTime = time.Second
 
-// reexecHost is the container as it is handed over.
+// reexecHost hands over the state of the container.
 type reexecHost struct {
 	*signals.Signals
 	c      *container
-	socket *control.Socket // on its way to the next generation, nil for none
+	socket *control.Socket // the control socket during a re-execution, nil for none
 }
 
-// reexec begins a re-execution.
+// reexec starts a re-execution.
 func (c *container) reexec(ctx context.Context, binary string) (int, error) {
 	if c.loop.Snapshot().Stopping {
 		return 0, supervisor.ErrStopping
 	}
-	_ = c.loop.Do(ctx, supervisor.Remark{Text: "asked to re-execute itself"}) // it fails when everything ends anyway
+	_ = c.loop.Do(ctx, supervisor.Remark{Text: "asked to re-execute itself"}) // fails only if the container ends
 	return c.generation.Ask(ctx, binary)
 }
 
@@ -208,7 +208,8 @@ func (h *reexecHost) Claim() (release func(), err error) {
 	return h.c.registry.Turn.Unlock, nil
 }
 
-// Rest implements [reexec.Host]: requests get their answer or are told, the disks and the scan directory come to rest.
+// Rest implements [reexec.Host]. It answers or ends the open requests of clients, and waits for writes to the volume and to the
+// scan directory.
 func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 	h.socket = h.c.control.Leave()
 	release := func() {}
@@ -225,14 +226,14 @@ func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 	held, err := h.c.s6.Hold()
 	if err == nil {
 		release = held
-	} else if !fault { // else it may be what has the fault
+	} else if !fault { // after a fault, go on all the same: the scan directory may be what failed
 		return wake, err
 	}
 	return wake, nil
 }
 
-// restDisks waits until nothing is being written to the volume; the logs have their own Freeze. execve(2) waits for every other
-// thread, and one that waits for a frozen file system can't be ended.
+// restDisks waits until no write to the volume is under way, except by the logs, which have Freeze. execve(2) waits for every
+// other thread, and a thread that waits for a frozen file system can't be ended.
 func (c *container) restDisks() error {
 	for end := time.Now().Add(freezeTime); !c.keeper.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
 		if time.Now().After(end) {
@@ -262,7 +263,8 @@ func (h *reexecHost) End(code int, reason string) {
 	h.c.loop.Post(supervisor.Shutdown{Code: code, Reason: reason})
 }
 
-// loopPanicked is told of a panic of the supervisor's loop, in its goroutine. It returns the container's exit code.
+// loopPanicked handles a panic of the supervisor's loop, in its goroutine. It returns the container's exit code if re-execution
+// is impossible.
 func (c *container) loopPanicked(value any, stack []byte) int {
 	c.generation.SupervisorPanicked(value, stack)
 	proc.EndRest(c.signals.Children, c.cfg.Load().Shutdown.Budget)

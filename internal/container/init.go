@@ -17,31 +17,31 @@ import (
 	"hinit/supervisor"
 )
 
-// flushTime is how long the end of the container waits for the logs after the last process is gone.
+// flushTime limits how long the end of the container waits for the logs, after the last process has ended.
 const flushTime = 700 * time.Millisecond
 
-// Main is the init of a container. It blocks until the container ends and returns its exit code. argv0 is the name it was called
-// by, args what follows it.
+// Main is the init of a container. It blocks until the container ends and returns its exit code. argv0 is the name of the
+// program, args are its arguments.
 func Main(argv0 string, args []string) int {
 	return begin(args, func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
 }
 
-// Plain is the init that supervises the services of a file and nothing else, "" for the usual places. It blocks until they are
-// stopped, and returns the exit code of the process.
+// Plain is an init that supervises only the services of a file; "" means the usual places. It blocks until they are stopped, and
+// returns the exit code of the process.
 func Plain(file string) int {
 	return begin(nil, func() (prepare.Start, int, bool) { return prepare.Plain(file) })
 }
 
-// begin does what every init does first, and then goes on for the image before this one, or makes and boots the container that settle
-// describes. It makes everything before it touches anything that could hang.
+// begin is the common beginning of every init. It continues the container of the program before re-execution, or builds and boots
+// the container that settle describes. It builds everything before it touches anything that could hang.
 func begin(args []string, settle func() (start prepare.Start, code int, ok bool)) int {
-	// The Go runtime would end the process on a signal without a handler. Package early handles the signals that mean the end
-	// already.
+	// Without a handler the Go runtime would end the process on a signal. Package early already handles the signals that ask for
+	// a stop.
 	sig := signals.Listen()
 	taken, none := reexec.Take()
 	tuning.InheritNothing()
 	tuning.LimitMemory()
-	threads, err := tuning.MakeThreads(taken.Threads()) // those that services must not take the place of
+	threads, err := tuning.MakeThreads(taken.Threads()) // so many that services can't use up the process numbers for them
 	if err != nil {
 		return initlog.Refuse(prepare.ExitFailed, err)
 	}
@@ -69,16 +69,16 @@ func begin(args []string, settle func() (start prepare.Start, code int, ok bool)
 	})
 }
 
-// life lasts as long as the container, from the beginning of this image.
+// life runs the container until its end.
 func (c *container) life(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
-		_ = proc.TakeTerminal(os.Stdin) // the shell that started hinit wants it back
+		_ = proc.TakeTerminal(os.Stdin) // the shell that started hinit needs the terminal again
 	}
 	return code
 }
 
-// run is the life of the container.
+// run does the work of life.
 func (c *container) run(begin func(context.Context)) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	reported := make(chan struct{})
@@ -92,7 +92,7 @@ func (c *container) run(begin func(context.Context)) int {
 	c.faults()
 	code := c.loop.Run()
 	noted := c.keeper.NoteStop()
-	<-reported // it ends by itself when the loop has
+	<-reported // the reporter ends when the loop has ended
 
 	cancel(errors.New("the container has stopped"))
 	flush, done := context.WithTimeout(context.Background(), flushTime)

@@ -11,21 +11,21 @@ import (
 	"hinit/supervisor"
 )
 
-// Gateway is how the gateway of a profile is made known.
+// Gateway says how to register the gateway of a profile.
 type Gateway struct {
 	Profile profiles.Profile
-	Start   bool      // it is started
+	Start   bool      // start it
 	Down    bool      // its slot has a down file
-	Used    time.Time // when the profile was used last; zero when not known
-	Now     bool      // its slot is complete when the answer comes
+	Used    time.Time // last use of the profile; zero if unknown
+	Now     bool      // make the slot before answer returns
 
 	// Slotted says that a client has made the slot, which exports these variables.
 	Slotted bool
 	Exports map[string]string
 }
 
-// Gateway makes the gateway of a profile known, at the boot and later. A known one keeps its want, unless it is to be started. The caller
-// must call answer, which waits for the supervisor.
+// Gateway registers the gateway of a profile, at the boot and later. A known one keeps its desired state, unless Start is set.
+// The caller must call answer, which waits for the supervisor.
 func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error) {
 	name := profiles.SlotName(g.Profile.Name)
 	known := r.knows(name)
@@ -36,7 +36,7 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 		r.slots[name] = slot{true, g.Exports}
 	}
 	r.mu.Unlock()
-	if !g.Slotted { // before the service is known: a client that sees the service in the status finds the slot
+	if !g.Slotted { // first, so that a client that sees the service in the status also finds the slot
 		s = r.gatewaySlot(g.Profile, g.Down)
 		r.make(ctx, s, false)
 	}
@@ -60,7 +60,7 @@ func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error)
 	}
 }
 
-// gateway registers the gateway of a profile with what its slot exports.
+// gateway registers the gateway of a profile with the variables that its slot exports.
 func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervisor.Want, used time.Time) (answer func() error) {
 	name := profiles.SlotName(p.Name)
 	exports := r.Exports(name)
@@ -69,7 +69,7 @@ func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervi
 	registered := r.register(ctx, u, want)
 	return func() error {
 		err := registered()
-		// A client may have made another slot meanwhile, and this registration came last.
+		// A client may have replaced the slot meanwhile: then register once more with the new variables.
 		for now := r.Exports(name); err == nil && !maps.Equal(now, exports); now = r.Exports(name) {
 			exports = now
 			err = r.Register(ctx, r.o.Units.Gateway(r.o.Config(), p, exports), supervisor.WantDown)
@@ -78,7 +78,7 @@ func (r *Registry) gateway(ctx context.Context, p profiles.Profile, want supervi
 	}
 }
 
-// Redefine makes the gateway of a profile start as the configuration and its slot say, from its next start on.
+// Redefine updates the definition of a profile's gateway from the configuration and its slot, for its next start.
 func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	p, err := r.o.Store.Profile(profile)
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	return r.gateway(ctx, p, supervisor.WantDown, time.Time{})()
 }
 
-// redefineAll is Redefine for every gateway.
+// redefineAll is Redefine for all gateways.
 func (r *Registry) redefineAll(ctx context.Context) error {
 	var problems []error
 	for _, s := range r.Snapshot().Services {
@@ -98,10 +98,10 @@ func (r *Registry) redefineAll(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// ReadTopology makes gateways, from their next start on, learn what an operator had asked for when the profiles were read.
+// ReadTopology sets the topology that was found when the profiles were read. Gateways get it at their next start.
 func (r *Registry) ReadTopology(t profiles.Topology) { r.o.Units.SetTopology(t) }
 
-// SetTopology makes every gateway, from its next start on, learn what an operator has asked for.
+// SetTopology sets a topology that an operator has chosen. Every gateway gets it at its next start.
 func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	r.Turn.Lock()
 	defer r.Turn.Unlock()
@@ -109,7 +109,8 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	return r.redefineAll(ctx)
 }
 
-// SetBeside makes the gateway of a profile, from its next start on, run beside the one that serves its profile, or not.
+// SetBeside says whether a profile's gateway may run although another gateway serves its profile. It takes effect at the next
+// start.
 func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
 	if r.o.Units.Beside(profile) == on {
 		return
@@ -120,10 +121,10 @@ func (r *Registry) SetBeside(ctx context.Context, profile string, on bool) {
 	}
 }
 
-// Beside reports whether the gateway of a profile runs beside the one that serves its profile.
+// Beside returns what SetBeside has set.
 func (r *Registry) Beside(profile string) bool { return r.o.Units.Beside(profile) }
 
-// Restore brings the slot of a service back that a client has removed.
+// Restore makes the slot of a service again, after a client has removed it.
 func (r *Registry) Restore(ctx context.Context, service string) {
 	if r.follow() == nil || r.HasSlot(service) {
 		return
@@ -145,7 +146,7 @@ func (r *Registry) Restore(ctx context.Context, service string) {
 	r.down[profile] = true
 	r.mu.Unlock()
 	r.make(ctx, r.gatewaySlot(p, true), true)
-	if err := r.Redefine(ctx, profile); err != nil && !errors.Is(err, supervisor.ErrStopping) { // without the exports of the removed slot
+	if err := r.Redefine(ctx, profile); err != nil && !errors.Is(err, supervisor.ErrStopping) { // drop the exports of the removed slot
 		r.o.Logger.Say("%v", err)
 	}
 }
@@ -157,8 +158,8 @@ func (r *Registry) Found(profile string) {
 	r.present[profile] = true
 }
 
-// Exists reports whether a profile is on the volume, as far as is known. A profile that isn't can have a gateway all the same,
-// whose slot a client has made.
+// Exists reports whether a profile is on the volume, as far as is known. A client can make a slot, and so a gateway, for a
+// missing profile too.
 func (r *Registry) Exists(profile string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,14 +171,14 @@ func (r *Registry) Present() (list []profiles.Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(r.present)) {
-		if p, err := r.o.Store.Profile(name); err == nil { // it only looks at the name
+		if p, err := r.o.Store.Profile(name); err == nil { // no disk access: it only checks the name
 			list = append(list, p)
 		}
 	}
 	return list
 }
 
-// Forget drops what is known of a profile that is gone.
+// Forget forgets a profile that is gone.
 func (r *Registry) Forget(profile string) {
 	r.o.Units.SetBeside(profile, false)
 	r.mu.Lock()
@@ -186,7 +187,7 @@ func (r *Registry) Forget(profile string) {
 	delete(r.down, profile)
 }
 
-// Reset forgets all profiles, because another init has them now. It leaves the slots of services alone.
+// Reset forgets all profiles, because another init serves them now. It keeps the slots of services.
 func (r *Registry) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,27 +195,27 @@ func (r *Registry) Reset() {
 	clear(r.down)
 }
 
-// Handover is the state that a Registry hands over to the Registry of PID 1's next image.
+// Handover is the state of a Registry that re-execution hands over to the next program of PID 1.
 type Handover struct {
-	Present map[string]bool // by profile
-	Marked  map[string]bool // by profile whose slot has a known down file: whether it is there
+	Present map[string]bool // profiles that exist
+	Marked  map[string]bool // profile → whether its slot has a down file; missing if unknown
 	Beside  map[string]bool // profiles whose gateways an operator runs beside the multiplexer
 }
 
-// HandOver returns what the Registry of the next program needs.
+// HandOver returns the state that the next program needs.
 func (r *Registry) HandOver() Handover {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Handover{Present: maps.Clone(r.present), Marked: maps.Clone(r.down), Beside: r.o.Units.AllBeside()}
 }
 
-// TakeOver takes over what [Registry.HandOver] returned. It must be called before anything else.
+// TakeOver restores the state from [Registry.HandOver]. Call it before any other method.
 func (r *Registry) TakeOver(h Handover) {
 	maps.Copy(r.present, h.Present)
 	maps.Copy(r.down, h.Marked)
 	for profile, on := range h.Beside {
 		r.o.Units.SetBeside(profile, on)
 	}
-	r.met.boot.Store(true) // the boot is over
+	r.met.boot.Store(true) // re-execution is possible only after the boot
 	r.met.profiles.Store(true)
 }

@@ -11,7 +11,7 @@ import (
 	"hinit/supervisor"
 )
 
-// confined returns what the kernel says of a process and of this one.
+// confined returns how the kernel confines a process, and how it confines this one.
 func confined(pid int) (theirs, own proc.Confinement, err error) {
 	err = blocking.Do(blocking.Short, func() (err error) {
 		if own, err = proc.Confined(os.Getpid()); err == nil {
@@ -22,8 +22,8 @@ func confined(pid int) (theirs, own proc.Confinement, err error) {
 	return theirs, own, err
 }
 
-// Isolation says how a gateway is isolated, and what of it the kernel confirms. Landlock comes before the filter of system calls
-// (internal/isolate), so that the filter stands for both.
+// Isolation returns how a gateway is isolated, and which part of it the kernel confirms. Landlock is set up before the filter of
+// system calls (internal/isolate), so the filter proves both.
 func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	cfg := r.o.Config()
 	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).On() {
@@ -50,11 +50,11 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	return out
 }
 
-// ShutOut reports whether a client of the control socket is isolated, and its profile has not been given the socket. A process that is gone
-// is shut out too: nothing is known of it.
+// ShutOut reports whether a client of the control socket is isolated, and its profile may not use the socket. A client that has
+// ended is shut out too, because nothing is known of it.
 func (r *Registry) ShutOut(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
-	if uid == 0 || pid == 0 || !cfg.Isolates() { // 0 is a process outside of this PID namespace
+	if uid == 0 || pid == 0 || !cfg.Isolates() { // pid 0 is a process outside of this PID namespace
 		return false
 	}
 	theirs, own, err := confined(pid)
@@ -64,5 +64,5 @@ func (r *Registry) ShutOut(pid int, uid uint32, gone func() bool) bool {
 	case filters == isolation.Filters:
 		return false
 	}
-	return cfg.UIDRange().Has(uid) // without a filter, only the user tells
+	return cfg.UIDRange().Has(uid) // it has no filter: decide by its user
 }

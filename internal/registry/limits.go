@@ -8,7 +8,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Limits lists the limits of a service that take a control group, and what enforces each of them here.
+// Limits lists the limits of a service that need a control group, and what enforces each of them here.
 func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	cfg := r.o.Config()
 	var own config.Setup
@@ -33,7 +33,7 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 	return out
 }
 
-// Divide prepares control groups for the services of a configuration that want some. It is called while Turn is held.
+// Divide prepares control groups, if a service of the configuration needs one. The caller holds Turn.
 func (r *Registry) Divide(cfg *config.Config) {
 	if why := r.o.Units.Divide(cfg); why != nil {
 		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)

@@ -13,12 +13,12 @@ import (
 	"hinit/supervisor"
 )
 
-// Plan is the change from one configuration to another: what becomes of each gateway and of each service of hinit.yaml.
+// Plan is the difference between two configurations: what happens to each gateway and each service of hinit.yaml.
 type Plan struct {
 	old, new *config.Config
-	services map[string]supervisor.Unit // of the new configuration
+	services map[string]supervisor.Unit // in the new configuration
 
-	before, after map[string]supervisor.Unit // definitions by name, gateways among them
+	before, after map[string]supervisor.Unit // definitions by name, including gateways
 }
 
 // Plan compares two configurations. It changes nothing. The error says why a service of the new one can't run.
@@ -29,7 +29,7 @@ func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
 	}
 	p := &Plan{old: old, new: cfg, services: services, before: make(map[string]supervisor.Unit), after: maps.Clone(services)}
 	for _, s := range old.Services {
-		if u, err := r.o.Units.Service(old, s); err == nil { // else a user that it names is gone
+		if u, err := r.o.Units.Service(old, s); err == nil { // an error means that its user doesn't exist any more
 			p.before[s.Name] = u
 		}
 	}
@@ -42,7 +42,7 @@ func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
 	return p, nil
 }
 
-// Apply carries out a plan. The new configuration must be in force.
+// Apply carries out a plan. The new configuration must already be the current one.
 func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(p.old.Services)) {
@@ -60,7 +60,8 @@ func (r *Registry) Apply(ctx context.Context, p *Plan) error {
 	return errors.Join(append(problems, r.redefineAll(ctx))...)
 }
 
-// Steps tells the plan, in the order of the names. now is how the services are: before the plan is carried out, or after, as done says.
+// Steps describes the plan, sorted by name. now is the state of the services: after the plan was carried out if done is true,
+// else before.
 func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	names := maps.Clone(p.before)
 	maps.Copy(names, p.after)
@@ -73,7 +74,7 @@ func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
 	return steps
 }
 
-// step is what becomes of one service, v; "" for nothing.
+// step describes what happens to the service v; op is "" for nothing.
 func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
 	before, was := p.before[name]
 	after, is := p.after[name]
@@ -102,7 +103,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	}
 	changed := tense("changed", "change")
 	runs := v != nil && v.PID != 0
-	env := old.Notify.Protocol != def.Notify.Protocol || old.Notify.Watchdog != def.Notify.Watchdog // which it finds in its environment
+	env := old.Notify.Protocol != def.Notify.Protocol || old.Notify.Watchdog != def.Notify.Watchdog // these settings are passed in its environment
 	switch spec := env || !before.Spec.Same(after.Spec); {
 	case spec && runs && (v.Drifted || !done):
 		return "~", changed + ", restart to apply"
@@ -122,7 +123,7 @@ func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what str
 	return "", ""
 }
 
-// taskRuns says when a task runs that is not started now.
+// taskRuns says when a task runs that does not start at once.
 func taskRuns(s config.Service) string {
 	if s.Task.Schedule.Cron == "" {
 		return "it runs when it is asked for: hinit run-once " + s.Name

@@ -21,10 +21,10 @@ import (
 	"hinit/supervisor"
 )
 
-// MainHermes is the slot of the container's CMD in the s6 image. It answers as up and has no service.
+// MainHermes is the slot of the container's CMD in the s6 image. It always reports up, and stands for no service.
 const MainHermes = "main-hermes"
 
-// Loop is what a Registry needs of a [supervisor.Loop], and hands on to the rooms above.
+// Loop is the part of [supervisor.Loop] that a Registry uses, and offers to the rooms above.
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Post(e supervisor.Event)
@@ -35,33 +35,33 @@ type Loop interface {
 	Ended() <-chan struct{}
 }
 
-// Options are the rooms below a Registry.
+// Options are the parts that a Registry works with.
 type Options struct {
 	Loop      Loop
-	Config    func() *config.Config // the configuration in force
+	Config    func() *config.Config // returns the current configuration
 	Store     *profiles.Store
 	Units     *units.Maker
 	Logs      *logs.Logs
 	Health    *health.Health
 	Logger    *initlog.Logger
 	AgentUID  uint32
-	Actor     *fsutil.Actor        // opens the logs of runs, as the agent's user
-	MayRun    func() error         // why no run may be started now, nil when it may
-	Plain     bool                 // a plain supervisor, whose configuration stays in its place
-	Serves    func() bool          // this init supervises the profiles and services
-	Change    func(*config.Config) // puts another configuration in force
-	Remembers bool                 // the volume has a place to write down when tasks ran
-	Doubt     func(error)          // is told what can't be written down
+	Actor     *fsutil.Actor        // opens the logs of runs, with the identity of the agent's user
+	MayRun    func() error         // returns why no run may be started now, nil if it may
+	Plain     bool                 // a plain supervisor: the path of its configuration doesn't change
+	Serves    func() bool          // reports whether this init supervises the profiles and services
+	Change    func(*config.Config) // makes another configuration the current one
+	Remembers bool                 // the volume can store when tasks ran
+	Doubt     func(error)          // gets errors of storing that
 }
 
 // Registry registers services. Its methods may be called from any goroutine.
 type Registry struct {
 	Loop
 
-	// Turn is held by a caller that changes all services: the boot, a reload, another topology.
+	// Turn is held by operations that change all services: the boot, a reload, a new topology.
 	Turn sync.Mutex
 
-	// Times starts the tasks that have a schedule. It is used while Turn is held.
+	// Times starts the tasks with a schedule. It is used while Turn is held.
 	Times *timetable.Table
 
 	o   Options
@@ -70,11 +70,11 @@ type Registry struct {
 	mu       sync.Mutex
 	follower Follower        // nil for none
 	slots    map[string]slot // by name of the service
-	down     map[string]bool // what the down file of a profile's slot says, where it is known
+	down     map[string]bool // profile → whether its slot has a down file; missing if unknown
 	present  map[string]bool // profiles that are on the volume, as far as is known
 }
 
-// New makes a Registry that knows no service.
+// New returns a Registry without services.
 func New(o Options) *Registry {
 	var memory timetable.Memory
 	if o.Remembers {
@@ -83,15 +83,15 @@ func New(o Options) *Registry {
 	return &Registry{Loop: o.Loop, Times: timetable.New(o.Loop, memory, o.Doubt), o: o, slots: make(map[string]slot), down: make(map[string]bool), present: make(map[string]bool)}
 }
 
-// Register makes a service known together with its log and its checks. A known service gets a new definition and keeps its want.
+// Register adds a service with its log and its checks. A known service gets a new definition and keeps its desired state.
 func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error {
 	return r.register(ctx, u, want)()
 }
 
-// register is Register for one of many, see [supervisor.Loop.RegisterSoon]. The caller must call answer. Every service gets to the
-// supervisor through this function.
+// register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call answer. Every
+// service reaches the supervisor through this function.
 func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
-	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // their output is their own, and they come after the boot
+	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // they have no log here, and start after the boot
 		return r.Loop.RegisterSoon(ctx, u, want)
 	}
 	u.Needs = r.unmet(u)
@@ -102,7 +102,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		r.o.Logs.MaskSecrets(u.Name, u.Profile)
 	}
 	known := r.knows(u.Name)
-	if !known { // a check may look out for the first line
+	if !known { // before the start, so that a check sees the first line
 		r.o.Health.Check(&u)
 	}
 	registered := r.Loop.RegisterSoon(ctx, u, want)
@@ -111,7 +111,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		if err := registered(); err != nil {
 			return fmt.Errorf("cannot register %s: %w", u.Name, err)
 		}
-		if known { // the run so far counts no more
+		if known { // the checks of the old definition don't count any more
 			r.o.Health.Check(&u)
 		}
 		r.meetLate(u)
@@ -121,7 +121,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 
 func (r *Registry) knows(service string) bool { return r.Snapshot().Find(service) != nil }
 
-// Observe forgets the log and the checks of a service that the supervisor has forgotten. It does not block.
+// Observe drops the log and the checks of a service that the supervisor has forgotten. It does not block.
 func (r *Registry) Observe(rec supervisor.Record) {
 	if !rec.Dropped {
 		return
@@ -133,7 +133,7 @@ func (r *Registry) Observe(rec supervisor.Record) {
 	r.o.Logs.Drop(rec.Service, r.knows)
 }
 
-// Reserved says why somebody else's service may not have a name, "" when it may.
+// Reserved returns why a service directory that hinit didn't make can't have a name, "" if it can.
 func (r *Registry) Reserved(name string) string {
 	switch {
 	case name == units.CmdName, name == MainHermes, strings.HasPrefix(name, units.HookPrefix):
@@ -144,7 +144,7 @@ func (r *Registry) Reserved(name string) string {
 	return ""
 }
 
-// Settings returns the settings of a service that differ from the defaults; of the container all that are in force for "".
+// Settings returns the settings of a service that differ from the defaults. For "" it returns all settings of the container.
 func (r *Registry) Settings(service string) (out []client.ConfigEntry) {
 	cfg := r.o.Config()
 	entries := cfg.InForce(service)
@@ -157,19 +157,21 @@ func (r *Registry) Settings(service string) (out []client.ConfigEntry) {
 	return out
 }
 
-// Identity returns how somebody else's service runs, but for its command: as root, without anything from the agent, or as the agent.
+// Identity returns user, environment and directory for a service directory that hinit didn't make: as root, without anything from
+// the agent, or as the agent.
 func (r *Registry) Identity(root bool) proc.Spec { return r.o.Units.Foreign(r.o.Config(), root) }
 
-// Room says why there is no room for somebody else's service, nil when there is. Such a service costs more descriptors than others.
+// Room returns why there is no room for another service directory that hinit didn't make, nil if there is. Such a service needs
+// more descriptors than others.
 func (r *Registry) Room() error { return tuning.SpareDescriptors() }
 
-// The needs of services (contract, section 2).
+// The needs that the boot meets (contract, section 2).
 const (
-	NeedBoot     = "boot"     // the hooks have run, and the profiles have been read or do not answer
-	NeedProfiles = "profiles" // the profiles have been read, and what their last gateways have left is removed
+	NeedBoot     = "boot"     // the hooks have run, and the profiles were read or don't answer
+	NeedProfiles = "profiles" // the profiles were read, and the files of their last gateways removed
 )
 
-// needs says which needs are met. A need is set here before the supervisor is told.
+// needs says which needs are met. It is set before the supervisor is informed.
 type needs struct {
 	boot, profiles atomic.Bool
 	inOrder        atomic.Bool
@@ -182,20 +184,20 @@ func (n *needs) of(need string) *atomic.Bool {
 	return &n.profiles
 }
 
-// Meet starts everything that waits for a need. It fails when the container has ended.
+// Meet starts everything that waits for a need. It fails if the container has ended.
 func (r *Registry) Meet(ctx context.Context, need string) error {
 	r.met.of(need).Store(true)
 	return r.Do(ctx, supervisor.Met{Need: need})
 }
 
-// StartInOrder makes gateways wait until all profiles are known, so that the profile that was used last starts first.
+// StartInOrder makes gateways wait until all profiles are known, so that recently used profiles start first.
 func (r *Registry) StartInOrder(on bool) { r.met.inOrder.Store(on) }
 
-// unmet returns what a service has to wait for: a gateway for the boot's decision about its profile, a hook for nothing, any other
-// service for the boot.
+// unmet returns what a new service must wait for. A gateway waits for the boot's decision about its profile, a service for the
+// boot, and a hook for nothing.
 func (r *Registry) unmet(u supervisor.Unit) []string {
 	switch {
-	case u.Name == config.LeaseName && !r.o.Plain: // the boot waits for it
+	case u.Name == config.LeaseName && !r.o.Plain: // no need: the boot waits for it
 	case u.Kind == supervisor.KindService && !r.met.boot.Load():
 		return []string{NeedBoot}
 	case u.Kind == supervisor.KindGateway && !r.met.profiles.Load() && (!r.Exists(u.Profile) || r.met.inOrder.Load()):
@@ -204,7 +206,7 @@ func (r *Registry) unmet(u supervisor.Unit) []string {
 	return nil
 }
 
-// meetLate tells the supervisor again of needs that were met while a service was registered.
+// meetLate reports needs to the supervisor that were met while the service was being registered.
 func (r *Registry) meetLate(u supervisor.Unit) {
 	for _, need := range u.Needs {
 		if r.met.of(need).Load() {

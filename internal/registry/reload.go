@@ -15,9 +15,9 @@ import (
 	"hinit/supervisor"
 )
 
-// ReloadInTime is Reload for a client that waits.
+// ReloadInTime is Reload for a waiting client: it returns when ctx ends, and the reload goes on.
 func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
-	// The configuration may be on a disk that hangs. One reload at a time waits for it, and ends what it has begun.
+	// The configuration may be on a disk that hangs. A started reload is finished in any case, and only one at a time can hang.
 	var did client.ReloadReply
 	err = blocking.Wait(ctx, "the reload", func() (err error) {
 		did, err = r.Reload(context.WithoutCancel(ctx), how)
@@ -29,13 +29,13 @@ func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out cli
 	return did, err
 }
 
-// ReloadAndSay is a reload without a waiting client.
+// ReloadAndSay reloads without a waiting client. It writes the result to the container log.
 func (r *Registry) ReloadAndSay() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	did, err := r.Reload(ctx, client.Reload{})
 	if err != nil {
-		for line := range strings.Lines(err.Error()) { // a mistake a line
+		for line := range strings.Lines(err.Error()) { // one error per line
 			r.o.Logger.Say("cannot reload: %s", strings.TrimPrefix(strings.TrimSuffix(line, "\n"), "cannot reload: "))
 		}
 		return
@@ -46,9 +46,9 @@ func (r *Registry) ReloadAndSay() {
 	}
 }
 
-// Reload reads the configuration again. New services are started, services that are gone are stopped, a changed definition takes
-// effect at the next start. A bad or missing file changes nothing, unless how allows a missing one. It reports what only a new
-// container can change.
+// Reload reads the configuration again. It starts new services and stops removed ones. A changed definition takes effect at the
+// next start. An invalid or missing file changes nothing, unless how allows a missing one. The reply lists the changes that only
+// a new container can make.
 func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
 	none := client.ReloadReply{}
 	if !r.Turn.TryLock() {
@@ -85,17 +85,17 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 		return none, fmt.Errorf("%w (nothing was changed)", err)
 	}
 	out := client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
-	if !r.o.Serves() { // it has no services
+	if !r.o.Serves() { // this init has no services
 		if !how.DryRun {
 			r.o.Change(cfg)
 		}
 		return out, nil
 	}
-	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool { // settings of a single service are in the plan
+	out.Settings = slices.DeleteFunc(slices.Clone(changed), func(key string) bool { // the plan reports settings of single services
 		return strings.HasPrefix(key, "services.") || strings.HasPrefix(key, "profiles.") && strings.Count(key, ".") > 1
 	})
 	if !how.DryRun {
-		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // it fails when everything ends anyway
+		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"}) // fails only if the container ends
 		r.o.Change(cfg)
 		r.o.Health.Configure(cfg)
 		err = r.Apply(ctx, plan)
@@ -105,13 +105,13 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 	return out, err
 }
 
-// fixedKeys are read once, at the start of the container.
+// fixedKeys are settings that are read only at the start of the container.
 var fixedKeys = []string{
 	"home", "agent.user", "services." + config.LeaseName + ".enabled", "profiles.marker", "profiles.max", "shutdown.budget", "start.parallel", "control.socket", "control.others",
 	"logs.dir", "logs.console", "logs.console_stall", "logs.max_line_kb", "logs.mask",
 }
 
-// LoadConfig is [config.Load], which reads the file, in its turn: a disk may hang.
+// LoadConfig is [config.Load] in a turn, because it reads a file and a disk may hang.
 func LoadConfig(o config.Options) (cfg *config.Config, err error) {
 	_ = blocking.Do(blocking.Foreign, func() error {
 		cfg, err = config.Load(o)

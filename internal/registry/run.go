@@ -13,11 +13,10 @@ import (
 	"hinit/internal/runs"
 )
 
-// runLogMode is the mode of a log that a run makes.
+// runLogMode is the mode of a log file that a run creates.
 const runLogMode = 0o644
 
-// StartRun runs a command of hinit.yaml once, for a client of the control API. It runs only commands that the configuration
-// names.
+// StartRun runs a command once, for a client of the control API. It runs only commands that hinit.yaml defines.
 func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.Run, error) {
 	refuse := func(kind client.Kind, format string, args ...any) (client.Run, error) {
 		return client.Run{}, &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
@@ -55,7 +54,8 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.
 	})
 }
 
-// openRunLog opens the file that takes a run's output as the agent's user, who may put anything in its place. An empty path is no file.
+// openRunLog opens the file for a run's output, with the identity of the agent's user, because the agent may put anything in its
+// place. For an empty path it returns nil.
 func openRunLog(path string, agent *fsutil.Actor) (f *os.File, err error) {
 	if path == "" {
 		return nil, nil

@@ -10,7 +10,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Services makes all services of hinit.yaml known, each with its slot.
+// Services registers all services of hinit.yaml and their slots.
 func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
 	r.Divide(cfg)
 	var problems []error
@@ -33,7 +33,7 @@ func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
 	return errors.Join(problems...)
 }
 
-// Lease makes the service known that holds the lease of the volume, before all others, where there is one.
+// Lease registers the service that holds the lease of the volume, if there is one. It is called before all others.
 func (r *Registry) Lease(ctx context.Context, cfg *config.Config) error {
 	s := cfg.Services[config.LeaseName]
 	if !s.Enabled {
@@ -60,7 +60,8 @@ func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Ser
 	return r.register(ctx, u, want)
 }
 
-// changeService registers a service of a new configuration, and starts or stops it where old says otherwise.
+// changeService registers a service of a new configuration. It starts or stops the service if the desired state differs from the
+// old configuration.
 func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u supervisor.Unit) error {
 	s := cfg.Services[u.Name]
 	before, known := old.Services[u.Name]
@@ -79,7 +80,7 @@ func (r *Registry) changeService(ctx context.Context, cfg, old *config.Config, u
 	return r.Do(ctx, supervisor.Stop{Name: u.Name})
 }
 
-// publish makes the slot of a service of hinit.yaml, and brings the down file of an existing one up to date.
+// publish makes the slot of a service of hinit.yaml, and updates the down file of an existing one.
 func (r *Registry) publish(ctx context.Context, cfg *config.Config, s config.Service) {
 	r.make(ctx, r.serviceSlot(cfg, s), true)
 	if f := r.follow(); f != nil {

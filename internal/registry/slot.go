@@ -8,30 +8,30 @@ import (
 	"hinit/profiles"
 )
 
-// Follower is told of the slots that services need: their service directories of s6.
+// Follower maintains the s6 service directories (slots) of services.
 type Follower interface {
-	// Enqueue makes the slot of a service soon, and does not block. Publish makes it and returns when the slot is complete. A slot that
-	// is there stays as it is.
+	// Enqueue makes the slot of a service soon, and does not block. Publish makes it and returns when the slot is complete. Both
+	// keep an existing slot.
 	Enqueue(s Slot)
 	Publish(ctx context.Context, s Slot)
-	// SetDown makes or removes the down file of a slot.
+	// SetDown creates or removes the down file of a slot.
 	SetDown(name string, down bool)
-	// Foreign reports whether a service directory that hinit did not make has a name.
+	// Foreign reports whether the name belongs to a service directory that hinit did not make.
 	Foreign(name string) bool
 	// Withdraw removes a slot.
 	Withdraw(ctx context.Context, name string) error
 }
 
-// Slot is what the slot of a service says: the command and its surroundings.
+// Slot is the content of a service's slot: the command and its environment.
 type Slot struct {
 	Name string
 	Down bool              // the service does not start with the container
 	Argv []string          //
-	Env  map[string]string // beside the container's
-	Dir  string            // "" for any
-	Cred *proc.Cred        // nil for whoever runs it
+	Env  map[string]string // in addition to the container's variables
+	Dir  string            // "" if the command may run in any directory
+	Cred *proc.Cred        // nil for the user who runs the command
 
-	Finish bool  // the service stays down after some exit codes, which are
+	Finish bool  // some exit codes keep the service down, see below
 	ParkOn []int //
 
 	Log         string // directory of the log, "" for none
@@ -39,13 +39,14 @@ type Slot struct {
 	LogArchives int
 }
 
-// slot is what is known of the slot of a service.
+// slot is what the Registry knows of the slot of a service.
 type slot struct {
-	made    bool              // it is there, or will be soon
-	exports map[string]string // by its run, if a client has made it; never changed
+	made    bool              // it exists, or will soon
+	exports map[string]string // variables that its run script exports, if a client made it; never changed
 }
 
-// Follow tells a follower of all slots from now on. exports are its slots so far, each with what its run exports.
+// Follow informs a follower of all slots from now on. exports has the existing slots, each with the variables that its run script
+// exports.
 func (r *Registry) Follow(f Follower, exports map[string]map[string]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,13 +69,13 @@ func (r *Registry) slot(service string) slot {
 	return r.slots[service]
 }
 
-// HasSlot reports whether a service has a slot, or will have one soon. Without a follower there are none.
+// HasSlot reports whether a service has a slot, or will have one soon. Without a follower no service has one.
 func (r *Registry) HasSlot(service string) bool { return r.slot(service).made }
 
-// Exports is what the slot of a service exports, nil for nothing. The map must not be changed.
+// Exports returns the variables that the slot of a service exports, nil for none. The map must not be changed.
 func (r *Registry) Exports(service string) map[string]string { return r.slot(service).exports }
 
-// make has a slot made. With now it waits for the slot.
+// make makes the follower create a slot. With now it waits until the slot is complete.
 func (r *Registry) make(ctx context.Context, s Slot, now bool) {
 	f := r.follow()
 	if f == nil {
@@ -106,8 +107,9 @@ func (r *Registry) Withdraw(ctx context.Context, service string) error {
 	return nil
 }
 
-// SetDown makes the down file of a gateway's slot say whether the gateway starts with the container. A down file that says so already is left
-// alone, unless always is set: a client that removes a slot removes the down file first.
+// SetDown sets whether a gateway's slot has a down file, that is, whether the gateway stays down when the container starts. If
+// the file is known to be right already, nothing is done unless always is set: a client that removes a slot removes the down file
+// first.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
 	was, known := r.down[profile]
@@ -119,7 +121,7 @@ func (r *Registry) SetDown(profile string, down, always bool) {
 	}
 }
 
-// gatewaySlot is the slot of a profile's gateway.
+// gatewaySlot returns the slot of a profile's gateway.
 func (r *Registry) gatewaySlot(p profiles.Profile, down bool) Slot {
 	cfg := r.o.Config()
 	u := r.o.Units.Gateway(cfg, p, nil)
@@ -130,7 +132,7 @@ func (r *Registry) gatewaySlot(p profiles.Profile, down bool) Slot {
 	}
 }
 
-// serviceSlot is the slot of a service of hinit.yaml.
+// serviceSlot returns the slot of a service of hinit.yaml.
 func (r *Registry) serviceSlot(cfg *config.Config, s config.Service) Slot {
 	out := Slot{
 		Name: s.Name, Down: !s.WantedUp(), Argv: s.Command, Env: r.o.Units.ServiceVars(cfg, s), Dir: s.Cwd, Cred: r.o.Units.AgentCred(),

@@ -25,20 +25,20 @@ import (
 // Kept is how many ended runs are remembered.
 const Kept = 1000
 
-// maxLive is how many runs may be alive at a time: each is a service of the supervisor.
+// maxLive limits the living runs, because each is a service of the supervisor.
 const maxLive = 256
 
-// unknown says that no run has an id.
+// unknown returns the error about an unknown id.
 func unknown(id string) error {
 	return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, Kept)}
 }
 
-// errFull says that no further run can be started.
+// errFull returns the error about too many living runs.
 func errFull() error {
 	return &client.Error{Kind: client.KindBusy, Message: fmt.Sprintf("%d runs are alive, which is the limit; end some, or wait", maxLive)}
 }
 
-// Loop is what a Book needs of [supervisor.Loop].
+// Loop is the part of [supervisor.Loop] that a Book uses.
 type Loop interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
@@ -52,17 +52,17 @@ type Loop interface {
 type Order struct {
 	Tag, Template, Profile string
 	Spec                   proc.Spec
-	Output                 *os.File // its standard output and error; the Book closes it. nil is /dev/null
-	Log                    string   // path of that file, for people
+	Output                 *os.File // standard output and error; the Book closes it. nil is /dev/null
+	Log                    string   // path of Output, for people
 	Limit                  time.Duration
 	Grace                  time.Duration
 }
 
-// Book is the runs of one supervisor. Its methods may be called from any goroutine.
+// Book holds the runs of one supervisor. Its methods may be called from any goroutine.
 type Book struct {
 	mu       sync.Mutex
 	loop     Loop
-	instance string // tells this container's runs from another container's
+	instance string // distinguishes the runs of this container from the runs of others
 	next     uint64
 	seq      uint64
 	live     map[string]*entry // by ID
@@ -71,14 +71,14 @@ type Book struct {
 	changed  chan struct{}
 }
 
-// entry is a run with the fields that only the book needs.
+// entry is a run with the fields that only the book uses.
 type entry struct {
 	client.Run
 
 	limit   time.Duration
 	timer   *time.Timer
 	output  *os.File
-	starts  chan struct{} // closed when it runs or could not be started
+	starts  chan struct{} // closed when its process runs or could not be started
 	started bool
 	err     error
 }
@@ -90,7 +90,7 @@ func NewBook() *Book {
 	return &Book{instance: hex.EncodeToString(id), live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
 }
 
-// Attach gives the book its loop and begins to follow it. It must be called once, before anything is started.
+// Attach connects the book to its loop and begins to follow that. Call it once, before any run is started.
 func (b *Book) Attach(loop Loop) {
 	b.mu.Lock()
 	b.loop = loop
@@ -101,13 +101,13 @@ func (b *Book) Attach(loop Loop) {
 	guard.Go("following the runs", b.follow)
 }
 
-// prefix begins what the supervisor calls a run. Neither a service of hinit.yaml nor a service directory can have such a name.
+// prefix begins the names of runs in the supervisor. No service of hinit.yaml and no service directory can have such a name.
 const prefix = "run/"
 
-// Owns reports whether a service of the supervisor is a run.
+// Owns reports whether the name of a service means a run.
 func Owns(service string) bool { return strings.HasPrefix(service, prefix) }
 
-// CheckTag says what is wrong with a tag, "" when nothing.
+// CheckTag returns what is wrong with a tag, "" for nothing.
 func CheckTag(tag string) string {
 	if tag == "" || len(tag) > 120 {
 		return "a tag has 1 to 120 characters"
@@ -122,8 +122,8 @@ func CheckTag(tag string) string {
 	return ""
 }
 
-// Start starts a run and returns when it has a process, or could not be started: End tells why. A tag that the book knows
-// means the run that has it.
+// Start starts a run. It returns when the process runs, or could not be started; the reason is in Run.End. If the book knows the
+// tag, Start returns the run with that tag and starts none.
 func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	b.mu.Lock()
 	if e := b.byTag[o.Tag]; e != nil {
@@ -151,7 +151,7 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	b.mu.Lock()
 	e.started, e.err = true, err
 	if o.Output != nil {
-		_ = o.Output.Close() // the process has its own
+		_ = o.Output.Close() // the process has its own copy
 		e.output = nil
 	}
 	over := false
@@ -170,14 +170,14 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	return out, err
 }
 
-// drop makes the supervisor forget a run that is over. It waits for the loop, which may wait for b.mu.
+// drop makes the supervisor forget a run that is over. It waits for the loop, so the caller must not hold b.mu.
 func (b *Book) drop(over bool, service string) {
 	if over {
 		b.loop.Post(supervisor.Remove{Name: service})
 	}
 }
 
-// await returns a run that another call starts, once it is started.
+// await waits until a run that another call starts is started.
 func (b *Book) await(ctx context.Context, e *entry) (client.Run, error) {
 	select {
 	case <-e.starts:
@@ -189,7 +189,7 @@ func (b *Book) await(ctx context.Context, e *entry) (client.Run, error) {
 	return e.Run, e.err
 }
 
-// unitOf is a run as the supervisor sees it.
+// unitOf returns the supervisor's definition of a run.
 func unitOf(e *entry, o Order) supervisor.Unit {
 	return supervisor.Unit{
 		Name: e.Service, Profile: o.Profile, Kind: supervisor.KindRun, Spec: o.Spec, Log: o.Log,
@@ -197,7 +197,7 @@ func unitOf(e *entry, o Order) supervisor.Unit {
 	}
 }
 
-// Pipes gives the process of a run its output: supervisor.LogSink for the services that the book Owns. It does not block.
+// Pipes implements supervisor.LogSink for the services that the book Owns. It does not block.
 func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -218,17 +218,17 @@ func (b *Book) Pipes(service string) (stdout, stderr *os.File, err error) {
 	return nil, nil, fmt.Errorf("cannot connect the output of %q: it is no run", service)
 }
 
-// arm begins the limit of a run. b.mu is held.
+// arm starts the timer for the time limit of a run. b.mu is held.
 func (b *Book) arm(e *entry) {
 	if e.limit > 0 && e.End == nil && e.timer == nil {
 		e.timer = time.AfterFunc(time.Until(e.StartedAt.Add(e.limit)), guard.Func("ending a run", func() {
-			_, _ = b.stop(context.Background(), e.ID, client.RunTimedOut) // it fails when the supervisor has ended
+			_, _ = b.stop(context.Background(), e.ID, client.RunTimedOut) // fails only if the supervisor has ended
 		}))
 	}
 }
 
-// Stop begins to end a run: TERM to its process, then to what that leaves, KILL to all after the grace. A run that has ended stays
-// as it is.
+// Stop begins to end a run and returns at once: TERM to its process, then to its descendants, and KILL to all after the grace.
+// For an ended run it does nothing.
 func (b *Book) Stop(ctx context.Context, id string) (client.Run, error) {
 	return b.stop(ctx, id, client.RunStopped)
 }
@@ -273,7 +273,7 @@ func (b *Book) find(id string) (client.Run, error) {
 	return client.Run{}, unknown(id)
 }
 
-// Since returns the runs that began or ended after a cursor, in that order, and the next cursor; 0 is the cursor before all.
+// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. Cursor 0 is before all.
 func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -290,14 +290,14 @@ func (b *Book) Since(cursor uint64) ([]client.Run, uint64) {
 	return out, b.seq
 }
 
-// News returns a channel that is closed when a run begins or ends. Take it before looking.
+// News returns a channel that is closed when a run begins or ends. Call it before Since, or a change between the calls is missed.
 func (b *Book) News() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.changed
 }
 
-// Unique returns a text that no other call returns, for a tag.
+// Unique returns a different text at each call, for use as a tag.
 func (b *Book) Unique() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -305,7 +305,7 @@ func (b *Book) Unique() string {
 	return b.instance + "-" + strconv.FormatUint(b.next, 10)
 }
 
-// ring says that a run has begun or ended. b.mu is held.
+// ring wakes the callers of News after a run has begun or ended. b.mu is held.
 func (b *Book) ring(e *entry) {
 	b.seq++
 	e.Seq = b.seq
@@ -313,7 +313,7 @@ func (b *Book) ring(e *entry) {
 	b.changed = make(chan struct{})
 }
 
-// follow takes note of the runs that end.
+// follow notes the ends of runs until the loop ends.
 func (b *Book) follow() {
 	for {
 		news := b.loop.News()
@@ -327,7 +327,8 @@ func (b *Book) follow() {
 	}
 }
 
-// lookAll compares the runs with what the supervisor shows now: an older snapshot lacks a run that has been started since.
+// lookAll compares the runs with the current snapshot of the supervisor. It takes the snapshot while b.mu is held: an older one
+// could lack a run that was just started.
 func (b *Book) lookAll() {
 	var over []string
 	b.mu.Lock()
@@ -351,12 +352,12 @@ func (b *Book) lookAll() {
 	}
 }
 
-// look compares a run with what the supervisor shows of it, and reports whether the supervisor has to forget it. b.mu is held.
+// look compares a run with its state in the supervisor, and reports whether the supervisor must forget it. b.mu is held.
 func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
 	switch {
 	case e.End != nil:
 		return false
-	case v == nil: // the end of the container has dropped it
+	case v == nil: // the shutdown of the container has dropped it
 		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
 		e.End, over = endOf(v.LastExit), true
@@ -383,7 +384,7 @@ func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
 	return over
 }
 
-// shorten cuts what an ended run keeps of a client's words.
+// shorten limits the texts of a client that an ended run keeps.
 func (e *entry) shorten() {
 	e.Log, e.Profile = supervisor.Short(e.Log), supervisor.Short(e.Profile)
 	if e.End != nil {
@@ -391,7 +392,7 @@ func (e *entry) shorten() {
 	}
 }
 
-// forget moves an ended run to the others, and drops the oldest. b.mu is held.
+// forget moves a run to the ended ones, and drops the oldest of these. b.mu is held.
 func (b *Book) forget(e *entry) {
 	e.shorten()
 	delete(b.live, e.ID)

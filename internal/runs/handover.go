@@ -6,7 +6,7 @@ import (
 	"hinit/client"
 )
 
-// Handover is what a book tells its successor in another image of this process.
+// Handover is the state of a book that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Instance string
 	Next     uint64
@@ -21,7 +21,7 @@ type HandedRun struct {
 	Limit time.Duration
 }
 
-// HandOver returns what a successor needs to go on with the same runs, with those whose start is under way.
+// HandOver returns the state that the next program needs to continue the same runs. It includes runs that are just being started.
 func (b *Book) HandOver() *Handover {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -35,8 +35,7 @@ func (b *Book) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes a new book the successor of another one; nil means that the last image had none. It must be called before
-// Attach.
+// TakeOver makes a new book continue an old one; nil stands for an empty one. Call it before Attach.
 func (b *Book) TakeOver(h *Handover) {
 	if h == nil {
 		return
@@ -57,7 +56,7 @@ func (b *Book) TakeOver(h *Handover) {
 	}
 	for _, r := range h.Ended {
 		e := add(r)
-		e.shorten() // an image that kept them whole may have handed them over
+		e.shorten() // an older program may have kept long texts
 		b.ended = append(b.ended, e)
 	}
 }

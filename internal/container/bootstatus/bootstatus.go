@@ -1,7 +1,7 @@
-// Package bootstatus holds what status shows of the boot: steps, warnings, the hook that runs, and services that the boot has not
-// come to yet.
+// Package bootstatus holds what status shows about the boot: steps, warnings, the running hook, and services that the boot has
+// not registered yet.
 //
-// Only status reads it. It owns a goroutine while [Status.Look] looks at the profiles.
+// Only status reads it. It owns a goroutine while [Status.Look] reads the profiles.
 package bootstatus
 
 import (
@@ -18,36 +18,36 @@ import (
 	"hinit/supervisor"
 )
 
-// mostWarnings is how many warnings of each of the two sources are kept. The oldest of the same source goes first.
+// mostWarnings limits the warnings of each of the two sources. Beyond it the oldest warning of the same source is dropped.
 const mostWarnings = 50
 
 // Status is the status of one boot. Its methods may be called from any goroutine.
 type Status struct {
-	over chan struct{} // closed when all services are known
+	over chan struct{} // closed by End
 
 	mu       sync.Mutex
-	warnings []string // that an agent cannot cause
-	agents   []string // that an agent can cause, as many as it likes
+	warnings []string // warnings that an agent can't cause
+	agents   []string // warnings that an agent can cause, in any number
 	steps    []client.BootStep
-	found    int // profiles that the boot brings up; 0 before it has read them and when it is done
+	found    int // number of profiles that the boot handles; 0 before and after that
 
 	expected []*supervisor.Service
-	looked   chan struct{} // closed when the profiles are among them; nil while no look is under way
-	hooks    int           // how many the boot has
+	looked   chan struct{} // closed when expected includes the profiles; nil while Look is not running
+	hooks    int           // number of hooks
 	hook     *client.BootHook
-	since    time.Time // of the hook that runs
+	since    time.Time // when the running hook began
 }
 
-// New is the status of a boot that begins.
+// New returns the status of a boot that begins.
 func New() *Status { return &Status{over: make(chan struct{})} }
 
-// Over is closed when the boot is over and all services are known.
+// Over returns a channel that is closed when the boot is over and all services are known.
 func (s *Status) Over() <-chan struct{} { return s.over }
 
-// End says that it is.
+// End notes that the boot is over. Call it once.
 func (s *Status) End() { close(s.over) }
 
-// IsOver reports whether it is.
+// IsOver reports whether the boot is over.
 func (s *Status) IsOver() bool {
 	select {
 	case <-s.over:
@@ -57,7 +57,7 @@ func (s *Status) IsOver() bool {
 	}
 }
 
-// Await waits for the end of the boot, but not for a process of the boot itself, such as a hook that asks.
+// Await waits for the end of the boot. If pid is a process of the boot itself, such as a hook, it returns at once.
 func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snapshot) error {
 	if s.IsOver() {
 		return nil
@@ -75,10 +75,11 @@ func (s *Status) Await(ctx context.Context, pid int, now func() *supervisor.Snap
 	}
 }
 
-// Remember adds a warning. It returns false for one that is there already.
+// Remember adds a warning. It returns false if the warning is known.
 func (s *Status) Remember(warning string) bool { return s.remember(&s.warnings, warning) }
 
-// RememberAgents does the same for a warning that an agent can cause. It pushes out no warning of Remember.
+// RememberAgents adds a warning that an agent can cause. It never drops a warning of Remember. It returns false if the warning is
+// known.
 func (s *Status) RememberAgents(warning string) bool { return s.remember(&s.agents, warning) }
 
 func (s *Status) remember(list *[]string, warning string) bool {
@@ -91,35 +92,35 @@ func (s *Status) remember(list *[]string, warning string) bool {
 	return true
 }
 
-// Warnings returns the warnings that were remembered, and apart from them those that an agent can cause.
+// Warnings returns the warnings: own for those that an agent can't cause, agents for the others.
 func (s *Status) Warnings() (own, agents []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.warnings), slices.Clone(s.agents)
 }
 
-// Add adds steps that are done.
+// Add adds finished steps.
 func (s *Status) Add(steps ...client.BootStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = append(s.steps, steps...)
 }
 
-// Insert adds a step that began before others that were added.
+// Insert adds a step that began before steps that were added earlier.
 func (s *Status) Insert(at int, step client.BootStep) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = slices.Insert(s.steps, at, step)
 }
 
-// Again forgets the steps: they are done once more.
+// Again forgets the steps, because the boot repeats them.
 func (s *Status) Again() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = nil
 }
 
-// Steps are those that were added.
+// Steps returns the steps that were added.
 func (s *Status) Steps() []client.BootStep {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +132,7 @@ func (s *Status) Failed() bool {
 	return slices.ContainsFunc(s.Steps(), func(p client.BootStep) bool { return p.Error != "" })
 }
 
-// divider stands between the two kinds of warnings that are handed over. An earlier program shows it.
+// divider separates the two kinds of warnings in the handed-over list. An older program shows it as a warning.
 const divider = "an agent can cause the warnings below"
 
 // HandOver returns all warnings for TakeOver.
@@ -140,23 +141,23 @@ func (s *Status) HandOver() []string {
 	return slices.Concat(own, []string{divider}, agents)
 }
 
-// TakeOver takes the status of a boot over that an earlier program of PID 1 had. Without a divider all warnings are root's.
+// TakeOver restores the status that an earlier program of PID 1 had. Without a divider all warnings count as caused by root.
 func (s *Status) TakeOver(warnings []string, steps []client.BootStep) {
 	s.warnings, s.steps = warnings, steps
-	if at := slices.Index(warnings, divider); at >= 0 { // an agent's text cannot come before it
+	if at := slices.Index(warnings, divider); at >= 0 { // the first occurrence is the real one: an agent's text can only come after it
 		s.warnings, s.agents = slices.Clone(warnings[:at]), slices.Clone(warnings[at+1:])
 	}
 	s.End()
 }
 
-// Found says how many profiles the boot brings up, 0 when it is done with them.
+// Found sets how many profiles the boot handles, 0 when it has handled them.
 func (s *Status) Found(profiles int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.found = profiles
 }
 
-// Profiles is how far the boot has come with the profiles, so many of which have a gateway now; nil when it is done.
+// Profiles returns how many of the profiles have a gateway; up is that number. It returns nil when the boot has handled all.
 func (s *Status) Profiles(up int) *client.BootProfiles {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,14 +167,14 @@ func (s *Status) Profiles(up int) *client.BootProfiles {
 	return &client.BootProfiles{Profiles: s.found, Done: min(up, s.found)}
 }
 
-// Expect replaces the services that the boot will register.
+// Expect sets the services that the boot will register.
 func (s *Status) Expect(services []*supervisor.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expected = services
 }
 
-// Look finds more of them, and returns at once. look may block on a disk.
+// Look adds the services that look returns, in a goroutine. look may block on a disk.
 func (s *Status) Look(look func() []*supervisor.Service) {
 	looked := make(chan struct{})
 	s.mu.Lock()
@@ -188,11 +189,11 @@ func (s *Status) Look(look func() []*supervisor.Service) {
 	})
 }
 
-// Expected returns the services that the boot will register, as far as is known. With all it waits for a look that is under way,
-// for the end of the boot or of ctx.
+// Expected returns the services that the boot will register, as far as is known. With all it waits for a running Look, the end of
+// the boot or the end of ctx.
 func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	s.mu.Lock()
-	looked := s.looked // nil: the boot has not got so far, or it has no hooks to wait for and is over soon
+	looked := s.looked // nil: Look was not called yet, or the boot has no hooks and is over soon
 	s.mu.Unlock()
 	if all {
 		select {
@@ -206,28 +207,28 @@ func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	return slices.Clone(s.expected)
 }
 
-// HooksBegin says how many hooks will run.
+// HooksBegin sets how many hooks will run.
 func (s *Status) HooksBegin(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hooks = n
 }
 
-// HookBegins says which hook runs now.
+// HookBegins sets which hook is running.
 func (s *Status) HookBegins(name string, number int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hook, s.since = &client.BootHook{Name: name, Number: number, Of: s.hooks}, time.Now()
 }
 
-// HooksEnd says that no hook runs any more.
+// HooksEnd notes that no hook is running any more.
 func (s *Status) HooksEnd() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hook = nil
 }
 
-// Hook is the hook that runs, nil when none does.
+// Hook returns the running hook, nil for none.
 func (s *Status) Hook() *client.BootHook {
 	s.mu.Lock()
 	defer s.mu.Unlock()

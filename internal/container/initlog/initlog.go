@@ -1,6 +1,6 @@
-// Package initlog writes the messages of PID 1 itself: a line in the container log, or a warning that status goes on showing.
+// Package initlog writes the messages of PID 1 itself: as a line in the container log, or as a warning that status also shows.
 //
-// It promises that no caller waits for a reader of the console, and that a warning is said once. Its one goroutine writes the
+// It promises that no caller waits for a reader of the console, and that a warning is written once. Its one goroutine writes the
 // termination message of a pod.
 package initlog
 
@@ -20,15 +20,15 @@ import (
 	"hinit/internal/redact"
 )
 
-// Logger writes these messages. Its methods may be called from any goroutine.
+// Logger writes the messages of PID 1. Its methods may be called from any goroutine.
 type Logger struct {
 	console  func() io.Writer
 	remember func(warning string) bool
 	last     *TerminationLog
 }
 
-// New makes a Logger. The function that console returns takes one line, and must not block. remember returns false for a warning
-// that is known already. last gets every line.
+// New returns a Logger. console returns a writer that takes one line and must not block. remember returns false for a known
+// warning. last gets every line.
 func New(console func() io.Writer, remember func(warning string) bool, last *TerminationLog) *Logger {
 	return &Logger{console, remember, last}
 }

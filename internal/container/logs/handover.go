@@ -10,27 +10,27 @@ import (
 	"hinit/supervisor"
 )
 
-// Handover is what is handed over of the logs, and of the runs, which have files of their own.
+// Handover is the state of the logs and of the runs at re-execution.
 type Handover struct {
 	Logs *logrotate.Handover
-	Runs *runs.Handover // nil of an image that had none
+	Runs *runs.Handover // nil from a program without runs
 }
 
-// HandOver returns what the next generation takes over. The logs must be frozen.
+// HandOver returns the state that the next program needs. The logs must be frozen.
 func (l *Logs) HandOver() (old Handover, err error) {
 	old.Runs = l.Runs.HandOver()
 	old.Logs, err = l.Set.HandOver()
 	return old, err
 }
 
-// TakeOver makes new logs the successors of others, which had these services.
+// TakeOver makes new logs continue the old ones. services are the known services.
 func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 	if err := l.Set.TakeOver(old.Logs); err != nil {
 		return err
 	}
 	l.Runs.TakeOver(old.Runs)
 	for _, s := range services {
-		if s.Kind != supervisor.KindRun && s.Kind != supervisor.KindCheck { // runs write into their files themselves
+		if s.Kind != supervisor.KindRun && s.Kind != supervisor.KindCheck { // runs and checks have no log here
 			l.Open(s.Name, s.Profile, s.Log, s.Kind)
 		}
 	}

@@ -1,7 +1,7 @@
-// Package logs is the supervisor's side of the logs. It opens the log of each service with its limits, finds it by the service's
+// Package logs connects the supervisor with the logs. It opens the log of each service with its limits, finds it by the service's
 // name, and masks the profile's secrets on the console.
 //
-// It promises that connecting a service to its log touches no disk, and that the log of a service that comes back is not dropped. It
+// It promises that giving a service its log touches no disk, and that the log of a service that comes back is not dropped. It
 // owns a goroutine while [Logs.MaskSecrets] waits for a disk.
 package logs
 
@@ -25,31 +25,31 @@ import (
 	"hinit/supervisor"
 )
 
-// Options are what Logs work with. The functions may be called from any goroutine.
+// Options are the parts that Logs work with. The functions may be called from any goroutine.
 type Options struct {
 	Config func() *config.Config
-	Actor  *fsutil.Actor // writes the files
-	// Secrets returns the values in a profile's .env, and whether there are more than it returns. It may wait for a disk.
+	Actor  *fsutil.Actor // identity for writing the files
+	// Secrets returns the secrets in a profile's .env, and whether it left some out. It may wait for a disk.
 	Secrets func(profile string) (values []string, more bool, err error)
 	Pack    gzipped.Packer                   // compresses archives
 	Say     func(format string, args ...any) // writes a line to the container log
-	Warn    func(format string, args ...any) // says it once and shows it in status
+	Warn    func(format string, args ...any) // writes a warning once, and shows it in status
 }
 
-// Logs are the logs of all services. Their methods may be called from any goroutine.
+// Logs holds the logs of all services. Its methods may be called from any goroutine.
 type Logs struct {
 	*logrotate.Set
 
-	Runs *runs.Book // they have files of their own
+	Runs *runs.Book // commands of clients, which write to their own files
 	o    Options
 	logs sync.Map // service → *logrotate.Log
 
-	mu     sync.Mutex     // guards held and masked, and that nothing of held is dropped; never held while the disk is used
-	held   map[string]int // services that are being registered, which the supervisor need not know yet
-	masked map[string]int // bytes of secrets that are kept, by service
+	mu     sync.Mutex     // guards held and masked, and the rule that no held log is dropped; never held across disk operations
+	held   map[string]int // services that are being registered, and may be unknown to the supervisor
+	masked map[string]int // service → bytes of its secrets that are kept
 }
 
-// New makes the logs of a container with the configuration that it has now.
+// New makes the logs of a container with the present configuration.
 func New(o Options) (*Logs, error) {
 	cfg := o.Config()
 	mode, err := logrotate.ParseConsoleMode(cfg.Logs.Console)
@@ -62,7 +62,7 @@ func New(o Options) (*Logs, error) {
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.Pack,
 		Warn: func(service, message string) {
 			say := o.Say
-			if service == "" { // what it says may not be seen there
+			if service == "" { // a warning about the console may not be visible there
 				say = o.Warn
 			}
 			say("log of %s: %s", cmp.Or(service, "console"), message)
@@ -71,7 +71,7 @@ func New(o Options) (*Logs, error) {
 	return l, nil
 }
 
-// logLimits are the limits as the configuration has them, where no archives are 0.
+// logLimits converts limits of the configuration, in which 0 archives means none.
 func logLimits(l config.LogLimits) logrotate.Limits {
 	const mb = 1_000_000
 	limits := logrotate.Limits{
@@ -84,7 +84,7 @@ func logLimits(l config.LogLimits) logrotate.Limits {
 	return limits
 }
 
-// Open makes the log of a service known, with the limits that the configuration has for it. Of an open one only the limits change.
+// Open makes the log of a service, with the limits in the configuration. For an existing log it only changes the limits.
 func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 	cfg := l.o.Config()
 	limits := cfg.LogLimitsOf(profile)
@@ -96,7 +96,7 @@ func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 	l.logs.Store(name, log)
 }
 
-// Hold keeps the log of a service while it is being registered. release ends that.
+// Hold protects the log of a service from Drop while the service is being registered. release ends that.
 func (l *Logs) Hold(name string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +110,7 @@ func (l *Logs) Hold(name string) (release func()) {
 	}
 }
 
-// Drop ends the log of a service that is gone, unless it has come back or is coming back.
+// Drop ends the log of a removed service, unless the service has come back or is being registered.
 func (l *Logs) Drop(name string, known func(string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,7 +121,7 @@ func (l *Logs) Drop(name string, known func(string) bool) {
 	}
 }
 
-// Sweep ends the logs of all services that are gone.
+// Sweep ends the logs of all removed services.
 func (l *Logs) Sweep(known func(string) bool) {
 	l.logs.Range(func(name, _ any) bool {
 		service, _ := name.(string)
@@ -150,7 +150,7 @@ func (l *Logs) Pipes(name string) (stdout, stderr *os.File, err error) {
 		return nil, nil, fmt.Errorf("cannot connect the output of %q: %w", name, err)
 	}
 	stdout, stderr, err = log.Pipes()
-	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // the container's standard output is not for the boot
+	if err == nil && strings.HasPrefix(name, units.HookPrefix) { // the boot must not write to the container's standard output
 		_ = stdout.Close() // nothing was written through it
 		stdout = stderr
 	}
@@ -164,10 +164,10 @@ func (l *Logs) Tail(name string, done func(lines []string)) {
 	}
 }
 
-// drainTime is how long [Logs.Drain] waits, a little longer than it takes at most.
+// drainTime limits the wait in [Logs.Drain]. It is a little longer than the log ever takes.
 const drainTime = 300 * time.Millisecond
 
-// Drain waits until what a service has written so far is read and on its way to the console.
+// Drain waits until what a service has written so far is read and queued for the console.
 func (l *Logs) Drain(name string) {
 	read := make(chan struct{})
 	l.Tail(name, func([]string) { close(read) })
@@ -177,7 +177,7 @@ func (l *Logs) Drain(name string) {
 	}
 }
 
-// Output counts what a service writes, nil for a service without a log.
+// Output returns the counters of a service's output, nil for a service without a log.
 func (l *Logs) Output(service string) *client.Output {
 	log := l.Get(service)
 	if log == nil {
@@ -192,7 +192,7 @@ func (l *Logs) Output(service string) *client.Output {
 	}
 }
 
-// ReadSecrets tells the console which values of the profile's .env it must not show, if it is to mask any. It reads the file.
+// ReadSecrets sets which values of the profile's .env the console masks, if masking is on. It reads the file.
 func (l *Logs) ReadSecrets(service, profile string) {
 	if !l.o.Config().Logs.Mask {
 		return
@@ -211,10 +211,10 @@ func (l *Logs) ReadSecrets(service, profile string) {
 	}
 }
 
-// mostMasked bounds the secrets of all services together, in bytes: agents write them, and PID 1 keeps them.
+// mostMasked limits the secrets of all services together, in bytes, because agents write them and PID 1 keeps them.
 const mostMasked = 2 << 20
 
-// bounded keeps the first values of a service that there is room for. all reports whether these are all of them.
+// bounded returns the first values of a service that fit into the limit. all reports whether these are all.
 func (l *Logs) bounded(service string, values []string) (kept []string, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -233,10 +233,12 @@ func (l *Logs) bounded(service string, values []string) (kept []string, all bool
 	return values, true
 }
 
-// secretsPatience is how long a start waits for the profile's .env: a volume that does not answer must not hold up others.
+// secretsPatience limits how long a start waits for the profile's .env, so that a volume that does not answer doesn't delay other
+// starts.
 const secretsPatience = time.Second
 
-// MaskSecrets makes the console mask the secrets of a gateway that may be started next. It waits for the disk, but not for long.
+// MaskSecrets makes the console mask the secrets of a gateway that may start next. It waits for the disk, at most
+// secretsPatience.
 func (l *Logs) MaskSecrets(service, profile string) {
 	read := make(chan struct{})
 	guard.Go("reading secrets", func() {

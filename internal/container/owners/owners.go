@@ -1,8 +1,8 @@
-// Package owners gives the agent its files back in the background: all of them after the boot, a profile's when it appears or is
-// started.
+// Package owners restores the ownership of the agent's files in the background: of all files after the boot, and of a profile's
+// when it appears or is started.
 //
-// The boot program does the repair. This package promises that only one runs at a time, and that requests that come meanwhile are joined
-// into one. [Repairer.Run] uses the caller's goroutine; the package owns none.
+// The boot program does the repair. The package promises that only one runs at a time, and that requests during a repair are
+// combined into one. [Repairer.Run] uses the caller's goroutine; the package owns none.
 package owners
 
 import (
@@ -21,25 +21,25 @@ import (
 type Repairer struct {
 	*initlog.Logger
 
-	remark func(text string) // makes an event of a text
+	remark func(text string) // adds a text to the history
 	work   Work
-	asked  chan struct{} // a signal: there are profiles in wanted
+	asked  chan struct{} // capacity 1; wakes Run when there are wanted profiles
 
 	mu     sync.Mutex
-	wanted map[string]bool // profiles that are to be repaired
-	status *client.Repair  // of the repair of everything
+	wanted map[string]bool // profiles to repair
+	status *client.Repair  // of the repair of all files
 }
 
-// Work does a repair, and calls take with everything that is said about it.
+// Work runs a repair, and calls take with each message about it.
 type Work func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
-// New makes a Repairer that has nothing to do.
+// New returns a Repairer without work.
 func New(v *initlog.Logger, remark func(text string), work Work) *Repairer {
 	return &Repairer{Logger: v, remark: remark, work: work, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
-// Run repairs owners until ctx ends: everything first, if all says so, then what [Repairer.Adopt] asks for. The job says as whom. Run
-// does nothing where no file can be given away and nothing is planted.
+// Run repairs owners until ctx ends: first all files if all is set, then the profiles of [Repairer.Adopt]. The job names the
+// user. Run does nothing if hinit can't change owners and the image planted no files.
 func (r *Repairer) Run(ctx context.Context, job boot.Job, all bool) {
 	switches := job.Options.Agent.Switches()
 	if all && (switches || job.Planted) {
@@ -52,7 +52,7 @@ func (r *Repairer) Run(ctx context.Context, job boot.Job, all bool) {
 			only := slices.Sorted(maps.Keys(r.wanted))
 			clear(r.wanted)
 			r.mu.Unlock()
-			if len(only) > 0 { // else the last repair took this request with it
+			if len(only) > 0 { // empty if an earlier repair has included this request
 				r.repair(ctx, job, only)
 			}
 		case <-ctx.Done():
@@ -61,14 +61,14 @@ func (r *Repairer) Run(ctx context.Context, job boot.Job, all bool) {
 	}
 }
 
-// repair repairs the homes of the named profiles, or everything when only is nil; the status shows how that goes.
+// repair repairs the homes of the named profiles, or everything if only is nil. The status shows the progress.
 func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
 	job.Repair, job.Options.Only, job.Planted = true, only, job.Planted && only == nil
 	err := r.work(ctx, job, func(m boot.Message) {
 		switch {
 		case m.Repair != nil && only == nil:
 			r.TakeOver(m.Repair)
-		case m.Agents != nil && m.Agents.Warning: // the result is said once, as an event
+		case m.Agents != nil && m.Agents.Warning: // the result is reported once, as an event
 			r.Remember(m.Agents.Text)
 		case m.Result != "":
 			r.remark(m.Result)
@@ -79,8 +79,8 @@ func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
 	}
 }
 
-// Adopt makes a profile usable for the agent that somebody else has made: what a gateway needs to start now, the rest soon. It
-// blocks on the disk.
+// Adopt makes a profile usable for the agent that another user has made: now the files that a gateway needs to start, the rest
+// soon. It blocks on the disk.
 func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return
@@ -93,11 +93,11 @@ func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 	r.mu.Unlock()
 	select {
 	case r.asked <- struct{}{}:
-	default: // one is due already
+	default: // a repair is due already
 	}
 }
 
-// Status is how far the repair of everything has come, nil before it began.
+// Status returns the progress of the repair of all files, nil before it began.
 func (r *Repairer) Status() *client.Repair {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,14 +108,14 @@ func (r *Repairer) Status() *client.Repair {
 	return &now
 }
 
-// TakeOver sets it: an earlier program of PID 1 has come so far.
+// TakeOver sets the progress that the program before re-execution has reached.
 func (r *Repairer) TakeOver(status *client.Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status = status
 }
 
-// Done reports whether everything was repaired.
+// Done reports whether all files were repaired.
 func (r *Repairer) Done() bool {
 	status := r.Status()
 	return status != nil && status.Done

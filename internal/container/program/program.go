@@ -1,6 +1,7 @@
-// Package program starts the boot program and hears what it says, see [boot.Job].
+// Package program starts the boot program and receives its messages, see [boot.Job].
 //
-// It promises that a program ends after [Program.Hear] has returned. It owns a goroutine for each program, which waits for that end.
+// It promises that the program has ended when [Program.Hear] returns. It owns a goroutine for each program, which waits for that
+// end.
 package program
 
 import (
@@ -25,14 +26,14 @@ import (
 // grace is the time between TERM and KILL at the end of the container.
 const grace = 100 * time.Millisecond
 
-// Loop is the part of a [supervisor.Loop] that Run needs.
+// Loop is the part of a [supervisor.Loop] that this package uses.
 type Loop interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Post(e supervisor.Event)
 	supervisor.TaskLoop
 }
 
-// Program is the boot program at work. [Program.Answer] may be called from any goroutine.
+// Program is a running boot program. [Program.Answer] may be called from any goroutine.
 type Program struct {
 	loop Loop
 	name string
@@ -43,8 +44,9 @@ type Program struct {
 	to *os.File
 }
 
-// Start starts the boot program, which is beside this one, and gives it a job. name begins its name in the supervisor. No other one has that
-// name: the supervisor forgets a program a moment after its end. The caller must call [Program.Hear].
+// Start starts the boot program, which is in this program's directory, and gives it a job. name begins its name in the
+// supervisor. The rest of that name is unique, because the supervisor forgets a program only a moment after its end. The caller
+// must call [Program.Hear].
 func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -55,13 +57,13 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 	if err != nil {
 		return nil, err
 	}
-	// The supervisor may be late, but what it was given must not be closed before it has it.
+	// The supervisor may be slow: the files must stay open until it has them, even if ctx ends.
 	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: p.name, Kind: supervisor.KindCheck, Std: [3]*os.File{stdin, stdout, os.Stderr},
 		Policy: supervisor.Policy{Task: true, StopSignal: int(unix.SIGTERM), Grace: grace},
 		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.ProgramName}, Env: os.Environ(), Dir: "/"},
 	}, supervisor.WantUp)
-	_, _ = stdin.Close(), stdout.Close() // the process has its own
+	_, _ = stdin.Close(), stdout.Close() // the process has its own copies
 	if err != nil {
 		p.close()
 		return nil, err
@@ -72,22 +74,22 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 
 func (p *Program) close() { _, _ = p.to.Close(), p.from.Close() }
 
-// Answer writes an answer. A program that has ended does not need it.
+// Answer sends an answer to the program. If the program has ended, it does nothing.
 func (p *Program) Answer(a boot.Answer) { p.write(a) }
 
 func (p *Program) write(document any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = json.NewEncoder(p.to).Encode(document) // Hear tells of a program that has ended
+	_ = json.NewEncoder(p.to).Encode(document) // errors are ignored: Hear reports a program that has ended
 }
 
-// Hear calls take with every message in turn. It blocks until the program says that it is done, or fails. An error of take ends the program,
-// and so does the end of ctx, whose cause is the error then.
+// Hear calls take with each message. It blocks until the program says that it is done, or fails. The program is ended when take
+// returns an error, or when ctx ends; then the error is the cause of ctx.
 func (p *Program) Hear(ctx context.Context, take func(boot.Message) error) (err error) {
 	stop := context.AfterFunc(ctx, func() { _ = p.from.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
 		stop()
-		p.close() // which ends the program, if nothing else does
+		p.close() // this ends the program if it is still alive
 		guard.Go("waiting for the end of the boot program", func() {
 			if err == nil {
 				_, _ = supervisor.AwaitTask(ctx, p.loop, p.name)
@@ -113,10 +115,10 @@ func (p *Program) Hear(ctx context.Context, take func(boot.Message) error) (err 
 	return err
 }
 
-// ErrEnded is wrapped by the error of [Program.Hear] when the program has not done its work.
+// ErrEnded is wrapped by the error of [Program.Hear] if the program ended before its work was done.
 var ErrEnded = errors.New("the boot program has failed")
 
-// pipes makes the program's standard input and output, and the ends of p. The runtime can wait for all of them without a thread.
+// pipes makes the program's standard input and output, and the other ends for p. The runtime can wait for these without a thread.
 func (p *Program) pipes() (stdin, stdout *os.File, err error) {
 	var in, out [2]int
 	if err := unix.Pipe2(in[:], unix.O_CLOEXEC); err != nil {
@@ -125,7 +127,7 @@ func (p *Program) pipes() (stdin, stdout *os.File, err error) {
 	if err := unix.Pipe2(out[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("cannot make a pipe: %w", err), unix.Close(in[0]), unix.Close(in[1]))
 	}
-	_, _ = unix.SetNonblock(in[1], true), unix.SetNonblock(out[0], true) // it fails for no descriptor of a pipe
+	_, _ = unix.SetNonblock(in[1], true), unix.SetNonblock(out[0], true) // can't fail for a pipe
 	p.to, p.from = os.NewFile(uintptr(in[1]), p.name), os.NewFile(uintptr(out[0]), p.name)
 	return os.NewFile(uintptr(in[0]), p.name), os.NewFile(uintptr(out[1]), p.name), nil
 }

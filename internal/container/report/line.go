@@ -11,7 +11,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Line is what the container log says of a record, "" for what would only be noise.
+// Line returns the line for the container log about a record, "" if the record is not worth one.
 func Line(r supervisor.Record) string {
 	if r.By != nil {
 		r.Reason += ", by " + show.By(r.By)
@@ -20,8 +20,8 @@ func Line(r supervisor.Record) string {
 	case r.Service == "":
 		return r.Reason
 	case strings.HasPrefix(r.Service, units.HookPrefix):
-		return "" // the boot tells about it
-	case runs.Owns(r.Service): // there are many, and whoever asked for one is told
+		return "" // the boot reports it
+	case runs.Owns(r.Service): // there are many, and the client is informed anyway
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
 			return fmt.Sprintf("%s: %s", r.Service, exitPhrase(r.Exit))
 		}
@@ -31,7 +31,7 @@ func Line(r supervisor.Record) string {
 			return "cmd: " + r.Reason
 		}
 		return ""
-	case r.Exit != nil && strings.HasSuffix(r.Reason, supervisor.ReasonTaken): // its exit was said before
+	case r.Exit != nil && strings.HasSuffix(r.Reason, supervisor.ReasonTaken): // the exit itself was reported before
 		return fmt.Sprintf("%s: no crash: it %s", r.Service, r.Reason)
 	case r.Exit != nil:
 		return fmt.Sprintf("%s: %s", r.Service, exitPhrase(r.Exit))
@@ -49,7 +49,7 @@ func Line(r supervisor.Record) string {
 		return fmt.Sprintf("%s: %s: %s", r.Service, r.To, r.Reason)
 	case supervisor.Stopping:
 		if r.Reason == supervisor.ReasonShutdown {
-			return "" // said once, for the container
+			return "" // reported once, for the whole container
 		}
 		return fmt.Sprintf("%s: stopping: %s", r.Service, r.Reason)
 	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Finishing, supervisor.Backoff:
@@ -57,7 +57,7 @@ func Line(r supervisor.Record) string {
 	return ""
 }
 
-// exitPhrase tells how a run ended, for people: "exited with code 1 after 3.2s (crash)".
+// exitPhrase describes the end of a run for people: "exited with code 1 after 3.2s (crash)".
 func exitPhrase(x *supervisor.Exit) string {
 	if x.Cause == supervisor.CauseSpawn {
 		return x.Error
@@ -72,10 +72,10 @@ func exitPhrase(x *supervisor.Exit) string {
 	return fmt.Sprintf("%s after %s (%s)", how, show.Duration(x.Uptime), x.Cause)
 }
 
-// lastEvents is how many events the report of a fault shows.
+// lastEvents is how many events the report of a fault has.
 const lastEvents = 50
 
-// LastEvents tells what happened last, for the report of a fault.
+// LastEvents returns the last events as text, for the report of a fault.
 func LastEvents(history *supervisor.Ring) string {
 	newest := history.Last()
 	records, _ := history.Since(newest - min(newest, lastEvents))

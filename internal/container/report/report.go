@@ -1,8 +1,8 @@
-// Package report follows the history of the supervisor: it tells people what matters to them, and each other room of PID 1 every
-// record.
+// Package report follows the history of the supervisor. It writes the important records to the container log, and passes every
+// record to the other rooms of PID 1.
 //
-// It promises that each record is reported once, also across a re-execution, in the goroutine of [Reporter.Run], the caller's. line.go has
-// the words.
+// It promises that each record is reported once, even across a re-execution, in the goroutine that calls [Reporter.Run]. line.go
+// has the texts.
 package report
 
 import (
@@ -14,44 +14,45 @@ import (
 	"hinit/supervisor"
 )
 
-// Loop is what a Reporter needs of [supervisor.Loop].
+// Loop is the part of [supervisor.Loop] that a Reporter uses.
 type Loop interface {
 	History() *supervisor.Ring
 	Snapshot() *supervisor.Snapshot
 	Ended() <-chan struct{}
 }
 
-// Options are what a Reporter works with. It calls the functions one after the other; none may block.
+// Options are the parts that a Reporter works with. It calls the functions one after the other; none may block.
 type Options struct {
 	Loop     Loop
 	Say      func(format string, args ...any) // writes a line to the container log
 	Observe  func(supervisor.Record)
-	Lost     func() // records were lost before the next one
-	Stopping func() // the container is; it may be called again
+	Lost     func() // called when records were lost before the next one
+	Stopping func() // called when the container is stopping, perhaps several times
 }
 
-// Reporter reports.
+// Reporter reports the records of the history.
 type Reporter struct {
 	o    Options
-	used chan struct{} // capacity 1: something was done that is no event
+	used chan struct{} // capacity 1; holds a token after a call of Use
 
-	mu       sync.Mutex // held while something is reported, and while the generations change
-	reported uint64     // the last record that was
+	mu       sync.Mutex // held during a report and during a re-execution
+	reported uint64     // Seq of the last reported record
 }
 
-// New makes a Reporter that has reported nothing.
+// New returns a Reporter that has reported no record.
 func New(o Options) *Reporter { return &Reporter{o: o, used: make(chan struct{}, 1)} }
 
-// Hold lets nothing be reported until release is called, and returns the last record that was.
+// Hold stops reporting until release is called. It returns the Seq of the last reported record.
 func (r *Reporter) Hold() (reported uint64, release func()) {
 	r.mu.Lock()
 	return r.reported, r.mu.Unlock
 }
 
-// TakeOver takes over what [Reporter.Hold] returned in the program before this one.
+// TakeOver sets the Seq that [Reporter.Hold] returned in the program before re-execution.
 func (r *Reporter) TakeOver(reported uint64) { r.reported = reported }
 
-// Run reports until the supervisor has ended or ctx does, and gives memory back when all is reported.
+// Run reports until the supervisor has ended or ctx ends. It returns unused memory to the kernel when there is nothing to report
+// for a while.
 func (r *Reporter) Run(ctx context.Context) {
 	history := r.o.Loop.History()
 	var memory tuning.Releaser
@@ -73,7 +74,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-news:
 		case <-r.used:
 			stir()
-		case <-quiet.C: // the boot, a burst or a request is over
+		case <-quiet.C: // after the boot, a burst of events or a request
 			memory.Release()
 			if !rested {
 				rested = true
@@ -89,15 +90,15 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// Use notes work that is no event of the history, so that memory is released after it.
+// Use notes work that causes no event, so that its memory is returned to the kernel too.
 func (r *Reporter) Use() {
 	select {
 	case r.used <- struct{}{}:
-	default: // it is noted already
+	default: // a token is waiting already
 	}
 }
 
-// some reports what is new and returns how far it has come.
+// some reports the new records. It returns the Seq of the last one, and whether there was any.
 func (r *Reporter) some(history *supervisor.Ring) (cursor uint64, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package signals says what a signal to PID 1 means: to stop, to read the configuration again, or one for the container's CMD.
+// Package signals translates signals to PID 1: they ask it to stop or to reload, or are forwarded to the container's CMD.
 //
-// It promises that no signal ends PID 1 or stays ignored in its children, and that none is lost from one image to the next. Its
-// only goroutine runs [Signals.TellFaults].
+// It promises that no signal ends PID 1 or stays ignored in its children, and that none is lost in a re-execution. Its only
+// goroutine runs [Signals.TellFaults].
 package signals
 
 import (
@@ -24,25 +24,25 @@ import (
 	"hinit/supervisor"
 )
 
-// secondInterrupt is how soon after a first Ctrl-C another one no longer goes to the CMD but stops the container.
+// secondInterrupt is how soon after a Ctrl-C a second one stops the container. The first one goes to the CMD.
 const secondInterrupt = 3 * time.Second
 
-// Signals are those that PID 1 gets.
+// Signals are the signals that PID 1 gets.
 type Signals struct {
 	Children chan os.Signal // SIGCHLD
-	Orders   chan os.Signal // those that mean something
+	Orders   chan os.Signal // signals with a meaning, see Event
 
-	faults    <-chan os.Signal // after a signal that was sent as if for a fault
+	faults    <-chan os.Signal // gets a signal after one was ignored, see [proc.IgnoreSentFaults]
 	cmd, tty  bool
 	reload    func()
-	interrupt time.Time // the last Ctrl-C that was passed on
+	interrupt time.Time // time of the last Ctrl-C that was forwarded
 }
 
-// ended are signals that would end PID 1 or stop it, and mean nothing to it.
+// ended are signals without a meaning that would end or stop PID 1.
 var ended = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 
-// Listen handles every signal that means something, and those that would end this process. exec sets a handled signal to its
-// default, an ignored one not.
+// Listen handles every signal with a meaning, and the signals that would end this process. It handles them and doesn't ignore
+// them, because exec resets only handled signals to their defaults.
 func Listen() *Signals {
 	s := &Signals{Children: make(chan os.Signal, 1), Orders: early.Orders(), faults: proc.IgnoreSentFaults()}
 	signal.Notify(s.Children, unix.SIGCHLD)
@@ -51,11 +51,11 @@ func Listen() *Signals {
 	return s
 }
 
-// Mean settles what signals mean: cmd says that there is a CMD, tty that standard input is the controlling terminal. SIGHUP calls
-// reload in a goroutine of its own. It must be called before the supervisor's loop runs.
+// Mean sets what signals mean: cmd says that there is a CMD, tty that standard input is the controlling terminal. SIGHUP calls
+// reload in a new goroutine. Call it before the supervisor's loop runs.
 func (s *Signals) Mean(cmd, tty bool, reload func()) { s.cmd, s.tty, s.reload = cmd, tty, reload }
 
-// Event is what a signal is to the supervisor, nil for nothing. The supervisor's loop calls it.
+// Event translates a signal to an event of the supervisor, nil for none. The supervisor's loop calls it.
 func (s *Signals) Event(got os.Signal) supervisor.Event {
 	sig, _ := got.(syscall.Signal)
 	stop := supervisor.Shutdown{Reason: "received " + unix.SignalName(sig)}
@@ -86,13 +86,13 @@ func (s *Signals) Event(got os.Signal) supervisor.Event {
 	return supervisor.Forward{Name: units.CmdName, Signal: int(sig)}
 }
 
-// Interrupt is when the last Ctrl-C was passed on to the CMD. The supervisor's loop calls it, like SetInterrupt.
+// Interrupt returns when the last Ctrl-C was forwarded to the CMD. Like SetInterrupt it is called in the supervisor's loop.
 func (s *Signals) Interrupt() time.Time { return s.interrupt }
 
-// SetInterrupt is for a program that goes on for another one.
+// SetInterrupt restores that time after re-execution.
 func (s *Signals) SetInterrupt(at time.Time) { s.interrupt = at }
 
-// Handled are the signals that have a handler, besides SIGCHLD.
+// Handled returns the signals that have a handler, except SIGCHLD.
 func Handled() (all []syscall.Signal) {
 	for _, s := range append(early.Meaningful(), ended...) {
 		if n, is := s.(syscall.Signal); is {
@@ -102,11 +102,11 @@ func Handled() (all []syscall.Signal) {
 	return all
 }
 
-// TakeLate takes the signals that have come and were not acted upon.
+// TakeLate returns the signals that have come and were not handled, and removes them.
 func (s *Signals) TakeLate() (late []syscall.Signal) {
 	idle := make(chan os.Signal, 1)
 	signal.Notify(idle, early.Meaningful()...)
-	signal.Stop(idle) // returns when no signal is on its way to a channel any more
+	signal.Stop(idle) // returns when no signal is on its way to a channel
 	for {
 		select {
 		case sig := <-s.Orders:
@@ -119,20 +119,20 @@ func (s *Signals) TakeLate() (late []syscall.Signal) {
 	}
 }
 
-// PutBack puts signals back that [Signals.TakeLate] took.
+// PutBack queues signals again that [Signals.TakeLate] returned.
 func (s *Signals) PutBack(late []syscall.Signal) {
 	for _, sig := range late {
 		select {
 		case s.Orders <- sig:
-		default: // so many others have come since
+		default: // the queue is full of later signals
 		}
 	}
 }
 
-// tellPause is how long a second report of ignored signals comes after a first, however many come meanwhile.
+// tellPause is the shortest time between two reports of ignored signals.
 const tellPause = 10 * time.Second
 
-// TellFaults reports the signals that a process sent as if this one had a fault, and that PID 1 ignored. It returns when ctx ends.
+// TellFaults reports signals for faults that another process sent and PID 1 ignored. It returns when ctx ends.
 func (s *Signals) TellFaults(ctx context.Context, tell func(text string)) {
 	told := make(map[syscall.Signal]uint64)
 	for {
@@ -150,7 +150,7 @@ func (s *Signals) TellFaults(ctx context.Context, tell func(text string)) {
 	}
 }
 
-// faultsText describes what has come since it was told, and notes it as told.
+// faultsText describes the signals since the last report, and updates told.
 func faultsText(faults []proc.SentFault, told map[syscall.Signal]uint64) string {
 	var what []string
 	for _, f := range faults {

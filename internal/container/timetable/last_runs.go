@@ -11,13 +11,13 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// scheduleFile says when tasks ran that make up for missed times. It is the agent's, who may delete it.
+// scheduleFile stores the last start of tasks that make up for missed times. It belongs to the agent, who may delete it.
 const (
 	scheduleFile = ".hinit-schedule.json"
 	maxSchedule  = 1 << 20
 )
 
-// LastRuns is the [Memory] in the data directory, whose files are the actor's.
+// LastRuns is a [Memory] in a file of the data directory, with the identity of Actor.
 type LastRuns struct {
 	Home  string
 	Actor *fsutil.Actor

@@ -1,9 +1,8 @@
-// Package timetable starts tasks when their time has come.
+// Package timetable starts tasks by the schedules of hinit.yaml.
 //
-// It computes the times from the schedules of hinit.yaml and tells the supervisor, which decides whether a time counts. It
-// promises that a time is told at most once. Of missed times at most one is made up for, if the schedule asks for that. It owns a
-// goroutine while there is a schedule, and another one while it records when tasks ran. Only the second one waits for a disk, and
-// the first one before it begins.
+// It computes the times and tells the supervisor, which decides whether a task starts. It promises to report each time at most
+// once. If the schedule says so, it makes up for missed times by one single start. While there is a schedule it owns a goroutine,
+// and another one while it stores when tasks ran. Only the second waits for a disk, and the first before it begins.
 package timetable
 
 import (
@@ -21,46 +20,47 @@ import (
 )
 
 const (
-	// look is how often the clock is looked at while nothing is due: it may have been set.
+	// look is how often the clock is checked while no task is due, because the clock may be set.
 	look = time.Minute
-	// late is how long after its time a task still starts if it skips missed times.
+	// late is how long after its time a task still starts if its schedule skips missed times.
 	late = 5 * time.Minute
 )
 
-// Loop is what a Table needs of [supervisor.Loop].
+// Loop is the part of [supervisor.Loop] that a Table uses.
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
 }
 
-// Memory is where it is written down when tasks ran. Its methods may block on a disk.
+// Memory stores when tasks ran. Its methods may block on a disk.
 type Memory interface {
 	Load() (map[string]time.Time, error)
 	Save(last map[string]time.Time) error
 }
 
-// Table has the times of all tasks. Serve and Change must not be called at the same time.
+// Table starts the tasks of a configuration by their schedules. Serve and Change must not be called at the same time.
 type Table struct {
 	loop   Loop
 	memory Memory
 	warn   func(error)
-	random func() float64 // in [0,1), for the jitter
+	random func() float64 // returns a number in [0,1), for the jitter
 
-	ctx     context.Context //nolint:containedctx // of the last Serve
+	ctx     context.Context //nolint:containedctx // context of the last Serve
 	server  *server         // nil while there is no schedule
 	writing atomic.Bool
 }
 
-// New returns an empty table. A nil memory forgets everything at the end of the container. warn is told what can't be remembered.
+// New returns an empty table. With a nil memory, all times are forgotten at the end of the container. warn gets errors of the
+// memory.
 func New(loop Loop, memory Memory, warn func(error)) *Table {
 	return &Table{loop: loop, memory: memory, warn: warn, random: rand.Float64}
 }
 
-// Writing reports whether something is being written to the disk. It may be called at any time.
+// Writing reports whether the memory is being written to the disk. It may be called at any time.
 func (t *Table) Writing() bool { return t.writing.Load() }
 
-// Serve starts tasks by the schedules of a configuration until ctx ends. The supervisor must know the tasks. resumed says that another
-// image of this process has served until now.
+// Serve starts tasks by the schedules of a configuration, in a goroutine, until ctx ends. The supervisor must know the tasks.
+// resumed says that the program before re-execution has served until now.
 func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	t.ctx, t.server = ctx, nil
 	entries := schedulesOf(cfg)
@@ -74,7 +74,7 @@ func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
 	guard.Go("waiting for the times of tasks", func() { s.serve(entries, resumed) })
 }
 
-// Change takes the schedules of a new configuration, once there was a Serve.
+// Change takes the schedules of a new configuration. Without an earlier Serve it does nothing.
 func (t *Table) Change(cfg *config.Config) {
 	switch {
 	case t.ctx == nil:
@@ -99,7 +99,7 @@ func schedulesOf(cfg *config.Config) map[string]config.Schedule {
 	return entries
 }
 
-// row is one task.
+// row is the schedule of one task, and its next time.
 type row struct {
 	config.Schedule
 
@@ -111,12 +111,12 @@ type row struct {
 type server struct {
 	*Table
 
-	ctx     context.Context //nolint:containedctx // of the goroutine
+	ctx     context.Context //nolint:containedctx // context of the goroutine
 	changes chan map[string]config.Schedule
 	done    chan struct{}
 	rows    map[string]*row
-	seen    time.Time            // when the clock was looked at last
-	last    map[string]time.Time // when tasks that make up for missed times were told last
+	seen    time.Time            // last check of the clock
+	last    map[string]time.Time // last start of the tasks that make up for missed times
 	unsaved bool
 }
 
@@ -138,7 +138,7 @@ func (s *server) serve(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// load reads when tasks ran, if a schedule asks for that.
+// load reads when tasks ran, if a schedule makes up for missed times.
 func (s *server) load(entries map[string]config.Schedule) {
 	s.last = make(map[string]time.Time)
 	if s.memory == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), makesUp) {
@@ -153,10 +153,10 @@ func (s *server) load(entries map[string]config.Schedule) {
 
 func makesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
 
-// clock is the time of the wall, which may be set. A schedule is about nothing else.
+// clock returns the wall-clock time without a monotonic reading. Schedules follow the wall clock even when it is set.
 func clock() time.Time { return time.Now().Round(0) }
 
-// take replaces the schedules by the rows.
+// take replaces the schedules.
 func (s *server) take(entries map[string]config.Schedule, resumed bool) {
 	now := clock()
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
@@ -169,7 +169,7 @@ func (s *server) take(entries map[string]config.Schedule, resumed bool) {
 		e, r := entries[name], s.rows[name]
 		if r == nil || r.Schedule != e {
 			spec, err := cronspec.Parse(e.Cron, e.Timezone)
-			if err != nil { // the zone data has gone since the configuration was read
+			if err != nil { // the time zone data has been removed since the configuration was read
 				s.warn(err)
 				continue
 			}
@@ -184,7 +184,8 @@ func (s *server) take(entries map[string]config.Schedule, resumed bool) {
 	}
 }
 
-// begin sets the first time of a row: the last image's time, or now to make up for a missed one.
+// begin sets the first time of a new row. After re-execution it is the time that the supervisor knows. If the schedule has missed
+// a time and makes up for it, it is now.
 func (s *server) begin(name string, r *row, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
 		r.at = v.NextRun
@@ -195,14 +196,14 @@ func (s *server) begin(name string, r *row, now time.Time, resumed bool) {
 	}
 	last, known := s.last[name]
 	switch {
-	case !known || last.After(now): // it counts from now on
+	case !known || last.After(now): // first run, or a time in the future: count from now
 		s.note(name, now)
 	case !r.spec.Next(last).After(now):
 		r.at = now
 	}
 }
 
-// after returns the first time of a row after now.
+// after returns the first time of a row after now, with its jitter.
 func (s *server) after(r *row, now time.Time) time.Time {
 	next := r.spec.Next(now)
 	if next.IsZero() || r.Jitter <= 0 {
@@ -211,10 +212,10 @@ func (s *server) after(r *row, now time.Time) time.Time {
 	return next.Add(time.Duration(s.random() * float64(r.Jitter)))
 }
 
-// turn tells what is due, and returns how long it is until something may be.
+// turn starts the tasks that are due, and returns the time until the next check.
 func (s *server) turn() time.Duration {
 	now := clock()
-	back := now.Before(s.seen.Add(-look)) // somebody has set the clock back
+	back := now.Before(s.seen.Add(-look)) // the clock was set back
 	s.seen = now
 	wait := look
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
@@ -234,7 +235,7 @@ func (s *server) turn() time.Duration {
 	return wait
 }
 
-// due tells that the time of a task has come.
+// due starts a task whose time has come, or skips a time that is too long ago.
 func (s *server) due(name string, r *row, now time.Time) {
 	missed := now.Sub(r.at) > late && !makesUp(r.Schedule)
 	r.at = s.after(r, now)
@@ -247,12 +248,12 @@ func (s *server) due(name string, r *row, now time.Time) {
 	}
 }
 
-// tell tells the supervisor, which may have ended.
+// tell sends an event to the supervisor. An error, which means that the supervisor has ended, is ignored.
 func (s *server) tell(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 
 func (s *server) note(name string, now time.Time) { s.last[name], s.unsaved = now, true }
 
-// save writes down when tasks ran. While an earlier call waits for the disk, it is left to a later one.
+// save stores when tasks ran. While an earlier save waits for the disk, it leaves that to a later call.
 func (s *server) save() {
 	if !s.unsaved || s.memory == nil || !s.writing.CompareAndSwap(false, true) {
 		return

@@ -12,14 +12,14 @@ import (
 	"hinit/internal/proc"
 )
 
-// groups is the container's control group, divided, or why it is not.
+// groups is the container's divided control group, or the reason why it could not be divided.
 type groups struct {
 	of  *proc.Cgroups // nil for none
 	why error
 }
 
-// Divide divides the container's control group if a service is to have one of its own and it is not divided yet. It returns once why that
-// is not possible. Units that are made later have their groups. Only one caller at a time may call it.
+// Divide divides the container's control group, once, if a service of the configuration needs its own group. It returns the error
+// only the first time. Units that are made later use their groups. Only one goroutine at a time may call it.
 func (m *Maker) Divide(cfg *config.Config) (why error) {
 	wanted := cfg.Agent.Caps()
 	for _, p := range cfg.Profiles.Own {
@@ -40,7 +40,7 @@ func (m *Maker) Divide(cfg *config.Config) (why error) {
 	return g.why
 }
 
-// divided is the container's control group, nil where it has none below it.
+// divided returns the container's divided control group, nil if it is not divided.
 func (m *Maker) divided() *proc.Cgroups {
 	if g := m.groups.Load(); g != nil {
 		return g.of
@@ -48,8 +48,9 @@ func (m *Maker) divided() *proc.Cgroups {
 	return nil
 }
 
-// cap limits a service by a control group of its own. Without one, internal/container/health measures the memory, and a weight becomes
-// a nice value. A limit of processes becomes one of the profile's own user, whose processes count on the whole machine.
+// cap limits a service by its own control group. Without groups there are substitutes: internal/container/health measures the
+// memory, and a weight becomes a nice value. A limit on processes becomes one on the user, if the profile has its own user; it
+// counts on the whole machine.
 func (m *Maker) cap(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
 	if !own.Caps() {
 		return
@@ -67,8 +68,8 @@ func (m *Maker) cap(own *config.Setup, service string, ownUser bool, spec *proc.
 	}
 }
 
-// niceOf returns the nice value with the share of the processor that a weight has, at least 0: a lower one takes a privilege. The kernel
-// gives a quarter less for each step.
+// niceOf converts a weight to the nice value with the same share of the processor. It is at least 0, because a lower value needs
+// a privilege. Each step reduces the share by about a fifth.
 func niceOf(weight int) (nice int) {
 	const most = 19
 	for share := float64(weight); share < 90 && nice < most; share *= 1.25 {
@@ -77,7 +78,8 @@ func niceOf(weight int) (nice int) {
 	return nice
 }
 
-// CappedBy says what enforces a limit of a control group on a process of a service, in a word of the API. pid is 0 for the next process.
+// CappedBy returns, in a word of the API, what enforces a control group's limit on a process of a service. pid 0 stands for the
+// next process.
 func (m *Maker) CappedBy(service, controller string, pid int, ownUser bool) string {
 	g := m.divided()
 	in := g.Has(controller)
@@ -103,7 +105,7 @@ func (m *Maker) CappedBy(service, controller string, pid int, ownUser bool) stri
 	return client.LimitedByNothing
 }
 
-// Ungroup removes the control group of a service that is forgotten. It does not block.
+// Ungroup removes the control group of a forgotten service. It does not block.
 func (m *Maker) Ungroup(service string) {
 	if g := m.divided(); g != nil {
 		guard.Go("removing a control group", func() {

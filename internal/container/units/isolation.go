@@ -19,13 +19,14 @@ import (
 	"hinit/profiles"
 )
 
-// isolator is the program that isolates a command: it is beside this one, where only root can have put it.
+// isolator returns the path of the program that isolates a command. It is in this program's directory, where only root can have
+// put it.
 var isolator = sync.OnceValue(func() string {
-	self, _ := os.Executable() // without /proc nothing starts
+	self, _ := os.Executable() // without /proc no process can be started anyway
 	return filepath.Join(filepath.Dir(self), isolation.Program)
 })
 
-// isolate has a process of a profile start as hinit-isolate, which becomes the command, where the configuration isolates the profile.
+// isolate makes a process of a profile start by hinit-isolate, which then executes the command, if the profile is isolated.
 func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec) {
 	own := cfg.IsolationOf(p.Name)
 	if !own.On() {
@@ -36,10 +37,10 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		Hide: append(m.agentPlaces(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir),
 	}
 	if cfg.Path != "" {
-		plan.Hide = append(plan.Hide, cfg.Path) // it may have the secrets of other profiles
+		plan.Hide = append(plan.Hide, cfg.Path) // the file may have secrets of other profiles
 	}
 	slices.Sort(plan.Hide)
-	plan.Hide = slices.Compact(plan.Hide) // PID 1 keeps the words of each profile
+	plan.Hide = slices.Compact(plan.Hide) // remove duplicates, because PID 1 keeps this list for each profile
 	if own.Control {
 		plan.Share = append(plan.Share, cfg.Control.Socket)
 	}
@@ -54,13 +55,13 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		spec.Cred, plan.Refused = m.tenant(cfg, p)
 	}
 	spec.Argv = plan.Argv(isolator(), spec.Argv)
-	spec.Setup.NoLinks = true // files of variables are read before the process is confined
+	spec.Setup.NoLinks = true // needed because the files of variables are read before the process is confined
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
 	}
 }
 
-// tenant returns the user of a profile's own: the owner of its home. It returns the reason if the profile has none.
+// tenant returns the own user of a profile, which is the owner of its home. It returns the reason if the profile has none.
 func (m *Maker) tenant(cfg *config.Config, p profiles.Profile) (cred *proc.Cred, refused string) {
 	switch {
 	case m.agent.Cred == nil:

@@ -16,13 +16,14 @@ import (
 	"hinit/supervisor"
 )
 
-// isRoots reports whether what runs with these credentials is root, and the agent is not.
+// isRoots reports whether a program with these credentials runs as root, and the agent does not.
 func (m *Maker) isRoots(cred *proc.Cred) bool {
 	return cred == nil && os.Geteuid() == 0 && m.agent.User.UID != 0
 }
 
-// rootEnv is the environment of what runs as root: the container's, without variables that point to what the agent can write, and
-// with own, which hinit.yaml sets. HOME is root's unless hinit.yaml names another place outside the volume.
+// rootEnv returns the environment of programs that run as root. It is the container's, without variables that lead to files the
+// agent can write. The variables own from hinit.yaml are added. HOME is root's, unless hinit.yaml names another directory outside
+// of the volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
@@ -39,12 +40,12 @@ func (m *Maker) rootEnv(own map[string]string) []string {
 	return proc.SetEnv(env, map[string]string{"PATH": m.trustedPath(proc.Getenv(env, "PATH"))})
 }
 
-// pointsToAgent reports whether a value leads to a directory of the agent's, in whatever way it is put: alone, in a list, or in an option.
+// pointsToAgent reports whether a value contains the path of an agent's directory: alone, in a list, or in an option.
 func (m *Maker) pointsToAgent(value string) bool {
 	return slices.ContainsFunc(m.agentPlaces(), func(place string) bool { return trust.Leads(value, place) })
 }
 
-// agentPlaces are the directories that are the agent's whoever owns them: the data volume and its homes.
+// agentPlaces returns the directories that count as the agent's, whoever owns them: the data volume and its homes.
 func (m *Maker) agentPlaces() []string {
 	places := []string{m.dataHome}
 	for _, home := range []string{m.Home(), m.agent.User.Home} {
@@ -55,7 +56,7 @@ func (m *Maker) agentPlaces() []string {
 	return places
 }
 
-// rootHome is the home of root.
+// rootHome returns the home of root.
 func (m *Maker) rootHome() string {
 	var root account.User
 	err := blocking.Do(blocking.Foreign, func() (err error) {
@@ -68,8 +69,8 @@ func (m *Maker) rootHome() string {
 	return root.Home
 }
 
-// rootDir is the working directory of what runs as root: the configured one, or / where the agent can write there. Many programs
-// would find the agent's file in it.
+// rootDir returns the working directory for a program that runs as root: dir, or / if the agent can write to dir. Many programs
+// use files that they find in their working directory.
 func (m *Maker) rootDir(dir string) string {
 	if m.agentCanWrite(dir) {
 		return "/"
@@ -77,8 +78,8 @@ func (m *Maker) rootDir(dir string) string {
 	return dir
 }
 
-// Doubt is a warning about a unit that runs as root a program that the agent can change, "" for any other. name is what people call it. It may
-// wait for a disk.
+// Doubt returns a warning if a unit runs as root a program that the agent can change, else "". name is the unit's name for
+// people. It may wait for a disk.
 func (m *Maker) Doubt(name string, u supervisor.Unit) string {
 	if !m.isRoots(u.Spec.Cred) {
 		return ""
@@ -91,14 +92,14 @@ func (m *Maker) Doubt(name string, u supervisor.Unit) string {
 	return ""
 }
 
-// trustedPath drops the directories of a PATH that the agent can write to: a root script that calls "apt-get" must not get the
-// agent's.
+// trustedPath removes the directories that the agent can write to from a PATH: a root script that calls "apt-get" must not get
+// the agent's.
 func (m *Maker) trustedPath(path string) string {
 	const system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" // an empty PATH would be the working directory
 	return cmp.Or(strings.Join(slices.DeleteFunc(filepath.SplitList(path), m.agentCanWrite), ":"), system)
 }
 
-// agentCanWrite reports whether the agent can change a directory or replace it. It blocks on the directory, unless that is on the
+// agentCanWrite reports whether the agent can change or replace a directory. It blocks on the directory, unless that is on the
 // volume.
 func (m *Maker) agentCanWrite(dir string) bool {
 	if !filepath.IsAbs(dir) {
@@ -112,7 +113,7 @@ func (m *Maker) agentCanWrite(dir string) bool {
 	err := blocking.Do(blocking.Foreign, func() error {
 		user := m.agent.User
 		doubt, _ = trust.Look(dir, trust.NotBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
-		return nil // there is nothing in what doesn't exist
+		return nil // a missing file can't be the agent's
 	})
 	return err != nil || doubt != nil
 }

@@ -8,21 +8,22 @@ import (
 	"hinit/internal/proc"
 )
 
-// limitsOf are resource limits as the kernel takes them.
+// limitsOf converts resource limits for the kernel.
 func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 	for _, name := range slices.Sorted(maps.Keys(limits)) {
-		if resource, known := proc.LimitOf(name); known { // the configuration knows no others
+		if resource, known := proc.LimitOf(name); known { // always known: the configuration was validated
 			out = append(out, proc.Limit{Resource: resource, Soft: limits[name].Soft, Hard: limits[name].Hard})
 		}
 	}
 	return out
 }
 
-// ioClasses are the classes of ioprio_set(2) by the words of hinit.yaml.
+// ioClasses maps the words of hinit.yaml to classes of ioprio_set(2).
 var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
 
-// setupOf is what a process sets about itself. Its files of variables change none of own, which hinit.yaml or hinit sets. They may be
-// the agent's only where the process runs as the agent. A sealed process gains nothing from set-user-id programs.
+// setupOf returns the Setup of a process. Its files of variables can't change the variables in own, which hinit.yaml or hinit
+// sets. The files may belong to the agent only if the process runs as the agent. A sealed process gains no privilege from
+// set-user-id programs.
 func setupOf(s *config.Setup, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
 		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,

@@ -11,11 +11,11 @@ import (
 	"hinit/supervisor"
 )
 
-// StandInName is argv[0] of the process that stands for a CMD "gateway run". hinit itself may be that process.
+// StandInName is argv[0] of the process that stands for a CMD "gateway run". It may be hinit itself.
 const StandInName = "sleep"
 
-// StandInUnit returns the stand-in of a CMD "gateway run" (contract, section 3.1): "sleep infinity", which tools that know the
-// image look for. path is a program that sleeps, or hinit.
+// StandInUnit returns the unit of that process (contract, section 3.1): "sleep infinity", which tools for the image search for.
+// path is a program that sleeps, or hinit.
 func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	return supervisor.Unit{
 		Name: CmdName, Kind: supervisor.KindStandIn,
@@ -28,9 +28,9 @@ func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	}
 }
 
-// StandIn is that process: it waits for a signal that ends it.
+// StandIn is the program of that process: it waits until a signal ends it.
 func StandIn() int {
 	for {
-		_ = unix.Pause() // it only ever fails, when a signal was handled
+		_ = unix.Pause() // it returns only after a handled signal
 	}
 }

@@ -1,8 +1,8 @@
-// Package units makes what the supervisor runs: program, environment, user and policy of each gateway, service, hook, and of the
+// Package units makes the supervisor's units: program, environment, user and policy of each gateway, service, hook, and of the
 // CMD.
 //
-// It promises that nothing that runs as root gets a variable, a directory or a PATH that the agent can write to. It owns a
-// goroutine while it removes a control group; what it looks at on a disk takes a turn of internal/blocking.
+// It promises that a program that runs as root gets no variable, directory or PATH entry that the agent can write to. It owns a
+// goroutine while it removes a control group. Its accesses to a disk take a turn of internal/blocking.
 package units
 
 import (
@@ -30,14 +30,14 @@ import (
 )
 
 const (
-	// CmdName is the service that the container's CMD is. Profiles and configured services can't have the name.
+	// CmdName is the name of the container's CMD as a service. Profiles and configured services can't have it.
 	CmdName = "cmd"
-	// HookPrefix is what the names of the boot's hooks begin with, as services of the supervisor.
+	// HookPrefix begins the names of the boot's hooks as services.
 	HookPrefix = "hook-"
 )
 
 const (
-	// cmdRetry is how long after a try the CMD is started again when the kernel had no memory or no process number for it.
+	// cmdRetry is the delay before the CMD is started again, if the kernel lacked memory or process numbers for it.
 	cmdRetry = time.Second
 	// hookGrace is the time between TERM and KILL of a hook that takes too long.
 	hookGrace = 2 * time.Second
@@ -53,14 +53,14 @@ type Maker struct {
 	home     atomic.Pointer[string]
 	beside   sync.Map                          // profiles whose gateways run beside the multiplexer
 	topology atomic.Pointer[profiles.Topology] // nil until SetTopology
-	groups   atomic.Pointer[groups]            // nil until a service wants one
-	venv     atomic.Pointer[venv]              // of the agent's program, as it was found last
+	groups   atomic.Pointer[groups]            // nil until a service needs a group
+	venv     atomic.Pointer[venv]              // virtual environment of the agent's program, as last found
 
-	gatewayEnv atomic.Pointer[[]string] // of the gateway that was made last
+	gatewayEnv atomic.Pointer[[]string] // environment of the gateway that was made last
 }
 
-// NewMaker makes a Maker for the agent whose data volume is at dataHome. env is the container's environment. plain says that there
-// is no agent, only services that run as the caller.
+// NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the container's environment. plain says that
+// there is no agent, only services that run as the caller.
 func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Maker {
 	m := &Maker{agent: agent, dataHome: dataHome, plain: plain}
 	m.SetEnv(env)
@@ -68,35 +68,35 @@ func NewMaker(agent boot.Agent, dataHome string, env []string, plain bool) *Make
 	return m
 }
 
-// Env is the container's environment.
+// Env returns the container's environment.
 func (m *Maker) Env() []string { return *m.env.Load() }
 
-// SetEnv replaces it: the boot adds to it.
+// SetEnv replaces the container's environment. The boot adds variables that way.
 func (m *Maker) SetEnv(env []string) { m.env.Store(&env) }
 
-// Home is the HOME of everything that runs as the agent, "" for the configured one.
+// Home returns the HOME of all programs that run as the agent, "" for the configured one.
 func (m *Maker) Home() string { return *m.home.Load() }
 
-// SetHome sets it. The boot does so before it starts anything.
+// SetHome sets Home. The boot calls it before it starts anything.
 func (m *Maker) SetHome(home string) { m.home.Store(&home) }
 
-// SetTopology makes gateways learn who serves the profiles, where an operator has asked for something.
+// SetTopology sets the topology that gateways are told, if an operator has chosen one.
 func (m *Maker) SetTopology(t profiles.Topology) { m.topology.Store(&t) }
 
-// Topology is what SetTopology has set, nil for nothing.
+// Topology returns what SetTopology has set, nil for nothing.
 func (m *Maker) Topology() *profiles.Topology { return m.topology.Load() }
 
-// Handover is what is handed over, so that gateways start as the generation before would have started them.
+// Handover is the state of a Maker that re-execution hands over, so that gateways start with the same environment.
 type Handover struct {
 	Env   []string
 	Home  string
-	Asked *profiles.Topology // what gateways are told of who serves the profiles; nil of an image that did not say
+	Asked *profiles.Topology // see SetTopology; nil if an older program handed over
 }
 
-// HandOver returns what the next generation takes over.
+// HandOver returns the state that the next program needs.
 func (m *Maker) HandOver() Handover { return Handover{m.Env(), m.Home(), m.Topology()} }
 
-// TakeOver takes over what the generation before had.
+// TakeOver restores the state of the program before re-execution.
 func (m *Maker) TakeOver(old Handover) {
 	m.SetHome(old.Home)
 	m.SetEnv(old.Env)
@@ -105,7 +105,8 @@ func (m *Maker) TakeOver(old Handover) {
 	}
 }
 
-// SetBeside makes the gateway of a profile run beside the one that serves its profile, which the agent refuses unless it is told so.
+// SetBeside lets a profile's gateway run beside the gateway that serves its profile. The agent refuses that unless a variable
+// allows it.
 func (m *Maker) SetBeside(profile string, on bool) {
 	if on {
 		m.beside.Store(profile, true)
@@ -114,13 +115,13 @@ func (m *Maker) SetBeside(profile string, on bool) {
 	}
 }
 
-// Beside reports what SetBeside has set.
+// Beside returns what SetBeside has set.
 func (m *Maker) Beside(profile string) bool {
 	_, on := m.beside.Load(profile)
 	return on
 }
 
-// AllBeside are the profiles for which SetBeside was called with true.
+// AllBeside returns the profiles for which SetBeside was called with true.
 func (m *Maker) AllBeside() map[string]bool {
 	all := make(map[string]bool)
 	m.beside.Range(func(profile, _ any) bool {
@@ -131,18 +132,18 @@ func (m *Maker) AllBeside() map[string]bool {
 	return all
 }
 
-// AgentCred is the agent's user, nil where that is the user of hinit.
+// AgentCred returns the identity of the agent's user, nil if hinit runs as that user.
 func (m *Maker) AgentCred() *proc.Cred { return m.agent.Cred }
 
-// AgentEnv is the environment of what runs as the agent and is no service.
+// AgentEnv returns the environment for programs that run as the agent and are no services.
 func (m *Maker) AgentEnv(cfg *config.Config) []string { return proc.SetEnv(m.Env(), m.agentVars(cfg)) }
 
 func (m *Maker) agentVars(cfg *config.Config) map[string]string {
 	return m.withHome(map[string]string{"HOME": cfg.ExpandString(cfg.Agent.Env["HOME"], nil)})
 }
 
-// Gateway is the gateway of a profile (contract, section 4). exports are variables that its slot exports. Those that hinit.yaml or
-// hinit sets win.
+// Gateway returns the unit of a profile's gateway (contract, section 4). exports are variables that its slot exports. Variables
+// from hinit.yaml or hinit override them.
 func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[string]string) supervisor.Unit {
 	vars := placeholders(p)
 	command := cfg.Agent.Gateway
@@ -157,7 +158,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	policy.StopCommand = cfg.Expand(own.Operation.StopCommand, vars)
 	policy.Needs, policy.RestartOn = needsOf(own.Needs), own.RestartOn
 	if board := config.KanbanName; cfg.Services[board].Enabled && !slices.ContainsFunc(policy.Needs, func(n supervisor.Need) bool { return n.Name == board }) {
-		// It takes the board's lock before a gateway can.
+		// The board service must take the board's lock before a gateway can.
 		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
 	}
 	policy.Sheds = own.Priority.Class != config.PriorityCritical
@@ -179,7 +180,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 	}
 }
 
-// shared returns the environment of the gateway before where that is the same, as most are. Hundreds of copies would be a tenth of
+// shared returns the environment of the last gateway if it is equal, as it mostly is. Hundreds of copies would take a tenth of
 // the heap.
 func (m *Maker) shared(env []string) []string {
 	if last := m.gatewayEnv.Load(); last != nil && slices.Equal(*last, env) {
@@ -189,7 +190,7 @@ func (m *Maker) shared(env []string) []string {
 	return env
 }
 
-// GatewayVars are the variables of a profile's gateway in addition to the container's, when it starts in dir.
+// GatewayVars returns the variables of a profile's gateway in addition to the container's, if it starts in dir.
 func (m *Maker) GatewayVars(cfg *config.Config, p profiles.Profile, dir string) map[string]string {
 	return over(m.venvVars(cfg, dir), m.gatewayVars(cfg, p))
 }
@@ -204,21 +205,22 @@ func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]s
 		env = over(env, t.Vars())
 	}
 	if _, own := cfg.ProfileOf(p.Name).Env["HOME"]; cfg.IsolationOf(p.Name).On() && !own {
-		env["HOME"] = p.Home // the configured one has the homes of others
+		env["HOME"] = p.Home // the configured HOME has the homes of other profiles
 		return env
 	}
 	return m.withHome(env)
 }
 
-// placeholders stand for something of a profile.
+// placeholders returns the values of the placeholders for a profile.
 func placeholders(p profiles.Profile) map[string]string {
 	return map[string]string{"profile": p.Name, "profile_home": p.Home}
 }
 
-// refusal begins the line of a dashboard that binds no address without a login. Its exit code says so only since 0.18.
+// refusal begins the line of a dashboard that refuses to bind an address without a login. Only since 0.18 its exit code tells
+// that too.
 const refusal = "Refusing to bind"
 
-// Service is a service of hinit.yaml, the dashboard among them.
+// Service returns the unit of a service of hinit.yaml, or of the dashboard.
 func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, error) {
 	cred, err := m.agent.CredFor(cfg, s.User)
 	if err != nil {
@@ -246,7 +248,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	if s.Name == config.DashboardName && !m.plain {
 		policy.Refusal = refusal
 	}
-	if s.Name == config.LeaseName && !m.plain { // it gives the lease away only when no gateway can be alive
+	if s.Name == config.LeaseName && !m.plain { // the lease must not be released while a gateway may be alive
 		policy.Drains, policy.Last = true, int(unix.SIGPWR)
 	}
 	agents := !m.plain && m.agent.Is(cred)
@@ -264,7 +266,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	return u, nil
 }
 
-// ServiceVars are the variables of a service of hinit.yaml in addition to the container's.
+// ServiceVars returns the variables of a service of hinit.yaml in addition to the container's.
 func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]string {
 	if cred, err := m.agent.CredFor(cfg, s.User); err == nil && m.isRoots(cred) {
 		return over(s.Env, map[string]string{"HOME": proc.Getenv(m.rootEnv(s.Env), "HOME")})
@@ -275,7 +277,7 @@ func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]str
 	return m.withHome(s.Env)
 }
 
-// Services are all services of a configuration, by name.
+// Services returns the units of all services of a configuration, by name.
 func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error) {
 	units := make(map[string]supervisor.Unit, len(cfg.Services))
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
@@ -288,7 +290,7 @@ func (m *Maker) Services(cfg *config.Config) (map[string]supervisor.Unit, error)
 	return units, nil
 }
 
-// plainEnv is the environment of a service of a plain supervisor: the caller's, with the home of the user it names.
+// plainEnv returns the environment of a service of a plain supervisor: the caller's, with the HOME of the service's user.
 func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 	env := m.Env()
 	if s.User == "" {
@@ -314,8 +316,8 @@ func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 	return proc.SetEnv(proc.SetEnv(env, theirs), s.Env), nil
 }
 
-// Cmd is the container's CMD in the directory the container was started in. It gets a terminal if tty says that standard input is
-// one of its own.
+// Cmd returns the unit of the container's CMD, which runs in the directory the container was started in. tty says that standard
+// input is a terminal, which becomes the CMD's.
 func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.Unit {
 	dir := os.Getenv("HERMES_ORIG_CWD")
 	pwd := dir
@@ -336,7 +338,7 @@ func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.
 	}
 }
 
-// Hook is a hook of the boot as a task of the supervisor.
+// Hook returns the unit of a hook of the boot.
 func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	cred, err := m.agent.CredFor(cfg, h.User)
 	if err != nil {
@@ -354,13 +356,14 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	}
 	return supervisor.Unit{
 		Name: fmt.Sprintf("%s%d", HookPrefix, h.Number), Kind: supervisor.KindHook,
-		// A script of the user may start something that is to go on.
+		// A script of the user may start a process that goes on after it.
 		Policy: supervisor.Policy{Task: true, Spare: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
 		Spec:   spec,
 	}, nil
 }
 
-// Run is a command that runs once, at a client's request, as the agent's user. home is its profile's home, "" for none.
+// Run returns how to start a command that runs once, at a client's request, as the agent's user. home is its profile's home, ""
+// for none.
 func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest, home string) proc.Spec {
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
 	set := m.agentVars(cfg)
@@ -382,7 +385,7 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 	return spec
 }
 
-// Foreign is what a service directory that hinit did not make runs with: as root or as the agent.
+// Foreign returns user and environment for a service directory that hinit did not make: as root or as the agent.
 func (m *Maker) Foreign(cfg *config.Config, root bool) proc.Spec {
 	if root && m.isRoots(nil) {
 		return proc.Spec{Env: m.rootEnv(nil)}
@@ -390,12 +393,12 @@ func (m *Maker) Foreign(cfg *config.Config, root bool) proc.Spec {
 	return proc.Spec{Cred: m.agent.Cred, Env: m.AgentEnv(cfg), Setup: m.sealed(cfg)}
 }
 
-// sealed is what a process of the agent's sets about itself that has no settings of its own.
+// sealed returns the Setup of an agent's process that has no settings in hinit.yaml.
 func (m *Maker) sealed(cfg *config.Config) proc.Setup {
 	return proc.Setup{NoNewPrivs: !m.plain && cfg.NoNewPrivs(config.Auto)}
 }
 
-// withHome puts the home that the boot found in the place of the configured one, if it found one.
+// withHome replaces the configured HOME by the home that the boot found, if it found one.
 func (m *Maker) withHome(env map[string]string) map[string]string {
 	home := m.Home()
 	if _, set := env["HOME"]; home == "" || !set {
@@ -406,7 +409,7 @@ func (m *Maker) withHome(env map[string]string) map[string]string {
 	return env
 }
 
-// over returns the variables of both. b wins.
+// over returns the variables of a and b; b overrides a.
 func over(a, b map[string]string) map[string]string {
 	all := maps.Clone(a)
 	if all == nil {
@@ -417,7 +420,7 @@ func over(a, b map[string]string) map[string]string {
 }
 
 func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
-	bad := func(codes []int) []int { // a success neither parks nor asks for a start
+	bad := func(codes []int) []int { // codes of success neither park nor restart the service
 		return slices.DeleteFunc(slices.Clone(codes), func(code int) bool { return slices.Contains(r.SuccessCodes, code) })
 	}
 	return supervisor.Policy{

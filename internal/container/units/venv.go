@@ -11,14 +11,14 @@ import (
 	"hinit/internal/proc"
 )
 
-// venv is the Python virtual environment that the agent's program lies in.
+// venv is the Python virtual environment of the agent's program.
 type venv struct {
-	binary string // the program that it was looked for by
-	root   string // "": it lies in none
+	binary string // the agent's program
+	root   string // "" if the program is in no virtual environment
 	prompt string
 }
 
-// venvOf looks for the virtual environment of a program. It reads a file of the image.
+// venvOf finds the virtual environment of a program. It reads a file of the image.
 func venvOf(binary string) *venv {
 	v := &venv{binary: binary}
 	bin := filepath.Dir(binary)
@@ -44,8 +44,8 @@ func venvOf(binary string) *venv {
 	return v
 }
 
-// venvVars are what an activated virtual environment sets for a process that starts in dir, none where the agent's program lies in
-// no such environment.
+// venvVars returns the variables that activating the virtual environment sets, for a process that starts in dir. It returns none
+// if the agent's program is in no virtual environment.
 func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	v := m.venv.Load()
 	if v == nil || v.binary != cfg.Agent.Binary {
@@ -66,7 +66,7 @@ func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	return vars
 }
 
-// activated is the container's environment with those variables.
+// activated returns the container's environment with these variables.
 func (m *Maker) activated(cfg *config.Config, dir string) []string {
 	vars := m.venvVars(cfg, dir)
 	if vars == nil {

@@ -1,7 +1,7 @@
 // Package volumecheck examines the data volume for hinit doctor: its free space, its profiles, and whether the agent can write.
 //
-// The boot program examines it. This package promises an answer in time that says what hangs. A volume that hangs holds up one process and
-// one goroutine, however many clients ask. The package owns the goroutine while an examination is under way.
+// The boot program does the work. The package promises an answer in time that names what hangs. A volume that hangs holds up one
+// process and one goroutine, however many clients ask. The package owns the goroutine during an examination.
 package volumecheck
 
 import (
@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	// patience is how long the data volume may take to be examined.
+	// patience limits how long an examination may take.
 	patience = 8 * time.Second
 )
 
-// Examiner examines one volume, once at a time. Its methods may be called from any goroutine.
+// Examiner examines one volume, with one examination at a time. Its methods may be called from any goroutine.
 type Examiner struct {
 	work func(ctx context.Context, take func(boot.Message)) error
 
 	mu      sync.Mutex
-	ended   chan struct{}   // closed when the examination that is under way has ended; nil for none
-	found   client.Findings // by the last one, as far as it has come
-	current boot.Examining  // that it is at
+	ended   chan struct{}   // closed when the current examination ends; nil for none
+	found   client.Findings // findings of the last examination so far
+	current boot.Examining  // what is being examined now
 }
 
-// New makes an Examiner. work has the boot program examine the volume, and calls take with everything that it says.
+// New returns an Examiner. work makes the boot program examine the volume, and calls take with each message.
 func New(work func(ctx context.Context, take func(boot.Message)) error) *Examiner {
 	return &Examiner{work: work}
 }
 
-// Examine examines the volume, or joins an examination that is under way. It returns when ctx ends or after eight seconds at most,
-// with what was found and what does not answer.
+// Examine examines the volume, or joins the current examination. It returns when ctx ends, or after eight seconds, with the
+// findings and with what does not answer.
 func (e *Examiner) Examine(ctx context.Context) client.Findings {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package local makes the book of runs of a program that no PID 1 works for. PID 1's program does not link it. It owns a goroutine, the loop
-// of a supervisor.
+// Package local makes a book of runs for a program that has no PID 1 to ask. PID 1's program does not link it. It owns a
+// goroutine, the loop of a supervisor.
 package local
 
 import (
@@ -13,8 +13,8 @@ import (
 	"hinit/supervisor"
 )
 
-// Book returns the runs of a supervisor of its own. The program becomes a subreaper, so
-// that what a run leaves behind comes to it. Runs that are alive when the program ends go on. It may be called once in a process.
+// Book returns a book with its own supervisor. The program becomes a subreaper, so that the descendants of a run become its
+// children. Runs that are alive when the program ends go on. It may be called once in a process.
 func Book() (*runs.Book, error) {
 	proc.Unignore()
 	procs, err := proc.New()
@@ -33,8 +33,8 @@ func Book() (*runs.Book, error) {
 	return b, nil
 }
 
-// sink is the output of runs for a supervisor that has nothing else.
+// sink is the LogSink of a supervisor that has only runs.
 type sink struct{ *runs.Book }
 
-// Tail implements supervisor.LogSink. The end of a run's log stays in its file.
+// Tail implements supervisor.LogSink. It does nothing: the output of a run is in its file.
 func (sink) Tail(string, func([]string)) {}
