@@ -4,6 +4,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 )
 
 // Group is the API group of the fleet. The marker in doc.go repeats it for controller-gen, and a test compares them.
@@ -33,4 +34,16 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &AgentPool{}, &AgentPoolList{}, &AgentProfile{}, &AgentProfileList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
+}
+
+// Scheme returns a scheme with the kinds of the fleet and those of Kubernetes.
+func Scheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(s); err != nil {
+		panic(err) // a fault of the program
+	}
+	if err := AddToScheme(s); err != nil {
+		panic(err)
+	}
+	return s
 }

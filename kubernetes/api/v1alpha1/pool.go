@@ -42,11 +42,11 @@ type AgentPoolSpec struct {
 	// resources of one host.
 	// +optional
 	// +kubebuilder:default={}
-	Resources HostResources `json:"resources,omitempty"`
+	Resources HostResources `json:"resources,omitzero"`
 	// volume of one host.
 	// +optional
 	// +kubebuilder:default={}
-	Volume HostVolume `json:"volume,omitempty"`
+	Volume HostVolume `json:"volume,omitzero"`
 	// isolation of the gateways of a host from each other: none, or files.
 	// +optional
 	// +kubebuilder:default=none
@@ -62,7 +62,7 @@ type AgentPoolSpec struct {
 	// +optional
 	// +kubebuilder:default="128Mi"
 	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('1Mi')) >= 0",message="profileMemory is at least 1Mi"
-	ProfileMemory resource.Quantity `json:"profileMemory,omitempty"`
+	ProfileMemory resource.Quantity `json:"profileMemory,omitzero"`
 	// topologyKey is the label of nodes over which hosts are spread.
 	// +optional
 	// +kubebuilder:default=kubernetes.io/hostname
@@ -79,7 +79,7 @@ type AgentPoolSpec struct {
 	// rollout is how hosts come to have a new image.
 	// +optional
 	// +kubebuilder:default={}
-	Rollout Rollout `json:"rollout,omitempty"`
+	Rollout Rollout `json:"rollout,omitzero"`
 	// env has variables of the container of a host.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
@@ -107,12 +107,12 @@ type HostResources struct {
 	// +optional
 	// +kubebuilder:default="250m"
 	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('10m')) >= 0",message="cpu is at least 10m"
-	CPU resource.Quantity `json:"cpu,omitempty"`
+	CPU resource.Quantity `json:"cpu,omitzero"`
 	// memory of a host, as request and limit.
 	// +optional
 	// +kubebuilder:default="4Gi"
 	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="memory is at least 64Mi"
-	Memory resource.Quantity `json:"memory,omitempty"`
+	Memory resource.Quantity `json:"memory,omitzero"`
 }
 
 // HostVolume is the volume of one host.
@@ -123,7 +123,7 @@ type HostVolume struct {
 	// +optional
 	// +kubebuilder:default="10Gi"
 	// +kubebuilder:validation:XValidation:rule="isQuantity(string(self)) && quantity(string(self)).compareTo(quantity('16Mi')) >= 0",message="size is at least 16Mi"
-	Size resource.Quantity `json:"size,omitempty"`
+	Size resource.Quantity `json:"size,omitzero"`
 	// storageClassName of the volume; empty for the cluster's default.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
@@ -139,10 +139,10 @@ type Rollout struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
-	// whenIdle replaces a host only while none of its gateways works on an answer.
+	// whenIdle ends a host only while none of its gateways works on an answer.
 	// +optional
 	WhenIdle bool `json:"whenIdle,omitempty"`
-	// idleSeconds is how long whenIdle waits for one host. Then the host is replaced all the same.
+	// idleSeconds is how long whenIdle waits for one host. Then the host is ended all the same.
 	// +optional
 	// +kubebuilder:default=600
 	// +kubebuilder:validation:Minimum=1
@@ -182,9 +182,6 @@ type AgentPoolStatus struct {
 	// doing says what the controller does with the pool, empty for nothing.
 	// +optional
 	Doing string `json:"doing,omitempty"`
-	// idleSince is when the rollout began to wait for an idle host.
-	// +optional
-	IdleSince *metav1.Time `json:"idleSince,omitempty"`
 	// spareSince is since when a host less would do.
 	// +optional
 	SpareSince *metav1.Time `json:"spareSince,omitempty"`

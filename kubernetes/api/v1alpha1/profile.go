@@ -36,7 +36,7 @@ type AgentProfile struct {
 // AgentProfileSpec is what a profile shall be.
 //
 // +kubebuilder:validation:XValidation:rule="self.pool == oldSelf.pool",message="the pool of a profile can't change: its data is on a host of that pool"
-// +kubebuilder:validation:XValidation:rule="!has(self.pin) || self.pin == ” || self.pin.startsWith(self.pool + '-')",message="pin names a host of the pool, such as POOL-0"
+// +kubebuilder:validation:XValidation:rule="!has(self.pin) || size(self.pin) == 0 || self.pin.startsWith(self.pool + '-')",message="pin names a host of the pool, such as POOL-0"
 // +kubebuilder:validation:XValidation:rule="!has(self.recover) || self.recover.lostHost.startsWith(self.pool + '-')",message="recover.lostHost names a host of the pool, such as POOL-0"
 type AgentProfileSpec struct {
 	// pool is the name of the AgentPool, in the same namespace.
@@ -117,7 +117,7 @@ type SecretName struct {
 // ProfileFile is a file of a profile.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.configMap) != has(self.secret)",message="a file comes from a configMap or from a secret, and not from both"
-// +kubebuilder:validation:XValidation:rule="!self.path.startsWith('/') && !self.path.split('/').exists(p, p == ” || p == '.' || p == '..')",message="path is relative to the home of the profile, without . and .. and empty parts"
+// +kubebuilder:validation:XValidation:rule="!self.path.startsWith('/') && !self.path.split('/').exists(p, size(p) == 0 || p == '.' || p == '..')",message="path is relative to the home of the profile, without . and .. and empty parts"
 // +kubebuilder:validation:XValidation:rule="!(self.path in ['SOUL.md', 'config.yaml', '.env', 'gateway_state.json'])",message="SOUL.md, config.yaml and .env have fields of their own, and gateway_state.json is the agent's"
 type ProfileFile struct {
 	// path below the home of the profile.
@@ -184,6 +184,7 @@ const (
 	PhaseParked   Phase = "Parked"   // starting its gateway again is pointless until something changes
 	PhaseFailed   Phase = "Failed"   // its gateway can't be started as defined
 	PhaseMoving   Phase = "Moving"   // its data goes to another host
+	PhaseWaiting  Phase = "Waiting"  // its host restarts
 	PhaseLost     Phase = "Lost"     // its host is lost, or the data is not on it
 )
 
@@ -192,7 +193,7 @@ type AgentProfileStatus struct {
 	// observedGeneration is the generation of the spec that the host has applied.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// phase is one of Pending, Starting, Running, Stopping, Stopped, Backoff, Parked, Failed, Moving and Lost.
+	// phase is one of Pending, Starting, Running, Stopping, Stopped, Backoff, Parked, Failed, Moving, Waiting and Lost.
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
 	// ready is whether the gateway says that it is ready.
@@ -232,9 +233,6 @@ type AgentProfileStatus struct {
 	// applied is a sum over the files that the host has written.
 	// +optional
 	Applied string `json:"applied,omitempty"`
-	// busy is whether the gateway works on an answer, as the agent says. It is written only for a pool that waits for idle hosts.
-	// +optional
-	Busy bool `json:"busy,omitempty"`
 	// move is a change of the host that has begun.
 	// +optional
 	Move *Move `json:"move,omitempty"`

@@ -18,7 +18,7 @@ type Profile struct {
 	Memory    int64  // what it counts for
 	Priority  int32
 	Pin       string // the host that it shall be on, "" for any
-	Lost      bool   // it is told to be lost
+	Lost      string // what is told of its owner: [HostLost], [HostRestarts], or "" for nothing
 	Pending   string // why it is told to be pending, "" when it is not
 	GiveUp    bool   // somebody has given up the data of its owner
 	Deleting  bool
@@ -32,7 +32,6 @@ type Host struct {
 	Trouble   string // why it is lost, "" when it is not
 	Ready     bool   // it takes profiles
 	Updated   bool   // it has the wanted image
-	Busy      bool   // one of its gateways works on an answer
 	Replacing bool   // its pod ends or begins
 }
 
@@ -43,12 +42,15 @@ type Pool struct {
 	Room           int64 // the memory that the profiles of one host may have together
 	Drain          []string
 	MaxUnavailable int
-	WhenIdle       bool
-	IdleFor        time.Duration // how long a rollout waits for an idle host
-	IdleSince      time.Time     // when it began to wait, zero for no waiting
-	SpareSince     time.Time     // since when a host less would do, zero for not
-	Leaving        string        // the host that is to go, "" for none
+	SpareSince     time.Time // since when a host less would do, zero for not
+	Leaving        string    // the host that is to go, "" for none
 }
+
+// What is told of the owner of a profile that does not work.
+const (
+	HostLost     = "HostLost"
+	HostRestarts = "HostRestarts"
+)
 
 // spareFor is how long a host must be spare before it goes, and spareRoom the part of the room that is left free by the others then.
 const (
@@ -69,8 +71,8 @@ type (
 	Begin struct{ Profile, To, Reason string }
 	// Cancel ends a move that can't be done.
 	Cancel struct{ Profile, Reason string }
-	// Lose tells that the owner of a profile is lost.
-	Lose struct{ Profile, Reason string }
+	// Lose tells that the owner of a profile is lost, or restarts.
+	Lose struct{ Profile, What, Reason string }
 	// Hold tells why a profile has no host.
 	Hold struct{ Profile, Reason string }
 	// GiveUp makes a profile one without owner and data, as somebody has asked.
@@ -91,7 +93,6 @@ func (Replace) action() {}
 type Plan struct {
 	Actions    []Action
 	Replicas   int // the number of hosts that the StatefulSet shall have
-	IdleSince  time.Time
 	SpareSince time.Time
 	Leaving    string
 	Doing      string // for people, "" for nothing
@@ -156,16 +157,19 @@ func (r *round) do(a Action) { r.Actions = append(r.Actions, a) }
 // decide is about one profile.
 func (r *round) decide(p Profile) {
 	owner := r.byName[p.Owner]
-	trouble := "its pod does not exist"
+	what, trouble := HostLost, "its pod does not exist"
 	if owner != nil {
 		trouble = owner.Trouble
+		if owner.Replacing {
+			what = HostRestarts
+		}
 	}
 	switch {
 	case p.Owner != "" && p.GiveUp && trouble != "":
 		r.do(GiveUp{p.Name, p.Owner})
 	case p.Owner != "" && trouble != "":
-		if !p.Lost {
-			r.do(Lose{p.Name, fmt.Sprintf("host %s is lost: %s", p.Owner, trouble)})
+		if p.Lost != what && p.Lost != HostLost {
+			r.do(Lose{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
 		}
 	case p.Deleting:
 	case p.Owner == "":
@@ -241,7 +245,7 @@ func (r *round) better(a, b *load, zones map[string]int) bool {
 // follow looks at a move that has begun.
 func (r *round) follow(p Profile) {
 	to := r.byName[p.To]
-	if !p.Received && (to == nil || to.Trouble != "" || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
+	if !p.Received && (to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
 		r.do(Cancel{p.Name, "host " + p.To + " can't take it"})
 		return
 	}
@@ -300,7 +304,6 @@ func (r *round) rollout() {
 		return
 	}
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("replaces hosts for the new image, %d to go", len(old)))
-	waited := r.pool.WhenIdle && !r.pool.IdleSince.IsZero() && r.now.Sub(r.pool.IdleSince) >= r.pool.IdleFor
 	slices.Reverse(old) // as a StatefulSet does: the last comes first
 	for _, l := range old {
 		if away >= r.pool.MaxUnavailable {
@@ -309,17 +312,8 @@ func (r *round) rollout() {
 		if r.moving(l.Name) {
 			continue // a move is not begun anew
 		}
-		if r.pool.WhenIdle && l.Busy && !waited {
-			r.IdleSince = r.pool.IdleSince
-			if r.IdleSince.IsZero() {
-				r.IdleSince = r.now
-			}
-			continue
-		}
 		r.do(Replace{l.Name})
 		away++
-		waited = false
-		r.IdleSince = time.Time{}
 	}
 }
 
@@ -348,7 +342,7 @@ func (r *round) scale() {
 func (r *round) taking() int {
 	n := 0
 	for _, l := range r.hosts {
-		if l.Ready || l.Trouble != "" || slices.Contains(r.pool.Drain, l.Name) {
+		if l.Ready || l.Trouble != "" && !l.Replacing || slices.Contains(r.pool.Drain, l.Name) {
 			n++
 		}
 	}

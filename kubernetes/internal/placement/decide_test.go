@@ -39,16 +39,14 @@ func TestDecide(t *testing.T) {
 		{"a pin moves", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, Memory: 1, Pin: "pool-1"}}, []Action{Begin{"a", "pool-1", "it is pinned to pool-1"}}, 2},
 		{"a drained host gives away", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{here("a", "pool-0"), here("b", "pool-1")}, []Action{Begin{"a", "pool-1", "host pool-0 is drained"}}, 2},
 		{"data that is not there does not move", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Memory: 1}}, nil, 2},
-		{"a lost host's profiles stay its own", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{here("a", "pool-1")}, []Action{Lose{"a", "host pool-1 is lost: node gone"}}, 2},
-		{"it is told once", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-1", Lost: true}}, nil, 2},
-		{"somebody has given it up", nil, two, []Profile{{Name: "a", Owner: "pool-5", Lost: true, GiveUp: true}}, []Action{GiveUp{"a", "pool-5"}}, 2},
+		{"a lost host's profiles stay its own", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{here("a", "pool-1")}, []Action{Lose{"a", HostLost, "host pool-1: node gone"}}, 2},
+		{"it is told once", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
+		{"somebody has given it up", nil, two, []Profile{{Name: "a", Owner: "pool-5", Lost: HostLost, GiveUp: true}}, []Action{GiveUp{"a", "pool-5"}}, 2},
 		{"who is reachable is not given up", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, GiveUp: true}}, nil, 2},
 		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{Cancel{"a", "host pool-1 can't take it"}}, 2},
 		{"a move whose data is stored goes on", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1", Received: true}}, nil, 2},
 		{"the last host is replaced first, alone", nil, old(two), nil, []Action{Replace{"pool-1"}}, 2},
 		{"none while one is away", nil, []Host{old(two)[0], {Name: "pool-1", Ordinal: 1, Replacing: true}}, nil, nil, 2},
-		{"a busy host waits", func(p *Pool) { p.WhenIdle, p.IdleFor = true, time.Minute }, busy(old(two), 1), nil, []Action{Replace{"pool-0"}}, 2},
-		{"not for ever", func(p *Pool) { p.WhenIdle, p.IdleFor, p.IdleSince = true, time.Minute, noon.Add(-time.Minute) }, busy(old(two), 1), nil, []Action{Replace{"pool-1"}}, 2},
 		{"hosts are added for memory that waits", nil, two, []Profile{{Name: "a", Memory: 900}, {Name: "b", Memory: 900}, {Name: "c", Memory: 900}, {Name: "d", Memory: 900}}, []Action{
 			Assign{"a", "pool-0"}, Assign{"b", "pool-1"}, Hold{"c", "no host has room for its memory"}, Hold{"d", "no host has room for its memory"},
 		}, 4},
@@ -73,11 +71,6 @@ func old(hosts []Host) []Host {
 	for i := range hosts {
 		hosts[i].Updated = false
 	}
-	return hosts
-}
-
-func busy(hosts []Host, i int) []Host {
-	hosts[i].Busy = true
 	return hosts
 }
 

@@ -277,7 +277,10 @@ func (m *model) control(c int) {
 		cache[name] += m.rnd.IntN(len(list) - cache[name])
 		o := list[cache[name]]
 		read[name] = o
-		p := Profile{Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0, To: o.To, Received: o.Received != "", Memory: 100, Lost: o.lost}
+		p := Profile{Name: name, Owner: o.Owner, Installed: o.Installed == o.Assignment && o.Assignment > 0, To: o.To, Received: o.Received != "", Memory: 100}
+		if o.lost {
+			p.Lost = HostLost
+		}
 		if m.faults && m.rnd.IntN(3) == 0 {
 			p.Pin = m.nodes[m.rnd.IntN(3)].name // people change their minds
 		}

@@ -5,6 +5,7 @@ package strict
 import (
 	"fmt"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -16,17 +17,22 @@ import (
 
 // kinds are the objects that the manifests may have, by apiVersion and kind.
 var kinds = map[string]func() any{
-	"apps/v1 StatefulSet":                      func() any { return new(appsv1.StatefulSet) },
-	"v1 ConfigMap":                             func() any { return new(corev1.ConfigMap) },
-	"v1 Namespace":                             func() any { return new(corev1.Namespace) },
-	"v1 PersistentVolumeClaim":                 func() any { return new(corev1.PersistentVolumeClaim) },
-	"v1 Service":                               func() any { return new(corev1.Service) },
-	"v1 ServiceAccount":                        func() any { return new(corev1.ServiceAccount) },
-	"networking.k8s.io/v1 NetworkPolicy":       func() any { return new(networkingv1.NetworkPolicy) },
-	"policy/v1 PodDisruptionBudget":            func() any { return new(policyv1.PodDisruptionBudget) },
-	"coordination.k8s.io/v1 Lease":             func() any { return new(coordinationv1.Lease) },
-	"rbac.authorization.k8s.io/v1 Role":        func() any { return new(rbacv1.Role) },
-	"rbac.authorization.k8s.io/v1 RoleBinding": func() any { return new(rbacv1.RoleBinding) },
+	"apps/v1 StatefulSet":                                       func() any { return new(appsv1.StatefulSet) },
+	"v1 ConfigMap":                                              func() any { return new(corev1.ConfigMap) },
+	"v1 Namespace":                                              func() any { return new(corev1.Namespace) },
+	"v1 PersistentVolumeClaim":                                  func() any { return new(corev1.PersistentVolumeClaim) },
+	"v1 Service":                                                func() any { return new(corev1.Service) },
+	"v1 ServiceAccount":                                         func() any { return new(corev1.ServiceAccount) },
+	"networking.k8s.io/v1 NetworkPolicy":                        func() any { return new(networkingv1.NetworkPolicy) },
+	"policy/v1 PodDisruptionBudget":                             func() any { return new(policyv1.PodDisruptionBudget) },
+	"coordination.k8s.io/v1 Lease":                              func() any { return new(coordinationv1.Lease) },
+	"apps/v1 Deployment":                                        func() any { return new(appsv1.Deployment) },
+	"rbac.authorization.k8s.io/v1 ClusterRole":                  func() any { return new(rbacv1.ClusterRole) },
+	"rbac.authorization.k8s.io/v1 ClusterRoleBinding":           func() any { return new(rbacv1.ClusterRoleBinding) },
+	"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy": func() any { return new(admissionv1.ValidatingAdmissionPolicy) },
+	"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": func() any { return new(admissionv1.ValidatingAdmissionPolicyBinding) },
+	"rbac.authorization.k8s.io/v1 Role":                                func() any { return new(rbacv1.Role) },
+	"rbac.authorization.k8s.io/v1 RoleBinding":                         func() any { return new(rbacv1.RoleBinding) },
 }
 
 // Decode decodes one object.

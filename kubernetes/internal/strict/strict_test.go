@@ -26,9 +26,11 @@ func TestEveryVersionTakesTheManifests(t *testing.T) {
 		case filepath.Base(name) == "monitor.yaml":
 			continue // its kind is Prometheus Operator's
 		}
-		n++
-		if err := Decode(text); err != nil {
-			t.Errorf("%s: %v", name, err)
+		for _, one := range strings.Split(string(text), "\n---\n") {
+			n++
+			if err := Decode([]byte(one)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
 		}
 	}
 	if n < 10 {

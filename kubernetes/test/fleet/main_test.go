@@ -8,17 +8,21 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/cluster"
 )
 
-func TestMain(m *testing.M) { os.Exit(cluster.MainServer(m)) }
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	controlIfAsked()
+	os.Exit(cluster.MainServer(m))
+}
 
 // server is the API server of all tests of the package, with the kinds of the fleet.
 type server struct {
@@ -43,20 +47,13 @@ var theServer = sync.OnceValues(func() (*server, error) {
 		return nil, err
 	}
 	s.rest.QPS, s.rest.Burst = 1000, 2000
-	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
 	if out, err := c.Kubectl(ctx, "apply", "-f", crds).CombinedOutput(); err != nil {
 		return nil, errOutput{err, out}
 	}
 	if out, err := c.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=1m", "-f", crds).CombinedOutput(); err != nil {
 		return nil, errOutput{err, out}
 	}
-	s.api, err = client.New(s.rest, client.Options{Scheme: scheme})
+	s.api, err = client.New(s.rest, client.Options{Scheme: v1alpha1.Scheme()})
 	return s, err
 })
 

@@ -16,62 +16,62 @@ func manifest(kind, name, spec string) string {
 	return fmt.Sprintf("apiVersion: agents.hinit.dev/v1alpha1\nkind: %s\nmetadata: {name: %q, namespace: default}\nspec: %s\n", kind, name, spec)
 }
 
-func pool(spec string) string    { return manifest("AgentPool", "pool", spec) }
-func profile(spec string) string { return manifest("AgentProfile", "coder", spec) }
+func aPool(spec string) string    { return manifest("AgentPool", "pool", spec) }
+func aProfile(spec string) string { return manifest("AgentProfile", "coder", spec) }
 
 // wrong are manifests with the words that the API server must refuse them with.
 var wrong = []struct{ text, says string }{
-	{pool(`{hosts: {min: 1, max: 3}}`), "spec.image: Required value"},
-	{pool(`{image: "", hosts: {min: 1, max: 3}}`), "spec.image in body should be at least 1 chars long"},
-	{pool(`{image: "a b", hosts: {min: 1, max: 3}}`), "an image has no white space"},
-	{pool(`{image: a}`), "spec.hosts: Required value"},
-	{pool(`{image: a, hosts: {min: 4, max: 3}}`), "hosts.min is at most hosts.max"},
-	{pool(`{image: a, hosts: {min: -1, max: 3}}`), "spec.hosts.min in body should be greater than or equal to 0"},
-	{pool(`{image: a, hosts: {min: 0, max: 0}}`), "spec.hosts.max in body should be greater than or equal to 1"},
-	{pool(`{image: a, hosts: {min: 0, max: 1001}}`), "spec.hosts.max in body should be less than or equal to 1000"},
-	{pool(`{image: a, hosts: {min: 1}}`), "spec.hosts.max: Required value"},
-	{pool(`{image: a, hosts: {min: 1, max: many}}`), "spec.hosts.max in body must be of type integer"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, resources: {memory: 1Mi}}`), "memory is at least 64Mi"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, resources: {memory: lots}}`), "spec.resources.memory"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, resources: {cpu: 1m}}`), "cpu is at least 10m"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, volume: {size: 1Ki}}`), "size is at least 16Mi"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, volume: {storageClassName: Fast_Disk}}`), "spec.volume.storageClassName in body should match"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, isolation: full}`), `Unsupported value: "full": supported values: "none", "files"`},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, memoryBound: 120}`), "spec.memoryBound in body should be less than or equal to 100"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, profileMemory: "0"}`), "profileMemory is at least 1Mi"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, topologyKey: "a/b/c"}`), "topologyKey is a key of a node label"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, drain: [pool]}`), "spec.drain[0] in body should match"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, drain: [pool-0, pool-0]}`), "Duplicate value"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, rollout: {maxUnavailable: 0}}`), "spec.rollout.maxUnavailable in body should be greater than or equal to 1"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, rollout: {idleSeconds: 0}}`), "spec.rollout.idleSeconds in body should be greater than or equal to 1"},
-	{pool(`{image: a, hosts: {min: 1, max: 1}, env: {"1A": x}}`), "a variable has letters, digits and _ and no digit first"},
+	{aPool(`{hosts: {min: 1, max: 3}}`), "spec.image: Required value"},
+	{aPool(`{image: "", hosts: {min: 1, max: 3}}`), "spec.image in body should be at least 1 chars long"},
+	{aPool(`{image: "a b", hosts: {min: 1, max: 3}}`), "an image has no white space"},
+	{aPool(`{image: a}`), "spec.hosts: Required value"},
+	{aPool(`{image: a, hosts: {min: 4, max: 3}}`), "hosts.min is at most hosts.max"},
+	{aPool(`{image: a, hosts: {min: -1, max: 3}}`), "spec.hosts.min in body should be greater than or equal to 0"},
+	{aPool(`{image: a, hosts: {min: 0, max: 0}}`), "spec.hosts.max in body should be greater than or equal to 1"},
+	{aPool(`{image: a, hosts: {min: 0, max: 1001}}`), "spec.hosts.max in body should be less than or equal to 1000"},
+	{aPool(`{image: a, hosts: {min: 1}}`), "spec.hosts.max: Required value"},
+	{aPool(`{image: a, hosts: {min: 1, max: many}}`), "spec.hosts.max in body must be of type integer"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, resources: {memory: 1Mi}}`), "memory is at least 64Mi"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, resources: {memory: lots}}`), "spec.resources.memory"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, resources: {cpu: 1m}}`), "cpu is at least 10m"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, volume: {size: 1Ki}}`), "size is at least 16Mi"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, volume: {storageClassName: Fast_Disk}}`), "spec.volume.storageClassName in body should match"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, isolation: full}`), `Unsupported value: "full": supported values: "none", "files"`},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, memoryBound: 120}`), "spec.memoryBound in body should be less than or equal to 100"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, profileMemory: "0"}`), "profileMemory is at least 1Mi"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, topologyKey: "a/b/c"}`), "topologyKey is a key of a node label"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, drain: [pool]}`), "spec.drain[0] in body should match"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, drain: [pool-0, pool-0]}`), "Duplicate value"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, rollout: {maxUnavailable: 0}}`), "spec.rollout.maxUnavailable in body should be greater than or equal to 1"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, rollout: {idleSeconds: 0}}`), "spec.rollout.idleSeconds in body should be greater than or equal to 1"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, env: {"1A": x}}`), "a variable has letters, digits and _ and no digit first"},
 	{manifest("AgentPool", strings.Repeat("p", 41), `{image: a, hosts: {min: 1, max: 1}}`), "the name of a pool has at most 40 characters"},
 	{manifest("AgentPool", "0pool", `{image: a, hosts: {min: 1, max: 1}}`), "the name of a pool has a letter first"},
-	{profile(`{}`), "spec.pool: Required value"},
-	{profile(`{pool: ""}`), "spec.pool in body should be at least 1 chars long"},
-	{profile(`{pool: pool, running: perhaps}`), "spec.running in body must be of type boolean"},
-	{profile(`{pool: pool, soul: {configMap: souls}}`), "spec.soul.key: Required value"},
-	{profile(`{pool: pool, soul: {configMap: Souls, key: a}}`), "spec.soul.configMap in body should match"},
-	{profile(`{pool: pool, env: [{secret: "a/b"}]}`), "spec.env[0].secret in body should match"},
-	{profile(`{pool: pool, files: [{path: /etc/passwd, configMap: a, key: b}]}`), "path is relative to the home of the profile"},
-	{profile(`{pool: pool, files: [{path: notes/../../other/SOUL.md, configMap: a, key: b}]}`), "path is relative to the home of the profile"},
-	{profile(`{pool: pool, files: [{path: SOUL.md, configMap: a, key: b}]}`), "SOUL.md, config.yaml and .env have fields of their own"},
-	{profile(`{pool: pool, files: [{path: a, configMap: a, secret: b, key: c}]}`), "a file comes from a configMap or from a secret"},
-	{profile(`{pool: pool, files: [{path: a, key: c}]}`), "a file comes from a configMap or from a secret"},
-	{profile(`{pool: pool, files: [{path: a, configMap: a, key: c}, {path: a, configMap: b, key: c}]}`), "Duplicate value"},
-	{profile(`{pool: pool, skills: [{name: "..", configMap: a}]}`), "spec.skills[0].name in body should match"},
-	{profile(`{pool: pool, memory: 2Ti}`), "memory is from 1Mi to 1Ti"},
-	{profile(`{pool: pool, memory: much}`), "spec.memory"},
-	{profile(`{pool: pool, priority: 5000}`), "spec.priority in body should be less than or equal to 1000"},
-	{profile(`{pool: pool, pin: other-0}`), "pin names a host of the pool"},
-	{profile(`{pool: pool, pin: pool-01}`), "spec.pin in body should match"},
-	{profile(`{pool: pool, onDelete: Keep}`), `Unsupported value: "Keep": supported values: "Retain", "Delete"`},
-	{profile(`{pool: pool, recover: {lostHost: pool-0}}`), "recover needs an archive, or empty: true, and not both"},
-	{profile(`{pool: pool, recover: {lostHost: pool-0, empty: true, archive: a.tar}}`), "recover needs an archive, or empty: true, and not both"},
-	{profile(`{pool: pool, recover: {lostHost: other-0, empty: true}}`), "recover.lostHost names a host of the pool"},
+	{aProfile(`{}`), "spec.pool: Required value"},
+	{aProfile(`{pool: ""}`), "spec.pool in body should be at least 1 chars long"},
+	{aProfile(`{pool: pool, running: perhaps}`), "spec.running in body must be of type boolean"},
+	{aProfile(`{pool: pool, soul: {configMap: souls}}`), "spec.soul.key: Required value"},
+	{aProfile(`{pool: pool, soul: {configMap: Souls, key: a}}`), "spec.soul.configMap in body should match"},
+	{aProfile(`{pool: pool, env: [{secret: "a/b"}]}`), "spec.env[0].secret in body should match"},
+	{aProfile(`{pool: pool, files: [{path: /etc/passwd, configMap: a, key: b}]}`), "path is relative to the home of the profile"},
+	{aProfile(`{pool: pool, files: [{path: notes/../../other/SOUL.md, configMap: a, key: b}]}`), "path is relative to the home of the profile"},
+	{aProfile(`{pool: pool, files: [{path: SOUL.md, configMap: a, key: b}]}`), "SOUL.md, config.yaml and .env have fields of their own"},
+	{aProfile(`{pool: pool, files: [{path: a, configMap: a, secret: b, key: c}]}`), "a file comes from a configMap or from a secret"},
+	{aProfile(`{pool: pool, files: [{path: a, key: c}]}`), "a file comes from a configMap or from a secret"},
+	{aProfile(`{pool: pool, files: [{path: a, configMap: a, key: c}, {path: a, configMap: b, key: c}]}`), "Duplicate value"},
+	{aProfile(`{pool: pool, skills: [{name: "..", configMap: a}]}`), "spec.skills[0].name in body should match"},
+	{aProfile(`{pool: pool, memory: 2Ti}`), "memory is from 1Mi to 1Ti"},
+	{aProfile(`{pool: pool, memory: much}`), "spec.memory"},
+	{aProfile(`{pool: pool, priority: 5000}`), "spec.priority in body should be less than or equal to 1000"},
+	{aProfile(`{pool: pool, pin: other-0}`), "pin names a host of the pool"},
+	{aProfile(`{pool: pool, pin: pool-01}`), "spec.pin in body should match"},
+	{aProfile(`{pool: pool, onDelete: Keep}`), `Unsupported value: "Keep": supported values: "Retain", "Delete"`},
+	{aProfile(`{pool: pool, recover: {lostHost: pool-0}}`), "recover needs an archive, or empty: true, and not both"},
+	{aProfile(`{pool: pool, recover: {lostHost: pool-0, empty: true, archive: a.tar}}`), "recover needs an archive, or empty: true, and not both"},
+	{aProfile(`{pool: pool, recover: {lostHost: other-0, empty: true}}`), "recover.lostHost names a host of the pool"},
 	{manifest("AgentProfile", "default", `{pool: pool}`), "the agent keeps the names default, hermes"},
 	{manifest("AgentProfile", "a.b", `{pool: pool}`), "the name of a profile has at most 63 letters, digits and -"},
-	{profile(`{pool: pool, colour: red}`), `unknown field "spec.colour"`},
+	{aProfile(`{pool: pool, colour: red}`), `unknown field "spec.colour"`},
 }
 
 // TestWrongManifestsAreRefusedWithASentence has a real API server judge each of them.
@@ -92,15 +92,15 @@ func TestWrongManifestsAreRefusedWithASentence(t *testing.T) {
 func TestRightManifestsAreTaken(t *testing.T) {
 	s := withServer(t)
 	for _, text := range []string{
-		pool(`{image: a, hosts: {min: 1, max: 3}, resources: {memory: 1Gi, cpu: "1"}, drain: [pool-2], env: {A_1: x}, topologyKey: topology.kubernetes.io/zone}`),
-		profile(`{pool: pool, soul: {configMap: souls, key: coder}, env: [{secret: keys}], files: [{path: notes/a.md, configMap: a, key: b}], skills: [{name: git, configMap: a}], memory: 64Mi, pin: pool-0}`),
+		aPool(`{image: a, hosts: {min: 1, max: 3}, resources: {memory: 1Gi, cpu: "1"}, drain: [pool-2], env: {A_1: x}, topologyKey: topology.kubernetes.io/zone}`),
+		aProfile(`{pool: pool, soul: {configMap: souls, key: coder}, env: [{secret: keys}], files: [{path: notes/a.md, configMap: a, key: b}], skills: [{name: git, configMap: a}], memory: 64Mi, pin: pool-0}`),
 		manifest("AgentProfile", "other", `{pool: pool, recover: {lostHost: pool-0, archive: other.tar}}`),
 	} {
 		if err := s.create(t, text, client.DryRunAll); err != nil {
 			t.Errorf("%s\nis answered with %v", text, err)
 		}
 	}
-	if err := s.create(t, profile(`{pool: pool}`)); err != nil {
+	if err := s.create(t, aProfile(`{pool: pool}`)); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = s.Kubectl(context.Background(), "delete", "agentprofile", "coder").Run() }()

@@ -1,0 +1,203 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/placement"
+	"hinit/kubernetes/internal/pool"
+)
+
+// carryOut does what was decided.
+func (f *fleet) carryOut(ctx context.Context, v *view, actions []placement.Action) error {
+	var work []func() error
+	for _, a := range actions {
+		work = append(work, func() error { return f.act(ctx, v, a) })
+	}
+	return together(work)
+}
+
+func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
+	switch a := a.(type) {
+	case placement.Assign:
+		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+			st.Host, st.Phase, st.Message = a.Host, v1alpha1.PhaseStarting, "waits for host "+a.Host
+			st.Assignment++
+			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
+		})
+	case placement.Hold:
+		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+			phase(st, v1alpha1.PhasePending, a.Reason)
+			meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.PlacedCondition, Status: metav1.ConditionFalse, Reason: "NoHost", Message: a.Reason})
+		})
+	case placement.Lose:
+		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+			word := v1alpha1.PhaseLost
+			if a.What == placement.HostRestarts {
+				word = v1alpha1.PhaseWaiting
+			}
+			phase(st, word, a.Reason)
+			meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.ReachableCondition, Status: metav1.ConditionFalse, Reason: a.What, Message: a.Reason})
+		})
+	case placement.Begin:
+		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+			st.Move = &v1alpha1.Move{To: a.To, Reason: a.Reason, Since: metav1.Now()}
+		})
+	case placement.Cancel:
+		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) { st.Move, st.Message = nil, a.Reason })
+	case placement.GiveUp:
+		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+			st.Host, st.Installed, st.Receipt, st.Move, st.Applied = "", 0, nil, nil, ""
+			st.Assignment++
+			phase(st, v1alpha1.PhasePending, "the data on host "+a.Owner+" was given up")
+			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ReachableCondition)
+		})
+	case placement.Replace:
+		return f.replace(ctx, v.pods[a.Host])
+	}
+	return fmt.Errorf("cannot carry out an action of type %T", a)
+}
+
+func phase(st *v1alpha1.AgentProfileStatus, word v1alpha1.Phase, message string) {
+	since := metav1.NewTime(time.Now().Truncate(time.Second))
+	st.Phase, st.Ready, st.Message, st.Since = word, false, message, &since
+}
+
+// change changes the status of a profile by compare-and-swap.
+func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v1alpha1.AgentProfileStatus)) error {
+	old := f.written.newer(v.profiles[name])
+	next := old.DeepCopy()
+	change(&next.Status)
+	if err := f.api.Status().Patch(ctx, next, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("cannot write the status of profile %q: %w", name, err)
+	}
+	f.written.add(next)
+	return nil
+}
+
+// replace deletes the pod that was seen, and no other of its name. The eviction keeps to the PodDisruptionBudget of the pool elsewhere; here
+// the rollout itself counts.
+func (f *fleet) replace(ctx context.Context, pod *corev1.Pod) error {
+	if pod == nil {
+		return nil
+	}
+	f.log.Info("host is replaced", "host", pod.Name)
+	return client.IgnoreNotFound(f.api.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+}
+
+// sumAnnotation has the sum of what was applied last, so that an unchanged object is not written.
+const sumAnnotation = v1alpha1.Group + "/applied"
+
+// keep makes the objects of a pool as they shall be.
+func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
+	objects, template, err := pool.Objects(v.pool, hosts)
+	if err != nil {
+		return err
+	}
+	wanted := fmt.Sprintf("%s/%d/%d", template, v.pool.Generation, hosts)
+	if v.set != nil && v.set.Annotations[sumAnnotation] == wanted {
+		return nil
+	}
+	if err := f.allow(ctx, v.pool.Namespace); err != nil {
+		return err
+	}
+	for _, o := range objects { // the StatefulSet comes last, so its annotation is about all
+		if o.GetKind() == "StatefulSet" {
+			o.SetAnnotations(map[string]string{sumAnnotation: wanted})
+		}
+		if err := f.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *fleet) apply(ctx context.Context, o *unstructured.Unstructured) error {
+	err := f.api.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("hinit-fleet"), client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("cannot apply %s %q: %w", o.GetKind(), o.GetName(), err)
+	}
+	return nil
+}
+
+// The roles of hosts, which the manifests have.
+const (
+	hostRole  = "hinit-fleet-host"
+	tokenRole = "hinit-fleet-host-tokens"
+)
+
+// allow gives the hosts of a namespace their ServiceAccount and what it may do.
+func (f *fleet) allow(ctx context.Context, namespace string) error {
+	subject := []any{map[string]any{"kind": rbacv1.ServiceAccountKind, "name": pool.Account, "namespace": namespace}}
+	object := func(api, kind, name, in, role string) *unstructured.Unstructured {
+		o := map[string]any{"apiVersion": api, "kind": kind, "metadata": map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/part-of": "hinit"}}}
+		u := &unstructured.Unstructured{Object: o}
+		u.SetNamespace(in)
+		if role != "" {
+			o["roleRef"] = map[string]any{"apiGroup": rbacv1.GroupName, "kind": "ClusterRole", "name": role}
+			o["subjects"] = subject
+		}
+		return u
+	}
+	rbac := rbacv1.SchemeGroupVersion.String()
+	for _, o := range []*unstructured.Unstructured{
+		object("v1", "ServiceAccount", pool.Account, namespace, ""),
+		object(rbac, "RoleBinding", pool.Account, namespace, hostRole),
+		object(rbac, "ClusterRoleBinding", tokenRole+"-"+namespace, "", tokenRole),
+	} {
+		if err := f.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orphans tells the profiles of a pool that does not exist that they have none, and lets go of deleted ones without a host.
+func (f *fleet) orphans(ctx context.Context, key client.ObjectKey) error {
+	profiles := &v1alpha1.AgentProfileList{}
+	if err := f.api.List(ctx, profiles, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return err
+	}
+	v := &view{profiles: map[string]*v1alpha1.AgentProfile{}}
+	reason := fmt.Sprintf("there is no AgentPool %q", key.Name)
+	var work []func() error
+	for i := range profiles.Items {
+		p := f.written.newer(&profiles.Items[i])
+		if p.Spec.Pool != key.Name {
+			continue
+		}
+		v.profiles[p.Name] = p
+		if p.Status.Host == "" && p.DeletionTimestamp == nil && p.Status.Message != reason {
+			work = append(work, func() error { return f.act(ctx, v, placement.Hold{Profile: p.Name, Reason: reason}) })
+		}
+	}
+	err := errors.Join(together(work), f.prepare(ctx, v))
+	return ignoreConflicts(errors.Join(err, f.abandon(ctx, v, key)))
+}
+
+// abandon lets go of deleted profiles whose pool and pods are gone. Their data stays on the volumes.
+func (f *fleet) abandon(ctx context.Context, v *view, key client.ObjectKey) error {
+	pods := &corev1.PodList{}
+	if err := f.fresh.List(ctx, pods, client.InNamespace(key.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: key.Name}, client.Limit(1)); err != nil || len(pods.Items) > 0 {
+		return err
+	}
+	var work []func() error
+	for _, p := range v.profiles {
+		if p.DeletionTimestamp != nil && p.Status.Host != "" {
+			work = append(work, func() error {
+				return f.change(ctx, v, p.Name, func(st *v1alpha1.AgentProfileStatus) { st.Host, st.Move = "", nil })
+			})
+		}
+	}
+	return together(work)
+}

@@ -1,0 +1,282 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/placement"
+	"hinit/kubernetes/internal/pool"
+)
+
+const (
+	// roundTime is the least time between two rounds of a pool. What happens in between is seen together.
+	roundTime = 500 * time.Millisecond
+	// lookTime is how often a pool is looked at when nothing is seen to happen: some faults show by the clock alone.
+	lookTime = 5 * time.Second
+	// writers is how many writes are made at one time.
+	writers = 16
+)
+
+// fleet decides for pools.
+type fleet struct {
+	api     client.Client // its reads are from a cache
+	fresh   client.Reader
+	events  events.EventRecorder
+	log     *slog.Logger
+	written *written
+
+	mu     sync.Mutex
+	rounds map[client.ObjectKey]time.Time            // when the last round of a pool began
+	phases map[types.UID]v1alpha1.AgentProfileStatus // what was seen last, for events
+}
+
+func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
+	return &fleet{
+		api: api, fresh: fresh, events: recorder, log: log, written: &written{by: map[types.UID]*v1alpha1.AgentProfile{}},
+		rounds: map[client.ObjectKey]time.Time{}, phases: map[types.UID]v1alpha1.AgentProfileStatus{},
+	}
+}
+
+// reconcile makes one round of a pool.
+func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
+	now := time.Now()
+	if wait := f.early(r.NamespacedName, now); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	p := &v1alpha1.AgentPool{}
+	if err := f.api.Get(ctx, r.NamespacedName, p); err != nil {
+		if apierrors.IsNotFound(err) {
+			return reconcile.Result{RequeueAfter: lookTime}, f.orphans(ctx, r.NamespacedName)
+		}
+		return reconcile.Result{}, err
+	}
+	if p.DeletionTimestamp != nil {
+		return reconcile.Result{}, nil
+	}
+	_, template, err := pool.Objects(p, 0)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	v, err := f.observe(ctx, p, template, now)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("cannot look at pool %q: %w", p.Name, err)
+	}
+	in, profiles := v.input()
+	plan := placement.Decide(in, profiles, v.hosts, now)
+	if err := f.keep(ctx, v, plan.Replicas); err != nil {
+		return reconcile.Result{}, fmt.Errorf("cannot keep pool %q: %w", p.Name, err)
+	}
+	err = errors.Join(f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
+	f.tell(v)
+	err = errors.Join(err, f.report(ctx, v, plan))
+	return reconcile.Result{RequeueAfter: lookTime}, ignoreConflicts(err)
+}
+
+// early reports how long the next round of a pool has to wait. A round that may begin counts as begun.
+func (f *fleet) early(pool client.ObjectKey, now time.Time) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if wait := roundTime - now.Sub(f.rounds[pool]); wait > 0 {
+		return wait
+	}
+	f.rounds[pool] = now
+	return 0
+}
+
+// ignoreConflicts drops errors of writes that came after another one: the next round sees that.
+func ignoreConflicts(err error) error {
+	if joined, is := err.(interface{ Unwrap() []error }); is {
+		var rest []error
+		for _, one := range joined.Unwrap() {
+			rest = append(rest, ignoreConflicts(one))
+		}
+		return errors.Join(rest...)
+	}
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// prepare gives new profiles the finalizer, and lets go of deleted ones that no host has.
+func (f *fleet) prepare(ctx context.Context, v *view) error {
+	return f.each(v, func(p *v1alpha1.AgentProfile) error {
+		has := false
+		for _, one := range p.Finalizers {
+			has = has || one == v1alpha1.Finalizer
+		}
+		next := p.DeepCopy()
+		switch {
+		case p.DeletionTimestamp == nil && !has:
+			next.Finalizers = append(next.Finalizers, v1alpha1.Finalizer)
+		case p.DeletionTimestamp != nil && has && p.Status.Host == "":
+			next.Finalizers = nil
+			for _, one := range p.Finalizers {
+				if one != v1alpha1.Finalizer {
+					next.Finalizers = append(next.Finalizers, one)
+				}
+			}
+		default:
+			return nil
+		}
+		if err := f.api.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("cannot write profile %q: %w", p.Name, err)
+		}
+		f.written.add(next)
+		return nil
+	})
+}
+
+// each calls do for all profiles, some at a time.
+func (f *fleet) each(v *view, do func(*v1alpha1.AgentProfile) error) error {
+	var work []func() error
+	for _, p := range v.profiles {
+		work = append(work, func() error { return do(p) })
+	}
+	return together(work)
+}
+
+// together does work, some at a time, and returns all errors.
+func together(work []func() error) error {
+	todo := make(chan func() error)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var errs []error
+	for range min(writers, len(work)) {
+		all.Go(func() {
+			for one := range todo {
+				if err := one(); err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	for _, one := range work {
+		todo <- one
+	}
+	close(todo)
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// report writes the status of a pool where it has changed.
+func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error {
+	next := v.pool.DeepCopy()
+	s := &next.Status
+	*s = v1alpha1.AgentPoolStatus{
+		ObservedGeneration: v.pool.Generation, Wanted: int32(plan.Replicas), Hosts: int32(len(v.hosts)), Profiles: int32(len(v.profiles)),
+		Doing: plan.Doing, Leaving: plan.Leaving,
+	}
+	if !plan.SpareSince.IsZero() {
+		since := metav1.NewTime(plan.SpareSince.Truncate(time.Second))
+		s.SpareSince = &since
+	}
+	for _, h := range v.hosts {
+		if h.Trouble == "" {
+			s.Reachable++
+		}
+		if h.Updated {
+			s.Updated++
+		}
+	}
+	for _, p := range v.profiles {
+		switch {
+		case p.Status.Ready:
+			s.Ready++
+		case p.Status.Host == "":
+			s.Pending++
+		case p.Status.Phase == v1alpha1.PhaseLost:
+			s.Lost++
+		}
+	}
+	if equality.Semantic.DeepEqual(next.Status, v.pool.Status) {
+		return nil
+	}
+	if err := f.api.Status().Patch(ctx, next, client.MergeFrom(v.pool)); err != nil {
+		return fmt.Errorf("cannot report on pool %q: %w", v.pool.Name, err)
+	}
+	return nil
+}
+
+// tell makes Events of what has happened to profiles.
+func (f *fleet) tell(v *view) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range v.profiles {
+		now := p.Status
+		old, known := f.phases[p.UID]
+		f.phases[p.UID] = v1alpha1.AgentProfileStatus{Phase: now.Phase, Host: now.Host, Cause: now.Cause, LastExit: now.LastExit}
+		if p.DeletionTimestamp != nil {
+			delete(f.phases, p.UID)
+		}
+		if !known {
+			continue
+		}
+		say := func(kind, reason, format string, args ...any) {
+			f.events.Eventf(p, nil, kind, reason, "Supervise", format, args...)
+		}
+		switch {
+		case old.Phase == now.Phase:
+		case now.Phase == v1alpha1.PhaseBackoff:
+			say(corev1.EventTypeWarning, "CrashLoop", "the gateway has ended (%s) and waits for its next start: %s", now.Cause, now.Message)
+		case now.Phase == v1alpha1.PhaseParked:
+			say(corev1.EventTypeWarning, "Parked", "the gateway is parked (%s): %s", now.Cause, now.Message)
+		case now.Phase == v1alpha1.PhaseFailed:
+			say(corev1.EventTypeWarning, "Failed", "the gateway can't be started: %s", now.Message)
+		case now.Phase == v1alpha1.PhaseLost:
+			say(corev1.EventTypeWarning, "Lost", "%s", now.Message)
+		}
+		if old.Host != now.Host && old.Host != "" && now.Host != "" {
+			say(corev1.EventTypeNormal, "Moved", "moved from host %s to %s", old.Host, now.Host)
+		}
+		if x := now.LastExit; x != nil && (old.LastExit == nil || !old.LastExit.At.Equal(&x.At)) && (x.Cause == "shed" || x.Cause == "oom") {
+			say(corev1.EventTypeWarning, "Shed", "the gateway was ended for its memory (%s)", x.Cause)
+		}
+	}
+}
+
+// written has profiles as this controller has written them, until the cache has them too.
+type written struct {
+	mu sync.Mutex
+	by map[types.UID]*v1alpha1.AgentProfile
+}
+
+func (w *written) add(p *v1alpha1.AgentProfile) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.by[p.UID] = p
+}
+
+// newer returns an object of the cache, or what was written after it.
+func (w *written) newer(p *v1alpha1.AgentProfile) *v1alpha1.AgentProfile {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	own := w.by[p.UID]
+	if own == nil {
+		return p
+	}
+	a, err := strconv.ParseUint(own.ResourceVersion, 10, 64)
+	b, err2 := strconv.ParseUint(p.ResourceVersion, 10, 64)
+	if err == nil && err2 == nil && a > b {
+		return own
+	}
+	delete(w.by, p.UID)
+	return p
+}

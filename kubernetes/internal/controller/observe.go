@@ -1,0 +1,174 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/placement"
+	"hinit/kubernetes/internal/pool"
+)
+
+// view is what a controller sees of one pool.
+type view struct {
+	pool     *v1alpha1.AgentPool
+	set      *appsv1.StatefulSet // nil for none
+	profiles map[string]*v1alpha1.AgentProfile
+	hosts    []placement.Host
+	pods     map[string]*corev1.Pod
+}
+
+// observe reads a pool from the cache. template is the sum of the wanted template of its pods.
+func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, now time.Time) (*view, error) {
+	v := &view{pool: p, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
+	profiles := &v1alpha1.AgentProfileList{}
+	if err := f.api.List(ctx, profiles, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	for i := range profiles.Items {
+		if one := &profiles.Items[i]; one.Spec.Pool == p.Name {
+			v.profiles[one.Name] = f.written.newer(one)
+		}
+	}
+	set := &appsv1.StatefulSet{}
+	err := f.api.Get(ctx, client.ObjectKeyFromObject(p), set)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
+	if err == nil {
+		v.set = set
+	}
+	beats := map[string]*coordinationv1.Lease{}
+	leases := &coordinationv1.LeaseList{}
+	only := []client.ListOption{client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: p.Name}}
+	if err := f.api.List(ctx, leases, only...); err != nil {
+		return nil, err
+	}
+	for i := range leases.Items {
+		beats[leases.Items[i].Labels[v1alpha1.Group+"/host"]] = &leases.Items[i]
+	}
+	pods := &corev1.PodList{}
+	if err := f.api.List(ctx, pods, only...); err != nil {
+		return nil, err
+	}
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		ordinal, err := strconv.Atoi(strings.TrimPrefix(pod.Name, p.Name+"-"))
+		if err != nil {
+			continue // somebody else has given it the label
+		}
+		v.pods[pod.Name] = pod
+		h := placement.Host{Name: pod.Name, Ordinal: ordinal, Updated: pod.Annotations[pool.TemplateAnnotation] == template}
+		node := &corev1.Node{}
+		if pod.Spec.NodeName != "" && f.api.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node) == nil {
+			h.Zone = node.Labels[p.Spec.TopologyKey]
+		}
+		h.Trouble, h.Replacing = trouble(pod, node, beats[pod.Name], now)
+		h.Ready = h.Trouble == "" && !h.Replacing
+		v.hosts = append(v.hosts, h)
+	}
+	slices.SortFunc(v.hosts, func(a, b placement.Host) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	return v, nil
+}
+
+// endGrace is how much longer than its grace a pod may take to end before it counts as lost.
+const endGrace = 30 * time.Second
+
+// trouble says why a host is lost, "" when it is not, and whether its pod ends or begins.
+func trouble(pod *corev1.Pod, node *corev1.Node, beat *coordinationv1.Lease, now time.Time) (reason string, replacing bool) {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return fmt.Sprintf("its node %s is not ready (%s)", pod.Spec.NodeName, cmp.Or(c.Reason, string(c.Status))), false
+		}
+	}
+	if pod.DeletionTimestamp != nil {
+		if now.Sub(pod.DeletionTimestamp.Time) > endGrace {
+			return "its pod does not end", false
+		}
+		return "its pod ends, and another one follows", true
+	}
+	switch pod.Status.Phase {
+	case corev1.PodPending:
+		return "its pod begins: " + pending(pod), true
+	case corev1.PodFailed, corev1.PodSucceeded:
+		return "its pod has ended: " + cmp.Or(pod.Status.Reason, pod.Status.Message, string(pod.Status.Phase)), false
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		switch {
+		case c.State.Running != nil:
+		case c.State.Terminated != nil:
+			return fmt.Sprintf("its container has ended: %s, code %d", cmp.Or(c.State.Terminated.Reason, "no reason"), c.State.Terminated.ExitCode), false
+		case c.State.Waiting != nil:
+			return "its container waits: " + cmp.Or(c.State.Waiting.Reason, "no reason"), false
+		}
+	}
+	if beat == nil || beat.Spec.HolderIdentity == nil || *beat.Spec.HolderIdentity != string(pod.UID) {
+		return "its hinit-fleet has not begun", true
+	}
+	if d := beat.Spec.LeaseDurationSeconds; d != nil && beat.Spec.RenewTime != nil && now.Sub(beat.Spec.RenewTime.Time) > time.Duration(*d)*time.Second {
+		return "its hinit-fleet does not report", false
+	}
+	return "", false
+}
+
+func pending(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return cmp.Or(c.Message, c.Reason)
+		}
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.State.Waiting != nil {
+			return c.State.Waiting.Reason
+		}
+	}
+	return "no reason"
+}
+
+// input is what package placement decides by.
+func (v *view) input() (placement.Pool, []placement.Profile) {
+	p := v.pool
+	in := placement.Pool{
+		Min: int(p.Spec.Hosts.Min), Max: int(p.Spec.Hosts.Max), Room: pool.Room(p), Drain: p.Spec.Drain,
+		MaxUnavailable: int(p.Spec.Rollout.MaxUnavailable), Leaving: p.Status.Leaving,
+	}
+	in.Replicas = in.Min
+	if v.set != nil && v.set.Spec.Replicas != nil {
+		in.Replicas = int(*v.set.Spec.Replicas)
+	}
+	if p.Status.SpareSince != nil {
+		in.SpareSince = p.Status.SpareSince.Time
+	}
+	var out []placement.Profile
+	for _, one := range v.profiles {
+		s := &one.Status
+		q := placement.Profile{
+			Name: one.Name, Owner: s.Host, Installed: s.Installed == s.Assignment && s.Assignment > 0, Memory: pool.Counts(p, one), Priority: one.Spec.Priority,
+			Pin: one.Spec.Pin, Deleting: one.DeletionTimestamp != nil,
+		}
+		for _, c := range s.Conditions {
+			if c.Type == v1alpha1.ReachableCondition {
+				q.Lost = c.Reason
+			}
+			if c.Type == v1alpha1.PlacedCondition {
+				q.Pending = c.Message
+			}
+		}
+		if s.Move != nil {
+			q.To, q.Received = s.Move.To, s.Move.Received != nil
+		}
+		q.GiveUp = one.Spec.Recover != nil && one.Spec.Recover.LostHost == s.Host
+		out = append(out, q)
+	}
+	return in, out
+}

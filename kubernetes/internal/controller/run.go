@@ -1,0 +1,113 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// Settings say how a controller runs.
+type Settings struct {
+	API       *rest.Config
+	Namespace string // of the Lease by which one of several controllers leads
+	Only      string // the namespace whose pools it has; "" for all
+	Log       *slog.Logger
+}
+
+// The Lease of the leader is renewed every ten seconds: a write in ten seconds, and a takeover after half a minute where the leader has
+// vanished. A leader that ends gives the Lease away. Two leaders at one time do no harm.
+const (
+	leaseTime = 30 * time.Second
+	renewTime = 20 * time.Second
+	retryTime = 10 * time.Second
+)
+
+// Run controls the pools until ctx ends.
+func Run(ctx context.Context, s Settings) error {
+	logger := logr.FromSlogHandler(s.Log.Handler())
+	ctrl.SetLogger(logger)
+	ours, err := labels.NewRequirement(v1alpha1.PoolLabel, selection.Exists, nil)
+	if err != nil {
+		return err
+	}
+	pools := cache.ByObject{Label: labels.NewSelector().Add(*ours)}
+	lease, renew, retry, once := leaseTime, renewTime, retryTime, true
+	options := ctrl.Options{
+		Scheme: v1alpha1.Scheme(), Logger: logger,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Pod{}: pools, &coordinationv1.Lease{}: pools, &appsv1.StatefulSet{}: pools,
+				&corev1.Node{}: {Transform: slim},
+			},
+		},
+		Metrics:        server.Options{BindAddress: "0"},
+		LeaderElection: true, LeaderElectionID: "hinit-fleet-controller", LeaderElectionNamespace: s.Namespace, LeaderElectionReleaseOnCancel: true,
+		LeaseDuration: &lease, RenewDeadline: &renew, RetryPeriod: &retry,
+		Controller: config.Controller{SkipNameValidation: &once},
+	}
+	if s.Only != "" {
+		options.Cache.DefaultNamespaces = map[string]cache.Config{s.Only: {}}
+	}
+	m, err := ctrl.NewManager(s.API, options)
+	if err != nil {
+		return fmt.Errorf("cannot begin to control: %w", err)
+	}
+	f := newFleet(m.GetClient(), m.GetAPIReader(), m.GetEventRecorder("hinit-fleet"), s.Log)
+	err = ctrl.NewControllerManagedBy(m).Named("pools").
+		For(&v1alpha1.AgentPool{}).
+		Owns(&appsv1.StatefulSet{}).
+		Watches(&v1alpha1.AgentProfile{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 2}).
+		Complete(reconcile.Func(f.reconcile))
+	if err != nil {
+		return fmt.Errorf("cannot begin to control: %w", err)
+	}
+	return m.Start(ctx)
+}
+
+// poolOf returns the pool that an object belongs to.
+func poolOf(_ context.Context, o client.Object) []reconcile.Request {
+	name := o.GetLabels()[v1alpha1.PoolLabel]
+	if p, is := o.(*v1alpha1.AgentProfile); is {
+		name = p.Spec.Pool
+	}
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: o.GetNamespace(), Name: name}}}
+}
+
+// slim leaves of a Node what is looked at.
+func slim(o any) (any, error) {
+	n, is := o.(*corev1.Node)
+	if !is {
+		return o, nil
+	}
+	out := &corev1.Node{ObjectMeta: n.ObjectMeta}
+	out.ManagedFields, out.Annotations = nil, nil
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			out.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, Reason: c.Reason}}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,197 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// sourceAge is how old a ConfigMap or Secret may be that files are made of.
+const sourceAge = time.Minute
+
+// sources reads ConfigMaps and Secrets, and keeps each for [sourceAge].
+type sources struct {
+	api       client.Reader
+	namespace string
+
+	mu   sync.Mutex
+	seen map[string]source
+}
+
+type source struct {
+	data map[string][]byte
+	err  error
+	at   time.Time
+}
+
+// get returns the data of a ConfigMap or Secret.
+func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte, error) {
+	s.mu.Lock()
+	one, known := s.seen[kind+"/"+name]
+	s.mu.Unlock()
+	if known && time.Since(one.at) < sourceAge {
+		return one.data, one.err
+	}
+	one = source{data: map[string][]byte{}, at: time.Now()}
+	key := client.ObjectKey{Namespace: s.namespace, Name: name}
+	switch kind {
+	case "ConfigMap":
+		var c corev1.ConfigMap
+		one.err = s.api.Get(ctx, key, &c)
+		for k, v := range c.Data {
+			one.data[k] = []byte(v)
+		}
+		maps.Copy(one.data, c.BinaryData)
+	case "Secret":
+		var c corev1.Secret
+		one.err = s.api.Get(ctx, key, &c)
+		maps.Copy(one.data, c.Data)
+	}
+	if one.err != nil {
+		one.err = fmt.Errorf("cannot read %s %q: %w", kind, name, one.err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen[kind+"/"+name] = one
+	return one.data, one.err
+}
+
+func (s *sources) key(ctx context.Context, kind, name, key string) ([]byte, error) {
+	data, err := s.get(ctx, kind, name)
+	if err != nil {
+		return nil, err
+	}
+	text, there := data[key]
+	if !there {
+		return nil, fmt.Errorf("cannot read %s %q: it has no key %q", kind, name, key)
+	}
+	return text, nil
+}
+
+// wanted returns the files that a profile shall have, by their paths below its home.
+func (s *sources) wanted(ctx context.Context, p *v1alpha1.AgentProfileSpec) (map[string][]byte, error) {
+	out := map[string][]byte{}
+	var err error
+	put := func(name, kind, from, key string) {
+		text, err2 := s.key(ctx, kind, from, key)
+		out[name], err = text, errors.Join(err, err2)
+	}
+	if p.Soul != nil {
+		put("SOUL.md", "ConfigMap", p.Soul.ConfigMap, p.Soul.Key)
+	}
+	if p.Config != nil {
+		put("config.yaml", "ConfigMap", p.Config.ConfigMap, p.Config.Key)
+	}
+	for _, f := range p.Files {
+		if f.Secret != "" {
+			put(f.Path, "Secret", f.Secret, f.Key)
+		} else {
+			put(f.Path, "ConfigMap", f.ConfigMap, f.Key)
+		}
+	}
+	for _, k := range p.Skills {
+		data, err2 := s.get(ctx, "ConfigMap", k.ConfigMap)
+		for name, text := range data {
+			out[path.Join("skills", k.Name, name)] = text
+		}
+		err = errors.Join(err, err2)
+	}
+	if len(p.Env) > 0 {
+		env := map[string][]byte{}
+		for _, e := range p.Env {
+			data, err2 := s.get(ctx, "Secret", e.Secret)
+			maps.Copy(env, data)
+			err = errors.Join(err, err2)
+		}
+		text, err2 := dotenv(env)
+		out[".env"], err = text, errors.Join(err, err2)
+	}
+	return out, err
+}
+
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// dotenv writes variables as a .env file.
+func dotenv(env map[string][]byte) ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteString("# From the Secrets that the AgentProfile names.\n")
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "$", `\$`)
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		if !variable.MatchString(name) || bytes.IndexByte(env[name], 0) >= 0 {
+			return nil, fmt.Errorf("cannot write .env: %q is no variable, or its value has a zero byte; give the key another name", name)
+		}
+		fmt.Fprintf(&b, "%s=\"%s\"\n", name, quote.Replace(string(env[name])))
+	}
+	return b.Bytes(), nil
+}
+
+// sum is a short sum over files.
+func sum(files map[string][]byte) string {
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(h, "%q %d\n", name, len(files[name]))
+		h.Write(files[name])
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16]
+}
+
+// apply writes the files of a profile that are different, and removes those that an earlier call has written and that are not wanted now.
+func (s *Store) apply(name string, files map[string][]byte) (changed bool, err error) {
+	r, err := s.read(name)
+	if err != nil || r == nil {
+		return false, errors.Join(err, fmt.Errorf("cannot write files of profile %q: it has no record", name))
+	}
+	names := slices.Sorted(maps.Keys(files))
+	old := r.Files
+	if !slices.Equal(old, names) { // before a file is written: a crash must not leave one that is not noted
+		r.Files = slices.Compact(slices.Sorted(slices.Values(slices.Concat(old, names))))
+		if err := s.write(name, r); err != nil {
+			return false, err
+		}
+	}
+	err = s.within(s.Home(name), func(home *os.Root) error {
+		inside := &Store{home}
+		for _, file := range names {
+			has, err := home.ReadFile(file)
+			if err == nil && bytes.Equal(has, files[file]) {
+				continue
+			}
+			changed = true
+			if err := errors.Join(home.MkdirAll(path.Dir(file), 0o755), inside.replace(file, files[file], 0o600)); err != nil {
+				return fmt.Errorf("cannot write %q of profile %q: %w", file, name, err)
+			}
+		}
+		for _, file := range old {
+			if _, stays := files[file]; stays || file == "SOUL.md" { // without that hinit does not know the profile
+				continue
+			}
+			changed = true
+			if err := home.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("cannot remove %q of profile %q: %w", file, name, err)
+			}
+		}
+		return nil
+	})
+	if err == nil && !slices.Equal(r.Files, names) {
+		r.Files = names
+		err = s.write(name, r)
+	}
+	return changed, err
+}

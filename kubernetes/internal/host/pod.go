@@ -1,0 +1,106 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"hinit/internal/proc"
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
+)
+
+// The variables that a host is told by. [docs/reference/environment.md] describes them.
+const (
+	nameVar      = "HINIT_FLEET_HOST"
+	uidVar       = "HINIT_FLEET_UID"
+	namespaceVar = "HINIT_FLEET_NAMESPACE"
+	poolVar      = "HINIT_FLEET_POOL"
+	addressVar   = "HINIT_FLEET_ADDRESS"
+)
+
+// podName is the key by which a token review names the pod of a token.
+const podName = "authentication.kubernetes.io/pod-name"
+
+// InPod returns the settings of the host in this pod. home is the volume.
+func InPod(lookup func(string) string, home string, init Init, log *slog.Logger) (Settings, error) {
+	s := Settings{
+		Name: lookup(nameVar), UID: lookup(uidVar), Namespace: lookup(namespaceVar), Pool: lookup(poolVar), Address: lookup(addressVar),
+		Home: home, Init: init, Archive: Tar{}, Log: log, Create: create,
+	}
+	ctrllog.SetLogger(logr.FromSlogHandler(log.Handler()))
+	var problems []error
+	for name, value := range map[string]string{nameVar: s.Name, uidVar: s.UID, namespaceVar: s.Namespace, poolVar: s.Pool, addressVar: s.Address} {
+		if value == "" {
+			problems = append(problems, fmt.Errorf("cannot be a host: %s is not set; let an AgentPool make the pod", name))
+		}
+	}
+	server, port := lookup("KUBERNETES_SERVICE_HOST"), lookup("KUBERNETES_SERVICE_PORT")
+	if server == "" || port == "" {
+		problems = append(problems, errors.New("cannot find the API server: KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set; run this program in a pod"))
+	}
+	if len(problems) > 0 {
+		return s, errors.Join(problems...)
+	}
+	config := &rest.Config{
+		Host: "https://" + net.JoinHostPort(server, port), BearerTokenFile: filepath.Join(pool.Credentials, "token"), UserAgent: "hinit-fleet-host", QPS: 20, Burst: 100,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(pool.Credentials, "ca.crt")},
+	}
+	s.Token = func() (string, error) {
+		text, err := os.ReadFile(filepath.Join(pool.Credentials, "peer"))
+		return strings.TrimSpace(string(text)), err
+	}
+	var err error
+	if s.API, err = client.NewWithWatch(config, client.Options{Scheme: v1alpha1.Scheme()}); err != nil {
+		return s, fmt.Errorf("cannot make a client of the API server: %w", err)
+	}
+	s.Judge, err = Reviewer(config)
+	return s, err
+}
+
+// Reviewer returns a [Judge] that asks the API server.
+func Reviewer(config *rest.Config) (Judge, error) {
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a client of the API server: %w", err)
+	}
+	return func(ctx context.Context, token string) (string, error) {
+		review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{pool.Audience}}}
+		review, err := api.AuthenticationV1().TokenReviews().Create(ctx, review, metav1.CreateOptions{})
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("cannot review a token: %w", err)
+		case !review.Status.Authenticated:
+			return "", fmt.Errorf("cannot review a token: it is not good: %s", review.Status.Error)
+		case !strings.HasSuffix(review.Status.User.Username, ":"+pool.Account) || len(review.Status.User.Extra[podName]) != 1:
+			return "", errors.New("cannot review a token: it is of no host")
+		}
+		return review.Status.User.Extra[podName][0], nil
+	}, nil
+}
+
+// create has hinit make a profile, by the agent's own command where there is one.
+func create(ctx context.Context, name string) error {
+	argv := []string{"hinit", "profile", "create", name}
+	out, errs, x, err := proc.Output(ctx, proc.Spec{ID: 1, Argv: argv, Env: os.Environ()}, 4<<10)
+	if err == nil && (x.Code != 0 || x.Signal != 0) {
+		err = errors.New(strings.Join(strings.Fields(string(errs)+" "+string(out)), " "))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot create profile %q: %w", name, err)
+	}
+	return nil
+}

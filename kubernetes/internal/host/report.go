@@ -1,0 +1,130 @@
+package host
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// settled reports whether nothing of a gateway is alive, and hinit will not start it.
+func settled(s *hinit.Service) bool {
+	return s == nil || s.State == hinit.StateDown && s.Want == hinit.WantDown
+}
+
+// describe writes into a status what hinit says of a gateway. s is nil where hinit does not have it.
+func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
+	phase, message := v1alpha1.PhaseStarting, ""
+	since := metav1.Now()
+	st.Ready = false
+	switch {
+	case s == nil && !wanted:
+		phase = v1alpha1.PhaseStopped
+	case s == nil:
+	default:
+		phase, message = phaseOf(s, wanted), cmp.Or(s.Problem, s.Reason)
+		st.Ready = s.State == hinit.StateUp && s.Ready
+		st.Restarts = int32(min(s.Restarts, 1<<30))
+		since = metav1.NewTime(s.Since.Truncate(time.Second))
+		describeExit(st, s.LastExit)
+		describeMemory(st, s.MemoryBytes)
+	}
+	if phase == v1alpha1.PhaseRunning || phase == v1alpha1.PhaseStopped {
+		message = ""
+		if s != nil {
+			message = s.Problem
+		}
+	}
+	if st.Phase != phase || st.Since == nil || s != nil && phase != v1alpha1.PhaseStopped {
+		st.Since = &since
+	}
+	st.Phase, st.Message = phase, cut(message)
+	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.PlacedCondition)
+	meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ReachableCondition)
+}
+
+func phaseOf(s *hinit.Service, wanted bool) v1alpha1.Phase {
+	switch s.State {
+	case hinit.StateUp:
+		if s.Ready {
+			return v1alpha1.PhaseRunning
+		}
+		return v1alpha1.PhaseStarting
+	case hinit.StateStopping, hinit.StateKilling, hinit.StateFinishing:
+		return v1alpha1.PhaseStopping
+	case hinit.StateBackoff:
+		return v1alpha1.PhaseBackoff
+	case hinit.StateParked:
+		return v1alpha1.PhaseParked
+	case hinit.StateFailed:
+		return v1alpha1.PhaseFailed
+	case hinit.StateDown:
+		if !wanted {
+			return v1alpha1.PhaseStopped
+		}
+	}
+	return v1alpha1.PhaseStarting
+}
+
+func describeExit(st *v1alpha1.AgentProfileStatus, x *hinit.Exit) {
+	if x == nil {
+		st.Cause, st.LastExit = "", nil
+		return
+	}
+	st.Cause = x.Cause
+	st.LastExit = &v1alpha1.LastExit{Cause: x.Cause, At: metav1.NewTime(x.At.Truncate(time.Second))}
+	if x.Code != nil {
+		n := int32(*x.Code)
+		st.LastExit.Code = &n
+	}
+	if x.Signal != nil {
+		n := int32(*x.Signal)
+		st.LastExit.Signal = &n
+	}
+}
+
+// describeMemory takes a measure that differs by more than a quarter, rounded up to MiB, so that memory alone causes few writes.
+func describeMemory(st *v1alpha1.AgentProfileStatus, bytes uint64) {
+	if bytes == 0 {
+		return
+	}
+	now := int64((bytes + 1<<20 - 1) >> 20 << 20)
+	if st.Memory != nil {
+		if old := st.Memory.Value(); now*4 > old*3 && now*4 < old*5 {
+			return
+		}
+	}
+	st.Memory = resource.NewQuantity(now, resource.BinarySI)
+}
+
+// condition sets a condition of a status, and removes it where there is no trouble.
+func condition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble error) {
+	if trouble == nil {
+		meta.RemoveStatusCondition(&st.Conditions, kind)
+		return
+	}
+	meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: cut(trouble.Error())})
+}
+
+// cut holds a text to what a status may have.
+func cut(text string) string {
+	if len(text) > 1000 {
+		return text[:1000]
+	}
+	return text
+}
+
+// Refuse returns why a host can't work as this user.
+func Refuse() error {
+	if os.Geteuid() == 0 {
+		return fmt.Errorf("cannot be a host as root: agents could have it write elsewhere; run the pod as the user of the agents")
+	}
+	return nil
+}

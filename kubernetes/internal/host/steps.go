@@ -1,0 +1,418 @@
+package host
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/placement"
+)
+
+const (
+	// stopTime is how long a gateway may take to end.
+	stopTime = 5 * time.Minute
+	// mostSteps bounds the steps of one profile in a row. The longest way has eight.
+	mostSteps = 20
+)
+
+// slot is the name of the service of a gateway.
+func slot(profile string) string { return "gateway-" + profile }
+
+// steps does the steps of one object on this host until there is nothing left to do, or it has to wait. p is the object as a watch has it, nil
+// for one that is gone. A step that changes anything follows a fresh read.
+func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
+	fresh := p == nil // the caller has looked
+	for range mostSteps {
+		local, err := h.look(name, uid, p)
+		if err != nil {
+			return err
+		}
+		step := placement.Next(h.Name, object(p), local)
+		if calm, err := h.calm(ctx, step, p); calm || err != nil {
+			return err
+		}
+		if !fresh {
+			if p, err = h.fresh(ctx, name); err != nil {
+				return err
+			}
+			if p != nil && string(p.UID) != uid {
+				p = nil
+			}
+			fresh = true
+			continue
+		}
+		h.Log.Debug("step", "profile", name, "step", step)
+		version := versionOf(p)
+		err = h.step(ctx, step, name, uid, p, local)
+		if errors.Is(err, errDone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fresh = p == nil || version != p.ResourceVersion // a write by compare-and-swap is a read too
+	}
+	return fmt.Errorf("cannot settle profile %q: %d steps were not enough", name, mostSteps)
+}
+
+func versionOf(p *v1alpha1.AgentProfile) string {
+	if p == nil {
+		return ""
+	}
+	return p.ResourceVersion
+}
+
+// object is what package placement has to know of an AgentProfile.
+func object(p *v1alpha1.AgentProfile) *placement.Object {
+	if p == nil {
+		return nil
+	}
+	o := &placement.Object{
+		UID: string(p.UID), Owner: p.Status.Host, Assignment: p.Status.Assignment, Installed: p.Status.Installed, Wanted: p.Wanted(),
+		Deleting: p.DeletionTimestamp != nil,
+	}
+	if r := p.Status.Receipt; r != nil {
+		o.Receipt = r.Nonce
+	}
+	if m := p.Status.Move; m != nil {
+		o.To = m.To
+		if m.Offer != nil {
+			o.Offer = m.Offer.Nonce
+		}
+		if m.Received != nil {
+			o.Received = m.Received.Nonce
+		}
+	}
+	return o
+}
+
+// look returns what this host has of an object.
+func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local, error) {
+	local, err := h.store.Look(name, uid)
+	if err != nil {
+		return local, err
+	}
+	sum := ""
+	if p != nil && p.Status.Move != nil && p.Status.Move.Received != nil {
+		sum = p.Status.Move.Received.SHA256
+	}
+	local.Offered, local.Sent = h.offers.known(uid, sum)
+	s, known := h.service(name)
+	local.Up = local.Live && (!known || !settled(s))
+	return local, nil
+}
+
+// calm reports whether nothing has to be done but, perhaps, to report. p is as a watch has it or fresh.
+func (h *host) calm(ctx context.Context, step placement.Step, p *v1alpha1.AgentProfile) (bool, error) {
+	if step == placement.Wait {
+		return true, nil
+	}
+	if step != placement.Run && step != placement.Halt || p == nil || p.Status.Move != nil {
+		return false, nil
+	}
+	s, known := h.service(p.Name)
+	switch {
+	case !known:
+		return true, nil // hinit tells soon
+	case p.Status.ObservedGeneration != p.Generation, p.Status.Applied == "":
+		return false, nil
+	case step == placement.Run && (s == nil || s.Want != hinit.WantUp), step == placement.Halt && !settled(s):
+		return false, nil
+	}
+	files, err := h.sources.wanted(ctx, &p.Spec)
+	if err == nil && sum(files) != p.Status.Applied {
+		return false, nil
+	}
+	return true, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		describe(st, s, p.Wanted())
+		condition(st, v1alpha1.ConfiguredCondition, "SourceMissing", err)
+	})
+}
+
+// report changes the status of an object by compare-and-swap, where it is different. p is then as the API server has it.
+func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func(*v1alpha1.AgentProfileStatus)) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	next := p.DeepCopy()
+	change(&next.Status)
+	if equality.Semantic.DeepEqual(&next.Status, &p.Status) {
+		return nil
+	}
+	if err := h.API.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
+	}
+	if h.cached(p.Name) != p { // what the watches have is theirs
+		*p = *next
+	}
+	return nil
+}
+
+// step does one step. p was read fresh, and is as the API server has it after the step.
+func (h *host) step(ctx context.Context, step placement.Step, name, uid string, p *v1alpha1.AgentProfile, local placement.Local) error {
+	switch step {
+	case placement.Run:
+		return h.run(ctx, p)
+	case placement.Halt:
+		return h.halt(ctx, name, p)
+	case placement.Create:
+		return h.create(ctx, p)
+	case placement.Report:
+		return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+			st.Installed, st.Phase, st.Message = st.Assignment, v1alpha1.PhaseStarting, ""
+		})
+	case placement.Missing:
+		return errors.Join(errAgain, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+			st.Phase, st.Ready = v1alpha1.PhaseLost, false
+			st.Message = fmt.Sprintf("its data is not on the volume of host %s; bring the volume back, or set spec.recover", h.Name)
+		}))
+	case placement.Offer:
+		return h.offer(ctx, p)
+	case placement.SetAside:
+		return h.moved(ctx, h.store.SetAside(name, uid, p.Status.Assignment))
+	case placement.TakeBack:
+		h.offers.forget(uid)
+		return h.moved(ctx, h.store.TakeBack(name, uid, p.Status.Assignment))
+	case placement.Give:
+		return h.give(ctx, p)
+	case placement.Fetch:
+		return h.fetch(ctx, p)
+	case placement.Received:
+		return h.received(ctx, p, local.Incoming)
+	case placement.Install:
+		return h.moved(ctx, h.store.Install(name, uid, local.Incoming))
+	case placement.Retire:
+		return errors.Join(h.halt(ctx, name, nil), h.moved(ctx, h.store.Retire(name, uid)))
+	case placement.Drop:
+		h.offers.forget(uid)
+		return h.store.Drop(name, uid)
+	case placement.DropIncoming:
+		return h.store.DropIncoming(name, uid)
+	case placement.Finish:
+		return h.finish(ctx, name, uid, p)
+	case placement.Wait:
+	}
+	return nil
+}
+
+// moved has hinit look at the volume after a change of it.
+func (h *host) moved(ctx context.Context, err error) error {
+	if err != nil {
+		return err
+	}
+	return h.Init.Rescan(ctx)
+}
+
+// run has a gateway run, with the files that it shall have.
+func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	h.offers.forget(string(p.UID))
+	changed, configured := h.configure(ctx, p)
+	s, known := h.service(p.Name)
+	switch {
+	case !known:
+		return errAgain
+	case configured != nil && p.Status.Applied == "": // it has never had its files
+	case s == nil || s.Want != hinit.WantUp:
+		now, err := h.Init.Start(ctx, slot(p.Name), hinit.Wait{})
+		if err != nil {
+			return err
+		}
+		h.learn(p.Name, now)
+	case changed:
+		now, err := h.Init.Restart(ctx, slot(p.Name), hinit.Wait{})
+		if err != nil {
+			return err
+		}
+		h.learn(p.Name, now)
+	}
+	return h.reportRun(ctx, p, configured)
+}
+
+// reportRun reports after the gateway was told what to do.
+func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, configured error) error {
+	s, _ := h.service(p.Name)
+	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		describe(st, s, p.Wanted())
+		condition(st, v1alpha1.ConfiguredCondition, "SourceMissing", configured)
+		if configured != nil {
+			st.Message = cut(configured.Error())
+			return
+		}
+		st.ObservedGeneration = p.Generation
+	})
+	if err == nil && configured != nil {
+		return errAgain
+	}
+	return err
+}
+
+// learn takes in what hinit has answered, until its next word.
+func (h *host) learn(profile string, s hinit.Service) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.services[profile] = s
+}
+
+// configure writes the files of a profile. The sum of them becomes part of the status with the next report.
+func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (changed bool, err error) {
+	files, err := h.sources.wanted(ctx, &p.Spec)
+	if err != nil {
+		return false, err
+	}
+	if changed, err = h.store.apply(p.Name, files); err != nil {
+		return changed, err
+	}
+	if now := sum(files); p.Status.Applied != now {
+		err = h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Applied = now })
+	}
+	return changed, err
+}
+
+// halt has a gateway end, and waits for that. p is nil for one whose object says nothing of it.
+func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) error {
+	s, known := h.service(name)
+	if !known {
+		return errAgain
+	}
+	if !settled(s) {
+		now, err := h.Init.Stop(ctx, slot(name), hinit.Wait{Wait: true, Timeout: stopTime})
+		if err != nil && !errors.Is(err, hinit.ErrUnknown) {
+			return err
+		}
+		if err == nil {
+			h.learn(name, now)
+		}
+	}
+	switch {
+	case p == nil:
+		return nil
+	case p.Status.Move != nil:
+		return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+			st.Phase, st.Ready, st.Message = v1alpha1.PhaseMoving, false, cut(fmt.Sprintf("moves to host %s: %s", st.Move.To, st.Move.Reason))
+			since := metav1.Now()
+			st.Since = &since
+		})
+	}
+	_, configured := h.configure(ctx, p)
+	return h.reportRun(ctx, p, configured)
+}
+
+// create makes a profile without data, or of a backup that somebody has named.
+func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	if _, known := h.service(p.Name); !known {
+		return errAgain
+	}
+	name, uid := p.Name, string(p.UID)
+	err := h.store.Claim(name, uid)
+	switch {
+	case err != nil:
+	case p.Spec.Recover != nil && p.Spec.Recover.Archive != "":
+		err = h.restore(ctx, name, uid, p.Spec.Recover.Archive)
+	default:
+		err = h.Create(ctx, name)
+	}
+	if err != nil {
+		return errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Phase, st.Message = v1alpha1.PhaseFailed, cut(err.Error()) }))
+	}
+	return h.Init.Rescan(ctx)
+}
+
+// restore makes a profile of an archive in the directory of backups.
+func (h *host) restore(ctx context.Context, name, uid, archive string) error {
+	f, err := h.store.root.Open(path.Join(backupsDir, archive))
+	if err != nil {
+		return fmt.Errorf("cannot recover profile %q: %w; put the archive into %s on the volume of host %s", name, err, backupsDir, h.Name)
+	}
+	defer f.Close()
+	const nonce = "backup"
+	if err := h.store.receive(ctx, name, uid, nonce, io.Reader(f), h.Archive); err != nil {
+		return fmt.Errorf("cannot recover profile %q: %w", name, err)
+	}
+	return h.store.Install(name, uid, nonce)
+}
+
+// offer writes how the data of a profile is had. Its gateway has ended.
+func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	if s, err := h.Init.Service(ctx, slot(p.Name)); err == nil && !settled(&s) {
+		h.learn(p.Name, s)
+		return errAgain // somebody has started it by hand
+	} else if err != nil && !errors.Is(err, hinit.ErrUnknown) {
+		return err
+	}
+	h.offers.forget(string(p.UID))
+	o, err := h.offers.make(p.Name, string(p.UID), p.Status.Move.To)
+	if err != nil {
+		return err
+	}
+	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Offer, st.Move.Received = o, nil })
+}
+
+// give makes the other host the owner: the one write by which a profile changes its host.
+func (h *host) give(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	to := p.Status.Move.To
+	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		st.Host, st.Receipt, st.Move = to, st.Move.Received, nil
+		st.Assignment++
+		st.Phase, st.Ready, st.Applied = v1alpha1.PhaseMoving, false, ""
+		st.Message = fmt.Sprintf("host %s has its data and starts it", to)
+	})
+	if err == nil {
+		h.offers.forget(string(p.UID))
+		h.Log.Info("profile was given away", "profile", p.Name, "to", to)
+	}
+	return err
+}
+
+// fetch gets the data of a profile that is to come to this host.
+func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	token, err := h.Token()
+	if err != nil {
+		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)
+	}
+	return h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, token, h.Archive)
+}
+
+func (h *host) received(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
+	r, err := h.store.receipt(p.Name, string(p.UID), nonce)
+	if err != nil {
+		return err
+	}
+	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Received = r })
+}
+
+// finish ends a profile whose object is deleted, and lets the object go.
+func (h *host) finish(ctx context.Context, name, uid string, p *v1alpha1.AgentProfile) error {
+	err := h.halt(ctx, name, nil)
+	if err == nil {
+		if cmp.Or(p.Spec.OnDelete, "Retain") == "Delete" {
+			err = h.store.Delete(name, uid)
+		} else {
+			err = h.store.Retire(name, uid)
+		}
+	}
+	if err = h.moved(ctx, err); err != nil {
+		return err
+	}
+	next := p.DeepCopy()
+	if !controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer) {
+		return errDone
+	}
+	err = h.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("cannot let profile %q go: %w", name, err)
+	}
+	return errDone
+}
+
+// errDone ends the steps of an object that is gone.
+var errDone = errors.New("done")

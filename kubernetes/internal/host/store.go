@@ -1,0 +1,306 @@
+package host
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"hinit/kubernetes/internal/placement"
+)
+
+// The directories of a store, below the home of the volume.
+const (
+	storeDir    = ".hinit-fleet"
+	liveDir     = storeDir + "/live"     // a record for each profile of hinit that the fleet has made
+	asideDir    = storeDir + "/aside"    // NAME.UID.ASSIGNMENT: data that is given away
+	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data that came, and a record beside it
+	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data that nothing refers to
+	backupsDir  = storeDir + "/backups"  // archives to recover from
+	partDir     = storeDir + "/part"     // data that is still coming; emptied at the start
+	profilesDir = "profiles"
+)
+
+// Store is the data of profiles on a volume. A change is a rename, so a crash leaves the state before or after it. Its methods may be called
+// from several goroutines for different profiles.
+type Store struct {
+	root *os.Root
+}
+
+// record is what the store knows of a profile of hinit.
+type record struct {
+	UID   string   `json:"uid"`   // of the object
+	Files []string `json:"files"` // the files that the fleet has written, below the home of the profile
+}
+
+// OpenStore opens the store of a volume and removes what a crash has left half done.
+func OpenStore(home string) (*Store, error) {
+	root, err := os.OpenRoot(home)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the volume: %w", err)
+	}
+	for _, dir := range []string{liveDir, asideDir, incomingDir, retainedDir, backupsDir, partDir} {
+		if err := root.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("cannot open the volume: %w", err)
+		}
+	}
+	s := &Store{root}
+	entries, err := fs.ReadDir(root.FS(), partDir)
+	for _, e := range entries {
+		err = errors.Join(err, root.RemoveAll(path.Join(partDir, e.Name())))
+	}
+	return s, err
+}
+
+// Home is the directory of a profile of hinit.
+func (s *Store) Home(name string) string { return path.Join(profilesDir, name) }
+
+// exists reports whether there is anything at a path. An error other than "no such file" is reported as a file that exists.
+func (s *Store) exists(name string) bool {
+	_, err := s.root.Lstat(name)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// read returns the record of a profile of hinit, nil where there is none.
+func (s *Store) read(name string) (*record, error) {
+	text, err := s.root.ReadFile(path.Join(liveDir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	r := &record{}
+	if err == nil {
+		err = json.Unmarshal(text, r)
+	}
+	return r, err
+}
+
+// write replaces the record of a profile, on the disk when it returns.
+func (s *Store) write(name string, r *record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return s.replace(path.Join(liveDir, name), text, 0o600)
+}
+
+// replace writes a file as a whole, through a file beside it.
+func (s *Store) replace(name string, text []byte, mode fs.FileMode) error {
+	temp := path.Join(path.Dir(name), ".hinit-new."+path.Base(name))
+	f, err := s.root.OpenFile(temp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
+		err = s.rename(temp, name)
+	}
+	if err != nil {
+		return errors.Join(err, s.root.RemoveAll(temp))
+	}
+	return nil
+}
+
+// rename renames, on the disk when it returns.
+func (s *Store) rename(from, to string) error {
+	if err := s.root.Rename(from, to); err != nil {
+		return err
+	}
+	return errors.Join(s.sync(path.Dir(from)), s.sync(path.Dir(to)))
+}
+
+func (s *Store) sync(dir string) error {
+	d, err := s.root.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Look returns what the volume has of a profile for an object.
+func (s *Store) Look(name, uid string) (placement.Local, error) {
+	var l placement.Local
+	r, err := s.read(name)
+	if err != nil {
+		return l, fmt.Errorf("cannot read the record of profile %q: %w", name, err)
+	}
+	l.Live = r != nil && r.UID == uid && s.exists(s.Home(name))
+	for _, e := range s.entries(asideDir, name, uid) {
+		n, err := strconv.ParseInt(e, 10, 64)
+		if err == nil {
+			l.Aside = max(l.Aside, n)
+		}
+	}
+	for _, e := range s.entries(incomingDir, name, uid) {
+		if s.exists(incoming(name, uid, e) + ".json") {
+			l.Incoming = e
+		}
+	}
+	return l, nil
+}
+
+// entries returns what follows NAME.UID. in the directories of a directory.
+func (s *Store) entries(dir, name, uid string) (out []string) {
+	entries, _ := fs.ReadDir(s.root.FS(), dir) // without one there is nothing
+	for _, e := range entries {
+		if rest, ok := strings.CutPrefix(e.Name(), name+"."+uid+"."); ok && e.IsDir() {
+			out = append(out, rest)
+		}
+	}
+	return out
+}
+
+// Known are the names and UIDs of everything in the store.
+func (s *Store) Known() (map[string][]string, error) {
+	out := map[string][]string{}
+	add := func(name, uid string) { out[name] = append(out[name], uid) }
+	entries, err := fs.ReadDir(s.root.FS(), liveDir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue // left by a crash
+		}
+		r, err2 := s.read(e.Name())
+		if err2 == nil && r != nil {
+			add(e.Name(), r.UID)
+		}
+		err = errors.Join(err, err2)
+	}
+	for _, dir := range []string{asideDir, incomingDir} {
+		entries, err2 := fs.ReadDir(s.root.FS(), dir)
+		for _, e := range entries {
+			if words := strings.Split(e.Name(), "."); e.IsDir() && len(words) == 3 {
+				add(words[0], words[1])
+			}
+		}
+		err = errors.Join(err, err2)
+	}
+	return out, err
+}
+
+// Foreign reports whether hinit has a profile of that name that is not the object's.
+func (s *Store) Foreign(name, uid string) (bool, error) {
+	r, err := s.read(name)
+	return s.exists(s.Home(name)) && (r == nil || r.UID != uid), err
+}
+
+// Claim notes that the profile of hinit will be the object's. A crash after it leaves a record without a profile.
+func (s *Store) Claim(name, uid string) error {
+	if foreign, err := s.Foreign(name, uid); foreign || err != nil {
+		return errors.Join(err, fmt.Errorf("cannot make profile %q: its directory %s exists, and is not of this object; move it away", name, s.Home(name)))
+	}
+	return s.write(name, &record{UID: uid})
+}
+
+func aside(name, uid string, assignment int64) string {
+	return path.Join(asideDir, fmt.Sprintf("%s.%s.%d", name, uid, assignment))
+}
+
+func incoming(name, uid, nonce string) string {
+	return path.Join(incomingDir, fmt.Sprintf("%s.%s.%s", name, uid, nonce))
+}
+
+// SetAside takes the data of a profile away from hinit.
+func (s *Store) SetAside(name, uid string, assignment int64) error {
+	if err := s.rename(s.Home(name), aside(name, uid, assignment)); err != nil {
+		return fmt.Errorf("cannot set aside the data of profile %q: %w", name, err)
+	}
+	return s.forget(name)
+}
+
+// TakeBack gives data back to hinit that was set aside.
+func (s *Store) TakeBack(name, uid string, assignment int64) error {
+	err := s.Claim(name, uid)
+	if err == nil {
+		err = s.rename(aside(name, uid, assignment), s.Home(name))
+	}
+	return wrap("take back the data of", name, err)
+}
+
+// Install makes a profile of hinit of data that came.
+func (s *Store) Install(name, uid, nonce string) error {
+	err := s.Claim(name, uid)
+	if err == nil {
+		err = s.root.MkdirAll(profilesDir, 0o755)
+	}
+	if err == nil {
+		err = s.rename(incoming(name, uid, nonce), s.Home(name))
+	}
+	return wrap("install", name, errors.Join(err, s.DropIncoming(name, uid)))
+}
+
+// Drop deletes data that was set aside.
+func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, uid, "") }
+
+// DropIncoming deletes data that came and was not installed.
+func (s *Store) DropIncoming(name, uid string) error {
+	return s.clear(incomingDir, name, uid, ".json")
+}
+
+func (s *Store) clear(dir, name, uid, beside string) error {
+	var err error
+	for _, e := range s.entries(dir, name, uid) {
+		at := path.Join(dir, name+"."+uid+"."+e)
+		if beside != "" {
+			err = errors.Join(err, s.root.RemoveAll(at+beside))
+		}
+		err = errors.Join(err, s.root.RemoveAll(at))
+	}
+	return wrap("remove data of", name, err)
+}
+
+// Retire keeps all data of an object where nothing refers to it. hinit loses the profile.
+func (s *Store) Retire(name, uid string) error {
+	at := time.Now().Unix()
+	keep := func(from string) error {
+		at++
+		return s.rename(from, path.Join(retainedDir, fmt.Sprintf("%s.%s.%d", name, uid, at)))
+	}
+	r, err := s.read(name)
+	if err == nil && r != nil && r.UID == uid {
+		if s.exists(s.Home(name)) {
+			err = keep(s.Home(name))
+		}
+		if err == nil {
+			err = s.forget(name)
+		}
+	}
+	for _, e := range s.entries(asideDir, name, uid) {
+		err = errors.Join(err, keep(path.Join(asideDir, name+"."+uid+"."+e)))
+	}
+	return wrap("retire", name, errors.Join(err, s.DropIncoming(name, uid)))
+}
+
+// Delete removes all data of an object.
+func (s *Store) Delete(name, uid string) error {
+	r, err := s.read(name)
+	if err == nil && r != nil && r.UID == uid {
+		part := path.Join(partDir, fmt.Sprintf("%s.%s.%d", name, uid, time.Now().UnixNano()))
+		if s.exists(s.Home(name)) {
+			err = s.rename(s.Home(name), part)
+		}
+		if err == nil {
+			err = errors.Join(s.forget(name), s.root.RemoveAll(part))
+		}
+	}
+	return wrap("delete", name, errors.Join(err, s.Drop(name, uid), s.DropIncoming(name, uid)))
+}
+
+// forget removes the record of a profile of hinit.
+func (s *Store) forget(name string) error {
+	err := s.root.Remove(path.Join(liveDir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func wrap(verb, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("cannot %s profile %q: %w", verb, name, err)
+}

@@ -1,0 +1,129 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// The fields of profiles that are watched. A profile that moves leaves one watch and enters the other, in any order.
+const (
+	ownField  = "status.host"
+	moveField = "status.move.to"
+)
+
+// watch follows the profiles whose field is this host.
+func (h *host) watch(ctx context.Context, field string) {
+	only := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, h.Name)}
+	options := func(o metav1.ListOptions) *client.ListOptions {
+		return &client.ListOptions{Namespace: h.Namespace, FieldSelector: only.Selector, Raw: &o}
+	}
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list := &v1alpha1.AgentProfileList{}
+			return list, h.API.List(ctx, list, options(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+			return h.API.Watch(ctx, &v1alpha1.AgentProfileList{}, options(o))
+		},
+	}
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: source, ObjectType: &v1alpha1.AgentProfile{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(o any) { h.saw(field, o, true) },
+			UpdateFunc: func(_, o any) { h.saw(field, o, true) },
+			DeleteFunc: func(o any) { h.saw(field, o, false) },
+		},
+		Transform: func(o any) (any, error) {
+			if p, is := o.(*v1alpha1.AgentProfile); is {
+				p.ManagedFields = nil
+			}
+			return o, nil
+		},
+	})
+	informer.RunWithContext(ctx)
+}
+
+// saw takes in what a watch has seen.
+func (h *host) saw(field string, o any, there bool) {
+	if gone, is := o.(cache.DeletedFinalStateUnknown); is {
+		o = gone.Obj
+	}
+	p, is := o.(*v1alpha1.AgentProfile)
+	if !is {
+		return
+	}
+	h.mu.Lock()
+	if there {
+		h.seen[field][p.Name] = p
+	} else {
+		delete(h.seen[field], p.Name)
+	}
+	h.mu.Unlock()
+	h.queue.Add(p.Name)
+}
+
+// cached returns an object as the watches have it, nil where none of them has it.
+func (h *host) cached(name string) *v1alpha1.AgentProfile {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p := h.seen[ownField][name]; p != nil {
+		return p
+	}
+	return h.seen[moveField][name]
+}
+
+// LeaseLabel marks the Leases of hosts.
+const LeaseLabel = v1alpha1.Group + "/host"
+
+// beat renews the Lease of the host. It says that the host works, and in which pod.
+func (h *host) beat(ctx context.Context) {
+	for {
+		err := h.renew(ctx)
+		if err != nil && ctx.Err() == nil {
+			h.Log.Warn("the Lease of the host can't be renewed", "error", err)
+		}
+		wait := h.Beat
+		if err != nil {
+			wait = min(wait, 5*time.Second)
+		}
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+func (h *host) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	now, seconds := metav1.NowMicro(), int32(3*h.Beat/time.Second)
+	spec := coordinationv1.LeaseSpec{HolderIdentity: &h.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
+	l := &coordinationv1.Lease{}
+	err := h.API.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: leaseName(h.Name)}, l)
+	switch {
+	case apierrors.IsNotFound(err):
+		l.Namespace, l.Name, l.Spec = h.Namespace, leaseName(h.Name), spec
+		l.Labels = map[string]string{LeaseLabel: h.Name, v1alpha1.PoolLabel: h.Pool}
+		err = h.API.Create(ctx, l)
+	case err == nil:
+		l.Spec = spec
+		err = h.API.Update(ctx, l)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot renew Lease %q: %w", leaseName(h.Name), err)
+	}
+	return nil
+}
+
+func leaseName(host string) string { return "hinit-fleet." + host }

@@ -1,0 +1,214 @@
+// Package pool makes the objects of an AgentPool: StatefulSet, Service, PodDisruptionBudget and the configuration of hinit. The pod is the one
+// of package deploy, with the host of the fleet as a service of hinit. The package has pure functions and owns no goroutine.
+package pool
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/deploy"
+)
+
+const (
+	// Account is the ServiceAccount of all hosts of a namespace.
+	Account = "hinit-fleet-host"
+	// TemplateAnnotation has a sum of the template that a pod was made of.
+	TemplateAnnotation = v1alpha1.Group + "/template"
+	// Audience is the audience of the tokens that hosts show to each other.
+	Audience = "hinit-fleet"
+	// Credentials is where a host finds its tokens.
+	Credentials = "/run/secrets/hinit-fleet"
+	// Program is where the image has the program.
+	Program = "/usr/local/bin/hinit-fleet"
+
+	stopSeconds = 30
+	megabyte    = 1 << 20
+)
+
+// hostService is the service of hinit that is the host.
+const hostService = `# From the AgentPool.
+services:
+  fleet:
+    command: [%s, host]
+    restart: {max: 10s}
+%s`
+
+// Objects returns the objects of a pool, with a number of hosts, and the sum of the template of its pods.
+func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstructured, template string, err error) {
+	values := deploy.Default(valuesOf(p))
+	manifests, err := deploy.Render(values)
+	if err != nil {
+		return nil, "", fmt.Errorf("cannot make the objects of pool %q: %w", p.Name, err)
+	}
+	for _, m := range manifests {
+		u := &unstructured.Unstructured{}
+		switch m.File {
+		case "service.yaml", "disruption.yaml", "config.yaml":
+			err = yaml.Unmarshal(m.Text, u)
+		case "pod.yaml":
+			u, template, err = statefulSet(p, m.Text, hosts)
+		default:
+			continue
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("cannot make %s of pool %q: %w", m.File, p.Name, err)
+		}
+		u.SetNamespace(p.Namespace)
+		labels := u.GetLabels()
+		labels[v1alpha1.PoolLabel] = p.Name
+		u.SetLabels(labels)
+		u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(p, v1alpha1.GroupVersion.WithKind("AgentPool"))})
+		objects = append(objects, u)
+	}
+	return objects, template, nil
+}
+
+// valuesOf are the values of package deploy that a pool has.
+func valuesOf(p *v1alpha1.AgentPool) map[string]any {
+	isolation, drain := "", 0
+	if p.Spec.Isolation == "files" {
+		isolation = "isolation: files\n"
+	}
+	if p.Spec.Rollout.WhenIdle {
+		drain = int(p.Spec.Rollout.IdleSeconds)
+	}
+	memory := p.Spec.Resources.Memory.String()
+	return map[string]any{
+		"name": p.Name, "image": p.Spec.Image, "args": []any{"sleep", "infinity"}, "stopSeconds": stopSeconds, "drainSeconds": drain,
+		"config": fmt.Sprintf(hostService, Program, isolation), "cpu.request": p.Spec.Resources.CPU.String(), "memory.request": memory, "memory.limit": memory,
+	}
+}
+
+// statefulSet makes the StatefulSet of the one that package deploy has for one pod.
+func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.Unstructured, string, error) {
+	set := &appsv1.StatefulSet{}
+	if err := yaml.UnmarshalStrict(text, set); err != nil {
+		return nil, "", err
+	}
+	replicas := int32(hosts)
+	set.Spec.Replicas, set.Spec.PodManagementPolicy = &replicas, appsv1.ParallelPodManagement
+	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller decides when
+	set.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+		WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+	}
+	set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{claim(p)}
+	pod := &set.Spec.Template
+	pod.Labels[v1alpha1.PoolLabel] = p.Name
+	pod.Spec.ServiceAccountName = Account
+	pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: p.Spec.TopologyKey, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.PoolLabel: p.Name}},
+	}}
+	pod.Spec.Volumes = append(withoutVolume(pod.Spec.Volumes, "data"), tokens())
+	container(&pod.Spec.Containers[0], p)
+	template, err := json.Marshal(pod)
+	if err != nil {
+		return nil, "", err
+	}
+	h := sha256.Sum256(template)
+	sum := hex.EncodeToString(h[:])[:16]
+	pod.Annotations = map[string]string{TemplateAnnotation: sum}
+	o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(set)
+	if err != nil {
+		return nil, "", err
+	}
+	delete(o, "status")
+	unstructured.RemoveNestedField(o, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(o, "spec", "template", "metadata", "creationTimestamp")
+	return &unstructured.Unstructured{Object: o}, sum, nil
+}
+
+// container makes the container of the agents one of a host.
+func container(c *corev1.Container, p *v1alpha1.AgentPool) {
+	var env []corev1.EnvVar
+	for _, e := range c.Env {
+		if e.Name != "HERMES_GATEWAY_BOOTSTRAP_STATE" { // the fleet has no default profile
+			env = append(env, e)
+		}
+	}
+	field := func(name, path string) {
+		env = append(env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}})
+	}
+	field("HINIT_FLEET_HOST", "metadata.name")
+	field("HINIT_FLEET_UID", "metadata.uid")
+	field("HINIT_FLEET_NAMESPACE", "metadata.namespace")
+	field("HINIT_FLEET_ADDRESS", "status.podIP")
+	env = append(env, corev1.EnvVar{Name: "HINIT_FLEET_POOL", Value: p.Name})
+	for _, name := range slices.Sorted(maps.Keys(p.Spec.Env)) {
+		env = append(env, corev1.EnvVar{Name: name, Value: p.Spec.Env[name]})
+	}
+	c.Env = env
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "fleet", MountPath: Credentials, ReadOnly: true})
+}
+
+func claim(p *v1alpha1.AgentPool) corev1.PersistentVolumeClaim {
+	c := corev1.PersistentVolumeClaim{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
+		ObjectMeta: metav1.ObjectMeta{Name: "data", Labels: map[string]string{v1alpha1.PoolLabel: p.Name}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: p.Spec.Volume.Size}},
+		},
+	}
+	if class := p.Spec.Volume.StorageClassName; class != "" {
+		c.Spec.StorageClassName = &class
+	}
+	return c
+}
+
+// tokens are the volume with the tokens of a host: one for the API server, and one that only other hosts take.
+func tokens() corev1.Volume {
+	mode, hour := int32(0o440), int64(3600)
+	return corev1.Volume{Name: "fleet", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
+		DefaultMode: &mode,
+		Sources: []corev1.VolumeProjection{
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token", ExpirationSeconds: &hour}},
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "peer", ExpirationSeconds: &hour, Audience: Audience}},
+			{ConfigMap: &corev1.ConfigMapProjection{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}, Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}},
+			}},
+		},
+	}}}
+}
+
+func withoutVolume(volumes []corev1.Volume, name string) (out []corev1.Volume) {
+	for _, v := range volumes {
+		if v.Name != name {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// Room is the memory that the profiles of one host may have together.
+func Room(p *v1alpha1.AgentPool) int64 {
+	return p.Spec.Resources.Memory.Value() / 100 * int64(p.Spec.MemoryBound)
+}
+
+// Counts is the memory that a profile counts for.
+func Counts(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile) int64 {
+	most := func(q *resource.Quantity) int64 {
+		if q == nil {
+			return 0
+		}
+		return q.Value()
+	}
+	expected, measured := most(profile.Spec.Memory), most(profile.Status.Memory)
+	if expected == 0 && measured == 0 {
+		expected = p.Spec.ProfileMemory.Value()
+	}
+	return max(expected, measured, megabyte)
+}

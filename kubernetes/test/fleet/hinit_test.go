@@ -1,0 +1,270 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	hinit "hinit/client"
+)
+
+// ledger knows, of all hosts, which gateways run and how new their data is. It is told at the moment of each start, so nothing is missed
+// between samples.
+type ledger struct {
+	mu      sync.Mutex
+	runs    map[string]string // the host that runs a profile
+	newest  map[string]int    // the number of starts of a profile, which its data has too
+	faults  []string
+	starts  int
+	down    map[string]time.Time     // since when a profile has no gateway
+	longest map[string]time.Duration // the longest time without one
+}
+
+func newLedger() *ledger {
+	return &ledger{runs: map[string]string{}, newest: map[string]int{}, down: map[string]time.Time{}, longest: map[string]time.Duration{}}
+}
+
+// began notes a start with the data of a host. It returns the data after it.
+func (l *ledger) began(profile, host string, data int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if other := l.runs[profile]; other != "" {
+		l.faults = append(l.faults, fmt.Sprintf("%s runs on %s and on %s", profile, other, host))
+	}
+	if data != l.newest[profile] {
+		l.faults = append(l.faults, fmt.Sprintf("%s starts on %s with data %d, and the newest is %d", profile, host, data, l.newest[profile]))
+	}
+	l.runs[profile], l.newest[profile] = host, data+1
+	l.starts++
+	if since, is := l.down[profile]; is {
+		l.longest[profile] = max(l.longest[profile], time.Since(since))
+		delete(l.down, profile)
+	}
+	return data + 1
+}
+
+func (l *ledger) ended(profile, host string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.runs[profile] == host {
+		delete(l.runs, profile)
+		l.down[profile] = time.Now()
+	}
+}
+
+// where returns the hosts of all running profiles.
+func (l *ledger) where() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.runs)
+}
+
+func (l *ledger) wrong() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.faults)
+}
+
+// fakeInit stands in for the hinit of a pod: the same socket and the same answers about gateways, without processes. It starts with what ran
+// before, as hinit does, and knows the profiles that the volume has.
+type fakeInit struct {
+	host, home string
+	ledger     *ledger
+	readyAfter time.Duration
+	server     *http.Server
+
+	mu       sync.Mutex
+	services map[string]*hinit.Service
+	changed  map[string]uint64 // by profile, the number of its last change
+	now      uint64
+	whole    uint64 // the number of the last change of the list
+	ended    bool
+}
+
+func startFakeInit(host, home, socket string, l *ledger) (*fakeInit, error) {
+	f := &fakeInit{host: host, home: home, ledger: l, readyAfter: 100 * time.Millisecond, services: map[string]*hinit.Service{}, changed: map[string]uint64{}}
+	if err := os.MkdirAll(filepath.Join(home, "profiles"), 0o755); err != nil {
+		return nil, err
+	}
+	_ = os.Remove(socket) // of an earlier pod
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	f.rescan()
+	f.mu.Lock()
+	for name, s := range f.services {
+		if f.intent(name) {
+			f.start(name, s)
+		}
+	}
+	f.mu.Unlock()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status/follow", f.follow)
+	mux.HandleFunc("POST /v1/rescan", func(w http.ResponseWriter, _ *http.Request) { f.rescan(); w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("GET /v1/services/{name}", f.order(func(string, *hinit.Service) {}))
+	mux.HandleFunc("POST /v1/services/{name}/start", f.order(f.start))
+	mux.HandleFunc("POST /v1/services/{name}/stop", f.order(f.stop))
+	mux.HandleFunc("POST /v1/services/{name}/restart", f.order(func(name string, s *hinit.Service) { f.stop(name, s); f.start(name, s) }))
+	f.server = &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	go func() { _ = f.server.Serve(listener) }()
+	return f, nil
+}
+
+// end is the end of the container: the gateways end, and what was wanted stays on the volume.
+func (f *fakeInit) end() {
+	_ = f.server.Close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended = true
+	for name, s := range f.services {
+		if s.State == hinit.StateUp {
+			f.ledger.ended(name, f.host)
+		}
+	}
+}
+
+func (f *fakeInit) stateFile(name string) string {
+	return filepath.Join(f.home, "profiles", name, "gateway_state.json")
+}
+
+// intent reports whether a gateway is wanted up, as the volume says.
+func (f *fakeInit) intent(name string) bool {
+	text, err := os.ReadFile(f.stateFile(name))
+	return err == nil && strings.Contains(string(text), "running")
+}
+
+func (f *fakeInit) rescan() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	entries, _ := os.ReadDir(filepath.Join(f.home, "profiles"))
+	there := map[string]bool{}
+	for _, e := range entries {
+		name := e.Name()
+		if _, err := os.Stat(filepath.Join(f.home, "profiles", name, "SOUL.md")); err != nil {
+			continue
+		}
+		there[name] = true
+		if f.services[name] == nil {
+			f.services[name] = &hinit.Service{Name: "gateway-" + name, Profile: name, Kind: hinit.KindGateway, State: hinit.StateDown, Want: hinit.WantDown, Since: time.Now()}
+			f.now++
+			f.whole = f.now
+		}
+	}
+	for name, s := range f.services {
+		if !there[name] {
+			if s.State == hinit.StateUp {
+				f.ledger.ended(name, f.host)
+			}
+			delete(f.services, name)
+			f.now++
+			f.whole = f.now
+		}
+	}
+}
+
+// dataFile has the number of starts, as the data of a real profile has what its gateway has done.
+func (f *fakeInit) dataFile(name string) string {
+	return filepath.Join(f.home, "profiles", name, "data")
+}
+
+func (f *fakeInit) start(name string, s *hinit.Service) {
+	if f.ended || s.State == hinit.StateUp {
+		return
+	}
+	text, _ := os.ReadFile(f.dataFile(name))
+	data, _ := strconv.Atoi(string(text)) // a new profile has none
+	data = f.ledger.began(name, f.host, data)
+	_ = os.WriteFile(f.dataFile(name), []byte(strconv.Itoa(data)), 0o600)
+	_ = os.WriteFile(f.stateFile(name), []byte(`{"desired_state":"running"}`), 0o600)
+	s.State, s.Want, s.Since, s.PID, s.Ready, s.Announces, s.MemoryBytes = hinit.StateUp, hinit.WantUp, time.Now(), 1, false, true, 40<<20
+	f.touch(name)
+	time.AfterFunc(f.readyAfter, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if s.State == hinit.StateUp {
+			s.Ready = true
+			f.touch(name)
+		}
+	})
+}
+
+func (f *fakeInit) stop(name string, s *hinit.Service) {
+	if s.State == hinit.StateUp {
+		f.ledger.ended(name, f.host)
+	}
+	_ = os.WriteFile(f.stateFile(name), []byte(`{"desired_state":"stopped"}`), 0o600)
+	s.State, s.Want, s.Since, s.PID, s.Ready, s.MemoryBytes = hinit.StateDown, hinit.WantDown, time.Now(), 0, false, 0
+	f.touch(name)
+}
+
+func (f *fakeInit) touch(name string) {
+	f.now++
+	f.changed[name] = f.now
+}
+
+// order answers about one service after an order.
+func (f *fakeInit) order(do func(string, *hinit.Service)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		name := strings.TrimPrefix(r.PathValue("name"), "gateway-")
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		s := f.services[name]
+		if s == nil || f.ended {
+			w.WriteHeader(http.StatusNotFound)
+			_ = json.NewEncoder(w).Encode(hinit.ErrorReply{Error: hinit.Error{Kind: hinit.KindUnknown, Message: "no such profile"}})
+			return
+		}
+		do(name, s)
+		_ = json.NewEncoder(w).Encode(s)
+	}
+}
+
+// follow writes the status and its changes, a line a second at most.
+func (f *fakeInit) follow(w http.ResponseWriter, r *http.Request) {
+	var seen, whole uint64
+	for first := true; r.Context().Err() == nil; first = false {
+		f.mu.Lock()
+		line := hinit.StatusChange{Whole: first || f.whole > whole, Services: []hinit.Service{}, Init: hinit.Init{Home: f.home}}
+		for name, s := range f.services {
+			if line.Whole || f.changed[name] > seen {
+				line.Services = append(line.Services, *s)
+			}
+		}
+		seen, whole = f.now, f.whole
+		f.mu.Unlock()
+		if json.NewEncoder(w).Encode(line) != nil {
+			return
+		}
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// create makes the home of a profile, as hinit profile create does.
+func (f *fakeInit) create(_ context.Context, name string) error {
+	home := filepath.Join(f.home, "profiles", name)
+	if _, err := os.Stat(home); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("profile %s exists (%v)", name, err)
+	}
+	temp := filepath.Join(f.home, "profiles", ".new-"+name)
+	if err := errors.Join(os.RemoveAll(temp), os.Mkdir(temp, 0o755), os.WriteFile(filepath.Join(temp, "SOUL.md"), []byte("# "+name), 0o600)); err != nil {
+		return err
+	}
+	return os.Rename(temp, home)
+}

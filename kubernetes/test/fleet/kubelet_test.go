@@ -1,0 +1,334 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	hinit "hinit/client"
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/host"
+	"hinit/kubernetes/internal/pool"
+)
+
+// counting counts the writes of clients.
+type counting struct {
+	writes atomic.Int64
+	cut    atomic.Bool // the API server can't be reached
+}
+
+func (c *counting) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if c.cut.Load() {
+			return nil, errors.New("no route to host")
+		}
+		if r.Method != http.MethodGet {
+			c.writes.Add(1)
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// kubelet runs the pods of pools: the real host code beside a stand-in for hinit. It does for a number of nodes what kubelets do.
+type kubelet struct {
+	api     client.WithWatch
+	kube    *kubernetes.Clientset
+	config  *rest.Config
+	dir     string // sockets and volumes
+	ledger  *ledger
+	counted *counting
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	running map[string]*simulated // by the name of the pod
+	killed  map[types.UID]bool    // pods whose container shall not run
+	offline map[string]bool       // hosts that can't reach the API server
+}
+
+// simulated is a pod that runs.
+type simulated struct {
+	uid    types.UID
+	cancel context.CancelFunc
+	done   chan struct{}
+	init   *fakeInit
+	net    *counting
+}
+
+func newKubelet(s *server, dir string, out io.Writer) (*kubelet, error) {
+	api, err := client.NewWithWatch(s.rest, client.Options{Scheme: v1alpha1.Scheme()})
+	if err != nil {
+		return nil, err
+	}
+	kube, err := kubernetes.NewForConfig(s.rest)
+	k := &kubelet{
+		api: api, kube: kube, config: s.rest, dir: dir, ledger: newLedger(), counted: &counting{}, running: map[string]*simulated{}, killed: map[types.UID]bool{},
+		offline: map[string]bool{}, log: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	return k, err
+}
+
+// nodes makes nodes, and volumes of which each pod gets one. Until ctx ends the nodes say that they are alive.
+func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
+	bind := storagev1.VolumeBindingImmediate
+	objects := []client.Object{&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "simulated"}, Provisioner: "kubernetes.io/no-provisioner", VolumeBindingMode: &bind}}
+	for i := range volumes {
+		objects = append(objects, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("simulated-%d", i)}, Spec: corev1.PersistentVolumeSpec{
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			StorageClassName: "simulated", PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
+		}})
+	}
+	for i := range n {
+		objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName(i), Labels: map[string]string{"kubernetes.io/hostname": nodeName(i)}}})
+	}
+	for _, o := range objects {
+		if err := client.IgnoreAlreadyExists(k.api.Create(ctx, o)); err != nil {
+			return err
+		}
+	}
+	for i := range n {
+		if err := k.alive(ctx, nodeName(i)); err != nil {
+			return err
+		}
+	}
+	go func() {
+		for ctx.Err() == nil {
+			for i := range n {
+				_ = k.alive(ctx, nodeName(i)) // the next one comes soon
+			}
+			sleep(ctx, 10*time.Second)
+		}
+	}()
+	return nil
+}
+
+func nodeName(i int) string { return fmt.Sprintf("sim%d", i) }
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// alive writes the status and the Lease of a node.
+func (k *kubelet) alive(ctx context.Context, name string) error {
+	n := &corev1.Node{}
+	if err := k.api.Get(ctx, client.ObjectKey{Name: name}, n); err != nil {
+		return err
+	}
+	old, now := n.DeepCopy(), metav1.Now()
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated", LastHeartbeatTime: now, LastTransitionTime: now}}
+	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1k"), corev1.ResourceMemory: resource.MustParse("10Ti"), corev1.ResourcePods: resource.MustParse("500")}
+	n.Status.Capacity, n.Status.Allocatable = room, room
+	if err := k.api.Status().Patch(ctx, n, client.MergeFrom(old)); err != nil {
+		return err
+	}
+	micro, seconds := metav1.NowMicro(), int32(40)
+	l := &coordinationv1.Lease{}
+	key := client.ObjectKey{Namespace: "kube-node-lease", Name: name}
+	if k.api.Get(ctx, key, l) != nil {
+		l.Namespace, l.Name = key.Namespace, key.Name
+		l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &seconds, RenewTime: &micro}
+		return k.api.Create(ctx, l)
+	}
+	l.Spec.RenewTime = &micro
+	return k.api.Update(ctx, l)
+}
+
+// run runs pods until ctx ends.
+func (k *kubelet) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		pods := &corev1.PodList{}
+		if err := k.api.List(ctx, pods, client.HasLabels{v1alpha1.PoolLabel}); err != nil {
+			sleep(ctx, 200*time.Millisecond) // the API server is away: everything runs on
+			continue
+		}
+		there := map[string]types.UID{}
+		var all sync.WaitGroup
+		for i := range pods.Items {
+			p := &pods.Items[i]
+			there[p.Name] = p.UID
+			all.Go(func() {
+				if err := k.pod(ctx, p); err != nil && ctx.Err() == nil {
+					k.log.Warn("pod", "name", p.Name, "error", err)
+				}
+			})
+		}
+		all.Wait()
+		for name, uid := range k.uids() {
+			if there[name] != uid {
+				k.end(name)
+			}
+		}
+		sleep(ctx, 200*time.Millisecond)
+	}
+	for name := range k.uids() {
+		k.end(name)
+	}
+}
+
+func (k *kubelet) uids() map[string]types.UID {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := map[string]types.UID{}
+	for name, s := range k.running {
+		out[name] = s.uid
+	}
+	return out
+}
+
+// pod brings one pod to what its object says.
+func (k *kubelet) pod(ctx context.Context, p *corev1.Pod) error {
+	k.mu.Lock()
+	now, killed := k.running[p.Name], k.killed[p.UID]
+	k.mu.Unlock()
+	switch {
+	case p.Spec.NodeName == "":
+		return nil
+	case now != nil && now.uid != p.UID:
+		k.end(p.Name)
+		return nil
+	case p.DeletionTimestamp != nil:
+		k.end(p.Name)
+		none := int64(0)
+		return client.IgnoreNotFound(k.api.Delete(ctx, p, &client.DeleteOptions{GracePeriodSeconds: &none, Preconditions: &metav1.Preconditions{UID: &p.UID}}))
+	case killed && now != nil:
+		k.end(p.Name)
+		return k.status(ctx, p, corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}})
+	case !killed && now == nil:
+		if err := k.begin(ctx, p); err != nil {
+			return err
+		}
+		return k.status(ctx, p, corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}})
+	}
+	return nil
+}
+
+func (k *kubelet) status(ctx context.Context, p *corev1.Pod, state corev1.ContainerState) error {
+	ready := corev1.ConditionFalse
+	if state.Running != nil {
+		ready = corev1.ConditionTrue
+	}
+	next := p.DeepCopy()
+	next.Status.Phase, next.Status.PodIP = corev1.PodRunning, "127.0.0.1"
+	next.Status.Conditions = append(next.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: ready})
+	next.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agents", State: state, Ready: state.Running != nil, Image: p.Spec.Containers[0].Image}}
+	return k.api.Status().Patch(ctx, next, client.MergeFrom(p))
+}
+
+// begin starts a pod: the stand-in for hinit, and the host with the account of the pod.
+func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
+	home := filepath.Join(k.dir, p.Name)
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return err
+	}
+	socket := filepath.Join(k.dir, p.Name+".sock")
+	init, err := startFakeInit(p.Name, home, socket, k.ledger)
+	if err != nil {
+		return err
+	}
+	mine := &counting{}
+	config := rest.AnonymousClientConfig(k.config)
+	config.QPS, config.Burst = 100, 200
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return mine.wrap(k.counted.wrap(next)) })
+	if config.BearerToken, err = k.token(ctx, p, ""); err != nil {
+		init.end()
+		return err
+	}
+	api, err := client.NewWithWatch(config, client.Options{Scheme: v1alpha1.Scheme()})
+	if err != nil {
+		return err
+	}
+	judge, err := host.Reviewer(config)
+	if err != nil {
+		return err
+	}
+	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	s := &simulated{uid: p.UID, cancel: cancel, done: make(chan struct{}), init: init, net: mine}
+	k.mu.Lock()
+	mine.cut.Store(k.offline[p.Name])
+	k.running[p.Name] = s
+	k.mu.Unlock()
+	settings := host.Settings{
+		Name: p.Name, UID: string(p.UID), Namespace: p.Namespace, Pool: p.Labels[v1alpha1.PoolLabel], Home: home, Address: "127.0.0.1", API: api,
+		Init: hinit.New(socket), Archive: host.Tar{}, Create: init.create, Judge: judge, Log: k.log.With("host", p.Name),
+		Token: func() (string, error) { return k.token(inner, p, pool.Audience) },
+	}
+	go func() {
+		defer close(s.done)
+		if err := host.Run(inner, settings); err != nil {
+			k.log.Warn("host", "name", p.Name, "error", err)
+		}
+	}()
+	return nil
+}
+
+// token makes a token of a pod, as the kubelet does for its volumes.
+func (k *kubelet) token(ctx context.Context, p *corev1.Pod, audience string) (string, error) {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}}}
+	if audience != "" {
+		request.Spec.Audiences = []string{audience}
+	}
+	answer, err := k.kube.CoreV1().ServiceAccounts(p.Namespace).CreateToken(ctx, p.Spec.ServiceAccountName, request, metav1.CreateOptions{})
+	if err != nil {
+		return "", err
+	}
+	return answer.Status.Token, nil
+}
+
+// end kills a pod's processes at once.
+func (k *kubelet) end(name string) {
+	k.mu.Lock()
+	s := k.running[name]
+	k.mu.Unlock()
+	if s == nil {
+		return
+	}
+	s.cancel()
+	s.init.end()
+	<-s.done
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.running, name)
+}
+
+// kill ends the container of a pod for good, or lets it run again.
+func (k *kubelet) kill(uid types.UID, dead bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.killed[uid] = dead
+}
+
+// partition cuts a host off from the API server, also the pod that follows it, or ends that.
+func (k *kubelet) partition(name string, off bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.offline[name] = off
+	if s := k.running[name]; s != nil {
+		s.net.cut.Store(off)
+	}
+}

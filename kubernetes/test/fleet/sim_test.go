@@ -1,0 +1,390 @@
+package fleet
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/controller"
+)
+
+var (
+	simHosts    = flag.Int("hosts", 6, "how many hosts are simulated")
+	simProfiles = flag.Int("profiles", 120, "how many profiles they have")
+)
+
+// controllerVar has the kubeconfig of a process that is a controller, instead of one that runs tests.
+const controllerVar = "HINIT_TEST_FLEET_CONTROLLER"
+
+// controlIfAsked makes this process a controller where the variable says so.
+func controlIfAsked() {
+	file := os.Getenv(controllerVar)
+	if file == "" {
+		return
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", file)
+	if err == nil {
+		config.QPS, config.Burst = 400, 800
+		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		err = controller.Run(context.Background(), controller.Settings{API: config, Namespace: "default", Log: log})
+	}
+	fmt.Fprintln(os.Stderr, "controller:", err)
+	os.Exit(1)
+}
+
+// controllerProcess is a controller in a process of its own.
+type controllerProcess struct {
+	cmd *exec.Cmd
+	out *bytes.Buffer
+}
+
+func (s *server) controller(t *testing.T, out io.Writer) *controllerProcess {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &controllerProcess{cmd: exec.Command(self), out: &bytes.Buffer{}}
+	c.cmd.Env = append(os.Environ(), controllerVar+"="+s.Config)
+	c.cmd.Stdout, c.cmd.Stderr = out, out
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.kill)
+	return c
+}
+
+func (c *controllerProcess) kill() {
+	_ = c.cmd.Process.Kill() // it may have ended
+	_ = c.cmd.Wait()
+}
+
+// most is the most memory that the process has had, in MB.
+func (c *controllerProcess) most() int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.cmd.Process.Pid))
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kb, _ := strconv.Atoi(strings.Fields(rest)[0])
+			return kb / 1024
+		}
+	}
+	return 0
+}
+
+// sim is a simulated fleet.
+type sim struct {
+	*testing.T
+	*server
+	k    *kubelet
+	ctx  context.Context
+	pool string
+	log  *os.File
+}
+
+// newSim makes nodes and a pool of hosts, and starts what runs its pods.
+func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.AgentPool)) *sim {
+	t.Helper()
+	s := withServer(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	dir, err := os.MkdirTemp("/run", "f") //nolint:usetesting // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(os.TempDir(), "hinit-fleet-"+name+".log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := newKubelet(s, dir, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"namespace.yaml", "roles.yaml", "policy.yaml", "controller.yaml"} {
+		if out, err := s.Kubectl(ctx, "apply", "-f", "../../deploy/fleet/"+file).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if err := k.nodes(ctx, 5, 80); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() { k.run(ctx) })
+	f := &sim{T: t, server: s, k: k, ctx: ctx, pool: name, log: log}
+	t.Cleanup(func() {
+		f.clean()
+		cancel()
+		all.Wait()
+		_ = os.RemoveAll(dir)
+		_ = log.Close()
+		if t.Failed() {
+			t.Log(tail(log.Name(), 40))
+		}
+	})
+	p := &v1alpha1.AgentPool{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Spec: v1alpha1.AgentPoolSpec{
+		Image: "agent:1", Hosts: v1alpha1.HostRange{Min: int32(hosts), Max: int32(hosts)},
+		Resources: v1alpha1.HostResources{Memory: resource.MustParse("16Gi")},
+		Volume:    v1alpha1.HostVolume{Size: resource.MustParse("1Gi"), StorageClassName: "simulated"},
+	}}
+	for _, c := range change {
+		c(p)
+	}
+	if err := s.api.Create(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// clean removes the pool and its profiles.
+func (f *sim) clean() {
+	_ = f.api.DeleteAllOf(f.ctx, &v1alpha1.AgentProfile{}, client.InNamespace("default"))
+	end := time.Now().Add(time.Minute)
+	for time.Now().Before(end) && len(f.profiles()) > 0 {
+		time.Sleep(500 * time.Millisecond)
+	}
+	_ = f.api.DeleteAllOf(f.ctx, &v1alpha1.AgentPool{}, client.InNamespace("default"))
+	for time.Now().Before(end) {
+		pods := &corev1.PodList{}
+		if f.api.List(f.ctx, pods, client.HasLabels{v1alpha1.PoolLabel}) == nil && len(pods.Items) == 0 {
+			break
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	_ = f.api.DeleteAllOf(f.ctx, &corev1.PersistentVolumeClaim{}, client.InNamespace("default"))
+	_ = f.api.DeleteAllOf(f.ctx, &corev1.PersistentVolume{})
+}
+
+func (f *sim) profiles() []v1alpha1.AgentProfile {
+	list := &v1alpha1.AgentProfileList{}
+	if err := f.api.List(f.ctx, list, client.InNamespace("default")); err != nil {
+		return make([]v1alpha1.AgentProfile, 1) // the API server is away: nothing is known
+	}
+	return list.Items
+}
+
+// create makes profiles, some at a time.
+func (f *sim) create(n int, change ...func(int, *v1alpha1.AgentProfile)) {
+	f.Helper()
+	todo := make(chan int)
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for i := range todo {
+				p := &v1alpha1.AgentProfile{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%05d", i), Namespace: "default"}, Spec: v1alpha1.AgentProfileSpec{Pool: f.pool}}
+				for _, c := range change {
+					c(i, p)
+				}
+				if err := f.api.Create(f.ctx, p); err != nil {
+					f.Error(err)
+				}
+			}
+		})
+	}
+	for i := range n {
+		todo <- i
+	}
+	close(todo)
+	all.Wait()
+}
+
+// missing says what is missing until n profiles run, each on the host that its object names.
+func (f *sim) missing(n int) string {
+	list, where := f.profiles(), f.k.ledger.where()
+	ready, count := 0, map[v1alpha1.Phase]int{}
+	wrong := ""
+	for _, p := range list {
+		count[p.Status.Phase]++
+		if p.Status.Ready && p.Status.Move == nil && where[p.Name] == p.Status.Host {
+			ready++
+		} else {
+			wrong = fmt.Sprintf("%s runs on %q, and its status is %+v", p.Name, where[p.Name], p.Status)
+		}
+	}
+	if ready == n && len(list) == n {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d are ready, phases %v; %s", ready, n, count, wrong)
+}
+
+// sound ends the test where a profile ran twice or without its data.
+func (f *sim) sound() {
+	f.Helper()
+	if wrong := f.k.ledger.wrong(); len(wrong) > 0 {
+		f.Fatalf("%d faults, the first: %s", len(wrong), wrong[0])
+	}
+}
+
+func (f *sim) pod(name string) *corev1.Pod {
+	p := &corev1.Pod{}
+	_ = f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: name}, p)
+	return p
+}
+
+// edit changes the spec of the pool.
+func (f *sim) edit(change func(*v1alpha1.AgentPool)) {
+	f.Helper()
+	p := &v1alpha1.AgentPool{}
+	if err := f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: f.pool}, p); err != nil {
+		f.Fatal(err)
+	}
+	change(p)
+	if err := f.api.Update(f.ctx, p); err != nil {
+		f.Fatal(err)
+	}
+}
+
+// TestAFleetRunsAndTellsAndRollsOut is the whole of a fleet's life. -hosts 50 -profiles 10000 is the size that the issue asks for.
+func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
+	n := *simProfiles
+	f := newSim(t, "pool", *simHosts)
+	c := f.controller(t, f.log)
+	until(t, 3*time.Minute, "all hosts reachable", func() string {
+		p := &v1alpha1.AgentPool{}
+		if err := f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: "pool"}, p); err != nil || int(p.Status.Reachable) != *simHosts {
+			return fmt.Sprintf("%+v %v", p.Status, err)
+		}
+		return ""
+	})
+	began := time.Now()
+	f.create(n)
+	made := time.Since(began)
+	until(t, 10*time.Minute, "all profiles ready", func() string { return f.missing(n) })
+	t.Logf("%d profiles on %d hosts: all objects made after %.1f s, all ready after %.1f s", n, *simHosts, made.Seconds(), time.Since(began).Seconds())
+	f.sound()
+
+	f.steady(t)
+	t.Logf("the controller has had at most %d MB", c.most())
+	if c.most() > 200 {
+		t.Errorf("the controller has had %d MB", c.most())
+	}
+	f.loss(t, n)
+	f.rollout(t, n)
+	t.Logf("the controller has had at most %d MB; %d starts in all", c.most(), f.k.ledger.starts)
+}
+
+// steady counts the writes while nothing happens.
+func (f *sim) steady(t *testing.T) {
+	t.Helper()
+	time.Sleep(5 * time.Second)
+	before, leader, began := f.k.counted.writes.Load(), f.version(), time.Now()
+	time.Sleep(45 * time.Second)
+	hosts := f.k.counted.writes.Load() - before
+	// The controller's writes change a version: of the pool, of a profile, or of its Lease, which it renews every ten seconds.
+	rate := (float64(hosts) + 4.5) / time.Since(began).Seconds()
+	t.Logf("steady: %d writes of hosts in %.0f s, and the controller's Lease: %.2f writes a second", hosts, time.Since(began).Seconds(), rate)
+	if rate > 1 {
+		t.Errorf("%.2f writes a second", rate)
+	}
+	if now := f.version(); now != leader {
+		t.Errorf("an object was written while nothing happened: %s, then %s", leader, now)
+	}
+}
+
+// version is a sum over the versions of all profiles and of the pool.
+func (f *sim) version() string {
+	p := &v1alpha1.AgentPool{}
+	_ = f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: f.pool}, p)
+	var all []string
+	for _, one := range f.profiles() {
+		all = append(all, one.Name+one.ResourceVersion)
+	}
+	slices.Sort(all)
+	h := 0
+	for _, c := range strings.Join(all, " ") {
+		h = h*31 + int(c)
+	}
+	return fmt.Sprint(p.ResourceVersion, " ", h)
+}
+
+// loss kills the container of a host and brings it back.
+func (f *sim) loss(t *testing.T, n int) {
+	t.Helper()
+	victim := f.pool + "-0"
+	pod := f.pod(victim)
+	began := time.Now()
+	f.k.kill(pod.UID, true)
+	told := func() string {
+		for _, p := range f.profiles() {
+			if p.Status.Host == victim && p.Status.Phase != v1alpha1.PhaseLost {
+				return p.Name + " is " + string(p.Status.Phase)
+			}
+		}
+		return ""
+	}
+	until(t, time.Minute, "the loss told", told)
+	took := time.Since(began)
+	t.Logf("the loss of a host is told of all its profiles after %.1f s", took.Seconds())
+	if took > 10*time.Second {
+		t.Errorf("the loss is told after %s", took)
+	}
+	time.Sleep(3 * time.Second)
+	for name, host := range f.k.ledger.where() {
+		if host == victim {
+			t.Errorf("%s runs on a dead host", name)
+		}
+	}
+	f.k.kill(pod.UID, false)
+	until(t, 2*time.Minute, "all profiles ready again", func() string { return f.missing(n) })
+	f.sound()
+}
+
+// rollout gives the pool another image.
+func (f *sim) rollout(t *testing.T, n int) {
+	t.Helper()
+	f.k.ledger.mu.Lock()
+	clear(f.k.ledger.longest)
+	f.k.ledger.mu.Unlock()
+	began := time.Now()
+	f.edit(func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" })
+	until(t, 10*time.Minute, "all hosts new", func() string {
+		for i := range *simHosts {
+			if p := f.pod(fmt.Sprintf("%s-%d", f.pool, i)); len(p.Spec.Containers) == 0 || p.Spec.Containers[0].Image != "agent:2" {
+				return p.Name + " has the old image"
+			}
+		}
+		return f.missing(n)
+	})
+	longest := time.Duration(0)
+	f.k.ledger.mu.Lock()
+	for _, d := range f.k.ledger.longest {
+		longest = max(longest, d)
+	}
+	f.k.ledger.mu.Unlock()
+	t.Logf("%d hosts have a new image after %.1f s; no profile was down for longer than %.1f s", *simHosts, time.Since(began).Seconds(), longest.Seconds())
+	f.sound()
+}
+
+// tail returns the last lines of a file.
+func tail(name string, n int) string {
+	f, err := os.Open(name)
+	if err != nil {
+		return err.Error()
+	}
+	defer f.Close()
+	var lines []string
+	for s := bufio.NewScanner(f); s.Scan(); {
+		lines = append(lines, s.Text())
+		lines = lines[max(0, len(lines)-n):]
+	}
+	return strings.Join(lines, "\n")
+}
