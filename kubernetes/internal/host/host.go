@@ -56,8 +56,7 @@ const (
 
 // host is a running host.
 type host struct {
-	Settings
-
+	set     Settings
 	store   *Store
 	sources *sources
 	offers  *offers
@@ -79,7 +78,7 @@ func Run(ctx context.Context, s Settings) error {
 		s.Beat = Beat
 	}
 	h := &host{
-		Settings: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{},
+		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
 		offers:  &offers{store: store, archive: s.Archive, judge: s.Judge, host: s.Address, by: map[string]*offer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
@@ -114,7 +113,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 // watchInit follows the status of hinit.
 func (h *host) watchInit(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := h.Init.Watch(ctx, func(c hinit.StatusChange) error {
+		err := h.set.Init.Watch(ctx, func(c hinit.StatusChange) error {
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			if c.Whole {
@@ -133,7 +132,7 @@ func (h *host) watchInit(ctx context.Context) {
 		h.known = false
 		h.mu.Unlock()
 		if err != nil && ctx.Err() == nil {
-			h.Log.Warn("hinit does not answer", "error", err)
+			h.set.Log.Warn("hinit does not answer", "error", err)
 		}
 		pause(ctx, time.Second)
 	}
@@ -154,7 +153,7 @@ func (h *host) resync(ctx context.Context) {
 	for {
 		names, err := h.store.Known()
 		if err != nil {
-			h.Log.Warn("the store can't be read", "error", err)
+			h.set.Log.Warn("the store can't be read", "error", err)
 		}
 		for name := range names {
 			h.queue.Add(name)
@@ -200,7 +199,7 @@ func (h *host) trouble(name string, err error) {
 	if strings.Contains(err.Error(), "the object has been modified") {
 		level = slog.LevelDebug
 	}
-	h.Log.Log(context.Background(), level, "profile has not settled", "profile", name, "error", err)
+	h.set.Log.Log(context.Background(), level, "profile has not settled", "profile", name, "error", err)
 }
 
 // errAgain says that a step has to be tried again soon.
@@ -252,7 +251,7 @@ func (h *host) fresh(ctx context.Context, name string) (*v1alpha1.AgentProfile, 
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	p := &v1alpha1.AgentProfile{}
-	err := h.API.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: name}, p)
+	err := h.set.API.Get(ctx, client.ObjectKey{Namespace: h.set.Namespace, Name: name}, p)
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("cannot read profile %q: %w", name, err)
 	}

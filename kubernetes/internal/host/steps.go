@@ -38,7 +38,7 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 		if err != nil {
 			return err
 		}
-		step := placement.Next(h.Name, object(p), local)
+		step := placement.Next(h.set.Name, object(p), local)
 		if calm, err := h.calm(ctx, step, p); calm || err != nil {
 			return err
 		}
@@ -52,7 +52,7 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 			fresh = true
 			continue
 		}
-		h.Log.Debug("step", "profile", name, "step", step)
+		h.set.Log.Debug("step", "profile", name, "step", step)
 		version := versionOf(p)
 		err = h.step(ctx, step, name, uid, p, local)
 		if errors.Is(err, errDone) {
@@ -149,7 +149,7 @@ func (h *host) report(ctx context.Context, p *v1alpha1.AgentProfile, change func
 	if equality.Semantic.DeepEqual(&next.Status, &p.Status) {
 		return nil
 	}
-	if err := h.API.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := h.set.API.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("cannot report on profile %q: %w", p.Name, err)
 	}
 	if h.cached(p.Name) != p { // what the watches have is theirs
@@ -174,7 +174,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Missing:
 		return errors.Join(errAgain, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 			st.Phase, st.Ready = v1alpha1.PhaseLost, false
-			st.Message = fmt.Sprintf("its data is not on the volume of host %s; bring the volume back, or set spec.recover", h.Name)
+			st.Message = fmt.Sprintf("its data is not on the volume of host %s; bring the volume back, or set spec.recover", h.set.Name)
 		}))
 	case placement.Offer:
 		return h.offer(ctx, p)
@@ -210,7 +210,7 @@ func (h *host) moved(ctx context.Context, err error) error {
 	if err != nil {
 		return err
 	}
-	return h.Init.Rescan(ctx)
+	return h.set.Init.Rescan(ctx)
 }
 
 // run has a gateway run, with the files that it shall have.
@@ -223,13 +223,13 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		return errAgain
 	case configured != nil && p.Status.Applied == "": // it has never had its files
 	case s == nil || s.Want != hinit.WantUp:
-		now, err := h.Init.Start(ctx, slot(p.Name), hinit.Wait{})
+		now, err := h.set.Init.Start(ctx, slot(p.Name), hinit.Wait{})
 		if err != nil {
 			return err
 		}
 		h.learn(p.Name, now)
 	case changed:
-		now, err := h.Init.Restart(ctx, slot(p.Name), hinit.Wait{})
+		now, err := h.set.Init.Restart(ctx, slot(p.Name), hinit.Wait{})
 		if err != nil {
 			return err
 		}
@@ -285,7 +285,7 @@ func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) 
 		return errAgain
 	}
 	if !settled(s) {
-		now, err := h.Init.Stop(ctx, slot(name), hinit.Wait{Wait: true, Timeout: stopTime})
+		now, err := h.set.Init.Stop(ctx, slot(name), hinit.Wait{Wait: true, Timeout: stopTime})
 		if err != nil && !errors.Is(err, hinit.ErrUnknown) {
 			return err
 		}
@@ -319,23 +319,23 @@ func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	case p.Spec.Recover != nil && p.Spec.Recover.Archive != "":
 		err = h.restore(ctx, name, uid, p.Spec.Recover.Archive)
 	default:
-		err = h.Create(ctx, name)
+		err = h.set.Create(ctx, name)
 	}
 	if err != nil {
 		return errors.Join(err, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Phase, st.Message = v1alpha1.PhaseFailed, cut(err.Error()) }))
 	}
-	return h.Init.Rescan(ctx)
+	return h.set.Init.Rescan(ctx)
 }
 
 // restore makes a profile of an archive in the directory of backups.
 func (h *host) restore(ctx context.Context, name, uid, archive string) error {
 	f, err := h.store.root.Open(path.Join(backupsDir, archive))
 	if err != nil {
-		return fmt.Errorf("cannot recover profile %q: %w; put the archive into %s on the volume of host %s", name, err, backupsDir, h.Name)
+		return fmt.Errorf("cannot recover profile %q: %w; put the archive into %s on the volume of host %s", name, err, backupsDir, h.set.Name)
 	}
 	defer f.Close()
 	const nonce = "backup"
-	if err := h.store.receive(ctx, name, uid, nonce, io.Reader(f), h.Archive); err != nil {
+	if err := h.store.receive(ctx, name, uid, nonce, io.Reader(f), h.set.Archive); err != nil {
 		return fmt.Errorf("cannot recover profile %q: %w", name, err)
 	}
 	return h.store.Install(name, uid, nonce)
@@ -343,7 +343,7 @@ func (h *host) restore(ctx context.Context, name, uid, archive string) error {
 
 // offer writes how the data of a profile is had. Its gateway has ended.
 func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	if s, err := h.Init.Service(ctx, slot(p.Name)); err == nil && !settled(&s) {
+	if s, err := h.set.Init.Service(ctx, slot(p.Name)); err == nil && !settled(&s) {
 		h.learn(p.Name, s)
 		return errAgain // somebody has started it by hand
 	} else if err != nil && !errors.Is(err, hinit.ErrUnknown) {
@@ -368,18 +368,18 @@ func (h *host) give(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	})
 	if err == nil {
 		h.offers.forget(string(p.UID))
-		h.Log.Info("profile was given away", "profile", p.Name, "to", to)
+		h.set.Log.Info("profile was given away", "profile", p.Name, "to", to)
 	}
 	return err
 }
 
 // fetch gets the data of a profile that is to come to this host.
 func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	token, err := h.Token()
+	token, err := h.set.Token()
 	if err != nil {
 		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)
 	}
-	return h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, token, h.Archive)
+	return h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, token, h.set.Archive)
 }
 
 func (h *host) received(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
@@ -407,7 +407,7 @@ func (h *host) finish(ctx context.Context, name, uid string, p *v1alpha1.AgentPr
 	if !controllerutil.RemoveFinalizer(next, v1alpha1.Finalizer) {
 		return errDone
 	}
-	err = h.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
+	err = h.set.API.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("cannot let profile %q go: %w", name, err)
 	}

@@ -25,17 +25,17 @@ const (
 
 // watch follows the profiles whose field is this host.
 func (h *host) watch(ctx context.Context, field string) {
-	only := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, h.Name)}
+	only := client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector(field, h.set.Name)}
 	options := func(o metav1.ListOptions) *client.ListOptions {
-		return &client.ListOptions{Namespace: h.Namespace, FieldSelector: only.Selector, Raw: &o}
+		return &client.ListOptions{Namespace: h.set.Namespace, FieldSelector: only.Selector, Raw: &o}
 	}
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list := &v1alpha1.AgentProfileList{}
-			return list, h.API.List(ctx, list, options(o))
+			return list, h.set.API.List(ctx, list, options(o))
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-			return h.API.Watch(ctx, &v1alpha1.AgentProfileList{}, options(o))
+			return h.set.API.Watch(ctx, &v1alpha1.AgentProfileList{}, options(o))
 		},
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -92,9 +92,9 @@ func (h *host) beat(ctx context.Context) {
 	for {
 		err := h.renew(ctx)
 		if err != nil && ctx.Err() == nil {
-			h.Log.Warn("the Lease of the host can't be renewed", "error", err)
+			h.set.Log.Warn("the Lease of the host can't be renewed", "error", err)
 		}
-		wait := h.Beat
+		wait := h.set.Beat
 		if err != nil {
 			wait = min(wait, 5*time.Second)
 		}
@@ -107,21 +107,21 @@ func (h *host) beat(ctx context.Context) {
 func (h *host) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	now, seconds := metav1.NowMicro(), int32(3*h.Beat/time.Second)
-	spec := coordinationv1.LeaseSpec{HolderIdentity: &h.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
+	now, seconds := metav1.NowMicro(), int32(3*h.set.Beat/time.Second)
+	spec := coordinationv1.LeaseSpec{HolderIdentity: &h.set.UID, LeaseDurationSeconds: &seconds, RenewTime: &now}
 	l := &coordinationv1.Lease{}
-	err := h.API.Get(ctx, client.ObjectKey{Namespace: h.Namespace, Name: leaseName(h.Name)}, l)
+	err := h.set.API.Get(ctx, client.ObjectKey{Namespace: h.set.Namespace, Name: leaseName(h.set.Name)}, l)
 	switch {
 	case apierrors.IsNotFound(err):
-		l.Namespace, l.Name, l.Spec = h.Namespace, leaseName(h.Name), spec
-		l.Labels = map[string]string{LeaseLabel: h.Name, v1alpha1.PoolLabel: h.Pool}
-		err = h.API.Create(ctx, l)
+		l.Namespace, l.Name, l.Spec = h.set.Namespace, leaseName(h.set.Name), spec
+		l.Labels = map[string]string{LeaseLabel: h.set.Name, v1alpha1.PoolLabel: h.set.Pool}
+		err = h.set.API.Create(ctx, l)
 	case err == nil:
 		l.Spec = spec
-		err = h.API.Update(ctx, l)
+		err = h.set.API.Update(ctx, l)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot renew Lease %q: %w", leaseName(h.Name), err)
+		return fmt.Errorf("cannot renew Lease %q: %w", leaseName(h.set.Name), err)
 	}
 	return nil
 }
