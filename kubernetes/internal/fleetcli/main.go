@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	hinit "hinit/client"
+	"hinit/client/dial"
 	"hinit/kubernetes/internal/controller"
 	"hinit/kubernetes/internal/host"
 )
@@ -153,7 +153,7 @@ func runHost(ctx context.Context, c *call, args []string) error {
 	}
 	// An agent with the same user must not read the tokens from the memory of this program.
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it fails for no process
-	init, err := hinit.Find("", os.LookupEnv)
+	init, err := dial.Find("", os.LookupEnv)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// Init is the hinit of the pod: a [hinit.Client].
+// Init is the hinit of the pod, see package dial.
 type Init interface {
 	Watch(ctx context.Context, fn func(hinit.StatusChange) error) error
 	Service(ctx context.Context, name string) (hinit.Service, error)
