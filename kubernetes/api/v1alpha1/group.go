@@ -36,7 +36,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-// Scheme returns a scheme with the kinds of the fleet and those of Kubernetes.
+// Scheme returns a scheme with the kinds of the fleet and of Kubernetes.
 func Scheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	if err := clientgoscheme.AddToScheme(s); err != nil {

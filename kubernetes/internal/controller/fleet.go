@@ -24,7 +24,7 @@ import (
 )
 
 const (
-	// roundTime is the least time between two rounds of a pool. What happens in between is seen together.
+	// roundTime is the least time between two rounds of a pool. Changes in between are seen together.
 	roundTime = 500 * time.Millisecond
 	// lookTime is how often a pool is looked at when nothing is seen to happen: some faults show by the clock alone.
 	lookTime = 5 * time.Second

@@ -19,7 +19,7 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// The exit codes, as those of hinit.
+// The exit codes, as hinit has them.
 const (
 	exitDone   = 0
 	exitFailed = 1

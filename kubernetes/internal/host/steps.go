@@ -113,7 +113,7 @@ func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local
 	return local, nil
 }
 
-// calm reports whether nothing has to be done but, perhaps, to report. p is as a watch has it or fresh.
+// calm reports whether the profile is as wanted, and then reports its status. p is as a watch has it or fresh.
 func (h *host) calm(ctx context.Context, step placement.Step, p *v1alpha1.AgentProfile) (bool, error) {
 	if step == placement.Wait {
 		return true, nil

@@ -46,7 +46,7 @@ type Pool struct {
 	Leaving        string    // the host that is to go, "" for none
 }
 
-// What is told of the owner of a profile that does not work.
+// The values of [Lose].What: the owner of a profile is lost, or its pod is being replaced.
 const (
 	HostLost     = "HostLost"
 	HostRestarts = "HostRestarts"
