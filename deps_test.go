@@ -104,6 +104,8 @@ var floors = map[string]int{
 	"hinit/internal/boot/volume":   4, // of hinit-tools, which PID 1 starts as the boot program
 	"hinit/profiles":               3,
 	"hinit/profiles/manage":        4, // of hinit-tools
+	"hinit/profiles/archive":       0, // likewise
+	"hinit/cmd/hinit-profile":      2,
 
 	"hinit/internal/probe": 4, // it reads state files, as profiles does
 
@@ -214,6 +216,7 @@ var binaries = map[string]map[string]string{
 		"github.com/moby/moby":         "the Docker client, its dependencies and its credential helpers stay out of PID 1",
 		"hinit/kanban":                 "the task board and its database have a binary of their own",
 		"modernc.org/sqlite":           "a database engine has no place in PID 1",
+		"hinit/profiles/archive":       "archives of profiles are made at a keyboard",
 		"hinit/sandbox":                "sandboxes have a program of their own; PID 1 must not grow with them",
 		"hinit/internal/actions":       "actions have a program of their own; PID 1 waits for no web server",
 		"hinit/internal/forward":       "logs are sent by a program of their own",

@@ -38,7 +38,7 @@ var parts = []struct {
 		"cmd/hinit", "internal/early", "internal/entry", "internal/container", "internal/config", "internal/lease", "internal/boot",
 	}},
 	{"Profiles become services", "The volume says which gateways are wanted; each service is made known once.", []string{
-		"profiles", "internal/gateways", "internal/registry", "internal/cronspec", "internal/dotenv", "internal/varfiles",
+		"profiles", "cmd/hinit-profile", "internal/gateways", "internal/registry", "internal/cronspec", "internal/dotenv", "internal/varfiles",
 	}},
 	{"Services run", "A pure machine decides, one goroutine acts, and the kernel is asked in one room.", []string{
 		"supervisor", "internal/backoff", "internal/proc", "internal/procstat", "internal/usage", "internal/notify", "internal/probe",

@@ -21,7 +21,7 @@ func TestTargetHinit(t *testing.T) {
 	r := docker("run", "--rm", "--label", runLabel, "--entrypoint", "/bin/find", imageTag("copy-from"), "/from", "-type", "f")
 	got := strings.Fields(r.out)
 	slices.Sort(got)
-	if want := []string{"/from/hinit-actions", "/from/hinit-import", "/from/hinit-isolate", "/from/hinit-kanban", "/from/hinit-sandbox", "/from/hinit-sandbox-helper", "/from/hinit-shim", "/from/hinit-tools", "/from/hinit-top", "/from/hinit-web", "/from/init"}; r.code != 0 || !slices.Equal(got, want) {
+	if want := []string{"/from/hinit-actions", "/from/hinit-import", "/from/hinit-isolate", "/from/hinit-kanban", "/from/hinit-profile", "/from/hinit-sandbox", "/from/hinit-sandbox-helper", "/from/hinit-shim", "/from/hinit-tools", "/from/hinit-top", "/from/hinit-web", "/from/init"}; r.code != 0 || !slices.Equal(got, want) {
 		t.Errorf("want %q: %v", want, r)
 	}
 	if r := docker("run", "--rm", "--label", runLabel, "--entrypoint", "/init", image, "init", "--help"); r.code == 0 {

@@ -96,7 +96,7 @@ var makeContext = sync.OnceValues(func() (string, error) {
 	); err != nil {
 		return "", err
 	}
-	if err := testkit.Build(dist, "hinit", "hinit-shim", "hinit-kanban", "hinit-web", "hinit-sandbox", "hinit-sandbox-helper", "hinit-tools", "hinit-top", "hinit-actions", "hinit-import", "hinit-isolate", "example-agent"); err != nil {
+	if err := testkit.Build(dist, "hinit", "hinit-shim", "hinit-kanban", "hinit-web", "hinit-sandbox", "hinit-sandbox-helper", "hinit-tools", "hinit-top", "hinit-actions", "hinit-import", "hinit-isolate", "hinit-profile", "example-agent"); err != nil {
 		return "", err
 	}
 	return dir, busybox(repo, filepath.Join(dist, "busybox"))

@@ -74,7 +74,7 @@ func faulty() string { return filepath.Join(built.bin, "faulty", "hinit") }
 
 // build makes the static binaries, as they are shipped, and one that can be made to panic. The scenarios with that take long.
 func build(dir string) error {
-	names := []string{"hinit", "hinit-shim", "hinit-actions", "hinit-import", "hinit-isolate", "hinit-web", "hinit-kanban", "example-agent"}
+	names := []string{"hinit", "hinit-shim", "hinit-actions", "hinit-import", "hinit-isolate", "hinit-profile", "hinit-web", "hinit-kanban", "example-agent"}
 	if !testing.Short() {
 		names = append(names, "faulty/hinit")
 	}

@@ -28,13 +28,14 @@ import (
 )
 
 var profileVerb = cli.Verb{
-	Name: "profile", Doing: "manage profiles", JSON: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show [NAME...] [--yes] [--json]",
-	Summary: "make, remove, rename and list profiles",
+	Name: "profile", Doing: "manage profiles", JSON: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show|export|import|clone [NAME...] [--yes] [--json]",
+	Summary: "make, remove, rename, move and list profiles",
 	Help: `create NAME      make the profile; its gateway is registered and down
 delete NAME      stop its gateway and remove its home; asks unless --yes
 rename OLD NEW   stop its gateway, rename it, and start it again if it ran
 list             all profiles
 show NAME        one profile
+export, import, clone   archives of profiles: hinit profile export --help
 The agent's own command does the work where it has one (agent.profile_create and so on in hinit.yaml).`,
 	Run: profile,
 }
@@ -51,6 +52,9 @@ type manager struct {
 }
 
 func profile(t *cli.Terminal, c *cli.Call) int {
+	if len(c.Raw) > 0 && archiveVerbs[c.Raw[0]].Args != "" {
+		return archives(t, c.Raw[0], c.Raw[1:])
+	}
 	yes := c.Flags.Bool("yes", false, "do not ask before deleting")
 	words, code, ok := c.Parse(t, 1, 3)
 	if !ok {
@@ -59,8 +63,8 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	wants := map[string]int{"create": 1, "delete": 1, "rename": 2, "list": 0, "show": 1}
 	n, known := wants[words[0]]
 	if !known || len(words)-1 != n {
-		return t.Fail(cmdline.WrongUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME%s",
-			cmdline.DidYouMean(words[0], slices.Sorted(maps.Keys(wants))))
+		return t.Fail(cmdline.WrongUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME | export | import | clone%s",
+			cmdline.DidYouMean(words[0], slices.Concat(slices.Sorted(maps.Keys(wants)), slices.Sorted(maps.Keys(archiveVerbs)))))
 	}
 	names := make([]string, n)
 	for i, w := range words[1:] {

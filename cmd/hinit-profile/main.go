@@ -1,0 +1,68 @@
+// Command hinit-profile copies a database as it is at one moment, by SQLite's backup API: hinit-profile FROM TO. hinit profile export runs it as
+// the user of the database, because an agent wrote what SQLite reads. It owns no goroutine.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"hinit/internal/proc"
+
+	"modernc.org/sqlite" // SQLite without cgo
+)
+
+func main() {
+	if filepath.Base(os.Args[0]) == proc.LimitsName {
+		_, err := proc.LimitsMain(os.Args)
+		fail(err)
+	}
+	if len(os.Args) != 3 {
+		fmt.Fprintln(os.Stderr, "usage: hinit-profile FROM TO\n\nIt is a part of hinit profile export, which copies databases with it.")
+		os.Exit(2)
+	}
+	if err := backup(os.Args[1], os.Args[2]); err != nil {
+		fail(fmt.Errorf("cannot copy database %s: %w", os.Args[1], err))
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
+}
+
+// backup copies a database that others may use meanwhile. It waits ten seconds for one that is locked.
+func backup(from, to string) error {
+	address := func(path, query string) string {
+		path, _ = filepath.Abs(path)
+		return (&url.URL{Scheme: "file", Path: path, RawQuery: query + "&_pragma=cache_size(-512)"}).String()
+	}
+	db, err := sql.Open("sqlite", address(from, "mode=ro&_pragma=busy_timeout(10000)"))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	conn, err := db.Conn(context.Background())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return conn.Raw(func(conn any) error {
+		c, is := conn.(interface {
+			NewBackup(address string) (*sqlite.Backup, error)
+		})
+		if !is {
+			return errors.ErrUnsupported
+		}
+		b, err := c.NewBackup(address(to, "_pragma=synchronous(OFF)&_pragma=journal_mode(OFF)"))
+		if err != nil {
+			return err
+		}
+		_, err = b.Step(-1)
+		return errors.Join(err, b.Finish())
+	})
+}

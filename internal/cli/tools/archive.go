@@ -1,0 +1,406 @@
+package tools
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/client"
+	"hinit/internal/boot"
+	"hinit/internal/cli"
+	"hinit/internal/cmdline"
+	"hinit/internal/control/show"
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+	"hinit/internal/version"
+	"hinit/profiles"
+	"hinit/profiles/archive"
+)
+
+// archiveVerbs are the words of the profile verb that work on archives.
+var archiveVerbs = map[string]cmdline.Verb{
+	"export": {
+		Args: "NAME [-o FILE | -] | --all DIR", Summary: "write an archive of a profile, whose gateway may run",
+		Help: "The archive is a tar stream for standard output or a file. Databases of SQLite are copied by its backup API, other files until they\n" +
+			"don't change any more. The command says how far the archive is of one moment.",
+	},
+	"import": {
+		Args: "NAME [FILE | -]", Summary: "make a profile of an archive",
+		Help: "All is checked before the profile appears. Its gateway is down unless --start.",
+	},
+	"clone": {
+		Args: "FROM TO", Summary: "make another profile like one, without what two must not share",
+		Help: "Tokens of bots, ports, pairings and files with credentials are left out, and named.",
+	},
+}
+
+// archiver is one of these verbs at work.
+type archiver struct {
+	*manager
+
+	x         archive.Export
+	im        archive.Import
+	out, all  string
+	quiet     bool // the gateway is stopped for the last part of the copy
+	up, where bool
+}
+
+// archives runs one of these verbs.
+func archives(t *cli.Terminal, name string, args []string) int {
+	v, a := archiveVerbs[name], &archiver{}
+	v.Program, v.Name, v.Doing = "hinit profile", name, name+" profiles"
+	flags := a.flags(name)
+	words, code, ok := v.Parse(flags, args, 0, 2, t.Out, t.Err)
+	if !ok {
+		return code
+	}
+	names := map[string]int{"export": 1, "import": 1, "clone": 2}[name]
+	if a.all != "" {
+		names = 0
+	}
+	if !v.Counted(words, names, 2*min(names, 1), t.Err) {
+		return cmdline.WrongUsage
+	}
+	if name == "export" && a.x.From > 0 && a.x.Snapshot == "" {
+		return t.Fail(cmdline.WrongUsage, "cannot %s: --from is a place in a copy that was kept; name it with --snapshot", v.Doing)
+	}
+	words = append(words, "-")
+	for i, w := range words[:names] {
+		words[i] = profiles.Normalize(w)
+		err := profiles.ValidName(words[i])
+		if made := i == 1 || name == "import"; made && words[i] == profiles.Default {
+			err = errors.New("the root profile always exists; give the new one another name")
+		}
+		if err != nil {
+			return t.Fail(cmdline.WrongUsage, "cannot %s profile %q: %v", name, w, err)
+		}
+	}
+	doing := fmt.Sprintf("%s profile %q", name, words[0])
+	m, err := newManager(t)
+	if err != nil {
+		return t.Failed(doing, err)
+	}
+	a.manager, m.doing = m, doing
+	if uid := os.Geteuid(); uid != 0 && uint32(uid) != m.agent.User.UID {
+		return t.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
+	}
+	if m.cl == nil && (a.up || a.quiet) {
+		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", doing)
+	}
+	a.im.From, a.x.Clone = a.x.From, name == "clone"
+	switch {
+	case a.all != "":
+		return a.exportAll()
+	case name == "export":
+		return a.export(words[0], map[bool]string{true: words[1], false: a.out}[a.out == "-"])
+	case name == "clone":
+		return a.clone(words[0], words[1])
+	}
+	return a.imports(words[0], words[1])
+}
+
+func (a *archiver) flags(verb string) *flag.FlagSet {
+	f := cmdline.Flags(verb)
+	if verb != "import" {
+		f.BoolVar(&a.x.Secrets, "secrets", false, "with .env and other files that hold secrets")
+		f.BoolVar(&a.quiet, "stop", false, "stop the gateway for the last part of the copy, and say for how long")
+		f.StringVar(&a.x.Scratch, "scratch", "", "`DIR` for the copy, where the volume is full or read-only")
+	}
+	if verb == "export" {
+		f.StringVar(&a.out, "o", "-", "write to `FILE`; - is standard output")
+		f.StringVar(&a.all, "all", "", "export all profiles, each to NAME.tar in `DIR`")
+		f.BoolVar(&a.x.Keep, "keep", false, "keep the copy for --snapshot")
+		f.StringVar(&a.x.Snapshot, "snapshot", "", "send the copy `ID` that an earlier export has kept")
+	} else {
+		f.BoolVar(&a.up, "start", false, "start the gateway of the new profile")
+	}
+	if verb == "import" {
+		f.BoolVar(&a.im.Replace, "replace", false, "stop an existing profile and replace it")
+		f.BoolVar(&a.im.Bare, "without-secrets", false, "replace it by an archive without secrets too")
+		f.BoolVar(&a.where, "where", false, "say where an import that was cut short goes on: snapshot and offset")
+	}
+	if verb != "clone" {
+		f.Int64Var(&a.x.From, "from", 0, "begin at this `OFFSET` of the archive; export wants --snapshot with it")
+	}
+	return f
+}
+
+// exportAll writes an archive of each profile. One that fails keeps no other from its own.
+func (a *archiver) exportAll() (code int) {
+	all, _, err := a.store.Discover()
+	for _, p := range all {
+		a.doing = fmt.Sprintf("export profile %q", p.Name)
+		code = max(code, a.export(p.Name, filepath.Join(a.all, p.Name+".tar")))
+	}
+	return max(code, a.Failed("export all profiles", err))
+}
+
+// export writes an archive to a file, or to standard output.
+func (a *archiver) export(name, to string) int {
+	if to == "-" && a.Screen {
+		return a.Fail(cmdline.WrongUsage, "cannot %s: standard output is a terminal; name a file with -o", a.doing)
+	}
+	if _, there, err := a.exists(name); !there {
+		return a.missing(name, err)
+	}
+	var head archive.Head
+	var sum string
+	send := func(out io.Writer) (err error) {
+		head, sum, err = a.send(name, out)
+		return err
+	}
+	var err error
+	if to == "-" {
+		err = send(a.Raw())
+	} else {
+		err = toFile(to, send)
+	}
+	return a.told("exported profile "+name, head, sum, err)
+}
+
+// send writes an archive of a profile.
+func (a *archiver) send(name string, out io.Writer) (head archive.Head, sum string, err error) {
+	p, err := a.store.Profile(name)
+	if err != nil {
+		return head, "", err
+	}
+	user, cred, err := a.owner(name)
+	if err != nil {
+		return head, "", err
+	}
+	x := a.x
+	x.Home, x.Name, x.Version = p.Home, name, version.Get().Version
+	if name == profiles.Default {
+		x.Skip = []string{boot.ProfilesDir, "logs/gateways", ".hinit"}
+	}
+	if dir, err := filepath.Abs(a.all); err == nil && a.all != "" { // no archive has the others
+		x.Skip = append(x.Skip, strings.TrimPrefix(dir, p.Home+"/"))
+	}
+	x.Backup = func(home *os.File, from, to string) error { return backup(cred, home, from, to) }
+	wake := func() error { return nil }
+	if a.quiet {
+		x.Quiet = func() error {
+			return elsewhere(func() (err error) {
+				wake, err = a.pause(name)
+				return err
+			})
+		}
+		x.Copied = func() error { return elsewhere(wake) }
+	}
+	kept := false
+	err = user.Do(func() (err error) {
+		head, sum, kept, err = x.Run(out)
+		return err
+	})
+	if kept {
+		fmt.Fprintf(a.Err, "the copy is kept: hinit profile export %s --snapshot %s --from OFFSET sends it again\n", name, head.Snapshot)
+	}
+	return head, sum, errors.Join(err, wake())
+}
+
+// pause stops a gateway. The function that it returns starts it again, once, if it was wanted up.
+func (a *archiver) pause(name string) (wake func() error, err error) {
+	since := time.Now()
+	wasUp, code := a.stop(name)
+	if code != cmdline.Done {
+		err = errors.New("its gateway does not stop")
+	}
+	wake = sync.OnceValue(func() (err error) {
+		if wasUp {
+			_, err = a.cl.Start(context.Background(), profiles.SlotName(name), client.Wait{})
+		}
+		fmt.Fprintf(a.Err, "the gateway of %s was stopped for %.2f s\n", name, time.Since(since).Seconds())
+		return err
+	})
+	ctx, _ := cmdline.Interruptible()
+	context.AfterFunc(ctx, func() {
+		_ = wake()
+		os.Exit(cmdline.Failed)
+	})
+	return wake, err
+}
+
+// elsewhere runs fn as the user of the process, for a function of [fsutil.Actor.Do].
+func elsewhere(fn func() error) error {
+	done := make(chan error)
+	go func() { done <- fn() }()
+	return <-done
+}
+
+// backup has SQLite copy a database, in a process of the user of the home.
+func backup(cred *proc.Cred, home *os.File, from, to string) error {
+	return elsewhere(func() error {
+		program, err := cmdline.Beside("hinit-profile")
+		if err != nil {
+			return err
+		}
+		spec := proc.Spec{ID: 1, Argv: []string{program, from, to}, Dir: "/proc/self/fd/" + strconv.Itoa(int(home.Fd())), Pinned: true, Cred: cred}
+		_, errs, x, err := proc.Output(context.Background(), spec, 4<<10)
+		if err == nil && (x.Code != 0 || x.Signal != 0) {
+			err = errors.New(strings.TrimSpace(string(errs)))
+		}
+		return err
+	})
+}
+
+// owner returns the user of the home of a profile, as an actor and as a process: its owner, where the profile has a user of its own.
+func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
+	user, cred = a.agent.Actor, a.agent.Cred
+	tenants := a.agent.Serving(a.cfg).Tenants
+	err = a.store.In(name, func(d *fsutil.Dir, home string) error {
+		info, err := d.Lstat(home)
+		if err == nil && name != profiles.Default && tenants.Has(fsutil.UID(info)) {
+			uid := fsutil.UID(info)
+			user, cred = fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid}), &proc.Cred{UID: uid, GID: uid}
+		}
+		return err
+	})
+	if cred != nil && !user.Switches() {
+		err = cmp.Or(err, errors.New("root can't become the agent's user here"))
+	}
+	return user, cred, err
+}
+
+// imports makes a profile of an archive in a file or on standard input, or says how far that has come.
+func (a *archiver) imports(name, from string) int {
+	a.receiver(name)
+	if a.where {
+		snapshot, at, err := "", int64(0), error(nil)
+		err = a.agent.Actor.Do(func() (err error) {
+			snapshot, at, err = a.im.Where()
+			return err
+		})
+		if err == nil {
+			fmt.Fprintln(a.Out, snapshot, at)
+		}
+		return a.Failed(a.doing, err)
+	}
+	in := a.In
+	if from != "-" {
+		path, err := filepath.Abs(from)
+		if err != nil {
+			return a.Failed(a.doing, err)
+		}
+		dir, err := fsutil.OpenReal(filepath.Dir(path), nil)
+		if err != nil {
+			return a.Failed(a.doing, err)
+		}
+		defer dir.Close()
+		if in, err = dir.Open(filepath.Base(path)); err != nil {
+			return a.Failed(a.doing, err)
+		}
+		defer in.Close()
+	} else if proc.IsTerminal(in) {
+		return a.Fail(cmdline.WrongUsage, "cannot %s: standard input is a terminal; name a file", a.doing)
+	}
+	head, sum, err := a.receive(in)
+	return a.told("imported profile "+name, head, sum, err)
+}
+
+// clone makes a profile of an archive that has no file.
+func (a *archiver) clone(from, to string) int {
+	if _, there, err := a.exists(from); !there {
+		return a.missing(from, err)
+	}
+	a.receiver(to)
+	r, w := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		_, _, err := a.send(from, w)
+		sent <- err
+		_ = w.CloseWithError(err)
+	}()
+	head, sum, err := a.receive(r)
+	_ = r.CloseWithError(err)
+	return a.told(fmt.Sprintf("cloned profile %s as %s", from, to), head, sum, cmp.Or(<-sent, err))
+}
+
+// receiver prepares a.im.
+func (a *archiver) receiver(name string) {
+	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
+	a.im.Ready = func() error {
+		return elsewhere(func() error {
+			_, there, err := a.exists(name)
+			if err != nil || !there {
+				return err
+			}
+			if _, err := a.pause(name); err != nil {
+				return err
+			}
+			return a.release(name)
+		})
+	}
+}
+
+// receive makes a profile of the archive in a stream, and lets the init know.
+func (a *archiver) receive(in io.Reader) (head archive.Head, sum string, err error) {
+	err = a.agent.Actor.Do(func() (err error) {
+		head, sum, err = a.im.Run(in)
+		return err
+	})
+	if err != nil || a.cl == nil {
+		return head, sum, err
+	}
+	if err = a.cl.Rescan(context.Background()); err == nil && a.up {
+		_, err = a.cl.Start(context.Background(), profiles.SlotName(a.im.Name), client.Wait{Wait: true, Timeout: time.Minute})
+	}
+	return head, sum, err
+}
+
+// told says on standard error what was done, because standard output may be the archive, or why not.
+func (a *archiver) told(done string, head archive.Head, sum string, err error) int {
+	if err != nil {
+		return a.Failed(a.doing, err)
+	}
+	fmt.Fprintf(a.Err, "%s: %d files, %d bytes, %s, sha256 %s\n", done, head.Files, head.Bytes, head.Moment, sum)
+	line := func(names archive.Names, what string) {
+		if names.Count > 0 {
+			fmt.Fprintln(a.Err, show.Line(what+": "+names.String()))
+		}
+	}
+	line(head.Moved, "of another moment than the rest")
+	line(head.Torn, "changed during each copy")
+	for _, why := range slices.Sorted(maps.Keys(head.LeftOut)) {
+		line(head.LeftOut[why], "left out ("+why+")")
+	}
+	return cmdline.Done
+}
+
+// toFile makes a file of what fill writes: the whole file appears, or nothing changes. Root follows only links that root has made.
+func toFile(path string, fill func(io.Writer) error) error {
+	dir, err := fsutil.OpenForRoot(filepath.Dir(path))
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: filepath.Dir(path), Err: err}
+	}
+	defer unix.Close(dir)
+	temp := "." + filepath.Base(path) + "." + strconv.FormatUint(rand.Uint64(), 36) + ".part"
+	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return &fs.PathError{Op: "create", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	if err = cmp.Or(fill(f), f.Sync()); err == nil {
+		err = unix.Renameat(dir, temp, dir, filepath.Base(path))
+	}
+	if err != nil {
+		_ = unix.Unlinkat(dir, temp, 0)
+		return err
+	}
+	return unix.Syncfs(fd)
+}

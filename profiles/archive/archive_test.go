@@ -1,0 +1,516 @@
+package archive_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"modernc.org/sqlite"
+
+	"hinit/internal/testkit"
+	"hinit/profiles/archive"
+)
+
+// bin has the programs under test.
+var bin string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "archive")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		bin = dir
+		// The exports of these tests close files in the process of the gateway: its locks must not go with them.
+		if _, err := sqlite.OFDLocking(true); err != nil {
+			panic(err)
+		}
+		if err := errors.Join(os.Chmod(dir, 0o755), testkit.Build(dir, "hinit", "hinit-profile")); err != nil { //nolint:gosec // other users run them
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}())
+}
+
+// backup runs the program that copies databases.
+func backup(home *os.File, from, to string) error {
+	path, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", home.Fd()))
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(filepath.Join(bin, "hinit-profile"), from, to)
+	cmd.Dir = path
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o640)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// database makes a database in WAL mode whose two accounts have 100 together.
+func database(t testing.TB, path string) *sql.DB {
+	t.Helper()
+	db := must(sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)"))(t)
+	t.Cleanup(func() { _ = db.Close() })
+	must(db.Exec("CREATE TABLE accounts (name TEXT, money INTEGER); INSERT INTO accounts VALUES ('a', 100), ('b', 0)"))(t)
+	return db
+}
+
+// move moves money from one account to the other.
+func move(db *sql.DB, n int) error {
+	_, err := db.Exec("BEGIN IMMEDIATE; UPDATE accounts SET money = money - ?1 WHERE name = 'a'; UPDATE accounts SET money = money + ?1 WHERE name = 'b'; COMMIT", n)
+	return err
+}
+
+// total is what the accounts of a database have together.
+func total(t testing.TB, path string) (n int) {
+	t.Helper()
+	db := must(sql.Open("sqlite", "file:"+path))(t)
+	defer db.Close()
+	verdict := ""
+	if err := errors.Join(db.QueryRow("PRAGMA integrity_check").Scan(&verdict), db.QueryRow("SELECT sum(money) FROM accounts").Scan(&n)); err != nil || verdict != "ok" {
+		t.Fatal(path, verdict, err)
+	}
+	return n
+}
+
+// home makes a home with files of each kind.
+func home(t testing.TB) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "coder")
+	for name, text := range map[string]string{
+		"SOUL.md": "soul", ".env": "OPENAI_API_KEY=sk-1\nTELEGRAM_BOT_TOKEN=1:a\nAPI_SERVER_PORT=8642\n", "auth.json": "{}", "config.yaml": "model: x\n",
+		"gateway.pid": "{}", "gateway_state.json": `{"desired_state":"running"}`, ".hinit-reserve": "x", "sessions/a/b/c": "deep", "empty": "",
+		"workspace/key.go": "package key", "workspace/client_secret.json": "{}", ".ssh/config": "x", "platforms/pairing/telegram.json": "{}",
+		"long/" + strings.Repeat("n", 200) + "/" + strings.Repeat("ü", 100): "long",
+	} {
+		write(t, filepath.Join(dir, name), text)
+	}
+	for name, target := range map[string]string{"inside": "sessions/a", "workspace/up": "../SOUL.md", "out": "/etc/passwd", "above": "../x", "sly": "sessions/../../x"} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Chmod(filepath.Join(dir, "config.yaml"), 0o444), os.Chtimes(filepath.Join(dir, "SOUL.md"), time.Now(), time.Unix(1e9, 12345))); err != nil {
+		t.Fatal(err)
+	}
+	if err := database(t, filepath.Join(dir, "state.db")).Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// listing describes a tree: names, kinds, modes, times of files and their content.
+func listing(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	all := make(map[string]string)
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		rel, _ := filepath.Rel(dir, path)
+		if err != nil || rel == "." {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		text := info.Mode().String()
+		switch {
+		case d.Type() == fs.ModeSymlink:
+			target, _ := os.Readlink(path)
+			text += " " + target
+		case d.Type().IsRegular():
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			sum := sha256.Sum256(content)
+			text += fmt.Sprintf(" %x %d", sum[:4], info.ModTime().UnixNano())
+		}
+		all[rel] = text
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func exported(t testing.TB, x archive.Export) (*bytes.Buffer, archive.Head, string) {
+	t.Helper()
+	var out bytes.Buffer
+	x.Name, x.Backup = "coder", backup
+	head, sum, kept, err := x.Run(&out)
+	if err != nil || kept != x.Keep {
+		t.Fatal(kept, err)
+	}
+	return &out, head, sum
+}
+
+func imported(t testing.TB, in io.Reader) string {
+	t.Helper()
+	dir := t.TempDir()
+	if _, _, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md"}).Run(in); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "two")
+}
+
+func TestAProfileComesBackFromItsArchive(t *testing.T) {
+	from := home(t)
+	out, head, sum := exported(t, archive.Export{Home: from, Secrets: true})
+	dir := t.TempDir()
+	_, got, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md"}).Run(out)
+	if err != nil || got != sum {
+		t.Fatal(err, got, sum)
+	}
+	want, have := listing(t, from), listing(t, filepath.Join(dir, "two"))
+	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", "out", "above", "sly"} {
+		delete(want, name)
+	}
+	for _, name := range []string{"state.db", "state.db-wal", "state.db-shm"} { // a copy is equal, but not the same bytes
+		delete(want, name)
+		delete(have, name)
+	}
+	for name, text := range want {
+		if have[name] != text {
+			t.Errorf("%s is %q in the place of %q", name, have[name], text)
+		}
+	}
+	if len(have) != len(want) || total(t, filepath.Join(dir, "two/state.db")) != 100 || head.Moment != archive.OneMoment {
+		t.Errorf("%d files in the place of %d; %+v", len(have), len(want), head)
+	}
+	if left := must(filepath.Glob(dir + "/.*"))(t); len(left) != 0 {
+		t.Errorf("%q is left", left)
+	}
+	if _, err := os.Lstat(from + "/.hinit-export"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the snapshot is left: %v", err)
+	}
+	names := head.LeftOut["link that leads out of the profile"].Names
+	if slices.Sort(names); !slices.Equal(names, []string{"above", "out", "sly"}) {
+		t.Errorf("left out: %+v", head.LeftOut)
+	}
+}
+
+func TestAnArchiveWithoutSecretsSaysSo(t *testing.T) {
+	out, head, _ := exported(t, archive.Export{Home: home(t)})
+	names := head.LeftOut["secret"].Names
+	if slices.Sort(names); head.Secrets || !slices.Equal(names, []string{".env", ".ssh", "auth.json", "workspace/client_secret.json"}) {
+		t.Errorf("%+v", head)
+	}
+	if bytes.Contains(out.Bytes(), []byte("sk-1")) {
+		t.Error("the archive has the key")
+	}
+	env := must(os.Stat(imported(t, out) + "/.env"))(t)
+	if env.Size() != 0 || env.Mode().Perm() != 0o600 {
+		t.Errorf("%v", env)
+	}
+}
+
+func TestACloneHasNoTokenOfABot(t *testing.T) {
+	out, head, _ := exported(t, archive.Export{Home: home(t), Clone: true, Secrets: true})
+	names := head.LeftOut["identity that two profiles must not share"].Names
+	slices.Sort(names)
+	if want := []string{".ssh", "API_SERVER_PORT in .env", "TELEGRAM_BOT_TOKEN in .env", "auth.json", "platforms", "workspace/client_secret.json"}; !slices.Equal(names, want) {
+		t.Errorf("left out: %q", names)
+	}
+	if env := string(must(os.ReadFile(imported(t, out) + "/.env"))(t)); env != "OPENAI_API_KEY=sk-1\n" {
+		t.Errorf("%q", env)
+	}
+}
+
+func TestWhatIsSecretByItsName(t *testing.T) {
+	for name, want := range map[string]bool{
+		".env": true, ".env.bak-20260101T000000Z": true, ".env.example": false, "auth.json": true, ".anthropic_oauth.json": true, "shared/nous_auth.json": true,
+		"google_token.json": true, "author.json": false, "workspace/auth.go": false, "monkey.json": false, "tls/site.pem": true, "cookies.txt": true, "config.yaml": false,
+	} {
+		if archive.Secret(name, 0) != want {
+			t.Errorf("%s: %v", name, !want)
+		}
+	}
+}
+
+// The writer moves money between two accounts: a copy that is half old and half new has another sum.
+func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
+	dir := home(t)
+	db := database(t, filepath.Join(dir, "busy.db"))
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = move(db, i%7)
+			}
+		}
+	}()
+	for range 3 {
+		out, head, _ := exported(t, archive.Export{Home: dir})
+		if head.Moment != archive.DatabasesApart || !slices.Equal(head.Moved.Names, []string{"busy.db"}) {
+			t.Errorf("%+v", head)
+		}
+		if n := total(t, imported(t, out)+"/busy.db"); n != 100 {
+			t.Errorf("the accounts have %d together", n)
+		}
+	}
+	quiet := sync.OnceFunc(func() { close(stop); <-done })
+	_, head, _ := exported(t, archive.Export{Home: dir, Quiet: func() error { quiet(); return nil }})
+	if quiet(); head.Moment != archive.OneMoment {
+		t.Errorf("with the gateway stopped: %+v", head)
+	}
+}
+
+func TestAFileThatNeverHoldsStillIsNamed(t *testing.T) {
+	dir := home(t)
+	f := must(os.Create(filepath.Join(dir, "restless.log")))(t)
+	defer f.Close()
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				fmt.Fprintln(f, i)
+			}
+		}
+	}()
+	_, head, _ := exported(t, archive.Export{Home: dir})
+	close(stop)
+	<-done
+	if head.Moment != archive.EachFile || !slices.Contains(head.Moved.Names, "restless.log") {
+		t.Errorf("%+v", head)
+	}
+}
+
+func TestADamagedDatabaseIsCopiedAsItIs(t *testing.T) {
+	dir := home(t)
+	damaged := "SQLite format 3\x00" + strings.Repeat("nothing that follows is one", 1000)
+	write(t, filepath.Join(dir, "damaged.db"), damaged)
+	write(t, filepath.Join(dir, "damaged.db-wal"), "log")
+	out, head, _ := exported(t, archive.Export{Home: dir})
+	to := imported(t, out)
+	if got := string(must(os.ReadFile(to+"/damaged.db"))(t)) + string(must(os.ReadFile(to+"/damaged.db-wal"))(t)); got != damaged+"log" || head.Moment != archive.OneMoment {
+		t.Errorf("%d bytes, %+v", len(got), head)
+	}
+}
+
+func TestTheProfileIsRenamedDuringTheExport(t *testing.T) {
+	dir := home(t)
+	rename := func() error { return os.Rename(dir, dir+"-renamed") }
+	out, head, _ := exported(t, archive.Export{Home: dir, Quiet: rename})
+	if n := total(t, imported(t, out)+"/state.db"); n != 100 || head.Moment != archive.OneMoment {
+		t.Errorf("%d, %+v", n, head)
+	}
+	if left := must(filepath.Glob(dir + "-renamed/.hinit-export*"))(t); len(left) != 0 {
+		t.Errorf("%q is left", left)
+	}
+}
+
+func TestTwoExportsAtOnce(t *testing.T) {
+	dir := home(t)
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			out, _, _ := exported(t, archive.Export{Home: dir})
+			imported(t, out)
+		})
+	}
+	both.Wait()
+	if left := must(filepath.Glob(dir + "/.hinit-export*"))(t); len(left) != 0 {
+		t.Errorf("%q is left", left)
+	}
+}
+
+// short is a stream that breaks.
+type short struct {
+	bytes.Buffer
+
+	room int
+}
+
+func (s *short) Write(p []byte) (int, error) {
+	n, _ := s.Buffer.Write(p[:min(len(p), s.room-s.Len())])
+	if n < len(p) {
+		return n, io.ErrClosedPipe
+	}
+	return n, nil
+}
+
+// The stream breaks at random bytes. Each part goes on where the one before has stopped.
+func TestAnImportGoesOnWhereItStood(t *testing.T) {
+	dir := home(t)
+	write(t, filepath.Join(dir, "large"), string(make([]byte, 1<<20)))
+	to := t.TempDir()
+	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
+	for at := int64(0); ; {
+		part := &short{room: rand.IntN(400 << 10)}
+		x.From = at
+		head, _, kept, sendErr := x.Run(part)
+		if (sendErr != nil) != kept {
+			t.Fatal(kept, sendErr)
+		}
+		im := archive.Import{Dir: to, Name: "two", Marker: "SOUL.md", From: at}
+		_, _, err := im.Run(&part.Buffer)
+		if err == nil {
+			break
+		}
+		x.Snapshot = head.Snapshot
+		snapshot, now, whereErr := im.Where()
+		switch {
+		case at == 0 && !errors.Is(err, archive.ErrCut): // not even the head came
+		case !errors.Is(err, archive.ErrCut) || whereErr != nil || snapshot != head.Snapshot || now < at:
+			t.Fatal(err, whereErr, snapshot, now, at)
+		default:
+			at = now
+		}
+	}
+	if must(os.Stat(to+"/two/large"))(t).Size() != 1<<20 || total(t, to+"/two/state.db") != 100 {
+		t.Error("not all is there")
+	}
+}
+
+func TestAStreamThatBeginsElsewhereChangesNothing(t *testing.T) {
+	out, _, _ := exported(t, archive.Export{Home: home(t)})
+	all := out.Bytes()
+	im := archive.Import{Dir: t.TempDir(), Name: "two", Marker: "SOUL.md"}
+	if _, _, err := im.Run(bytes.NewReader(all[:9000])); !errors.Is(err, archive.ErrCut) {
+		t.Fatal(err)
+	}
+	im.From = 512
+	if _, _, err := im.Run(bytes.NewReader(all[512:])); !errors.Is(err, archive.ErrCut) {
+		t.Fatal(err)
+	}
+	im.From = 9000
+	if _, _, err := im.Run(bytes.NewReader(all[9000:])); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// packed makes an archive of headers; each file has its name as its content.
+func packed(t *testing.T, head archive.Head, headers ...tar.Header) *bytes.Buffer {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	text := must(json.Marshal(head))(t)
+	add := func(h tar.Header, content []byte) {
+		h.Size = int64(len(content))
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(h.Name, err)
+		}
+		must(w.Write(content))(t)
+	}
+	add(tar.Header{Name: "HEAD.json", Mode: 0o600}, text)
+	all := sha256.New()
+	all.Write(text)
+	headers = append(headers, tar.Header{Name: "SHA256", PAXRecords: map[string]string{}})
+	for _, h := range headers {
+		var content []byte
+		h.ModTime = time.Unix(1e9, 0)
+		if h.Typeflag == 0 || h.Typeflag == tar.TypeReg {
+			if content = []byte(h.Name); h.PAXRecords != nil && len(h.PAXRecords) == 0 {
+				content = []byte(hex.EncodeToString(all.Sum(nil)))
+			}
+			sum := sha256.Sum256(content)
+			if h.PAXRecords == nil {
+				h.PAXRecords = map[string]string{"SCHILY.xattr.user.sha256": hex.EncodeToString(sum[:])}
+			}
+		}
+		add(h, content)
+		fmt.Fprintf(all, "%q %c %o %d %d %q %s\n", h.Name, max(h.Typeflag, tar.TypeReg), h.Mode, len(content), h.ModTime.UnixNano(), h.Linkname, h.PAXRecords["SCHILY.xattr.user.sha256"])
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &out
+}
+
+func TestHostileArchives(t *testing.T) {
+	soul := tar.Header{Name: "profile/SOUL.md", Mode: 0o644}
+	head := archive.Head{Format: 1, Profile: "coder", Files: 10, Bytes: 1000}
+	huge := head
+	huge.Bytes = 1 << 49
+	small := head
+	small.Bytes = 4
+	if _, _, err := (&archive.Import{Dir: t.TempDir(), Name: "two", Marker: "SOUL.md"}).Run(packed(t, head, soul)); err != nil {
+		t.Fatal("without anything hostile: ", err)
+	}
+	for what, in := range map[string]*bytes.Buffer{
+		"a name above":         packed(t, head, soul, tar.Header{Name: "profile/../../escaped", Mode: 0o644}),
+		"an absolute name":     packed(t, head, soul, tar.Header{Name: "/escaped", Mode: 0o644}),
+		"another top":          packed(t, head, soul, tar.Header{Name: "elsewhere/x", Mode: 0o644}),
+		"a hard link":          packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}),
+		"a device":             packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}),
+		"a pipe":               packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeFifo}),
+		"set-user-ID":          packed(t, head, soul, tar.Header{Name: "profile/x", Mode: 0o4755}),
+		"sticky":               packed(t, head, soul, tar.Header{Name: "profile/x/", Typeflag: tar.TypeDir, Mode: 0o1777}),
+		"an absolute link":     packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeSymlink, Linkname: "/etc"}),
+		"a link above":         packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeSymlink, Linkname: "a/../../y"}),
+		"a file below a link":  packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeSymlink, Linkname: "y"}, tar.Header{Name: "profile/x/z", Mode: 0o644}),
+		"a name twice":         packed(t, head, soul, soul),
+		"a link and a file":    packed(t, head, soul, tar.Header{Name: "profile/SOUL.md", Typeflag: tar.TypeSymlink, Linkname: "y"}),
+		"a wish to run":        packed(t, head, soul, tar.Header{Name: "profile/gateway_state.json", Mode: 0o644}),
+		"a snapshot":           packed(t, head, soul, tar.Header{Name: "profile/.hinit-export/x", Mode: 0o644}),
+		"a wrong checksum":     packed(t, head, soul, tar.Header{Name: "profile/x", PAXRecords: map[string]string{"SCHILY.xattr.user.sha256": strings.Repeat("0", 64)}}),
+		"no checksum":          packed(t, head, soul, tar.Header{Name: "profile/x", PAXRecords: map[string]string{"a.b": "c"}}),
+		"no marker":            packed(t, head, tar.Header{Name: "profile/x", Mode: 0o644}, tar.Header{Name: "SHA256"}),
+		"a wrong sum of all":   packed(t, head, soul, tar.Header{Name: "SHA256"}),
+		"more than its head":   packed(t, small, soul),
+		"no room":              packed(t, huge, soul),
+		"another format":       packed(t, archive.Head{Format: 2}, soul),
+		"a size below nothing": packed(t, archive.Head{Format: 1, Bytes: -1}, soul),
+		"no archive":           bytes.NewBufferString("hello"),
+		"nothing":              {},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			_, _, err := (&archive.Import{Dir: dir + "/profiles", Name: "two", Marker: "SOUL.md"}).Run(in)
+			if err == nil || errors.Is(err, archive.ErrCut) {
+				t.Fatal(err)
+			}
+			t.Log(err)
+			for _, path := range must(filepath.Glob(dir + "/profiles/*"))(t) {
+				t.Errorf("%s is there", path)
+			}
+			if left := listing(t, dir); len(left) != 1 {
+				t.Errorf("%v", left)
+			}
+		})
+	}
+}

@@ -1,0 +1,291 @@
+package archive_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const agent = 21345
+
+// volume makes a data volume with the profile coder, which belongs to the agent's user, and returns how to run hinit profile on it as root.
+func volume(t *testing.T, dir string) (command func(args ...string) *exec.Cmd, profiles string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs files of another user")
+	}
+	profiles = filepath.Join(dir, "home/profiles")
+	config := filepath.Join(t.TempDir(), "hinit.yaml")
+	write(t, config, fmt.Sprintf("home: %s\nagent: {user: \"%d:%d\"}\n", filepath.Join(dir, "home"), agent, agent))
+	if err := os.MkdirAll(profiles, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	from := home(t)
+	if out, err := exec.Command("cp", "-a", from, profiles).CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	for at := dir; at != "/tmp" && at != "/"; at = filepath.Dir(at) { // the agent has to reach it
+		_ = os.Chmod(at, 0o755)
+	}
+	if out, err := exec.Command("chown", "-R", fmt.Sprint(agent), filepath.Join(dir, "home")).CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	return func(args ...string) *exec.Cmd {
+		cmd := exec.Command(filepath.Join(bin, "hinit"), append([]string{"profile"}, args...)...)
+		cmd.Env = []string{"HINIT_CONFIG=" + config, "HINIT_RUNTIME_DIR=" + dir + "/none", "PATH=/bin:/usr/bin"}
+		return cmd
+	}, profiles
+}
+
+// large adds a file of this size to the profile coder.
+func large(t *testing.T, profiles string, size int) {
+	t.Helper()
+	write(t, profiles+"/coder/large", strings.Repeat("x", size))
+	must(0, os.Chown(profiles+"/coder/large", agent, agent))(t)
+}
+
+func run(t *testing.T, cmd *exec.Cmd) string {
+	t.Helper()
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%q: %v: %s", cmd.Args, err, errs.String())
+	}
+	return errs.String()
+}
+
+// fails runs a command that has to fail, and returns what it says.
+func fails(t *testing.T, cmd *exec.Cmd, code int) string {
+	t.Helper()
+	out, _ := cmd.CombinedOutput()
+	if cmd.ProcessState.ExitCode() != code {
+		t.Errorf("%q: %v: %s", cmd.Args, cmd.ProcessState, out)
+	}
+	return string(out)
+}
+
+func TestRootGivesAnImportedProfileToTheAgent(t *testing.T) {
+	command, profiles := volume(t, t.TempDir())
+	file := filepath.Join(t.TempDir(), "coder.tar")
+	if said := run(t, command("export", "coder", "-o", file, "--secrets")); !strings.Contains(said, "one moment") {
+		t.Error(said)
+	}
+	if info := must(os.Stat(file))(t); info.Mode().Perm() != 0o600 {
+		t.Errorf("%v", info.Mode())
+	}
+	run(t, command("import", "two", file))
+	for name := range listing(t, profiles+"/two") {
+		if info := must(os.Lstat(profiles + "/two/" + name))(t); owner(info) != agent {
+			t.Errorf("%s belongs to %d", name, owner(info))
+		}
+	}
+	if out, err := exec.Command("tar", "tf", file).CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "HEAD.json\n") || !strings.Contains(string(out), "profile/sessions/a/b/c") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
+	command, profiles := volume(t, t.TempDir())
+	secret := filepath.Join(t.TempDir(), "root.tar")
+	run(t, command("export", "coder", "-o", secret))
+	if err := errors.Join(os.Symlink(secret, profiles+"/coder/x.tar"), os.Symlink(t.TempDir(), profiles+"/coder/dir")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"x.tar", "dir"} {
+		if err := os.Lchown(profiles+"/coder/"+name, agent, agent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fails(t, command("import", "two", profiles+"/coder/x.tar"), 1)
+	fails(t, command("export", "coder", "-o", profiles+"/coder/dir/x.tar"), 1)
+	// A home that is a link is none.
+	if err := errors.Join(os.Rename(profiles+"/coder", profiles+"/other"), os.Symlink("/etc", profiles+"/coder")); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, command("export", "coder", "-"), 6)
+}
+
+// Whatever byte a killed import stood at, the profile is there whole or not at all; and an existing one is the old one or the new one.
+func TestAnImportIsKilledAHundredTimes(t *testing.T) {
+	command, profiles := volume(t, t.TempDir())
+	large(t, profiles, 20<<20)
+	file := filepath.Join(t.TempDir(), "coder.tar")
+	run(t, command("export", "coder", "-o", file, "--secrets"))
+	begin := time.Now()
+	run(t, command("import", "whole", file))
+	long := time.Since(begin)
+	write(t, profiles+"/old/SOUL.md", "old")
+	must(0, os.Chown(profiles+"/old", agent, agent))(t)
+	old, whole := listing(t, profiles+"/old"), listing(t, profiles+"/whole")
+	killed := 0
+	for i := range 100 {
+		cmd := command("import", "two", file)
+		name, before := "two", map[string]string{}
+		if i%2 == 1 {
+			cmd, name, before = command("import", "old", file, "--replace"), "old", old
+		}
+		cmd.Stdin = must(os.Open(file))(t)
+		if i%4 > 1 {
+			cmd.Args[4] = "-" // it is received first
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(rand.N(long * 5 / 4))
+		_ = cmd.Process.Kill()
+		if cmd.Wait() != nil {
+			killed++
+		}
+		after := map[string]string{}
+		if _, err := os.Lstat(profiles + "/" + name); err == nil {
+			after = listing(t, profiles+"/"+name)
+		}
+		if !maps.Equal(after, before) && !maps.Equal(after, whole) {
+			t.Fatalf("run %d left half a profile: %d files", i, len(after))
+		}
+		if name == "old" && len(after) == len(whole) {
+			must(0, os.RemoveAll(profiles+"/old"))(t)
+			write(t, profiles+"/old/SOUL.md", "old")
+			old = listing(t, profiles+"/old")
+		}
+		must(0, os.RemoveAll(profiles+"/two"))(t)
+	}
+	t.Logf("%d of 100 were killed at work", killed)
+	if killed < 30 {
+		t.Errorf("only %d were killed", killed)
+	}
+	run(t, command("import", "two", file))
+	if left := must(filepath.Glob(profiles + "/.import-two*"))(t); len(left) != 0 {
+		t.Errorf("%q is left", left)
+	}
+}
+
+// A killed export leaves the profile as it is, and no file of the name that was asked for. The next one removes the copy.
+func TestAnExportIsKilledAHundredTimes(t *testing.T) {
+	command, profiles := volume(t, t.TempDir())
+	large(t, profiles, 20<<20)
+	file := filepath.Join(t.TempDir(), "coder.tar")
+	begin := time.Now()
+	run(t, command("export", "coder", "-o", file))
+	long := time.Since(begin)
+	size := must(os.Stat(file))(t).Size()
+	stays := func() map[string]string {
+		all := listing(t, profiles+"/coder")
+		delete(all, "state.db-shm") // SQLite's readers share it
+		return all
+	}
+	before, killed := stays(), 0
+	for i := range 100 {
+		must(0, os.Remove(file))(t)
+		cmd := command("export", "coder", "-o", file)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(rand.N(long * 5 / 4))
+		_ = cmd.Process.Kill()
+		if cmd.Wait() != nil {
+			killed++
+		}
+		if info, err := os.Stat(file); err == nil && info.Size() != size {
+			t.Fatalf("run %d left an archive of %d bytes", i, info.Size())
+		} else if errors.Is(err, fs.ErrNotExist) {
+			write(t, file, "")
+		}
+	}
+	t.Logf("%d of 100 were killed at work", killed)
+	run(t, command("export", "coder", "-o", file))
+	if after := stays(); !maps.Equal(after, before) || killed < 30 {
+		t.Errorf("%d killed; %d files in the place of %d", killed, len(after), len(before))
+	}
+}
+
+// mounted mounts a small file system for a volume.
+func mounted(t *testing.T, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if os.Geteuid() != 0 {
+		t.Skip("needs to mount")
+	}
+	if err := unix.Mount("archive", dir, "tmpfs", 0, options); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+func TestAFullVolume(t *testing.T) {
+	dir := mounted(t, "size=100m")
+	command, profiles := volume(t, dir)
+	large(t, profiles, 45<<20)
+	// Gateways keep 64 MB, so the copy has no room there, but elsewhere.
+	if said := fails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "has no room") {
+		t.Error(said)
+	}
+	scratch := t.TempDir()
+	must(0, os.Chmod(scratch, 0o777))(t) //nolint:gosec // the agent writes there
+	must(0, os.Chmod(filepath.Dir(scratch), 0o755))(t)
+	file := filepath.Join(t.TempDir(), "coder.tar")
+	run(t, command("export", "coder", "-o", file, "--scratch", scratch))
+	run(t, command("import", "two", file))
+	before := listing(t, profiles)
+	if said := fails(t, command("import", "three", file), 1); !strings.Contains(said, "no space left") {
+		t.Error(said)
+	}
+	cmd := command("import", "three")
+	cmd.Stdin = must(os.Open(file))(t)
+	fails(t, cmd, 1)
+	if after := listing(t, profiles); !maps.Equal(after, before) {
+		t.Errorf("%d files in the place of %d", len(after), len(before))
+	}
+	// A file that appears on an archive's file system is whole.
+	full := mounted(t, "size=1m")
+	fails(t, command("export", "coder", "-o", full+"/coder.tar", "--scratch", scratch), 1)
+	if left := must(os.ReadDir(full))(t); len(left) != 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
+	dir := mounted(t, "size=100m")
+	command, profiles := volume(t, dir)
+	db := database(t, profiles+"/coder/busy.db")
+	must(0, move(db, 5))(t)
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		// A writer keeps it: another mount of it is read-only.
+		if err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	}
+	if said := fails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "--scratch") {
+		t.Error(said)
+	}
+	scratch := t.TempDir()
+	must(0, os.Chmod(scratch, 0o777))(t) //nolint:gosec // the agent writes there
+	must(0, os.Chmod(filepath.Dir(scratch), 0o755))(t)
+	file := filepath.Join(t.TempDir(), "coder.tar")
+	if said := run(t, command("export", "coder", "-o", file, "--scratch", scratch)); !strings.Contains(said, "one moment") {
+		t.Error(said)
+	}
+	if n := total(t, imported(t, must(os.Open(file))(t))+"/busy.db"); n != 100 {
+		t.Errorf("the accounts have %d together", n)
+	}
+	if said := fails(t, command("import", "two", file), 1); !strings.Contains(said, "read-only file system") {
+		t.Error(said)
+	}
+}
+
+// owner is the user of a file.
+func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }

@@ -1,0 +1,105 @@
+package archive
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"unicode"
+
+	"hinit/internal/dotenv"
+)
+
+// stagingDir is where a home has its snapshots.
+const stagingDir = ".hinit-export"
+
+// Reasons why a file is left out.
+const (
+	isRuntime  = "state of the running gateway"
+	isSecret   = "secret"
+	isIdentity = "identity that two profiles must not share"
+	isNoFile   = "neither a file nor a directory nor a link"
+	leadsOut   = "link that leads out of the profile"
+	unreadable = "no permission to read it"
+	oddName    = "name that is no UTF-8"
+	tooDeep    = "too many directories above it"
+)
+
+// runtimeState is the state of a gateway on one host: process numbers, locks, what is wanted, what is reserved.
+var runtimeState = []string{
+	"gateway.pid", "gateway.lock", "gateway_state.json", "processes.json", "auth.lock", ".gateway-planned-stop.json", ".gateway-takeover.json",
+	".clean_shutdown", ".restart_pending.json", ".hinit-reserve",
+}
+
+// What holds secrets by its name. The words count at the end of a name of these kinds.
+var (
+	secretWords = strings.Fields("auth oauth token tokens key keys apikey secret secrets password passwords credential credentials creds cookie cookies")
+	secretKinds = []string{"", ".json", ".txt", ".yaml", ".yml", ".toml"}
+	secretNames = strings.Fields(".netrc .git-credentials .pgpass .npmrc .pypirc id_rsa id_ecdsa id_ed25519")
+	secretEnds  = strings.Fields(".pem .key .p12 .pfx .kdbx")
+	secretDirs  = strings.Fields(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store whatsapp")
+	noSecrets   = strings.Fields(".env.example .env.sample .env.template")
+	// identityDirs, at the top of a home, hold who a profile is on chat platforms.
+	identityDirs = []string{"platforms", "pairing"}
+)
+
+// Secret reports whether a file or directory holds secrets by its name: .env, auth.json, client_secret.json, .ssh and the like. A secret
+// in a file with an innocent name is not found.
+func Secret(rel string, kind fs.FileMode) bool {
+	base := strings.ToLower(path.Base(rel))
+	if kind.IsDir() {
+		return slices.Contains(secretDirs, base)
+	}
+	ext := path.Ext(base)
+	words := strings.FieldsFunc(strings.TrimSuffix(base, ext), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	return base == ".env" || strings.HasPrefix(base, ".env.") && !slices.Contains(noSecrets, base) ||
+		slices.Contains(secretNames, base) || slices.Contains(secretEnds, ext) ||
+		slices.Contains(secretKinds, ext) && len(words) > 0 && slices.Contains(secretWords, words[len(words)-1])
+}
+
+// leftOut says why a file stays behind, "" if it does not. skip means that it belongs to no profile, or to another one.
+func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip bool) {
+	kind := info.Mode().Type()
+	secret := Secret(rel, kind)
+	switch {
+	case rel == stagingDir || slices.Contains(x.Skip, rel):
+		return "", true
+	case !fs.ValidPath(rel):
+		return oddName, false
+	case slices.Contains(runtimeState, rel):
+		return isRuntime, false
+	case kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink:
+		return isNoFile, false
+	case x.Clone && (secret && rel != ".env" || slices.Contains(identityDirs, rel)):
+		return isIdentity, false
+	case secret && !x.Secrets:
+		return isSecret, false
+	case kind == fs.ModeSymlink && !stays(rel, target):
+		return leadsOut, false
+	case strings.Count(rel, "/") > mostDepth:
+		return tooDeep, false
+	}
+	return "", false
+}
+
+// withoutIdentity returns the text of a .env without the variables that two live gateways must not both have (see
+// [profiles.Store.Exclusives]), and their names. Text that can't be freed of them becomes empty.
+func withoutIdentity(text string) (kept string, names []string) {
+	find := func(text string) (names []string) {
+		for _, v := range dotenv.Parse(text) {
+			if strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT" {
+				names = append(names, v.Name)
+			}
+		}
+		return names
+	}
+	for line := range strings.Lines(text) {
+		if find(line) == nil {
+			kept += line
+		}
+	}
+	if find(kept) != nil {
+		kept = ""
+	}
+	return kept, find(text)
+}

@@ -1,0 +1,329 @@
+package archive
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/pause"
+)
+
+const (
+	mostPasses     = 6
+	databasePasses = 3 // in which a database is copied that changes all the time
+	// coarse is more than the distance of two time stamps of a file system: a file that changed so shortly before its copy may have changed
+	// again without a trace.
+	coarse    = 50 * time.Millisecond
+	mostDepth = 500      // of directories: each is open while its content is copied
+	reserve   = 64 << 20 // bytes that the gateways on the volume keep
+	readFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
+)
+
+// note is what a snapshot knows of a file that it has copied.
+type note struct {
+	stamp uint64 // of the file when it was copied, 0 for one that has to be copied again
+	pass  uint8  // the last one that has found the file
+	dir   bool
+	db    bool
+}
+
+// snapshot is a copy of a home. It is made in passes: each copies what has changed since the one before.
+type snapshot struct {
+	*Export
+
+	home        *os.File
+	live, files string // directories
+	seed        maphash.Seed
+	notes       map[uint64]note
+	plain       map[string]bool // databases that SQLite can't copy
+	pass        uint8
+	changed     int // files that the pass has copied, or missed
+	room        int64
+	unshared    []string // variables of .env that a clone does not have
+	head        Head
+}
+
+// take copies until a pass finds nothing changed, but not for ever. Then it writes the head.
+func (s *snapshot) take() error {
+	s.seed, s.notes, s.plain = maphash.MakeSeed(), make(map[uint64]note), make(map[string]bool)
+	if err := os.Mkdir(s.files, 0o700); err != nil {
+		return err
+	}
+	for s.pass = 1; ; s.pass++ {
+		if s.pass == 2 && s.Quiet != nil {
+			if err := s.Quiet(); err != nil {
+				return err
+			}
+		} else if s.pass > 1 {
+			pause.For(context.Background(), 2*coarse)
+		}
+		s.head = Head{
+			Format: format, Profile: s.Name, Snapshot: filepath.Base(filepath.Dir(s.files)), Created: time.Now().UTC(), Hinit: s.Version, Moment: OneMoment,
+			Secrets: s.Secrets, Clone: s.Clone, LeftOut: make(map[string]Names),
+		}
+		var st unix.Statfs_t
+		if err := unix.Statfs(s.files, &st); err != nil {
+			return err
+		}
+		s.changed, s.room = 0, int64(st.Bavail)*st.Bsize-reserve
+		if err := s.walk("."); err != nil {
+			return err
+		}
+		for _, n := range s.notes {
+			if n.pass == s.pass-1 {
+				s.changed++ // it is gone
+			}
+		}
+		if s.changed == 0 || s.pass == mostPasses {
+			break
+		}
+	}
+	if s.Copied != nil {
+		if err := s.Copied(); err != nil {
+			return err
+		}
+	}
+	return s.finish()
+}
+
+func (s *snapshot) walk(dir string) error {
+	f, err := os.OpenFile(s.live+"/./"+dir, readFlags|unix.O_DIRECTORY, 0) // "." itself: what is before it is a link of the kernel's
+	if err != nil {
+		return s.missing(dir, err)
+	}
+	defer f.Close()
+	for {
+		entries, err := f.ReadDir(256)
+		for _, e := range entries {
+			if err := s.entry(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return s.missing(dir, err)
+		}
+	}
+}
+
+// missing takes the error about a file of the home that has gone or changed its kind meanwhile, or that may not be read, for none.
+func (s *snapshot) missing(rel string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		s.leave(rel, unreadable)
+		return nil
+	}
+	if slices.ContainsFunc([]error{fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) }) {
+		return nil
+	}
+	return err
+}
+
+// leave notes that a file is left out.
+func (s *snapshot) leave(rel, why string) {
+	names := s.head.LeftOut[why]
+	names.add(strings.ToValidUTF8(rel, "?"))
+	s.head.LeftOut[why] = names
+}
+
+// entry looks at a file of the home, and copies it unless its copy is still good.
+func (s *snapshot) entry(rel string) error {
+	info, err := os.Lstat(filepath.Join(s.live, rel))
+	target := ""
+	if err == nil && info.Mode().Type() == fs.ModeSymlink {
+		target, err = os.Readlink(filepath.Join(s.live, rel))
+	}
+	if err != nil {
+		return s.missing(rel, err)
+	}
+	if why, skip := s.leftOut(rel, target, info); skip || s.companion(rel, info) {
+		return nil
+	} else if why != "" {
+		s.leave(rel, why)
+		return nil
+	}
+	key, copied := maphash.String(s.seed, rel), filepath.Join(s.files, rel)
+	was, known := s.notes[key]
+	n := note{stamp: s.stamp(info), pass: s.pass, dir: info.IsDir()}
+	n.db = info.Mode().IsRegular() && (was.db || was.stamp != n.stamp) && s.isDatabase(rel)
+	if n.db {
+		n.stamp = s.databaseStamp(rel, n.stamp)
+	}
+	switch {
+	case n.dir && was.dir, known && was.stamp == n.stamp:
+	case known && n.db && s.pass > databasePasses:
+		n.stamp = was.stamp
+		s.head.Moment = DatabasesApart
+		s.head.Moved.add(rel)
+	default:
+		torn, err := s.copy(rel, copied, target, n, info)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Lstat(copied); err != nil && !n.db {
+			return nil // it is gone, or may not be read
+		}
+		s.changed++
+		if !n.dir {
+			s.head.Moved.add(rel)
+		}
+		if torn || s.plain[rel] {
+			s.head.Torn.add(rel)
+		}
+		if torn && n.db {
+			return nil // the next pass copies it as a file
+		}
+		if torn || time.Since(changedAt(info)) < coarse {
+			n.stamp = 0
+		}
+	}
+	s.notes[key] = n
+	switch {
+	case n.dir:
+		return errors.Join(os.Chmod(copied, info.Mode().Perm()|0o700), s.walk(rel))
+	case target == "":
+		return errors.Join(os.Chmod(copied, info.Mode().Perm()), os.Chtimes(copied, info.ModTime(), info.ModTime()))
+	}
+	return nil
+}
+
+// copy replaces the copy of a file. It reports whether the file changed meanwhile, or is gone.
+func (s *snapshot) copy(rel, copied, target string, n note, info fs.FileInfo) (torn bool, err error) {
+	if s.room -= info.Size(); s.room < 0 {
+		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
+	}
+	if err := os.RemoveAll(copied); err != nil {
+		return false, err
+	}
+	switch {
+	case n.dir:
+		return false, os.Mkdir(copied, 0o700)
+	case target != "":
+		err = os.Symlink(target, copied)
+	case n.db:
+		// Where SQLite can't copy it, it is damaged, locked, or on a volume that is mounted read-only. Then its files are files like others.
+		torn = s.Backup(s.home, rel, strings.TrimPrefix(copied, s.live+"/")) != nil
+		s.plain[rel] = torn
+	default:
+		torn, err = s.copyFile(rel, copied)
+	}
+	return torn, err
+}
+
+func changedAt(info fs.FileInfo) time.Time {
+	return time.Unix(info.Sys().(*syscall.Stat_t).Ctim.Unix())
+}
+
+// stamp tells one content of a file from another as well as its metadata can. It is never 0.
+func (s *snapshot) stamp(info fs.FileInfo) uint64 {
+	st := info.Sys().(*syscall.Stat_t)
+	return cmp.Or(maphash.Comparable(s.seed, [...]int64{int64(st.Dev), int64(st.Ino), st.Size, int64(st.Mode), info.ModTime().UnixNano(), changedAt(info).UnixNano()}), 1)
+}
+
+// copyFile is copy for a file that is no database.
+func (s *snapshot) copyFile(rel, copied string) (torn bool, err error) {
+	from, err := os.OpenFile(filepath.Join(s.live, rel), readFlags, 0)
+	if err != nil {
+		return true, s.missing(rel, err)
+	}
+	defer from.Close()
+	before, err := from.Stat()
+	if err != nil || !before.Mode().IsRegular() {
+		return true, err
+	}
+	to, err := os.OpenFile(copied, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return false, err
+	}
+	defer to.Close()
+	if rel == ".env" && s.Clone {
+		text, err := io.ReadAll(io.LimitReader(from, mostHead))
+		kept, names := withoutIdentity(string(text))
+		s.unshared = names
+		_, writeErr := io.WriteString(to, kept)
+		return false, errors.Join(err, writeErr)
+	}
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // few file systems share blocks
+		if _, err := io.Copy(to, io.LimitReader(from, before.Size())); err != nil {
+			return false, err
+		}
+	}
+	after, err := from.Stat()
+	return err != nil || s.stamp(before) != s.stamp(after), err
+}
+
+// finish removes what the last pass has not found any more, counts the rest, and writes the head.
+func (s *snapshot) finish() error {
+	if s.changed > 0 {
+		s.head.Moment = EachFile
+	}
+	for _, name := range s.unshared {
+		s.leave(name+" in .env", isIdentity)
+	}
+	err := filepath.WalkDir(s.files, func(path string, d fs.DirEntry, err error) error {
+		rel, _ := filepath.Rel(s.files, path)
+		if err != nil || rel == "." {
+			return err
+		}
+		if s.notes[maphash.String(s.seed, rel)].pass != s.pass {
+			if err = os.RemoveAll(path); err == nil && d.IsDir() {
+				err = fs.SkipDir
+			}
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && d.Type().IsRegular() {
+			s.head.Bytes += info.Size()
+		}
+		s.head.Files++
+		return err
+	})
+	data, jsonErr := json.Marshal(s.head)
+	return errors.Join(err, jsonErr, os.WriteFile(filepath.Join(filepath.Dir(s.files), headName), data, 0o600))
+}
+
+// companions of a database have its last changes. SQLite's backup has them too.
+var companions = []string{"-wal", "-journal", "-shm"}
+
+// companion reports whether a file belongs to a database, which is copied without it.
+func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
+	i := slices.IndexFunc(companions, func(end string) bool { return strings.HasSuffix(rel, end) })
+	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
+}
+
+// isDatabase reports whether a file is a database that SQLite may be able to copy.
+func (s *snapshot) isDatabase(rel string) bool {
+	const magic = "SQLite format 3\x00"
+	f, err := os.OpenFile(filepath.Join(s.live, rel), readFlags, 0)
+	if err != nil || s.plain[rel] {
+		return false
+	}
+	defer f.Close()
+	var head [len(magic)]byte
+	_, err = io.ReadFull(f, head[:])
+	return err == nil && string(head[:]) == magic
+}
+
+// databaseStamp is the stamp of a database with the files of its last changes.
+func (s *snapshot) databaseStamp(rel string, stamp uint64) uint64 {
+	for i, end := range companions[:2] {
+		if info, err := os.Lstat(filepath.Join(s.live, rel+end)); err == nil && info.Size() > 0 {
+			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()}) // SQLite itself changes the owner
+		}
+	}
+	return max(stamp, 1)
+}
