@@ -353,6 +353,9 @@ func (a *archiver) receive(in io.Reader) (head archive.Head, sum string, err err
 		head, sum, err = a.im.Run(in)
 		return err
 	})
+	if err == nil && a.agent.Serving(a.cfg).Tenants.IsOne(a.im.Name) { // a replaced profile is no news for PID 1
+		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false)
+	}
 	if err != nil || a.cl == nil {
 		return head, sum, err
 	}
