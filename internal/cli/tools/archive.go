@@ -227,10 +227,10 @@ func (a *archiver) pause(name string) (wake func() error, err error) {
 		fmt.Fprintf(a.Err, "the gateway of %s was stopped for %.2f s\n", name, time.Since(since).Seconds())
 		return err
 	})
-	ctx, _ := cmdline.Interruptible()
+	ctx, stop := cmdline.Interruptible()
 	context.AfterFunc(ctx, func() {
-		_ = wake()
-		os.Exit(cmdline.Failed)
+		stop()
+		_ = errors.Join(wake(), unix.Kill(os.Getpid(), unix.SIGTERM))
 	})
 	return wake, err
 }
