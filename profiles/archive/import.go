@@ -20,7 +20,7 @@ import (
 // importPrefix begins the name of the directory that an archive is unpacked into, beside the homes.
 const importPrefix = ".import-"
 
-// ErrCut says that the stream did not bring the rest of the archive. What came stays, and the import can go on.
+// ErrCut says that the stream did not bring the rest of the archive. The import keeps the part that it has, and can go on.
 var ErrCut = errors.New("the stream ended early")
 
 // Import is a profile to be made of an archive.

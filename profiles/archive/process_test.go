@@ -117,7 +117,7 @@ func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
 	fails(t, command("export", "coder", "-"), 6)
 }
 
-// Whatever byte a killed import stood at, the profile is there whole or not at all; and an existing one is the old one or the new one.
+// An import that is killed at any byte leaves no profile or a whole one. In the place of another profile it leaves the old one or the new one.
 func TestAnImportIsKilledAHundredTimes(t *testing.T) {
 	command, profiles := volume(t, t.TempDir())
 	large(t, profiles, 20<<20)

@@ -31,7 +31,7 @@ var runtimeState = []string{
 	".clean_shutdown", ".restart_pending.json", ".hinit-reserve",
 }
 
-// What holds secrets by its name. The words count at the end of a name of these kinds.
+// Names that say that a file holds secrets. The words count at the end of a name of these kinds.
 var (
 	secretWords = strings.Fields("auth oauth token tokens key keys apikey secret secrets password passwords credential credentials creds cookie cookies")
 	secretKinds = []string{"", ".json", ".txt", ".yaml", ".yml", ".toml"}
