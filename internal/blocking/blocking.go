@@ -1,4 +1,4 @@
-// Package blocking bounds how many calls of PID 1 may wait for a disk at the same time.
+// Package blocking limits how many calls of PID 1 may wait for a disk at the same time.
 //
 // A system call that waits keeps a thread of the process. The Go runtime makes another thread when all others wait, and ends the
 // process when the kernel refuses one. So every call that may wait takes a turn here first. Each [Share] has a fixed number of
@@ -30,17 +30,18 @@ const (
 	Runtime              // the run directory and the slots in it
 	Foreign              // everything else that may hang: configuration, service directories of others, programs
 	Peers                // sockets of processes that root doesn't trust, see [Peer]
-	// Short is for calls that wait for nothing, but of which there may be any number at once: to sockets of root's clients, pipes of
-	// services, files in /proc. The runtime takes a processor away from a call that is not back at once, as where the kernel has
-	// stopped the container for want of processor time, and needs a thread for it. A call takes this turn last of all.
+	// Short is for calls that don't wait, but of which there may be any number at once: to sockets of root's clients, pipes of
+	// services, files in /proc. Even such a call may be slow, for instance when the kernel has stopped the container because it
+	// has used up its processor time. The runtime then needs another thread. A call that takes turns of several shares must take
+	// this one last.
 	Short
 	shares
 )
 
-// turns is how many calls of a share may wait at once.
+// turns is how many calls of each share may wait at once.
 var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Peers: 1, Short: 2}
 
-// taken has a token for every turn that is taken.
+// taken has a token for every turn in use.
 var taken = channels()
 
 func channels() (t [shares]chan struct{}) {
@@ -50,14 +51,14 @@ func channels() (t [shares]chan struct{}) {
 	return t
 }
 
-// Few leaves as few turns as can be, where the container has hardly any room for threads. It must be called before the first turn
+// Few reduces the number of turns to the minimum, for a container that allows hardly any threads. Call it before the first turn
 // is taken.
 func Few() {
 	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Peers: 1, Short: 1}
 	taken = channels()
 }
 
-// Turns is how many calls can wait at once in all shares together, and so how many threads they need.
+// Turns returns how many calls of all shares together can wait at once. They need as many threads.
 func Turns() int {
 	sum := 0
 	for _, n := range turns {
@@ -66,21 +67,21 @@ func Turns() int {
 	return sum
 }
 
-// ErrBusy says that a call did not begin in time, because earlier ones of its share still wait.
+// ErrBusy means that a call did not begin in time, because earlier calls of its share still wait.
 var ErrBusy = errors.New("earlier calls still wait for it")
 
-// ErrSlow says that a call began and has not come back in time. It goes on.
+// ErrSlow means that a call began and has not returned in time. It goes on.
 var ErrSlow = errors.New("it does not answer")
 
-// Do takes a turn, calls f and returns what f returns. It blocks for as long as both take. f must not call Do, or anything that
-// does, for the same share: it would wait for itself when no other turn is free.
+// Do takes a turn, calls f and returns its result. It blocks as long as both take. f must not call Do, directly or indirectly,
+// for the same share: if no other turn is free, it would wait for itself.
 func Do(s Share, f func() error) error {
 	taken[s] <- struct{}{}
 	defer func() { <-taken[s] }()
 	return f()
 }
 
-// Wait calls f, which takes its turns itself, and returns f's error. If ctx ends first, f goes on without the caller, and the
+// Wait calls f, which must take turns itself, and returns f's error. If ctx ends first, f goes on without the caller, and the
 // error wraps [ErrSlow]. The caller must then not read anything that f writes. doing describes f for people. A caller that serves
 // clients must limit how many of them wait.
 func Wait(ctx context.Context, doing string, f func() error) error {
@@ -94,9 +95,9 @@ func Wait(ctx context.Context, doing string, f func() error) error {
 	}
 }
 
-// Within is Do for a caller that has no time beyond ctx. It returns f's error. If ctx ended before f began, f never begins, and
-// the error wraps [ErrBusy]. If f goes on without the caller, the error wraps [ErrSlow]. f runs in a goroutine of its own, so the
-// caller must not read anything that f writes after ErrSlow. doing describes f for people.
+// Within is Do with a time limit. It returns f's error. If ctx ends before f begins, f is never called, and the error wraps
+// [ErrBusy]. If ctx ends later, f goes on without the caller, and the error wraps [ErrSlow]; the caller must then not read
+// anything that f writes. f runs in another goroutine. doing describes f for people.
 func Within(ctx context.Context, s Share, doing string, f func() error) error {
 	begun, result := make(chan struct{}), make(chan error, 1)
 	guard.Go(doing, func() {
@@ -118,7 +119,7 @@ func Within(ctx context.Context, s Share, doing string, f func() error) error {
 	case <-ctx.Done():
 	}
 	select {
-	case err := <-result: // both at once
+	case err := <-result: // f has ended at the same moment
 		return err
 	case <-begun:
 		return fmt.Errorf("cannot finish %s: %w", doing, errors.Join(ErrSlow, context.Cause(ctx)))

@@ -18,18 +18,19 @@ import (
 	"hinit/supervisor"
 )
 
-// bootRun is the boot of this container. It runs beside the supervisor's loop, so signals and orphans are dealt with even if a disk
+// bootRun is the boot of this container. It runs beside the supervisor's loop, so signals and orphans are handled even if a disk
 // hangs.
 type bootRun struct {
 	c         *container
-	ctx       context.Context //nolint:containedctx // of the container
-	threads   func()          // returns when the threads are there that services must not take the place of
-	answering chan struct{}   // closed when the control socket is open, or can't be
-	slots     chan struct{}   // closed when the directories of s6 are made, or can't be
+	ctx       context.Context //nolint:containedctx // context of the container
+	threads   func()          // blocks until this program's threads are made, which must happen before services can use up the process numbers
+	answering chan struct{}   // closed when the control socket is open, or has failed to open
+	slots     chan struct{}   // closed when the directories of s6 are made, or making them has failed
 	cmd       bool            // the CMD was started
 }
 
-// bootUp boots. threads returns when the threads are there that services must not take the place of.
+// bootUp boots the container. threads blocks until this program's threads are made, which must happen before services can use up
+// the process numbers.
 func (c *container) bootUp(ctx context.Context, threads func()) {
 	defer c.bootIsOver(ctx)
 	c.registry.Turn.Lock()
@@ -39,7 +40,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		c.Warn("%s", w)
 	}
 	b := &bootRun{c: c, ctx: ctx, threads: threads, answering: make(chan struct{}), slots: make(chan struct{})}
-	// Nothing on the volume needs the socket or the slots. The first process that is started may.
+	// The work on the volume doesn't need the socket or the slots. The first process may need them.
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
 	c.stage.ExpectServices(cfg)
@@ -58,7 +59,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 		if !c.prepare(serving, cfg, b) {
 			return
 		}
-		if c.holder.Status().State == client.LeaseNone && !c.route.Load().Plain { // the data directory was not there before
+		if c.holder.Status().State == client.LeaseNone && !c.route.Load().Plain { // there was no data directory before
 			if serving, ok = c.holder.Claim(ctx, b, true); !ok {
 				return
 			}
@@ -66,7 +67,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	}
 	b.Ready()
 	if !c.holder.Serves() {
-		_ = c.registry.Meet(ctx, registry.NeedBoot) // it fails when the container has ended
+		_ = c.registry.Meet(ctx, registry.NeedBoot) // fails only if the container has ended
 	} else if !c.startServices(serving, cfg) && serving.Err() == nil {
 		return
 	}
@@ -78,19 +79,18 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 			}
 		})
 	} else {
-		c.generation.Settle() // else the profiles do
+		c.generation.Settle() // otherwise the boot of the profiles does it
 	}
 }
 
-// prepare makes the container ready for its first service. It returns false when the container is to end. A nil boot was over long
-// ago.
+// prepare makes the container ready for its first service. It returns false if the container must end. b is nil after the boot.
 func (c *container) prepare(serving context.Context, cfg *config.Config, b *bootRun) bool {
 	if err := c.stage.Run(serving, cfg, b.Ready); err != nil && serving.Err() == nil {
 		b.Ready()
 		c.fatal(err.Error())
 		return false
 	}
-	c.prepared.Store(serving.Err() == nil) // with the lease lost, what was left out is done when it is back
+	c.prepared.Store(serving.Err() == nil) // false if the lease was lost meanwhile: the next term must repeat it
 	return true
 }
 
@@ -105,15 +105,15 @@ func (b *bootRun) openControl(cfg *config.Config) {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publish(cfg))
 	})
 	step.Beside = true
-	b.c.boot.Insert(0, step) // it was the first to begin
+	b.c.boot.Insert(0, step) // it was the first step to begin
 }
 
-// publish tells the exec shim what it has to know of the agent and of isolated profiles.
+// publish informs the exec shim about the agent and the isolated profiles.
 func (c *container) publish(cfg *config.Config) error {
 	return c.agent.Publish(c.control.Dir(), cfg, c.Say)
 }
 
-// change has a new configuration in force from now on.
+// change makes a new configuration the current one.
 func (c *container) change(cfg *config.Config) {
 	c.cfg.Store(cfg)
 	if err := c.publish(cfg); err != nil {
@@ -121,7 +121,7 @@ func (c *container) change(cfg *config.Config) {
 	}
 }
 
-// openS6 makes the directories of s6, where this container answers as s6.
+// openS6 makes the directories of s6, if this container acts as s6.
 func (b *bootRun) openS6() {
 	defer close(b.slots)
 	c := b.c
@@ -130,7 +130,7 @@ func (b *bootRun) openS6() {
 	}
 	step := c.stage.Measure("s6", func() error {
 		err := c.s6.Open(b.ctx)
-		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // so the container was started, which is no failure
+		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // no write access there, which is no failure
 			c.Warn("%v", err)
 			return nil
 		}
@@ -141,7 +141,7 @@ func (b *bootRun) openS6() {
 	c.boot.Insert(1, step)
 }
 
-// Ready returns when processes may be started. A nil boot was over long ago.
+// Ready blocks until processes may be started. A nil b stands for a boot that is over.
 func (b *bootRun) Ready() {
 	if b != nil {
 		b.threads()
@@ -158,7 +158,7 @@ func (b *bootRun) startCmd() {
 	b.cmd = true
 	if s6 := b.c.s6.On(); s6 != nil {
 		b.c.keeper.AwaitSlots(b.ctx, s6.Made())
-		_ = s6.Scan(b.ctx) // it fails when the container has ended
+		_ = s6.Scan(b.ctx) // fails only if the container has ended
 	}
 	if !b.c.route.Load().Supervise {
 		b.c.stage.StartCmd(b.ctx)
@@ -170,18 +170,20 @@ func (b *bootRun) startCmd() {
 // StartCmdEarly starts the CMD while the volume does not answer.
 func (b *bootRun) StartCmdEarly() {
 	b.Ready()
-	_ = b.c.registry.Meet(b.ctx, registry.NeedBoot) // it fails when the container has ended
+	_ = b.c.registry.Meet(b.ctx, registry.NeedBoot) // fails only if the container has ended
 	b.startCmd()
 }
 
-// bootIsOver tells everybody who waits for it, but not before the profiles are known, which may take longer than the boot does.
+// bootIsOver reports the end of the boot to all who wait for it. It first waits until the profiles are known, which may take
+// longer than the boot.
 func (c *container) bootIsOver(ctx context.Context) {
 	c.keeper.AwaitRead(ctx)
 	c.boot.End()
 	c.stage.TellOuter()
 }
 
-// takeOver does what the boot did not do, or did for an earlier term. serving ends with the lock.
+// takeOver starts the profiles and services when the lock is acquired after the boot. It prepares the volume first, if that was
+// not done yet. serving ends when the lock is lost.
 func (c *container) takeOver(ctx, serving context.Context) {
 	select {
 	case <-c.boot.Over():
@@ -190,13 +192,13 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 	c.registry.Turn.Lock()
 	defer c.registry.Turn.Unlock()
-	c.keeper.AwaitRead(serving) // of an earlier term, and the volume was slow
+	c.keeper.AwaitRead(serving) // the profiles of an earlier term may still be being read from a slow volume
 	if serving.Err() != nil {
 		return
 	}
-	c.keeper.Reset() // what that has noted since its lease was lost
+	c.keeper.Reset() // forget what the keeper noted after the lease was lost
 	if !c.holder.Serve(serving) {
-		return // it is lost again, and whoever watches it waits for it
+		return // the lock is lost again; the goroutine that watches it waits for it
 	}
 	cfg := c.cfg.Load()
 	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)
@@ -206,8 +208,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 }
 
-// startServices registers the services and gateways and starts those that are wanted. It returns false when the container is to
-// end.
+// startServices registers the services and gateways, and starts the wanted ones. It returns false if the container must end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
 	c.stage.Phase("services", func() error { return c.registry.Services(ctx, cfg) })
 	if !c.route.Load().Plain {
@@ -230,7 +231,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 	return true
 }
 
-// fatal ends the container because of the boot.
+// fatal ends the container because the boot has failed.
 func (c *container) fatal(reason string) {
 	c.Say("%s", reason)
 	c.Say("fatal: stopping the container")

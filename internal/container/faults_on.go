@@ -13,8 +13,8 @@ import (
 	"hinit/internal/guard"
 )
 
-// faults panics where a file "panic" beside the control socket says: "loop", "scanner" or "goroutine". The file is removed first.
-// Only binaries built with the tag faults have it.
+// faults watches the file "panic" next to the control socket, and panics in the goroutine that the file names: "loop", "scanner"
+// or "goroutine". It removes the file first. Only binaries built with the tag faults have it.
 func (c *container) faults() {
 	order := filepath.Join(os.Getenv("HINIT_RUNTIME_DIR"), "panic")
 	go func() {

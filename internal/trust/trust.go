@@ -1,9 +1,9 @@
-// Package trust says whether another user than root could change a thing that root relies on. Such a thing is a file that root
+// Package trust checks whether a user other than root could change a thing that root relies on. Such a thing is a file that root
 // reads, a program that it runs, or a directory on its PATH.
 //
-// A path is resolved component by component, links included, and each component is judged on the descriptor that the next one is
-// opened from. Nothing is looked at by name twice, so there is nothing to swap between the check and the use. The package is
-// linked into the exec shim, which is why it imports so little. It starts no goroutine.
+// It resolves a path component by component, including links. It checks each component on the descriptor from which it opens the
+// next one. Since it never looks a name up twice, nothing can be exchanged between the check and the use. The exec shim links
+// this package, so it imports little. It starts no goroutine.
 package trust
 
 import (
@@ -15,31 +15,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks is how many links a path may lead through, as in path_resolution(7).
+// maxLinks limits the links on a path, as in path_resolution(7).
 const maxLinks = 40
 
-// Doubt is how somebody besides root could have a say in a path.
+// Doubt says how a user other than root could change a path.
 type Doubt struct {
-	Path   string // the component that can be changed: the file, a link, or a directory above
+	Path   string // the component that the user can change: the file, a link, or a directory above
 	Why    string // "belongs to uid 10000", "can be written by everybody", "can be written by gid 50"
-	Remedy string // the command that ends it
-	Link   bool   // a link behind it was followed, so that somebody besides root may have chosen the file
+	Remedy string // the command that removes the doubt
+	Link   bool   // a link was followed after Path, so that user may have chosen the file
 }
 
-// String is the doubt in words, with its remedy.
+// String returns the doubt in words, with the remedy.
 func (d *Doubt) String() string { return d.Path + " " + d.Why + "; " + d.Remedy }
 
-// Judge says how others could change an inode that has this owner and this mode, and with which command that ends. An empty why
-// means that they can't.
+// Judge returns how other users could change an inode with this owner and mode, and a command that prevents it. It returns "" if
+// they can't.
 type Judge func(st *unix.Stat_t) (why, remedy string)
 
-// overflow is whom the kernel names as the owner of what belongs to a user that this user namespace doesn't have.
+// overflow is the owner that the kernel shows for files of users that don't exist in this user namespace.
 const overflow = 65534
 
-// Outside reports whether uid stands for all users that this user namespace does not have.
+// Outside reports whether uid stands for the users that don't exist in this user namespace.
 func Outside(uid uint32) bool { return uid == overflow && !mapped(overflow) }
 
-// mapped reports whether a process of this user namespace could be that user (user_namespaces(7)). Without /proc it could.
+// mapped reports whether a user exists in this user namespace (user_namespaces(7)). Without /proc it returns true.
 func mapped(uid uint32) bool {
 	fd, err := retry(func() (int, error) { return unix.Open("/proc/self/uid_map", unix.O_RDONLY|unix.O_CLOEXEC, 0) })
 	if err != nil {
@@ -65,8 +65,8 @@ func mapped(uid uint32) bool {
 	return false
 }
 
-// RootOnly judges as sshd judges its files: what counts belongs to root and can't be written by its group or by others. An access
-// list shows in the group's bits.
+// RootOnly is a Judge like sshd's: the inode must belong to root, and neither its group nor others may be able to write it. An
+// access list appears in the group's bits.
 func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	switch {
 	case st.Uid != 0 && !Outside(st.Uid):
@@ -79,7 +79,7 @@ func RootOnly(st *unix.Stat_t) (why, remedy string) {
 	return "", ""
 }
 
-// OwnedBy judges as [RootOnly] does for a reader that is this user: what belongs to the user itself is as good as root's.
+// OwnedBy returns a Judge like [RootOnly] that also accepts inodes of the given user.
 func OwnedBy(uid uint32) Judge {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		own := *st
@@ -90,7 +90,7 @@ func OwnedBy(uid uint32) Judge {
 	}
 }
 
-// NotBy judges what one user could change, who is in these groups.
+// NotBy returns a Judge that objects to what one user with these groups could change.
 func NotBy(uid uint32, groups []uint32) Judge {
 	return func(st *unix.Stat_t) (why, remedy string) {
 		switch {
@@ -101,21 +101,21 @@ func NotBy(uid uint32, groups []uint32) Judge {
 	}
 }
 
-// writable reports whether a mode has one of the bits. The mode of a link means nothing.
+// writable reports whether a mode has one of the bits. The mode of a link is meaningless.
 func writable(st *unix.Stat_t, bits uint32) bool {
 	return st.Mode&unix.S_IFMT != unix.S_IFLNK && st.Mode&bits != 0
 }
 
-// Open opens a regular file for reading. doubt is the first component of the path that others could change, as the judge decides;
-// nil for none. A read-only mount leaves no doubt. Neither does a sticky directory of root's, where a user can change only its
-// own entries. A nil judge doubts nothing.
+// Open opens a regular file for reading. doubt is the first component of the path that the judge objects to, nil for none. There
+// is no doubt about files on a read-only mount. Neither is there about a sticky directory of root, where users can change only
+// their own entries. A nil judge objects to nothing.
 //
-// path is absolute. Open blocks as long as the disks do on which the path lies, but on no FIFO.
+// path must be absolute. Open blocks as long as the disks on the path do, but not on a FIFO.
 func Open(path string, judge Judge) (fd int, doubt *Doubt, err error) {
 	return open(path, &walk{judge: judge})
 }
 
-// OpenAnyMount is [Open] without the exception for a read-only mount: another mount may let somebody change the file later.
+// OpenAnyMount is [Open] without the exception for read-only mounts, because the file may be writable by another mount.
 func OpenAnyMount(path string, judge Judge) (fd int, doubt *Doubt, err error) {
 	return open(path, &walk{judge: judge, anyMount: true})
 }
@@ -139,7 +139,7 @@ func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
 		unix.Close(fd)
 		return -1, w.doubt, err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG { // exchanged since
+	if st.Mode&unix.S_IFMT != unix.S_IFREG { // it was exchanged meanwhile
 		unix.Close(fd)
 		return -1, w.doubt, errors.New("not a regular file")
 	}
@@ -147,9 +147,9 @@ func open(path string, w *walk) (fd int, doubt *Doubt, err error) {
 	return fd, w.doubt, nil
 }
 
-// Look resolves a path as [Open] does and opens nothing. For a directory the doubt tells also who could make a name in it: a sticky
-// one that everybody can write is in doubt. For what doesn't exist the error is [unix.ENOENT], and the doubt tells whether somebody
-// besides root could make it.
+// Look resolves a path like [Open], but opens nothing. For a directory, the doubt also covers who could create entries in it, so
+// a sticky directory that everybody can write is in doubt. If the path does not exist, the error is [unix.ENOENT], and the doubt
+// covers who could create it.
 func Look(path string, judge Judge) (*Doubt, error) {
 	w := &walk{judge: judge}
 	defer w.close()
@@ -163,14 +163,14 @@ func Look(path string, judge Judge) (*Doubt, error) {
 // walk is the resolution of one path.
 type walk struct {
 	judge    Judge
-	anyMount bool   // a read-only mount leaves the doubt
-	doubt    *Doubt // the first
-	open     *Doubt // of the last directory, if it is sticky: others can make names in it
-	parent   int    // the directory of what was resolved last
-	at       int    // what was resolved last, an O_PATH descriptor
+	anyMount bool   // check files on a read-only mount too
+	doubt    *Doubt // the first one found
+	open     *Doubt // doubt about the last directory if it is sticky: others can create entries in it
+	parent   int    // directory of at
+	at       int    // the last resolved component, an O_PATH descriptor
 	st       unix.Stat_t
-	where    string // its path, without a link
-	name     string // its name in parent
+	where    string // path of at, without links
+	name     string // name of at in parent
 }
 
 func (w *walk) close() {
@@ -180,7 +180,7 @@ func (w *walk) close() {
 
 const look = unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
-// resolve leaves w at what path leads to, which is no link.
+// resolve resolves path, following links. Afterwards w.at is the result.
 func (w *walk) resolve(path string) error {
 	w.parent, w.at = -1, -1
 	if !strings.HasPrefix(path, "/") {
@@ -225,13 +225,13 @@ func (w *walk) root() error {
 	return w.examine()
 }
 
-// step makes fd, whose directory is parent, the place of w.
+// step sets w.at to fd, whose directory is parent.
 func (w *walk) step(parent, fd int) {
 	unix.Close(w.parent)
 	w.parent, w.at = parent, fd
 }
 
-// enter goes to a name in the directory that w is at.
+// enter opens a name in the directory w.at.
 func (w *walk) enter(name string) error {
 	fd, err := retry(func() (int, error) { return unix.Openat(w.at, name, look, 0) })
 	if err != nil {
@@ -250,7 +250,7 @@ func (w *walk) enter(name string) error {
 	return w.examine()
 }
 
-// examine judges where w is.
+// examine judges w.at.
 func (w *walk) examine() error {
 	if err := unix.Fstat(w.at, &w.st); err != nil {
 		return err
@@ -259,7 +259,7 @@ func (w *walk) examine() error {
 	return nil
 }
 
-// question notes the first doubt.
+// question records the first doubt.
 func (w *walk) question(fd int, st *unix.Stat_t) {
 	w.open = nil
 	if w.judge == nil || w.doubt != nil {
@@ -281,7 +281,7 @@ func (w *walk) question(fd int, st *unix.Stat_t) {
 	w.doubt = doubt
 }
 
-// follow returns where the link that w is at leads, and goes to where that begins.
+// follow returns the target of the link w.at, and goes to the directory where the target begins.
 func (w *walk) follow() (string, error) {
 	if w.doubt != nil {
 		w.doubt.Link = true
@@ -315,8 +315,8 @@ func retry(call func() (int, error)) (int, error) {
 	}
 }
 
-// Leads reports whether a variable's value leads to a directory or below it: alone, in a list, or in an option. It says yes too
-// often rather than too rarely.
+// Leads reports whether a variable's value contains the path of a directory or of something in it: alone, in a list, or in an
+// option. If in doubt it returns true.
 func Leads(value, dir string) bool {
 	for {
 		i := strings.Index(value, dir)
@@ -330,7 +330,7 @@ func Leads(value, dir string) bool {
 	}
 }
 
-// inName reports whether a byte goes on with the name of a directory, so that it is another one.
+// inName reports whether a byte can continue a name, which is then another directory's.
 func inName(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-' || c == '.'
 }

@@ -1,3 +1,3 @@
-// Package tuning is what PID 1 does about its own threads, memory and file descriptors, and what it can say about the limits of its
-// container. All of it is settled before the first service starts, or when nothing happens any more: it owns no goroutine.
+// Package tuning adjusts PID 1's own threads, memory and file descriptors, and checks the limits of its container. It does that
+// before the first service starts, or while PID 1 is idle. It owns no goroutine.
 package tuning

@@ -8,20 +8,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DetachInotify lets the kernel close the inotify instances of this process after its end, and not during its exit. The last
+// DetachInotify makes the kernel close the inotify instances of this process after its end, and not during its exit. The last
 // close of an instance waits up to 20 ms for every processor. Call it shortly before the process ends: until then the instances
 // keep their watches. If it fails, the exit takes longer.
 //
-// The instances are sent over a socket together with that socket. So they stay open when this process has closed them. After its
-// end no process can receive them. The kernel then closes them in a thread of its own (unix(7), since Linux 6.9; an older kernel
-// does so in the exit).
+// It sends the instances over a socket, together with that socket itself. So they stay open when this process has closed them.
+// After its end no process can receive them. The kernel then closes them in a kernel thread (unix(7), since Linux 6.9; an older
+// kernel does so in the exit).
 func DetachInotify() {
 	if fds := inotifyInstances(); len(fds) > 0 {
-		_, _, _ = detach(fds) // the exit takes longer
+		_, _, _ = detach(fds) // after an error the exit takes longer
 	}
 }
 
-// detach sends the descriptors to a socket, and returns it and its peer. Both must stay open.
+// detach sends the descriptors to a socket, and returns the socket and its peer. Both must stay open.
 func detach(fds []int) (to, from int, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -41,13 +41,13 @@ func inotifyInstances() (fds []int) {
 		return nil // /proc is not mounted
 	}
 	defer dir.Close()
-	names, _ := dir.Readdirnames(-1) // what can be read counts
+	names, _ := dir.Readdirnames(-1) // a partial list is used
 	for _, name := range names {
 		fd, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
-		// An inotify instance finds that there is no such path; any other descriptor is the wrong one to ask.
+		// For an inotify instance the error is that the path doesn't exist; for any other descriptor it is another one.
 		if _, err = unix.InotifyAddWatch(fd, "", unix.IN_ATTRIB); errors.Is(err, unix.ENOENT) {
 			fds = append(fds, fd)
 		}

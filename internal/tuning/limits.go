@@ -21,23 +21,25 @@ import (
 const cgroupDir = "/sys/fs/cgroup"
 
 const (
-	// descriptorsEach is what a service with a log costs: two pipes. Log files are open only while something is written.
+	// descriptorsEach is how many descriptors a service with a log needs: two pipes. Log files are open only while they are
+	// written.
 	descriptorsEach = 2
-	// descriptorsKept stay free of services: for the control socket, its clients, log files and profiles.
+	// descriptorsKept is how many descriptors services can't use: they are for the control socket, its clients, log files and
+	// profiles.
 	descriptorsKept = 64
-	// processesKept is the same of processes and threads: hinit's own, hooks, docker exec.
+	// processesKept is how many processes and threads are needed besides services: hinit's own, hooks, docker exec.
 	processesKept = 32
 )
 
 const (
-	// processMargin is how many process numbers of the container are left when the status says that they run out.
+	// processMargin is the number of free process numbers of the container below which the status says that they run out.
 	processMargin = 8
-	// mostScanned is up to which limit processes are counted to find the service with most of them.
+	// mostScanned is the largest limit of processes with which processes are counted to find the service that has most of them.
 	mostScanned = 8192
 )
 
-// InheritNothing lets no child inherit more than the three standard descriptors: whoever started PID 1 may have left others open,
-// to files that the agent must not read.
+// InheritNothing makes all descriptors except 0, 1 and 2 close-on-exec. The program that started PID 1 may have left files open
+// that the agent must not read.
 func InheritNothing() {
 	if unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return
@@ -53,7 +55,7 @@ func InheritNothing() {
 	}
 }
 
-// TooFewFor says which limits of the container are too low for so many services.
+// TooFewFor returns warnings about limits of the container that are too low for so many services.
 func TooFewFor(services int) (warnings []string) {
 	needed := services*descriptorsEach + descriptorsKept
 	if limit := descriptorLimit(); uint64(needed) > limit {
@@ -67,7 +69,7 @@ func TooFewFor(services int) (warnings []string) {
 	return warnings
 }
 
-// descriptorLimit is how many files hinit may have open. The Go runtime has raised the soft limit to the hard one.
+// descriptorLimit returns how many files hinit may have open. The Go runtime has raised the soft limit to the hard one.
 func descriptorLimit() uint64 {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
@@ -76,11 +78,11 @@ func descriptorLimit() uint64 {
 	return limit.Cur
 }
 
-// roundUp is the next power of two, from 1024 on.
+// roundUp returns the next power of two, at least 1024.
 func roundUp(n int) int { return max(1024, 1<<bits.Len(uint(n-1))) }
 
-// SpareDescriptors returns an error when only those descriptors are left that no service may have. New descriptors get the lowest free
-// number (open(2)), so one number tells how many there are, if no lower one was closed meanwhile.
+// SpareDescriptors returns an error if only descriptorsKept descriptors are left. A new descriptor gets the lowest free number
+// (open(2)). So its number shows how many are open, unless a lower one was closed meanwhile.
 func SpareDescriptors() error {
 	limit := descriptorLimit()
 	fd, err := unix.FcntlInt(uintptr(0), unix.F_DUPFD_CLOEXEC, 0)
@@ -93,8 +95,9 @@ func SpareDescriptors() error {
 	return fmt.Errorf("%d file descriptors are allowed, and hinit keeps the last %d for itself; start the container with a higher --ulimit nofile", limit, descriptorsKept)
 }
 
-// ProcessesUsedUp says that the process numbers of the container are used up, and by which service, else "". leaders returns the main
-// processes of the services, by name; it is called only where they are used up. ProcessesUsedUp does not block on a disk.
+// ProcessesUsedUp returns a text if the process numbers of the container are used up, which names the service at fault, else "".
+// leaders returns the main processes of the services, by name; it is called only if they are used up. ProcessesUsedUp does not
+// block on a disk.
 func ProcessesUsedUp(leaders func() map[string]int) (text string) {
 	_ = blocking.Do(blocking.Short, func() error {
 		text = processesUsedUp(cgroupDir, "/proc", leaders)
@@ -116,27 +119,28 @@ func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string 
 	if limit > mostScanned {
 		return text
 	}
-	// A service that has few of them is not to blame: the others belong to no service, or have left theirs.
+	// A service with few processes is not at fault: the others belong to no service, or have left their service's session.
 	if name, most := mostProcesses(proc, leaders()); most >= limit/4 {
 		text += fmt.Sprintf("; %s has %d of them or more; to end it: hinit stop %s", name, most, name)
 	}
 	return text
 }
 
-// processLimit is the number of processes that the container's cgroup allows, if it has such a limit.
+// processLimit returns the number of processes that the container's cgroup allows. ok is false without a limit.
 func processLimit(cgroup string) (int, bool) {
 	return cgroupNumber(cgroup, "pids.max", "pids/pids.max")
 }
 
-// FreeProcesses returns how many process numbers the container may take besides those in use. limited is false where its control group
-// tells no limit; one around it may have a limit all the same.
+// FreeProcesses returns how many more process numbers the container may use. limited is false if its control group has no limit;
+// an outer group may have one all the same.
 func FreeProcesses() (free int, limited bool) {
 	limit, limited := processLimit(cgroupDir)
 	used, told := cgroupNumber(cgroupDir, "pids.current", "pids/pids.current")
 	return limit - used, limited && told
 }
 
-// cgroupNumber reads a number of the control group, where it has the first of these names: of version 2 or 1. "max" is none.
+// cgroupNumber reads a number from the first existing file of the control group; names has the file's name in version 2, and the
+// one in version 1. ok is false for "max".
 func cgroupNumber(cgroup string, names ...string) (int, bool) {
 	for _, name := range names {
 		if text, err := os.ReadFile(filepath.Join(cgroup, name)); err == nil {
@@ -147,10 +151,11 @@ func cgroupNumber(cgroup string, names ...string) (int, bool) {
 	return 0, false
 }
 
-// mostProcesses finds the service with most processes, by their session. A process that has begun another one is not counted.
+// mostProcesses returns the service with most processes in its session. Processes that have moved to another session are not
+// counted.
 func mostProcesses(proc string, leaders map[string]int) (name string, most int) {
 	sessions := make(map[int]int)
-	_ = procstat.Each(proc, func(st procstat.Stat) { sessions[st.Session]++ }) // what can be read counts; 0 is no session
+	_ = procstat.Each(proc, func(st procstat.Stat) { sessions[st.Session]++ }) // unreadable processes are left out; 0 is no session
 	for _, service := range slices.Sorted(maps.Keys(leaders)) {
 		leader := leaders[service]
 		if n := sessions[leader]; leader > 1 && n > most {

@@ -14,35 +14,36 @@ import (
 )
 
 const (
-	// bootGCPercent is how much the heap may grow between two collections of the boot. It also delays the first one.
+	// bootGCPercent is how much the heap may grow between two garbage collections during the boot, in percent. It also delays the
+	// first one.
 	bootGCPercent = 400
-	// RestAfter is how long nothing must have happened until PID 1 gives back the memory that it needed for what did happen.
+	// RestAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
 	RestAfter = 250 * time.Millisecond
-	// RestAgain is how much later it gives back what the first times of whatever it does by the clock have needed.
+	// RestAgain is the delay of a second return of memory, for what the first run of each periodic task has used.
 	RestAgain = 2500 * time.Millisecond
-	// restWorth is how much the heap must have grown since the last collection for another one to pay. An eighth of the heap
-	// counts too, because the cost of a collection grows with the heap.
+	// restWorth is how many bytes the heap must have grown since the last collection to make another one worthwhile. It must also
+	// have grown by an eighth, because the cost of a collection grows with the heap.
 	restWorth = 256 << 10
 )
 
-// RelaxGC makes the garbage collector wait longer until normal is called, at the end of the boot. Turned off it would cost more:
-// used memory is cheaper than new memory.
+// RelaxGC makes the garbage collector run less often until normal is called, at the end of the boot. Turning it off would cost
+// more, because new memory is more expensive than used memory.
 func RelaxGC() (normal func()) {
 	percent := debug.SetGCPercent(bootGCPercent)
-	if percent < 0 || percent > bootGCPercent { // GOGC says so
+	if percent < 0 || percent > bootGCPercent { // GOGC sets another value, or turns the collector off: keep that
 		debug.SetGCPercent(percent)
 	}
 	return sync.OnceFunc(func() { debug.SetGCPercent(percent) })
 }
 
-// memoryShare is the part of the container's memory that PID 1 has for itself, and leastMemory the least that it is held to.
+// memoryShare is the divisor of the container's memory limit that gives PID 1's own limit. leastMemory is the smallest limit.
 const (
 	memoryShare = 8
 	leastMemory = 24 << 20
 )
 
-// LimitMemory holds the garbage collector to a part of what the control group of the container allows. GOMEMLIMIT wins, and the Go runtime
-// sets GOMAXPROCS by itself.
+// LimitMemory limits the heap to a part of the memory that the container's control group allows. GOMEMLIMIT overrides it. The Go
+// runtime sets GOMAXPROCS itself.
 func LimitMemory() { limitMemory(cgroupDir) }
 
 func limitMemory(cgroup string) {
@@ -51,41 +52,41 @@ func limitMemory(cgroup string) {
 	}
 }
 
-// MemoryLimit returns how many bytes the control group of the container allows.
+// MemoryLimit returns how many bytes the control group of the container allows. ok is false without a limit.
 func MemoryLimit() (limit int, ok bool) { return memoryLimit(cgroupDir) }
 
 func memoryLimit(cgroup string) (limit int, ok bool) {
 	return cgroupNumber(cgroup, "memory.max", "memory/memory.limit_in_bytes")
 }
 
-// Releaser gives memory back to the kernel when PID 1 comes to rest. That is after the boot, after a burst of starts or crashes,
-// and after requests of the control API. The zero value is ready for use, by one goroutine.
+// Releaser returns unused memory to the kernel when PID 1 becomes idle. That is after the boot, after a burst of starts or
+// crashes, and after requests to the control API. The zero value is ready for use, by one goroutine.
 type Releaser struct {
-	last uint64 // heap in use after the last time
+	last uint64 // size of the heap after the last release
 }
 
-// Release is to be called when nothing has happened for [RestAfter], and once more after [RestAgain]. It takes a few milliseconds
-// with hundreds of services where a collection pays, else a tenth of one.
+// Release returns unused memory. Call it after PID 1 was idle for [RestAfter], and again after [RestAgain]. With hundreds of
+// services it takes a few milliseconds if it collects garbage, else a tenth of a millisecond.
 func (r *Releaser) Release() {
 	defer dropProgramText()
 	if r.last != 0 && heapInUse() < r.last+max(restWorth, r.last/8) {
 		return
 	}
-	// A collection halves a stack that is mostly empty. The stacks of the log pumps are four times too large while they wait,
-	// because opening a file went deep once. FreeOSMemory collects for the second time.
+	// A collection halves the size of stacks that are mostly empty. The stacks of waiting log pumps are four times too large,
+	// because opening a file needed a deep stack once. FreeOSMemory is the second collection.
 	runtime.GC()
 	debug.FreeOSMemory()
 	r.last = heapInUse()
 }
 
 func heapInUse() uint64 {
-	var m runtime.MemStats // not runtime/metrics, whose import costs every command 0.1 ms
+	var m runtime.MemStats // importing runtime/metrics instead would cost every command 0.1 ms
 	runtime.ReadMemStats(&m)
 	return m.HeapInuse
 }
 
-// dropProgramText drops the program's text and constants from this process (madvise(2), MADV_DONTNEED). A page that is used again
-// comes back from the page cache. Both mappings are read-only and of a file, so nothing is lost.
+// dropProgramText releases the memory of the program's text and constants (madvise(2), MADV_DONTNEED). The kernel maps a page
+// again from the page cache when it is used. Both mappings are read-only and of a file, so nothing is lost.
 func dropProgramText() {
 	self, err := os.Readlink("/proc/self/exe")
 	if err != nil {

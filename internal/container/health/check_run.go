@@ -17,26 +17,28 @@ import (
 )
 
 const (
-	// checkOutput is what is read of a check's output; what writes more is ended by SIGPIPE.
+	// checkOutput limits how many bytes of a check's output are read. A check that writes more ends by SIGPIPE.
 	checkOutput = 64 << 10
-	// checkGrace is what a check leaves behind has between TERM and KILL.
+	// checkGrace is the time between TERM and KILL for processes that a check leaves behind.
 	checkGrace = 100 * time.Millisecond
 )
 
-// runCheck runs one look of an exec check as a task of the supervisor: [probe.Options].Run. All of it is killed when ctx ends.
+// runCheck implements [probe.Options].Run: it runs an exec check once, as a task of the supervisor. When ctx ends it kills all
+// its processes.
 func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return 0, "", fmt.Errorf("cannot make a pipe: %w", err)
 	}
-	_ = unix.SetNonblock(p[0], true) // it fails for no descriptor of a pipe
+	_ = unix.SetNonblock(p[0], true) // can't fail for a pipe
 	r, w := os.NewFile(uintptr(p[0]), name), os.NewFile(uintptr(p[1]), name)
 	read := make(chan string, 1)
 	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
 	defer r.Close()
-	// The supervisor may be late, but what it was given must not be closed before it has it, nor be left running.
+	// The supervisor may be slow: the pipe must stay open until it has it, and the check must not go on unnoticed, even if ctx
+	// ends.
 	err = h.o.Loop.Register(context.WithoutCancel(ctx), checkUnit(name, spec, w), supervisor.WantUp)
-	_ = w.Close() // the process has its own
+	_ = w.Close() // the process has its own copy
 	if err != nil {
 		return 0, "", err
 	}
@@ -49,11 +51,12 @@ func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	if err != nil {
 		return 0, "", err
 	}
-	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // somebody else may have the pipe
+	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // another process may hold the pipe open
 	return code, <-read, nil
 }
 
-// checkUnit is a look as the supervisor runs it. It waits for no boot: what it looks at runs already.
+// checkUnit returns the supervisor's definition of an exec check. It doesn't wait for the boot, because the service that it
+// checks runs already.
 func checkUnit(name string, spec proc.Spec, output *os.File) supervisor.Unit {
 	return supervisor.Unit{
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, Std: [3]*os.File{1: output, 2: output},
@@ -61,9 +64,9 @@ func checkUnit(name string, spec proc.Spec, output *os.File) supervisor.Unit {
 	}
 }
 
-// lastLine reads to the end, or as much as is read of a check, and returns the last line that says something.
+// lastLine reads up to checkOutput bytes, and returns the last non-empty line.
 func lastLine(r *os.File) string {
-	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // what came before a deadline counts
+	data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // at a deadline, the bytes read so far are used
 	_ = r.Close()
 	lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
 	return strings.TrimSpace(string(lines[len(lines)-1]))

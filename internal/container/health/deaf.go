@@ -9,7 +9,7 @@ import (
 	"hinit/supervisor"
 )
 
-// newDeafWatch makes what finds the deaf gateways.
+// newDeafWatch returns the watch for deaf gateways.
 func (h *Health) newDeafWatch() *probe.DeafWatch {
 	return probe.NewDeafWatch(probe.DeafOptions{
 		Snapshot: h.o.Loop.Snapshot, Ended: h.o.Loop.Ended(), Post: h.o.Loop.Post,
@@ -22,7 +22,7 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 		Envs: func(profiles []string) (map[string]map[string]string, error) {
 			envs, err := h.o.Store.Envs(profiles)
 			cfg := h.o.Config()
-			for profile, env := range envs { // what the configuration sets is what the gateway finds
+			for profile, env := range envs { // variables of the configuration override the .env
 				maps.Copy(env, cfg.Agent.Env)
 				maps.Copy(env, cfg.Profiles.Own[profile].Env)
 			}
@@ -32,9 +32,9 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 	})
 }
 
-// watchDeaf puts what a configuration says about deaf gateways in force.
+// watchDeaf applies the settings for deaf gateways of a configuration.
 func (h *Health) watchDeaf(cfg *config.Config) {
-	if h.o.Plain { // it has none
+	if h.o.Plain { // a plain supervisor has no gateways
 		return
 	}
 	own, others := make(map[string]config.Deaf, len(cfg.Profiles.Own)), cfg.DeafOf("")
@@ -49,13 +49,13 @@ func (h *Health) watchDeaf(cfg *config.Config) {
 	})
 }
 
-// deafness says what is known of a gateway that is deaf in its present run, unless a check of the gateway says it.
+// deafness returns whether a gateway is deaf in its present run, unless a check of the gateway reports it.
 func (h *Health) deafness(v *supervisor.Service) (d probe.Deafness, deaf bool) {
 	d, deaf = h.deaf.Deafness(v.Name)
 	return d, deaf && !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
 }
 
-// deafCheck is what the status says of a deaf gateway among its checks. Of one that hears it says nothing.
+// deafCheck returns the entry in the list of checks about a deaf gateway, none if the gateway is not deaf.
 func (h *Health) deafCheck(service string) []client.Check {
 	if _, deaf := h.deaf.Deafness(service); !deaf {
 		return nil

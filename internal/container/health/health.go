@@ -1,6 +1,6 @@
-// Package health finds out how services are, and does about it what the configuration says.
+// Package health finds out how services are doing, and acts on it as the configuration says.
 //
-// It joins checks, the messages of services on their sockets, deaf gateways and limits of memory. It equips each service before
+// It combines checks, the messages of services on their sockets, deaf gateways and memory limits. It prepares each service before
 // its start, reports findings to the supervisor, and gives status one view. The rooms below it own their goroutines; this one
 // owns one while it reads the output of a check.
 package health
@@ -27,20 +27,20 @@ import (
 	"hinit/supervisor"
 )
 
-// Options are what a Health works with. The functions may be called from any goroutine.
+// Options are the parts that a Health works with. The functions may be called from any goroutine.
 type Options struct {
 	Config    func() *config.Config
 	Loop      *supervisor.Loop
 	Store     *profiles.Store
 	Agent     boot.Agent
 	Plain     bool                                // there are no gateways
-	Log       func(service string) *logrotate.Log // nil for none
-	SocketDir func() string                       // where sockets of services have a place, "" for nowhere
-	Warn      func(format string, args ...any)    // is shown in status too
-	Lease     func(words string)                  // is told what the program of the lease says of it
+	Log       func(service string) *logrotate.Log // returns the log of a service, nil for none
+	SocketDir func() string                       // returns the directory for sockets of services, "" for none
+	Warn      func(format string, args ...any)    // writes a warning, which status also shows
+	Lease     func(words string)                  // gets what the lease program reports about the lease
 }
 
-// Health is the health of all services. Its methods may be called from any goroutine.
+// Health watches the health of all services. Its methods may be called from any goroutine.
 type Health struct {
 	o Options
 
@@ -49,10 +49,10 @@ type Health struct {
 	memory *memoryWatch
 	notify *notify.Hub
 
-	lastStranger atomic.Int64 // when somebody said something for a service that is not of it; nanoseconds since 1970
+	lastStranger atomic.Int64 // when a stranger last sent a message, see tellOfStranger; nanoseconds since 1970
 }
 
-// New makes the health of a container that has no services yet, with the configuration that it has now.
+// New returns the Health of a container without services, with the present configuration.
 func New(o Options) *Health {
 	h := &Health{o: o}
 	h.notify = notify.New(h.told)
@@ -76,7 +76,7 @@ func New(o Options) *Health {
 		Deafness: func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
 		Run:      h.runCheck,
 	})
-	meter := sync.OnceValue(proc.NewMeter) // where nothing is limited there is none
+	meter := sync.OnceValue(proc.NewMeter) // created only if a limit needs it
 	h.memory = &memoryWatch{loop: o.Loop, container: proc.ReadContainerMemory, measure: func(mains []int) []proc.Memory { return meter().Measure(mains) }}
 	h.deaf = h.newDeafWatch()
 	h.Configure(o.Config())
@@ -90,7 +90,7 @@ func (h *Health) Configure(cfg *config.Config) {
 	h.watchDeaf(cfg)
 }
 
-// checksOf returns the checks that the configuration has for a service.
+// checksOf returns the configured checks of a service.
 func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	switch u.Kind {
 	case supervisor.KindGateway:
@@ -103,14 +103,14 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	return nil
 }
 
-// Equip prepares a service that is about to be registered: it adds the socket for its messages, and says whether its checks
-// decide its readiness.
+// Equip prepares a service for its registration: it adds the socket for its messages, and sets whether checks decide about its
+// readiness.
 func (h *Health) Equip(u *supervisor.Unit) {
 	h.giveSocket(u)
 	u.Checked = probe.Gates(probe.RulesOf(checksOf(h.o.Config(), u)))
 }
 
-// Check begins the checks of a service at its next start, or now if the service is running.
+// Check sets the checks of a service. They begin at its next start, or now if the service is running.
 func (h *Health) Check(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	checks := checksOf(cfg, u)
@@ -132,7 +132,7 @@ func (h *Health) Check(u *supervisor.Unit) {
 	h.checks.Set(u.Name, t)
 }
 
-// actorOf acts as the user that a service runs as.
+// actorOf returns the file-system identity of a service's user.
 func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
@@ -143,7 +143,7 @@ func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	return fsutil.NewActor(fsutil.Identity{UID: cred.UID, GID: cred.GID, Groups: slices.Clone(cred.Groups)}).In(blocking.Volume)
 }
 
-// Note is what people should know of a service that is up, "" for nothing.
+// Note returns a remark on a running service for the status, "" for none.
 func (h *Health) Note(v *supervisor.Service) string {
 	if d, deaf := h.deafness(v); deaf {
 		return probe.IsDeaf + d.Why
@@ -154,23 +154,23 @@ func (h *Health) Note(v *supervisor.Service) string {
 // Beat notes a heartbeat of a profile's gateway.
 func (h *Health) Beat(profile string) { h.deaf.Beat(profile) }
 
-// Drop forgets a service that is gone.
+// Drop forgets a removed service.
 func (h *Health) Drop(service string) {
 	h.checks.Drop(service)
 	h.notify.Drop(service)
 }
 
-// Handover is the state that a Health hands over to the Health of PID 1's next image.
+// Handover is the state of a Health that re-execution hands over to the next program of PID 1.
 type Handover struct {
-	Checks *probe.Handover  // nil where there are no checks
-	Notify *notify.Handover // nil where no service says anything
+	Checks *probe.Handover  // nil without checks
+	Notify *notify.Handover // nil without sockets
 }
 
-// HandOver returns it.
+// HandOver returns the state that the next program needs.
 func (h *Health) HandOver() Handover { return Handover{h.checks.HandOver(), h.notify.HandOver()} }
 
-// TakeOver takes it over together with the services, whose logs must be open. It ends the checks that run as commands: their answers are not
-// waited for any more.
+// TakeOver restores the state of the program before re-execution. The logs of the services must be open. It ends running exec
+// checks, because their results would be lost.
 func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, s := range h.o.Loop.Snapshot().Services {
 		if s.Kind == supervisor.KindCheck {
@@ -181,10 +181,10 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	for _, u := range services.Units {
 		h.Check(&u.Unit)
 	}
-	h.notify.TakeOver(old.Notify) // last: what is said goes to the checks
+	h.notify.TakeOver(old.Notify) // last, because messages go to the checks
 }
 
-// Steer pauses the checks of a service until a time, or asks them now where that is zero.
+// Steer pauses the checks of a service until a time. A zero time ends the pause and runs them now.
 func (h *Health) Steer(service string, paused time.Time) error {
 	if h.checks.Steer(service, paused) {
 		return nil
@@ -217,7 +217,7 @@ func (h *Health) Checks(service string) []client.Check {
 	return append(out, deaf...)
 }
 
-// ofRun reads the state file of a profile, and refuses one that names a process of another run.
+// ofRun reads the state file of a profile. It returns an error if the file names a process of another run.
 func ofRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
 	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {

@@ -17,7 +17,7 @@ import (
 // memoryPeriod is how often the memory of services is measured.
 const memoryPeriod = 5 * time.Second
 
-// memoryLoop is the part of a [supervisor.Loop] that a memoryWatch needs.
+// memoryLoop is the part of a [supervisor.Loop] that a memoryWatch uses.
 type memoryLoop interface {
 	Snapshot() *supervisor.Snapshot
 	History() *supervisor.Ring
@@ -25,20 +25,20 @@ type memoryLoop interface {
 	Ended() <-chan struct{}
 }
 
-// memoryWatch keeps services within the memory that the configuration allows them: it warns, and it has a service restarted. It measures only
-// services that have a limit, and says once that a limit is crossed. It keeps nothing that a re-execution would lose: the history has the
-// warnings. It owns a goroutine from the first limit on. Its methods may be called from any goroutine.
+// memoryWatch enforces the memory limits of services: it warns, and restarts a service. It measures only services with a limit,
+// and reports once that a limit is exceeded. It needs no state across a re-execution, because the history has the warnings. It
+// owns a goroutine from the first limit on. Its methods may be called from any goroutine.
 type memoryWatch struct {
 	loop      memoryLoop
-	container func() proc.ContainerMemory     // the same
+	container func() proc.ContainerMemory     // measures the container's memory; called in a turn of internal/blocking
 	seen      map[string]activity             // by service, while memory is tight
-	measure   func(mains []int) []proc.Memory // of all processes of each main process; called in a turn of internal/blocking
+	measure   func(mains []int) []proc.Memory // measures all processes of each main process; called in a turn of internal/blocking
 	limits    atomic.Pointer[config.Config]
 	notes     atomic.Pointer[map[string]string] // by service
 	begun     atomic.Bool
 }
 
-// limit puts the limits of a configuration in force.
+// limit applies the limits of a configuration.
 func (w *memoryWatch) limit(cfg *config.Config) {
 	w.limits.Store(cfg)
 	limited := cfg.Agent.Memory.Set() || w.container().Limit > 0
@@ -53,10 +53,10 @@ func (w *memoryWatch) limit(cfg *config.Config) {
 	}
 }
 
-// of returns the limit of a service.
+// of returns the memory limit of a service.
 func (w *memoryWatch) of(v *supervisor.Service) config.Memory { return w.setup(v).Memory }
 
-// setup returns the settings of a gateway or of a service of hinit.yaml, none for another.
+// setup returns the settings of a gateway or of a service of hinit.yaml, and no settings for other services.
 func (w *memoryWatch) setup(v *supervisor.Service) (setup config.Setup) {
 	switch cfg := w.limits.Load(); v.Kind {
 	case supervisor.KindGateway:
@@ -68,7 +68,7 @@ func (w *memoryWatch) setup(v *supervisor.Service) (setup config.Setup) {
 	return setup
 }
 
-// note says what people should know of the memory of a service, "" for nothing.
+// note returns a remark on the memory of a service for the status, "" for none.
 func (w *memoryWatch) note(service string) string {
 	if notes := w.notes.Load(); notes != nil {
 		return (*notes)[service]
@@ -97,7 +97,7 @@ func (w *memoryWatch) watch() {
 	}
 }
 
-// look measures once.
+// look measures all services once.
 func (w *memoryWatch) look() {
 	var services []*supervisor.Service
 	var mains []int
@@ -125,7 +125,8 @@ func (w *memoryWatch) look() {
 const (
 	above = " is above memory.warn "
 	below = " is below memory.warn again"
-	// atLimit is in the remark about processes that the kernel has killed. It is no warning about the limit.
+	// atLimit is part of the remark about processes that the kernel has killed. By it, warned knows that this remark is no
+	// warning.
 	atLimit = " because the service may have no more than "
 )
 
@@ -152,7 +153,7 @@ func (w *memoryWatch) weigh(v *supervisor.Service, m proc.Memory) (note string) 
 		if !w.warned(v) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
-	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.warned(v): // a little less, so that it is not said over and over
+	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.warned(v): // 10% lower, to avoid repeated warnings
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
 	}
 	return note
@@ -177,7 +178,7 @@ func (w *memoryWatch) warned(v *supervisor.Service) bool {
 	return said
 }
 
-// said reports whether the history has a remark of this run.
+// said reports whether the history has this remark about the present run.
 func (w *memoryWatch) said(v *supervisor.Service, text string) bool {
 	records, _ := w.loop.History().Since(0)
 	return slices.ContainsFunc(records, func(r supervisor.Record) bool {
@@ -185,7 +186,7 @@ func (w *memoryWatch) said(v *supervisor.Service, text string) bool {
 	})
 }
 
-// amount writes a number of bytes for people.
+// amount formats a number of bytes for people.
 func amount(n uint64) string {
 	if n >= 1<<30 {
 		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))

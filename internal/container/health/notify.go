@@ -13,11 +13,11 @@ import (
 	"hinit/supervisor"
 )
 
-// strangerPause is how long no other stranger is told of after one.
+// strangerPause is the shortest time between two reports of strangers.
 const strangerPause = time.Minute
 
-// giveSocket gives a service the socket on which it tells of itself, where its definition asks for one. Without a place for the socket it counts as
-// ready while it runs.
+// giveSocket gives a service the socket for its messages, if its definition asks for one. Without a directory for sockets, the
+// service counts as ready while it runs.
 func (h *Health) giveSocket(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	s := cfg.Services[u.Name]
@@ -43,7 +43,7 @@ func (h *Health) giveSocket(u *supervisor.Unit) {
 	}
 	env := notify.Environ(path, s.Notify.Watchdog)
 	u.Spec.Env = proc.SetEnv(u.Spec.Env, env)
-	if len(u.Spec.Setup.EnvFiles) > 0 { // they change none of these
+	if len(u.Spec.Setup.EnvFiles) > 0 { // the files must not change these variables
 		keep := slices.Clone(u.Spec.Setup.Keep)
 		for name := range env {
 			keep = append(keep, name)
@@ -53,7 +53,7 @@ func (h *Health) giveSocket(u *supervisor.Unit) {
 	}
 }
 
-// told takes what process pid says on the socket of a service. The supervisor knows whose process it is.
+// told handles a message on the socket of a service. The supervisor decides which run the process pid belongs to.
 func (h *Health) told(service string, pid int, m notify.Message) {
 	run, err := h.o.Loop.Tell(pid, supervisor.Told{
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
@@ -69,7 +69,8 @@ func (h *Health) told(service string, pid int, m notify.Message) {
 	}
 }
 
-// tellOfStranger tells now and then of a process that is of no run of the service, or that has ended before anybody could know.
+// tellOfStranger reports, at most once a strangerPause, a message from a process that belongs to no run of the service. A process
+// that ended too soon to be identified counts too.
 func (h *Health) tellOfStranger(service string, pid int) {
 	now := time.Now().UnixNano()
 	if last := h.lastStranger.Load(); last != 0 && now-last < int64(strangerPause) || !h.lastStranger.CompareAndSwap(last, now) {

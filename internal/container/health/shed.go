@@ -12,42 +12,44 @@ import (
 	"hinit/supervisor"
 )
 
-// Which parts of the container's limit do what, in percent. Processes stall while they wait for the kernel to find memory (PSI).
+// Shares of the container's memory limit, in percent, at which something happens. Processes stall while they wait for the kernel
+// to find memory (PSI).
 const (
-	tight     = 80 // above this, starts are refused while processes stall, and go on being refused
+	tight     = 80 // above this, starts are refused if processes stall or starts were already refused
 	refuse    = 90
-	shedStall = 90 // above this, a service is ended while processes stall
+	shedStall = 90 // above this, a service is ended if processes stall
 	shedAt    = 95
-	stalls    = 10.0 // this part of the time, in percent, counts as a stall
+	stalls    = 10.0 // processes count as stalling from this percentage of the time on
 )
 
-// pressurePeriod is how often the container's memory is read when it is tight.
+// pressurePeriod is how often the container's memory is measured while it is tight.
 const pressurePeriod = time.Second
 
-// pressure is what is known of the container's memory, and of the services that may be ended for it.
+// pressure is the input of decide: the container's memory, and the services that may be ended or made to wait.
 type pressure struct {
 	container proc.ContainerMemory
-	full      bool // starts are refused
+	full      bool // starts are being refused
 	services  []candidate
 }
 
-// candidate is a service that may wait for memory.
+// candidate is a service that may be ended or made to wait for memory.
 type candidate struct {
 	name     string
-	priority int           // higher ones stay longer
-	idle     time.Duration // since it last used the processor
-	bytes    uint64        // what it has, or had last
+	priority int           // services with a higher one are ended later
+	idle     time.Duration // time since it last used the processor
+	bytes    uint64        // its memory; if it is not running, when last measured
 	up, held bool
 	ending   bool
 }
 
-// decision is what follows from it.
+// decision is the result of decide.
 type decision struct {
 	full        bool
-	shed, admit string // a service, "" for none
+	shed, admit string // the service to end, and the one to start; "" for none
 }
 
-// decide is the whole policy. It ends one service at a time, the idlest of the lowest priority, and starts the most important one that fits.
+// decide is the whole policy. It ends one service at a time: the idlest one of the lowest priority. It starts the most important
+// one that fits.
 func decide(p pressure) (d decision) {
 	c := p.container
 	if c.Limit == 0 {
@@ -69,8 +71,8 @@ func decide(p pressure) (d decision) {
 	return d
 }
 
-// victim is the idlest service of the lowest priority that any running one has, "" for none. The end of one with less than a quarter of the
-// average would free next to nothing.
+// victim returns the idlest running service of the lowest priority, "" for none. It skips services with less than a quarter of
+// the average memory, because their end would free next to nothing.
 func victim(services []candidate) string {
 	var lowest []candidate
 	total := uint64(0)
@@ -90,17 +92,17 @@ func victim(services []candidate) string {
 	return slices.MinFunc(worth, func(a, b candidate) int { return cmp.Or(cmp.Compare(b.idle, a.idle), cmp.Compare(b.bytes, a.bytes)) }).name
 }
 
-// ranks are the priorities that may be shed, by their words.
+// ranks maps the priorities of services that may be ended or made to wait to numbers.
 var ranks = map[string]int{config.PriorityLow: 0, config.PriorityNormal: 1, config.PriorityHigh: 2}
 
-// activity is what was last seen of a service while memory was tight.
+// activity is the last measurement of a service while memory was tight.
 type activity struct {
 	cpu   uint64
-	since time.Time // it has used no processor time since
+	since time.Time // since when it has used no processor time
 	bytes uint64
 }
 
-// relieve looks at the container's memory, and acts. It reports whether memory is tight.
+// relieve measures the container's memory, and acts. It reports whether memory is tight.
 func (w *memoryWatch) relieve() (pressed bool) {
 	var c proc.ContainerMemory
 	_ = blocking.Do(blocking.Short, func() error {
@@ -130,7 +132,7 @@ func (w *memoryWatch) relieve() (pressed bool) {
 	return pressed
 }
 
-// candidates lists the services that may wait for memory. It measures those that run if memory is tight.
+// candidates lists the services that may be ended or made to wait. If memory is tight it measures the running ones.
 func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool) (list []candidate) {
 	var mains, at []int
 	for _, v := range snapshot.Services {

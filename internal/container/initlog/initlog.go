@@ -33,52 +33,52 @@ func New(console func() io.Writer, remember func(warning string) bool, last *Ter
 	return &Logger{console, remember, last}
 }
 
-// WithMemory returns the same Logger with another memory for warnings.
+// WithMemory returns a copy of the Logger with another function remember.
 func (l *Logger) WithMemory(remember func(warning string) bool) *Logger {
 	return &Logger{l.console, remember, l.last}
 }
 
-// Line writes a line to the container log as it is.
+// Line writes a line to the container log without a prefix.
 func (l *Logger) Line(text string) {
 	fmt.Fprintln(l.console(), show.Line(text))
 	l.last.Add(text)
 }
 
-// Note adds a line to the termination message alone.
+// Note adds a line to the termination message only.
 func (l *Logger) Note(text string) { l.last.Add(text) }
 
 // End writes the termination message of a container that ends with a code.
 func (l *Logger) End(code int) { l.last.End(code) }
 
-// Say writes a line of hinit's own to the container log.
+// Say writes a message of hinit to the container log.
 func (l *Logger) Say(format string, args ...any) { l.Line("[hinit] " + fmt.Sprintf(format, args...)) }
 
-// Warn says something that the operator should know for as long as the container runs; status shows it.
+// Warn writes a warning that concerns the operator as long as the container runs. Status shows it too.
 func (l *Logger) Warn(format string, args ...any) {
 	if message := fmt.Sprintf(format, args...); l.Remember(message) {
 		l.Say("warning: %s", message)
 	}
 }
 
-// Remember adds to what status shows as warnings. It returns false for one that is there already.
+// Remember adds a warning to status only. It returns false if the warning is known.
 func (l *Logger) Remember(warning string) bool { return l.remember(show.Line(warning)) }
 
 const (
-	// terminationLog is the file that Kubernetes shows as the message of a container that has ended. It exists only there.
+	// terminationLog is the file that Kubernetes shows as the message of an ended container. It exists only in Kubernetes.
 	terminationLog = "/dev/termination-log"
-	// mostWords is how many bytes of it Kubernetes keeps, and mostLast how many lines hinit writes.
+	// mostWords is how many bytes of the file Kubernetes keeps. mostLast is how many lines hinit writes.
 	mostWords, mostLast = 4096, 16
-	// rewriteEvery is how old the file may be.
+	// rewriteEvery limits how outdated the file may be.
 	rewriteEvery = time.Second
-	// killed is the first line until the container ends by itself.
+	// killed is the first line until the container ends in the regular way.
 	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
 )
 
-// TerminationLog keeps the termination message of a container up to date, so that it tells what came before a SIGKILL too. Its methods may
-// be called from any goroutine. It owns a goroutine from the first word on, where there is such a file.
+// TerminationLog keeps the termination message of a container up to date, so that it is right even after a SIGKILL. Its methods
+// may be called from any goroutine. If the file exists, it owns a goroutine from the first line on.
 type TerminationLog struct {
 	path string
-	wake chan struct{} // capacity 1: there is something to write
+	wake chan struct{} // capacity 1; wakes the goroutine after a new line
 
 	mu    sync.Mutex
 	lines []string
@@ -88,12 +88,12 @@ type TerminationLog struct {
 	ended bool
 }
 
-// NewTerminationLog returns the last words of this container.
+// NewTerminationLog returns the termination message of this container.
 func NewTerminationLog() *TerminationLog {
 	return &TerminationLog{path: terminationLog, wake: make(chan struct{}, 1)}
 }
 
-// Add notes a line. It doesn't wait for the file.
+// Add adds a line. It doesn't wait for the file.
 func (w *TerminationLog) Add(line string) {
 	w.mu.Lock()
 	w.lines = append(w.lines, show.Line(line))
@@ -109,15 +109,15 @@ func (w *TerminationLog) Add(line string) {
 func (w *TerminationLog) follow() {
 	for range w.wake {
 		if w.write(killed, false) != nil {
-			return // there is no such file, or it is written for the last time
+			return // the file doesn't exist, or its last version is written
 		}
 		<-time.After(rewriteEvery)
 	}
 }
 
-// End writes how the container has ended, and nothing is written after it.
+// End writes the last version of the message, with the exit code.
 func (w *TerminationLog) End(code int) {
-	_ = w.write(fmt.Sprintf("exit code %d, after:", code), true) // there may be no such file
+	_ = w.write(fmt.Sprintf("exit code %d, after:", code), true) // an error is ignored: the file may not exist
 }
 
 func (w *TerminationLog) write(first string, last bool) error {
@@ -148,21 +148,21 @@ func (w *TerminationLog) write(first string, last bool) error {
 	})
 }
 
-// Refuse says why an init does not begin: on stderr, and as its termination message. It returns the exit code.
+// Refuse reports why an init can't begin, on stderr and in the termination message. It returns the exit code.
 func Refuse(code int, err error) int {
 	Farewell(code, err)
 	Stderr(err)
 	return code
 }
 
-// Stderr writes an error to stderr, a line of the container log for each of its lines.
+// Stderr writes an error to stderr, with the prefix of hinit before each line.
 func Stderr(err error) {
 	for line := range strings.Lines(err.Error()) {
 		fmt.Fprintln(os.Stderr, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
 	}
 }
 
-// Farewell writes the termination message of an init that does not begin.
+// Farewell writes the termination message of an init that can't begin.
 func Farewell(code int, err error) {
 	last := NewTerminationLog()
 	for line := range strings.Lines(err.Error()) {

@@ -1,5 +1,5 @@
-// Package leaseholder decides whether this init supervises the profiles and services of its data volume: while it has the lock of the
-// volume.
+// Package leaseholder decides whether this init supervises the profiles and services of its data volume: it may only while it
+// holds the lock of the volume.
 //
 // It promises that no profile or service of the volume is started without the lock. When the lock is lost, all of them are killed
 // before this init asks for the lock again. It owns a goroutine that waits for the lock, or for its loss.
@@ -27,17 +27,17 @@ import (
 )
 
 const (
-	// standbyVariable ends an init that does not get the lock of its volume, if it is 0.
+	// standbyVariable set to 0 makes an init end if another init holds the lock. Otherwise it waits.
 	standbyVariable = "HINIT_STANDBY"
-	// again is how long an init that has lost the lock waits before it asks a volume that refuses once more.
+	// again is how long an init that has lost the lock waits between two tries after an error.
 	again = time.Second
-	// volumePatience is how long the boot waits for a volume that does not answer before it starts the CMD.
+	// volumePatience is how long the boot waits for the volume before it starts the CMD.
 	volumePatience = 15 * time.Second
-	// slowAnswer is worth a line in the timeline of the boot.
+	// slowAnswer is the wait for the lock from which on it appears in the timeline of the boot.
 	slowAnswer = time.Second
 )
 
-// Host is the rest of PID 1 as a Holder needs it. The functions may be called from any goroutine.
+// Host is the part of PID 1 that a Holder uses. The functions may be called from any goroutine.
 type Host struct {
 	*initlog.Logger
 
@@ -47,64 +47,66 @@ type Host struct {
 	Fatal func(reason string)
 	// Withdraw removes the slot of a service.
 	Withdraw func(ctx context.Context, service string) error
-	// Reset forgets what is known of the profiles: another init may have them now.
+	// Reset forgets the profiles, because another init may serve them now.
 	Reset func()
-	// Doubt is told of what an agent can cause, such as a file system that keeps no locks.
+	// Doubt gets warnings that an agent can cause, for instance about a file system without locks.
 	Doubt func(line string)
-	// TakeOver does what the boot did not do, or did for an earlier term. serving ends with the lock.
+	// TakeOver prepares the volume, if that was not done yet, and starts its profiles and services. It is called when the lock is
+	// acquired after the boot. serving ends when the lock is lost.
 	TakeOver func(ctx, serving context.Context)
 }
 
-// Boot is the boot that claims the volume.
+// Boot is the boot during which Claim is called.
 type Boot interface {
-	// Ready returns when processes may be started.
+	// Ready blocks until processes may be started.
 	Ready()
 	// StartCmdEarly starts the CMD while the volume does not answer.
 	StartCmdEarly()
 }
 
-// Loop is what a Holder needs of [supervisor.Loop].
+// Loop is the part of [supervisor.Loop] that a Holder uses.
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
 }
 
-// Holder decides whether this init serves its volume: it holds the lock of the volume, or waits for it. Its methods may be called from any goroutine.
+// Holder holds the lock of the volume, or waits for it, and so decides whether this init serves the volume. Its methods may be
+// called from any goroutine.
 type Holder struct {
 	host   Host
 	loop   Loop
 	lock   lease.Lock
-	volume volume             // the lock, nil in tests
-	told   func(words string) // nil without a program of the lease
-	asked  string             // who says whether the lock is free
-	steps  *bootstatus.Status // of the boot
+	volume volume             // the same as lock; nil in tests
+	told   func(words string) // gets the messages of the lease program; nil without one
+	asked  string             // name for people of whatever grants the lock
+	steps  *bootstatus.Status // status of the boot
 	serves atomic.Bool
 	state  atomic.Pointer[state]
 }
 
-// state is what an init has of the lock.
+// state says whether this init has the lock.
 type state struct {
 	name   string // client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
-	detail string              // for people; "" while it waits for a holder
-	holder func() lease.Holder // while it waits for one
+	detail string              // reason, for people; "" while another process holds the lock
+	holder func() lease.Holder // names that process; nil otherwise
 }
 
-// Handover is what is handed over of the lock.
+// Handover is the state of the lock at re-execution.
 type Handover struct {
-	Lease *lease.Handover // nil of a generation that had none
-	Alone bool            // it served
+	Lease *lease.Handover // nil if the program had no lock of this kind
+	Alone bool            // it served the volume
 }
 
-// volume is a lock that is handed over.
+// volume is a lock that can be handed over.
 type volume interface {
 	lease.Lock
 	HandOver() *lease.Handover
 	TakeOver(old *lease.Handover)
 }
 
-// New makes the Holder of an init that does not serve yet. It opens the volume as the agent's user. program says that a service holds a
-// lease, of which Told is told.
+// New returns the Holder of an init that does not serve yet. It opens the volume as the agent's user. program says that a service
+// of hinit.yaml (the lease program) holds the lease; its messages must be passed to Told.
 func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Holder {
 	if !program {
 		v := lease.NewVolume(home, agent, host.Doubt)
@@ -118,7 +120,7 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 	return t
 }
 
-// Told takes what the program of the lease says of it. It doesn't block.
+// Told handles a message of the lease program. It doesn't block.
 func (t *Holder) Told(words string) {
 	if t.told != nil {
 		t.told(words)
@@ -138,9 +140,9 @@ func (t *Holder) become(name, detail string) {
 // Serves reports whether this init supervises the profiles and services.
 func (t *Holder) Serves() bool { return t.serves.Load() }
 
-// Serve reports whether it may do so now, in a term that has just begun.
+// Serve begins to serve the volume, after the lock was acquired. It returns false if the lock is already lost again.
 func (t *Holder) Serve(serving context.Context) bool {
-	t.serves.Store(true) // first: the goroutine that sees a loss stores false after it
+	t.serves.Store(true) // stored before the check: the goroutine that sees a loss stores false after it
 	if serving.Err() != nil || t.Check() != nil {
 		t.serves.Store(false)
 		return false
@@ -148,10 +150,10 @@ func (t *Holder) Serve(serving context.Context) bool {
 	return true
 }
 
-// HandOver returns what the next generation takes over.
+// HandOver returns the state that the next program needs.
 func (t *Holder) HandOver() Handover { return Handover{t.volume.HandOver(), t.Serves()} }
 
-// TakeOver takes over what the program before this one had.
+// TakeOver restores the state of the program before re-execution.
 func (t *Holder) TakeOver(old Handover) {
 	t.serves.Store(old.Alone)
 	if old.Lease != nil {
@@ -159,8 +161,8 @@ func (t *Holder) TakeOver(old Handover) {
 	}
 }
 
-// Check says why nothing may be started or recorded for the volume, and returns nil when it may be. It doesn't block. A volume that can't be
-// locked forbids nothing.
+// Check returns why no process may be started for the volume and nothing may be recorded, nil if both are allowed. It doesn't
+// block. A volume without locks allows everything.
 func (t *Holder) Check() error {
 	switch s := t.state.Load(); s.name {
 	case client.LeaseNone:
@@ -172,12 +174,12 @@ func (t *Holder) Check() error {
 	}
 }
 
-// unknown notes that the holder of the lock is not known yet.
+// unknown notes that it is not known yet who holds the lock.
 func (t *Holder) unknown() {
 	t.become(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.asked))
 }
 
-// waitsFor says why this init serves nothing.
+// waitsFor says why this init does not serve.
 func (t *Holder) waitsFor(s *state) string {
 	if s.holder == nil {
 		return s.detail
@@ -190,17 +192,17 @@ func standby() bool {
 	return v == "" || !config.PlainlyFalse(v)
 }
 
-// errHeld says that this init was told not to wait for another holder.
+// errHeld means that another process has the lock, and that this init must not wait for it.
 var errHeld = errors.New("another process has the lock")
 
-// answer is what came of an Acquire.
+// answer is the result of Acquire. lost gets the reason when the lock is lost.
 type answer struct {
 	lost <-chan error
 	err  error
 }
 
-// ask asks for the lock in a goroutine of its own. busy gets a value before it waits for another holder. An init that was told not to
-// wait gives up then, with errHeld.
+// ask asks for the lock in a goroutine. busy gets a value if another process has the lock. Then ask waits for it, or without wait
+// gives up with errHeld.
 func (t *Holder) ask(ctx context.Context, wait bool) (got <-chan answer, busy <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	result, waits := make(chan answer, 1), make(chan struct{}, 1)
@@ -220,13 +222,13 @@ func (t *Holder) ask(ctx context.Context, wait bool) (got <-chan answer, busy <-
 	return result, waits
 }
 
-// Claim settles whether this init supervises the profiles and services. While another process has the lock, it only runs its CMD
-// and takes over later, unless HINIT_STANDBY forbids that. made says that the boot has made the volume ready, so a failure is final. serving
-// ends with the lock, after everything that the lock is for has been killed; it is ctx for a lock that can't be lost. ok is false when
-// the boot is to do nothing more.
+// Claim decides during the boot whether this init supervises the profiles and services. While another process has the lock, this
+// init runs only its CMD, and takes over later, unless HINIT_STANDBY forbids that. made says that the boot has prepared the
+// volume, so a failure is final. serving ends when the lock is lost, after all its services have been killed. It is ctx if the
+// lock can't be lost. If ok is false the boot must stop.
 func (t *Holder) Claim(ctx context.Context, b Boot, made bool) (serving context.Context, ok bool) {
 	t.serves.Store(true)
-	if !t.host.Route().HasProfiles() { // it has no volume, or was made to share a volume with the container that has the gateways
+	if !t.host.Route().HasProfiles() { // there is no volume, or the container with the gateways shares its volume with this one
 		return ctx, true
 	}
 	begin := time.Now()
@@ -258,7 +260,7 @@ func (t *Holder) Claim(ctx context.Context, b Boot, made bool) (serving context.
 			return ctx, true
 		case <-busy:
 			if !standby() {
-				continue // the answer comes at once
+				continue // ask gives up and answers at once
 			}
 			t.serves.Store(false)
 			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.waitsFor(t.state.Load()))
@@ -279,7 +281,7 @@ func (t *Holder) Claim(ctx context.Context, b Boot, made bool) (serving context.
 	}
 }
 
-// begin returns the context of a term. It ends with the lock, after everything that the lock is for has been killed.
+// begin watches the lock. It returns a context that ends when the lock is lost, after all its services have been killed.
 func (t *Holder) begin(ctx context.Context, lost <-chan error) context.Context {
 	if lost == nil {
 		return ctx
@@ -296,20 +298,20 @@ func (t *Holder) begin(ctx context.Context, lost <-chan error) context.Context {
 	return serving
 }
 
-// fence ends everything that the lock was for, and then asks for the lock as a newcomer.
+// fence handles the loss of the lock: it kills all services that need the lock, and then asks for the lock again.
 func (t *Holder) fence(ctx context.Context, end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
 	t.become(client.LeaseWaiting, why.Error())
 	t.evict("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
-	t.evict("the lock of the volume is lost") // what was being registered
+	t.evict("the lock of the volume is lost") // once more, for services that were just being registered
 	t.host.Reset()
 	got, _ := t.ask(ctx, standby())
 	t.regain(ctx, <-got)
 }
 
-// regain takes over with the lock that this init has waited for. A volume that refuses is asked again.
+// regain handles the result of waiting for the lock. With the lock it takes over; after an error it asks again.
 func (t *Holder) regain(ctx context.Context, a answer) {
 	for ; a.err != nil; a = t.askAgain(ctx) {
 		switch {
@@ -324,7 +326,7 @@ func (t *Holder) regain(ctx context.Context, a answer) {
 			return
 		}
 	}
-	t.host.TakeOver(ctx, t.begin(ctx, a.lost)) // begin comes first, so that a loss is seen while the boot goes on
+	t.host.TakeOver(ctx, t.begin(ctx, a.lost)) // begin first, so that a loss during the take-over is noticed
 }
 
 func (t *Holder) askAgain(ctx context.Context) answer {
@@ -332,8 +334,8 @@ func (t *Holder) askAgain(ctx context.Context) answer {
 	return <-got
 }
 
-// Resume goes on with the lock of the image before this one. An image that had another kind of lock hands over none: this one takes
-// it, or ends what it must not serve.
+// Resume continues with the handed-over lock after re-execution. If the old program had another kind of lock, it hands over none.
+// Resume then acquires the lock, or kills the services that need it.
 func (t *Holder) Resume(ctx context.Context) context.Context {
 	if !t.host.Route().HasProfiles() {
 		return ctx
@@ -358,7 +360,7 @@ func (t *Holder) Resume(ctx context.Context) context.Context {
 	return t.begin(ctx, lost)
 }
 
-// evict kills every gateway and every service of hinit.yaml, and forgets them.
+// evict kills every gateway and every service of hinit.yaml, and makes the supervisor forget them.
 func (t *Holder) evict(reason string) {
 	var names []string
 	for _, s := range t.loop.Snapshot().Services {
@@ -366,7 +368,7 @@ func (t *Holder) evict(reason string) {
 			names = append(names, s.Name)
 		}
 	}
-	_ = t.loop.Do(context.Background(), supervisor.Evict{Names: names, Cause: supervisor.CauseLease, Reason: reason}) // it fails when everything ends anyway
+	_ = t.loop.Do(context.Background(), supervisor.Evict{Names: names, Cause: supervisor.CauseLease, Reason: reason}) // fails only if the container ends
 	for _, name := range names {
 		if err := t.host.Withdraw(context.Background(), name); err != nil {
 			t.host.Say("%v", err)
@@ -374,7 +376,7 @@ func (t *Holder) evict(reason string) {
 	}
 }
 
-// leased reports whether a service may run only with the lock: neither the CMD nor a service of the scan directory needs it.
+// leased reports whether a service may run only with the lock. The CMD and services of the scan directory may run without.
 func (t *Holder) leased(name string, kind supervisor.Kind) bool {
 	if kind == supervisor.KindGateway || name == config.LeaseName {
 		return kind == supervisor.KindGateway
@@ -383,7 +385,7 @@ func (t *Holder) leased(name string, kind supervisor.Kind) bool {
 	return own && kind == supervisor.KindService
 }
 
-// Admit is [supervisor.Config].Admit: it refuses a service that needs the lock while this init does not have it.
+// Admit implements [supervisor.Config].Admit: it refuses a service that needs the lock while this init does not have it.
 func (t *Holder) Admit(name string, kind supervisor.Kind) error {
 	if !t.leased(name, kind) {
 		return nil
@@ -391,7 +393,7 @@ func (t *Holder) Admit(name string, kind supervisor.Kind) error {
 	return t.Check()
 }
 
-// Status is the state of the lock for people and programs.
+// Status returns the state of the lock for the API.
 func (t *Holder) Status() *client.Lease {
 	s := t.state.Load()
 	out := &client.Lease{State: s.name, Since: s.since, Standby: standby(), Detail: s.detail}

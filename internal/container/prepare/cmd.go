@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// syncTime is how long the CMD waits for what hinit has said before it.
+// syncTime limits how long the CMD waits until hinit's earlier messages are written.
 const syncTime = 300 * time.Millisecond
 
 // StartCmd starts the container's CMD, if it has one.
@@ -22,14 +22,16 @@ func (s *Stage) StartCmd(ctx context.Context) {
 	if !s.Route().HasCommand() {
 		return
 	}
-	// The CMD writes to the console itself, so hinit's lines go first. A stuck console does not hold the CMD back.
+	// The CMD writes to the console itself, so hinit's lines must be written first. A stuck console does not delay the CMD for
+	// long.
 	patience, done := context.WithTimeout(ctx, syncTime)
 	_ = s.Logs.Sync(patience)
 	done()
 	s.start(ctx, s.Units.Cmd(s.Config(), s.Route(), Controls(os.Stdin)), "the CMD")
 }
 
-// StartStandIn starts the process that stands for a CMD "gateway run". An image without a sleep gets a copy of hinit, which is exe.
+// StartStandIn starts the process that stands for a CMD "gateway run". If the image has no sleep, the process is hinit itself
+// (exe).
 func (s *Stage) StartStandIn(ctx context.Context, exe string) {
 	if s.Route().DashboardOnly {
 		return
@@ -50,6 +52,6 @@ func (s *Stage) start(ctx context.Context, u supervisor.Unit, what string) {
 
 // Controls reports whether a file is the controlling terminal of this process.
 func Controls(f *os.File) bool {
-	_, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP) // ENOTTY also for another terminal (tty_ioctl(4))
+	_, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCGPGRP) // ENOTTY for any other terminal (tty_ioctl(4))
 	return err == nil
 }

@@ -1,8 +1,8 @@
-// Package prepare makes the container ready for its first service: the data volume, the agent's hooks, the user's scripts. It also says which
-// services the boot will register.
+// Package prepare makes the container ready for its first service: the data volume, the agent's hooks, the user's scripts. It
+// also predicts which services the boot will register.
 //
-// It promises that a hook runs as a task of the supervisor, because nothing else may start a process. Its methods run in the goroutine of
-// the boot and block on the disk; [Stage.Expected] may be called from any goroutine.
+// It promises that a hook runs as a task of the supervisor, because nothing else may start a process. Its methods run in the
+// goroutine of the boot and block on the disk; [Stage.Expected] may be called from any goroutine.
 package prepare
 
 import (
@@ -42,16 +42,16 @@ type Stage struct {
 	Logs     *logs.Logs
 	Store    *profiles.Store
 	Agent    boot.Agent
-	Config   func() *config.Config // in force
+	Config   func() *config.Config // returns the current configuration
 	Route    func() *boot.Route
-	Serves   func() bool // this init supervises the profiles and services
+	Serves   func() bool // reports whether this init supervises the profiles and services
 	Started  time.Time   // when the container was started
-	Full     atomic.Bool // the repair of owners has to look everywhere
-	Planted  atomic.Bool // the data directory was empty, and is a copy of the image's now
+	Full     atomic.Bool // the repair of owners must examine all files
+	Planted  atomic.Bool // the data directory was empty, and was filled from the image
 }
 
-// Run prepares the container for its first service (contract, section 2.1). ready returns when processes may be started. The error is a
-// reason to stop the container.
+// Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. After an
+// error the container must be stopped.
 func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error {
 	r := &run{Stage: s, ctx: ctx, cfg: cfg, ready: ready, job: s.Job(cfg)}
 	r.job.Hooks, r.job.Strict, r.job.Scripts = boot.ConfiguredHooks(cfg), cfg.Boot.Strict, cfg.Image.Stage2Fails == "2"
@@ -79,7 +79,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var started func() (*program.Program, error)
 	if wanted {
-		started = r.start() // it begins while the volume is prepared
+		started = r.start() // it starts while the volume is prepared
 	}
 	var plant func(context.Context, *boot.Step) error
 	if seed {
@@ -107,10 +107,10 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 
 func byImage(cfg *config.Config) bool { return cfg.Boot.Steps == config.StepsImage }
 
-// BootOptions are what the rooms of package boot take from this container.
+// BootOptions returns the options of this container for package boot.
 func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	tenants := s.Agent.Tenants
-	if tenants.On { // else the store could not read their homes
+	if tenants.On { // tenants are on only if the store can read their homes
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
@@ -119,7 +119,7 @@ func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
 	}
 }
 
-// Job is what the boot program needs to know of this container.
+// Job returns the description of this container for the boot program.
 func (s *Stage) Job(cfg *config.Config) boot.Job {
 	return boot.Job{
 		Options: s.BootOptions(cfg), AgentUser: s.Agent.User, Known: s.Agent.Known, Version: version.Get().String(), Plain: s.Route().Plain,
@@ -127,7 +127,7 @@ func (s *Stage) Job(cfg *config.Config) boot.Job {
 	}
 }
 
-// line passes on a line of the boot, and remembers it when it is a warning.
+// line writes a line of the boot to the container log. If it is a warning, status shows it too.
 func (s *Stage) line(l boot.Line) { pass(s.Logger, l) }
 
 func pass(v *initlog.Logger, l boot.Line) {
@@ -137,8 +137,8 @@ func pass(v *initlog.Logger, l boot.Line) {
 	}
 }
 
-// SayTimeline reports the duration of the boot and of its steps. The time that no step has measured, such as the wait for the
-// control socket, is a step too.
+// SayTimeline reports the duration of the boot and of its steps. The time outside of any step, such as the wait for the control
+// socket, counts as a step too.
 func (s *Stage) SayTimeline() {
 	if rest := time.Since(s.Started).Seconds() - show.BootSeconds(s.Status.Steps()); rest > 0 {
 		s.Status.Add(client.BootStep{Name: "other", Seconds: rest})
@@ -146,10 +146,10 @@ func (s *Stage) SayTimeline() {
 	s.Say("boot: %s", show.Timeline(s.Status.Steps()))
 }
 
-// Phase runs one step of the boot, measures it, and goes on whatever comes of it.
+// Phase runs one step of the boot and measures its time. An error is recorded, and the boot goes on.
 func (s *Stage) Phase(name string, step func() error) { s.Status.Add(s.Measure(name, step)) }
 
-// Measure is Phase for a step that the caller adds to the status.
+// Measure is Phase for a caller that adds the step to the status itself.
 func (s *Stage) Measure(name string, step func() error) client.BootStep {
 	start := time.Now()
 	err := step()
@@ -161,7 +161,8 @@ func (s *Stage) Measure(name string, step func() error) client.BootStep {
 	return p
 }
 
-// TellOuter says that the boot is done to the program that started this container, if it wants to know. It does not block.
+// TellOuter reports the end of the boot to the program that started this container, if that has asked for messages. It does not
+// block.
 func (s *Stage) TellOuter() {
 	if s.Registry.Snapshot().Stopping {
 		return
@@ -173,10 +174,10 @@ func (s *Stage) TellOuter() {
 	})
 }
 
-// reasonExpected is why an expected service does not run.
+// reasonExpected is the reason in the status of an expected service.
 const reasonExpected = "the boot has not come to it yet"
 
-// ExpectServices takes the services of the configuration for expected.
+// ExpectServices adds the services of the configuration to the expected ones.
 func (s *Stage) ExpectServices(cfg *config.Config) {
 	var list []*supervisor.Service
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
@@ -200,10 +201,11 @@ func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, 
 	}
 }
 
-// expectProfiles looks at the profiles while the hooks run. It blocks on the disk. The boot sees what a hook changes meanwhile.
+// expectProfiles reads the profiles while the hooks run. It blocks on the disk. Later changes by a hook are seen by the boot
+// itself.
 func (s *Stage) expectProfiles(cfg *config.Config) {
 	s.Status.Look(func() []*supervisor.Service {
-		found, _, err := s.Store.List() // the boot warns
+		found, _, err := s.Store.List() // the boot reports the warnings
 		if err != nil {
 			return nil
 		}
@@ -220,7 +222,7 @@ func (s *Stage) expectProfiles(cfg *config.Config) {
 	})
 }
 
-// Expected returns the services that the boot will register, see [bootstatus.Status.Expected]. It returns nil where there are none.
+// Expected returns the services that the boot will register, see [bootstatus.Status.Expected]. It returns nil after the boot.
 func (s *Stage) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	if s.Status.IsOver() || !s.Serves() {
 		return nil
@@ -228,7 +230,7 @@ func (s *Stage) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	return s.Status.Expected(ctx, all)
 }
 
-// look runs what reads files outside the volume, in its turn: a disk may hang.
+// look calls a function that reads files outside of the volume, in a turn, because a disk may hang.
 func look(f func()) {
 	_ = blocking.Do(blocking.Foreign, func() error {
 		f()

@@ -17,21 +17,21 @@ import (
 	"hinit/supervisor"
 )
 
-// run is one preparation. The goroutine of the boot owns it, but for hooks.
+// run is one preparation. Only the goroutine of the boot uses it, except for hooks.
 type run struct {
 	*Stage
 
-	ctx      context.Context //nolint:containedctx // of the run
+	ctx      context.Context //nolint:containedctx // context of the run
 	cfg      *config.Config
 	ready    func()
 	job      boot.Job
 	program  *program.Program
 	reported bool
-	unusable bool           // the data volume is
-	hooks    sync.WaitGroup // those that run
+	unusable bool           // the data volume can't be used
+	hooks    sync.WaitGroup // running hooks
 }
 
-// start starts the boot program in the background. The function that it returns waits for that.
+// start starts the boot program in the background. The function that it returns waits until it has started.
 func (r *run) start() func() (*program.Program, error) {
 	var p *program.Program
 	var err error
@@ -46,7 +46,7 @@ func (r *run) start() func() (*program.Program, error) {
 	}
 }
 
-// plant has a boot program of its own fill an empty data directory: a phase of [boot.Prepare].
+// plant starts another boot program that fills an empty data directory. It is a phase of [boot.Prepare].
 func (r *run) plant(ctx context.Context, s *boot.Step) error {
 	job := r.job
 	job.Plant = true
@@ -60,7 +60,7 @@ func (r *run) plant(ctx context.Context, s *boot.Step) error {
 	})
 }
 
-// complete has the boot program do the rest of the boot's work, and run the hooks. report is nil for a plain supervisor.
+// complete makes the boot program do the rest of the boot, including the hooks. report is nil for a plain supervisor.
 func (r *run) complete(started func() (*program.Program, error), report *boot.Report) (err error) {
 	if r.program, err = started(); err == nil {
 		if report != nil {
@@ -83,7 +83,7 @@ func (r *run) complete(started func() (*program.Program, error), report *boot.Re
 	return nil
 }
 
-// take does what the boot program says.
+// take handles a message of the boot program.
 func (r *run) take(m boot.Message) error {
 	switch {
 	case m.Line != nil:
@@ -117,7 +117,8 @@ func (r *run) take(m boot.Message) error {
 	return nil
 }
 
-// report takes over the state of the data volume. It returns when processes may be started. The error is a reason to stop the container.
+// report handles the report about the data volume. It returns when processes may be started. After an error the container must be
+// stopped.
 func (r *run) report(report *boot.Report) error {
 	r.reported = true
 	r.Status.Add(report.Phases...)
@@ -129,22 +130,22 @@ func (r *run) report(report *boot.Report) error {
 	r.Planted.Store(report.Planted)
 	r.unusable = report.Unusable
 	failed, failing := report.Failed()
-	ends, ending := report.Failed("plant", "browser") // the boot steps do the work of the first, and an agent lives without the second
+	ends, ending := report.Failed("plant", "browser") // boot steps can do the work of plant, and an agent works without a browser
 	switch {
 	case failing && r.cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
 	case ending && r.cfg.Image.Stage2Fails == "2":
 		return fmt.Errorf("the boot step %q has failed, which ends the boot in this image: %s; S6_BEHAVIOUR_IF_STAGE2_FAILS=0 goes on", ends.Name, ends.Error)
 	}
-	r.Phase("wait", func() error { // for what began meanwhile
+	r.Phase("wait", func() error { // waits for work that began in the background
 		r.ready()
 		return nil
 	})
 	return nil
 }
 
-// runHook runs a hook of the boot as a task of the supervisor, for nothing else may start a process. It returns when nothing of the hook is
-// alive.
+// runHook runs a hook of the boot as a task of the supervisor, because nothing else may start a process. It returns when all
+// processes of the hook have ended.
 func (r *run) runHook(h boot.Hook) (int, error) {
 	ctx := r.ctx
 	if h.Timeout > 0 {
@@ -168,19 +169,19 @@ func (r *run) runHook(h boot.Hook) (int, error) {
 	code, err := supervisor.AwaitTask(ctx, r.Registry, name)
 	if ctx.Err() != nil {
 		r.Registry.Post(supervisor.Stop{Name: name})
-		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // nothing of it is alive then
+		_, _ = supervisor.AwaitTask(context.Background(), r.Registry, name) // waits until all its processes have ended
 		return 0, context.Cause(ctx)
 	}
-	r.Logs.Drain(name) // what it wrote comes before what follows it
+	r.Logs.Drain(name) // write its output before later lines
 	return code, err
 }
 
-// Repair has the boot program repair owners: [owners.Work].
+// Repair makes the boot program repair owners. It is a function for package owners ([owners.Work]).
 func (s *Stage) Repair(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 	return s.work(ctx, "hinit/repair", job, take)
 }
 
-// Pack has the boot program compress archives: a [gzipped.Packer].
+// Pack makes the boot program compress archives. It is a [gzipped.Packer].
 func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
 	job := s.Job(s.Config())
 	job.Pack, job.Young = logs, young
@@ -191,7 +192,7 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 	return results, err
 }
 
-// Examine has the boot program examine the data volume, for package volumecheck.
+// Examine makes the boot program examine the data volume, for package volumecheck.
 func (s *Stage) Examine(ctx context.Context, take func(boot.Message)) error {
 	cfg := s.Config()
 	job := s.Job(cfg)
@@ -199,7 +200,7 @@ func (s *Stage) Examine(ctx context.Context, take func(boot.Message)) error {
 	return s.work(ctx, "hinit/examine", job, take)
 }
 
-// work has a boot program do a job that needs no answer.
+// work starts a boot program for a job without answers, and waits for its end.
 func (s *Stage) work(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
 	p, err := program.Start(ctx, s.Registry, name, job)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"hinit/internal/registry"
 )
 
-// The exit codes of an init that does not begin; the command line has the same (docs/reference/exit-codes.md).
+// The exit codes of an init that can't begin. They are the same as on the command line (docs/reference/exit-codes.md).
 const (
 	ExitFailed = 1
 	exitUsage  = 2
 )
 
-// Start is what an init begins with.
+// Start is what an init knows before it builds the container.
 type Start struct {
 	Config *config.Config
 	Agent  boot.Agent
@@ -27,7 +27,7 @@ type Start struct {
 	Route  boot.Route
 }
 
-// Handover is what is handed over of a [Start].
+// Handover is the part of a [Start] that re-execution hands over.
 type Handover struct {
 	ConfigPath string
 	Config     []byte
@@ -36,12 +36,12 @@ type Handover struct {
 	Route      boot.Route
 }
 
-// HandOver returns what the next generation takes over.
+// HandOver returns the state that the next program needs.
 func (s Start) HandOver() Handover {
 	return Handover{s.Config.Path, s.Config.Text, s.Agent.User, s.Agent.Known, s.Route}
 }
 
-// TakeOver returns the Start of a container that goes on.
+// TakeOver returns the Start of a container that continues after re-execution.
 func (old Handover) TakeOver(args []string) (start Start, err error) {
 	if old.Config == nil {
 		old.Config = []byte{}
@@ -57,8 +57,8 @@ func (old Handover) TakeOver(args []string) (start Start, err error) {
 	return Start{cfg, agent, args, old.Route}, nil
 }
 
-// Container settles what the init of a container begins with. path returns the PATH of the agent, whose home it gets. Container returns false
-// with the exit code after it has said why the init does not begin.
+// Container returns the Start for the init of a container. path returns the PATH for programs of the agent, given the agent's
+// home. If the init can't begin, Container reports the reason and returns ok false with the exit code.
 func Container(argv0 string, args []string, path func(home string) string) (start Start, code int, ok bool) {
 	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
@@ -84,7 +84,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 	})}, 0, true
 }
 
-// Plain is Container for an init that supervises the services of a file and nothing else, "" for the usual places.
+// Plain is Container for an init that only supervises the services of a file; "" means the usual places.
 func Plain(file string) (start Start, code int, ok bool) {
 	file, err := plainFile(file)
 	if err != nil {
@@ -100,10 +100,11 @@ func Plain(file string) (start Start, code int, ok bool) {
 	return Start{Config: cfg, Agent: boot.Caller(), Route: boot.Route{Plain: true}}, 0, true
 }
 
-// hereConfig is the file that hinit run reads when no other one is named.
+// hereConfig is the file that hinit run reads if none is named.
 const hereConfig = "hinit.yaml"
 
-// plainFile is the path of the configuration of a plain supervisor, absolute where a reload would look for it elsewhere.
+// plainFile returns the path of the configuration of a plain supervisor. The path is absolute if a reload would otherwise search
+// elsewhere.
 func plainFile(named string) (file string, err error) {
 	switch {
 	case named != "":
