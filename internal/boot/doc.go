@@ -2,23 +2,23 @@
 // container's command.
 //
 // Decisions without side effects: [RouteCommand] says what a command line means: a program to run, or a gateway to supervise.
-// A client finds the control socket that [PrepareRuntime] placed by [hinit/client/dial.Sockets]. [Admit] says whether the
-// container may run as its user, and [Modes] what it cannot do as that user.
+// [Admit] says whether the container may run as its user, and [Modes] what it can't do as that user.
 //
-// The rest does the work of the image's boot scripts. [SettleAgent] settles the agent's user in /etc. [Prepare] makes the data volume ready
-// for the gateways, as far as every container needs it. The boot program does what only some containers need, and what follows in the
+// The rest does the work of the image's boot scripts. [PrepareRuntime] chooses the place of the control socket; clients find it
+// by [hinit/client.Sockets]. [SettleAgent] updates the agent's user in /etc. [Prepare] makes the data volume ready for the
+// gateways, as far as every container needs it. The boot program does what only some containers need, and later work in the
 // background: see [Job] and package volume.
 //
 // Promises:
 //
-//   - A boot that cannot do everything says what it cannot do and goes on.
-//   - Root follows no name that the agent's user can write. It changes owners through descriptors of what it has checked,
-//     and leaves creating and changing files to the agent's identity.
-//   - The duration of the boot depends on the number of profiles, not on the number of their files. A step on a disk that does
-//     not answer is abandoned after its budget.
+//   - A boot that can't do everything reports what it can't do and goes on.
+//   - Root follows no name that the agent's user can write. It changes owners through descriptors of files that it has checked, and leaves
+//     creating and changing files to the agent's identity.
+//   - The duration of the boot depends on the number of profiles, not on the number of their files. A step on a disk that does not answer is
+//     abandoned after its budget.
 //   - A second boot writes nothing and reports nothing new.
 //
-// Goroutines: [Report.Run] runs each phase in one goroutine. It ends before Run returns unless it hangs in a system call; then it is
-// abandoned and ends when the disk answers, without further work. Prepare also starts one for each mount point among the agent's
-// directories, under the same rule.
+// Goroutines: [Report.Run] runs each phase in one goroutine. It ends before Run returns unless it hangs in a system call; then it
+// is abandoned and ends when the disk answers, without further work. Prepare also starts one for each mount point among the
+// agent's directories, under the same rule.
 package boot

@@ -47,7 +47,7 @@ func (p *preparer) home(context.Context, *Step) (err error) {
 
 func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
-// directories makes the agent's directories as the agent's user, which works without the right to change owners (step 10).
+// directories creates the agent's directories as the agent's user. That needs no right to change owners (step 10).
 func (p *preparer) directories(ctx context.Context, s *Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -60,7 +60,7 @@ func (p *preparer) directories(ctx context.Context, s *Step) error {
 				continue
 			}
 			err := d.Mkdir(rel, 0o755)
-			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // the target of a link belongs to the agent
+			if err != nil && !errors.Is(err, fsutil.ErrSymlink) && first == nil { // the target of a link is the agent's business
 				first = err
 			}
 		}
@@ -81,8 +81,7 @@ func (p *preparer) directories(ctx context.Context, s *Step) error {
 	return first
 }
 
-// scratch makes the agent's directory for files outside the volume, which no other user can open. A missing one is only told where the
-// agent is to write there.
+// scratch creates the agent's directory for files outside of the volume, which no other user can open.
 func (p *preparer) scratch(s *Step) {
 	parent, name := filepath.Split(p.Scratch)
 	err := func() error {
@@ -98,12 +97,12 @@ func (p *preparer) scratch(s *Step) {
 			return errors.Join(err, fmt.Errorf("%q is no directory", p.Scratch))
 		}
 		sub, err := d.SubSame(name)
-		if err != nil { // a mount keeps its owner: it is the host's
+		if err != nil { // a mount keeps its owner, which the host has chosen
 			return err
 		}
 		sub.Close()
 		if _, _, err := d.Chown(name, p.Owner()); err != nil {
-			return err // it stays root's
+			return err // it keeps its owner, root
 		}
 		own, err := fsutil.OpenReal(p.Scratch, p.Agent)
 		if err != nil {
@@ -118,7 +117,7 @@ func (p *preparer) scratch(s *Step) {
 	}
 }
 
-// agentDirectories are made at every boot. The gateways' log directory follows Options.Logs.
+// agentDirectories are created at every boot. The gateways' log directory follows Options.Logs.
 var agentDirectories = []string{
 	"cron", "sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "pairing",
 	"platforms/pairing", "backups", "lazy-packages",
@@ -160,7 +159,7 @@ func (p *preparer) logDirectory(home *fsutil.Dir) error {
 	return p.makeFor(p.Logs)
 }
 
-// makeFor makes a directory outside the volume and gives it to the agent's user. An existing one stays the administrator's.
+// makeFor creates a directory outside of the volume and gives it to the agent's user. An existing one keeps its owner.
 func (p *preparer) makeFor(path string) error {
 	d, made, err := fsutil.MakeReal(path, 0o755, nil)
 	if err != nil {
@@ -179,7 +178,7 @@ func (p *preparer) realHome(s *Step) error {
 	if dir == "" || dir == p.Home {
 		return nil
 	}
-	if filepath.IsAbs(dir) && filepath.Clean(dir) == "/" { // there is nothing to make, and it never becomes the agent's
+	if filepath.IsAbs(dir) && filepath.Clean(dir) == "/" { // the root directory exists, and must never become the agent's
 		s.home = "/"
 		return nil
 	}
@@ -198,7 +197,7 @@ func (p *preparer) realHome(s *Step) error {
 	return nil
 }
 
-// PlainPath refuses an empty or relative path, the root directory, surrounding blanks and control characters.
+// PlainPath reports whether a path is absolute, is not the root directory, and has no surrounding blanks or control characters.
 func PlainPath(path string) bool {
 	control := func(r rune) bool { return r < ' ' || r == 0x7f }
 	return filepath.IsAbs(path) && filepath.Clean(path) != "/" && strings.TrimSpace(path) == path && strings.IndexFunc(path, control) < 0

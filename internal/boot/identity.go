@@ -17,24 +17,24 @@ import (
 	"hinit/internal/proc"
 )
 
-// DockerSockets are the places of the Docker socket, of which the first existing one counts.
+// DockerSockets are the possible paths of the Docker socket; the first existing one counts.
 var DockerSockets = []string{"/var/run/docker.sock", "/run/docker.sock"}
 
 // GraphicsDir has the graphics devices.
 const GraphicsDir = "/dev/dri"
 
-// Identity is the agent's user as the boot program has settled it in /etc.
+// Identity is the agent's user after the boot program has updated /etc.
 type Identity struct {
 	User  account.User
 	Lines []Line
-	Error string // the container should not start; "" for nothing
+	Error string // why the container should not start; "" for none
 }
 
-// mostIdentity bounds what is read of it.
+// mostIdentity limits how many bytes of the program's output are read.
 const mostIdentity = 1 << 20
 
-// SettleAgent settles the agent's user, once and before anything else. If the container asks for other ids, or if the agent has to join the
-// group of a device, the boot program changes /etc/passwd and /etc/group. It may block on /etc and /dev.
+// SettleAgent determines the agent's user. Call it once, before anything else. If the container asks for other ids, or if the
+// agent must join the group of a device, the boot program changes /etc/passwd and /etc/group. It may block on /etc and /dev.
 func SettleAgent(cfg *config.Config) (Agent, error) { return settleAgent(cfg, os.Geteuid()) }
 
 func settleAgent(cfg *config.Config, uid int) (Agent, error) {
@@ -57,7 +57,7 @@ func settleAgent(cfg *config.Config, uid int) (Agent, error) {
 	return a.equipped(), nil
 }
 
-// isSettled reports whether /etc has everything that the container asks for.
+// isSettled reports whether /etc already has everything that the container asks for.
 func (a *Agent) isSettled() bool {
 	has := func(id uint32, names [2]string) bool {
 		want, _, text, ok := account.Asked(os.Getenv, names)
@@ -66,7 +66,7 @@ func (a *Agent) isSettled() bool {
 	if !has(a.User.UID, account.UIDVars) || !has(a.User.GID, account.GIDVars) {
 		return false
 	}
-	if a.User.Name == "" { // it is in no group of /etc/group
+	if a.User.Name == "" { // a user without a name is in no group of /etc/group
 		return true
 	}
 	if path, gid, ok := DockerSocket(DockerSockets, os.LookupEnv); ok {
@@ -82,8 +82,8 @@ func (a *Agent) isSettled() bool {
 	})
 }
 
-// DockerSocket returns the first of the sockets that exists, and its group. With the sandbox service the agent does not need it, and its
-// group means root on the host.
+// DockerSocket returns the first existing socket and its group. It returns none if the sandbox service is on: the agent does not
+// need the socket then, and its group means root on the host.
 func DockerSocket(sockets []string, env func(string) (string, bool)) (path string, gid uint32, ok bool) {
 	if config.ShellTruthy(Value(env, "HINIT_SANDBOX")) {
 		return "", 0, false
@@ -101,7 +101,8 @@ func AlreadyIn(user string, gid uint32, path string) Line {
 	return Info(fmt.Sprintf("%s already in group %d for %s", user, gid, path))
 }
 
-// DeviceGroup returns the group of a graphics device that the agent's user joins. Root's group would give far more than the device.
+// DeviceGroup returns the group of a graphics device that the agent's user should join. Root's group is excluded, because it
+// would give access to far more than the device.
 func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 	info, err := e.Info()
 	if err != nil || info.IsDir() || info.Mode()&fs.ModeSymlink != 0 || fsutil.Stat(info).Gid == 0 {
@@ -110,7 +111,7 @@ func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 	return fsutil.Stat(info).Gid, true
 }
 
-// settle has the boot program settle the user that who names.
+// settle makes the boot program update the user named who in /etc.
 func (a *Agent) settle(who string) error {
 	self, err := os.Executable()
 	var out, said []byte

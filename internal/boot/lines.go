@@ -11,36 +11,37 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Line is one line of the boot for the container's log, without its newline. It belongs on standard error: standard output is that
-// of the CMD and the services.
+// Line is one line of the boot for the container's log, without its newline. It is written to standard error, because standard
+// output belongs to the CMD and the services.
 type Line struct {
-	Warning bool // worth showing for as long as the container runs
+	Warning bool // status shows it as long as the container runs
 	Text    string
 }
 
 // Stage2 is the prefix of the image's boot script, which people and tests search for.
 const Stage2 = "[stage2] "
 
-// SetupComplete is the last line of the image's boot script (contract, section 2.1, step 20). Print it after all other steps and hooks.
+// SetupComplete is the last line of the image's boot script (contract, section 2.1, step 20). It is printed after all other steps
+// and hooks.
 const SetupComplete = Stage2 + "Setup complete; starting user services"
 
-// Info returns a line that says what the boot has done.
+// Info returns a line about something that the boot has done.
 func Info(text string) Line { return Line{Text: Stage2 + text} }
 
-// Warning returns a line that says what the boot could not do.
+// Warning returns a line about something that the boot could not do.
 func Warning(text string) Line { return Line{Warning: true, Text: Stage2 + "Warning: " + text} }
 
-// Teller words the lines of one step of the boot. Its methods may be called from any goroutine, if Tell may.
+// Teller formats the lines of one boot step. Its methods may be called from any goroutine, if Tell may.
 type Teller struct {
 	Tell func(Line)
 
 	chown sync.Once
 }
 
-// Info tells what was done.
+// Info reports something that was done.
 func (t *Teller) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(format, args...))) }
 
-// Warn tells what could not be done.
+// Warn reports something that could not be done.
 func (t *Teller) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
 
 // Refuse reports a link in the way of root's work (contract, section 2.1, step 9).
@@ -48,7 +49,7 @@ func (t *Teller) Refuse(action, path string) {
 	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
 }
 
-// CannotChown reports that once: if one owner can't be changed, hardly any can.
+// CannotChown reports, once, that an owner could not be changed: if one can't be changed, most others can't either.
 func (t *Teller) CannotChown(path string) {
 	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
 }

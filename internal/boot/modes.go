@@ -15,24 +15,24 @@ import (
 // ModesOptions describes the container for [Modes].
 type ModesOptions struct {
 	UID      int           // effective user of this process
-	Agent    *fsutil.Actor // as whom the volume is used
+	Agent    *fsutil.Actor // identity for using the volume
 	AgentUID uint32        // the agent's user
 	Known    bool          // the image has the agent's user
 	Name     string        // name of the agent's user in messages
-	Pod      bool          // it is a container of a pod
+	Pod      bool          // the container belongs to a pod
 }
 
 // Modes returns one line for each thing that this container can't do because of how it was started, worst first. Root with Docker's
 // default capabilities and a writable root gets none. It blocks on /proc and on the root file system.
 func Modes(o ModesOptions) []string {
-	// Of this thread: the main thread, /proc/self, may be at work as the agent's user just now.
+	// Read the thread's own status: the main thread (/proc/self) may just have the agent's identity.
 	runtime.LockOSThread()
 	status, _ := os.ReadFile("/proc/thread-self/status")
 	runtime.UnlockOSThread()
 	return modes(o, procStatus(string(status)), ReadOnly("/"), !runUsable())
 }
 
-// modes is Modes with its facts as arguments.
+// modes is Modes with the facts as arguments.
 func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string {
 	var lines []string
 	agent := o.AgentUID
@@ -75,7 +75,7 @@ func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string
 	return lines
 }
 
-// words returns the words for this kind of container.
+// words returns the text for this kind of container.
 func (o ModesOptions) words(docker, pod string) string {
 	if o.Pod {
 		return pod

@@ -13,19 +13,19 @@ import (
 	"hinit/internal/config"
 )
 
-// CommandLine is hinit's command line and its surroundings. Every field but Own is required.
+// CommandLine is hinit's command line and the context for its interpretation. Every field but Own is required.
 type CommandLine struct {
 	Argv0 string                           // argv[0] of the init; "tini" has options of its own
 	Args  []string                         // the words after the init and its verb: the container's CMD
 	Agent string                           // the agent's program (agent.binary)
-	Own   []string                         // the agent's subcommands: such a word means the agent, also if a program has that name
+	Own   []string                         // the agent's subcommands: such a word means the agent, even if a program has that name
 	Env   func(name string) (string, bool) // the container's environment
-	Look  func(word string) (string, bool) // path of the program a word names; see [Lookup]
+	Look  func(word string) (string, bool) // returns the path of the program that a word names; see [Lookup]
 }
 
 // Route is the meaning of a container's command.
 type Route struct {
-	// Supervise: there is no command to run. The gateway of Profile is supervised, and the container lives until it is told to
+	// Supervise: there is no command to run. The gateway of Profile is supervised, and the container runs until it is asked to
 	// stop. Print [Breadcrumb] on stderr.
 	Supervise bool
 
@@ -33,11 +33,11 @@ type Route struct {
 	Path string
 	Argv []string
 
-	// Foreground: the command itself is the gateway of Profile, which must not be supervised too.
+	// Foreground: the command itself is the gateway of Profile, so no other gateway of that profile must be started.
 	Foreground bool
 
-	// Profile is the profile of Supervise or Foreground, else empty. ProfileNamed reports whether the command line named it;
-	// otherwise it is "default", and the caller checks the agent's sticky profile. A named profile need not exist.
+	// Profile is the profile of Supervise or Foreground, else empty. ProfileNamed reports whether the command line named it.
+	// Otherwise it is "default", and the caller uses the agent's active profile. A named profile need not exist.
 	Profile      string
 	ProfileNamed bool
 
@@ -63,20 +63,20 @@ func (r Route) HasCommand() bool { return !r.Supervise && !r.Plain }
 // HasProfiles reports whether this container has gateways.
 func (r Route) HasProfiles() bool { return !r.DashboardOnly && !r.Plain }
 
-// RouteCommand interprets a container's command (contract, sections 3 to 3.2). Its only access to files is c.Look.
+// RouteCommand interprets a container's command (contract, sections 3 to 3.2). It reads files only by c.Look.
 //
-// It first removes the words of the image's entrypoint. These are tini's options when hinit was started as tini, a leading "--",
+// It first removes the words of the image's entrypoint. These are tini's options if hinit was started as tini, a leading "--",
 // "/init", and a word that ends in /main-wrapper.sh. The remaining words decide:
 //
-//   - nothing is the agent without arguments;
-//   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere, is a gateway to
-//     supervise, or one in the foreground with --no-supervise, HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
-//   - a first word that is a subcommand of the agent is for the agent;
-//   - a first word that a shell would find as a command is run as it is;
-//   - anything else is arguments for the agent.
+//   - no words: the agent without arguments;
+//   - "gateway" and "gateway run", with or without the agent's name before it and -p NAME anywhere: a gateway to supervise, or one in the
+//     foreground with --no-supervise, HERMES_GATEWAY_NO_SUPERVISE or HERMES_S6_SUPERVISED_CHILD;
+//   - a first word that is a subcommand of the agent: arguments for the agent;
+//   - a first word that a shell would find as a command: that command;
+//   - anything else: arguments for the agent.
 //
-// A shell also finds its builtins and keywords, so /bin/sh runs those ("cd /tmp", "exit 3"); a keyword ends with status 127, as in
-// the image's script. Without a /bin/sh such a word goes to the agent.
+// A shell also finds its builtins and keywords, so /bin/sh runs those ("cd /tmp", "exit 3"); a keyword ends with status 127, as
+// in the image's script. Without a /bin/sh such a word goes to the agent.
 func RouteCommand(c CommandLine) Route {
 	words := peel(c)
 	agentArgs, program, argv := c.program(words)
@@ -96,7 +96,7 @@ func RouteCommand(c CommandLine) Route {
 		return r
 	}
 	r.Supervise, r.Path, r.Argv = true, "", nil
-	r.LegacyGatewayRun = !named && len(rest) > 1 // a named profile has nothing to do with the state of the default one
+	r.LegacyGatewayRun = !named && len(rest) > 1 // the state of the default profile doesn't matter for a named one
 	for _, word := range rest[min(2, len(rest)):] {
 		if word != "--replace" { // supervised gateways always replace
 			r.Ignored = append(r.Ignored, word)
@@ -148,7 +148,7 @@ func agentWord(word, agent string) bool {
 	return base == "hermes" || agent != "" && base == filepath.Base(agent)
 }
 
-// dashboardOnly reads only the words, as the agent does.
+// dashboardOnly reports whether the command is the dashboard. Like the agent it considers only the words, and no files.
 func dashboardOnly(words []string, agent string) bool {
 	if len(words) > 0 && agentWord(words[0], agent) {
 		words = words[1:]
@@ -167,8 +167,8 @@ func isGatewayRun(args []string) bool {
 	return args[1] == "run" && !slices.Contains(args, "-h") && !slices.Contains(args, "--help")
 }
 
-// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. The default is the root
-// profile. ok is false for an invalid name, which the agent then complains about.
+// splitProfile removes the first -p NAME, --profile NAME or --profile=NAME from the agent's arguments. Without one the profile is
+// the root profile. ok is false for an invalid name, about which the agent itself reports an error.
 func splitProfile(args []string) (profile string, named bool, rest []string, ok bool) {
 	for i, arg := range args {
 		name, joined := strings.CutPrefix(arg, "--profile=")
@@ -227,8 +227,8 @@ func peelTini(words []string) []string {
 	return words
 }
 
-// Breadcrumb returns the text for stderr when a command became a supervised gateway: what happened, its benefit, and how to
-// decline. It ends in a newline.
+// Breadcrumb returns a text for stderr about a command that became a supervised gateway: what happened, the benefit, and how to
+// avoid it. It ends in a newline.
 func Breadcrumb(profile string) string {
 	return "[hinit] `gateway run` as the container's command: the gateway of profile \"" + profile + `" runs under hinit, ` +
 		`which provides s6 supervision here
@@ -239,8 +239,9 @@ func Breadcrumb(profile string) string {
 }
 
 // Lookup returns a function that finds a program like a shell's "command -v", given PATH and the working directory. A word with a
-// slash is found if it exists, so that running it reports the fault. Another word must name an executable file in a directory of
-// path. A directory that does not answer has no programs: one on a data volume that hangs comes before the system's.
+// slash is found if the file exists; an error appears when it is run. Another word must name an executable file in a directory of
+// path. A directory that does not answer counts as empty, so that a hung data volume early on the PATH does not hide the system's
+// programs.
 func Lookup(path, dir string) func(word string) (string, bool) {
 	inDir := func(name string) string {
 		if filepath.IsAbs(name) {
@@ -269,7 +270,7 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 // statPatience limits the time for one stat.
 const statPatience = 2 * time.Second
 
-// StatWithin is os.Stat with a limit.
+// StatWithin is os.Stat with that limit.
 func StatWithin(share blocking.Share, path string) (fs.FileInfo, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), statPatience)
 	defer cancel()

@@ -15,15 +15,15 @@ import (
 	"hinit/internal/trust"
 )
 
-// systemRuntimeDir is the default runtime directory where /run is writable.
+// systemRuntimeDir is the default runtime directory if /run is writable.
 const systemRuntimeDir = account.RuntimeDir
 
-// Runtime is the place of hinit's control socket.
+// Runtime says where hinit's control socket is.
 type Runtime struct {
-	Socket   string // path, or "@name" for an abstract socket (unix(7)); empty: there is no place for one
+	Socket   string // path, or "@name" for an abstract socket (unix(7)); empty if there is no place for one
 	Dir      string // directory of Socket, ready for use; empty when Socket is abstract or empty
-	Fallback bool   // not the place that was asked for
-	Warning  string // why it is not, one line; empty when there is nothing to say
+	Fallback bool   // another place than the configured one
+	Warning  string // why it is another place, one line; may be empty
 }
 
 // PrepareRuntime finds and makes the directory of the control socket. socket is the configured path; when it is empty,
@@ -34,11 +34,8 @@ type Runtime struct {
 // and its parent belong to root or uid and no other user can write them. Callers are checked by credentials, so other users may
 // see the socket, but not replace it.
 //
-// In a pod a volume on /run may be open to all users. Root sets its sticky bit. Any other user makes a directory of its own below
-// it. Only another user can replace that directory, and clients refuse that user's socket.
-//
-// It makes at most the directory and its missing parents, and may block on the disk. Root replaces a /run/hinit that the image made
-// for the agent's user.
+// In a pod a volume on /run may be open to all users. Root sets its sticky bit. Any other user creates a directory of its own
+// below it. Only another user can replace that directory, and clients refuse that user's socket.
 func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Runtime {
 	if uid == 0 {
 		closeVolume(filepath.Dir(systemRuntimeDir))
@@ -47,7 +44,8 @@ func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Run
 	return prepare(places(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
 }
 
-// closeVolume keeps the entries of root's own directory from other users when everybody may write it, as in an emptyDir of a pod.
+// closeVolume protects the entries of a directory of root's that everybody may write, as in an emptyDir of a pod: it sets the
+// sticky bit.
 func closeVolume(dir string) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,15 +53,16 @@ func closeVolume(dir string) {
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && fsutil.UID(info) == 0 && info.Mode().Perm()&0o002 != 0 {
-		_ = f.Chmod(info.Mode() | fs.ModeSticky) // else it is refused, and another place found
+		_ = f.Chmod(info.Mode() | fs.ModeSticky) // after an error, makeDir refuses the directory and another place is used
 	}
 }
 
-// InPod reports whether the container is one of a pod of Kubernetes. The variable decides about words and places, and about no right.
+// InPod reports whether the container belongs to a pod of Kubernetes. The variable can be set by anyone, so it decides only about
+// words and places, never about permissions.
 func InPod(env func(string) (string, bool)) bool { return Value(env, "KUBERNETES_SERVICE_HOST") != "" }
 
-// reclaim removes another user's directory below one of root's, so that root can make its own. It has to be empty, except for
-// process 1: an earlier container left its files.
+// reclaim removes another user's directory below a directory of root's, so that root can create its own. The directory must be
+// empty, except for process 1: then the files are an earlier container's.
 func reclaim(dir string, first bool) {
 	parent, err := fsutil.OpenReal(filepath.Dir(dir), nil)
 	if err != nil {
@@ -80,21 +79,21 @@ func reclaim(dir string, first bool) {
 		return
 	}
 	if entries, _, err := parent.ReadSome(name, 1); err != nil || len(entries) > 0 && !first {
-		return // another process may use it
+		return // another process may be using it
 	}
-	_ = parent.RemoveAll(name) // else it is refused, and another place found
+	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory and another place is used
 }
 
-// place is one possible home of the control socket.
+// place is one possible place of the control socket.
 type place struct {
 	socket string
-	mode   os.FileMode // of a directory that has to be made
+	mode   os.FileMode // of a directory that must be created
 }
 
 func (p place) dir() string { return filepath.Dir(p.socket) }
 
-// places are the places of a user's socket, see [client.Places]. A directory below one for temporary files is the user's alone; of root's the
-// agent's user must get through to the socket.
+// places returns the possible places of a user's socket, see [client.Places]. A directory below a directory for temporary files
+// is private, except that the agent's user must be able to pass through root's.
 func places(socket string, env func(string) (string, bool), uid int) (list []place) {
 	private := os.FileMode(0o700)
 	if uid == 0 {
@@ -137,8 +136,8 @@ func prepare(list []place, abstract string, uid int, pod bool) Runtime {
 	)}
 }
 
-// makeDir makes dir if it is missing, and refuses it unless uid can write it and only root and uid can tamper with it. The volume of a
-// pod above it may be root's and open to all.
+// makeDir creates dir if it is missing. It refuses dir unless uid can write it and only root and uid can change its entries. The
+// volume of a pod above it may belong to root and be open to all.
 func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	parent := filepath.Dir(dir)
 	info, err := os.Stat(parent)
@@ -160,7 +159,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	} else if err != nil {
 		return Bare(err)
 	}
-	// The open directory is the one that is checked, and a link in its place is refused.
+	// The checks are done on the open directory. A link in its place is refused.
 	f, err := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
@@ -175,7 +174,7 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	if err := tamperProof(info, uid); err != nil {
 		return fmt.Errorf("it %w", err)
 	}
-	if made { // whatever the umask took off
+	if made { // the umask may have reduced the mode
 		if err := f.Chmod(mode); err != nil {
 			return Bare(err)
 		}
@@ -183,8 +182,8 @@ func makeDir(dir string, mode os.FileMode, uid int, pod bool) error {
 	return unix.Faccessat(int(f.Fd()), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS)
 }
 
-// tamperProof refuses a directory whose entries others than root and uid could replace. A sticky directory protects its entries. A
-// non-root user's directory may be writable by its group, which with umask 002 is the user's own.
+// tamperProof refuses a directory whose entries users other than root and uid could replace. A sticky directory protects its
+// entries. A directory of a user other than root may be writable by its group, which with umask 002 is usually the user's own.
 func tamperProof(info fs.FileInfo, uid int) error {
 	owner := int(fsutil.UID(info))
 	// In a user namespace the machine's /tmp may belong to a user outside of the namespace.
@@ -202,7 +201,7 @@ func tamperProof(info fs.FileInfo, uid int) error {
 	return nil
 }
 
-// Bare removes the path from an error, for messages that have it.
+// Bare removes the path from an error, for messages that already have it.
 func Bare(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err

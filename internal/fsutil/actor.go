@@ -16,23 +16,23 @@ type Identity struct {
 	Groups   []uint32
 }
 
-// Actor runs file operations as an [Identity]. Any number of goroutines may share it.
+// Actor performs file operations with an [Identity]. Any number of goroutines may share it.
 type Actor struct {
 	id       Identity
 	switches bool
-	bounded  bool // takes a turn of share
+	bounded  bool // takes a turn of share for each Do
 	share    blocking.Share
 	homes    *homes // see OwnHomes
 }
 
-// Self returns the actor that runs everything as the process itself.
+// Self returns the actor that does not change the identity of the process.
 func Self() *Actor {
 	return &Actor{id: Identity{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}}
 }
 
-// NewActor returns an actor for id. It switches identity only if this process is root, id is another user, and a trial succeeds.
-// Otherwise everything runs as the process itself, see [Actor.Switches]. The trial fails without CAP_SETUID or CAP_SETGID, and in
-// a user namespace without id.
+// NewActor returns an actor for id. It changes the identity only if this process is root, id is another user, and a trial
+// succeeds. Otherwise everything runs with the identity of the process, see [Actor.Switches]. The trial fails without CAP_SETUID
+// or CAP_SETGID, and in a user namespace without id.
 func NewActor(id Identity) *Actor {
 	id.Groups = append([]uint32(nil), id.Groups...)
 	a := &Actor{id: id}
@@ -46,29 +46,30 @@ func NewActor(id Identity) *Actor {
 	return a
 }
 
-// In returns an actor like a whose every Do, and so every operation of its [Dir], takes a turn of share, see [blocking.Do]. Its Do
-// must not be nested.
+// In returns an actor like a, except that every Do, and so every operation of its [Dir], takes a turn of share, see
+// [blocking.Do]. Its Do must not be nested.
 func (a *Actor) In(share blocking.Share) *Actor {
 	bounded := *a
 	bounded.bounded, bounded.share = true, share
 	return &bounded
 }
 
-// Identity returns the identity the actor was made for, also when it doesn't switch. The caller must not change Groups.
+// Identity returns the identity that the actor was made for, even if it doesn't switch. The caller must not change Groups.
 func (a *Actor) Identity() Identity { return a.id }
 
-// Switches reports whether Do changes identity.
+// Switches reports whether Do changes the identity.
 func (a *Actor) Switches() bool { return a.switches }
 
-// Do runs fn as the actor's identity and returns fn's error. fn may block, and may panic. Do may be nested, unless the actor takes
-// turns, see [Actor.In].
+// Do calls fn with the actor's identity and returns fn's error. fn may block, and may panic. Do may be nested, unless the actor
+// takes turns, see [Actor.In].
 //
-// While fn runs, the goroutine is locked to its thread, and only that thread's file-system uid, gid and supplementary groups change
-// (see setfsuid(2)). The kernel drops the thread's file capabilities meanwhile, see capabilities(7), "Effect of user ID changes on
-// capabilities". So fn must not leave file operations to a goroutine, which would run as the process, and must not start a process.
+// While fn runs, the goroutine is locked to its thread. Only that thread's file-system uid, gid and supplementary groups change
+// (see setfsuid(2)). Meanwhile the thread lacks the capabilities for files, see capabilities(7), "Effect of user ID changes on
+// capabilities". So fn must not pass file operations to another goroutine, which would use the identity of the process, and must
+// not start a process.
 //
-// If the kernel refuses to switch, fn isn't run. If it refuses to switch back, Do returns an error and keeps the thread locked.
-// The Go runtime then destroys the thread when the goroutine ends. No known kernel refuses that.
+// If the kernel refuses to switch, fn isn't called. If it refuses to switch back, Do returns an error and keeps the thread
+// locked; the Go runtime then destroys the thread when the goroutine ends. No known kernel refuses that.
 func (a *Actor) Do(fn func() error) error {
 	if a.bounded {
 		return blocking.Do(a.share, func() error { return a.do(fn) })
@@ -111,8 +112,8 @@ func threadIdentity() (Identity, error) {
 	return id, nil
 }
 
-// setThreadIdentity changes the calling thread alone; these calls of x/sys don't use the runtime's all-threads machinery. The uid
-// comes last in both directions: setfsuid keeps CAP_SETGID.
+// setThreadIdentity changes the calling thread only; these functions of x/sys don't apply to all threads. The uid is changed last
+// in both directions: setfsuid keeps CAP_SETGID.
 func setThreadIdentity(id Identity) error {
 	gids := make([]int, len(id.Groups))
 	for i, g := range id.Groups {
@@ -121,7 +122,7 @@ func setThreadIdentity(id Identity) error {
 	if err := unix.Setgroups(gids); err != nil {
 		return fmt.Errorf("setgroups: %w", err)
 	}
-	// setfsgid and setfsuid return the old id whether they succeed or not, so it is read back.
+	// setfsgid and setfsuid return the old id even after a failure, so the new one is read back.
 	if err := unix.Setfsgid(int(id.GID)); err != nil {
 		return fmt.Errorf("setfsgid: %w", err)
 	}
@@ -137,7 +138,7 @@ func setThreadIdentity(id Identity) error {
 	return nil
 }
 
-// An impossible id changes nothing and returns the present one, see setfsuid(2).
+// fsuid returns the file-system uid: a call with an invalid id changes nothing and returns the present one, see setfsuid(2).
 func fsuid() uint32 {
 	id, _ := unix.SetfsuidRetUid(-1)
 	return uint32(id)

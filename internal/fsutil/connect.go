@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connect connects to the Unix socket rel and returns the connection, a non-blocking stream socket that the caller closes. A link or
-// anything else than a socket is an error. It does not wait for a server with a full queue: then the error wraps EAGAIN.
+// Connect connects to the Unix socket rel. It returns a non-blocking stream socket, which the caller closes. A link, or anything
+// other than a socket, is an error. It does not wait for a server with a full queue: then the error wraps EAGAIN.
 func (d *Dir) Connect(rel string) (fd int, err error) {
 	fd = -1
 	err = d.do("connect to", rel, func(names []string) error {
@@ -24,7 +24,7 @@ func (d *Dir) Connect(rel string) (fd int, err error) {
 		if err != nil {
 			return err
 		}
-		// The name in /proc leads to the socket that was checked, whatever is at its path now.
+		// The path in /proc leads to the socket that was checked, even if its name has been replaced.
 		if err := unix.Connect(made, &unix.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(at)}); err != nil {
 			closeFD(made)
 			return err

@@ -14,28 +14,28 @@ import (
 	"hinit/internal/fault"
 )
 
-// ErrSymlink is wrapped when a symbolic link was in the way. No link is followed, not even one that stays beneath the directory.
+// ErrSymlink is wrapped if a path has a symbolic link. No link is followed, not even one that stays beneath the directory.
 var ErrSymlink = errors.New("symbolic link refused")
 
-// Dir is an open directory. Names resolve beneath it and never through a symbolic link. It stays the same directory when its path
-// is renamed or replaced. Mount points beneath it are crossed.
+// Dir is an open directory. Names are resolved beneath it and never through a symbolic link. It remains the same directory when
+// its path is renamed or replaced. Mount points beneath it are crossed.
 //
-// A relative name ("rel" below) is a slash-separated path. Empty and "." components are skipped; a leading slash, a ".." component
-// or a NUL byte is fs.ErrInvalid. Every operation runs as the actor that [OpenDir] got.
+// A relative name ("rel" below) is a slash-separated path. Empty and "." components are skipped; a leading slash, a ".."
+// component or a NUL byte is fs.ErrInvalid. Every operation runs with the identity of the actor given to [OpenDir].
 //
 // All methods may be called from several goroutines. Close waits for running operations; later ones fail with fs.ErrClosed.
 type Dir struct {
 	path  string
 	actor *Actor
-	owner *Actor       // of the home that it is, or is in, see [Actor.OwnHomes]
-	walk  *atomic.Bool // resolve by walking: openat2 is known not to work here; shared with every Sub
+	owner *Actor       // owner of the home that contains the directory, nil for none, see [Actor.OwnHomes]
+	walk  *atomic.Bool // set when openat2 does not work here: resolve by walking; shared with every Sub
 
 	mu sync.RWMutex // held for reading while fd is used
 	fd int          // O_PATH; -1 when closed
 }
 
-// OpenDir opens the directory at path, as a. Path is trusted: links in it are followed. A nil actor is [Self]. The caller closes
-// the Dir.
+// OpenDir opens the directory at path, for operations with the identity of a. Path is trusted: links in it are followed. A nil
+// actor is [Self]. The caller closes the Dir.
 func OpenDir(path string, a *Actor) (*Dir, error) {
 	if a == nil {
 		a = Self()
@@ -67,11 +67,11 @@ func (d *Dir) Close() error {
 	return nil
 }
 
-// Path returns the path the directory was opened by, joined with the names given to Sub. It is for messages and for others'
-// configuration; opening it again gives up the Dir's protection.
+// Path returns the path by which the directory was opened, plus the names given to Sub. It is for messages and for configuration
+// of other programs. Opening it again would lose the protection of the Dir.
 func (d *Dir) Path() string { return d.path }
 
-// Sub opens a directory beneath d, with the same actor. The two are closed independently.
+// Sub opens a directory beneath d, with the same actor. Each of the two must be closed.
 func (d *Dir) Sub(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
 }
@@ -96,9 +96,9 @@ func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, err
 	return sub, nil
 }
 
-// Together runs fn with d, changing to the actor's identity once instead of per operation. See [Actor.Do] for the rules of fn. Only
-// fn and its goroutine may use its Dir and the results of Sub on that: elsewhere they work as the process. The Dir is closed with
-// d.
+// Together calls fn with d, and changes the identity once for all operations of fn. See [Actor.Do] for the rules of fn. Only the
+// goroutine of fn may use this Dir and Dirs from its Sub: in other goroutines they would use the identity of the process. The Dir
+// is closed with d.
 func (d *Dir) Together(fn func(*Dir) error) error {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -110,7 +110,7 @@ func (d *Dir) Together(fn func(*Dir) error) error {
 	})
 }
 
-// Lstat describes rel without following a link. "" and "." are the directory itself.
+// Lstat describes rel without following a link. "" and "." mean the directory itself.
 func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	err = d.do("stat", rel, func(names []string) (err error) {
 		var st unix.Stat_t
@@ -130,8 +130,8 @@ func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	return info, err
 }
 
-// Born returns when the file at rel was made, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike the inode number, no later
-// file has it. The error wraps errors.ErrUnsupported if the file system does not keep it.
+// Born returns when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike an inode number, a
+// later file never has the same. The error wraps errors.ErrUnsupported if the file system does not store it.
 func (d *Dir) Born(rel string) (born int64, err error) {
 	err = d.do("stat", rel, func(names []string) error {
 		look := func(at int, name string, flags int) error {
@@ -153,8 +153,8 @@ func (d *Dir) Born(rel string) (born int64, err error) {
 	return born, err
 }
 
-// Has returns nil if rel exists, else an error that wraps fs.ErrNotExist. For missing names it needs only one system call, unlike
-// [Dir.Lstat].
+// Has returns nil if rel exists, else an error that wraps fs.ErrNotExist. If the name is missing it needs only one system call,
+// unlike [Dir.Lstat].
 func (d *Dir) Has(rel string) error {
 	err := d.do("stat", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_PATH, 0)
@@ -166,12 +166,12 @@ func (d *Dir) Has(rel string) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	_, err = d.Lstat(rel) // a link, for one
+	_, err = d.Lstat(rel) // it may be a link
 	return err
 }
 
-// Mkdir makes the directory rel and missing ones above it, with the given permission bits (less the umask). An existing directory
-// keeps its mode; a link or another file in the way is an error.
+// Mkdir creates the directory rel and missing ones above it, with the given permission bits (less the umask). An existing
+// directory keeps its mode. A link or another file with that name is an error.
 func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	return d.do("make directory", rel, func(names []string) error {
 		fd, err := d.open(nil, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -195,7 +195,8 @@ func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 	})
 }
 
-// Rename moves oldrel to newrel, both beneath d, and replaces a file or a link there. A link at oldrel is moved itself.
+// Rename moves oldrel to newrel, both beneath d. It replaces a file or a link at newrel. If oldrel is a link, the link itself is
+// moved.
 func (d *Dir) Rename(oldrel, newrel string) error {
 	return d.do("rename", oldrel, func(names []string) error {
 		to, err := components(newrel)
@@ -214,7 +215,7 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 	})
 }
 
-// do checks rel, runs fn as the actor while the descriptor stays open, and completes the error's words.
+// do checks rel, calls fn with the identity of the actor while the descriptor stays open, and completes the error text.
 func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 	names, err := components(rel)
 	if err == nil {
@@ -239,7 +240,7 @@ func (d *Dir) name(rel string) string {
 	return strings.TrimSuffix(d.path, "/") + "/" + rel
 }
 
-// components splits a relative name; see Dir for what is refused.
+// components splits a relative name; see Dir for the names that are refused.
 func components(rel string) ([]string, error) {
 	if strings.HasPrefix(rel, "/") || strings.IndexByte(rel, 0) >= 0 {
 		return nil, fmt.Errorf("not a relative name: %w", fs.ErrInvalid)

@@ -1,16 +1,16 @@
-// Package fsutil does file operations that a hostile owner of the directory can't turn against root.
+// Package fsutil provides file operations that are safe for root in a directory that a hostile user owns.
 //
-// PID 1 runs as root and works in a volume that belongs to the agent's user. That user can swap any name there for a symbolic
-// link at any moment. Two independent locks prevent harm:
+// PID 1 runs as root and works in a volume that belongs to the agent's user. That user can replace any name there by a symbolic
+// link at any moment. Two independent measures prevent harm:
 //
-//   - [Dir] resolves every name beneath an open directory and never through a symbolic link. The kernel does it in one
-//     step where it has openat2(2); elsewhere each component is opened on its own with O_NOFOLLOW, relative to the
-//     descriptor before it. Neither has a gap between check and use.
-//   - [Actor] makes the file operations of one thread as the user itself, so that even a trick which beats the first
-//     lock reaches nothing that the user could not reach without root's help, and new files belong to the user.
+//   - [Dir] resolves every name beneath an open directory and never through a symbolic link. If the kernel has openat2(2), it does
+//     that in one step. Otherwise each component is opened separately with O_NOFOLLOW, relative to the descriptor before it.
+//     Neither has a gap between check and use.
+//   - [Actor] makes the file operations of one thread with the identity of the user. So even a trick that defeats the first measure
+//     reaches nothing that the user could not reach without root's help. New files belong to the user.
 //
 // Errors read `cannot <verb> "<path>": <reason>` and wrap the system's error, so that errors.Is works with fs.ErrNotExist,
 // fs.ErrExist, fs.ErrPermission, fs.ErrInvalid, fs.ErrClosed, [ErrSymlink] and every syscall.Errno.
 //
-// Everything here blocks for as long as the disk does. The package starts no goroutine.
+// All functions block as long as the disk does. The package starts no goroutine.
 package fsutil

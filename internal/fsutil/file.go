@@ -17,7 +17,7 @@ import (
 	"hinit/internal/fault"
 )
 
-// ErrNotRegular is wrapped when something other than a regular file or a link is where a file should be.
+// ErrNotRegular is wrapped if a name that should be a file is something other than a regular file or a link.
 var ErrNotRegular = errors.New("not a regular file")
 
 // ErrTooLarge is wrapped when a file is larger than the reader allows.
@@ -26,11 +26,11 @@ var ErrTooLarge = errors.New("file too large")
 // tempTries limits the search for a free name of a temporary file.
 const tempTries = 100
 
-// minRead is the room for each read(2) beyond the expected size, so that the end is found without growing.
+// minRead is the room for each read(2) beyond the expected size, so that the end is found without enlarging the buffer.
 const minRead = 512
 
-// ReadFile returns the content of the regular file rel, or [ErrTooLarge] for more than max bytes. A FIFO, a device or a socket is
-// [ErrNotRegular] and is not waited for.
+// ReadFile returns the content of the regular file rel, or [ErrTooLarge] if it has more than max bytes. For a FIFO, a device or a
+// socket the error is [ErrNotRegular], and ReadFile does not wait.
 func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	err = d.do("read", rel, func(names []string) error {
 		fd, size, err := d.openRegular(names, unix.O_RDONLY, 0)
@@ -49,7 +49,7 @@ func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 	return data, err
 }
 
-// Open opens the regular file rel for reading, see [Dir.ReadFile] for errors. The file's own errors have the path of the Dir. The
+// Open opens the regular file rel for reading, see [Dir.ReadFile] for errors. Errors of the file have the path of the Dir. The
 // caller closes it.
 func (d *Dir) Open(rel string) (f *os.File, err error) {
 	err = d.do("open", rel, func(names []string) error {
@@ -62,15 +62,15 @@ func (d *Dir) Open(rel string) (f *os.File, err error) {
 	return f, err
 }
 
-// OpenAppend opens the regular file rel for appending, and makes a missing one with the given permission bits (less the umask).
-// Errors are as for [Dir.ReadFile]. The caller closes it.
+// OpenAppend opens the regular file rel for appending, and creates it with the given permission bits (less the umask) if it is
+// missing. Errors are as for [Dir.ReadFile]. The caller closes it.
 func (d *Dir) OpenAppend(rel string, mode fs.FileMode) (f *os.File, err error) {
 	err = d.do("append to", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
 		if err != nil {
 			return err
 		}
-		if err := unix.SetNonblock(fd, false); err != nil { // a process that gets it shares the flag
+		if err := unix.SetNonblock(fd, false); err != nil { // a process that inherits the file would share the flag
 			closeFD(fd)
 			return err
 		}
@@ -80,7 +80,8 @@ func (d *Dir) OpenAppend(rel string, mode fs.FileMode) (f *os.File, err error) {
 	return f, err
 }
 
-// readAll reads to the end of the file, or until there is more than max. size is a hint: the file may grow, and in /proc it is 0.
+// readAll reads to the end of the file, or until it has more than max bytes. size is a hint: the file may grow, and in /proc it
+// is 0.
 func readAll(fd int, size, max int64) ([]byte, error) {
 	data := make([]byte, 0, size+minRead)
 	for int64(len(data)) <= max {
@@ -101,9 +102,9 @@ func readAll(fd int, size, max int64) ([]byte, error) {
 	return data, nil
 }
 
-// Append appends data to the regular file rel in one write(2), so that lines of several writers don't mix, and returns the new
-// size. A missing file is made with the given permission bits (less the umask). A partial write (disk full) stays, and the error
-// wraps io.ErrShortWrite.
+// Append appends data to the regular file rel in one write(2), so that lines of several writers don't mix. It returns the new
+// size. A missing file is created with the given permission bits (less the umask). After a partial write (disk full) the part
+// stays, and the error wraps io.ErrShortWrite.
 func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err error) {
 	err = d.do("append to", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
@@ -134,7 +135,7 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 		}
 	}
 	fd, err = d.open(names, flags|unix.O_NONBLOCK|unix.O_NOCTTY, mode)
-	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // a socket, a FIFO without reader; a directory
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EISDIR) { // a socket, a FIFO without a reader; a directory
 		return -1, 0, fmt.Errorf("%w (%w)", ErrNotRegular, err)
 	}
 	if err != nil {
@@ -151,33 +152,33 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 	return fd, st.Size, nil
 }
 
-// ReplaceOptions says how [Dir.Replace] makes the new file.
+// ReplaceOptions say how [Dir.Replace] creates the new file.
 type ReplaceOptions struct {
 	// Mode has the exact permission bits of a new file; the umask does not apply.
 	Mode fs.FileMode
 	// KeepMode keeps the permission bits of an existing regular file.
 	KeepMode bool
-	// TempName is the name of the temporary file in the same directory; random letters replace its last "*" or are appended. ""
+	// TempName is the name of the temporary file in the same directory. Random letters replace its last "*", or are appended. ""
 	// means "." + base + ".*.tmp".
 	TempName string
 	// Volatile skips syncing: after a crash of the machine the new content may be lost.
 	Volatile bool
 	// NameLater leaves the sync of the directory to SyncName: until then a crash of the machine may restore the old content.
 	NameLater bool
-	// Confirm is called right before the rename with the file at the name, nil for none. Its error ends Replace. It must not use
-	// the Dir.
+	// Confirm is called right before the rename, with the file that has the name now, nil for none. If it returns an error,
+	// Replace ends. It must not use the Dir.
 	Confirm func(now fs.FileInfo) error
 }
 
-// Replace makes data the content of the regular file rel. Readers, also after a crash of the machine, see either the old content or
-// the new. Data goes to a temporary file in the same directory, which is synced and renamed over rel; then the directory is synced.
-// The new file belongs to the actor.
+// Replace makes data the content of the regular file rel. Readers see either the old or the new content, even after a crash of
+// the machine. It writes a temporary file in the same directory, syncs it, renames it to rel, and syncs the directory. The new
+// file belongs to the actor.
 //
 // After an error before the rename the old file is unchanged and the temporary file is gone. If only the last sync fails, the new
-// content is there but may not survive a crash; the error says so.
+// content is visible but may not survive a crash; the error says so.
 //
-// A link at rel is [ErrSymlink], any other irregular file is [ErrNotRegular]. A link that appears after that check is replaced, and
-// its target isn't touched.
+// If rel is a link the error is [ErrSymlink], if it is another irregular file [ErrNotRegular]. A link that appears after that
+// check is replaced, and its target isn't touched.
 func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
 	return d.do("replace", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
@@ -199,7 +200,7 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	case o.KeepMode:
 		mode = st.Mode & 0o777
 	}
-	// Opened first: a directory that can't be synced fails before anything has happened.
+	// Opened first, so that a directory that can't be synced causes an error before anything has changed.
 	dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -261,7 +262,7 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	return ask(info)
 }
 
-// writeTemp makes the temporary file and returns its name; on error there is none left.
+// writeTemp writes the temporary file and returns its name. After an error there is no temporary file.
 func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptions) (string, error) {
 	pattern := o.TempName
 	if pattern == "" {
@@ -325,7 +326,7 @@ func createTemp(parent int, pattern string) (fd int, name string, err error) {
 	return fd, name, err
 }
 
-// fsync is fsync(2). It ignores EINVAL, from file systems that can't sync a directory and need not.
+// fsync is fsync(2). It ignores EINVAL, which comes from file systems that can't sync a directory and need not.
 func fsync(fd int, name string) error {
 	err := call(fault.Sync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {

@@ -7,14 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// homes says which directories belong to users of their own.
+// homes says which directories belong to users other than the actor's.
 type homes struct {
-	dir         string // that they are in
-	first, last uint32 // uids
+	dir         string // the parent of the homes
+	first, last uint32 // range of the users
 }
 
-// OwnHomes returns an actor like a for the homes in dir. Within a home, its Dirs act as the owner of the home, if the uid is from first
-// to last. Only root can have given a directory to such a user. The home itself is made, removed and renamed as a.
+// OwnHomes returns an actor like a for a directory dir of homes. Within a home whose owner's uid is from first to last, its Dirs
+// act as that owner; only root can have given the home to such a user. The home itself is still created, removed and renamed as
+// a.
 func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	own := *a
 	if a.switches {
@@ -23,13 +24,14 @@ func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	return &own
 }
 
-// Inside returns an actor for the function of [Actor.Do]: it changes the identity no more, except for what [Actor.OwnHomes] says.
+// Inside returns an actor for use within the function of [Actor.Do]: it does not change the identity again, except as
+// [Actor.OwnHomes] says.
 func (a *Actor) Inside() *Actor { return &Actor{id: a.id, homes: a.homes} }
 
-// listing is the operation that reads the directory it names.
+// listing is the verb of operations that read the directory they name.
 const listing = "read directory"
 
-// asOwner runs fn as the owner of the home that an operation on names is within, if there is one.
+// asOwner calls fn as the owner of the home that the operation on names is within, if there is such a home.
 func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	owner := d.owner
 	if owner == nil && d.actor.homes != nil {
@@ -43,18 +45,18 @@ func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	return owner.do(fn)
 }
 
-// within reports whether names lead from a directory to a home or into one, and how many of them lead to the home.
+// within reports whether names, relative to dir, lead to a home or into one. up is how many of the names lead to the home itself.
 func (h *homes) within(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(append([]string{dir}, names...)...), h.dir)
 	up = len(names) - strings.Count(rest, "/")
 	return up, is && up >= 0
 }
 
-// ownerOf returns an actor for the owner of a home, nil where the home has no user of its own.
+// ownerOf returns an actor for the owner of a home, nil if that is not a user in the range.
 func (d *Dir) ownerOf(names []string) *Actor {
 	fd, err := d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil // what follows fails in the same way
+		return nil // the operation itself reports the error
 	}
 	defer closeFD(fd)
 	return d.actor.homes.owner(fd)

@@ -12,13 +12,13 @@ import (
 	"hinit/internal/fault"
 )
 
-// ErrLocked is wrapped by [Dir.Lock] when somebody else holds the lock.
+// ErrLocked is wrapped by [Dir.Lock] if another process holds the lock.
 var ErrLocked = errors.New("somebody else holds the lock")
 
-// ErrNotLocal is wrapped by [Dir.Lock] when a lock would not be known to everybody who can reach the directory.
+// ErrNotLocal is wrapped by [Dir.Lock] if other machines may use the directory without seeing the lock.
 var ErrNotLocal = errors.New("not a local file system")
 
-// local are the file systems that only this kernel writes (statfs(2), f_type).
+// local lists the file systems that only this kernel writes (statfs(2), f_type).
 var local = []int64{
 	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
 	unix.F2FS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC, zfsMagic,
@@ -26,8 +26,8 @@ var local = []int64{
 
 const zfsMagic = 0x2fc12fc1
 
-// Local reports whether a path is on a file system that only this kernel writes: there locks exclude everybody and inotify(7) sees
-// every change. It follows links.
+// Local reports whether a path is on a file system that only this kernel writes. There locks exclude all other processes, and
+// inotify(7) sees every change. It follows links.
 func Local(path string) bool {
 	var st unix.Statfs_t
 	return retryEINTR(func() error { return unix.Statfs(path, &st) }) == nil && isLocal(st)
@@ -40,12 +40,12 @@ func LocalFile(f *os.File) bool {
 }
 
 func isLocal(st unix.Statfs_t) bool {
-	return slices.Contains(local, int64(st.Type)) //nolint:unconvert // its type is not the same on all machines
+	return slices.Contains(local, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
 }
 
 // Lock takes the exclusive lock (flock(2)) of the directory without waiting. The kernel releases it when the returned file is
-// closed or the process ends. The lock is on the directory because users who can only write in it can't replace it. The error may
-// wrap [ErrLocked] or [ErrNotLocal].
+// closed or the process ends. The directory itself is locked, because users who can only write in it can't replace it. The error
+// may wrap [ErrLocked] or [ErrNotLocal].
 func (d *Dir) Lock() (held *os.File, err error) {
 	return d.lock(func(f *os.File) error {
 		if !LocalFile(f) {
@@ -62,7 +62,7 @@ func (d *Dir) Lock() (held *os.File, err error) {
 	})
 }
 
-// LockWait is [Dir.Lock] on any file system, and waits. It calls busy with the directory before it waits.
+// LockWait is [Dir.Lock] on any file system, and waits for the lock. Before it waits it calls busy with the directory.
 func (d *Dir) LockWait(busy func(*os.File)) (held *os.File, err error) {
 	return d.lock(func(f *os.File) error {
 		err := flock(f, unix.LOCK_NB)
@@ -96,8 +96,8 @@ func flock(f *os.File, flags int) error {
 	return call(fault.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
 }
 
-// OpenUpdate opens the regular file rel for reading and writing, and makes a missing one with the given permission bits (less the
-// umask). Errors are as for [Dir.ReadFile]. The caller closes it.
+// OpenUpdate opens the regular file rel for reading and writing, and creates it with the given permission bits (less the umask)
+// if it is missing. Errors are as for [Dir.ReadFile]. The caller closes it.
 func (d *Dir) OpenUpdate(rel string, mode fs.FileMode) (f *os.File, err error) {
 	err = d.do("open", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_RDWR|unix.O_CREAT, uint32(mode.Perm()))
@@ -109,8 +109,8 @@ func (d *Dir) OpenUpdate(rel string, mode fs.FileMode) (f *os.File, err error) {
 	return f, err
 }
 
-// Exclusive makes the regular file rel, and fails with fs.ErrExist if there is something of that name: of several callers, on any
-// machines, one succeeds. A reader may find the file still empty.
+// Exclusive creates the regular file rel, and fails with fs.ErrExist if the name exists. Of several callers, even on different
+// machines, exactly one succeeds. A reader may see the file while it is still empty.
 func (d *Dir) Exclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.do("create", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {

@@ -13,20 +13,20 @@ import (
 	"hinit/internal/fault"
 )
 
-// Node is one node of [Dir.MakeTree]: a directory, a FIFO or, without either type bit, a regular file.
+// Node is one entry of [Dir.MakeTree]: a directory, a FIFO or, without either type bit, a regular file.
 type Node struct {
-	Name string      // relative to the top of the tree; its directory comes before it
-	Mode fs.FileMode // type, permission bits and set-group-ID and sticky bits, exactly: the umask plays no part
-	Data []byte      // of a file
+	Name string      // path from the top of the tree; the node of its directory must come before it
+	Mode fs.FileMode // type, permission bits, set-group-ID and sticky bits; the umask does not apply
+	Data []byte      // content of a file
 
-	// Spread, of a directory, has ext4 keep the directories in it far apart. ext4 gives a new file no inode number that was freed
-	// in the last minutes. It passes over all such numbers near the directory, for each new file.
+	// Spread, for a directory, makes ext4 place the directories in it far apart. ext4 doesn't give a new file an inode number
+	// that was freed in the last minutes. It skips all such numbers near the directory, for each new file, which takes time.
 	Spread bool
 }
 
-// MakeTree makes the directory rel with all nodes or not at all: until it is complete, it has a temporary name with a leading
+// MakeTree creates the directory rel with all nodes, or nothing: until it is complete, it has a temporary name with a leading
 // dot. If rel exists, the error is fs.ErrExist. Everything belongs to the actor; nothing is synced. If may is not nil, it is
-// called just before the rename, and its error undoes all; may must use only the directories of [Dir.Together].
+// called just before the rename, and its error undoes everything. may must use only Dirs of [Dir.Together].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() error) error {
 	return d.do("make", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
@@ -49,7 +49,7 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() er
 	})
 }
 
-// Grow makes nodes beneath d, as [Dir.MakeTree] does. Existing ones stay as they are.
+// Grow creates nodes beneath d, like [Dir.MakeTree]. It keeps existing ones.
 func (d *Dir) Grow(nodes []Node) error {
 	return d.do("fill", "", func([]string) error { return growAll(d.fd, nodes, true) })
 }
@@ -66,7 +66,7 @@ func growTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
 	return growAll(fd, nodes, false)
 }
 
-// growAll makes nodes beneath a directory. It opens a shared parent once.
+// growAll creates nodes beneath a directory. It opens a directory once for several nodes in a row.
 func growAll(top int, nodes []Node, keep bool) error {
 	parent, opened := top, ""
 	defer func() {
@@ -99,7 +99,8 @@ func growAll(top int, nodes []Node, keep bool) error {
 	return nil
 }
 
-// grow makes one node. It sets a mode that the umask changed through a descriptor: not every identity can open a path below /proc.
+// grow creates one node. If the umask has changed the mode, it sets the mode by a descriptor, because not every identity can use
+// a path below /proc.
 func grow(parent int, base string, n Node) error {
 	var err error
 	mode := bits(n.Mode)
@@ -131,7 +132,7 @@ func grow(parent int, base string, n Node) error {
 	if err := writeAll(fd, base, n.Data); err != nil {
 		return err
 	}
-	if n.Spread { // chattr(1), +T; another file system does not know it
+	if n.Spread { // chattr(1), +T; other file systems refuse it, which does no harm
 		if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err == nil {
 			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|topdir)
 		}
@@ -156,11 +157,11 @@ func bits(mode fs.FileMode) uint32 {
 	return b
 }
 
-// moveTree renames a directory unless the name is taken.
+// moveTree renames a directory, but fails if the name exists.
 func moveTree(parent int, temp, base string) error {
 	err := call(fault.Rename, temp, func() error { return unix.Renameat2(parent, temp, parent, base, unix.RENAME_NOREPLACE) })
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		// Some file systems lack the flag. A directory replaces only an empty one.
+		// Some file systems lack the flag. A plain rename replaces at most an empty directory.
 		err = retryEINTR(func() error { return unix.Renameat(parent, temp, parent, base) })
 	}
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {

@@ -13,46 +13,46 @@ import (
 	"hinit/internal/fault"
 )
 
-// Refusals of [Dir.Chown] and [Dir.OwnTree].
+// Errors by which [Dir.Chown] and [Dir.OwnTree] refuse a file.
 var (
-	// ErrDevice: the owner of a device node can use the device.
+	// ErrDevice: the owner of a device node could use the device.
 	ErrDevice = errors.New("device node refused")
-	// ErrHardLink: the file's other names may have to stay root's.
+	// ErrHardLink: the file has other names, which may have to stay root's.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
 	// ErrMount: another file system is mounted there.
 	ErrMount = errors.New("mount point")
 )
 
-// Owner is the new owner of files.
+// Owner is the new owner of files, with rules for files that have several names.
 type Owner struct {
 	UID, GID uint32
-	// KeepLinked refuses root's regular files with several names ([ErrHardLink]). Without [HardLinksProtected] a user could link a
-	// file of root's into a directory whose files are given away.
+	// KeepLinked refuses root's regular files with several names ([ErrHardLink]). Without [HardLinksProtected] a user could link
+	// a file of root's into a directory whose files are given to that user.
 	KeepLinked bool
-	// names, unless it is nil, counts the names that files have in a tree. A file with more names than that is refused ([ErrHardLink]): the
-	// others may be in a place of another user.
+	// names is the number of names that each file has in a tree, nil to skip the check. A file with further names is refused
+	// ([ErrHardLink]), because these may be in a place of another user.
 	names map[inode]uint64
 }
 
 type inode struct{ dev, ino uint64 }
 
 // HardLinksProtected reports whether the kernel keeps users from linking files that they neither own nor can write
-// (protected_hardlinks of proc_sys_fs(5)). Unknown counts as no.
+// (protected_hardlinks of proc_sys_fs(5)). It returns false if that is unknown.
 func HardLinksProtected() bool {
 	data, err := os.ReadFile("/proc/sys/fs/protected_hardlinks")
 	return err == nil && bytes.Equal(bytes.TrimSpace(data), []byte("1"))
 }
 
-// Chown gives rel, "" being the directory itself, to another user; a file with the right user keeps its group. It returns the old
-// owner and whether that has changed.
+// Chown gives rel ("" is the directory itself) to another user. A file that has the right user keeps its group. It returns the
+// old owner and whether the owner has changed.
 //
-// A link at rel is [ErrSymlink], a device node [ErrDevice]; see [Owner] for files with several names. No
-// set-user-ID bit, set-group-ID bit or capability of a regular file stays.
+// For a link the error is [ErrSymlink], for a device node [ErrDevice]; see [Owner] for files with several names. A regular file
+// loses its set-user-ID bit, set-group-ID bit and capabilities.
 func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) {
 	err = d.do("chown", rel, func(names []string) error {
 		if st, ok := d.lstatNear(names); ok && st.Uid == to.UID && st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			was = st.Uid
-			return nil // the usual case, without opening it
+			return nil // the usual case: there is no need to open it
 		}
 		fd, err := d.open(names, unix.O_PATH, 0)
 		if err != nil {
@@ -78,7 +78,7 @@ func (to Owner) elsewhere(st unix.Stat_t) bool {
 	return to.names != nil && uint64(st.Nlink) > max(1, to.names[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
 
-// lstatNear describes a name one step away from d, or d itself. The name may be replaced right after.
+// lstatNear describes a name directly in d, or d itself. The name may be replaced right afterwards.
 func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	var err error
 	switch len(names) {
@@ -92,7 +92,8 @@ func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	return st, err == nil
 }
 
-// own gives away the open file fd, which st describes, without looking up a name. When dry, it only says whether it would.
+// own changes the owner of the open file fd, which st describes, without a lookup of a name. With dry it only reports whether it
+// would.
 func own(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil
@@ -111,17 +112,17 @@ func own(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if err = retryEINTR(func() error { return unix.Fchownat(fd, "", int(to.UID), int(to.GID), unix.AT_EMPTY_PATH) }); err != nil {
 		return false, err
 	}
-	const special = unix.S_ISUID | unix.S_ISGID // the kernel drops capabilities always, these bits not of every file and on every file system
+	const special = unix.S_ISUID | unix.S_ISGID // the kernel always drops capabilities, but these bits only for some files and file systems
 	if st.Mode&special == 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return true, nil
 	}
 	return true, chmod(fd, st.Mode&0o7777&^special)
 }
 
-// Chmod sets the permission bits of the regular file or directory rel and reports whether they changed. A link is [ErrSymlink],
-// anything else [ErrNotRegular].
+// Chmod sets the permission bits of the regular file or directory rel and reports whether they changed. For a link the error is
+// [ErrSymlink], for anything else [ErrNotRegular].
 //
-// Call it on a Dir whose actor owns the file: root would change whatever others have put there.
+// Call it on a Dir whose actor owns the file: root would change any file that another user has put there.
 func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	err = d.do("chmod", rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_PATH, 0)
@@ -149,8 +150,8 @@ func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	return changed && err == nil, err
 }
 
-// chmod changes the file of an O_PATH descriptor: by fchmodat2(2), or through /proc where the kernel (before 6.6) or a seccomp
-// filter lacks it.
+// chmod changes the mode of an O_PATH descriptor: by fchmodat2(2), or through /proc if the kernel (before 6.6) or a seccomp
+// filter does not allow that.
 func chmod(fd int, mode uint32) error {
 	err := retryEINTR(func() error { return unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH) })
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
@@ -159,8 +160,8 @@ func chmod(fd int, mode uint32) error {
 	return err
 }
 
-// Create makes the regular file rel with exactly these permission bits, with all of data or not at all. It replaces nothing: an
-// existing file is fs.ErrExist, a link [ErrSymlink]. The file is synced.
+// Create creates the regular file rel with exactly these permission bits, and with all of data or not at all. It replaces
+// nothing: for an existing file the error is fs.ErrExist, for a link [ErrSymlink]. The file is synced.
 func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	return d.do("create", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
@@ -182,8 +183,8 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-// RenameNew renames a file unless the new name is taken: then the error is EEXIST. Both paths begin at the directory dir, which may be
-// AT_FDCWD. File systems differ in how they can.
+// RenameNew renames a file, but fails with EEXIST if the new name exists. Both paths are relative to the directory dir, which may
+// be AT_FDCWD. It tries the methods that different file systems support.
 func RenameNew(dir int, from, to string) error {
 	err := call(fault.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
@@ -196,7 +197,7 @@ func RenameNew(dir int, from, to string) error {
 	if errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// Neither works on FAT and its kind. The name was free a moment ago.
+	// Both methods fail on FAT and similar file systems. So rename it plainly: the name was free a moment ago.
 	if err := retryEINTR(func() error { return unix.Renameat(dir, from, dir, to) }); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}

@@ -11,45 +11,45 @@ import (
 )
 
 const (
-	// maxOwnDepth is how many directories OwnTree holds open. Programs that use paths can't go deeper.
+	// maxOwnDepth limits how many directories OwnTree holds open. Programs that use paths can't create deeper trees.
 	maxOwnDepth = 1000
-	// ownBatch is how many entries OwnTree looks at between two calls of OwnWalk.Between.
+	// ownBatch is how many entries OwnTree handles between two calls of OwnWalk.Between.
 	ownBatch = 256
 )
 
-// OwnWalk is a walk over one or several trees with one account. The caller sets the upper fields.
+// OwnWalk configures walks over one or several trees, and counts their results. The caller sets the upper fields.
 type OwnWalk struct {
 	To Owner
-	// Alone refuses files that have names outside of the tree, so that two users never own one file.
+	// Alone refuses files that have names outside of the tree, so that no file is reachable in the places of two users.
 	Alone bool
-	// Copied are the users whose files are copied in the place of that refusal: 0 for none.
+	// Copied is a user whose files are copied in place of that refusal; 0 for none.
 	Copied uint32
-	// TopLast gives the directory itself away after all that is in it. It stays as it is when anything in it failed.
+	// TopLast changes the directory itself after everything in it. It does not change it if anything in it failed.
 	TopLast bool
-	// DryRun changes nothing. Changed counts what would be given away.
+	// DryRun changes nothing. Changed counts what would change.
 	DryRun bool
-	From   uint32 // only what belongs to this user is given away; 0: what belongs to anybody
+	From   uint32 // change only files of this user; 0: of any user
 
-	// Between is called after every few hundred entries. Its error ends the walk.
+	// Between is called after every ownBatch entries. Its error ends the walk.
 	Between func() error
-	// Found is called for every file of another owner: given away (err is nil), refused, or failed. May be nil.
+	// Found is called for every file of another owner that was changed (err is nil), was refused, or has failed. It may be nil.
 	Found func(path string, was uint32, err error)
 
-	Seen    int64 // entries looked at
-	Changed int64 // of those, given away
-	Refused int64 // of those, left alone on purpose, see [ErrDevice] and [ErrHardLink]
-	Failed  int64 // of those, what could not be changed or read
-	Mounts  int64 // mount points that were left out
+	Seen    int64 // number of entries
+	Changed int64 // entries whose owner was changed
+	Refused int64 // entries that were refused, see [ErrDevice] and [ErrHardLink]
+	Failed  int64 // entries that could not be changed or read
+	Mounts  int64 // mount points that were skipped
 
 	stop  error
-	names map[inode]uint64 // not nil: names of files are counted, and nothing else is done
+	names map[inode]uint64 // if not nil, the walk only counts the names of files
 }
 
-// OwnTree gives the directory rel and everything beneath it to w.To. Links are given away themselves and never followed; other
-// mounts are not entered. A file that is renamed meanwhile may be missed. See [Dir.Chown] for refusals.
+// OwnTree gives the directory rel and everything beneath it to w.To. It changes links themselves and never follows them. It does
+// not enter other mounts. It may miss a file that is renamed meanwhile. See [Dir.Chown] for the files that it refuses.
 //
-// With crossTop, rel itself may be a mount point; otherwise a mount point is [ErrMount]. A file's failure is counted and does not
-// end the walk. The returned error comes from w.Between, or says why rel could not be opened.
+// With crossTop, rel itself may be a mount point; otherwise the error for a mount point is [ErrMount]. The failure of a file is
+// counted and does not end the walk. The returned error comes from w.Between, or says why rel could not be opened.
 func (d *Dir) OwnTree(rel string, crossTop bool, w *OwnWalk) error {
 	return d.do("give away", rel, func(names []string) error {
 		flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NONBLOCK
@@ -77,7 +77,7 @@ func (d *Dir) OwnTree(rel string, crossTop bool, w *OwnWalk) error {
 	})
 }
 
-// SubSame is [Dir.Sub] that fails with [ErrMount] at once for a mount point, even when its server is gone.
+// SubSame is [Dir.Sub], but fails with [ErrMount] for a mount point. It does so at once, even if the mount's server is gone.
 func (d *Dir) SubSame(rel string) (*Dir, error) {
 	return d.sub(rel, func(names []string) (int, error) { return d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false) })
 }
@@ -117,7 +117,7 @@ func (w *OwnWalk) tree(walk *atomic.Bool, fd int, path string, depth int) {
 		w.fail(path, st.Uid, unix.ENAMETOOLONG)
 		return
 	}
-	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // it may have been read before
+	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // it may have been read for another purpose before
 		w.fail(path, st.Uid, err)
 		return
 	}
@@ -145,7 +145,7 @@ func (w *OwnWalk) directory(walk *atomic.Bool, parent int, name, path string, de
 	switch {
 	case errors.Is(err, ErrMount):
 		w.Mounts++
-	case errors.Is(err, ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // swapped or gone
+	case errors.Is(err, ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // replaced or removed meanwhile
 	case err != nil:
 		w.fail(path+"/"+name, 0, err)
 	default:
@@ -185,7 +185,7 @@ func (w *OwnWalk) file(walk *atomic.Bool, parent int, name, path string) {
 		return
 	}
 	switch {
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // it was swapped
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // replaced meanwhile
 	case w.To.elsewhere(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
 		if err := w.separate(walk, parent, name, st); err != nil {
 			w.fail(path+"/"+name, st.Uid, err)
@@ -200,7 +200,7 @@ func (w *OwnWalk) file(walk *atomic.Bool, parent int, name, path string) {
 	}
 }
 
-// separate replaces a name of a file that has names elsewhere by a copy, which belongs to the new owner.
+// separate replaces a file that has names outside of the tree by a copy, which belongs to the new owner.
 func (w *OwnWalk) separate(walk *atomic.Bool, parent int, name string, st unix.Stat_t) error {
 	if w.DryRun {
 		return nil
@@ -212,7 +212,7 @@ func (w *OwnWalk) separate(walk *atomic.Bool, parent int, name string, st unix.S
 	source := os.NewFile(uintptr(from), name)
 	defer source.Close()
 	if now, err := fstat(from); err != nil || now.Ino != st.Ino || now.Uid != st.Uid {
-		return errors.Join(err, unix.ESTALE) // it was swapped
+		return errors.Join(err, unix.ESTALE) // replaced meanwhile
 	}
 	to, temp, err := createTemp(parent, "."+name)
 	if err != nil {
@@ -261,7 +261,7 @@ func (w *OwnWalk) fail(path string, was uint32, err error) {
 	}
 }
 
-// openSame opens one name in a directory. A mount point is [ErrMount], and is never waited for.
+// openSame opens a name in a directory. For a mount point the error is [ErrMount], without waiting for the mounted file system.
 func openSame(walk *atomic.Bool, parent int, name string, flags int) (int, error) {
 	if !walk.Load() {
 		fd, err := openBeneath(parent, name, flags, 0, unix.RESOLVE_NO_XDEV)
@@ -272,7 +272,7 @@ func openSame(walk *atomic.Bool, parent int, name string, flags int) (int, error
 			return -1, ErrMount
 		case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR) && isSymlink(parent, name):
 			return -1, symlinkError(name)
-		case errors.Is(err, unix.EAGAIN): // a rename storm; the other way comes to an end
+		case errors.Is(err, unix.EAGAIN): // many renames at once: the method below always terminates
 		default:
 			return fd, err
 		}
@@ -297,8 +297,8 @@ func openSame(walk *atomic.Bool, parent int, name string, flags int) (int, error
 	return openat(fd, ".", flags, 0)
 }
 
-// sameMount compares the mounts of two descriptors, or their devices where the kernel (before 5.8) can't. It asks for cached data,
-// which needs no answer of a server.
+// sameMount reports whether two descriptors are on the same mount; kernels before 5.8 can compare only the devices. It uses
+// cached data, so it does not wait for a server.
 func sameMount(a, b int) (bool, error) {
 	var sa, sb unix.Statx_t
 	const flags = unix.AT_EMPTY_PATH | unix.AT_STATX_DONT_SYNC | unix.AT_NO_AUTOMOUNT

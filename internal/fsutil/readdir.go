@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MostNames is how many names of one directory are held in memory: ten thousand of the longest take 6 MB.
+// MostNames limits how many names of one directory are held in memory: ten thousand of the longest need 6 MB.
 const MostNames = 10_000
 
-// ErrCrowded says that a directory has more than [MostNames] names.
+// ErrCrowded means that a directory has more than [MostNames] names.
 var ErrCrowded = errors.New("too many names in one directory")
 
-// ReadDir lists the directory rel, "" or "." being d itself, sorted by byte. An entry's Info is a new [Dir.Lstat]. More than
-// [MostNames] names are [ErrCrowded]; [Dir.EachName] takes any number.
+// ReadDir lists the directory rel ("" or "." is d itself), sorted by bytes. The Info of an entry calls [Dir.Lstat]. If there are
+// more than [MostNames] names the error is [ErrCrowded]; [Dir.EachName] handles any number.
 func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	entries, more, err := d.ReadSome(rel, MostNames)
 	if err == nil && more {
@@ -27,7 +27,7 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// ReadSome is [Dir.ReadDir] limited to most names in the file system's order. more reports whether there are others.
+// ReadSome is [Dir.ReadDir] limited to the first most names in the file system's order. more reports whether there are others.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.do(listing, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -49,8 +49,8 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 	return entries, more, nil
 }
 
-// EachName calls found for each name in the directory rel, "" or "." being d itself, with its type, until found returns false. The
-// order is the file system's, and no name is kept. found may use d if that is the Dir of [Dir.Together].
+// EachName calls found for each name in the directory rel ("" or "." is d itself), with its type, until found returns false. The
+// order is the file system's. It doesn't hold the names in memory. found may use d if that is the Dir of [Dir.Together].
 func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
 	return d.do(listing, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -62,7 +62,7 @@ func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) boo
 	})
 }
 
-// entry is an fs.DirEntry that resolves beneath its Dir. An os.DirEntry uses the path.
+// entry is an fs.DirEntry whose Info resolves the name beneath its Dir. An os.DirEntry would use the path.
 type entry struct {
 	name string
 	mode fs.FileMode // type bits
@@ -76,7 +76,7 @@ func (e *entry) Type() fs.FileMode          { return e.mode }
 func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
 func (e *entry) String() string             { return fs.FormatDirEntry(e) }
 
-// readEntries calls found for each name in the open directory fd except "." and "..", from its current position on, until found
+// readEntries calls found for each name in the open directory fd except "." and "..", from its current position, until found
 // returns false.
 func readEntries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	buf := make([]byte, 8<<10)
@@ -103,12 +103,12 @@ func readEntries(fd int, found func(name string, mode fs.FileMode) bool) error {
 			if !ok {
 				st, err := lstatat(fd, name)
 				if errors.Is(err, unix.ENOENT) {
-					continue // gone since
+					continue // removed meanwhile
 				}
 				if err != nil {
 					return err
 				}
-				mode, _ = entryMode(uint8(st.Mode & unix.S_IFMT >> 12)) // DT_ values are those bits
+				mode, _ = entryMode(uint8(st.Mode & unix.S_IFMT >> 12)) // these bits are the DT_ value
 			}
 			if !found(name, mode) {
 				return nil
@@ -117,7 +117,7 @@ func readEntries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	}
 }
 
-// entryMode translates a DT_ type; false when it is unknown.
+// entryMode converts a DT_ type. ok is false for an unknown type.
 func entryMode(kind uint8) (fs.FileMode, bool) {
 	switch kind {
 	case unix.DT_REG:

@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// maxRemoveDepth is how many directories RemoveAll holds open. Deeper ones are first moved to the top of the tree.
+	// maxRemoveDepth limits how many directories RemoveAll holds open. It first moves deeper ones to the top of the tree.
 	maxRemoveDepth = 32
-	// maxRemovePasses limits the fight with somebody who keeps making files.
+	// maxRemovePasses ends RemoveAll if another process keeps creating files.
 	maxRemovePasses = 1 << 16
-	// maxRemoveNames is how many directory names one pass holds; the next pass takes the rest.
+	// maxRemoveNames is how many names of directories one pass holds; the next pass handles the rest.
 	maxRemoveNames = 1 << 10
 )
 
-// Remove removes the file, link or empty directory at rel. A missing one is fs.ErrNotExist.
+// Remove removes the file, link or empty directory at rel. If it is missing the error is fs.ErrNotExist.
 func (d *Dir) Remove(rel string) error {
 	return d.do("remove", rel, func(names []string) error {
 		return d.inParent(names, removeName)
 	})
 }
 
-// RemoveAll removes rel with everything in it; a missing one is fine. It removes links and never follows them. d itself can't be
-// removed.
+// RemoveAll removes rel with everything in it. It is no error if rel is missing. It removes links and never follows them. It
+// can't remove d itself.
 func (d *Dir) RemoveAll(rel string) error {
 	return d.do("remove", rel, func(names []string) error {
 		err := d.inParent(names, removeTree)
@@ -56,7 +56,7 @@ func removeTree(parent int, name string) error {
 		}
 		top, err := openComponent(parent, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			continue // swapped in between: look again
+			continue // replaced meanwhile: try again
 		}
 		if err != nil {
 			return err
@@ -70,7 +70,7 @@ func removeTree(parent int, name string) error {
 	return fmt.Errorf("files keep appearing: %w", unix.ENOTEMPTY)
 }
 
-// empty removes what is in dir once. dir is depth levels below top's parent.
+// empty removes the present content of dir. dir is depth levels below the parent of top.
 func empty(top, dir, depth int) error {
 	var subdirs []string
 	var firstErr error
@@ -102,7 +102,7 @@ func empty(top, dir, depth int) error {
 func emptySub(top, dir int, name string, depth int) error {
 	sub, err := openComponent(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOTDIR) {
-		return nil // swapped in between: the next pass removes it
+		return nil // replaced meanwhile: the next pass removes it
 	}
 	if err != nil {
 		return fmt.Errorf("%q: %w", name, err)
@@ -113,7 +113,7 @@ func emptySub(top, dir int, name string, depth int) error {
 	}
 	err = removeName(dir, name)
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		return nil // somebody added to it: the next pass
+		return nil // not empty, because another process added to it: the next pass removes it
 	}
 	return err
 }

@@ -11,10 +11,10 @@ import (
 	"hinit/internal/fault"
 )
 
-// eagainTries limits the repeats of openat2, which fails with EAGAIN while names above are being renamed.
+// eagainTries limits the repeats of openat2, which fails with EAGAIN while directories on the path are being renamed.
 const eagainTries = 32
 
-// open opens the name beneath d with these components, d itself when there is none.
+// open opens the file with the path names beneath d, or d itself without names.
 func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	if len(names) == 0 {
 		return openat(d.fd, ".", flags, mode)
@@ -23,11 +23,11 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 		fd, err := openBeneath(d.fd, strings.Join(names, "/"), flags, mode, 0)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			// openat2 is missing, or a seccomp filter refuses it. EPERM may also have another cause (an immutable file): then the
-			// walk fails too.
+			// Either openat2 is missing, or a seccomp filter refuses it. EPERM may also have another reason (an immutable file);
+			// then the walk below fails too.
 			d.walk.Store(true)
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
-			// The walk always ends, and it can name the component that is a link.
+			// The walk always terminates, and its error names the component that is a link.
 		default:
 			return fd, err
 		}
@@ -35,7 +35,7 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 	return walkBeneath(d.fd, names, flags, mode)
 }
 
-// inParent opens the directory of the last component and runs fn with it; fn must not follow a link at base.
+// inParent opens the directory of the last component and calls fn with it. fn must not follow a link at base.
 func (d *Dir) inParent(names []string, fn func(parent int, base string) error) error {
 	if len(names) == 0 {
 		return fmt.Errorf("the directory itself is no name in it: %w", fs.ErrInvalid)
@@ -52,14 +52,14 @@ func (d *Dir) inParent(names []string, fn func(parent int, base string) error) e
 	return fn(parent, names[last])
 }
 
-// openBeneath resolves in the kernel, see openat2(2). also has more of its rules.
+// openBeneath resolves a path in the kernel, see openat2(2). also adds further RESOLVE flags.
 func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | also,
 	}
 	if flags&unix.O_PATH == 0 {
-		how.Flags |= unix.O_LARGEFILE // 32-bit systems; openat2 refuses it together with O_PATH
+		how.Flags |= unix.O_LARGEFILE // needed on 32-bit systems; openat2 refuses it together with O_PATH
 	}
 	if flags&unix.O_CREAT != 0 {
 		how.Mode = uint64(mode)
@@ -73,7 +73,7 @@ func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (i
 	}
 }
 
-// walkBeneath resolves one component at a time. None is "..", and O_NOFOLLOW applies to each.
+// walkBeneath resolves a path one component at a time, with O_NOFOLLOW for each. No component may be "..".
 func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error) {
 	last := len(names) - 1
 	cur := dirfd
@@ -93,7 +93,7 @@ func walkBeneath(dirfd int, names []string, flags int, mode uint32) (int, error)
 	return openComponent(cur, names[last], flags, mode)
 }
 
-// openComponent opens one name in a directory. A link is ErrSymlink.
+// openComponent opens one name in a directory. For a link the error is ErrSymlink.
 func openComponent(dirfd int, name string, flags int, mode uint32) (int, error) {
 	fd, err := openat(dirfd, name, flags|unix.O_NOFOLLOW, mode)
 	switch {
@@ -117,7 +117,7 @@ func isSymlink(dirfd int, name string) bool {
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
-// lstatat describes name in the directory, without following a link.
+// lstatat describes a name in a directory, without following a link.
 func lstatat(dirfd int, name string) (st unix.Stat_t, err error) {
 	err = retryEINTR(func() error { return unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	return st, err
@@ -140,7 +140,7 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 	return fd, nil
 }
 
-// call is retryEINTR for a kernel call that tests can make fail.
+// call is retryEINTR for a system call that tests can make fail.
 func call(c fault.Call, name string, fn func() error) error {
 	if err := fault.Before(c, name); err != nil {
 		return err
@@ -160,6 +160,6 @@ func retryEINTR(fn func() error) error {
 	}
 }
 
-// closeFD closes a descriptor. Its error is of no use: written data is synced already, and after EINTR the descriptor is closed
+// closeFD closes a descriptor. Its error can be ignored: written data is synced already, and after EINTR the descriptor is closed
 // too, see close(2).
 func closeFD(fd int) { _ = unix.Close(fd) }

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stat is an fs.FileInfo from one system call; package os would need the file open.
+// stat is an fs.FileInfo from one system call. Package os would have to open the file.
 type stat struct {
 	name string
-	sys  syscall.Stat_t // as package os has it
+	sys  syscall.Stat_t // the type that package os returns
 }
 
 func newStat(name string, st unix.Stat_t) *stat {
@@ -29,7 +29,7 @@ func (s *stat) IsDir() bool        { return s.Mode().IsDir() }
 func (s *stat) Sys() any           { return &s.sys }
 
 func (s *stat) Mode() fs.FileMode {
-	mode, _ := entryMode(uint8(s.sys.Mode & unix.S_IFMT >> 12)) // DT_ values are those bits
+	mode, _ := entryMode(uint8(s.sys.Mode & unix.S_IFMT >> 12)) // these bits are the DT_ value
 	mode |= fs.FileMode(s.sys.Mode & 0o777)
 	if s.sys.Mode&unix.S_ISUID != 0 {
 		mode |= fs.ModeSetuid
@@ -43,8 +43,8 @@ func (s *stat) Mode() fs.FileMode {
 	return mode
 }
 
-// Stat returns what the kernel says of a file that package os or this package has described.
+// Stat returns the kernel's metadata of a file, from an fs.FileInfo of package os or of this package.
 func Stat(info fs.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t) }
 
-// UID returns the owner of such a file.
+// UID returns the owner of a file, from such an fs.FileInfo.
 func UID(info fs.FileInfo) uint32 { return Stat(info).Uid }

@@ -11,20 +11,20 @@ import (
 )
 
 // OpenReal opens the directory at path, which must be absolute, for a caller that will change its owner or content. Unlike
-// [OpenDir] it follows no link in the last place, and elsewhere only links in directories that only root can write. A nil actor is
-// [Self].
+// [OpenDir] it does not follow a link as the last component. Elsewhere it follows a link only in a directory that only root can
+// write. A nil actor is [Self].
 func OpenReal(path string, a *Actor) (*Dir, error) {
 	d, _, err := openReal("open directory", path, 0, a)
 	return d, err
 }
 
-// MakeReal is [OpenReal] that makes missing directories with the given permission bits (less the umask). made reports whether the
-// last one was missing.
+// MakeReal is [OpenReal], but creates missing directories with the given permission bits (less the umask). made reports whether
+// the last one was missing.
 func MakeReal(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
 	return openReal("make directory", path, mode.Perm()|makeMissing, a)
 }
 
-// makeMissing marks a mode for making directories, even one without permissions.
+// makeMissing is a bit in rules.mode that says to create missing directories.
 const makeMissing = fs.ModeDir
 
 func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err error) {
@@ -42,15 +42,16 @@ func openReal(verb, path string, mode fs.FileMode, a *Actor) (d *Dir, made bool,
 	return d, made, nil
 }
 
-// rules say which links a walk follows and what it makes.
+// rules say which links a walk follows, and what it creates.
 type rules struct {
-	mode     fs.FileMode // of directories that are missing; without makeMissing they are an error
-	lastLink bool        // a link in the last place counts like any other
+	mode     fs.FileMode // of missing directories; without makeMissing a missing directory is an error
+	lastLink bool        // the last component may be a link like any other
 }
 
-// OpenForRoot opens the directory at a path that somebody has typed, for a program that root runs. It returns an O_PATH descriptor,
-// which the caller closes. Root follows only links that only root can have made, in the last place too; another link is
-// [ErrSymlink]. A relative path begins at the working directory. Other users follow every link, as with open(2).
+// OpenForRoot opens the directory at a path that an operator has typed, for a program that root may run. It returns an O_PATH
+// descriptor, which the caller closes. For root it follows only links that only root can have made, also as the last component;
+// for another link the error is [ErrSymlink]. A relative path begins at the working directory. For other users it follows every
+// link, like open(2).
 func OpenForRoot(path string) (fd int, err error) {
 	if unix.Geteuid() != 0 {
 		return openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -70,11 +71,11 @@ func walkReal(path string, mode fs.FileMode) (fd int, made bool, err error) {
 	return walkFrom(path, rules{mode: mode})
 }
 
-// maxLinks is the most links on a path, as in path_resolution(7).
+// maxLinks limits the links on a path, as in path_resolution(7).
 const maxLinks = 40
 
-// walkFrom opens one directory after the other. The target of a link is walked by the same rules: it may lead through somebody
-// else's directory.
+// walkFrom opens one directory after the other. It applies the same rules to the target of a link, which may lead through another
+// user's directory.
 func walkFrom(path string, r rules) (fd int, made bool, err error) {
 	begin := func(path string) (int, error) {
 		if filepath.IsAbs(path) {
@@ -106,7 +107,7 @@ func walkFrom(path string, r rules) (fd int, made bool, err error) {
 		default:
 			links++
 			names = append(words(target), names[1:]...)
-			continue // in the directory that the link is in
+			continue // the target is relative to the directory of the link
 		}
 		closeFD(fd)
 		if err != nil {
@@ -123,14 +124,14 @@ func words(path string) []string {
 
 // step opens one directory in another, or returns the target of a link that may be followed.
 func (r rules) step(parent int, name string, last bool) (fd int, target string, made bool, err error) {
-	if name == ".." { // the directory above, whatever names led here
+	if name == ".." { // the directory above, even after links
 		fd, err = openat(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 		return fd, "", false, err
 	}
 	fd, err = openComponent(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	switch {
 	case errors.Is(err, ErrSymlink) && (!last || r.lastLink):
-		// A user that can write a directory can put a link there, in a sticky one too.
+		// A user that can write a directory can put a link there, even into a sticky one.
 		if st, statErr := fstat(parent); statErr != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
 			return -1, "", false, errors.Join(err, statErr)
 		}

@@ -139,8 +139,8 @@ func FreeProcesses() (free int, limited bool) {
 	return limit - used, limited && told
 }
 
-// cgroupNumber reads a number from the first existing file of the control group; names has the file's name in version 2, and the
-// one in version 1. ok is false for "max".
+// cgroupNumber reads a number from the first existing file of the control group. names are the names of the file in version 2 and
+// in version 1. ok is false for "max".
 func cgroupNumber(cgroup string, names ...string) (int, bool) {
 	for _, name := range names {
 		if text, err := os.ReadFile(filepath.Join(cgroup, name)); err == nil {

@@ -37,7 +37,7 @@ func (a *agent) joinDRI(o Options, etc *db.DB) {
 	}
 }
 
-// join adds the agent's user to the group with that gid, which is made if it is missing.
+// join adds the agent's user to the group with that gid, and creates the group if it is missing.
 func (a *agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
 	name, ok := etc.GroupName(gid)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package identity settles the agent's user in /etc, for the boot program. PID 1 asks for it when the container wants other ids, or when the
-// agent has to join a group. The package owns no goroutine.
+// Package identity updates the agent's user in /etc, for the boot program. PID 1 asks for that if the container wants other ids,
+// or if the agent must join a group. The package owns no goroutine.
 package identity
 
 import (
@@ -21,11 +21,11 @@ type Options struct {
 	Env  func(name string) (string, bool)
 
 	Root    string   // directory that holds another etc, for tests; "" for the real one
-	Sockets []string // candidates for the Docker socket, of which the first existing one counts; nil: the image's
+	Sockets []string // possible paths of the Docker socket; the first existing one counts; nil: the image's
 	DRI     string   // directory of the graphics devices; "": /dev/dri
 }
 
-// Main settles the agent's user and writes a [boot.Identity] to out. It returns the exit code of the process.
+// Main updates the agent's user and writes a [boot.Identity] to out. It returns the exit code of the process.
 func Main(user string, out io.Writer) int {
 	a, err := settle(Options{User: user, Env: os.LookupEnv})
 	result := boot.Identity{User: a.User, Lines: a.Lines}
@@ -38,18 +38,20 @@ func Main(user string, out io.Writer) int {
 	return 0
 }
 
-// agent is the agent as far as it is settled.
+// agent is the agent's user during the update.
 type agent struct {
 	boot.Agent
 
-	remapped bool // the ids are others than at the start of this boot
+	remapped bool // the ids have changed since the start of this boot
 }
 
-// settle applies HERMES_UID and HERMES_GID (PUID and PGID where they are empty). The user joins the groups of the Docker socket and of the
-// graphics devices (contract, section 2.1, steps 3 and 4). It changes only /etc/passwd and /etc/group; a second call changes nothing.
+// settle gives the agent's user the ids in HERMES_UID and HERMES_GID (PUID and PGID if these are empty). It adds the user to the
+// groups of the Docker socket and of the graphics devices (contract, section 2.1, steps 3 and 4). It changes only /etc/passwd and
+// /etc/group. A second call changes nothing.
 //
-// If /etc can't be written, the result has the wanted ids all the same and a line says so. An error means that the container should not
-// start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). settle blocks on /etc and /dev only.
+// If /etc can't be written, the result has the wanted ids all the same, and a line says so. An error means that the container
+// should not start: a wanted uid belongs to another user, or the user does not exist ([account.ErrNotFound]). settle blocks on
+// /etc and /dev only.
 func settle(o Options) (agent, error) {
 	user, err := account.Lookup(o.Root, o.User)
 	if err != nil {
@@ -57,7 +59,7 @@ func settle(o Options) (agent, error) {
 	}
 	a := agent{Agent: boot.Agent{User: user, Known: true}}
 	if user.UID == 0 {
-		return a, nil // the agent runs as root: it has every right and no ids to change
+		return a, nil // the agent runs as root: it may use everything, and its ids don't change
 	}
 	etc, err := db.Open(o.Root)
 	if err != nil {
@@ -80,7 +82,7 @@ func settle(o Options) (agent, error) {
 	return a, nil
 }
 
-// asked returns the id that the container asks for by one of two variables. A text that is no id is reported and ignored.
+// asked returns the id that the container asks for by one of two variables. An invalid id is reported and ignored.
 func (a *agent) asked(o Options, names [2]string) (id uint32, ok bool) {
 	id, name, text, ok := account.Asked(func(name string) string { return boot.Value(o.Env, name) }, names)
 	if !ok && text != "" {
