@@ -79,8 +79,6 @@ These are different:
 - ` + "`list`" + ` promotes no tasks, and ` + "`boards delete`" + ` puts a board away like ` + "`boards rm`" + `.
 - The agent itself answers the verbs that need a model or a chat. ` + "`hinit kanban`" + ` runs it for them.
 
-` + "`--help`" + ` behind a command explains its flags.
-
 `)
 	list, err := merge(ctx, overview, binary, true)
 	return b.String() + list, err

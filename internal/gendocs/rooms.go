@@ -168,7 +168,7 @@ func roomsPage(root string, all []room) (string, error) {
 	b.WriteString(flowText)
 	left := slices.Clone(all)
 	for _, p := range parts {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", p.title, p.about)
+		fmt.Fprintf(&b, "\n## %s\n\n", p.title)
 		var programs []string
 		for _, pattern := range p.rooms {
 			found := false

@@ -31,31 +31,31 @@ The parts below follow the data, from the start of the container to its clients.
 
 // parts are the parts of the page of rooms. A pattern is a room, with the rooms in its directory that no earlier pattern has.
 var parts = []struct {
-	title, about string
-	rooms        []string
+	title string
+	rooms []string
 }{
-	{"The container starts", "PID 1 begins, reads its configuration, takes the volume and makes it ready.", []string{
+	{"The container starts", []string{
 		"cmd/hinit", "internal/early", "internal/entry", "internal/container", "internal/config", "internal/lease", "internal/boot",
 	}},
-	{"Profiles become services", "The volume says which gateways are wanted; each service is made known once.", []string{
+	{"Profiles become services", []string{
 		"profiles", "cmd/hinit-profile", "internal/gateways", "internal/registry", "internal/cronspec", "internal/dotenv", "internal/varfiles",
 	}},
-	{"Services run", "A pure machine decides, one goroutine acts, and the kernel is asked in one room.", []string{
+	{"Services run", []string{
 		"supervisor", "internal/backoff", "internal/proc", "internal/procstat", "internal/usage", "internal/notify", "internal/probe",
 		"internal/runs", "internal/reexec", "internal/tuning",
 	}},
-	{"Output becomes logs", "Pipes are read, cut into lines, and written to the console and to files.", []string{
+	{"Output becomes logs", []string{
 		"logrotate", "internal/redact", "internal/loglevel", "internal/forward",
 	}},
-	{"Clients ask", "The control socket, the command lines, and the programs that are clients of PID 1.", []string{
+	{"Clients ask", []string{
 		"internal/control", "client", "internal/cli", "internal/cmdline", "cmd/hinit-tools", "internal/agentcli", "cmd/hinit-shim", "shim",
 		"cmd/hinit-top", "internal/top", "cmd/hinit-web", "internal/web", "internal/metrics", "cmd/hinit-actions", "internal/actions",
 		"cmd/hinit-import", "internal/imports", "cmd/hinit-isolate", "internal/isolate", "internal/isolated", "internal/isolation",
 	}},
-	{"hinit answers as s6", "Slots in the scan directory, and the tools of s6.", []string{"internal/s6"}},
-	{"The task board", "A database that profiles share, and its dispatcher.", []string{"cmd/hinit-kanban", "kanban"}},
-	{"Sandboxes", "Containers in which agents run commands.", []string{"cmd/hinit-sandbox", "cmd/hinit-sandbox-helper", "sandbox"}},
-	{"Below all", "Rooms that every other room may use.", []string{
+	{"hinit answers as s6", []string{"internal/s6"}},
+	{"The task board", []string{"cmd/hinit-kanban", "kanban"}},
+	{"Sandboxes", []string{"cmd/hinit-sandbox", "cmd/hinit-sandbox-helper", "sandbox"}},
+	{"Below all", []string{
 		"internal/account", "internal/fsutil", "internal/trust", "internal/blocking", "internal/guard", "internal/pause", "internal/pty",
 		"internal/fault", "internal/version", "internal/testkit", "internal/testproc",
 	}},

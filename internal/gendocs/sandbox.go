@@ -57,7 +57,7 @@ func sandboxPages(ctx context.Context, root string) (map[string]string, error) {
 
 <!-- Generated from the help of the commands and the tables of the code by internal/gendocs. Do not edit. -->
 
-[Sandboxes](../explanation/sandboxes.md) explains them, and ` + "`--help`" + ` behind a command its flags.
+[Sandboxes](../explanation/sandboxes.md) explains them.
 
 `)
 	list, err := merge(ctx, overview, binary, true)

@@ -60,7 +60,7 @@ const jsonHead = `# What the commands print with --json
 <!-- Generated from the Go types by internal/gendocs. Do not edit. -->
 
 Every command that prints something takes ` + "`--json`" + `, unless its output has another format. Keys may be added at any time; none changes its
-meaning without a new ` + "`version`" + ` in the status. Errors stay lines on standard error.
+meaning without a new ` + "`version`" + ` in the status.
 
 The type is behind each key; a key without a type is text, and texts are a list of it. A key with a question mark may be missing. Without a value a text is empty, a number 0,
 and a key that may be null is null. A list is never null. A time is RFC 3339, in UTC unless it has an offset.

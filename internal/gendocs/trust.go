@@ -69,8 +69,7 @@ func trustPage() (string, error) {
 
 <!-- Generated from internal/gendocs/trust.txt. Do not edit. -->
 
-Root believes only root. Anything that an agent can write is bounded and shown, and decides nothing for another user. This page lists everything
-that the programs of hinit read, and the worst effect of its content. *The agent* is every process of the agent's user.
+Everything that the programs of hinit read, and the worst effect of its content. *The agent* is every process of the agent's user.
 [trust.txt](../../internal/gendocs/trust.txt) names tests and functions of [each row](../adr/0051-every-reader-has-a-row.md).
 `)
 	section := ""
