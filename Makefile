@@ -67,7 +67,7 @@ test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real
 
 FAILOVERS ?= 1000
 failovers: build build-kubernetes $(OUT)/busybox ## have pairs of hinit fail over FAILOVERS (1000) times on a Lease of a real API server, as root, and look every 10 ms whether two serve
-	cd kubernetes && go run ./internal/cluster/build && go test -count=1 -timeout 3h -v ./test/failover -failovers $(FAILOVERS) -pairs 8
+	cd kubernetes && go run ./internal/cluster/build && go test -count=1 -timeout 3h -v ./test/failover -step-clock -failovers $(FAILOVERS) -pairs 8
 
 build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-kubernetes
 	cd kubernetes && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o ../$(OUT)/ ./cmd/...

@@ -181,6 +181,9 @@ func (n *Node) StartKubelet(ctx context.Context) error {
 // KillKubelet ends the kubelet. The containers of the node go on.
 func (n *Node) KillKubelet() { n.kubelet.kill() }
 
+// Plugins is the directory in which the kubelet looks for plugins.
+func (n *Node) Plugins() string { return filepath.Join(n.dir, "kubelet/plugins_registry") }
+
 // ctr runs a command of containerd's client.
 func (n *Node) ctr(ctx context.Context, words ...string) error {
 	out, err := exec.CommandContext(ctx, filepath.Join(n.c.Bin, "ctr"), append([]string{"-a", n.dir + "/containerd.sock", "-n", "k8s.io"}, words...)...).CombinedOutput()

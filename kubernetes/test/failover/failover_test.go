@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -30,7 +28,6 @@ var (
 	failovers = flag.Int("failovers", 20, "how many failovers")
 	pairs     = flag.Int("pairs", 4, "how many pairs of hinit")
 	seed      = flag.Uint64("seed", uint64(time.Now().UnixNano()), "which faults come in which order")
-	stepClock = flag.Bool("step-clock", false, "set the clock of the machine an hour ahead and back, again and again: only on a virtual machine")
 )
 
 // fault is what is done to the pod that serves.
@@ -47,24 +44,6 @@ func again(t *testing.T, p *pod) { t.Helper(); p.end(); p.start(t) }
 func passes(_ *testing.T, p *pod) { p.gate.open() }
 
 func faults() []fault {
-	all := commonFaults()
-	if *stepClock {
-		for name, step := range map[string]time.Duration{"the machine's clock steps an hour ahead": time.Hour, "the machine's clock steps an hour back": -time.Hour} {
-			all = append(all, fault{name: name, keeps: true, do: func(*pod) { setMachineClock(step) }, heal: func(*testing.T, *pod) { setMachineClock(-step) }})
-		}
-	}
-	return all
-}
-
-// setMachineClock sets CLOCK_REALTIME. Monotonic clocks don't change.
-func setMachineClock(ahead time.Duration) {
-	tv := unix.NsecToTimeval(time.Now().Add(ahead).UnixNano())
-	if err := unix.Settimeofday(&tv); err != nil {
-		panic(err) // the flag asks for it, so it has to work
-	}
-}
-
-func commonFaults() []fault {
 	return []fault{
 		{name: "kill -9 of PID 1", do: func(p *pod) { p.end() }, heal: again},
 		{name: "SIGTERM of PID 1", do: func(p *pod) { _ = p.cmd.Process.Signal(syscall.SIGTERM) }, heal: again},

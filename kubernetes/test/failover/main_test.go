@@ -269,7 +269,7 @@ func (p *pod) start(t *testing.T) {
 		podVar + "=" + p.s.programs + "/hinit", "PATH=" + p.s.programs + ":/bin", "HERMES_HOME=" + p.dir + "/home", "HINIT_CONFIG=" + p.dir + "/hinit.yaml",
 		"HINIT_RUNTIME_DIR=" + p.dir + "/run", "HINIT_LEASE=kubernetes", fmt.Sprintf("HINIT_LEASE_NAME=pair-%d", p.pair),
 		fmt.Sprintf("HINIT_LEASE_IDENTITY=pod-%d", p.number), "HINIT_LEASE_DURATION=" + leaseTime.String(), "HINIT_LEASE_CREDENTIALS=" + p.s.credentials,
-		"KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port, "HINIT_S6=0", "HINIT_STOP_TIMEOUT=2s", "HERMES_GATEWAY_BOOTSTRAP_STATE=running",
+		clockVar + "=" + p.dir + "/clock", "KUBERNETES_SERVICE_HOST=" + host, "KUBERNETES_SERVICE_PORT=" + port, "HINIT_S6=0", "HINIT_STOP_TIMEOUT=2s", "HERMES_GATEWAY_BOOTSTRAP_STATE=running",
 	}
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.Dir = p.log, p.log, "/"
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setsid: true}

@@ -1,0 +1,177 @@
+package failover
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var stepClock = flag.Bool("step-clock", false, "step the wall clock of pods too; this builds hinit and its program of the lease with another time.Now")
+
+// clockVar names the file with the seconds that the clock of a pod is ahead.
+const clockVar = "HINIT_FAILOVER_CLOCK"
+
+// nowPatch makes time.Now read that file 20 times a second. Only the wall clock steps: monotonic times go on, as with clock_settime(2).
+const nowPatch = `
+var stepped struct {
+	mu    sync.Mutex
+	next  int64
+	ahead int64
+}
+
+func steppedBy(mono int64) int64 {
+	stepped.mu.Lock()
+	defer stepped.mu.Unlock()
+	if mono < stepped.next {
+		return stepped.ahead
+	}
+	stepped.next = mono + 50e6
+	name, _ := syscall.Getenv("` + clockVar + `")
+	fd, err := open(name)
+	if err != nil {
+		return stepped.ahead
+	}
+	defer closefd(fd)
+	var buf [32]byte
+	n, _ := read(fd, buf[:])
+	ahead, negative := int64(0), false
+	for _, c := range buf[:n] {
+		switch {
+		case c == '-':
+			negative = true
+		case c >= '0' && c <= '9':
+			ahead = ahead*10 + int64(c-'0')
+		}
+	}
+	if negative {
+		ahead = -ahead
+	}
+	stepped.ahead = ahead
+	return ahead
+}
+`
+
+// withClock builds hinit and hinit-lease-kubernetes with a clock that steps, and returns the directory of all programs.
+func withClock(t *testing.T, programs string) string {
+	t.Helper()
+	source := filepath.Join(runtime.GOROOT(), "src/time/time.go")
+	if out, err := exec.Command("go", "env", "GOROOT").Output(); err == nil {
+		source = filepath.Join(strings.TrimSpace(string(out)), "src/time/time.go")
+	}
+	text, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now = "sec, nsec, mono := runtimeNow()\n\tif mono == 0 {"
+	changed := strings.Replace(string(text), now, "sec, nsec, mono := runtimeNow()\n\tsec += steppedBy(mono)\n\tif mono == 0 {", 1)
+	changed = strings.Replace(changed, "import (", "import (\n\t\"sync\"\n\t\"syscall\"", 1)
+	if !strings.Contains(changed, "steppedBy") {
+		t.Fatal("time.Now of this Go has another text")
+	}
+	dir := t.TempDir()
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {source: filepath.Join(dir, "time.go")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"time.go": changed + nowPatch, "overlay.json": string(overlay)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bin, err := os.MkdirTemp(filepath.Dir(programs), "clock-") //nolint:usetesting // the agents' user executes them
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(bin) })
+	if err := os.CopyFS(bin, os.DirFS(programs)); err != nil {
+		t.Fatal(err)
+	}
+	for module, program := range map[string]string{"../../..": "./cmd/hinit", "../..": "./cmd/hinit-lease-kubernetes"} {
+		cmd := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", bin+"/", program)
+		cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", program, err, out)
+		}
+	}
+	if err := os.Chmod(bin, 0o755); err != nil { //nolint:gosec // see above
+		t.Fatal(err)
+	}
+	return bin
+}
+
+// step sets the clock of a pod.
+func (p *pod) step(t *testing.T, ahead time.Duration) {
+	t.Helper()
+	file := filepath.Join(p.dir, "clock")
+	if err := os.WriteFile(file+".new", []byte(strconv.Itoa(int(ahead.Seconds()))), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// renewed returns the time of the last renewal as the holder wrote it.
+func (s *site) renewed(t *testing.T, lease string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, strings.TrimSpace(s.kubectl(t, "", "get", "lease", lease, "-o", "jsonpath={.spec.renewTime}")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// TestTheClockOfANodeSteps steps the wall clock of the pod that serves, and of the one that waits, by an hour, ahead and back: no pod loses the
+// Lease, and none takes it. Then the pod that serves ends, and the other one takes over in its time although the clocks differ.
+func TestTheClockOfANodeSteps(t *testing.T) {
+	if !*stepClock {
+		t.Skip("it builds two programs with another clock; give -step-clock")
+	}
+	s := newSite(t)
+	s.ctx = t.Context()
+	s.programs = withClock(t, s.programs)
+	w, two, serves := serving(t, s, 94)
+	for _, ahead := range []time.Duration{time.Hour, 0, -time.Hour, 0} {
+		for _, p := range []*pod{serves, two[1-serves.number]} {
+			before := w.gateway(serves)
+			p.step(t, ahead)
+			<-time.After(2 * leaseTime)
+			if p == serves {
+				if off := time.Until(s.renewed(t, "pair-94")) - ahead; off.Abs() > time.Minute {
+					t.Errorf("the clock of the pod has not stepped: its renewal is %v off", off)
+				}
+			}
+			if now := w.gateway(serves); now != before || w.runs(two[1-serves.number]) {
+				t.Errorf("pod %d by %v: the gateway was process %d and is %d", p.number, ahead, before, now)
+			}
+		}
+	}
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		serves.step(t, ahead)
+		<-time.After(leaseTime)
+		old := serves
+		began := time.Now()
+		old.end()
+		next, at, err := w.await(two, old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("a takeover from a pod whose clock is %v off took %v", ahead, at.Sub(began))
+		if took := at.Sub(began); took < leaseTime/2 || took > 2*mostTakeover {
+			t.Errorf("a takeover from a pod whose clock is %v off took %v", ahead, took)
+		}
+		old.step(t, 0)
+		old.start(t)
+		serves = next
+	}
+	if w.twos(serves) > 0 {
+		t.Error("two pods served")
+	}
+}
