@@ -22,9 +22,13 @@ const tutorial = "../../docs/tutorial/agents-on-a-cluster.md"
 // console is a block of commands and what they print, with the fences around it.
 var console = regexp.MustCompile("(?s)```console\n(.*?)```")
 
+// moves are commands that move the pod. The next "rollout status" ends the move.
+var moves = regexp.MustCompile(`^kubectl (apply -k \. \||drain )`)
+
 // TestTheTutorial types the page: each command that follows a $ succeeds and prints the lines below it, with other numbers perhaps.
 func TestTheTutorial(t *testing.T) {
 	b := withNode(t, inManifests)
+	b.second()
 	b.volumes(1, corev1.ReadWriteOnce)
 	text, err := os.ReadFile(tutorial)
 	if err != nil {
@@ -44,13 +48,34 @@ func TestTheTutorial(t *testing.T) {
 		t.Fatal(err)
 	}
 	typed := 0
+	var w *watch
+	what := ""
 	page = console.ReplaceAllStringFunc(page, func(block string) string {
 		var out strings.Builder
 		out.WriteString("```console\n")
 		for _, step := range strings.Split("\n"+console.FindStringSubmatch(block)[1], "\n$ ")[1:] {
 			command, want, _ := strings.Cut(step, "\n")
+			if w == nil && moves.MatchString(command) {
+				w, what = watchGateways("default", "coder", "writer"), command
+			}
 			got := b.shell(dir, command)
 			typed++
+			if w != nil && strings.Contains(command, "rollout status") {
+				b.until("all gateways run", func() string {
+					for _, profile := range []string{"default", "coder", "writer"} {
+						if len(gateways()[profile]) != 1 {
+							return profile
+						}
+					}
+					return ""
+				})
+				gap, many := w.end()
+				t.Logf("%s: %v without a gateway, %d of a profile at once", what, gap, many)
+				if many > 1 || gap > mostGap {
+					t.Error("that is too many, or too long")
+				}
+				w = nil
+			}
 			fmt.Fprintf(&out, "$ %s\n%s", command, got)
 			for _, line := range strings.Split(strings.TrimSpace(want), "\n") {
 				if !*write && !strings.Contains(masked(got), masked(line)) {
