@@ -128,8 +128,8 @@ func (s *site) renewed(t *testing.T, lease string) time.Time {
 	return at
 }
 
-// TestTheClockOfANodeSteps steps the wall clock of the pod that serves, and of the one that waits, by an hour, ahead and back: no pod loses the
-// Lease, and none takes it. Then the pod that serves ends, and the other one takes over in its time although the clocks differ.
+// TestTheClockOfANodeSteps steps the wall clocks of both pods by an hour, ahead and back. No pod loses the Lease, and none takes it. Then the
+// pod that serves ends, and the other one takes over in its time although the clocks differ.
 func TestTheClockOfANodeSteps(t *testing.T) {
 	if !*stepClock {
 		t.Skip("it builds two programs with another clock; give -step-clock")
