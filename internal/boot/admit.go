@@ -6,10 +6,10 @@ import (
 	"hinit/internal/config"
 )
 
-// Admit refuses a user that is neither root nor the agent's, who could not write the volume (contract, section 2.1, step 1, and
-// section 3, step 1). uid is the user the container was started as; known says whether the image has an agent's user, otherwise
-// every user is admitted. HINIT_ALLOW_ANY_UID lifts the rule, for platforms that choose the uid. So does a pod whose uid is one that
-// OpenShift gives out.
+// Admit refuses a user that is neither root nor the agent's, because it can't write the volume (contract, section 2.1, step 1,
+// and section 3, step 1). uid is the user that the container was started as. known says whether the image has an agent's user;
+// otherwise every user is admitted. HINIT_ALLOW_ANY_UID allows every user, for platforms that choose the uid. In a pod, uids that
+// OpenShift assigns are allowed too.
 //
 // The error has two lines, each with a prefix that people search the log for. Print it on standard error and exit with 1.
 func Admit(uid int, agentUID uint32, known bool, env func(string) (string, bool)) error {
@@ -20,7 +20,7 @@ func Admit(uid int, agentUID uint32, known bool, env func(string) (string, bool)
 	return &admitError{uid, agentUID, InPod(env)}
 }
 
-// platformUID is the lowest uid that a platform has chosen, and not a person: OpenShift's ranges begin at 1000000000.
+// platformUID is the lowest uid that counts as assigned by a platform: OpenShift's ranges begin at 1000000000.
 const platformUID = 1_000_000
 
 type admitError struct {

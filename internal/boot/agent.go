@@ -15,17 +15,17 @@ import (
 	"hinit/internal/proc"
 )
 
-// Agent is the user of the agent's processes and of the init's work on the data volume. It is valid even if /etc could not be
+// Agent is the user of the agent's processes, and of the init's work on the data volume. It is valid even if /etc could not be
 // changed.
 type Agent struct {
-	User  account.User // Name is "" when the user has no line in /etc/passwd
+	User  account.User // Name is "" if the user is not in /etc/passwd
 	Known bool         // /etc/passwd has the user
-	Lines []Line       // messages about the change of its ids
+	Lines []Line       // messages about changed ids
 
-	// [SettleAgent], [LookupAgent] and [NewAgent] set these. The boot program leaves them empty.
-	Cred  *proc.Cred // nil: no switch, they run as the init does
+	// [SettleAgent], [LookupAgent] and [NewAgent] set these fields. In the boot program they are empty.
+	Cred  *proc.Cred // nil: don't change the user
 	Actor *fsutil.Actor
-	// Tenants are the profiles with users of their own when the program began. [Agent.Serving] sets it.
+	// Tenants are the profiles with their own users, as of the start of this program. [Agent.Serving] sets it.
 	Tenants Tenants
 }
 
@@ -35,7 +35,7 @@ func (a Agent) Serving(cfg *config.Config) Agent {
 	return a
 }
 
-// Homes returns the actor that works on the homes of profiles: as the agent, and as a tenant in the home of that.
+// Homes returns the actor for the homes of profiles: it acts as the agent, and within the home of a tenant as that tenant.
 func (a Agent) Homes(home string) *fsutil.Actor {
 	if !a.Tenants.On {
 		return a.Actor
@@ -43,14 +43,15 @@ func (a Agent) Homes(home string) *fsutil.Actor {
 	return a.Actor.OwnHomes(home+"/"+ProfilesDir, a.Tenants.UIDs.First, a.Tenants.UIDs.Last)
 }
 
-// Is reports whether a process with these credentials is the agent. Only then may values that the agent writes be part of its command.
+// Is reports whether a process with these credentials runs as the agent. Only then may its command contain values that the agent
+// writes.
 func (a Agent) Is(cred *proc.Cred) bool {
 	return cred == nil && a.Cred == nil || cred != nil && a.Cred != nil && cred.UID == a.Cred.UID && cred.GID == a.Cred.GID
 }
 
-// Publish tells programs such as the exec shim which ids the agent has: /etc may be read-only and name others. dir is root's alone, and the
-// file in it too: agent.user of the configuration, uid, gid and groups, a line each. Without a directory, or where all is the agent's, it
-// does nothing. warn is told when the shim looks elsewhere. It may block on the disk.
+// Publish writes the agent's ids to a file for programs such as the exec shim, because /etc may be read-only and have other ids.
+// Only root can write dir and the file. It has agent.user of the configuration, uid, gid and groups, a line each. If dir is "" or
+// the agent's user is hinit's, Publish does nothing. warn is called if the shim uses another directory. It may block on the disk.
 func (a Agent) Publish(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" || a.Cred == nil {
 		return nil
@@ -88,7 +89,7 @@ func isolatedText(cfg *config.Config) string {
 	return text.String()
 }
 
-// UnknownAgent says why services can't run as a user, and what to do about it.
+// UnknownAgent returns the error that services can't run as a user, with advice.
 func UnknownAgent(who string, err error) error {
 	if errors.Is(err, account.ErrNotFound) {
 		return fmt.Errorf("cannot run services as %q: %w; create the user in the image, or set agent.user in hinit.yaml to a name or uid:gid", who, err)
@@ -96,19 +97,19 @@ func UnknownAgent(who string, err error) error {
 	return fmt.Errorf("cannot run services as %q: %w", who, err)
 }
 
-// NewAgent returns an agent that was settled before. known says that /etc/passwd has the user.
+// NewAgent returns the agent for a user that is already determined. known says that /etc/passwd has the user.
 func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.equipped() }
 
-// Caller returns this process's own user as an agent. A plain supervisor runs services so.
+// Caller returns this process's own user as an agent, for a plain supervisor.
 func Caller() Agent { return Agent{User: currentUser(), Known: true, Actor: fsutil.Self()} }
 
 func currentUser() account.User {
 	return account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
-// equipped adds the handle for file operations as the agent's user.
+// equipped sets Cred and Actor.
 func (a Agent) equipped() Agent {
-	if os.Geteuid() != 0 { // no switch is possible, so everything is done as the current user
+	if os.Geteuid() != 0 { // this process can't change users, so everything runs as the current user
 		if !a.Known {
 			a.User = currentUser()
 		}
@@ -116,20 +117,20 @@ func (a Agent) equipped() Agent {
 		return a
 	}
 	a.Actor = fsutil.NewActor(fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups})
-	if a.User.UID != 0 { // where root may not switch, nothing is started: the agent never runs as root by accident
+	if a.User.UID != 0 { // if root can't change users, nothing is started: the agent never runs as root by accident
 		a.Cred = &proc.Cred{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
 	}
 	return a
 }
 
-// CredFor returns the credentials of a service whose user is who, "" for the agent's; nil means no switch. It blocks on /etc for
-// any other user than the agent.
+// CredFor returns the credentials of a service whose user is who, "" for the agent's; nil means no change of user. It blocks on
+// /etc unless the user is the agent.
 func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
 	}
 	if who == "" || who == cfg.Agent.User {
-		return a.Cred, nil // also when /etc could not be changed to say so
+		return a.Cred, nil // even if /etc could not be changed accordingly
 	}
 	var user account.User
 	err := blocking.Do(blocking.Foreign, func() (err error) {

@@ -14,14 +14,15 @@ import (
 
 // The agent's files beneath the data directory and beneath the home of a profile (contract, section 2.1, steps 5 to 8).
 var (
-	// AlwaysDirs hold only the agent's own state and are checked at every boot.
+	// AlwaysDirs hold only the agent's own state. Their owners are checked at every boot.
 	AlwaysDirs = []string{ProfilesDir, "cron", "pairing", "platforms/pairing", ".hinit"}
-	// TargetedDirs are checked only when the data directory belonged to another user. Users may keep files of other owners there.
+	// TargetedDirs are checked only if the data directory belonged to another user before. They may have files of other owners on
+	// purpose.
 	TargetedDirs = []string{
 		"sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "lazy-packages",
 		"state", "backups", // not in the contract's list: the gateway and this boot make them there
 	}
-	// AgentFiles are the agent's files; any other may be the host's.
+	// AgentFiles are the agent's files; all others may be the host's.
 	AgentFiles = []string{
 		"auth.json", "auth.lock", ".env", "state.db", "state.db-shm", "state.db-wal", "hermes_state.db", "response_store.db",
 		"response_store.db-shm", "response_store.db-wal", "gateway.pid", "gateway.lock", "gateway_state.json", "processes.json",
@@ -30,53 +31,53 @@ var (
 )
 
 const (
-	// ProfilesDir has the homes of the profiles, in the data directory.
+	// ProfilesDir is the directory of the profiles' homes, in the data directory.
 	ProfilesDir = "profiles"
-	// RecordFile is the file in the data directory with the inputs of the last successful steps. It belongs to the agent, who may delete it:
-	// then all steps run.
+	// RecordFile is the file in the data directory with the inputs of the last successful steps. It belongs to the agent, who may
+	// delete it; then all steps run.
 	RecordFile = ".hinit-boot.json"
-	// PendingFile marks a repair of the whole data directory, so that an interrupted one is resumed.
+	// PendingFile marks a repair of the whole data directory that has begun, so that it is resumed after an interruption.
 	PendingFile = ".hinit-repair-pending"
-	// EnvFile has the agent's secrets, one of which is the key that the boot generates for each container.
+	// EnvFile has the agent's secrets, among them the key that the boot generates for each container.
 	EnvFile = ".env"
-	// StampFile is the note of an install method that older images left in homes shared with the host.
+	// StampFile is a note about the install method, which older images left in homes that they shared with the host.
 	StampFile = ".install_method"
 	// ConfigFile is the agent's configuration, in a home.
 	ConfigFile = "config.yaml"
-	// ConfigMode is its mode after every boot (step 8).
+	// ConfigMode is the mode of ConfigFile after every boot (step 8).
 	ConfigMode = 0o640
 )
 
-// Options are for work on the data directory. Home and Agent are required.
+// Options configure work on the data directory. Home and Agent are required.
 type Options struct {
 	Home  string        // data directory, absolute and clean
 	Logs  string        // directory of the gateways' logs
 	User  string        // name of the agent's user in messages
-	Agent *fsutil.Actor `json:"-"` // the agent's user
-	Say   func(Line)    `json:"-"` // gets every line as it happens; called by one goroutine at a time
+	Agent *fsutil.Actor `json:"-"` // identity of the agent's user
+	Say   func(Line)    `json:"-"` // gets every line at once; called by one goroutine at a time
 
-	Tenants Tenants // profiles with users of their own
+	Tenants Tenants // profiles with their own users
 
 	Env         func(name string) (string, bool) `json:"-"`
-	Scratch     string                           // the agent's directory for files outside the volume; "": /tmp/hermes-files
-	PhaseBudget time.Duration                    // most time for one phase; 0: 10 s
-	Budget      time.Duration                    // most time for all phases; 0: 30 s
+	Scratch     string                           // the agent's directory for files outside of the volume; "": /tmp/hermes-files
+	PhaseBudget time.Duration                    // time limit of one phase; 0: 10 s
+	Budget      time.Duration                    // time limit of all phases; 0: 30 s
 
-	Stamp string   // of the agent's image: another one for each build of it
-	Seeds bool     // the image's own boot script seeds the data directory, and hinit does not
-	Full  bool     // the repair walks through all of the agent's directories, see [Report]
-	Only  []string // named profiles whose homes the repair keeps to; nil: it doesn't
+	Stamp string   // identifies the build of the agent's image
+	Seeds bool     // the image's boot script fills the data directory, and hinit does not
+	Full  bool     // the repair handles all of the agent's directories, see [Report]
+	Only  []string // the repair handles only the homes of these profiles; nil: all
 }
 
-// Owner is the agent's user as the owner of files.
+// Owner returns the agent's user as the owner of files.
 func (o Options) Owner() fsutil.Owner {
 	id := o.Agent.Identity()
 	return fsutil.Owner{UID: id.UID, GID: id.GID, KeepLinked: !fsutil.HardLinksProtected()}
 }
 
-// Adopt makes the agent's user the owner of the files that a gateway needs to start in the home of one named profile. The boot program
-// does the same for every profile, and gives away the rest later. Adopt does nothing if it can't change owners, or if the profile is
-// missing, a link or a mount. It blocks as long as the disk does; o.Say gets the warnings.
+// Adopt gives the files that a gateway needs to start, in the home of one named profile, to the agent's user. The boot program
+// does the same for all profiles, and handles the other files later. Adopt does nothing if it can't change owners, or if the
+// profile is missing, a link or a mount. It blocks as long as the disk does; o.Say gets the warnings.
 func Adopt(ctx context.Context, o Options, profile string) error {
 	if !o.Agent.Switches() || profile == "" {
 		return nil
@@ -91,7 +92,7 @@ func adopt(ctx context.Context, o Options, profile string) error {
 	}
 	defer root.Close()
 	give := &Homes{Options: o, Teller: &Teller{Tell: o.Say}, To: o.Owner()}
-	if all, err := root.Sub(ProfilesDir); err == nil { // which may be a mount
+	if all, err := root.Sub(ProfilesDir); err == nil { // it may be a mount
 		give.MoveTenants(all)
 		all.Close()
 	}
@@ -113,11 +114,11 @@ type Homes struct {
 	*Teller
 
 	To     fsutil.Owner // the agent
-	InTime func() error // it fails when the homes that are left are for the repair in the background; nil: never
+	InTime func() error // fails when the budget is used up, and the repair in the background must do the rest; nil: never
 }
 
-// Give gives away a profile's home and what its gateway opens first; the rest follows in the background. It skips links silently, as
-// the image's script does.
+// Give gives a profile's home, and the files that its gateway opens first, to the home's owner. The repair in the background
+// handles the rest. Give skips links silently, as the image's script does.
 func (h *Homes) Give(home *fsutil.Dir) {
 	to := h.To
 	if info, err := home.Lstat(""); err == nil && h.Tenants.Has(fsutil.UID(info)) {
@@ -128,7 +129,7 @@ func (h *Homes) Give(home *fsutil.Dir) {
 		h.Chowned(h.Home, home.Path()+"/"+rel, err)
 	}
 	give("")
-	there := Names(home) // few of these are in any one home, and to ask for each is a call
+	there := Names(home) // a home has few of these names, and a test of each would be a system call
 	for _, name := range slices.Concat(AgentFiles, []string{ConfigFile, "SOUL.md"}) {
 		if there(name) {
 			give(name)
@@ -146,7 +147,8 @@ func (h *Homes) Give(home *fsutil.Dir) {
 	}
 }
 
-// Names lists a directory and returns a function that tells whether a name may be in it. If the listing fails, every name may be.
+// Names lists a directory. It returns a function that reports whether a name may be in it. If the listing fails, every name may
+// be.
 func Names(d *fsutil.Dir) func(rel string) bool {
 	entries, err := d.ReadDir("")
 	if err != nil {

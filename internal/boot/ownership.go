@@ -16,10 +16,10 @@ import (
 
 const (
 	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
-	// pendingWas, with a uid, is the line after it where the agent had another uid before.
+	// pendingWas is a second line of the mark, with the agent's former uid.
 	pendingWas = "uid %d was the agent's\n"
-	// mountPatience is how long the boot waits for mounts among the agent's directories, in several steps: a process that was
-	// paused finds only one of them over.
+	// mountPatience is how long the boot waits for mounts among the agent's directories. The wait is divided into steps, so that
+	// a pause of this whole process uses up one step at most.
 	mountPatience = time.Second
 	mountSteps    = 10
 )
@@ -67,7 +67,7 @@ func (p *preparer) ownership(ctx context.Context, s *Step) error {
 		}
 	}
 	if s.full {
-		o.directory(p.root, "platforms", "chown") // the directory alone; only pairing in it is listed
+		o.directory(p.root, "platforms", "chown") // the directory itself; only pairing in it has further files
 	}
 	o.logs(ctx)
 	o.config()
@@ -75,20 +75,20 @@ func (p *preparer) ownership(ctx context.Context, s *Step) error {
 	return nil
 }
 
-// owning is the work of that phase.
+// owning is the state of the phase ownership.
 type owning struct {
 	*preparer
 	step   *Step
 	to     fsutil.Owner
 	homes  Homes
-	queued []string // directories, relative, that are mount points
+	queued []string // directories to handle later, because they are mount points
 }
 
 func (p *preparer) owning(s *Step) *owning {
 	return &owning{preparer: p, step: s, to: p.Owner(), homes: Homes{Options: p.Options, Teller: &s.Teller, To: p.Owner()}}
 }
 
-// homeItself gives away the data directory, and decides whether everything in it has to be checked.
+// homeItself gives the data directory to the agent, and decides whether everything in it must be checked.
 func (o *owning) homeItself() error {
 	info, err := o.root.Lstat("")
 	if err != nil {
@@ -101,25 +101,25 @@ func (o *owning) homeItself() error {
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.to.UID)
 	text := pendingText
-	// A host's own user has no record of boot steps: that is made as the agent's.
+	// If the former owner also owns the record of boot steps, it was the agent's user, and not a user of the host.
 	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
 		text += fmt.Sprintf(pendingWas, uid)
 	}
-	// Before the change of owner, so that a crash between the two leaves the mark. The agent can remove it.
+	// Written before the change of owner, so that the mark survives a crash between the two. The agent can remove it.
 	_ = o.root.Remove(PendingFile) // of an earlier repair
 	_ = o.root.Exclusive(PendingFile, []byte(text), 0o644)
 	if _, _, err := o.root.Chown("", o.to); err != nil {
 		o.step.CannotChown(o.Home)
-		_ = o.root.Remove(PendingFile) // nothing in there could be changed either
+		_ = o.root.Remove(PendingFile) // no other owner could be changed either
 		return nil
 	}
 	o.step.full = true
 	return nil
 }
 
-// Pending reads the mark of an unfinished repair: the uid that the agent had before, 0 for none. The agent can't forge the mark:
-// it can neither make a file of root's nor write into one. It can't keep one and bring it back either. A rename or a link changes
-// the ctime of the inode, which otherwise is the time of the writing (inode(7)).
+// Pending reads the mark of an unfinished repair: was is the agent's former uid, 0 for none. The agent can't forge the mark: it
+// can neither create a file of root's nor write into one. Neither can it save a mark and bring it back. A rename or a link
+// changes the ctime of the inode, which otherwise is the time of the writing (inode(7)).
 func Pending(root *fsutil.Dir) (was uint32, is bool) {
 	mark, err := root.Lstat(PendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
@@ -130,11 +130,11 @@ func Pending(root *fsutil.Dir) (was uint32, is bool) {
 	if err != nil || !is {
 		return 0, false
 	}
-	_, _ = fmt.Sscanf(rest, pendingWas, &was) // without the line it is 0
+	_, _ = fmt.Sscanf(rest, pendingWas, &was) // 0 without the line
 	return was, true
 }
 
-// top gives away a file in the data directory, which may be a mount.
+// top gives a file in the data directory to the agent. The file may be a mount.
 func (o *owning) top(name, action string) {
 	_, _, err := o.root.Chown(name, o.to)
 	switch {
@@ -148,7 +148,7 @@ func (o *owning) top(name, action string) {
 // chowned reports the result of a change of owner.
 func (o *owning) chowned(path string, err error) { o.step.Chowned(o.Home, path, err) }
 
-// directory gives away one of the agent's directories itself, or defers it when it is a mount.
+// directory gives one of the agent's directories, without its content, to the agent. A mount is handled later.
 func (o *owning) directory(in *fsutil.Dir, rel, action string) {
 	d, err := in.SubSame(rel)
 	switch {
@@ -158,7 +158,7 @@ func (o *owning) directory(in *fsutil.Dir, rel, action string) {
 	case errors.Is(err, fsutil.ErrSymlink):
 		o.step.Refuse(action, o.Path(rel))
 		return
-	case err != nil: // not there, or no directory
+	case err != nil: // missing, or no directory
 		return
 	}
 	defer d.Close()
@@ -169,9 +169,9 @@ func (o *owning) directory(in *fsutil.Dir, rel, action string) {
 	}
 }
 
-// profiles repairs the profiles' homes until the budget is over.
+// profiles gives the profiles' homes to their owners until the budget is used up.
 func (o *owning) profiles(d *fsutil.Dir) {
-	var found []string // the repair in the background handles the ones beyond the ceiling
+	var found []string // the repair in the background handles names beyond the limit
 	err := d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
 			found = append(found, name)
@@ -185,7 +185,7 @@ func (o *owning) profiles(d *fsutil.Dir) {
 	o.homes.MoveTenants(d)
 	for _, name := range found {
 		if o.homes.InTime != nil && o.homes.InTime() != nil {
-			return // the boot goes on, however many there are
+			return // the repair in the background handles the rest
 		}
 		home, err := d.SubSame(name)
 		if errors.Is(err, fsutil.ErrMount) {
@@ -200,9 +200,9 @@ func (o *owning) profiles(d *fsutil.Dir) {
 	}
 }
 
-// logs gives away the directories of the gateways' logs.
+// logs gives the directories of the gateways' logs to the agent.
 func (o *owning) logs(ctx context.Context) {
-	if d, err := o.root.SubSame("logs"); err == nil { // the boot log is written before Repair is through
+	if d, err := o.root.SubSame("logs"); err == nil { // the boot log is written before the repair in the background is done
 		for _, name := range []string{"container-log", "container-log.1"} {
 			_, _, err := d.Chown(name, o.to)
 			o.chowned(d.Path()+"/"+name, err)
@@ -213,7 +213,7 @@ func (o *owning) logs(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if !o.step.full { // or else it is done
+	if !o.step.full { // otherwise the repair does it
 		o.directory(o.root, "logs", "chown")
 	}
 	o.directory(o.root, rel, "chown")
@@ -242,7 +242,7 @@ func (o *owning) logs(ctx context.Context) {
 	}
 }
 
-// config gives away config.yaml and makes it private (step 8).
+// config gives config.yaml to the agent and makes it private (step 8).
 func (o *owning) config() {
 	info, err := o.root.Lstat(ConfigFile)
 	switch {
@@ -255,20 +255,21 @@ func (o *owning) config() {
 	}
 }
 
-// private sets the mode of a file as the agent, who may have put another in its place.
+// private sets the mode of a file with the agent's identity, because the agent may have replaced the file.
 func (p *preparer) private(rel string, mode fs.FileMode) {
 	d, err := p.asAgent()
 	if err != nil {
 		return
 	}
 	defer d.Close()
-	_, _ = d.Chmod(rel, mode) // failures are ignored (contract, section 2.1, step 8): it may be another user's in a rootless container
+	_, _ = d.Chmod(rel, mode) // errors are ignored (contract, section 2.1, step 8): in a rootless container the file may be another user's
 }
 
-// mountTurns bounds the mounts that are examined at the same time. A dead server blocks one call for ever, and the boot needs a free one.
+// mountTurns limits how many mounts are examined at the same time. A dead server blocks one call forever, and the boot must keep
+// a call for others.
 var mountTurns = make(chan struct{}, 2)
 
-// mounts gives away the deferred directories, all at once, and does not wait long for a dead server.
+// mounts handles the directories that are mounts, all at once. It does not wait long for a dead server.
 func (o *owning) mounts(ctx context.Context) {
 	waiting := o.queued
 	for len(waiting) > 0 && ctx.Err() == nil {
@@ -283,7 +284,7 @@ func (o *owning) mounts(ctx context.Context) {
 				mine := o.owning(o.step)
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				_ = blocking.Do(blocking.Foreign, func() error { // not the share of the volume, which stays free when this hangs
+				_ = blocking.Do(blocking.Foreign, func() error { // a turn of another share, so that calls to the volume go on when this hangs
 					mine.mount(ctx, rel)
 					return nil
 				})
@@ -309,8 +310,8 @@ func (o *owning) mounts(ctx context.Context) {
 	}
 }
 
-// mount is directory for a mount. Docker makes a missing directory as root, and the agent gets it; another user's mount is the
-// host's, except where only profiles can be.
+// mount gives a mounted directory to the agent if its owner is root, because Docker creates missing directories as root. A mount
+// that belongs to another user stays the host's, except in directories that hold only profiles.
 func (o *owning) mount(ctx context.Context, rel string) {
 	d, err := o.root.Sub(rel)
 	if err != nil || ctx.Err() != nil {

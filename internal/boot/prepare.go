@@ -39,10 +39,10 @@ func Prepare(ctx context.Context, o Options, plant func(ctx context.Context, s *
 		phases = slices.Delete(phases, 2, 3)
 	}
 	r.Run(ctx, o, phases)
-	if !r.Unusable { // or else something that hangs may be writing it
+	if !r.Unusable { // otherwise a hung phase may be writing it
 		r.Linked, r.HasSecrets = p.linked, p.secrets
 	}
-	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // or else something that hangs may be using it
+	if !r.Unusable && len(p.stuck) == 0 && p.root != nil { // otherwise a hung phase may be using it
 		p.root.Close()
 	}
 	return r
@@ -57,24 +57,24 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// preparer is shared by the phases, which run one after the other. After one was abandoned, no other that uses it runs.
+// preparer is the state that the phases share. They run one after the other. After a phase was abandoned, no other phase uses it.
 type preparer struct {
 	Options
 
-	root    *fsutil.Dir // the data directory as root; nil where no owners are changed
+	root    *fsutil.Dir // the data directory, opened as root; nil if no owners are changed
 	secrets bool        // see [Report].HasSecrets
-	linked  bool        // the data directory is a link, so root does nothing in it
-	stuck   []string    // directories of the agent's, relative, that are on a mount that doesn't answer
+	linked  bool        // the data directory is a link, so root changes nothing in it
+	stuck   []string    // directories of the agent, relative, on mounts that don't answer
 }
 
-// Phase is a step of the boot that is measured and has a budget.
+// Phase is a step of the boot with a budget and a measured duration.
 type Phase struct {
 	Name   string
 	Volume bool // it needs the data volume
 	Run    func(ctx context.Context, s *Step) error
 }
 
-// Step collects the reports of a running phase, until the phase is abandoned.
+// Step collects the results of a running phase, until the phase is abandoned.
 type Step struct {
 	Teller
 	Env     map[string]string // see [Report]
@@ -88,7 +88,7 @@ type Step struct {
 	full     bool
 }
 
-// NewStep returns the step of a phase that begins.
+// NewStep returns the Step for a phase that begins.
 func NewStep(say func(Line)) *Step {
 	s := &Step{say: say, Env: map[string]string{}}
 	s.Tell = s.line
@@ -109,7 +109,7 @@ func (s *Step) line(l Line) {
 
 var errAbandoned = errors.New("took too long")
 
-// Run runs phases and adds what they report.
+// Run executes phases and adds their results to the report.
 func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	o = o.withDefaults()
 	end := time.Now().Add(o.Budget)
@@ -153,7 +153,7 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	}
 }
 
-// runPhase runs one phase in its own goroutine, which it leaves behind when that hangs.
+// runPhase executes one phase in a goroutine. It abandons the goroutine if that exceeds the budget.
 func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (said *Step, abandoned bool, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
 	defer cancel()
@@ -166,7 +166,7 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	case err = <-done:
 	case <-ctx.Done():
 		select {
-		case err = <-done: // in the last moment
+		case err = <-done: // it ended at the last moment
 		default:
 			abandoned, err = true, fmt.Errorf("abandoned: %w", context.Cause(ctx))
 		}
@@ -174,14 +174,14 @@ func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	if abandoned { // it may still write fields that the lock does not protect
+	if abandoned { // the phase may still write fields that the lock does not protect
 		return &Step{warnings: s.warnings}, true, err
 	}
 	return s, false, err
 }
 
-// Path is the path of a file in the data directory.
+// Path returns the path of a file in the data directory.
 func (o Options) Path(rel string) string { return filepath.Join(o.Home, rel) }
 
-// Since is the time since a moment, in seconds.
+// Since returns the seconds since a moment.
 func Since(start time.Time) float64 { return time.Since(start).Seconds() }

@@ -13,15 +13,15 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Tenants are the profiles that have users of their own. The zero value is none.
+// Tenants are the profiles that have their own users. The zero value has none.
 type Tenants struct {
 	On   bool
-	UIDs config.UIDs     // the first is the group of shared directories, the others are users
-	All  bool            // every profile is one
-	Own  map[string]bool // whether a profile is one, for those that are configured one by one
+	UIDs config.UIDs     // the first is the group of shared directories, the others are the users
+	All  bool            // all profiles are tenants
+	Own  map[string]bool // profile → whether it is a tenant, for profiles that are configured individually
 }
 
-// TenantsOf returns the tenants of a configuration. Where hinit can change no owner there are none.
+// TenantsOf returns the tenants of a configuration, none if hinit can't change owners.
 func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	if !cfg.Isolated(config.IsolationUser) || !agent.Switches() || cfg.UIDRange().Has(agent.Identity().UID) {
 		return Tenants{}
@@ -33,7 +33,7 @@ func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
 	return t
 }
 
-// rootProfile has no home of its own.
+// rootProfile can't be a tenant: its home is the data directory itself.
 const rootProfile = "default"
 
 // IsOne reports whether a profile is a tenant.
@@ -42,12 +42,13 @@ func (t Tenants) IsOne(profile string) bool {
 	return t.On && (one || t.All && !own)
 }
 
-// Has reports whether a uid is one of a tenant.
+// Has reports whether a uid is in the range of tenants.
 func (t Tenants) Has(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
 
-// Assign returns the uid of each tenant. homes are the uids that own the homes of all profiles now, by profile. A tenant keeps the uid that
-// its home has. Another tenant gets the first free uid behind a hash of its name, so that a profile that comes back gets its old uid.
-// reserved reports whether another user has a uid. A profile without a uid in the result is no tenant, or there are too many.
+// Assign returns the uid of each tenant. homes has the present owners of all homes, by profile. A tenant keeps the uid that owns
+// its home. Another tenant gets the first free uid from a hash of its name on, so that a removed profile that comes back gets its
+// old uid. reserved reports whether a uid belongs to another user. A profile without a uid in the result is no tenant, or there
+// are too many tenants.
 func (t Tenants) Assign(homes map[string]uint32, reserved func(uid uint32) bool) map[string]uint32 {
 	assigned, taken := make(map[string]uint32), make(map[uint32]bool)
 	if !t.On {
@@ -55,7 +56,7 @@ func (t Tenants) Assign(homes map[string]uint32, reserved func(uid uint32) bool)
 	}
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.IsOne(name) })
 	for _, name := range names {
-		if uid := homes[name]; t.Has(uid) && !taken[uid] { // of a home that was copied with its owner, one keeps it
+		if uid := homes[name]; t.Has(uid) && !taken[uid] { // if a home was copied with its owner, only one of the two keeps the uid
 			assigned[name], taken[uid] = uid, true
 		}
 	}
@@ -65,7 +66,7 @@ func (t Tenants) Assign(homes map[string]uint32, reserved func(uid uint32) bool)
 			continue
 		}
 		hash := fnv.New32a()
-		_, _ = hash.Write([]byte(name)) // it can't fail
+		_, _ = hash.Write([]byte(name)) // never fails
 		for i := range users {
 			uid := t.UIDs.First + 1 + (hash.Sum32()%users+i)%users
 			if !taken[uid] && !reserved(uid) {
@@ -77,7 +78,8 @@ func (t Tenants) Assign(homes map[string]uint32, reserved func(uid uint32) bool)
 	return assigned
 }
 
-// OwnersOf returns the uids of all tenants, see [Tenants.Assign]. d is the directory of the homes; Dirs that act as the agent may read it.
+// OwnersOf returns the uids of all tenants, see [Tenants.Assign]. d is the directory of the homes; it may act with the agent's
+// identity.
 func (t Tenants) OwnersOf(d *fsutil.Dir) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	var names []string
@@ -101,7 +103,7 @@ func reserved(uid uint32) bool {
 	return err == nil && user.Name != ""
 }
 
-// HomeOwner is the owner of a profile's home and of what is in it. tenant says that it is no other profile's.
+// HomeOwner returns the owner for a profile's home and its files. tenant reports whether it is the profile's own user.
 func (o Options) HomeOwner(profile string, tenants map[string]uint32) (to fsutil.Owner, tenant bool) {
 	to = o.Owner()
 	uid, tenant := tenants[profile]
@@ -111,14 +113,14 @@ func (o Options) HomeOwner(profile string, tenants map[string]uint32) (to fsutil
 	return to, tenant
 }
 
-// PrivateMode closes a home to all but its owner.
+// PrivateMode gives access to a home to its owner only.
 const PrivateMode = 0o700
 
-// Move gives the home of a profile, in d, to a user: first all that is in it, then the home itself. So a home whose owner has changed is
-// complete, and one that was interrupted is moved again. w has what was done; with w.DryRun nothing is.
+// Move gives the home of a profile, in d, to a user: first all files in it, then the home itself. So if the home has the new
+// owner, the move is complete; an interrupted move is repeated. w counts the results; with w.DryRun nothing changes.
 func Move(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *fsutil.OwnWalk) error {
 	w.To, w.Alone, w.TopLast = to, tenant, true
-	if info, err := d.Lstat(profile); err == nil && tenant { // the agent could link files of one profile into another
+	if info, err := d.Lstat(profile); err == nil && tenant { // the agent could have linked files of one profile into another
 		w.Copied = fsutil.UID(info)
 	}
 	err := d.OwnTree(profile, false, w)
@@ -128,7 +130,8 @@ func Move(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *fsutil
 	return err
 }
 
-// MoveTenants moves the homes whose owner has to change, as long as there is time. Then it closes the agent's files to other users.
+// MoveTenants moves the homes that need another owner, until the budget is used up. Then it removes other users' access to the
+// agent's files.
 func (h *Homes) MoveTenants(d *fsutil.Dir) {
 	if !h.Tenants.On {
 		return
@@ -156,8 +159,8 @@ func (h *Homes) MoveTenants(d *fsutil.Dir) {
 	h.closeToOthers(tenants)
 }
 
-// closeToOthers takes the rights of all other users from what is the agent's in the data directory and in the homes of its own profiles. They
-// may go through the directory to homes of theirs.
+// closeToOthers removes other users' access to the agent's files in the data directory and in homes that belong to the agent.
+// Tenants keep the right to pass through the directory to their own homes.
 func (h *Homes) closeToOthers(tenants map[string]uint32) {
 	d, err := fsutil.OpenDir(h.Home, h.Agent)
 	if err != nil {
@@ -166,7 +169,7 @@ func (h *Homes) closeToOthers(tenants map[string]uint32) {
 	defer d.Close()
 	set := func(rel string, clear, add fs.FileMode) {
 		if info, err := d.Lstat(rel); err == nil && fsutil.UID(info) == h.To.UID {
-			_, _ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // what is neither a file nor a directory stays as it is
+			_, _ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // anything other than a file or directory is left alone
 		}
 	}
 	for _, dir := range []string{"", ProfilesDir} {

@@ -1,7 +1,7 @@
-// Package keep saves the files of a first boot from an empty data directory, in the build of an image. The boot of a container with an
-// empty volume copies it.
+// Package keep saves the files of a first boot with an empty data directory, in the build of an image. The boot of a container
+// with an empty volume copies them to the volume.
 //
-// It promises that no secret and no state of one container is saved. It starts no goroutine.
+// It promises to save no secret and no state of a single container. It starts no goroutine.
 package keep
 
 import (
@@ -26,9 +26,9 @@ var neverKept = []string{
 	"auth.lock", "state",
 }
 
-// Home is for the build of an image. A boot has filled the empty data directory home; Home saves it in the file seed,
-// with the record of the boot steps and without generated keys. It returns the names of the steps that can be skipped with it;
-// without any, it saves nothing.
+// Home is called in the build of an image, after a boot has filled the empty data directory home. It saves that directory in the
+// file seed, with the record of the boot steps and without generated keys. It returns the names of the steps that can be skipped
+// with it. If there is none, it saves nothing.
 func Home(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenReal(home, nil)
 	if err != nil {
@@ -102,6 +102,6 @@ func write(home, seed string, r kept.Record) error {
 		return err
 	}
 	defer dir.Close()
-	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // for a container may start as any user
+	name, readable := filepath.Base(seed), fsutil.ReplaceOptions{Mode: 0o644} // readable by all, because a container may start as any user
 	return errors.Join(dir.Replace(name, all, readable), dir.Replace(name+kept.Index, append(index, '\n'), readable))
 }

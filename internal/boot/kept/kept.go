@@ -1,6 +1,5 @@
-// Package kept is the format of the image's files for an empty data directory: the boot reads it, and package keep writes it in the build.
-//
-// It promises that both mean the same files. It starts no goroutine.
+// Package kept defines the format of the image's files for an empty data directory. Package keep writes them in the build of the
+// image, and the boot reads them. Since both use this package, they agree on the format. It starts no goroutine.
 package kept
 
 import (
@@ -12,25 +11,25 @@ import (
 )
 
 const (
-	// Index is the end of the name of the file beside the seed that has the names of its files.
+	// Index is the suffix of a second file next to the seed, which has the names of the seed's files.
 	Index = ".json"
-	// MaxRecord bounds the record of the steps in the data directory.
+	// MaxRecord limits the size of the record of the steps in the data directory.
 	MaxRecord = 1 << 20
-	// Format is part of every comparison: a hinit that compares differently runs all steps.
+	// Format is part of every comparison: a hinit with another format runs all steps.
 	Format = 3
-	// LostAndFound is in every empty ext4.
+	// LostAndFound is a directory in every new ext4.
 	LostAndFound = "lost+found"
-	// APIKey is the name of that key.
+	// APIKey is the name of the key in .env that the boot generates.
 	APIKey = "API_SERVER_KEY"
 )
 
-// Step holds the hashes of a step's last success.
+// Step has the hashes of a step's inputs at its last success.
 type Step struct {
-	Program string `json:"program"` // its command, and its inputs outside the data directory and the agent's installation
-	Install string `json:"install"` // its inputs in that, or the number of the seal while they are as the image was built
-	Here    string `json:"here"`    // what is exact about both on this host
+	Program string `json:"program"` // its command, and its inputs outside of the data directory and the agent's installation
+	Install string `json:"install"` // its inputs in the installation, or the number of the seal if they are unchanged since the build
+	Here    string `json:"here"`    // the exact part of both on this host
 	Env     string `json:"env"`
-	Volume  string `json:"volume"` // its inputs beneath the data directory, as they were after it
+	Volume  string `json:"volume"` // its inputs beneath the data directory, after it ran
 }
 
 // Record is the content of the record of the steps.
@@ -39,13 +38,13 @@ type Record struct {
 	Steps  map[string]Step `json:"steps"`
 }
 
-// Home is the record beside the seed.
+// Home is the content of the second file next to the seed.
 type Home struct {
 	Record
 	Files []File `json:"files"` // a directory comes before its files
 }
 
-// Read reads the record beside a seed.
+// Read reads the second file next to a seed.
 func Read(seed string) (h Home, err error) {
 	data, err := os.ReadFile(seed + Index)
 	if err == nil {

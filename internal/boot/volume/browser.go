@@ -22,7 +22,7 @@ const (
 
 var browserNames = []string{"chrome", "chromium", "chrome-headless-shell", "headless_shell", "chromium-browser"}
 
-// browser finds the image's browser and announces it to everything that starts later (step 19).
+// browser finds the image's browser and sets a variable with its path for everything that starts later (step 19).
 func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
 	dir := boot.Value(p.Env, "PLAYWRIGHT_BROWSERS_PATH")
 	if boot.Value(p.Env, browserVariable) != "" || dir == "" {
@@ -33,7 +33,7 @@ func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return nil
 		}
-		if err := p.Agent.Do(func() (err error) { // as the user who will run it, and who can't be misled to another user's file
+		if err := p.Agent.Do(func() (err error) { // with the identity of the user who will run it: a link must not lead to another user's file
 			path, err = findBrowser(ctx, dir)
 			return err
 		}); err != nil {
@@ -49,7 +49,7 @@ func (p *seeder) browser(ctx context.Context, s *boot.Step) error {
 	return nil
 }
 
-// baked returns the browser that the image names, "" without one.
+// baked returns the browser that the image's file names, "" for none.
 func (p *seeder) baked() string {
 	data, err := os.ReadFile(p.Image.BakedBrowser)
 	path := strings.TrimSpace(string(data))
@@ -69,7 +69,7 @@ func findBrowser(ctx context.Context, dir string) (found string, err error) {
 			return fs.SkipAll
 		}
 		if err != nil || !e.Type().IsRegular() || !slices.Contains(browserNames, e.Name()) {
-			return nil //nolint:nilerr // what can't be read can't be run
+			return nil //nolint:nilerr // an unreadable file can't be executed either
 		}
 		if info, err := e.Info(); err == nil && info.Mode().Perm()&0o111 != 0 {
 			found = path
@@ -83,7 +83,8 @@ func findBrowser(ctx context.Context, dir string) (found string, err error) {
 	return found, err
 }
 
-// Publish writes the variables of a [Report] where the tools of s6 read them, once that directory exists. Errors are ignored.
+// Publish writes the variables of a [Report] to the files that the tools of s6 read, if their directory exists. It ignores
+// errors.
 func Publish(o Options, vars map[string]string) {
 	o = o.withDefaults()
 	if os.Geteuid() != 0 || len(vars) == 0 {

@@ -10,23 +10,24 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// Options are for the work of this package. Home, Logs, User, Agent and Env are required; other zero values mean the Hermes image.
+// Options configure the work of this package. Home, Logs, User, Agent and Env are required; other zero values mean the Hermes
+// image.
 type Options struct {
 	boot.Options
 
 	Image Image
 
-	MaxInodes int64         // most inodes that Repair visits; 0: 2,000,000
-	MaxTime   time.Duration // most time for Repair; 0: 30 min
+	MaxInodes int64         // limit of inodes for Repair; 0: 2,000,000
+	MaxTime   time.Duration // time limit of Repair; 0: 30 min
 }
 
-// Image is where the image of the agent has its files.
+// Image has the paths of files in the agent's image.
 type Image struct {
 	Install      string // the agent's installation; "": /opt/hermes
-	BakedBrowser string // file that names the browser of the image; "": /etc/hermes/agent-browser-executable-path
-	Environment  string // directory for the variables found; "": /run/s6/container_environment
-	Seed         string // the image's files for an empty data directory; "": /usr/share/hinit/home
-	Seal         string // the seal of the image's build; "": /usr/share/hinit/sealed
+	BakedBrowser string // file with the path of the image's browser; "": /etc/hermes/agent-browser-executable-path
+	Environment  string // directory for variables that the boot finds; "": /run/s6/container_environment
+	Seed         string // files for an empty data directory; "": /usr/share/hinit/home
+	Seal         string // seal of the image's build; "": /usr/share/hinit/sealed
 }
 
 func (o Options) withDefaults() Options {
@@ -43,15 +44,15 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// seeder is shared by the phases of this package, which run one after the other.
+// seeder is the state that the phases of this package share. They run one after the other.
 type seeder struct {
 	Options
 
-	linked bool // the data directory is a link, so root does nothing in it
+	linked bool // the data directory is a link, so root changes nothing in it
 }
 
-// Complete does what [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract section 2.1. It adds to the report
-// of Prepare, under the same rules.
+// Complete does the steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract section 2.1.
+// It adds to the report of Prepare, and abandons phases by the same rules.
 func Complete(ctx context.Context, o Options, r *boot.Report) {
 	o = o.withDefaults()
 	p := &seeder{Options: o, linked: r.Linked}

@@ -15,7 +15,7 @@ import (
 	"hinit/internal/trust"
 )
 
-// replaced are the image's scripts whose work hinit does.
+// replaced are the image's scripts that hinit replaces.
 var replaced = []string{"01-hermes-setup", "015-supervise-perms", "02-reconcile-profiles"}
 
 // ImageHook returns the agent's own boot script, which docker/remove-s6 keeps, as a hook for root.
@@ -72,13 +72,13 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 	return hooks, lines
 }
 
-// agentsSay returns how the agent's user could change what a path leads to, links included, or nil. If hinit is not root, it is
-// always nil.
+// agentsSay returns how the agent's user could change what a path leads to, links included, nil if it can't. If hinit is not
+// root, it is always nil.
 func agentsSay(path string, agent *fsutil.Actor) *trust.Doubt {
 	if !agent.Switches() {
 		return nil
 	}
 	id := agent.Identity()
-	doubt, _ := trust.Look(path, trust.NotBy(id.UID, append([]uint32{id.GID}, id.Groups...))) // a file that can't be examined can't be run either
+	doubt, _ := trust.Look(path, trust.NotBy(id.UID, append([]uint32{id.GID}, id.Groups...))) // a file that can't be examined can't be executed either
 	return doubt
 }

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// bootstrap writes credentials and the gateway's intent from the environment to a new volume, as the agent's user (steps 16 and
-// 17). It overwrites nothing.
+// bootstrap writes credentials and the gateway's desired state from the environment to a new volume, as the agent's user (steps
+// 16 and 17). It overwrites nothing.
 func (p *seeder) bootstrap(_ context.Context, s *boot.Step) error {
 	state := ""
 	if boot.Value(p.Env, "HERMES_GATEWAY_BOOTSTRAP_STATE") == "running" {
@@ -26,7 +26,7 @@ func (p *seeder) bootstrap(_ context.Context, s *boot.Step) error {
 
 const authFile = "auth.json"
 
-// authBootstrap makes the directory of the credentials usable for the agent, and seeds it.
+// authBootstrap makes the directory of the credentials usable for the agent, and writes the credentials from the environment.
 func (p *seeder) authBootstrap(s *boot.Step) error {
 	secret := boot.Value(p.Env, "HERMES_AUTH_JSON_BOOTSTRAP")
 	base, rel, err := p.residence()
@@ -52,7 +52,7 @@ func (p *seeder) authBootstrap(s *boot.Step) error {
 	return p.once(s, authFile, secret, 0o600)
 }
 
-// once writes a file of the data directory that is missing, unless the text is empty.
+// once writes a file of the data directory if it is missing and the text is not empty.
 func (p *seeder) once(s *boot.Step, name, text string, mode fs.FileMode) error {
 	if text == "" {
 		return nil
@@ -68,8 +68,8 @@ func (p *seeder) once(s *boot.Step, name, text string, mode fs.FileMode) error {
 	return p.create(s, d, name, []byte(text), mode)
 }
 
-// residence returns the directory of the credentials, and in it this home's own: HERMES_AUTH_HOME moves it, and the home of a
-// named profile has its own place there.
+// residence returns the directory of the credentials, which HERMES_AUTH_HOME can change. rel is the place of this home in it,
+// which the home of a named profile needs.
 func (o Options) residence() (base, rel string, err error) {
 	base, set := o.Env("HERMES_AUTH_HOME")
 	if !set {
@@ -84,16 +84,17 @@ func (o Options) residence() (base, rel string, err error) {
 	return filepath.Clean(base), rel, nil
 }
 
-// credentials are the names of the files that are repaired in the directory of HERMES_AUTH_HOME. Any other file there may be the host's.
+// credentials are the names of the files that hinit gives to the agent in the directory of HERMES_AUTH_HOME. Other files there
+// may be the host's.
 var credentials = []string{
 	authFile, "auth.lock", "auth.json.corrupt", "auth.json.tmp.*", ".anthropic_oauth.json", ".anthropic_oauth.tmp.*", "..anthropic_oauth_*.tmp",
 	"nous_auth.json", "nous_auth.json.tmp.*",
 }
 
-// openResidence makes the directory of HERMES_AUTH_HOME, with rel in it, and gives the agent root's credentials there. It follows
-// no link. A directory of root's with other things in it may be the system's, and stays as it is.
+// openResidence creates the directory of HERMES_AUTH_HOME, with rel in it, and gives root's credentials there to the agent. It
+// follows no link. If the directory belongs to root and has other files, it may be the system's, and keeps its owner.
 func (p *seeder) openResidence(s *boot.Step, base, rel string) (*fsutil.Dir, error) {
-	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // where the agent can
+	made, _, err := fsutil.MakeReal(base, 0o700, p.Agent) // succeeds where the agent may create it
 	if err == nil {
 		made.Close()
 	}
@@ -113,7 +114,7 @@ func (p *seeder) openResidence(s *boot.Step, base, rel string) (*fsutil.Dir, err
 				p.ownCredentials(s, top, dir)
 				p.ownFromRoot(s, top, dir)
 			}
-			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MostNames) // without it there are none
+			profiles, _, _ := top.ReadSome(boot.ProfilesDir, fsutil.MostNames) // none if it is missing
 			for _, e := range profiles {
 				p.ownCredentials(s, top, boot.ProfilesDir+"/"+e.Name())
 				p.ownFromRoot(s, top, boot.ProfilesDir+"/"+e.Name())
@@ -130,7 +131,8 @@ func (p *seeder) openResidence(s *boot.Step, base, rel string) (*fsutil.Dir, err
 	return d, nil
 }
 
-// ownCredentials gives away root's credentials in a directory. It reports whether it has any, or is empty.
+// ownCredentials gives root's credentials in a directory to the agent. It reports whether the directory has credentials, or is
+// empty.
 func (p *seeder) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
 	entries, _, err := top.ReadSome(dir, fsutil.MostNames)
 	found = err == nil && len(entries) == 0
@@ -147,7 +149,7 @@ func (p *seeder) ownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (foun
 	return found
 }
 
-// ownFromRoot gives a file of root's to the agent.
+// ownFromRoot gives a file to the agent if root owns it.
 func (p *seeder) ownFromRoot(s *boot.Step, in *fsutil.Dir, rel string) {
 	info, err := in.Lstat(rel)
 	if err != nil || fsutil.UID(info) != 0 {

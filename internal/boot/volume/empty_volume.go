@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// A copy of the seed grows in a directory of the volume, gets another name when it is complete, and is then moved to its places.
-	// A boot that finds either goes on from there.
+	// The seed is first copied to the directory seedGrowing of the volume. When the copy is complete, it is renamed to seedGrown,
+	// and its files are moved to their places. A boot that finds one of these directories continues from there.
 	seedGrowing = ".hinit-seed.new"
 	seedGrown   = ".hinit-seed"
-	// seedChunk is how much of the seed is in memory at a time; one larger file may be.
+	// seedChunk is how many bytes of the seed are in memory at a time; a larger file is in memory as a whole.
 	seedChunk = 1 << 20
 )
 
-// beforeTheBoot are the names that an empty data directory may hold: of the file system, the lease and an interrupted boot.
+// beforeTheBoot are names that an empty data directory may have: from the file system, the lease and an interrupted boot.
 var beforeTheBoot = []string{kept.LostAndFound, lease.DirName, boot.PendingFile, seedGrowing}
 
 // plant copies the seed to an empty data directory, as the agent's user and with the modes of the image.
@@ -60,7 +60,7 @@ func (p *seeder) plant(ctx context.Context, s *boot.Step) error {
 	return nil
 }
 
-// grow writes the seed to seedGrown.
+// grow copies the seed to seedGrown.
 func (p *seeder) grow(ctx context.Context, d *fsutil.Dir) error {
 	k, err := kept.Read(p.Image.Seed)
 	if err != nil {
@@ -109,7 +109,7 @@ func (p *seeder) grow(ctx context.Context, d *fsutil.Dir) error {
 	return d.Rename(seedGrowing, seedGrown)
 }
 
-// settle moves the content of seedGrown to the data directory, and removes seedGrown. An existing file is kept.
+// settle moves the content of seedGrown to the data directory, and removes seedGrown. It keeps existing files.
 func settle(d *fsutil.Dir) error {
 	entries, err := d.ReadDir(seedGrown)
 	if err != nil {
@@ -128,7 +128,7 @@ func settle(d *fsutil.Dir) error {
 	return d.RemoveAll(seedGrown)
 }
 
-// syncTree writes out the file system of a directory (syncfs(2)). A crash before its end leaves an incomplete copy.
+// syncTree writes the file system of a directory to its disk (syncfs(2)). A crash before that leaves an incomplete copy.
 func syncTree(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// patience is how long the data volume may take to be examined.
+	// patience limits how long the examination of the data volume may take.
 	patience = 8 * time.Second
-	// lowSpace is how many bytes must be free for nothing to be said.
+	// lowSpace is the number of free bytes below which there is a warning.
 	lowSpace = 100e6
-	// probeName is the file that is made and removed to see whether a directory is writable.
+	// probeName is a file that is created and removed to test whether a directory is writable.
 	probeName = ".hinit-doctor"
 )
 
-// check is a part of an examination. run blocks on the disk.
+// check is a part of the examination. run blocks on the disk.
 type check struct {
 	name   string
-	silent string // what it means that it does not end
+	silent string // the finding if run does not return
 	run    func(*client.Findings)
 }
 
-// examine examines the data volume for hinit doctor, and tells of each check before it and after it.
+// examine examines the data volume for hinit doctor, and sends a message before and after each check.
 func (p *program) examine(o Options, job boot.Job) {
 	for _, c := range checks(o, job) {
 		p.say(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.silent}})
@@ -42,7 +42,7 @@ func (p *program) examine(o Options, job boot.Job) {
 	}
 }
 
-// checks are the possible faults of the data volume. Checks that only read come first: a frozen volume can be read.
+// checks returns the checks of the data volume. Checks that only read come first, because a frozen volume can be read.
 func checks(o Options, job boot.Job) []check {
 	agent := boot.Agent{Actor: o.Agent, Tenants: o.Tenants}
 	hangs := fmt.Sprintf("%q does not answer within %s; look at the disk or the server behind it", o.Home, patience)
@@ -50,7 +50,7 @@ func checks(o Options, job boot.Job) []check {
 		{"space", hangs, func(f *client.Findings) {
 			var st unix.Statfs_t
 			if blocking.Do(blocking.Volume, func() error { return unix.Statfs(o.Home, &st) }) != nil {
-				return // the others say why
+				return // the other checks say why
 			}
 			free := float64(st.Bavail) * float64(st.Bsize)
 			if free < lowSpace {
@@ -91,7 +91,7 @@ func writable(dir string, actor *fsutil.Actor) error {
 		return err
 	}
 	defer d.Close()
-	if err := d.Exclusive(probeName, nil, 0o600); err != nil && !errors.Is(err, fs.ErrExist) { // a crash may have left one
+	if err := d.Exclusive(probeName, nil, 0o600); err != nil && !errors.Is(err, fs.ErrExist) { // a crash may have left the file
 		return err
 	}
 	return d.Remove(probeName)

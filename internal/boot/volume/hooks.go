@@ -18,15 +18,15 @@ import (
 	"hinit/internal/guard"
 )
 
-// Runner runs hooks. RunHook blocks until the hook's process group is gone; it kills the group when the hook's timeout is over or ctx ends.
-// A hook ended by signal n has exit code 128+n. The error says why the hook did not run to its end; a non-zero exit code is not an
-// error.
+// Runner runs hooks. RunHook blocks until the hook's process group has ended; it kills the group when the hook's timeout is over
+// or ctx ends. For a hook that signal n ended the exit code is 128+n. The error says why the hook did not run to its end; a
+// non-zero exit code is not an error.
 type Runner interface {
 	RunHook(ctx context.Context, h boot.Hook) (exitCode int, err error)
 }
 
 const (
-	// contInitTimeout is for users' scripts; some install packages.
+	// contInitTimeout is for scripts of users, which may install packages.
 	contInitTimeout    = 10 * time.Minute
 	rebootstrapTimeout = time.Minute
 )
@@ -37,7 +37,7 @@ var ErrHook = errors.New("a required boot step has failed")
 // skillsSync is the agent's script that copies its bundled skills to the data directory.
 const skillsSync = "skills_sync.py"
 
-// skillsElsewhere reports whether skills come from places that are not inputs of that script.
+// skillsElsewhere reports whether skills also come from places that are not inputs of that script.
 func skillsElsewhere(env []string, d *fsutil.Dir) bool {
 	for _, kv := range env {
 		if name, at, _ := strings.Cut(kv, "="); at != "" && (name == "HERMES_BUNDLED_SKILLS" || name == "HERMES_OPTIONAL_SKILLS") {
@@ -61,10 +61,10 @@ func skillsElsewhere(env []string, d *fsutil.Dir) bool {
 	return false
 }
 
-// RunHooks runs hooks in order, each with its timeout, and returns the timeline. Hooks that m may skip run in parallel where they
-// follow each other and share no input beneath the data directory. m may be nil: then nothing is skipped. A failure is a warning,
-// unless the hook is required or strict is set: then RunHooks stops and the error, which wraps [ErrHook], names it. The caller then
-// prints "fatal: stopping the container" and stops it.
+// RunHooks runs hooks in order, each with its timeout, and returns the timeline. Consecutive hooks that m may skip run in
+// parallel, if they share no input beneath the data directory. With a nil m nothing is skipped. A failure causes a warning,
+// unless the hook is required or strict is set. Then RunHooks stops, and the error, which wraps [ErrHook], names the hook. The
+// caller must then print "fatal: stopping the container" and stop it.
 //
 // say is called by one goroutine at a time, the runner possibly by several. RunHooks blocks until the runner returns.
 func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *Memory, strict bool, say func(boot.Line)) ([]client.BootStep, error) {
@@ -104,7 +104,7 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *Memory, 
 	return phases, nil
 }
 
-// together returns how many hooks, from the first on, can run in parallel.
+// together returns how many of the first hooks can run in parallel.
 func (m *Memory) together(hooks []boot.Hook) int {
 	var taken []string
 	for i, h := range hooks {
@@ -137,7 +137,8 @@ func runOne(ctx context.Context, h boot.Hook, runner Runner, m *Memory, strict b
 	return p, failure
 }
 
-// exists reports whether a file exists. If that can't be told in time, it returns true: the hook reports what is wrong.
+// exists reports whether a file exists. If that is unknown after a time limit, it returns true: the hook itself reports the
+// error.
 func exists(path string) bool {
 	_, err := boot.StatWithin(blocking.Foreign, path)
 	return !errors.Is(err, fs.ErrNotExist)

@@ -17,16 +17,17 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// program is the boot program at work.
+// program is the running boot program.
 type program struct {
-	answers chan boot.Answer // those that are about no hook
+	answers chan boot.Answer // answers that are not about a hook
 
 	mu    sync.Mutex
 	to    *json.Encoder
-	hooks map[int]chan boot.Answer // those that run, by their numbers
+	hooks map[int]chan boot.Answer // running hooks, by number
 }
 
-// Main is the boot program, see [boot.Job]: it reads its job and answers from in, and writes messages to out. It returns the exit code.
+// Main is the boot program, see [boot.Job]: it reads its job and answers from in, and writes messages to out. It returns the exit
+// code.
 func Main(in io.Reader, out io.Writer) int {
 	var job boot.Job
 	heard := json.NewDecoder(in)
@@ -38,7 +39,7 @@ func Main(in io.Reader, out io.Writer) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	guard.Go("hearing the answers of hinit", func() {
-		defer cancel() // without hinit, nothing goes on
+		defer cancel() // when hinit is gone, everything ends
 		p.hear(heard)
 	})
 	o := optionsOf(job)
@@ -66,7 +67,7 @@ func Main(in io.Reader, out io.Writer) int {
 	return 0
 }
 
-// optionsOf returns the options of a job in this process.
+// optionsOf returns the options of a job, completed for this process.
 func optionsOf(job boot.Job) Options {
 	o := Options{Options: job.Options}
 	o.Env = os.LookupEnv
@@ -80,7 +81,7 @@ func optionsOf(job boot.Job) Options {
 func (p *program) say(m boot.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.to.Encode(m) // hinit is gone if this fails, and then hear ends everything
+	_ = p.to.Encode(m) // fails only if hinit is gone; then hear ends everything
 }
 
 func (p *program) line(l boot.Line) { p.say(boot.Message{Line: &l}) }
@@ -127,7 +128,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		}
 		Publish(o, report.Env)
 	}
-	for i := range hooks { // the image's Python steps may fail
+	for i := range hooks { // a failure of the image's Python steps is tolerated
 		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.Scripts
 	}
 	n := len(hooks)
@@ -145,7 +146,7 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 
 var errGone = errors.New("hinit does not answer")
 
-// answer returns the next answer that is about no hook, an empty one without hinit.
+// answer returns the next answer that is not about a hook. If hinit is gone it is empty.
 func (p *program) answer(ctx context.Context) boot.Answer {
 	select {
 	case a := <-p.answers:
@@ -155,7 +156,7 @@ func (p *program) answer(ctx context.Context) boot.Answer {
 	}
 }
 
-// more adds the hooks that are not configured: the image's and the user's scripts.
+// more adds the hooks that are not configured: scripts of the image and of the user.
 func (p *program) more(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
 	switch {
 	case o.Seeds:
@@ -164,7 +165,7 @@ func (p *program) more(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook
 			return nil, err
 		}
 		hooks = append([]boot.Hook{image}, hooks...)
-	case !unusable: // it looks at the volume
+	case !unusable: // this reads the volume
 		if again, wanted := RebootstrapHook(o); wanted {
 			hooks = append(hooks, again)
 		}
@@ -176,7 +177,7 @@ func (p *program) more(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook
 	return append(hooks, scripts...), nil
 }
 
-// RunHook implements [Runner]: hinit runs the hook.
+// RunHook implements [Runner]: it asks hinit to run the hook.
 func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	answer := make(chan boot.Answer, 1)
 	p.mu.Lock()
@@ -195,7 +196,8 @@ func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 }
 
 const (
-	// syncAfter is when a copy of the seed is synced. A process cannot end while it syncs, and many containers are over before that.
+	// syncAfter is the delay before a copy of the seed is synced. A process can't end while it syncs, and many containers live
+	// for a shorter time.
 	syncAfter = 5 * time.Second
 	// showEvery is the time between two messages about the progress of a repair.
 	showEvery = 200 * time.Millisecond
@@ -222,7 +224,7 @@ func (p *program) repair(ctx context.Context, o Options, planted bool) {
 	}
 	select {
 	case <-synced:
-		_ = blocking.Do(blocking.Volume, func() error { return syncTree(o.Home) }) // it is a precaution
+		_ = blocking.Do(blocking.Volume, func() error { return syncTree(o.Home) }) // an error is ignored: the sync is only a precaution
 	case <-ctx.Done():
 	}
 }

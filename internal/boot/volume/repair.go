@@ -22,22 +22,22 @@ import (
 	"hinit/internal/guard"
 )
 
-// Culprit is a file that was not the agent's, and its owner. The process that made it is unknown by now.
+// Culprit is a file that did not belong to the agent, and its owner. The process that created it is unknown.
 type Culprit struct {
 	Path string
-	UID  uint32 // whose it was
-	Err  string // why it is not the agent's now; "" when it is
+	UID  uint32 // the former owner
+	Err  string // why the agent does not own it now; "" if it does
 }
 
 // Result is the outcome of [Repair].
 type Result struct {
 	client.Repair
 
-	Refused int64 // left alone on purpose: device nodes, and root's files with names elsewhere
+	Refused int64 // left alone on purpose: device nodes, and root's files with several names
 	Mounts  int64 // mount points that were not entered
 
-	Culprits []Culprit // the first that were found
-	Links    []string  // directories of the agent's that are links and so were not entered
+	Culprits []Culprit // the first ones found
+	Links    []string  // directories of the agent that are links, and so were skipped
 }
 
 // String returns a line for the log.
@@ -67,34 +67,35 @@ func (r Result) String() string {
 
 const (
 	mostCulprits = 10
-	// breath is the longest pause between two batches. A pause as long as the batch leaves half of the disk to others.
+	// breath is the longest pause between two batches. A pause is as long as the batch before it, so that others get half of the
+	// disk's time.
 	breath = 20 * time.Millisecond
-	// hangPatience is how long a walk may take to notice that its time is over.
+	// hangPatience is how long a walk may take to end after its time is over.
 	hangPatience = time.Second
 	// hopeless is how many failures in a row end the walk.
 	hopeless = 100
 )
 
-// Reasons for which Repair ends early.
+// Reasons for Repair to end early.
 var (
 	errInodes   = errors.New("more files than the budget allows")
 	errTime     = errors.New("it took longer than the budget allows")
 	errHopeless = errors.New("no owner can be changed here")
 )
 
-// Repair gives the agent's user the files in its directories that belong to others. The directories are cron, profiles and
-// pairing, and with o.Full all of the agent's beneath the data directory (contract, section 2.1, steps 5 and 6). It is called
-// after the gateways are up, and with o.Only for profiles that came later. It uses the disk only when it is idle (ioprio_set(2)),
-// pauses after every few hundred files, and opens only directories.
+// Repair gives the files in the agent's directories that belong to other users to the agent's user. The directories are cron,
+// profiles and pairing, and with o.Full all of the agent's beneath the data directory (contract, section 2.1, steps 5 and 6). It
+// is called when the gateways are up, and with o.Only for profiles that appear later. It uses the disk only while that is idle
+// (ioprio_set(2)), pauses after every few hundred files, and opens only directories.
 //
-// It follows no link and enters no mount, except that profiles, cron and pairing may be mounts themselves. Device nodes are not
-// given away. Root's files with several names are given away only where the kernel keeps users from making such names (see
-// [fsutil.HardLinksProtected]). Elsewhere the agent could have linked a file that must stay root's. A change of owner removes
+// It follows no link and enters no mount, except that profiles, cron and pairing may be mounts themselves. It skips device nodes.
+// It skips root's files with several names, because the agent could have linked a file that must stay root's. It gives them away
+// only if the kernel prevents users from creating such names (see [fsutil.HardLinksProtected]). A change of owner removes
 // set-user-ID bits.
 //
-// One goroutine calls progress, which may be nil, now and then. Repair returns when it is done, when a budget of o is used up, or
-// when ctx ends. o.Say gets one line if there is anything to report. A process that is not root, or can't become the agent's user,
-// has nothing to repair.
+// progress, which may be nil, is called from time to time, by one goroutine. Repair returns when it is done, when a budget of o
+// is used up, or when ctx ends. o.Say gets one line if there is anything to report. In a process that is not root, or can't
+// become the agent's user, it does nothing.
 func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result {
 	o = o.withDefaults()
 	if !o.Agent.Switches() {
@@ -120,7 +121,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	case <-ctx.Done():
 		select {
 		case <-done:
-		case <-time.After(hangPatience): // it looks at ctx often, unless the disk hangs
+		case <-time.After(hangPatience): // the walk checks ctx often, unless the disk hangs
 		}
 	}
 	result := r.close(context.Cause(ctx))
@@ -132,8 +133,8 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	return result
 }
 
-// idly runs work on a thread with idle disk priority, where that is possible. The thread is reused afterwards: under a process
-// limit there may be no new one.
+// idly runs work on a thread with idle disk priority, if possible. It restores the thread afterwards, because a limit of
+// processes may prevent a new one.
 func idly(work func()) {
 	const whoProcess, classIdle, classShift = 1, 3, 13 // linux/ioprio.h
 	runtime.LockOSThread()
@@ -151,18 +152,18 @@ func idly(work func()) {
 	runtime.UnlockOSThread()
 }
 
-// repair is one run. The goroutine of the walk writes walk and the fields below mu; the others read copies under mu.
+// repair is one call of Repair. The goroutine of the walk writes walk and the fields below mu; others read copies under mu.
 type repair struct {
 	Options
 	progress func(client.Repair)
 	start    time.Time
 	walk     fsutil.OwnWalk
-	batch    time.Time // start of the present batch
+	batch    time.Time // start of the current batch
 
 	mu     sync.Mutex
 	result Result
-	ended  bool // the walk has
-	closed bool // it has no waiter any more
+	ended  bool // the walk has ended
+	closed bool // Repair has returned
 }
 
 func (r *repair) run(ctx context.Context) {
@@ -204,8 +205,8 @@ func (r *repair) run(ctx context.Context) {
 	r.end(nil)
 }
 
-// formerly gives the agent what else in the data directory belongs to the uid that it had before, whatever its name, and reports whether
-// to go on. Files of any other user stay as they are.
+// formerly gives the agent all other files in the data directory that belong to the agent's former uid, and reports whether to go
+// on. Files of other users keep their owners.
 func (r *repair) formerly(d *fsutil.Dir) bool {
 	was, _ := boot.Pending(d)
 	if was == 0 || was == r.walk.To.UID {
@@ -233,17 +234,17 @@ func (r *repair) formerly(d *fsutil.Dir) bool {
 	return true
 }
 
-// only walks the homes of the requested profiles, except missing ones, links and mounts.
+// only walks the homes of the requested profiles. It skips missing homes, links and mounts.
 func (r *repair) only(d *fsutil.Dir) {
 	if r.homes(d, r.Only) {
 		r.end(nil)
 	}
 }
 
-// homes walks the homes of profiles, nil for all. A tenant gets the files in its home, and its home if that is to be moved. homes reports
-// whether to go on.
+// homes walks the homes of the named profiles, nil for all. A tenant gets the files in its home, and the home itself if that must
+// be moved. It reports whether to go on.
 func (r *repair) homes(d *fsutil.Dir, names []string) bool {
-	all, err := d.Sub(boot.ProfilesDir) // which may be a mount
+	all, err := d.Sub(boot.ProfilesDir) // it may be a mount
 	if err != nil {
 		return true
 	}
@@ -261,7 +262,7 @@ func (r *repair) homes(d *fsutil.Dir, names []string) bool {
 			return false
 		}
 		if r.walk.Alone {
-			_, _ = all.Chmod(name, boot.PrivateMode) // the walk has told of a failure
+			_, _ = all.Chmod(name, boot.PrivateMode) // the walk has reported the failure already
 		}
 	}
 	return true
@@ -293,7 +294,7 @@ func (r *repair) tree(d *fsutil.Dir, rel, name string, crossTop bool) bool {
 	return true
 }
 
-// between counts, checks limits and pauses between two batches.
+// between counts, checks the limits and pauses between two batches.
 func (r *repair) between(ctx context.Context) error {
 	r.mu.Lock()
 	r.count()
@@ -338,7 +339,7 @@ func (r *repair) found(path string, was uint32, err error) {
 	}
 }
 
-// end completes the result; err says why it is incomplete.
+// end completes the result. err says why the repair is incomplete, nil if it is complete.
 func (r *repair) end(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -349,7 +350,7 @@ func (r *repair) end(err error) {
 	}
 }
 
-// reason unwraps one of the reasons above.
+// reason returns the error of the list above that err wraps.
 func reason(err error) error {
 	for _, known := range []error{errInodes, errTime, errHopeless, context.Canceled} {
 		if errors.Is(err, known) {
@@ -359,7 +360,7 @@ func reason(err error) error {
 	return err
 }
 
-// close returns the result and stops a walk that hangs.
+// close returns the result, and makes a hung walk stop when its disk answers.
 func (r *repair) close(cause error) Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	maxSeedSize = 1 << 20 // of a template or an .env; they are a few kilobytes
+	maxSeedSize = 1 << 20 // limits a template or an .env; they have a few kilobytes
 
-	// The modes of these files after every boot (steps 8 and 14).
+	// The mode of .env after every boot (steps 8 and 14).
 	envMode = 0o600
 )
 
-// seeds makes the files that the agent expects (steps 11 to 14), as the agent's user.
+// seeds creates the files that the agent expects (steps 11 to 14), as the agent's user.
 func (p *seeder) seeds(ctx context.Context, s *boot.Step) error {
 	d, err := p.asAgent()
 	if err != nil {
@@ -38,7 +38,7 @@ func (p *seeder) seeds(ctx context.Context, s *boot.Step) error {
 	var problems []error
 	for _, seed := range []struct {
 		name, source string
-		mode         fs.FileMode // 0: the source's, without write permission for others
+		mode         fs.FileMode // 0: the mode of the source, without write permission for others
 	}{
 		{boot.EnvFile, ".env.example", envMode},
 		{boot.ConfigFile, "cli-config.yaml.example", boot.ConfigMode},
@@ -56,7 +56,8 @@ func (p *seeder) seeds(ctx context.Context, s *boot.Step) error {
 	return errors.Join(problems...)
 }
 
-// removeStamp removes the note of an install method that older images left in homes shared with the host (step 11).
+// removeStamp removes the note about the install method, which older images left in homes that they shared with the host (step
+// 11).
 func (p *seeder) removeStamp(d *fsutil.Dir) {
 	data, err := d.ReadFile(boot.StampFile, 4096)
 	if err == nil && string(bytes.Join(bytes.Fields(data), nil)) == "docker" {
@@ -64,7 +65,7 @@ func (p *seeder) removeStamp(d *fsutil.Dir) {
 	}
 }
 
-// missing reports whether the file rel is to be made. It refuses a link, except one that leads to a file.
+// missing reports whether to create the file rel. It refuses a link, except a link to a file.
 func (p *seeder) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +76,7 @@ func (p *seeder) missing(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	}
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		err := p.Agent.Do(func() error {
-			target, err := os.Stat(p.Path(rel)) // as the agent, so root follows no link
+			target, err := os.Stat(p.Path(rel)) // resolved with the agent's identity, so root follows no link
 			if err == nil && !target.Mode().IsRegular() {
 				err = fsutil.ErrNotRegular
 			}
@@ -117,12 +118,12 @@ func (p *seeder) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte, mo
 		s.Refuse("seed", p.Path(rel))
 		return nil
 	case errors.Is(err, fs.ErrExist):
-		return nil // another process was faster
+		return nil // another process created it meanwhile
 	}
 	return err
 }
 
-// generateKey puts a key for the gateway's API server into .env if it has none (step 13).
+// generateKey adds a key for the gateway's API server to .env if there is none (step 13).
 func (p *seeder) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	data, err := d.ReadFile(boot.EnvFile, maxSeedSize)
 	switch {
@@ -156,7 +157,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if err == nil || errors.Is(err, fsutil.ErrSymlink) {
 		return err
 	}
-	// A file that is itself a mount can be written but not replaced. The last assignment counts.
+	// If the file itself is a mount, it can be written but not replaced. Then append the line: the last assignment counts.
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}

@@ -23,34 +23,34 @@ import (
 	"hinit/internal/guard"
 )
 
-// Memory remembers the inputs of successful boot steps, so that a step with the same inputs can be skipped. It remembers only steps
-// that have inputs and run as the agent's user: the agent could forge the record, and so skip its own steps only.
+// Memory records the inputs of successful boot steps, so that a step with the same inputs can be skipped. It records only steps
+// that have inputs and run as the agent's user: the agent could forge the record, but only so as to skip its own steps.
 //
-// Its methods may be called from several goroutines. They block on the data volume for a short time; what cannot be read in time
-// counts as changed.
+// Its methods may be called from several goroutines. They block on the data volume for a short time; inputs that can't be read in
+// time count as changed.
 type Memory struct {
 	o       Options
 	version string
-	planted bool                  // the record is the image's
+	planted bool                  // the record comes from the image
 	known   map[string]*memorable // by the key of the step
 
 	mu      sync.Mutex
-	env     []string // of the steps, without variables that don't matter
+	env     []string // environment of the steps, without variables that don't matter
 	steps   map[string]kept.Step
-	changed bool // against the record
+	changed bool // the steps differ from the record
 }
 
-// memorable is a step that can be remembered.
+// memorable is a step that can be recorded.
 type memorable struct {
 	hook                boot.Hook
 	volume, vars, image []string      // its inputs
-	read                chan struct{} // closed when seal and now are known
+	read                chan struct{} // closed when seal and now are set
 	seal                string        // see Options.sealed
-	now                 kept.Step     // as far as nothing in this container changes it; empty when it can't be told
+	now                 kept.Step     // hashes of inputs that this container doesn't change; empty if unknown
 }
 
-// NewMemory begins to read the hooks' inputs outside the data directory, in one goroutine per hook that ends after that. version is
-// hinit's own: a new version runs all steps.
+// NewMemory begins to read the hooks' inputs outside of the data directory, in one goroutine per hook. version is hinit's own: a
+// new version runs all steps.
 func NewMemory(o Options, version string, hooks []boot.Hook) *Memory {
 	m := &Memory{o: o.withDefaults(), version: version, known: make(map[string]*memorable), steps: make(map[string]kept.Step)}
 	for _, h := range hooks {
@@ -70,7 +70,7 @@ func key(h boot.Hook) string {
 	return h.Name + " " + hashOf(slices.Concat(h.Command, []string{"inputs"}, h.Inputs)...)[:16]
 }
 
-// hashOf returns an unambiguous hash over words.
+// hashOf returns a hash of words.
 func hashOf(words ...string) string {
 	r := &reader{sum: sha256.New()}
 	r.note(words...)
@@ -96,7 +96,7 @@ func (m *Memory) readProgram(s *memorable) {
 		})
 	})
 	if err != nil {
-		return // the step runs
+		return // so the step runs
 	}
 	s.now = kept.Step{
 		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.o.Stamp, m.o.Home, program}, s.hook.Command)...), Install: install + s.seal,
@@ -122,15 +122,15 @@ func programs(h boot.Hook, env func(string) (string, bool)) []string {
 	return files
 }
 
-// passing are variables that differ between containers, or that only hinit, gateways or the dashboard read. No step's result depends on
-// them.
+// passing are variables that no step's result depends on: they differ between containers, or only hinit, gateways or the
+// dashboard read them.
 var passing = []string{
 	"HOSTNAME", "TERM", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES",
 	"HERMES_UID", "HERMES_GID", "PUID", "PGID", "HERMES_ORIG_CWD",
 	"HINIT_*", "HERMES_DASHBOARD*", "HERMES_GATEWAY_*", "HERMES_AUTH_*", "S6_*",
 }
 
-// named reports whether a pattern (path.Match) names the variable in kv.
+// named reports whether a pattern (path.Match) matches the variable in kv.
 func named(patterns []string, kv string) bool {
 	name, _, _ := strings.Cut(kv, "=")
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
@@ -139,8 +139,8 @@ func named(patterns []string, kv string) bool {
 	})
 }
 
-// Recall reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled the
-// data directory from the image, see [Report]: then the image's record counts. Without a readable record, every step runs.
+// Recall reads the record on the data volume. env is the environment of the steps. planted says that this boot has just filled
+// the data directory from the image, see [Report]: then the image's record is used. Without a readable record, every step runs.
 func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return named(passing, kv) })
 	slices.Sort(m.env)
@@ -168,7 +168,7 @@ func (m *Memory) Recall(ctx context.Context, env []string, planted bool) {
 	m.steps = r.Steps
 }
 
-// within runs do as the agent in the data directory, for a short time.
+// within calls do with the data directory, as the agent, with a time limit.
 func (m *Memory) within(ctx context.Context, do func(d *fsutil.Dir) error) error {
 	ctx, cancel := context.WithTimeout(ctx, inputTime+time.Second)
 	defer cancel()
@@ -182,7 +182,7 @@ func (m *Memory) within(ctx context.Context, do func(d *fsutil.Dir) error) error
 	})
 }
 
-// now returns the record of a step as it would be written now, if it is known.
+// now returns the present hashes of a step. ok is false if they are unknown.
 func (m *Memory) now(ctx context.Context, s *memorable) (kept.Step, bool) {
 	select {
 	case <-s.read:
@@ -212,7 +212,7 @@ func (m *Memory) now(ctx context.Context, s *memorable) (kept.Step, bool) {
 	return now, true
 }
 
-// reads returns the variables that a step reads: those that its inputs name, or all.
+// reads returns the variables that a step reads: the variables named in its inputs, or all.
 func (s *memorable) reads(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !named(s.vars, kv) })
 }
@@ -230,7 +230,7 @@ func (m *Memory) unchanged(ctx context.Context, h boot.Hook) bool {
 		return false
 	}
 	now, ok := m.now(ctx, s)
-	if m.planted { // the files are what these steps made
+	if m.planted { // the files are the results of these steps
 		same := now.Program == last.Program && now.Env == last.Env && (s.seal != "" || now.Install == last.Install)
 		if ok = ok && same; ok {
 			m.note(key(h), now)
@@ -240,7 +240,7 @@ func (m *Memory) unchanged(ctx context.Context, h boot.Hook) bool {
 	return ok && now == last
 }
 
-// ran records the end of a hook.
+// ran records the end of a hook; well says that it succeeded.
 func (m *Memory) ran(ctx context.Context, h boot.Hook, well bool) {
 	s := m.find(h)
 	if s == nil {
@@ -277,10 +277,11 @@ func (m *Memory) find(h boot.Hook) *memorable {
 	return m.known[key(h)]
 }
 
-// Settle runs after [RunHooks]. It sets the mode of config.yaml, which the agent may have replaced, and writes the record if it has
-// changed, without the steps that are no longer configured. The record is not synced: without it the steps run once more.
+// Settle is called after [RunHooks]. It sets the mode of config.yaml, which the agent may have replaced. If the record has
+// changed, it writes the record, without steps that are no longer configured. It does not sync the record: without it the steps
+// run once more.
 func (m *Memory) Settle(ctx context.Context) error {
-	_ = m.within(ctx, func(d *fsutil.Dir) error { // failures are ignored, as before the hooks
+	_ = m.within(ctx, func(d *fsutil.Dir) error { // errors are ignored, as before the hooks
 		_, err := d.Chmod(boot.ConfigFile, boot.ConfigMode)
 		return err
 	})

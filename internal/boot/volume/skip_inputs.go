@@ -20,7 +20,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// The limits of looking at a step's inputs. A step with more runs each time.
+// Limits of reading the inputs of a step. A step with more inputs runs at every boot.
 const (
 	maxInputFiles = 20_000
 	inputTime     = 3 * time.Second
@@ -28,17 +28,17 @@ const (
 
 var errUnsure = errors.New("it cannot be told whether it has changed")
 
-// source reads metadata of inputs, on the data volume or elsewhere.
+// source reads the metadata of inputs, on the data volume or elsewhere.
 type source interface {
 	lstat(rel string) (fs.FileInfo, error)
 	list(rel string) ([]fs.DirEntry, error)
 }
 
-// volumeSource reads the data directory and follows no link: the agent can change links at any time. It keeps the last directory
-// open.
+// volumeSource reads the data directory and follows no link, because the agent can change links at any time. It keeps the last
+// directory open.
 type volumeSource struct {
 	top, last *fsutil.Dir
-	rel       string // of last
+	rel       string // path of last
 }
 
 func (s *volumeSource) lstat(rel string) (fs.FileInfo, error) {
@@ -63,14 +63,14 @@ func (s *volumeSource) close() {
 	}
 }
 
-// imageSource reads outside the data volume, by absolute paths. It follows links.
+// imageSource reads files outside of the data volume, by absolute paths. It follows links.
 type imageSource struct{}
 
 func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 	info, err := os.Stat("/" + rel)
 	if errors.Is(err, fs.ErrNotExist) {
 		if link, linkErr := os.Lstat("/" + rel); linkErr == nil {
-			return link, nil // which leads nowhere
+			return link, nil // a link without a target
 		}
 	}
 	return info, err
@@ -78,18 +78,18 @@ func (imageSource) lstat(rel string) (fs.FileInfo, error) {
 
 func (imageSource) list(rel string) ([]fs.DirEntry, error) { return os.ReadDir("/" + rel) }
 
-// reader describes files without opening them. The first part is size and time of modification in seconds, which an image keeps
-// when it is pulled. The second part is exact on this host: nanoseconds, the inode number, and in the image the time of change
-// (ctime). On the volume each change of owner would change the ctime.
+// reader hashes metadata of files without opening them. The first hash has size and modification time in seconds, which stay the
+// same when an image is pulled. The second is exact on this host: nanoseconds, the inode number, and in the image the time of
+// change (ctime). On the volume the ctime is left out, because each change of owner changes it.
 type reader struct {
-	ctx   context.Context //nolint:containedctx // of one reading, which the reader is made for
+	ctx   context.Context //nolint:containedctx // of this reading only
 	src   source
 	sum   hash.Hash
 	exact hash.Hash
 	files int
 	where string // directory of the names, for messages
 
-	listed  string // the directory that was listed last; "**" comes back to it
+	listed  string // the last listed directory, which "**" needs again
 	entries []fs.DirEntry
 }
 
@@ -102,8 +102,8 @@ func (r *reader) list(rel string) (entries []fs.DirEntry, err error) {
 	return r.entries, err
 }
 
-// digest returns hashes over everything that the patterns name in src: names, kinds, permissions, sizes, times, missing files,
-// and the exact part of this host. It fails when that can't be told reliably.
+// digest returns hashes of all files that the patterns match in src: names, kinds, permissions, sizes, times, missing files, and
+// the exact part for this host. It fails if these can't be read reliably.
 func digest(ctx context.Context, src source, patterns []string, where string) (sum, exact string, err error) {
 	r := &reader{ctx: ctx, src: src, sum: sha256.New(), exact: sha256.New(), where: where}
 	for _, p := range patterns {
@@ -115,14 +115,14 @@ func digest(ctx context.Context, src source, patterns []string, where string) (s
 	return hex.EncodeToString(r.sum.Sum(nil)), hex.EncodeToString(r.exact.Sum(nil)), nil
 }
 
-// note adds words to the hash unambiguously.
+// note adds words to the hash, with their lengths, so that different words never give the same hash.
 func (r *reader) note(words ...string) {
 	for _, w := range words {
 		_, _ = io.WriteString(r.sum, strconv.Itoa(len(w))+":"+w+",") // never fails, see package hash
 	}
 }
 
-// noteFile adds a regular file.
+// noteFile adds a regular file to the hashes.
 func (r *reader) noteFile(rel string, info fs.FileInfo) {
 	r.note("file", rel, info.Mode().Perm().String(), strconv.FormatInt(info.Size(), 10), strconv.FormatInt(info.ModTime().Unix(), 10))
 	st := fsutil.Stat(info)
@@ -136,7 +136,7 @@ func splitPattern(p string) []string {
 	return strings.FieldsFunc(p, func(c rune) bool { return c == '/' })
 }
 
-// expand follows a pattern from the directory rel: a component is a name, a glob (path.Match), or "**" for any number of
+// expand matches a pattern from the directory rel on. A component is a name, a glob (path.Match), or "**" for any number of
 // directories.
 func (r *reader) expand(rel string, rest []string) error {
 	if err := r.ctx.Err(); err != nil {
@@ -172,7 +172,7 @@ func (r *reader) expand(rel string, rest []string) error {
 		below := path.Join(rel, e.Name())
 		if name == "**" {
 			if !e.IsDir() {
-				continue // a link to a directory is not gone into
+				continue // links to directories are not followed
 			}
 			if err := r.expand(below, append([]string{"**"}, rest...)); err != nil {
 				return err
@@ -189,7 +189,7 @@ func (r *reader) expand(rel string, rest []string) error {
 	return nil
 }
 
-// everything adds rel, and the files in it.
+// everything adds rel, and all files in it.
 func (r *reader) everything(rel string) error {
 	if r.files++; r.files > maxInputFiles {
 		return fmt.Errorf("%w: there are more than %d files", errUnsure, maxInputFiles)
@@ -211,7 +211,7 @@ func (r *reader) everything(rel string) error {
 			return r.unsure(rel, err)
 		}
 		for _, e := range entries {
-			if e.Name() == "__pycache__" { // Python's cache
+			if e.Name() == "__pycache__" { // ignore Python's cache
 				continue
 			}
 			if err := r.everything(path.Join(rel, e.Name())); err != nil {
@@ -230,12 +230,12 @@ func (r *reader) unsure(rel string, err error) error {
 	return fmt.Errorf("%w: %s: %w", errUnsure, filepath.Join(r.where, rel), err)
 }
 
-// odd adds a file without content to compare: a link that leads elsewhere, a socket.
+// odd returns the error about a file that can't be compared: a socket, or a link that leads outside.
 func (r *reader) odd(rel string, info fs.FileInfo) error {
 	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUnsure, filepath.Join(r.where, rel), info.Mode().Type())
 }
 
-// divide splits inputs into those beneath the data directory, relative to it, names of variables, and the others.
+// divide separates inputs into paths beneath the data directory (made relative to it), names of variables, and other paths.
 func divide(home string, inputs []string) (volume, vars, image []string) {
 	for _, p := range inputs {
 		if name, is := strings.CutPrefix(p, "$"); is {
@@ -253,7 +253,7 @@ func divide(home string, inputs []string) (volume, vars, image []string) {
 	return volume, vars, image
 }
 
-// overlap reports whether two patterns may name the same file.
+// overlap reports whether two patterns may match the same file.
 func overlap(a, b string) bool {
 	x, y := splitPattern(a), splitPattern(b)
 	for i := range min(len(x), len(y)) {
@@ -267,15 +267,16 @@ func overlap(a, b string) bool {
 	return true // one is above the other
 }
 
-// sealedOn is the file system on which a look at each file of the image takes long: each is a message to a program (fuse(4)).
+// sealedOn is a file system on which examining each file of the image takes long, because each needs a message to a program
+// (fuse(4)).
 const sealedOn = "fuse.fuse-overlayfs"
 
-// sealed returns the number that the build gave to the image if nothing beneath o.Image.Install has changed since; else "". mounts is the
-// table of mounts (proc(5), mountinfo).
+// sealed returns the build number of the image if nothing beneath o.Image.Install has changed since the build; else "". mounts is
+// the table of mounts (proc(5), mountinfo).
 //
-// The build makes the file o.Image.Seal last. On an overlay a change anywhere beneath a directory makes the directory anew in the layer
-// of the change. So it is younger than the seal (ctime). A mount beneath it is in the table. On other file systems, or if layers
-// may be written in another order, every file is looked at.
+// The build creates the file o.Image.Seal last. On an overlay, any change beneath a directory creates the directory anew in the
+// layer of the change, so its ctime is younger than the seal's. A mount beneath it is in the table. On other file systems, or if
+// layers may be written in another order, every file is examined.
 func (o Options) sealed(mounts string) string {
 	on := ""
 	for line := range strings.Lines(mounts) {
@@ -284,7 +285,7 @@ func (o Options) sealed(mounts string) string {
 		if len(of) == 0 || len(at) < 5 {
 			return ""
 		}
-		switch point := at[4]; { // a blank in it is \040, and so in no name that matters here
+		switch point := at[4]; { // a blank would be \040 there, but no path that matters here has one
 		case point == "/":
 			on = of[0]
 		case beneath(point, o.Image.Install), beneath(o.Image.Install, point), beneath(o.Image.Seal, point):
@@ -299,7 +300,7 @@ func (o Options) sealed(mounts string) string {
 	if err != nil || fsutil.Stat(install).Ctim.Nano() > fsutil.Stat(seal).Ctim.Nano() {
 		return ""
 	}
-	number, _ := os.ReadFile(o.Image.Seal) // without it, every file is looked at
+	number, _ := os.ReadFile(o.Image.Seal) // without it, every file is examined
 	return string(number)
 }
 
