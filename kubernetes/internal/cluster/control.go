@@ -32,6 +32,9 @@ type Cluster struct {
 	dir, logs string // state, and what the programs write
 	port      string // of the API server, see Port
 	admin     func() (*http.Client, error)
+
+	store, server *process // etcd and the API server
+	serverRun     []string // the command line of the API server
 }
 
 // Start starts etcd, the API server, the controllers and the scheduler. left is why there is no cluster at all, empty for one. Nothing
@@ -68,22 +71,43 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 // startStore starts etcd and the API server in front of it.
 func (c *Cluster) startStore(ctx context.Context, pki string) error {
 	store, peers := "http://127.0.0.1:16379", "http://127.0.0.1:16380"
-	if _, err := c.spawn("etcd", "etcd", "--name=c", "--data-dir="+filepath.Join(c.dir, "etcd"), "--listen-client-urls="+store, "--advertise-client-urls="+store,
+	var err error
+	if c.store, err = c.spawn("etcd", "etcd", "--name=c", "--data-dir="+filepath.Join(c.dir, "etcd"), "--listen-client-urls="+store, "--advertise-client-urls="+store,
 		"--listen-peer-urls="+peers, "--initial-advertise-peer-urls="+peers, "--initial-cluster=c="+peers, "--unsafe-no-fsync", "--log-level=warn"); err != nil {
 		return err
 	}
-	server, err := c.spawn("kube-apiserver", "kube-apiserver", "--etcd-servers="+store, "--bind-address=0.0.0.0", "--advertise-address="+nodeAddress(1),
-		"--endpoint-reconciler-type=none", "--secure-port="+c.port,
-		"--tls-cert-file="+pki+"/apiserver.crt", "--tls-private-key-file="+pki+"/apiserver.key", "--client-ca-file="+pki+"/ca.crt",
-		"--kubelet-certificate-authority="+pki+"/ca.crt", "--kubelet-client-certificate="+pki+"/kubelet-client.crt",
-		"--kubelet-client-key="+pki+"/kubelet-client.key", "--kubelet-preferred-address-types=InternalIP",
-		"--service-account-key-file="+pki+"/accounts.pub", "--service-account-signing-key-file="+pki+"/accounts.key",
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range="+serviceRange,
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true")
-	if err != nil {
+	c.serverRun = []string{
+		"--etcd-servers=" + store, "--bind-address=0.0.0.0", "--advertise-address=" + nodeAddress(1),
+		"--endpoint-reconciler-type=none", "--secure-port=" + c.port,
+		"--tls-cert-file=" + pki + "/apiserver.crt", "--tls-private-key-file=" + pki + "/apiserver.key", "--client-ca-file=" + pki + "/ca.crt",
+		"--kubelet-certificate-authority=" + pki + "/ca.crt", "--kubelet-client-certificate=" + pki + "/kubelet-client.crt",
+		"--kubelet-client-key=" + pki + "/kubelet-client.key", "--kubelet-preferred-address-types=InternalIP",
+		"--service-account-key-file=" + pki + "/accounts.pub", "--service-account-signing-key-file=" + pki + "/accounts.key",
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=" + serviceRange,
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+	}
+	return c.Serve(ctx)
+}
+
+// Serve starts the API server and waits until it is ready.
+func (c *Cluster) Serve(ctx context.Context) error {
+	var err error
+	if c.server, err = c.spawn("kube-apiserver", "kube-apiserver", c.serverRun...); err != nil {
 		return err
 	}
-	return c.await(ctx, "the API server is ready", server, func() bool { return c.Get(ctx, "/readyz", nil) == nil })
+	return c.await(ctx, "the API server is ready", c.server, func() bool { return c.Get(ctx, "/readyz", nil) == nil })
+}
+
+// KillServer ends the API server with SIGKILL. The other programs go on.
+func (c *Cluster) KillServer() { c.server.kill() }
+
+// PauseStore stops etcd for a time, so that the API server gets no answers.
+func (c *Cluster) PauseStore(d time.Duration) error {
+	if err := c.store.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	<-time.After(d)
+	return c.store.cmd.Process.Signal(syscall.SIGCONT)
 }
 
 func (c *Cluster) startControllers(ctx context.Context, pki string) error {

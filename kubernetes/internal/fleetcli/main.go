@@ -3,6 +3,7 @@ package fleetcli
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -21,10 +22,18 @@ import (
 
 // The exit codes, as hinit has them.
 const (
-	exitDone   = 0
-	exitFailed = 1
-	exitUsage  = 2
+	exitDone    = 0
+	exitFailed  = 1
+	exitUsage   = 2
+	exitNotUp   = 3
+	exitUnknown = 6
 )
+
+// errCode is an error with an exit code of its own.
+type errCode struct {
+	code int
+	error
+}
 
 // call is one call of the command line.
 type call struct {
@@ -45,6 +54,13 @@ type verb struct {
 // verbs are the commands by their names.
 var verbs = map[string]verb{
 	"controller": {"", "decide for the pools of the cluster", runController},
+	"top":        {"[-once]", "show pools and hosts, again and again", runTop},
+	"status":     {"[PROFILE...]", "show profiles", runStatus},
+	"logs":       {"[-f] [-lines N] PROFILE", "show the log of a gateway", runLogs},
+	"explain":    {"PROFILE", "tell why a profile is as it is", runExplain},
+	"move":       {"PROFILE [HOST]", "pin a profile to a host and wait until it is there; without HOST end that", runMove},
+	"drain":      {"[-undo] HOST", "have a host give all its profiles away", runDrain},
+	"rollout":    {"POOL [IMAGE]", "give a pool an image, and wait until all hosts have it", runRollout},
 	"host":       {"", "carry out, in this pod, what the profiles of the cluster say", runHost},
 }
 
@@ -77,12 +93,20 @@ func Main(argv []string, out, errs io.Writer) int {
 			return exitDone
 		}
 		fmt.Fprintln(errs, "hinit-fleet:", err)
-		if _, wrong := err.(errUsage); wrong {
-			return exitUsage
-		}
-		return exitFailed
+		return codeOf(err)
 	}
 	return exitDone
+}
+
+// codeOf returns the exit code of an error.
+func codeOf(err error) int {
+	if coded, is := errors.AsType[errCode](err); is {
+		return coded.code
+	}
+	if _, wrong := errors.AsType[errUsage](err); wrong {
+		return exitUsage
+	}
+	return exitFailed
 }
 
 // parse reads flags and words, in any order, and checks the number of words.

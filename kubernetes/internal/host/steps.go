@@ -39,6 +39,9 @@ func (h *host) steps(ctx context.Context, name, uid string, p *v1alpha1.AgentPro
 			return err
 		}
 		step := placement.Next(h.set.Name, object(p), local)
+		if step == placement.Wait && local.Aside != 0 {
+			return errAgain // no watch tells that the new owner has the data
+		}
 		if calm, err := h.calm(ctx, step, p); calm || err != nil {
 			return err
 		}

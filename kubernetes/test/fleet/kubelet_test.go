@@ -332,3 +332,10 @@ func (k *kubelet) partition(name string, off bool) {
 		s.net.cut.Store(off)
 	}
 }
+
+// with returns a client with the token of a pod.
+func (f *sim) with(token string) (client.Client, error) {
+	config := rest.AnonymousClientConfig(f.rest)
+	config.BearerToken = token
+	return client.New(config, client.Options{Scheme: v1alpha1.Scheme()})
+}

@@ -2,7 +2,7 @@ package fleet
 
 import (
 	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -37,6 +37,9 @@ var (
 // controllerVar has the kubeconfig of a process that is a controller, instead of one that runs tests.
 const controllerVar = "HINIT_TEST_FLEET_CONTROLLER"
 
+// leaseVar has the namespace of the Lease by which that controller leads.
+const leaseVar = "HINIT_TEST_FLEET_LEASE"
+
 // controlIfAsked makes this process a controller where the variable says so.
 func controlIfAsked() {
 	file := os.Getenv(controllerVar)
@@ -47,7 +50,7 @@ func controlIfAsked() {
 	if err == nil {
 		config.QPS, config.Burst = 400, 800
 		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-		err = controller.Run(context.Background(), controller.Settings{API: config, Namespace: "default", Log: log})
+		err = controller.Run(context.Background(), controller.Settings{API: config, Namespace: cmp.Or(os.Getenv(leaseVar), "default"), Log: log})
 	}
 	fmt.Fprintln(os.Stderr, "controller:", err)
 	os.Exit(1)
@@ -56,18 +59,24 @@ func controlIfAsked() {
 // controllerProcess is a controller in a process of its own.
 type controllerProcess struct {
 	cmd *exec.Cmd
-	out *bytes.Buffer
 }
 
 func (s *server) controller(t *testing.T, out io.Writer) *controllerProcess {
+	t.Helper()
+	return s.start(t, out, func(*exec.Cmd) {})
+}
+
+// start starts a controller whose output goes to a file.
+func (s *server) start(t *testing.T, out io.Writer, change func(*exec.Cmd)) *controllerProcess {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &controllerProcess{cmd: exec.Command(self), out: &bytes.Buffer{}}
+	c := &controllerProcess{cmd: exec.Command(self)}
 	c.cmd.Env = append(os.Environ(), controllerVar+"="+s.Config)
 	c.cmd.Stdout, c.cmd.Stderr = out, out
+	change(c.cmd)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)

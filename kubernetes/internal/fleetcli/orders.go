@@ -1,0 +1,238 @@
+package fleetcli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// wait asks until a condition holds, and says each new word about it. limit is how long.
+func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look func() (done bool, word string, err error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	said := ""
+	for {
+		done, word, err := look()
+		if err != nil {
+			return err
+		}
+		if word != said && word != "" {
+			fmt.Fprintln(f.out, word)
+			said = word
+		}
+		if done {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("cannot wait until %s: %s is over; it goes on", what, limit)
+		case <-time.After(500 * time.Millisecond):
+		}
+	}
+}
+
+func runMove(ctx context.Context, c *call, args []string) error {
+	limit := c.flags.Duration("timeout", 10*time.Minute, "how long to wait, as `D`; 0 does not wait")
+	words, err := c.parse(args, 1, 2)
+	if err != nil {
+		return err
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	p, err := f.profile(ctx, words[0])
+	if err != nil {
+		return err
+	}
+	to := ""
+	if len(words) == 2 {
+		to = words[1]
+	}
+	old := p.DeepCopy()
+	p.Spec.Pin = to
+	if err := f.api.Patch(ctx, p, client.MergeFrom(old)); err != nil {
+		return fmt.Errorf("cannot move profile %q: %w", p.Name, err)
+	}
+	if to == "" {
+		fmt.Fprintf(c.out, "%s is pinned to no host\n", p.Name)
+		return nil
+	}
+	if *limit == 0 {
+		fmt.Fprintf(c.out, "%s is pinned to %s\n", p.Name, to)
+		return nil
+	}
+	return f.wait(ctx, *limit, p.Name+" is on "+to, func() (bool, string, error) {
+		now, err := f.profile(ctx, p.Name)
+		if err != nil {
+			return false, "", err
+		}
+		s := now.Status
+		if s.Host == to && s.Installed == s.Assignment && (s.Ready || !now.Wanted()) {
+			return true, fmt.Sprintf("%s is %s on %s, and pinned there; hinit-fleet move %s ends that", now.Name, s.Phase, to, now.Name), nil
+		}
+		return false, s.Message, nil
+	})
+}
+
+// poolOf returns the pool of a host.
+func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, error) {
+	pod := &corev1.Pod{}
+	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: host}, pod)
+	if err == nil && pod.Labels[v1alpha1.PoolLabel] == "" || apierrors.IsNotFound(err) {
+		return nil, errCode{exitUnknown, fmt.Errorf("cannot find host %q: there is no such pod of a pool in namespace %s; hinit-fleet top lists them", host, f.namespace)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot find host %q: %w", host, err)
+	}
+	return f.pool(ctx, pod.Labels[v1alpha1.PoolLabel])
+}
+
+func (f *fleet) pool(ctx context.Context, name string) (*v1alpha1.AgentPool, error) {
+	p := &v1alpha1.AgentPool{}
+	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, p)
+	if apierrors.IsNotFound(err) {
+		return nil, errCode{exitUnknown, fmt.Errorf("cannot find pool %q: there is no such AgentPool in namespace %s; hinit-fleet top lists them", name, f.namespace)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read pool %q: %w", name, err)
+	}
+	return p, nil
+}
+
+func runDrain(ctx context.Context, c *call, args []string) error {
+	limit := c.flags.Duration("timeout", 30*time.Minute, "how long to wait, as `D`; 0 does not wait")
+	undo := c.flags.Bool("undo", false, "let the host take profiles again")
+	words, err := c.parse(args, 1, 1)
+	if err != nil {
+		return err
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	host := words[0]
+	p, err := f.poolOf(ctx, host)
+	if err != nil {
+		return err
+	}
+	old := p.DeepCopy()
+	p.Spec.Drain = slices.DeleteFunc(p.Spec.Drain, func(one string) bool { return one == host })
+	if !*undo {
+		p.Spec.Drain = append(p.Spec.Drain, host)
+	}
+	if err := f.api.Patch(ctx, p, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("cannot drain host %q: %w", host, err)
+	}
+	if *undo || *limit == 0 {
+		fmt.Fprintf(c.out, "the pool %s drains %v\n", p.Name, p.Spec.Drain)
+		return nil
+	}
+	return f.wait(ctx, *limit, "host "+host+" is empty", func() (bool, string, error) {
+		list, err := f.profiles(ctx)
+		left, pinned := 0, 0
+		for _, one := range list {
+			if one.Status.Host != host {
+				continue
+			}
+			left++
+			if one.Spec.Pin == host {
+				pinned++
+			}
+		}
+		switch {
+		case err != nil:
+			return false, "", err
+		case left == 0:
+			return true, fmt.Sprintf("host %s is empty; hinit-fleet drain -undo %s lets it take profiles again", host, host), nil
+		case left == pinned:
+			return true, fmt.Sprintf("host %s has %d profiles that are pinned to it", host, left), nil
+		}
+		return false, fmt.Sprintf("host %s has %d profiles", host, left), nil
+	})
+}
+
+func runRollout(ctx context.Context, c *call, args []string) error {
+	limit := c.flags.Duration("timeout", time.Hour, "how long to wait, as `D`; 0 does not wait")
+	words, err := c.parse(args, 1, 2)
+	if err != nil {
+		return err
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	p, err := f.pool(ctx, words[0])
+	if err != nil {
+		return err
+	}
+	if len(words) == 2 {
+		old := p.DeepCopy()
+		p.Spec.Image = words[1]
+		if err := f.api.Patch(ctx, p, client.MergeFrom(old)); err != nil {
+			return fmt.Errorf("cannot roll out pool %q: %w", p.Name, err)
+		}
+	}
+	if *limit == 0 {
+		return nil
+	}
+	return f.wait(ctx, *limit, "pool "+p.Name+" has its image", func() (bool, string, error) {
+		now, err := f.pool(ctx, p.Name)
+		if err != nil {
+			return false, "", err
+		}
+		s := now.Status
+		word := fmt.Sprintf("%d of %d hosts have %s", s.Updated, s.Wanted, now.Spec.Image)
+		done := s.ObservedGeneration == now.Generation && s.Updated == s.Wanted && s.Reachable == s.Wanted
+		return done, word, nil
+	})
+}
+
+func runLogs(ctx context.Context, c *call, args []string) error {
+	follow := c.flags.Bool("f", false, "go on with new lines")
+	lines := c.flags.Int("lines", 20, "how many `LINES` of the past")
+	words, err := c.parse(args, 1, 1)
+	if err != nil {
+		return err
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	p, err := f.profile(ctx, words[0])
+	if err != nil {
+		return err
+	}
+	if p.Status.Host == "" {
+		return fmt.Errorf("cannot read the log of profile %q: no host has it; hinit-fleet explain %s tells why", p.Name, p.Name)
+	}
+	command := []string{"hinit", "logs", "-n", strconv.Itoa(*lines), p.Name}
+	if *follow {
+		command = append(command, "-f")
+	}
+	kube, err := kubernetes.NewForConfig(f.config)
+	if err != nil {
+		return fmt.Errorf("cannot make a client of the API server: %w", err)
+	}
+	request := kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(f.namespace).Name(p.Status.Host).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	exec, err := remotecommand.NewWebSocketExecutor(f.config, "GET", request.URL().String())
+	if err == nil {
+		err = exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: c.out, Stderr: c.err})
+	}
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("cannot read the log of profile %q on host %s: %w", p.Name, p.Status.Host, err)
+	}
+	return nil
+}

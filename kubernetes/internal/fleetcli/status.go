@@ -1,0 +1,255 @@
+package fleetcli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
+)
+
+// fleet is the fleet of one namespace, for people.
+type fleet struct {
+	*call
+	api    client.Client
+	config *rest.Config
+}
+
+func (c *call) fleet() (*fleet, error) {
+	config, namespace, err := c.api()
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 50, 100
+	api, err := client.New(config, client.Options{Scheme: v1alpha1.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a client of the API server: %w", err)
+	}
+	c.namespace = namespace
+	return &fleet{c, api, config}, nil
+}
+
+// profiles returns the named profiles, or all, by name.
+func (f *fleet) profiles(ctx context.Context, names ...string) ([]v1alpha1.AgentProfile, error) {
+	list := &v1alpha1.AgentProfileList{}
+	if len(names) == 0 {
+		if err := f.api.List(ctx, list, client.InNamespace(f.namespace)); err != nil {
+			return nil, fmt.Errorf("cannot list profiles: %w", err)
+		}
+	}
+	for _, name := range names {
+		p, err := f.profile(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		list.Items = append(list.Items, *p)
+	}
+	slices.SortFunc(list.Items, func(a, b v1alpha1.AgentProfile) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items, nil
+}
+
+func (f *fleet) profile(ctx context.Context, name string) (*v1alpha1.AgentProfile, error) {
+	p := &v1alpha1.AgentProfile{}
+	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, p)
+	if apierrors.IsNotFound(err) {
+		return nil, errCode{exitUnknown, fmt.Errorf("cannot find profile %q: there is no such AgentProfile in namespace %s; hinit-fleet status lists them", name, f.namespace)}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read profile %q: %w", name, err)
+	}
+	return p, nil
+}
+
+func since(t *metav1.Time) string {
+	if t == nil {
+		return "-"
+	}
+	return duration.HumanDuration(time.Since(t.Time))
+}
+
+func size(q *resource.Quantity) string {
+	if q == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d MB", q.Value()>>20)
+}
+
+// table writes rows with aligned columns.
+func table(w io.Writer, head string, rows []string) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, head)
+	for _, r := range rows {
+		fmt.Fprintln(t, r)
+	}
+	_ = t.Flush() // the reader may be gone
+}
+
+func runStatus(ctx context.Context, c *call, args []string) error {
+	names, err := c.parse(args, 0, -1)
+	if err != nil {
+		return err
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	list, err := f.profiles(ctx, names...)
+	if err != nil {
+		return err
+	}
+	var rows, down []string
+	for _, p := range list {
+		s := p.Status
+		rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%v\t%s\t%d\t%s\t%s\t%s", p.Name, cmp.Or(s.Host, "-"), cmp.Or(s.Phase, v1alpha1.PhasePending), s.Ready, since(s.Since), s.Restarts, size(s.Memory), cmp.Or(s.Cause, "-"), cmp.Or(s.Message, "-")))
+		if p.Wanted() && !s.Ready {
+			down = append(down, p.Name)
+		}
+	}
+	table(c.out, "NAME\tHOST\tPHASE\tREADY\tSINCE\tRESTARTS\tMEMORY\tLAST EXIT\tNOTE", rows)
+	if len(names) > 0 && len(down) > 0 {
+		return errCode{exitNotUp, fmt.Errorf("not ready: %s; hinit-fleet explain tells why", strings.Join(down, ", "))}
+	}
+	return nil
+}
+
+func runTop(ctx context.Context, c *call, args []string) error {
+	var once bool
+	c.flags.BoolVar(&once, "once", false, "print it once")
+	if _, err := c.parse(args, 0, 0); err != nil {
+		return err
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	for {
+		var page strings.Builder
+		if err := f.top(ctx, &page); err != nil {
+			return err
+		}
+		if once {
+			fmt.Fprint(c.out, page.String())
+			return nil
+		}
+		fmt.Fprint(c.out, "\033[H\033[2J"+page.String())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(2 * time.Second):
+		}
+	}
+}
+
+// top writes the pools and their hosts.
+func (f *fleet) top(ctx context.Context, w io.Writer) error {
+	pools, pods := &v1alpha1.AgentPoolList{}, &corev1.PodList{}
+	if err := f.api.List(ctx, pools, client.InNamespace(f.namespace)); err != nil {
+		return fmt.Errorf("cannot list pools: %w", err)
+	}
+	if err := f.api.List(ctx, pods, client.InNamespace(f.namespace), client.HasLabels{v1alpha1.PoolLabel}); err != nil {
+		return fmt.Errorf("cannot list hosts: %w", err)
+	}
+	profiles, err := f.profiles(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range pools.Items {
+		p := &pools.Items[i]
+		s := p.Status
+		fmt.Fprintf(w, "pool %s: %d hosts, %d reachable, %d updated; %d profiles, %d ready, %d pending, %d lost; %s\n", p.Name, s.Hosts, s.Reachable, s.Updated, s.Profiles, s.Ready, s.Pending, s.Lost, cmp.Or(s.Doing, "nothing to do"))
+		var rows []string
+		for _, pod := range pods.Items {
+			if pod.Labels[v1alpha1.PoolLabel] == p.Name {
+				rows = append(rows, hostRow(p, &pod, profiles))
+			}
+		}
+		table(w, "HOST\tNODE\tPROFILES\tREADY\tMEMORY\tROOM\tIMAGE\tNOTE", rows)
+	}
+	return nil
+}
+
+func hostRow(p *v1alpha1.AgentPool, pod *corev1.Pod, profiles []v1alpha1.AgentProfile) string {
+	n, ready, memory := 0, 0, int64(0)
+	for i := range profiles {
+		one := &profiles[i]
+		if one.Status.Host != pod.Name {
+			continue
+		}
+		n, memory = n+1, memory+pool.Counts(p, one)
+		if one.Status.Ready {
+			ready++
+		}
+	}
+	note := "-"
+	switch {
+	case slices.Contains(p.Spec.Drain, pod.Name):
+		note = "drained"
+	case p.Status.Leaving == pod.Name:
+		note = "is to go"
+	case pod.DeletionTimestamp != nil:
+		note = "ends"
+	}
+	return fmt.Sprintf("%s\t%s\t%d\t%d\t%d MB\t%d MB\t%s\t%s", pod.Name, cmp.Or(pod.Spec.NodeName, "-"), n, ready, memory>>20, pool.Room(p)>>20, pod.Spec.Containers[0].Image, note)
+}
+
+func runExplain(ctx context.Context, c *call, args []string) error {
+	names, err := c.parse(args, 1, 1)
+	if err != nil {
+		return err
+	}
+	f, err := c.fleet()
+	if err != nil {
+		return err
+	}
+	p, err := f.profile(ctx, names[0])
+	if err != nil {
+		return err
+	}
+	s := p.Status
+	fmt.Fprintf(c.out, "%s is %s, ready: %v", p.Name, cmp.Or(s.Phase, v1alpha1.PhasePending), s.Ready)
+	if s.Since != nil {
+		fmt.Fprintf(c.out, ", for %s", since(s.Since))
+	}
+	fmt.Fprintln(c.out)
+	if s.Message != "" {
+		fmt.Fprintln(c.out, "  because:", s.Message)
+	}
+	if s.Host == "" {
+		fmt.Fprintln(c.out, "  no host has its data yet")
+	} else {
+		fmt.Fprintf(c.out, "  its data is on the volume of host %s (assignment %d, installed %d)\n", s.Host, s.Assignment, s.Installed)
+	}
+	if m := s.Move; m != nil {
+		state := "the gateway is being stopped"
+		if m.Received != nil {
+			state = "the data has arrived"
+		} else if m.Offer != nil {
+			state = "the gateway is stopped, and the data is being sent"
+		}
+		fmt.Fprintf(c.out, "  moves to host %s for %s: %s; %s\n", m.To, since(&m.Since), m.Reason, state)
+	}
+	if x := s.LastExit; x != nil {
+		fmt.Fprintf(c.out, "  last exit: %s, %s ago\n", x.Cause, since(&x.At))
+	}
+	for _, one := range s.Conditions {
+		fmt.Fprintf(c.out, "  %s: %s (%s) %s\n", one.Type, one.Status, one.Reason, one.Message)
+	}
+	if s.ObservedGeneration != p.Generation {
+		fmt.Fprintln(c.out, "  the host has not applied the last change yet")
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package fleet
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+var span = flag.Duration("span", time.Minute, "how long the chaos goes on")
+
+const (
+	chaosHosts    = 4
+	chaosProfiles = 40
+)
+
+// chaos does one thing after the other to a fleet.
+type chaos struct {
+	*sim
+	rnd         *rand.Rand
+	controllers []*controllerProcess
+	did         map[string]int
+	after       []func() // what ends the faults that go on
+}
+
+// TestChaosNeverRunsAProfileTwiceAndLosesNone kills controllers, hosts and the API server, pauses etcd, cuts hosts off, and changes pins,
+// drains and orders meanwhile. Two controllers lead at the same time. Every start is counted when it happens.
+func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
+	f := newSim(t, "chaos", chaosHosts)
+	seed := uint64(time.Now().UnixNano())
+	c := &chaos{sim: f, rnd: rand.New(rand.NewPCG(seed, 2)), did: map[string]int{}}
+	t.Log("seed", seed)
+	for i := range 2 {
+		c.controllers = append(c.controllers, f.controllerIn(t, f.log, []string{"default", "kube-public"}[i]))
+	}
+	f.create(chaosProfiles)
+	until(t, 3*time.Minute, "all profiles ready", func() string { return f.missing(chaosProfiles) })
+	for end := time.Now().Add(*span); time.Now().Before(end); {
+		c.strike(t)
+		time.Sleep(time.Duration(c.rnd.IntN(1500)) * time.Millisecond)
+		f.sound()
+	}
+	for _, end := range c.after {
+		end()
+	}
+	c.retry("drain nothing", func() error {
+		p := &v1alpha1.AgentPool{}
+		if err := f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: f.pool}, p); err != nil {
+			return err
+		}
+		p.Spec.Drain = nil
+		return f.api.Update(f.ctx, p)
+	})
+	for i := range chaosProfiles {
+		c.retry("want it up", func() error {
+			return f.editProfile(fmt.Sprintf("p%05d", i), func(p *v1alpha1.AgentProfile) { p.Spec.Running, p.Spec.Pin = nil, "" })
+		})
+	}
+	began := time.Now()
+	until(t, 5*time.Minute, "everything settled", func() string { return f.missing(chaosProfiles) })
+	f.sound()
+	moves := int64(0)
+	for _, p := range f.profiles() {
+		moves += p.Status.Assignment - 1
+	}
+	t.Logf("%v; %d starts, %d moves, never two, none lost; settled %.1f s after the end", c.did, f.k.ledger.starts, moves, time.Since(began).Seconds())
+	if moves == 0 {
+		t.Error("nothing has moved")
+	}
+}
+
+// retry does something until the API server takes it.
+func (c *chaos) retry(what string, do func() error) {
+	c.Helper()
+	until(c.T, 2*time.Minute, what, func() string {
+		if err := do(); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// strike does one thing at random. A fault that lasts ends by itself.
+func (c *chaos) strike(t *testing.T) {
+	t.Helper()
+	host := fmt.Sprintf("%s-%d", c.pool, c.rnd.IntN(chaosHosts))
+	name := fmt.Sprintf("p%05d", c.rnd.IntN(chaosProfiles))
+	later := func(do func()) {
+		time.AfterFunc(time.Duration(500+c.rnd.IntN(4000))*time.Millisecond, do)
+		c.after = append(c.after, do)
+	}
+	switch k := c.rnd.IntN(100); {
+	case k < 40:
+		c.did["pins"]++
+		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }) // the API server may be away
+	case k < 50:
+		c.did["orders"]++
+		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { up := !p.Wanted(); p.Spec.Running = &up })
+	case k < 60:
+		c.did["drains"]++
+		p := &v1alpha1.AgentPool{}
+		if c.api.Get(c.ctx, client.ObjectKey{Namespace: "default", Name: c.pool}, p) == nil {
+			p.Spec.Drain = nil
+			if c.rnd.IntN(2) == 0 {
+				p.Spec.Drain = []string{host}
+			}
+			_ = c.api.Update(c.ctx, p)
+		}
+	case k < 70:
+		c.did["killed containers"]++
+		if uid := c.pod(host).UID; uid != "" {
+			c.k.kill(uid, true)
+			later(func() { c.k.kill(uid, false) })
+		}
+	case k < 75:
+		c.did["deleted pods"]++
+		_ = c.api.Delete(c.ctx, c.pod(host))
+	case k < 83:
+		c.did["partitions"]++
+		c.k.partition(host, true)
+		later(func() { c.k.partition(host, false) })
+	case k < 93:
+		c.did["killed controllers"]++
+		i := c.rnd.IntN(2)
+		c.controllers[i].kill()
+		c.controllers[i] = c.controllerIn(t, c.log, []string{"default", "kube-public"}[i])
+	case k < 96:
+		c.did["killed API servers"]++
+		c.KillServer()
+		time.Sleep(time.Duration(c.rnd.IntN(3000)) * time.Millisecond)
+		if err := c.Serve(c.ctx); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		c.did["pauses of etcd"]++
+		if err := c.PauseStore(time.Duration(500+c.rnd.IntN(3000)) * time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// controllerIn starts a controller whose leader's Lease is in a namespace. With another namespace there are two leaders.
+func (s *server) controllerIn(t *testing.T, out *os.File, namespace string) *controllerProcess {
+	t.Helper()
+	return s.start(t, out, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, leaseVar+"="+namespace) })
+}

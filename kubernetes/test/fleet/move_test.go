@@ -1,0 +1,203 @@
+package fleet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+// editProfile changes the spec of a profile.
+func (f *sim) editProfile(name string, change func(*v1alpha1.AgentProfile)) error {
+	p := &v1alpha1.AgentProfile{}
+	if err := f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: name}, p); err != nil {
+		return err
+	}
+	old := p.DeepCopy()
+	change(p)
+	return f.api.Patch(f.ctx, p, client.MergeFrom(old))
+}
+
+func (f *sim) profile(name string) *v1alpha1.AgentProfile {
+	p := &v1alpha1.AgentProfile{}
+	_ = f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: name}, p)
+	return p
+}
+
+// TestAProfileMovesWithItsData moves one profile by a pin, then all of a host by a drain. The hosts talk TLS, and show tokens that the API server
+// reviews.
+func TestAProfileMovesWithItsData(t *testing.T) {
+	const n = 12
+	f := newSim(t, "mover", 3)
+	f.controller(t, f.log)
+	f.create(n)
+	until(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(n) })
+	from := f.profile("p00000").Status.Host
+	to := f.pool + "-0"
+	if from == to {
+		to = f.pool + "-1"
+	}
+	home := func(host string) string { return filepath.Join(f.k.dir, host, "profiles", "p00000") }
+	big := strings.Repeat("all that an agent has learnt\n", 400_000)
+	if err := os.WriteFile(filepath.Join(home(from), "memories.db"), []byte(big), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("memories.db", filepath.Join(home(from), "latest")); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
+		t.Fatal(err)
+	}
+	until(t, time.Minute, "the profile on "+to, func() string {
+		if p := f.profile("p00000"); p.Status.Host != to || !p.Status.Ready || p.Status.Installed != p.Status.Assignment {
+			return fmt.Sprintf("%+v", p.Status)
+		}
+		return f.missing(n)
+	})
+	t.Logf("a profile of %d MB has moved in %.1f s", len(big)>>20, time.Since(began).Seconds())
+	text, err := os.ReadFile(filepath.Join(home(to), "latest"))
+	info, err2 := os.Stat(filepath.Join(home(to), "memories.db"))
+	if err != nil || err2 != nil || string(text) != big || info.Mode().Perm() != 0o640 {
+		t.Errorf("the data has not come whole: %v %v %d bytes", err, err2, len(text))
+	}
+	until(t, time.Minute, "the old data removed", func() string {
+		for _, dir := range []string{home(from), filepath.Join(f.k.dir, from, ".hinit-fleet", "aside")} {
+			if left, _ := os.ReadDir(dir); len(left) > 0 {
+				return fmt.Sprint(dir, " has ", left)
+			}
+		}
+		return ""
+	})
+	f.sound()
+
+	f.edit(func(p *v1alpha1.AgentPool) { p.Spec.Drain = []string{f.pool + "-2"} })
+	until(t, 2*time.Minute, "the host drained", func() string {
+		for _, p := range f.profiles() {
+			if p.Status.Host == f.pool+"-2" && p.Spec.Pin == "" {
+				return p.Name + " is still there"
+			}
+		}
+		return f.missing(n)
+	})
+	f.sound()
+}
+
+// TestAHostWritesOnlyAboutItsOwnProfiles tries, with the token of a host, what its role alone would allow.
+func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
+	f := newSim(t, "owner", 2)
+	f.controller(t, f.log)
+	f.create(4)
+	until(t, 2*time.Minute, "all profiles ready", func() string { return f.missing(4) })
+	own := f.profile("p00000")
+	other := f.pool + "-0"
+	if own.Status.Host == other {
+		other = f.pool + "-1"
+	}
+	as := func(host string) client.Client {
+		token, err := f.k.token(f.ctx, f.pod(host), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := f.with(token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	steal := func(c client.Client, change func(*v1alpha1.AgentProfile)) error {
+		p := f.profile("p00000")
+		old := p.DeepCopy()
+		change(p)
+		return c.Status().Patch(f.ctx, p, client.MergeFrom(old))
+	}
+	for _, c := range []struct {
+		host   string
+		change func(*v1alpha1.AgentProfile)
+		says   string
+	}{
+		{other, func(p *v1alpha1.AgentProfile) { p.Status.Host = other }, "a host writes only about profiles that it has"},
+		{other, func(p *v1alpha1.AgentProfile) { p.Status.Message = "ha" }, "a host writes only about profiles that it has"},
+		{own.Status.Host, func(p *v1alpha1.AgentProfile) { p.Status.Host = other }, "only to the host that the move names"},
+	} {
+		if err := steal(as(c.host), c.change); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s is answered with %v", c.host, err)
+		}
+	}
+	p := f.profile("p00000")
+	old := p.DeepCopy()
+	p.Spec.Priority = 7
+	if err := as(own.Status.Host).Patch(f.ctx, p, client.MergeFrom(old)); err == nil || !strings.Contains(err.Error(), "a host does not change what a profile shall be") {
+		t.Errorf("another spec is answered with %v", err)
+	}
+}
+
+// TestFilesOfAProfileComeFromConfigMapsAndSecrets writes them, changes them, takes one away and deletes the profile.
+func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
+	f := newSim(t, "filer", 1)
+	f.controller(t, f.log)
+	for _, o := range []client.Object{
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "souls", Namespace: "default"}, Data: map[string]string{"coder": "You code.", "git.md": "Use git."}},
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "keys", Namespace: "default"}, Data: map[string][]byte{"TOKEN": []byte("a \"b\" $c\n")}},
+	} {
+		if err := f.api.Create(f.ctx, o); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.api.Delete(f.ctx, o) }()
+	}
+	f.create(1, func(_ int, p *v1alpha1.AgentProfile) {
+		p.Spec.Soul = &v1alpha1.ConfigMapKey{ConfigMap: "souls", Key: "coder"}
+		p.Spec.Env = []v1alpha1.SecretName{{Secret: "keys"}}
+		p.Spec.Files = []v1alpha1.ProfileFile{{Path: "notes/a.md", ConfigMap: "souls", Key: "git.md"}}
+		p.Spec.Skills = []v1alpha1.Skill{{Name: "git", ConfigMap: "souls"}}
+	})
+	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	home := filepath.Join(f.k.dir, f.pool+"-0", "profiles", "p00000")
+	is := func(file, want string) string {
+		if text, err := os.ReadFile(filepath.Join(home, file)); err != nil || !strings.Contains(string(text), want) {
+			return fmt.Sprintf("%s has %q (%v)", file, text, err)
+		}
+		return ""
+	}
+	for file, want := range map[string]string{"SOUL.md": "You code.", ".env": `TOKEN="a \"b\" \$c\n"`, "notes/a.md": "Use git.", "skills/git/git.md": "Use git."} {
+		if wrong := is(file, want); wrong != "" {
+			t.Error(wrong)
+		}
+	}
+	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Files = nil }); err != nil {
+		t.Fatal(err)
+	}
+	until(t, time.Minute, "the file removed", func() string {
+		if _, err := os.Stat(filepath.Join(home, "notes/a.md")); err == nil {
+			return "it is there"
+		}
+		return f.missing(1)
+	})
+	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { no := false; p.Spec.Running = &no }); err != nil {
+		t.Fatal(err)
+	}
+	until(t, time.Minute, "the gateway stopped", func() string {
+		if p := f.profile("p00000"); p.Status.Phase != v1alpha1.PhaseStopped {
+			return string(p.Status.Phase)
+		}
+		return ""
+	})
+	if err := f.api.Delete(f.ctx, f.profile("p00000")); err != nil {
+		t.Fatal(err)
+	}
+	until(t, time.Minute, "the object gone and the data kept", func() string {
+		kept, _ := filepath.Glob(filepath.Join(f.k.dir, f.pool+"-0", ".hinit-fleet/retained/p00000.*/SOUL.md"))
+		if len(f.profiles()) != 0 || len(kept) != 1 {
+			return fmt.Sprint(len(f.profiles()), kept)
+		}
+		return ""
+	})
+}
