@@ -251,7 +251,7 @@ func (p *pass) extend(w *watched) error {
 	})
 }
 
-// reclaimed describes a release that counts no failure.
+// reclaimed returns the release of a task whose claim is taken back. It counts no failure.
 func (p *pass) reclaimed(w *watched, end Termination, why string) release {
 	info := w.info(end)
 	return release{event: "reclaimed", outcome: "reclaimed", why: why, unmoved: true, payload: object{

@@ -57,7 +57,7 @@ func (s *Store) point(name string) error {
 // work is idempotent.
 const maxInitWait = 10 * time.Second
 
-// initialised has the files that this process has checked, by path. A file that has replaced another one is checked again.
+// initialised holds the boards that this process has checked, by the path of the file. A file that has replaced another one is checked again.
 var initialised = struct {
 	sync.Mutex
 	files map[string]fs.FileInfo

@@ -152,7 +152,7 @@ type attempt struct {
 	fed   bool        // some of its standard input was read
 }
 
-// sent reports whether the request may have begun. began reports whether it certainly has.
+// sent reports whether the program inside may have received the request. began reports whether it has certainly started the command.
 func (t *attempt) sent() bool { return t.st != nil }
 
 func (t *attempt) began() bool { return t.st != nil && t.st.PID() > 0 }

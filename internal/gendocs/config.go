@@ -58,7 +58,7 @@ func configPage() string {
 	return b.String()
 }
 
-// table writes a row for each key that means something new, and after the rows the names of the keys that mean the same as an earlier one.
+// table writes a line for each key that means something new, and after the lines the names of the keys that mean the same as an earlier one.
 func table(b *strings.Builder, base string, keys []config.Key, mean meanings, said map[string]string) {
 	var rows strings.Builder
 	var again []string
@@ -69,14 +69,14 @@ func table(b *strings.Builder, base string, keys []config.Key, mean meanings, sa
 		case ok && first == k.Path || ok && base != "" && strings.HasSuffix(first, "."+k.Path):
 			again = append(again, k.Path)
 		case ok:
-			fmt.Fprintf(&rows, "| `%s` %s | As `%s`. |\n", base+k.Path, withDefault("same", defaultOf(base, k)), first)
+			fmt.Fprintf(&rows, "- `%s` %s: As `%s`.\n", base+k.Path, withDefault("same", defaultOf(base, k)), first)
 		default:
 			said[typeWords(k)+doc] = base + k.Path
 			rows.WriteString(row(base, k, doc))
 		}
 	}
 	if rows.Len() > 0 {
-		b.WriteString("| Key, type; default | Meaning |\n|---|---|\n" + rows.String() + "\n")
+		b.WriteString(rows.String() + "\n")
 	}
 	if len(again) > 0 {
 		fmt.Fprintf(b, "Keys of `%s` that mean what they mean above: %s.\n", strings.TrimSuffix(base, "."), strings.Join(groups(again), ", "))
@@ -139,7 +139,7 @@ func row(base string, k config.Key, doc string) string {
 	if k.Root {
 		mark = rootMark
 	}
-	return fmt.Sprintf("| `%s`%s %s | %s |\n", base+k.Path, mark, withDefault(typ, defaultOf(base, k)), doc)
+	return fmt.Sprintf("- `%s`%s %s: %s\n", base+k.Path, mark, withDefault(typ, defaultOf(base, k)), doc)
 }
 
 // rootMark stands behind a key of root's.

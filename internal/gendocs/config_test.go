@@ -115,7 +115,7 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 	for base, keys := range config.Keys() {
 		for _, k := range keys {
 			path := base + k.Path
-			if !strings.Contains(text, "| `"+path+"` ") && !strings.Contains(text, "| `"+path+"`"+rootMark+" ") && !namedAgain(text, base, k.Path) {
+			if !strings.Contains(text, "- `"+path+"` ") && !strings.Contains(text, "- `"+path+"`"+rootMark+" ") && !namedAgain(text, base, k.Path) {
 				t.Errorf("the reference lacks %s", path)
 			}
 			if doc := mean.of(path); !strings.HasSuffix(doc, ".") {

@@ -65,8 +65,6 @@ meaning without a new ` + "`version`" + ` in the status.
 The type is behind each key; a key without a type is text, and texts are a list of it. A key with a question mark may be missing. Without a value a text is empty, a number 0,
 and a key that may be null is null. A list is never null. A time is RFC 3339, in UTC unless it has an offset.
 
-| Command | Prints |
-|---|---|
 `
 
 // jsonPage is the page about --json. commandLine is that about the commands, which says who takes it.
@@ -83,14 +81,14 @@ func jsonPage(root, commandLine string) (string, error) {
 		verb, _, _ := strings.Cut(f.form, " ")
 		known[verb] = true
 		queue = append(queue, f.shape)
-		separator := "| "
+		separator := "- "
 		if i > 0 && forms[i-1].shape == f.shape && forms[i-1].many == f.many {
 			separator = ", "
 		}
 		fmt.Fprintf(&b, "%s`%s`", separator, f.form)
 		if i+1 == len(forms) || forms[i+1].shape != f.shape || forms[i+1].many != f.many {
 			what := map[string]string{"": "%s", "list": "a list of %s", "lines": "a line for each %s"}[f.many]
-			fmt.Fprintf(&b, " | "+what+" |\n", anchor(f.shape))
+			fmt.Fprintf(&b, ": "+what+"\n", anchor(f.shape))
 		}
 	}
 	takes := regexp.MustCompile(`(?m)^hinit ([\w-]+).*--json`).FindAllStringSubmatch(commandLine, -1)

@@ -47,11 +47,9 @@ func states(root string) (string, error) {
 
 ` + "`hinit status`" + `, the control API and the events use these words.
 
-| State | Meaning |
-|---|---|
 `)
 	for _, d := range stateDocs {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", d.value, d.doc)
+		fmt.Fprintf(&b, "- `%s`: %s\n", d.value, d.doc)
 	}
 	b.WriteString(`
 ` + "`crash_loop`" + ` is a mark beside the state: too many fast exits. hinit goes on starting the service, at the longest delay.
@@ -81,11 +79,9 @@ All transitions are at the head of [machine.go](../../supervisor/machine.go). On
 
 Every exit has a cause, and keeps the last 20 lines the process wrote.
 
-| Cause | Meaning |
-|---|---|
 `)
 	for _, d := range causeDocs {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", d.value, d.doc)
+		fmt.Fprintf(&b, "- `%s`: %s\n", d.value, d.doc)
 	}
 	return b.String(), nil
 }

@@ -69,16 +69,17 @@ func trustPage() (string, error) {
 
 <!-- Generated from internal/gendocs/trust.txt. Do not edit. -->
 
-Everything that the programs of hinit read, and the worst effect of its content. *The agent* is every process of the agent's user.
+Everything that the programs of hinit read, with its writers in parentheses, and the worst effect of its content. *The agent* is every process of
+the agent's user.
 [trust.txt](../../internal/gendocs/trust.txt) names tests and functions of [each row](../adr/0051-every-reader-has-a-row.md).
 `)
 	section := ""
 	for _, s := range all {
 		if s.section != section {
 			section = s.section
-			fmt.Fprintf(&b, "\n## %s\n\n| Read | Written by | Worst effect |\n|---|---|---|\n", section)
+			fmt.Fprintf(&b, "\n## %s\n\n", section)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", s.read, s.by, s.worst)
+		fmt.Fprintf(&b, "- **%s** (%s): %s\n", s.read, s.by, s.worst)
 	}
 	return b.String(), nil
 }

@@ -33,7 +33,7 @@ type meter struct {
 	pasts map[string]*past
 }
 
-// measured is the use of services, by name.
+// measured holds the memory and processor time of services, by the name of the service.
 type measured struct {
 	of    map[string]usage.Usage
 	cpu   bool // it includes processor times

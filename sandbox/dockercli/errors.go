@@ -33,7 +33,8 @@ func (e *RefusedError) Error() string {
 	return e.What + " is not allowed in a sandbox; whoever runs hinit can permit it with HINIT_SANDBOX_ALLOW=" + e.Allow
 }
 
-// Refuse prints an error of [Parse] as the docker command does, and returns the exit code. With a service, no word permits anything.
+// Refuse prints an error of [Parse] as the docker command does, and returns the exit code. If a service decides (served), the message
+// names no word for HINIT_SANDBOX_ALLOW, because the service ignores that variable.
 func Refuse(out io.Writer, err error, served bool) (code int) {
 	switch e := err.(type) { //nolint:errorlint // they are never wrapped
 	case *UsageError:
