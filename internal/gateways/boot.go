@@ -14,25 +14,26 @@ import (
 	"hinit/profiles"
 )
 
-// mostInOrder is how many profiles are read before the first of their gateways starts.
+// mostInOrder is how many profiles are read before the first of their gateways starts, so that recently used ones can start
+// first.
 const mostInOrder = 256
 
-// Boot is what the boot has for [Keeper.BringUp].
+// Boot holds the inputs of [Keeper.BringUp].
 type Boot struct {
 	Args     []string               // the container's CMD
-	Services int                    // how many services there are besides the gateways
-	Made     func() <-chan struct{} // returns what is closed when all slots are made, nil where hinit does not answer as s6
-	SetRoute func(*boot.Route)      // puts another meaning of the CMD in force
-	Settled  func()                 // is told that the profiles are known
+	Services int                    // number of services besides the gateways
+	Made     func() <-chan struct{} // returns a channel that is closed when all slots are made, nil if hinit does not act as s6
+	SetRoute func(*boot.Route)      // replaces the meaning of the CMD
+	Settled  func()                 // called when the profiles are known
 	Status   *bootstatus.Status
 	Logger   *initlog.Logger // for messages that no agent can cause
 }
 
-// Boot makes the gateway of every profile known, up or down as the volume says, each as soon as that is decided. It returns the
+// Boot registers the gateway of every profile, up or down as the volume says, each as soon as that is decided. It returns the
 // profiles.
 func (k *Keeper) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := k.Route(), false
-	record := func() error { return nil } // that the CMD wants a gateway
+	record := func() error { return nil } // records that the CMD wants a gateway
 	var answers []func() error
 	writeLog := func() error { return nil }
 	defer b.Status.Found(0)
@@ -84,7 +85,7 @@ func (k *Keeper) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err
 	return read, err
 }
 
-// recordWanted writes that the CMD wants the gateway of a profile, before that gateway starts and writes the same file. The
+// recordWanted records that the CMD wants the gateway of a profile, before that gateway starts and writes the same file. The
 // function that it returns waits for the disk.
 func (k *Keeper) recordWanted(profile string) (record func() error) {
 	if st, err := k.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
@@ -98,19 +99,19 @@ func (k *Keeper) recordWanted(profile string) (record func() error) {
 	return record
 }
 
-// isCmd reports whether the container's CMD is the gateway of a profile, which must not run twice.
+// isCmd reports whether the container's CMD is the gateway of a profile. Then no second one may run.
 func (k *Keeper) isCmd(profile string) bool {
 	r := k.Route()
 	return r.Foreground && profile == r.Profile
 }
 
-// lateProfiles did not answer when the boot read them. Gateways that ran before are started when their profiles appear.
+// lateProfiles are profiles that did not answer when the boot read them. When they appear, gateways that ran before are started.
 type lateProfiles struct {
-	all   bool // nothing is known of any profile
+	all   bool // no profile could be read
 	names map[string]bool
 }
 
-// expectLate takes note of the profiles that the boot could not decide about.
+// expectLate stores the profiles that the boot could not decide about.
 func (k *Keeper) expectLate(plan profiles.Plan) {
 	k.serving.Store(&serving{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
@@ -126,9 +127,9 @@ func (k *Keeper) expectLate(plan profiles.Plan) {
 	k.late = lateProfiles{plan.Unread, names}
 }
 
-// start reports whether the gateway of a profile that has appeared ran before the container, which was started at started, and is
-// still to be started. A profile that is late by name counts once. While all are late, one counts each time it appears, as long as
-// its state file is older than the container.
+// start reports whether to start the gateway of a late profile that has appeared, because it ran in an earlier container. started
+// is the start of this container. A profile that is late by name counts once. If all profiles are late, one counts each time it
+// appears, as long as its state file is older than the container.
 func (l *lateProfiles) start(profile string, state profiles.State, started time.Time) bool {
 	if !l.names[profile] && !l.all {
 		return false

@@ -17,10 +17,11 @@ import (
 	"hinit/supervisor"
 )
 
-// profilesBudget is how long the boot waits for the profiles. A volume that answers later still gets its gateways.
+// profilesBudget is how long the boot waits for the profiles. If the volume answers later, their gateways are started then.
 const profilesBudget = 15 * time.Second
 
-// BringUp registers the gateways and begins to watch the volume. After profilesBudget the boot goes on without gateways that are missing.
+// BringUp registers the gateways and begins to watch the volume. After profilesBudget the boot goes on without the missing
+// gateways.
 func (k *Keeper) BringUp(ctx context.Context, b Boot) error {
 	done := make(chan error, 1)
 	read := make(chan struct{})
@@ -38,11 +39,11 @@ func (k *Keeper) BringUp(ctx context.Context, b Boot) error {
 		k.ReadTopology()
 		k.warnOfSlowStop(&b)
 		known, err := k.Boot(ctx, b)
-		_ = k.Registry.Meet(ctx, registry.NeedProfiles) // it fails when the container has ended
-		if !k.Route().DashboardOnly {                   // such a container shares its volume with one that has the gateways
+		_ = k.Registry.Meet(ctx, registry.NeedProfiles) // fails only if the container has ended
+		if !k.Route().DashboardOnly {                   // a dashboard container shares its volume with the container of the gateways
 			k.Start(ctx, known)
 		}
-		guard.Go("waiting for the boot log", func() { // another image would not write it
+		guard.Go("waiting for the boot log", func() { // re-execution must wait: the next program would not write the boot log
 			<-k.boot.logged
 			b.Settled()
 		})
@@ -62,7 +63,7 @@ func (k *Keeper) BringUp(ctx context.Context, b Boot) error {
 	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", k.Config().Home, profilesBudget)
 }
 
-// whichProfile settles whose gateway the CMD asked for: the one it named, or the one the agent's commands would use.
+// whichProfile determines which gateway the CMD asked for: the profile that it names, or the agent's active profile.
 func (k *Keeper) whichProfile(b *Boot) {
 	if !k.Route().ProfileNamed {
 		active, err := k.Store.Active()
@@ -82,14 +83,14 @@ func (k *Keeper) whichProfile(b *Boot) {
 	}
 }
 
-// ReadTopology tells gateways, from their next start on, what an operator has asked for.
+// ReadTopology reads the operator's topology, for gateways at their next start.
 func (k *Keeper) ReadTopology() {
-	if t, err := k.Store.Topology(os.Getenv, ""); err == nil { // else the boot pass warns
+	if t, err := k.Store.Topology(os.Getenv, ""); err == nil { // the boot reports an error
 		k.Registry.ReadTopology(t)
 	}
 }
 
-// BroughtUp is how many profiles have a gateway.
+// BroughtUp returns how many profiles have a gateway.
 func (k *Keeper) BroughtUp() int {
 	n := 0
 	for _, s := range k.Registry.Snapshot().Services {
@@ -101,13 +102,13 @@ func (k *Keeper) BroughtUp() int {
 }
 
 const (
-	// slotTime is how long the boot log, which says that the slots are there, waits for them on a slow file system.
+	// slotTime limits how long the boot log waits for the slots on a slow file system. The log means that they exist.
 	slotTime = 20 * time.Second
-	// cmdSlotTime is how long the CMD waits for all slots.
+	// cmdSlotTime limits how long the CMD waits for all slots.
 	cmdSlotTime = time.Second
 )
 
-// logSoon writes the boot log when the slots in the queue are there: who waits for that log looks for the slots next.
+// logSoon writes the boot log when the queued slots are made, because programs that wait for the log use the slots next.
 func (k *Keeper) logSoon(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
 	k.boot.logged = logged
@@ -117,13 +118,13 @@ func (k *Keeper) logSoon(ctx context.Context, b *Boot, write func() error) {
 		if made != nil && !within(ctx, slotTime, made) && ctx.Err() == nil {
 			b.Logger.Warn("not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
 		}
-		if err := write(); err != nil && !errors.Is(err, unix.EROFS) { // of a read-only volume the boot has said that
+		if err := write(); err != nil && !errors.Is(err, unix.EROFS) { // the boot has already reported a read-only volume
 			b.Logger.Warn("cannot write the boot log: %v", err)
 		}
 	})
 }
 
-// AwaitSlots lets a CMD that looks for slots find them, unless there are very many.
+// AwaitSlots waits before the start of a CMD until the slots are made, but not long if there are very many.
 func (k *Keeper) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	if made == nil || k.boot.reading == nil || k.Route().Supervise || k.Route().Foreground {
 		return
@@ -135,10 +136,10 @@ func (k *Keeper) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	}
 	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
 	defer done()
-	_ = within(ctx, cmdSlotTime, made) && within(ctx, cmdSlotTime, k.boot.logged) // it starts in any case
+	_ = within(ctx, cmdSlotTime, made) && within(ctx, cmdSlotTime, k.boot.logged) // the CMD starts in any case
 }
 
-// warnOfSlowStop says what to do when the last stop of the container was near its limit.
+// warnOfSlowStop gives advice if the last stop of the container was near its time limit.
 func (k *Keeper) warnOfSlowStop(b *Boot) {
 	if took, budget := k.Store.SlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
@@ -151,7 +152,7 @@ func (k *Keeper) warnOfSlowStop(b *Boot) {
 	}
 }
 
-// AwaitRead waits until the boot has read the profiles, or ctx ends. It returns at once where the boot does not read them.
+// AwaitRead waits until the boot has read the profiles, or ctx ends. It returns at once if the boot does not read them.
 func (k *Keeper) AwaitRead(ctx context.Context) {
 	if k.boot.reading != nil {
 		select {
@@ -174,12 +175,12 @@ func (k *Keeper) NoteStop() <-chan struct{} {
 	took := time.Since(began)
 	guard.Go("noting how long the stop took", func() {
 		defer close(done)
-		_ = k.Store.NoteStop(took, k.Config().Shutdown.Budget) // a volume that takes no file gets no advice
+		_ = k.Store.NoteStop(took, k.Config().Shutdown.Budget) // without a record there is no advice at the next start
 	})
 	return done
 }
 
-// within waits for a channel to be closed, and says whether it was.
+// within waits until a channel is closed, and reports whether it was closed in time.
 func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bool {
 	select {
 	case <-closed:

@@ -1,8 +1,8 @@
-// Package gateways keeps the profiles on the data volume and the gateways in the supervisor in step.
+// Package gateways keeps the profiles on the data volume and the gateways in the supervisor consistent.
 //
-// The [Keeper] follows profiles that come and go, readiness in state files, the operator's intent (desired_state), and the inputs
-// of parked gateways. It promises that the volume and the supervisor agree with the newest order as soon as the volume answers, and
-// that it never holds up the supervisor's loop.
+// The [Keeper] follows profiles that appear and disappear, readiness in state files, the operator's intent (desired_state), and
+// the inputs of parked gateways. It promises that the volume and the supervisor agree with the newest order as soon as the volume
+// answers. It never delays the supervisor's loop.
 //
 // It owns a goroutine for its jobs, and one for the watcher of profiles.
 package gateways

@@ -8,20 +8,20 @@ import (
 	"hinit/profiles"
 )
 
-// gateway is what the Keeper remembers of one profile. The Keeper's mutex guards it.
+// gateway is what the Keeper knows of one profile. The Keeper's mutex guards it.
 type gateway struct {
-	home       profiles.HomeID // the directory it lives in; zero when not known
+	home       profiles.HomeID // identity of its home directory; zero if unknown
 	begun      time.Time       // when the last start began
-	inputs     profiles.Hash   // of its configuration, as its gateway was started
-	doubted    profiles.Hash   // inputs that the gateway may have been started without; they count as a change once
-	trouble    string          // what was last said of its platforms
+	inputs     profiles.Hash   // inputs with which its gateway was started
+	doubted    profiles.Hash   // inputs that may have changed just after the start; they count as a change once
+	trouble    string          // what was last reported about its platforms
 	prior      string          // why the boot has not started it
-	wanted     bool            // its state file says that it is wanted up
+	wanted     bool            // its state file wants the gateway up
 	exclusives []profiles.Exclusive
-	unrecorded bool // an intent waits for another try to write it
+	unrecorded bool // an intent could not be written, and will be tried again
 }
 
-// get returns the gateway of a profile, and makes one if there is none. It needs the mutex.
+// get returns the gateway of a profile, and creates it if necessary. The caller holds the mutex.
 func (k *Keeper) get(profile string) *gateway {
 	g := k.gateways[profile]
 	if g == nil {
@@ -31,7 +31,7 @@ func (k *Keeper) get(profile string) *gateway {
 	return g
 }
 
-// notePrior remembers why the boot has not started a gateway that an operator may take for running.
+// notePrior stores why the boot has not started a gateway that an operator may expect to run.
 func (k *Keeper) notePrior(d profiles.Decision) {
 	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.Prior()}, d.PriorState) {
 		return
@@ -45,7 +45,7 @@ func (k *Keeper) notePrior(d profiles.Decision) {
 	k.get(d.Profile.Name).prior = text + ", so the boot has not started it: hinit start " + d.Profile.Name
 }
 
-// forget drops what is known of a profile that is gone.
+// forget forgets a profile that is gone.
 func (k *Keeper) forget(profile string) {
 	k.Registry.Forget(profile)
 	k.mu.Lock()
@@ -62,7 +62,7 @@ func (k *Keeper) inputsOf(profile string) profiles.Hash {
 	return ""
 }
 
-// noteHome remembers which directory a profile lives in. It reads the disk.
+// noteHome stores the identity of a profile's home directory. It reads the disk.
 func (k *Keeper) noteHome(profile string) {
 	if home, err := k.Store.HomeID(profile); err == nil && profile != profiles.Default {
 		k.mu.Lock()
@@ -71,17 +71,17 @@ func (k *Keeper) noteHome(profile string) {
 	}
 }
 
-// Handover is the state that a Keeper hands over to the Keeper of PID 1's next image.
+// Handover is the state of a Keeper that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Inputs map[string]profiles.Hash // by profile
 	Wanted map[string]bool          // profiles whose state files want their gateways up
 	Orders []orders.Unfinished
 
-	Topology    *profiles.Topology // as the default profile's gateway was started; nil of an image that did not tell
-	TopologyRun uint64             // the run of that gateway
+	Topology    *profiles.Topology // topology with which the default profile's gateway was started; nil from an older program
+	TopologyRun uint64             // run of that gateway
 }
 
-// HandOver returns what the Keeper of the next program needs.
+// HandOver returns the state that the next program needs.
 func (k *Keeper) HandOver() Handover {
 	s := Handover{
 		Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: k.orders.Unfinished(),
@@ -101,7 +101,7 @@ func (k *Keeper) HandOver() Handover {
 	return s
 }
 
-// TakeOver takes over what [Keeper.HandOver] returned. It must be called before anything else.
+// TakeOver restores the state from [Keeper.HandOver]. Call it before any other method.
 func (k *Keeper) TakeOver(s Handover) {
 	for profile, hash := range s.Inputs {
 		k.get(profile).inputs = hash

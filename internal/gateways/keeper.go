@@ -24,18 +24,18 @@ import (
 	"hinit/supervisor"
 )
 
-// jobsKept is more than one job for each service of a big container: at its start they all come at once.
+// jobsKept limits the queue of jobs. It exceeds one job for each service of a big container: at its start they all come at once.
 const jobsKept = 8192
 
-// Keeper keeps profiles and gateways in step. Its methods may be called from any goroutine.
+// Keeper keeps profiles and gateways consistent. Its methods may be called from any goroutine.
 type Keeper struct {
 	Options
 
-	jobs      chan func() // carried out one after the other; they wait for the disk
+	jobs      chan func() // jobs that wait for the disk, executed one after the other
 	orders    *orders.Queues
-	inherited Handover // of the program before this one
+	inherited Handover // from the program before re-execution
 	serving   atomic.Pointer[serving]
-	changing  chan struct{} // full while the topology is changed
+	changing  chan struct{} // a lock (capacity 1) for changes of the topology
 
 	mu       sync.Mutex
 	gateways map[string]*gateway // by profile
@@ -53,13 +53,13 @@ type watcher struct {
 	cancel context.CancelFunc
 }
 
-// bootProgress is how far the boot has come with the profiles. The registry's Turn guards it.
+// bootProgress says how far the boot has come with the profiles. The registry's Turn guards it.
 type bootProgress struct {
-	reading chan struct{} // closed when the boot has read the profiles; nil when it does not
-	logged  chan struct{} // closed when the boot log is written; set like reading
+	reading chan struct{} // closed when the boot has read the profiles; nil if it doesn't read them
+	logged  chan struct{} // closed when the boot log is written; nil if it is not written
 }
 
-// Options are what a Keeper works with. The functions may be called from any goroutine.
+// Options are the parts that a Keeper works with. The functions may be called from any goroutine.
 type Options struct {
 	Registry *registry.Registry
 	Logger   *initlog.Logger
@@ -69,18 +69,18 @@ type Options struct {
 	Intents  *profiles.Intents
 	Started  time.Time // when the container was started
 
-	// MayServe returns an error while this init must not write to the profiles or start their gateways, because another one may own
-	// them.
+	// MayServe returns an error while this init must neither write to the profiles nor start their gateways, because another init
+	// may serve them.
 	MayServe func() error
 	// Adopt gives the files that the gateway of a profile needs to the agent's user. It waits for the disk.
 	Adopt func(ctx context.Context, profile string)
-	// ReadSecrets tells the console which texts of a profile's .env it must not show of a service. It waits for the disk.
+	// ReadSecrets sets which values of a profile's .env the console masks in the output of a service. It waits for the disk.
 	ReadSecrets func(service, profile string)
 	// Beat is called when a gateway has written its state file. It does not block.
 	Beat func(profile string)
 }
 
-// New makes a Keeper that only records its calls until it is started.
+// New returns a Keeper that only queues its calls until Start.
 func New(o Options) *Keeper {
 	k := &Keeper{
 		Options: o, jobs: make(chan func(), jobsKept),
@@ -91,8 +91,8 @@ func New(o Options) *Keeper {
 	return k
 }
 
-// Start begins to watch the volume, which has the known profiles, and to work off what [Keeper.Observe] has queued. It ends with
-// ctx.
+// Start begins to watch the volume, where the caller has found the known profiles, and to execute the jobs that [Keeper.Observe]
+// has queued. It ends with ctx.
 func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { k.profileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
@@ -114,11 +114,10 @@ func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 	})
 }
 
-// GoOn is Start for a Keeper that has imported the state of a predecessor. It carries out the orders that the predecessor has not
-// finished.
+// GoOn is Start after re-execution. It carries out the orders that the old program has not finished.
 func (k *Keeper) GoOn(ctx context.Context) {
 	k.Start(ctx, k.Registry.Present())
-	// The files may have changed since the default profile's gateway was started, and count from its next start on.
+	// The files may have changed since the default profile's gateway was started; then they count from its next start on.
 	if k.inherited.Topology == nil {
 		if t, err := k.Store.Topology(os.Getenv, ""); err == nil {
 			k.serving.Store(&serving{Topology: t, noted: k.defaultRun()})
@@ -144,7 +143,7 @@ func (k *Keeper) Stop() {
 	}
 }
 
-// Reset forgets everything, because another init has the profiles now. The watcher ends with the context of [Keeper.Start].
+// Reset forgets everything, because another init serves the profiles now. The watcher ends with the context of [Keeper.Start].
 func (k *Keeper) Reset() {
 	k.Intents.Clear()
 	k.mu.Lock()
@@ -153,7 +152,7 @@ func (k *Keeper) Reset() {
 		select {
 		case <-k.jobs:
 		default:
-			drained = true // the goroutine that works the jobs off may have taken the last one
+			drained = true // the goroutine of the jobs may have taken the last one
 		}
 	}
 	clear(k.gateways)
@@ -175,13 +174,13 @@ func (k *Keeper) watch() *profiles.Watcher {
 	return k.watcher.Watcher
 }
 
-// errNotWatching is what a look at the profiles fails with during the boot.
+// errNotWatching is the error of a scan of the profiles during the boot.
 var errNotWatching = errors.New("cannot look at the profiles: the boot is not done yet; try again")
 
-// Rescan brings the gateways in step with the profiles that are on the volume now.
+// Rescan makes the gateways consistent with the profiles that are on the volume now.
 func (k *Keeper) Rescan(ctx context.Context) error {
 	switch {
-	case !k.Route().HasProfiles(), k.MayServe() != nil: // none would be supervised here
+	case !k.Route().HasProfiles(), k.MayServe() != nil: // no profile is supervised here
 		return nil
 	case k.Registry.Snapshot().Stopping:
 		return supervisor.ErrStopping
@@ -193,7 +192,8 @@ func (k *Keeper) Rescan(ctx context.Context) error {
 	return silence(ctx, w.Rescan(ctx))
 }
 
-// Find looks for a profile that has just been made, by its name or its gateway's name. A profile may be called like a gateway.
+// Find scans for a profile that has just been made, given its name or its gateway's name. A profile's name may look like a
+// gateway's.
 func (k *Keeper) Find(ctx context.Context, name string) error {
 	if !k.Route().HasProfiles() {
 		return nil
@@ -210,7 +210,7 @@ func (k *Keeper) Find(ctx context.Context, name string) error {
 	return silence(ctx, w.Find(ctx, name))
 }
 
-// silence says so when a look at the data volume has not ended in time.
+// silence replaces a timeout error by the error that the data volume does not answer.
 func silence(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("cannot look at the profiles: the data volume does not answer: %w", context.Cause(ctx))
@@ -218,11 +218,12 @@ func silence(ctx context.Context, err error) error {
 	return err
 }
 
-// Idle reports whether there is no order that is not done.
+// Idle reports whether there is no unfinished order.
 func (k *Keeper) Idle() bool { return k.orders.Idle() }
 
-// Command starts, stops or restarts a service. For a gateway it records the operator's intent first. When ctx ends before that is done, the
-// error says how far it has come, and the order stays in force. A slot that a client has removed comes back, but not for a stop.
+// Command starts, stops or restarts a service. For a gateway it records the operator's intent first. If ctx ends before that is
+// done, the error says how far it has come, and the order stays in force. Unless it is a stop, it also makes a slot again that a
+// client has removed.
 func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) error {
 	s := k.Registry.Snapshot().Find(service)
 	if s != nil && verb != client.VerbStop {
@@ -246,19 +247,19 @@ func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) 
 	return k.orders.Wait(ctx, k.orders.Submit(verb, service, s.Profile, patience, supervisor.ByOf(ctx)))
 }
 
-// carrier is the Keeper as the queues of orders need it.
+// carrier adapts Keeper to orders.Carrier.
 type carrier struct{ *Keeper }
 
-// Record implements orders.Carrier: it writes the intent of an order to the volume, and what goes with it.
+// Record implements orders.Carrier: it writes the intent to the volume, and prepares the gateway for its start.
 func (k carrier) Record(o *orders.Order) (sync func() error, err error) {
 	if err := k.MayServe(); err != nil {
 		return nil, err
 	}
 	down := o.Want() != profiles.Running
 	if !down && k.Registry.Exists(o.Profile) {
-		k.Adopt(context.Background(), o.Profile) // files may have been put there since
+		k.Adopt(context.Background(), o.Profile) // files may have been added since
 		if k.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && k.Registry.Snapshot().Find(o.Service) != nil {
-			if err := k.Registry.Redefine(context.Background(), o.Profile); err != nil { // it may have got its user just now
+			if err := k.Registry.Redefine(context.Background(), o.Profile); err != nil { // the profile may just have got its own user
 				return nil, err
 			}
 		}
@@ -269,10 +270,10 @@ func (k carrier) Record(o *orders.Order) (sync func() error, err error) {
 		k.Registry.SetDown(o.Profile, down || k.isCmd(o.Profile), true)
 	case !errors.Is(err, profiles.ErrNotExist):
 		sync = func() error { return err }
-	case k.Registry.HasSlot(o.Service) && !k.Registry.Exists(o.Profile): // registered without a home: no intent
+	case k.Registry.HasSlot(o.Service) && !k.Registry.Exists(o.Profile): // registered without a home: there is no place for an intent
 		sync = func() error { return nil }
 	default:
-		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // its directory is gone, and it is about to be
+		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err) // the directory is gone, and the service will be soon
 	}
 	if o.Verb == client.VerbStop {
 		k.announceStop(o.Service, o.Profile)
@@ -310,7 +311,7 @@ func (k carrier) Act(o *orders.Order) (effect string, err error) {
 // Retry implements orders.Carrier.
 func (k carrier) Retry(o *orders.Order) { k.recordLater(o.Service, o.Profile) }
 
-// event is what a verb means to the supervisor.
+// event translates a verb to an event of the supervisor.
 func event(verb client.Verb, service string) supervisor.Event {
 	switch verb {
 	case client.VerbStop:
@@ -324,7 +325,7 @@ func event(verb client.Verb, service string) supervisor.Event {
 	return supervisor.Start{Name: service}
 }
 
-// announceStop leaves the marker by which a gateway knows that its end is wanted (contract, section 6.1). It waits for the disk.
+// announceStop writes the marker that tells a gateway that its end is planned (contract, section 6.1). It waits for the disk.
 func (k *Keeper) announceStop(service, profile string) {
 	s := k.Registry.Snapshot().Find(service)
 	if s == nil || s.PID == 0 {
@@ -339,10 +340,10 @@ func (k *Keeper) announceStop(service, profile string) {
 	}
 }
 
-// recordEvery is how often a record of intent that the disk refused is tried again.
+// recordEvery is the time between two tries to record an intent after an error.
 const recordEvery = time.Second
 
-// recordLater tries to record the intent for a profile until that has come about or the profile is gone. It does not block.
+// recordLater tries again to record the intent for a profile, until it succeeds or the profile is gone. It does not block.
 func (k *Keeper) recordLater(service, profile string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -355,7 +356,7 @@ func (k *Keeper) recordLater(service, profile string) {
 func (k *Keeper) recordAgain(service, profile string) {
 	k.mu.Lock()
 	if g := k.gateways[profile]; g != nil {
-		g.unrecorded = false // first: a command that fails from now on needs another try
+		g.unrecorded = false // cleared first: a command that fails from now on needs another try
 	}
 	k.mu.Unlock()
 	switch outcome, err := k.Intents.Restore(profile, profiles.State{}); {
@@ -366,7 +367,7 @@ func (k *Keeper) recordAgain(service, profile string) {
 	}
 }
 
-// enqueue adds a job. It does not block: when the disk has hung for jobsKept jobs, this one is left out.
+// enqueue adds a job. It does not block: if the disk hangs and the queue is full, it drops the job.
 func (k *Keeper) enqueue(service string, job func()) {
 	select {
 	case k.jobs <- job:
@@ -375,7 +376,7 @@ func (k *Keeper) enqueue(service string, job func()) {
 	}
 }
 
-// enqueueIn is enqueue after a while.
+// enqueueIn is enqueue after a delay.
 func (k *Keeper) enqueueIn(delay time.Duration, service string, job func()) {
 	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { k.enqueue(service, job) }))
 }

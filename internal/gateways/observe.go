@@ -12,7 +12,7 @@ import (
 	"hinit/supervisor"
 )
 
-// Observe takes note of a record of the supervisor. It does not block: what needs the disk is queued.
+// Observe handles a record of the supervisor. It does not block: work that needs the disk is queued.
 func (k *Keeper) Observe(r supervisor.Record) {
 	profile, ok := profiles.SlotProfile(r.Service)
 	if !ok {
@@ -27,14 +27,14 @@ func (k *Keeper) Observe(r supervisor.Record) {
 	}
 	var job func()
 	switch {
-	case r.Dropped: // a job that was queued before may have noted something since the profile disappeared
+	case r.Dropped: // an earlier job may have noted something after the profile disappeared
 		job = func() {
 			if !k.Registry.Exists(profile) && k.Registry.Snapshot().Find(r.Service) == nil {
 				k.forget(profile)
 			}
 		}
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
-		job = func() { k.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has left it
+		job = func() { k.Store.ForgetPlannedStop(profile, r.Exit.PID) } // a gateway that ended early has not removed the marker
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseClean && r.Exit.Code == 0:
 		job = func() { k.explain(r.Service, profile, r.Exit, 0) }
 	case r.To == supervisor.Parked && changed:
@@ -48,7 +48,7 @@ func (k *Keeper) Observe(r supervisor.Record) {
 			k.up(profile, false)
 		}
 	case r.To == supervisor.Down && changed && k.isStopping() && !k.asked(profile):
-		// There is no intent to lose, and the rest is not read any more.
+		// There is no intent to lose, and the rest of the file is not used any more.
 	case r.To == supervisor.Down && changed:
 		job = func() { k.followState(profile) }
 	}
@@ -62,7 +62,7 @@ func (k *Keeper) asked(profile string) bool {
 	return asked
 }
 
-// Catchup takes up what [Keeper.Observe] was not told, because records were lost or another program observed them.
+// Catchup does what [Keeper.Observe] would have done for records that were lost or that another program observed.
 func (k *Keeper) Catchup() {
 	for _, s := range k.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)
@@ -82,11 +82,11 @@ func (k *Keeper) Catchup() {
 	}
 }
 
-// up looks after a gateway that is up: its state file may have been written before the supervisor knew of the start. One that is still
-// up may have come up long ago: what has been noted of that run stays.
+// up handles a gateway that is up: its state file may have been written before the supervisor knew of the start. still says that
+// the gateway may have been up for long; then the topology that was noted for this run stays.
 func (k *Keeper) up(profile string, still bool) {
 	if profile == profiles.Default && !(still && k.defaultRun() == k.serving.Load().noted) {
-		k.noteTopology(context.Background()) // it ends with the loop
+		k.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
 	}
 	k.followState(profile)
 	service := profiles.SlotName(profile)
@@ -97,7 +97,7 @@ func (k *Keeper) up(profile string, still bool) {
 	})
 }
 
-// parked waits for what starts a parked gateway again.
+// parked watches for the event that ends the parking of a gateway.
 func (k *Keeper) parked(service, profile, reason string) {
 	if reason == supervisor.ReasonReplaced {
 		k.watchReplacer(service, profile)
@@ -106,11 +106,11 @@ func (k *Keeper) parked(service, profile, reason string) {
 	k.watch().Interest(profile, k.inputsOf(profile))
 }
 
-// followState reads readiness and intent off a state file. It is a job and reads the file itself, so an older content never follows
-// a newer one.
+// followState updates readiness and intent from a state file. It runs as a job and reads the file itself, so older content never
+// follows newer content.
 func (k *Keeper) followState(profile string) {
 	k.noteHome(profile)
-	state, _ := k.Store.ReadState(profile) // the watcher warns of a file that cannot be read
+	state, _ := k.Store.ReadState(profile) // the watcher reports an unreadable file
 	service := profiles.SlotName(profile)
 	k.mu.Lock()
 	k.get(profile).wanted = state.Start()
@@ -121,11 +121,11 @@ func (k *Keeper) followState(profile string) {
 	}
 	if s != nil && s.State == supervisor.Up && k.Config().Agent.Ready == config.ReadyState {
 		ready, said := k.readiness(profile, state, s)
-		k.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Said: said}) // which the snapshot may not know of yet
+		k.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Said: said}) // sent even if the snapshot agrees: it may be outdated
 	}
 	outcome, err := k.Intents.Restore(profile, state)
 	serves, _ := k.by(profile)
-	serves = serves && !k.Registry.Beside(profile) // upstream's boot leaves a down file for such a profile
+	serves = serves && !k.Registry.Beside(profile) // the agent's own boot leaves a down file for such a profile too
 	if want, asked := k.Intents.Want(profile); asked {
 		k.Registry.SetDown(profile, want != profiles.Running || serves || k.isCmd(profile), false)
 	} else if state.HasDesired {
@@ -135,20 +135,20 @@ func (k *Keeper) followState(profile string) {
 	case err != nil:
 		k.say("%s: cannot put desired_state back: %v", service, err)
 	case outcome == profiles.Missing:
-		k.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { k.followState(profile) }) // when it may be made again
+		k.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { k.followState(profile) }) // then the file may be restored
 	case outcome == profiles.Restored:
 		k.say("%s: desired_state was lost in a rewrite of gateway_state.json and is back", service)
 	}
 }
 
-// hintAfter is how long a gateway is up, and not ready, before hintReady is told: right before a start of 30 s gives up.
+// hintAfter is how long a gateway must be up and not ready before hintReady is added: just before a client that waits 30 s gives
+// up.
 const hintAfter = 29 * time.Second
 
-// hintReady is for an agent that was never made for hinit.
+// hintReady is advice for an agent that was not made for hinit.
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
-// readiness reads off a state file whether the run of a service is ready. said is why it isn't, or what is wrong with
-// a ready one.
+// readiness decides by a state file whether the run of a service is ready. said is why it isn't, or a warning if it is.
 func (k *Keeper) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= hintAfter {
@@ -157,7 +157,7 @@ func (k *Keeper) readiness(profile string, state profiles.State, s *supervisor.S
 	switch {
 	case !state.Exists:
 		return false, "there is no " + profiles.StateFile + " yet" + hint
-	case !ofRun && !state.HasGateway: // only hinit has written it
+	case !ofRun && !state.HasGateway: // only hinit has written the file
 		return false, profiles.StateFile + " says nothing of this run yet" + hint
 	case !ofRun:
 		return false, profiles.StateFile + " says nothing of this run yet"
@@ -176,7 +176,8 @@ func (k *Keeper) readiness(profile string, state profiles.State, s *supervisor.S
 	return ready, strings.Join(slices.DeleteFunc([]string{said, k.trouble(profile, state)}, func(s string) bool { return s == "" }), "; ")
 }
 
-// trouble says what is wrong with the platforms of a running gateway, once in the container log when it changes.
+// trouble describes what is wrong with the platforms of a running gateway. It also writes that to the container log when it
+// changes.
 func (k *Keeper) trouble(profile string, state profiles.State) string {
 	text := state.Trouble()
 	k.mu.Lock()
@@ -190,15 +191,15 @@ func (k *Keeper) trouble(profile string, state profiles.State) string {
 }
 
 const (
-	// takeoverLooks is how often the disk is asked, after an unrequested clean exit, whether another instance has taken over. The
-	// new instance writes its marker only after the old one is gone. Each wait is twice the one before; the looks go on while the
-	// restart delay lasts, because a start would end the new instance.
+	// takeoverLooks is how often hinit checks the disk at least, after an unrequested clean exit, whether another instance has
+	// taken over. The new instance writes its marker only after the old one is gone. Each pause is twice as long as the one
+	// before. The checks also go on during the whole restart delay, because a start would end the new instance.
 	takeoverLooks = 5
-	// replacerPoll is how often a gateway that was replaced looks whether the one that took over is still there.
+	// replacerPoll is the time between checks whether the instance that replaced a gateway still runs.
 	replacerPoll = 2 * time.Second
 )
 
-// explain finds out whether a clean exit was because another instance has taken over.
+// explain finds out whether a clean exit happened because another instance has taken over.
 func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks int) {
 	s := k.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
@@ -219,7 +220,7 @@ func (k *Keeper) takenOver(profile string, exit *supervisor.Exit) bool {
 	return k.Store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
-// watchReplacer starts a gateway that is wanted up when the instance that replaced it is gone.
+// watchReplacer starts a wanted gateway when the instance that replaced it is gone.
 func (k *Keeper) watchReplacer(service, profile string) {
 	s := k.Registry.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
@@ -233,12 +234,12 @@ func (k *Keeper) watchReplacer(service, profile string) {
 	k.enqueueIn(replacerPoll, service, func() { k.watchReplacer(service, profile) })
 }
 
-// otherInputs is the hash of no inputs: any that are there are a change.
+// otherInputs is a hash that equals no real one, so all existing inputs count as changed.
 const otherInputs profiles.Hash = "written since the start"
 
-// noteInputs remembers what a gateway was started with: a later change starts it again when it is parked. A change between the
-// start and this look counts too, but only once for the same content. Otherwise a gateway that writes these files itself would be
-// started for ever.
+// noteInputs stores the inputs with which a gateway was started: a later change restarts it when it is parked. A change between
+// the start and this reading counts too, but only once for the same content. Otherwise a gateway that writes these files itself
+// would be restarted forever.
 func (k *Keeper) noteInputs(service, profile string) {
 	hash, err := k.Store.InputsHash(profile)
 	if err != nil {

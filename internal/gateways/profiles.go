@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-// profileEvent is called by the watcher.
+// profileEvent handles an event of the watcher.
 func (k *Keeper) profileEvent(ctx context.Context, e profiles.Event) {
 	switch e := e.(type) {
 	case profiles.Appeared:
@@ -37,7 +37,7 @@ func (k *Keeper) appeared(ctx context.Context, p profiles.Profile) {
 	k.say("profile %s appeared", p.Name)
 	k.Adopt(ctx, p.Name)
 	k.Registry.Found(p.Name)
-	state, _ := k.Store.ReadState(p.Name) // without one it does not start by itself
+	state, _ := k.Store.ReadState(p.Name) // an unreadable state does not start it
 	k.mu.Lock()
 	start := k.late.start(p.Name, state, k.Started)
 	k.mu.Unlock()
@@ -56,7 +56,7 @@ func (k *Keeper) appeared(ctx context.Context, p profiles.Profile) {
 func (k *Keeper) disappeared(ctx context.Context, profile string) {
 	k.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
-	_ = k.Registry.Sweep(ctx) // whoever took the profile away has seen the end of its gateway, and the snapshot is to show it too
+	_ = k.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end; the snapshot must show that too
 	s := k.Registry.Snapshot().Find(service)
 	renamed := k.renamedTo(profile, s != nil && s.Want == supervisor.WantUp)
 	k.Intents.Forget(profile)
@@ -64,7 +64,7 @@ func (k *Keeper) disappeared(ctx context.Context, profile string) {
 	if endedForRemoval(s, time.Now()) {
 		_ = k.Registry.Do(ctx, supervisor.Explained{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
-	_ = k.Registry.Do(ctx, supervisor.Remove{Name: service}) // it may be gone already
+	_ = k.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if it is gone already
 	if err := k.Registry.Withdraw(ctx, service); err != nil {
 		k.say("%v", err)
 	}
@@ -73,24 +73,24 @@ func (k *Keeper) disappeared(ctx context.Context, profile string) {
 	}
 }
 
-// A departed profile is gone. If it was renamed, its home is the same directory; a copy is another one. So no two gateways run with one set of
-// credentials.
+// departed is a profile that is gone. A renamed profile has the same directory as its home, and a copy another one. This shows
+// whether a new profile has the credentials of a gateway that may still be running.
 type departed struct {
 	profile string
 	at      time.Time
-	up      bool // its gateway was wanted up, and has not gone on by another name
+	up      bool // its gateway was wanted up, and does not yet run under another name
 }
 
 const (
-	// renameTime is how long after its end a profile may come back by another name.
+	// renameTime is how long after its removal a profile may reappear under another name.
 	renameTime = time.Minute
-	// removalTime is how long after its gateway a profile may go, when a client renames or removes it. The agent looks twice a
-	// second whether the gateway is gone (contract, section 4).
+	// removalTime is the longest time between the end of a gateway and the removal of its profile for which the two belong
+	// together. The agent checks twice a second whether the gateway is gone (contract, section 4).
 	removalTime = 3 * time.Second
 )
 
-// renamedTo notes that a profile is gone, and whether its gateway was wanted up. It returns the new name of the profile, if that is known
-// already.
+// renamedTo notes that a profile is gone; up says that its gateway was wanted up. It returns the new name of the profile, "" if
+// none is known.
 func (k *Keeper) renamedTo(profile string, up bool) string {
 	snap := k.Registry.Snapshot()
 	k.mu.Lock()
@@ -112,7 +112,7 @@ func (k *Keeper) renamedTo(profile string, up bool) string {
 	return to
 }
 
-// renamedFrom returns by which name a profile that has appeared was wanted up before, "" for none.
+// renamedFrom returns the former name of a profile that has appeared, if its gateway was wanted up under that name, else "".
 func (k *Keeper) renamedFrom(profile string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -129,14 +129,14 @@ func (k *Keeper) renamedFrom(profile string) string {
 	return d.profile
 }
 
-// endedForRemoval reports whether the last exit of a gateway whose profile is gone may belong to the removal. The remover ends
-// the gateway first, by a signal that hinit does not know of. hinit starts it again at once, and that run may end too, because its home is
-// gone. A gateway that has failed before is not excused.
+// endedForRemoval reports whether the last exit of a gateway may belong to the removal of its profile. The remover ends the
+// gateway first, by a signal that hinit does not know of. hinit restarts it at once, and that run may end too, because its home
+// is gone. If the gateway had failed before, the result is false.
 func endedForRemoval(s *supervisor.Service, now time.Time) bool {
 	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= removalTime {
 		return false
 	}
-	again := now.Sub(s.LastExit.At)+s.LastExit.Uptime < removalTime // the last run began after the first signal
+	again := now.Sub(s.LastExit.At)+s.LastExit.Uptime < removalTime // the last run began after that signal
 	if s.Failures > 2 || s.Failures == 2 && !again {
 		return false
 	}
@@ -167,8 +167,8 @@ func lives(snap *supervisor.Snapshot, service string) bool {
 	return s != nil && s.State != supervisor.Down
 }
 
-// awaitFormer waits until no gateway of another name has the home of this profile: after "mv coder writer" the one of coder still stops. It
-// may wait for the disk.
+// awaitFormer waits until no gateway of a former name uses the home of this profile: after "mv coder writer" the gateway of coder
+// may still be stopping. It may wait for the disk.
 func (k *Keeper) awaitFormer(ctx context.Context, profile string) error {
 	for {
 		news, snap := k.Registry.News(), k.Registry.Snapshot()
@@ -184,7 +184,7 @@ func (k *Keeper) awaitFormer(ctx context.Context, profile string) error {
 	}
 }
 
-// former returns the gateway that another name of a profile's home had, "" for none.
+// former returns the gateway of a former name of a profile's home, "" for none.
 func (k *Keeper) former(profile string) (service string) {
 	k.mu.Lock()
 	g, other := k.gateways[profile], ""
@@ -202,8 +202,8 @@ func (k *Keeper) former(profile string) (service string) {
 	if other == "" {
 		return service
 	}
-	if there, err := k.Store.Exists(other); err != nil || there { // another directory has that name by now
+	if there, err := k.Store.Exists(other); err != nil || there { // another directory has that name now
 		return service
 	}
-	return profiles.SlotName(other) // the watcher has not missed it yet
+	return profiles.SlotName(other) // the watcher has not noticed the change yet
 }

@@ -16,19 +16,20 @@ import (
 	"hinit/supervisor"
 )
 
-// A profile is served by its own gateway, or by the default profile's (a multiplexer).
+// A profile is served by its own gateway, or by the default profile's gateway (a multiplexer).
 
 // serving is what is known of the default profile's gateway. It is immutable.
 type serving struct {
-	profiles.Topology        // as the gateway was started, or would be
-	noted             uint64 // for which run of it; 0 for none
+	profiles.Topology        // as the gateway was started, or would be started
+	noted             uint64 // the run for which it was read; 0 for none
 
-	said  bool           // the gateway of the run says which profiles it serves
-	run   uint64         // which run that is
-	state profiles.State // where it says so
+	said  bool           // the gateway of the run reports which profiles it serves
+	run   uint64         // the run that reports
+	state profiles.State // the report
 }
 
-// by reports whether the default profile's gateway serves another profile, and whether it says so itself: else it is expected to.
+// by reports whether the default profile's gateway serves another profile. said says that the gateway reports so itself;
+// otherwise it is only expected.
 func (k *Keeper) by(profile string) (serves, said bool) {
 	d := k.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := k.serving.Load()
@@ -41,8 +42,8 @@ func (k *Keeper) by(profile string) (serves, said bool) {
 	return now.Serves(profile), false
 }
 
-// ServedBy says who serves the profile of a gateway, in a word of the API. It is "" where each gateway serves its own profile, and for a
-// profile that is not wanted to be served.
+// ServedBy returns which gateway serves the profile of a gateway, in a word of the API. It is "" if each gateway serves its own
+// profile, and for a profile that need not be served.
 func (k *Keeper) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""
@@ -68,7 +69,8 @@ func (k *Keeper) ServedBy(s *supervisor.Service) string {
 
 const servedByDefault = "served by the multiplexer of profile " + profiles.Default
 
-// Note says in words what is to be known of who serves the profile of a gateway, and with whom it shares what is for one gateway alone.
+// Note returns a remark for the status: which gateway serves the profile, and which exclusive values it shares with another
+// gateway.
 func (k *Keeper) Note(s *supervisor.Service) string {
 	switch k.ServedBy(s) {
 	case client.ServedTwice:
@@ -96,15 +98,15 @@ func (k *Keeper) wanted(profile string) bool {
 	return g != nil && g.wanted
 }
 
-// Beside lets the gateway of a profile run beside the multiplexer, until it is stopped.
+// Beside lets the gateway of a profile run although the multiplexer serves the profile, until the gateway is stopped.
 func (k *Keeper) Beside(service string) {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := k.by(profile); ok && serves {
-		k.Registry.SetBeside(context.Background(), profile, true) // it ends with the loop
+		k.Registry.SetBeside(context.Background(), profile, true) // the context is not needed: the call ends with the supervisor's loop
 	}
 }
 
-// Refuse returns an error for a gateway that must not be started, because the one of the default profile serves its profile.
+// Refuse returns an error for a gateway that must not be started, because the default profile's gateway serves its profile.
 func (k *Keeper) Refuse(service string) error {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := k.by(profile); !ok || !serves || k.Registry.Beside(profile) {
@@ -113,7 +115,8 @@ func (k *Keeper) Refuse(service string) error {
 	return &client.Error{Kind: client.KindFailed, Message: servedByDefault + " (`--force` to run it beside)"}
 }
 
-// served are the gateways that run although the default one, by the configuration, serves their profiles.
+// served returns the gateways that run although, according to the configuration, the default profile's gateway serves their
+// profiles.
 func (k *Keeper) served(t profiles.Topology) (names []string) {
 	for _, s := range k.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State != supervisor.Down && t.Serves(s.Profile) && !k.Registry.Beside(s.Profile) {
@@ -123,7 +126,8 @@ func (k *Keeper) served(t profiles.Topology) (names []string) {
 	return names
 }
 
-// unserved are the gateways that are down, and wanted, and that the default one does not serve.
+// unserved returns the gateways that are down, although they are wanted and the default profile's gateway does not serve their
+// profiles.
 func (k *Keeper) unserved(t profiles.Topology) (names []string) {
 	for _, s := range k.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State == supervisor.Down && !t.Serves(s.Profile) && k.wanted(s.Profile) {
@@ -133,11 +137,11 @@ func (k *Keeper) unserved(t profiles.Topology) (names []string) {
 	return names
 }
 
-// retireTime is how long gateways may take to end before the one that is to serve their profiles is not started. A KILL comes before.
+// retireTime limits the wait for gateways to end before the multiplexer starts. A KILL comes earlier.
 const retireTime = 2 * time.Minute
 
-// retire ends the gateways whose profiles the default one will serve, and returns when all their processes have ended. Their
-// wanted states stay on the volume.
+// retire ends the gateways whose profiles the default profile's gateway will serve, and returns when all their processes have
+// ended. Their desired states stay on the volume.
 func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
 	names := k.served(t)
 	for _, name := range names {
@@ -146,7 +150,7 @@ func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
 	return k.end(ctx, names...)
 }
 
-// end ends gateways, and returns when all their processes have ended, or somebody wants them again.
+// end ends gateways. It returns when all their processes have ended, or when one is wanted again.
 func (k *Keeper) end(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := k.Registry.Do(ctx, supervisor.Stop{Name: name}); err != nil {
@@ -163,7 +167,7 @@ func (k *Keeper) end(ctx context.Context, names ...string) error {
 	})
 }
 
-// await waits until what says that nothing is missing, "".
+// await waits until what returns "". Otherwise what returns what is missing, for the error.
 func (k *Keeper) await(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
@@ -181,10 +185,10 @@ func (k *Keeper) await(ctx context.Context, what func(*supervisor.Snapshot) stri
 	}
 }
 
-// noteTopology finds out how the default profile's gateway, just started, serves the profiles. Where that is another way than before, it
-// ends the gateways that would be a second one, or starts those that are wanted again.
+// noteTopology reads how the default profile's gateway, which has just started, serves the profiles. After a change it ends
+// gateways whose profiles would be served twice, or starts wanted gateways again.
 func (k *Keeper) noteTopology(ctx context.Context) {
-	run := k.defaultRun() // first: a run that begins meanwhile is noted for itself
+	run := k.defaultRun() // read first: a run that begins later is noted separately
 	t, err := k.Store.Topology(os.Getenv, "")
 	if err != nil {
 		k.say("cannot tell whether the default profile serves the others: %v", err)
@@ -211,14 +215,14 @@ func (k *Keeper) noteTopology(ctx context.Context) {
 				k.Registry.SetBeside(ctx, p.Name, false)
 			}
 			if p.Name != profiles.Default {
-				k.enqueue(profiles.SlotName(p.Name), func() { k.followState(p.Name) }) // its down file
+				k.enqueue(profiles.SlotName(p.Name), func() { k.followState(p.Name) }) // updates its down file
 			}
 		}
 	}
 }
 
-// makeWay is for a default gateway that was started without a command, as after a crash, and serves profiles of other gateways
-// now. It ends the default gateway first, in the middle of its imports, then the others, and then starts the default one again.
+// makeWay is called when a default gateway that was started without a command, as after a crash, now serves profiles of other
+// gateways. It ends the default gateway at once, then the others, and then starts the default gateway again.
 func (k *Keeper) makeWay(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	k.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
@@ -229,19 +233,19 @@ func (k *Keeper) makeWay(ctx context.Context, t profiles.Topology) error {
 		return err
 	}
 	if want, asked := k.Intents.Want(profiles.Default); asked && want != profiles.Running {
-		return nil // somebody has stopped it meanwhile
+		return nil // it was stopped by an operator meanwhile
 	}
 	return k.Registry.Do(ctx, supervisor.Start{Name: name})
 }
 
-// startUnserved starts the gateways of profiles that nothing serves and somebody wants.
+// startUnserved starts the wanted gateways whose profiles no gateway serves.
 func (k *Keeper) startUnserved(ctx context.Context, t profiles.Topology) {
 	for _, name := range k.unserved(t) {
-		_ = k.Registry.Do(ctx, supervisor.Start{Name: name}) // it may have been removed
+		_ = k.Registry.Do(ctx, supervisor.Start{Name: name}) // fails if the service was removed
 	}
 }
 
-// defaultRun is the run of the default profile's gateway, 0 for none.
+// defaultRun returns the run of the default profile's gateway, 0 for none.
 func (k *Keeper) defaultRun() uint64 {
 	if d := k.Registry.Snapshot().Find(profiles.SlotName(profiles.Default)); d != nil {
 		return d.Run
@@ -249,8 +253,8 @@ func (k *Keeper) defaultRun() uint64 {
 	return 0
 }
 
-// noteServed takes what the state file of the default profile's running gateway says of the profiles that it serves. Where that is more than
-// was expected, the configuration has changed during its imports, and is looked at again.
+// noteServed reads from the state file of the default profile's running gateway which profiles it serves. If these are more than
+// expected, the configuration has changed while the gateway was starting, so it is read again.
 func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := k.serving.Load()
@@ -258,7 +262,7 @@ func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
 		return o.Kind == supervisor.KindGateway && o.Profile != profiles.Default && o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
 	}
 	if said && !(was.said && was.run == s.Run) && slices.ContainsFunc(k.Registry.Snapshot().Services, more) {
-		k.noteTopology(context.Background()) // it ends with the loop
+		k.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -267,8 +271,8 @@ func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
 	k.serving.Store(&now)
 }
 
-// Topology changes how many gateways serve the profiles, or with dry says what that would do. No profile is served by two meanwhile. A change that
-// has begun is carried out, also when who asked for it is gone.
+// Topology changes which gateways serve the profiles, or with dry only says what that would do. Meanwhile no profile is served
+// twice. A change that has begun is completed, even if the client stops waiting.
 func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !k.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")
@@ -340,9 +344,10 @@ func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out clien
 	return out, nil
 }
 
-// noteExclusives remembers what a gateway that has come up uses alone, and warns when another live one uses it too.
+// noteExclusives stores the exclusive values of a gateway that has come up, and warns if another living gateway uses one of them
+// too.
 func (k *Keeper) noteExclusives(service, profile string) {
-	list, _ := k.Store.Exclusives(profile) // what can't be read can't be compared
+	list, _ := k.Store.Exclusives(profile) // an unreadable file can't be compared
 	k.mu.Lock()
 	k.get(profile).exclusives = list
 	k.mu.Unlock()
@@ -353,7 +358,8 @@ func (k *Keeper) noteExclusives(service, profile string) {
 	}
 }
 
-// clash says what a live gateway shares with another one that is for one alone: two pollers of one token lose messages.
+// clash describes an exclusive value that a living gateway shares with another one: two programs that use one token lose
+// messages.
 func (k *Keeper) clash(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""

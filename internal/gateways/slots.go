@@ -11,11 +11,12 @@ import (
 	"hinit/supervisor"
 )
 
-// markerTime is how long the end of a gateway waits for its planned-stop marker, without which it takes its end for a fault.
+// markerTime limits how long stopping a gateway waits for its planned-stop marker. Without the marker the gateway takes its end
+// for a fault.
 const markerTime = 2 * time.Second
 
-// SlotMade makes the gateway of a profile known whose slot a client has made, and starts it if start is true. exports are the variables
-// that the slot's run adds to the container's environment.
+// SlotMade registers the gateway of a profile whose slot a client has made, and starts it if start is true. exports are the
+// variables that the slot's run script adds to the container's environment.
 func (k *Keeper) SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error {
 	if !k.Route().HasProfiles() {
 		return errors.New("this container has no gateways")
@@ -41,7 +42,7 @@ func (k *Keeper) SlotMade(ctx context.Context, profile string, start bool, expor
 	return nil
 }
 
-// warnIfMissing says that a gateway was registered whose profile does not exist. It does not block.
+// warnIfMissing warns if a gateway was registered whose profile does not exist. It does not block.
 func (k *Keeper) warnIfMissing(service, profile string) {
 	k.enqueue(service, func() {
 		if there, err := k.Store.Exists(profile); err == nil && !there {
@@ -50,14 +51,14 @@ func (k *Keeper) warnIfMissing(service, profile string) {
 	})
 }
 
-// SlotRemoved stops a service whose slot a client has removed. The intent for a profile stays on the volume: a slot is gone until the
-// next start, a profile is not.
+// SlotRemoved stops a service whose slot a client has removed. The intent for the profile stays on the volume, because the slot
+// is gone only until the next start of the container.
 func (k *Keeper) SlotRemoved(ctx context.Context, service string) {
 	k.Registry.SlotGone(service)
 	profile, gateway := profiles.SlotProfile(service)
 	if gateway {
 		marked := make(chan struct{})
-		go func() { // the volume may hang
+		go func() { // in a goroutine, because the volume may hang
 			defer close(marked)
 			defer guard.Catch("announcing a stop")
 			k.announceStop(service, profile)

@@ -1,17 +1,18 @@
 // Package lease keeps two inits from serving one data volume, by the kernel's own locks.
 //
-// [Lock] is the contract. [Volume] implements it with an exclusive lock (flock(2)) of the data directory's inode. The kernel
-// releases that lock when the process ends, however it ends, and never while it is paused. A process that sees only the mount
-// point can't exchange its inode. There is no record, no heartbeat and no timer.
+// [Lock] is the contract. [Volume] implements it with an exclusive lock (flock(2)) on the data directory's inode. The kernel
+// releases that lock when the process ends, in whatever way, and never while it is paused. A process that can only use the mount
+// point can't replace its inode. There is no record, no heartbeat and no timer.
 //
-// A network file system keeps the lock of a directory on one machine. Where the server keeps the locks of files, a Volume also holds a
-// write lock of the file .hinit/lock (F_OFD_SETLK of fcntl(2)). It proves every ten seconds that the server still answers and
-// that the name still leads to the locked file. Without an answer for 30 seconds the lock is lost: servers keep the lock of a silent
-// client for longer.
+// A network file system keeps the lock of a directory on one machine only. If the server keeps the locks of files, a Volume also
+// holds a write lock on the file .hinit/lock (F_OFD_SETLK of fcntl(2)). Every ten seconds it confirms that the server still
+// answers and that the name still leads to the locked file. After 30 seconds without an answer the lock counts as lost; servers
+// keep the lock of a silent client for longer.
 //
-// Any process that can open the data directory can lock it. A process that does so in another container can delay the next start of
-// an init; it can't take the lock from an init that has it. [Holder] says what is known of such a process.
+// Any process that can open the data directory can lock it. Such a process in another container can delay the next start of an
+// init. It can't take the lock from an init that holds it. [Holder] describes such a process.
 //
-// Every call that may wait for the volume takes a turn of [blocking.Volume]. The package owns one goroutine while Acquire waits, and
-// one while a lock on a network file system is held. All methods may be called from several goroutines, but Acquire only by one at a time.
+// Every call that may wait for the volume takes a turn of [blocking.Volume]. The package owns one goroutine while Acquire waits,
+// and one while a lock on a network file system is held. All methods may be called from several goroutines, but Acquire only by
+// one at a time.
 package lease

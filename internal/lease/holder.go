@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// noteName is the file in which a holder says who it is. It is shown and decides nothing: the agent can write it.
+	// noteName is the file in which a holder describes itself. The agent can write it, so it is only shown and decides nothing.
 	noteName = DirName + "/holder"
 	mostNote = 1024
 	mostWord = 64
-	// mostLocks bounds how much of /proc/locks is read.
+	// mostLocks limits how many bytes of /proc/locks are read.
 	mostLocks = 1 << 20
 )
 
-// Holder describes the process that has the lock.
+// Holder describes the process that holds the lock.
 type Holder struct {
-	// Host and Since are from the note of the last hinit that took the lock. Host is "" without a note.
+	// Host and Since come from the note of the last hinit that took the lock. Host is "" without a note.
 	Host  string    `json:"host"`
 	Since time.Time `json:"since"`
-	// PID is the process of this container that has the lock, as the kernel reports it. It is 0 for none, and for a process of
-	// root or of hinit's user. Command is its name.
+	// PID is a process of this container that holds the lock, according to the kernel. It is 0 if there is none, or if the
+	// process belongs to root or to hinit's user. Command is its name.
 	PID     int    `json:"-"`
 	Command string `json:"-"`
-	// Lease says that Host is who has the lease, by the word of the program that waits for it.
+	// Lease says that Host holds the lease, according to the lease program.
 	Lease bool `json:"-"`
 }
 
@@ -51,19 +51,20 @@ func (h Holder) String() string {
 	return fmt.Sprintf("another hinit, by its note %s since %s", h.Host, h.Since.UTC().Format(time.RFC3339))
 }
 
-// placeOf returns a directory as /proc/locks names it.
+// placeOf returns a directory in the notation of /proc/locks.
 func placeOf(dir *os.File) string {
 	var st unix.Stat_t
-	_ = unix.Fstat(int(dir.Fd()), &st) // no file has the number 0
+	_ = unix.Fstat(int(dir.Fd()), &st) // after an error the number is 0, which no file has
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
-// holder returns what is known of the holder. It doesn't wait for the volume: it uses the note that the call before has read.
+// holder returns what is known of the holder. It doesn't wait for the volume: it returns the note as last read, and starts
+// reading it again.
 func (v *Volume) holder(at string) Holder {
 	h := *v.note.Load()
 	if v.reading.CompareAndSwap(false, true) {
 		guard.Go("reading who holds the lock of the volume", func() {
-			_ = v.as(v.readNote) // the older one stays
+			_ = v.as(v.readNote) // after an error the older note stays
 			v.reading.Store(false)
 		})
 	}
@@ -71,11 +72,11 @@ func (v *Volume) holder(at string) Holder {
 	return h
 }
 
-// stranger returns a process of this container that has locked a place and is neither root's nor own's.
+// stranger returns a process of this container that has locked the place and belongs neither to root nor to the user own.
 func stranger(at string, own int) (pid int, command string) {
 	f, _ := os.Open("/proc/locks")
 	defer f.Close()
-	locks, _ := io.ReadAll(io.LimitReader(f, mostLocks)) // the kernel's text; what is missing is not known
+	locks, _ := io.ReadAll(io.LimitReader(f, mostLocks)) // an unreadable part is ignored
 	for line := range strings.Lines(string(locks)) {
 		// 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
 		w := strings.Fields(line)
@@ -86,7 +87,7 @@ func stranger(at string, own int) (pid int, command string) {
 		name, rest, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:"), "\n")
 		_, rest, known := strings.Cut(rest, "\nUid:")
 		if ids := strings.Fields(rest); !known || len(ids) == 0 || ids[0] == "0" || ids[0] == strconv.Itoa(own) {
-			continue // another hinit has this user, and PID 1 is root's
+			continue // another hinit runs as own, and PID 1 as root
 		}
 		pid, _ = strconv.Atoi(w[4])
 		return pid, word(name)
@@ -94,7 +95,7 @@ func stranger(at string, own int) (pid int, command string) {
 	return 0, ""
 }
 
-// readNote takes over what the note says.
+// readNote reads the note.
 func (v *Volume) readNote(d *fsutil.Dir) error {
 	var h Holder
 	raw, err := d.ReadFile(noteName, mostNote)
@@ -106,18 +107,18 @@ func (v *Volume) readNote(d *fsutil.Dir) error {
 	return err
 }
 
-// leaveNote says who has the lock. On a local disk it removes what older versions have left, as the agent: root would remove what is in any
-// directory that the agent gives the name.
+// leaveNote writes the note about this holder. On a local disk it also removes files of older versions. It does so as the agent:
+// the agent could give one of these names to any directory, which root would remove.
 func (v *Volume) leaveNote(local bool) {
 	host, _ := os.Hostname()
 	raw, _ := json.Marshal(Holder{Host: host, Since: time.Now().UTC().Truncate(time.Second)})
-	_ = v.as(func(d *fsutil.Dir) error { // the note decides nothing
-		if old, _, _ := d.ReadSome(DirName, 4096); local { // the rest is for the next start
+	_ = v.as(func(d *fsutil.Dir) error { // an error is ignored: the note decides nothing
+		if old, _, _ := d.ReadSome(DirName, 4096); local { // the next start removes the rest
 			for _, name := range old {
 				_ = d.Remove(DirName + "/" + name.Name())
 			}
 		}
-		local = false // root removes nothing
+		local = false // never remove files as root
 		if err := d.Mkdir(DirName, 0o755); err != nil {
 			return err
 		}
@@ -125,7 +126,7 @@ func (v *Volume) leaveNote(local bool) {
 	})
 }
 
-// word makes what somebody else wrote fit to be shown.
+// word makes a text from the note safe to display.
 func word(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {

@@ -24,29 +24,30 @@ import (
 
 // Lock is the exclusive right of one init to serve a data volume.
 type Lock interface {
-	// Acquire blocks until this process has the lock. Stop everything that an earlier lock was for before the call.
+	// Acquire blocks until this process holds the lock. Stop all services of an earlier lock before you call it.
 	//
-	// It calls busy once, before it waits for another holder. busy must not block; the function that it gets says what is known of
-	// the holder at that time, without blocking.
+	// If another process holds the lock, it calls busy once, before it waits. busy must not block. The function that busy gets
+	// returns what is known of the holder at that time; it doesn't block.
 	//
-	// lost receives the reason when the lock is lost, at most once. It is nil for a lock that lasts as long as this process. The lock is kept until then,
-	// and its supervision ends with ctx.
+	// lost receives the reason when the lock is lost, at most once. It is nil for a lock that lasts as long as this process. The
+	// lock is kept until then. Its supervision ends with ctx.
 	//
-	// An error is the cause of ctx's end, or says why the volume can't be locked. Then nothing keeps another init away.
+	// An error is the cause of ctx, or says why the volume can't be locked. In the second case nothing prevents another init from
+	// serving it.
 	Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error)
-	// Check returns nil if something may be started under the lock that Acquire returned. After a pause of this process it
-	// fails until the lock has been proved again. It doesn't block.
+	// Check returns nil if services may be started under the lock that Acquire has returned. After a pause of this process it
+	// fails until the lock has been confirmed again. It doesn't block.
 	Check() error
 }
 
-// The times of a lock that a server keeps. Servers release the lock of a silent client after 40 to 90 seconds.
+// Times for a lock that a server keeps. Servers release the lock of a silent client after 40 to 90 seconds.
 const (
 	proveEvery = 10 * time.Second
-	proveTime  = 19 * time.Second // for an answer
-	graceTime  = time.Second      // more, for an answer that arrived while this process was paused
-	askEvery   = time.Second      // for a lock that another machine holds
+	proveTime  = 19 * time.Second // limit for an answer
+	graceTime  = time.Second      // added to it, for an answer that arrived while this process was paused
+	askEvery   = time.Second      // between two tries while another machine holds the lock
 
-	// DirName is the directory of the lock file and the note, below the data directory.
+	// DirName is the directory of the lock file and the note, in the data directory.
 	DirName = ".hinit"
 
 	lockName = DirName + "/lock"
@@ -58,7 +59,7 @@ type Volume struct {
 	actor *fsutil.Actor
 	warn  func(string)
 
-	// Tests replace these.
+	// Tests set other values.
 	every   time.Duration // proveEvery
 	time    time.Duration // proveTime
 	sharing func(dir *os.File) (shared bool, alone string)
@@ -66,25 +67,25 @@ type Volume struct {
 
 	mu     sync.Mutex
 	held   Handover
-	lost   bool          // held must not be used any more
-	proved time.Duration // when the last proof of held.File began, by CLOCK_BOOTTIME
+	lost   bool          // the lock was lost: held must not be used any more
+	proved time.Duration // when the last confirmation of held.File began, by CLOCK_BOOTTIME
 
 	note    atomic.Pointer[Holder]
 	reading atomic.Bool // the note is being read
 }
 
-// Handover is what a Volume has locked, for the Volume of the next generation of this process. A nil file is not locked.
+// Handover has the locked files of a Volume, for the next program of this process. A nil file is not locked.
 type Handover struct {
-	Lock *os.File `reexec:"FD"` // the directory. Older generations name it so, too
-	File *os.File // on a network file system
+	Lock *os.File `reexec:"FD"` // the directory; older versions use this name too
+	File *os.File // the lock file, on a network file system
 
-	Until time.Duration // when the lease ends, by CLOCK_BOOTTIME; 0 without one
+	Until time.Duration // end of the lease, by CLOCK_BOOTTIME; 0 without one
 }
 
-func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks whatever is answered
+func (h Handover) release() { _, _ = h.File.Close(), h.Lock.Close() } // the kernel releases the locks even after an error
 
-// NewVolume returns the lock of a data directory. It touches nothing. Files below the directory are used as actor. warn is told what
-// people should know, maybe more than once; it must not block.
+// NewVolume returns the lock of a data directory. It touches nothing. Files in the directory are used with the identity of actor.
+// warn gets warnings for people, possibly repeated; it must not block.
 func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 	v := &Volume{home: home, actor: actor, warn: warn, every: proveEvery, time: proveTime, sharing: sharing, prove: (*Volume).proveLock}
 	v.note.Store(&Holder{})
@@ -94,9 +95,9 @@ func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 // Acquire implements [Lock].
 func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
 	v.mu.Lock()
-	old, inherits := v.held, v.held.Lock != nil && !v.lost // from the generation before this one
+	old, inherits := v.held, v.held.Lock != nil && !v.lost // locked by the program before re-execution
 	v.mu.Unlock()
-	if !inherits { // a call to the volume can't be interrupted
+	if !inherits { // the calls to the volume can't be interrupted, so ctx is watched separately
 		if err = blocking.Wait(ctx, "taking the lock of the volume", func() error { return v.lock(ctx, old, busy) }); err != nil {
 			return nil, err
 		}
@@ -114,7 +115,7 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 
 // lock takes the locks that the file system of the volume needs, and releases old ones. It blocks.
 func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() Holder)) error {
-	at, shared, alone := "", false, "" // at is the directory in /proc/locks, once another process has it
+	at, shared, alone := "", false, "" // at is the directory in the notation of /proc/locks, once another process holds the lock
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
 	err := v.as(func(d *fsutil.Dir) (err error) {
 		h.release()
@@ -133,9 +134,9 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			pause.For(ctx, unnoticed)
 			continue
 		case errors.Is(err, fsutil.ErrLocked):
-			_ = v.as(v.readNote) // it is shown
+			_ = v.as(v.readNote) // only to show it
 			wait()
-			unnoticed = v.every + v.every/10 // a holder that has lost the lock, as with its FUSE client, notices that at its next proof
+			unnoticed = v.every + v.every/10 // a holder that has lost the lock, as with its FUSE client, notices that only at its next confirmation
 		default:
 			v.warn(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
 		}
@@ -155,20 +156,20 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	if alone != "" {
 		v.warn(fmt.Sprintf("a hinit on another machine is not kept from serving %q: %s; use this volume from one machine only", v.home, alone))
 	}
-	v.leaveNote(!shared && alone == "") // a volume that takes no writes is not served yet
+	v.leaveNote(!shared && alone == "") // a volume that refuses writes is not served yet
 	v.mu.Lock()
 	v.held = h
 	v.mu.Unlock()
 	return nil
 }
 
-// unable reports whether an error says that a file can't be locked here at all.
+// unable reports whether an error says that files can't be locked here at all.
 func unable(err error) bool {
 	return slices.ContainsFunc([]error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL, unix.EROFS, fs.ErrPermission}, func(no error) bool { return errors.Is(err, no) })
 }
 
-// as takes a turn and calls f with the data directory, as the agent's user, and as this process where that user may not. So root does
-// nothing there that the agent could do, and a server that refuses root has another user.
+// as takes a turn and calls f with the data directory, opened as the agent's user, or as this process if that user may not open
+// it. So root does nothing there that the agent could do. It also works with a server that refuses root.
 func (v *Volume) as(f func(*fsutil.Dir) error) error {
 	return blocking.Do(blocking.Volume, func() (err error) {
 		open := fsutil.OpenDir
@@ -181,16 +182,16 @@ func (v *Volume) as(f func(*fsutil.Dir) error) error {
 			if !errors.Is(err, fs.ErrPermission) {
 				break
 			}
-			open = fsutil.OpenReal // root follows no link that the agent can have made
+			open = fsutil.OpenReal // root must not follow a link that the agent could have created
 		}
 		return err
 	})
 }
 
-// now is CLOCK_BOOTTIME (clock_gettime(2)), which goes on while the machine sleeps.
+// now returns CLOCK_BOOTTIME (clock_gettime(2)), which goes on while the machine sleeps.
 func now() time.Duration {
 	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // it exists on every Linux that runs Go
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) // can't fail: every Linux that runs Go has this clock
 	return time.Duration(ts.Nano())
 }
 
@@ -217,7 +218,7 @@ func (v *Volume) Check() error {
 	return nil
 }
 
-// HandOver returns what a successor needs to go on. It doesn't block.
+// HandOver returns the state that the next program needs. It doesn't block.
 func (v *Volume) HandOver() *Handover {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -227,35 +228,35 @@ func (v *Volume) HandOver() *Handover {
 	return &Handover{}
 }
 
-// TakeOver makes the next Acquire return at once with the lock of an earlier generation, if that held it.
+// TakeOver makes the next Acquire return at once with the lock that the program before re-execution held, if it held one.
 func (v *Volume) TakeOver(old *Handover) {
 	if old != nil {
 		v.held = *old
 	}
 }
 
-// serverKeeps are the file systems whose server keeps the locks of files, with the mount options that turn that off.
+// serverKeeps lists the file systems whose server keeps the locks of files, with the mount options that turn that off.
 var serverKeeps = map[string][]string{
 	"nfs": {"nolock", "local_lock=all", "local_lock=posix"}, "nfs4": {"nolock", "local_lock=all", "local_lock=posix"},
 	"cifs": {"nobrl"}, "smb3": {"nobrl"}, "ceph": nil, "fuse.ceph": nil, "fuse.ceph-fuse": nil, "fuse.glusterfs": nil, "fuse.juicefs": nil,
 }
 
-// sharing reports whether a server keeps the locks of files on the file system of a directory. alone names a file system that other
-// machines may use and whose locks they don't see; it is "" for a local one.
+// sharing reports whether a server keeps the locks of files on the file system of a directory. alone names a file system that
+// other machines may use without seeing the locks; it is "" for a local one.
 func sharing(dir *os.File) (shared bool, alone string) {
-	if fault.Enabled && fault.Before(fault.Lock, "server") != nil { // tests take any volume for a server's
+	if fault.Enabled && fault.Before(fault.Lock, "server") != nil { // tests treat any volume as a server's
 		return true, ""
 	}
 	if fsutil.LocalFile(dir) {
 		return false, ""
 	}
-	var st unix.Statx_t // no mount has the number 0
+	var st unix.Statx_t // after an error the number is 0, which no mount has
 	_ = unix.Statx(int(dir.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	return sharingOf(mounts, st.Mnt_id)
 }
 
-// sharingOf is sharing by the table of mounts (proc(5), mountinfo).
+// sharingOf is sharing for the mount with a number, given the table of mounts (proc(5), mountinfo).
 func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 	for line := range strings.Lines(string(mounts)) {
 		mount, super, _ := strings.Cut(line, " - ")
@@ -277,12 +278,13 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 	return false, "hinit can't tell which file system it has"
 }
 
-// lockFile makes the lock file and locks it without waiting. It returns [fsutil.ErrLocked] if another machine has it.
+// lockFile creates the lock file if necessary, and locks it without waiting. It returns [fsutil.ErrLocked] if another machine
+// holds the lock.
 func (v *Volume) lockFile() (file *os.File, err error) {
 	err = v.as(func(d *fsutil.Dir) (err error) {
 		if file, err = d.OpenUpdate(lockName, 0o600); err != nil && !errors.Is(err, fs.ErrPermission) {
-			if !errors.Is(err, fs.ErrNotExist) { // the agent has put something else there, maybe a directory with files of root's
-				_ = d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) // the next calls say why it can't
+			if !errors.Is(err, fs.ErrNotExist) { // the agent has put something else there, perhaps a directory with files of root's
+				_ = d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) // after an error the calls below say why
 			}
 			if err = d.Mkdir(DirName, 0o755); err == nil {
 				file, err = d.OpenUpdate(lockName, 0o600)
@@ -295,7 +297,7 @@ func (v *Volume) lockFile() (file *os.File, err error) {
 		if err == nil {
 			err = relock(file)
 		}
-		if err == nil && info.Size() == 0 { // a file with text may have another name, too
+		if err == nil && info.Size() == 0 { // a file with content may be another file with a second name
 			_, err = file.WriteAt([]byte("hinit locks this file: fcntl(2), F_OFD_SETLK\n"), 0)
 		}
 		if err = errors.Join(err, leadsTo(d, file)); err != nil {
@@ -307,7 +309,7 @@ func (v *Volume) lockFile() (file *os.File, err error) {
 	return file, err
 }
 
-// relock takes the lock of a file, or asks the server for it again.
+// relock locks a file, or confirms an existing lock with the server.
 func relock(file *os.File) error {
 	err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -316,7 +318,7 @@ func relock(file *os.File) error {
 	return err
 }
 
-// leadsTo checks that the name of the lock file still leads to the locked one. A new open asks the server.
+// leadsTo checks that the name of the lock file still leads to the locked one. It opens the file again, which asks the server.
 func leadsTo(d *fsutil.Dir, file *os.File) error {
 	named, err := d.Open(lockName)
 	if err != nil {
@@ -331,16 +333,16 @@ func leadsTo(d *fsutil.Dir, file *os.File) error {
 	return err
 }
 
-// proveLock asks the server whether this process still has the lock.
+// proveLock asks the server whether this process still holds the lock.
 func (v *Volume) proveLock(file *os.File) error {
 	return v.as(func(d *fsutil.Dir) error {
-		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // else the cache of this machine answers
+		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // otherwise this machine's cache would answer
 		_, err := file.ReadAt(make([]byte, 1), 0)
 		return errors.Join(err, leadsTo(d, file), relock(file))
 	})
 }
 
-// keep proves the lock of a file until that fails or ctx ends.
+// keep confirms the lock of a file periodically, until that fails or ctx ends.
 func (v *Volume) keep(ctx context.Context, file *os.File, lost chan<- error) {
 	for {
 		if !pause.For(ctx, v.every) {

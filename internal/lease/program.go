@@ -13,41 +13,41 @@ import (
 	"hinit/internal/guard"
 )
 
-// The words of the program that holds a lease, see [Held.Told].
+// The messages of the lease program, see [Held.Told].
 const (
-	heldWord  = "held "  // and the end of the lease in microseconds of CLOCK_BOOTTIME
-	waitsWord = "waits " // and who has the lease
+	heldWord  = "held "  // then the end of the lease in microseconds of CLOCK_BOOTTIME
+	waitsWord = "waits " // then the name of the holder of the lease
 )
 
-// longestWait bounds the sleep of the watch of a deadline: Go's timers stand still while the machine sleeps, and CLOCK_BOOTTIME doesn't.
+// longestWait limits each sleep until a deadline: Go's timers stop while the machine sleeps, and CLOCK_BOOTTIME doesn't.
 const longestWait = time.Second
 
 var errEnded = errors.New("the program of the lease has not renewed it in time")
 
-// Held is the [Lock] of a volume whose right to serve is a lease that a program holds elsewhere. The program says until when it holds the
-// lease, on the clock of this machine. Everything that the lock is for must be dead by then, whatever has become of the program.
+// Held is the [Lock] of a volume for which a program holds a lease elsewhere. The program reports until when it holds the lease,
+// by the clock of this machine. All services that need the lock must be dead by then, even if the program has died.
 //
 // Held also locks the data directory, which keeps two inits of one machine apart.
 type Held struct {
 	*Volume
 
-	news chan struct{} // something was told; capacity 1
+	news chan struct{} // capacity 1; holds a token after a message
 
 	said    sync.Mutex
-	until   time.Duration // CLOCK_BOOTTIME
-	other   Holder        // who has the lease, if this machine does not
-	waits   bool          // the program has said so
-	resumes bool          // Acquire goes on with a lease of an earlier generation
+	until   time.Duration // end of the lease, by CLOCK_BOOTTIME
+	other   Holder        // holder of the lease, if it is another machine
+	waits   bool          // the program has reported that it waits
+	resumes bool          // Acquire must continue the lease of the program before re-execution
 }
 
-// NewHeld returns the lock of a data directory with a lease. It is NewVolume but for the lease.
+// NewHeld returns the lock of a data directory with a lease. Apart from the lease it is like NewVolume.
 func NewHeld(home string, actor *fsutil.Actor, warn func(string)) *Held {
 	v := NewVolume(home, actor, warn)
-	v.sharing = func(*os.File) (bool, string) { return false, "" } // the lease is for other machines
+	v.sharing = func(*os.File) (bool, string) { return false, "" } // other machines are excluded by the lease
 	return &Held{Volume: v, news: make(chan struct{}, 1)}
 }
 
-// Told takes what the program says: "held MICROSECONDS" or "waits HOLDER". Anything else is ignored. It doesn't block.
+// Told handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores anything else. It doesn't block.
 func (p *Held) Told(words string) {
 	p.said.Lock()
 	if end, is := strings.CutPrefix(words, heldWord); is {
@@ -67,7 +67,7 @@ func (p *Held) Told(words string) {
 	}
 }
 
-// left returns how much of the lease is left, and whether the program waits for another holder.
+// left returns how much time of the lease is left, and whether the program waits for another holder.
 func (p *Held) left() (left time.Duration, waits bool) {
 	p.said.Lock()
 	defer p.said.Unlock()
@@ -102,7 +102,7 @@ func (p *Held) Acquire(ctx context.Context, busy func(holder func() Holder)) (lo
 			return nil, context.Cause(ctx)
 		}
 	}
-	if _, err = p.Volume.Acquire(ctx, busy); err != nil { // of another machine the lease alone keeps the volume
+	if _, err = p.Volume.Acquire(ctx, busy); err != nil { // if the volume can't be locked, only the lease protects it
 		if ctx.Err() != nil {
 			return nil, err
 		}
@@ -115,7 +115,7 @@ func (p *Held) Acquire(ctx context.Context, busy func(holder func() Holder)) (lo
 	return end, nil
 }
 
-// watch waits for the end of the lease.
+// watch waits for the end of the lease, and reports it.
 func (p *Held) watch(ctx context.Context, lost chan<- error) {
 	for {
 		left, _ := p.left()
@@ -135,7 +135,7 @@ func (p *Held) watch(ctx context.Context, lost chan<- error) {
 	}
 }
 
-// why says why the lease is not held.
+// why returns the reason why the lease is not held.
 func (p *Held) why() error {
 	p.said.Lock()
 	defer p.said.Unlock()
@@ -153,7 +153,7 @@ func (p *Held) Check() error {
 	return p.Volume.Check()
 }
 
-// HandOver returns what a successor needs to go on. It doesn't block.
+// HandOver returns the state that the next program needs. It doesn't block.
 func (p *Held) HandOver() *Handover {
 	h := p.Volume.HandOver()
 	p.said.Lock()
@@ -162,7 +162,8 @@ func (p *Held) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes the next Acquire go on with the lease of an earlier generation, if that held it. It is lost at once if it has ended meanwhile.
+// TakeOver makes the next Acquire continue the lease that the program before re-execution held. If the lease has ended meanwhile,
+// it is lost at once.
 func (p *Held) TakeOver(old *Handover) {
 	p.Volume.TakeOver(old)
 	if old != nil {

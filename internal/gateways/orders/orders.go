@@ -1,8 +1,8 @@
-// Package orders carries out what operators ask of gateways, whether or not the client still waits.
+// Package orders carries out the orders of operators to gateways, even if the client stops waiting.
 //
-// Each profile has a queue, whose orders are carried out one after the other while the volume answers. When it does not, the newest
-// order replaces those that have waited for a second and that the supervisor has not got. So the newest order decides, on the disk
-// and in the supervisor.
+// Each profile has a queue, whose orders are carried out one after the other while the volume answers. If it does not, the newest
+// order replaces orders that have waited for a second and that the supervisor has not received. So the newest order decides, on
+// the disk and in the supervisor.
 //
 // It owns a goroutine for each profile that has orders, and another one while that waits for a sync.
 package orders
@@ -20,68 +20,68 @@ import (
 )
 
 const (
-	// stopPatience is how long a stop waits for its record before it is carried out without. A start always waits for its record,
-	// because a spawn in a directory that hangs holds up the supervisor. An order waits as long for its turn before a newer one
-	// replaces it.
+	// stopPatience is how long a stop waits for its record before it is carried out without one. A start always waits for its
+	// record, because starting a process in a directory that hangs would block the supervisor. It is also how long an order waits
+	// for its turn before a newer one replaces it.
 	stopPatience = time.Second
-	// maxWaiting is how many orders of a profile may wait for their turn.
+	// maxWaiting limits the orders of a profile that wait for their turn.
 	maxWaiting = 16
 )
 
-// Carrier does what an order takes.
+// Carrier carries out the parts of an order.
 type Carrier interface {
-	// Record writes an order to the volume; after an error the order is not carried out. sync makes the write survive a crash of
+	// Record writes an order to the volume. After an error the order is not carried out. sync makes the record survive a crash of
 	// the machine. Both wait for the disk.
 	Record(o *Order) (sync func() error, err error)
-	// Act hands an order to the supervisor and returns when that has taken it in. effect is what followed at once, for people. It
-	// does not wait for the disk.
+	// Act passes an order to the supervisor and returns when the supervisor has received it. effect describes, for people, what
+	// followed at once. It does not wait for the disk.
 	Act(o *Order) (effect string, err error)
-	// Retry is told of an order that was carried out and could not be recorded. It does not block.
+	// Retry is called for an order that was carried out but could not be recorded. It does not block.
 	Retry(o *Order)
 }
 
-// Queues are the orders of all profiles. Their methods may be called from any goroutine.
+// Queues holds the orders of all profiles. Its methods may be called from any goroutine.
 type Queues struct {
 	carrier Carrier
 
 	mu     sync.Mutex
-	queues map[string]*queue // by profile; those that have orders
+	queues map[string]*queue // by profile; only profiles that have orders
 }
 
-// New makes Queues without orders. carrier does what they take.
+// New returns Queues without orders.
 func New(carrier Carrier) *Queues { return &Queues{carrier: carrier, queues: make(map[string]*queue)} }
 
 // queue holds the orders of one profile. The mutex of Queues guards it.
 type queue struct {
 	current *Order
 	waiting []*Order      // oldest first
-	turn    chan struct{} // has room for who hands an order to the supervisor: one after the other
+	turn    chan struct{} // a lock (capacity 1) for passing an order to the supervisor
 }
 
-// Order is what an operator asked of one gateway.
+// Order is an order of an operator to one gateway.
 type Order struct {
 	Verb             client.Verb
 	Service, Profile string
-	By               *client.By    // who gave it, nil when that is unknown; root where root has given it too
-	since            time.Time     // when it was taken in
-	done             chan struct{} // closed at the end
+	By               *client.By    // the operator, nil if unknown; root if root has given the same order too
+	since            time.Time     // when it was submitted
+	done             chan struct{} // closed when it is done
 
-	// The mutex of Queues guards what follows.
+	// The mutex of Queues guards the fields below.
 	actBy      time.Time // when it is carried out even without a record; zero for never
 	recorded   bool      // it is on the volume, or will be tried again until it is
-	acting     bool      // it is being handed to the supervisor, or was
-	acted      bool      // it was handed to the supervisor, with the result failed and effect
+	acting     bool      // it is being passed to the supervisor, or was
+	acted      bool      // it was passed to the supervisor; failed and effect are the result
 	failed     error
 	effect     string
-	replaced   bool   // a newer order has taken its place
-	replacedBy *Order // that order, if it asks for the same; its result counts then
+	replaced   bool   // a newer order has replaced it
+	replacedBy *Order // the newer order, if that asks for the same: its result counts for both
 	err        error  // the result
 }
 
-// Unwant is the verb that makes a gateway unwanted without ending it (s6-svc -Q).
+// Unwant is the verb that sets the desired state of a gateway to down without ending it (s6-svc -Q).
 const Unwant client.Verb = "unwant"
 
-// Want is what an order makes the desired state of its profile.
+// Want returns the desired state that an order gives to its profile.
 func (o *Order) Want() string {
 	if o.Verb == client.VerbStop || o.Verb == Unwant {
 		return profiles.Stopped
@@ -89,8 +89,9 @@ func (o *Order) Want() string {
 	return profiles.Running
 }
 
-// Submit takes an order in and does not block. It returns the newest order where that asks for the same and has not reached the
-// supervisor. patience is how long the client waits, 0 for no limit: a stop is carried out before. by is who gives the order.
+// Submit queues an order and does not block. If the newest order asks for the same and has not reached the supervisor, it returns
+// the newest one. patience is how long the client waits, 0 for no limit: a stop is carried out before that. by is the client who
+// gives the order.
 func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.By) *Order {
 	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
 	if o.Want() == profiles.Stopped {
@@ -134,8 +135,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 	return o
 }
 
-// actInTime sees to it that an order is handed to the supervisor when it has waited long enough for its record, if it is the newest
-// then.
+// actInTime sets a timer that passes an order to the supervisor without its record, if the order is the newest by then.
 func (s *Queues) actInTime(q *queue, o *Order) {
 	if !o.actBy.IsZero() {
 		time.AfterFunc(time.Until(o.actBy), guard.Func("carrying out an order", func() { s.handOver(q, o, true) }))
@@ -149,12 +149,12 @@ func (q *queue) newest() *Order {
 	return q.current
 }
 
-// givesWay reports whether the current order has waited so long that the newest one takes its place. It needs the mutex.
+// givesWay reports whether the current order has waited so long that the newest one replaces it. The caller holds the mutex.
 func (q *queue) givesWay() bool {
 	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopPatience
 }
 
-// replace ends an order because of a newer one. It needs the mutex.
+// replace ends an order because of a newer one. The caller holds the mutex.
 func replace(o, newer *Order) {
 	o.replaced = true
 	if o.Verb == newer.Verb {
@@ -165,7 +165,7 @@ func replace(o, newer *Order) {
 	close(o.done)
 }
 
-// next makes the next order the current one. When there is none, it removes the queue and returns false.
+// next makes the next order the current one. Without one it removes the queue and returns false.
 func (s *Queues) next(q *queue, profile string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +183,8 @@ func (s *Queues) next(q *queue, profile string) bool {
 	return q.current != nil
 }
 
-// carryOut records the current order and hands it to the supervisor. Only the goroutine of the queue does so, one order after the other.
+// carryOut records the current order and passes it to the supervisor. Only the goroutine of the queue calls it, for one order
+// after the other.
 func (s *Queues) carryOut(q *queue) {
 	o := q.current
 	sync, err := s.carrier.Record(o)
@@ -207,15 +208,14 @@ func (s *Queues) carryOut(q *queue) {
 	s.finish(o, err)
 }
 
-// begin calls f, which waits for the disk, in a goroutine of its own.
+// begin calls f, which waits for the disk, in a new goroutine.
 func begin(doing string, f func() error) <-chan error {
 	result := make(chan error, 1)
 	guard.Go(doing, func() { result <- f() })
 	return result
 }
 
-// setRecorded notes that the current order is recorded. It returns true when a newer order has replaced it; the newer one is
-// recorded next.
+// setRecorded notes that the current order is recorded. It returns true if a newer order has replaced it, which is recorded next.
 func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,8 +226,8 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	return o.replaced
 }
 
-// handOver hands an order to the supervisor, once. overtakes says that its time is over: then it goes before older orders, and only
-// if it is the newest.
+// handOver passes an order to the supervisor, once. overtakes says that the order has waited long enough: then it goes before
+// older orders, but only if it is the newest.
 func (s *Queues) handOver(q *queue, o *Order, overtakes bool) {
 	q.turn <- struct{}{}
 	defer func() { <-q.turn }()
@@ -240,7 +240,8 @@ func (s *Queues) handOver(q *queue, o *Order, overtakes bool) {
 	o.acted, o.effect, o.failed = true, effect, err
 }
 
-// begins reports whether an order is to be handed over now. One that overtakes ends those before it that the supervisor has not got.
+// begins reports whether to pass an order to the supervisor now. An order that overtakes ends the earlier orders that the
+// supervisor has not received.
 func (s *Queues) begins(q *queue, o *Order, overtakes bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,7 +271,7 @@ func (s *Queues) finish(o *Order, err error) {
 	}
 }
 
-// Wait returns the result of an order. When ctx ends first, its error says how far the order has come; the order stays in force.
+// Wait returns the result of an order. If ctx ends first, the error says how far the order has come; the order stays in force.
 func (s *Queues) Wait(ctx context.Context, o *Order) error {
 	for {
 		select {
@@ -288,7 +289,7 @@ func (s *Queues) Wait(ctx context.Context, o *Order) error {
 	}
 }
 
-// progress says how far an order has come that is not done.
+// progress says how far an unfinished order has come.
 func (s *Queues) progress(o *Order) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,14 +308,14 @@ func (s *Queues) progress(o *Order) string {
 	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.Verb)
 }
 
-// Idle reports whether there is no order.
+// Idle reports whether there is no unfinished order.
 func (s *Queues) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queues) == 0
 }
 
-// Unfinished is an order as the next program of PID 1 takes it over.
+// Unfinished is an order that re-execution hands over to the next program of PID 1.
 type Unfinished struct {
 	Verb             client.Verb
 	Service, Profile string
