@@ -27,14 +27,14 @@ const (
 
 // Call is one call of an applet.
 type Call struct {
-	Name     string   // the name it is called by, for its messages
-	Args     []string // the words after the name; a tool sees those after its options
+	Name     string   // the name in argv[0], for its messages
+	Args     []string // the words after the name; for a tool, after its options
 	Env      []string
 	In       *os.File
 	Out, Err io.Writer
 	// Dial connects to PID 1.
 	Dial func() (Supervisor, error)
-	// Root is put before the paths of the image's files. Only tests set it.
+	// Root is a prefix for the paths of the image's files. Only tests set it.
 	Root string
 }
 
@@ -43,7 +43,7 @@ func (c *Call) fatal(code int, text string) int { return c.die(code, "fatal: "+t
 func (c *Call) warn(text string) { c.die(0, "warning: "+text) }
 
 func (c *Call) die(code int, text string) int {
-	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // no reader is left
+	_, _ = io.WriteString(c.Err, c.Name+": "+text+"\n") // an error is ignored: there is no reader
 	return code
 }
 
@@ -54,12 +54,12 @@ func (c *Call) print(line string) int {
 	return exitDone
 }
 
-// strerror returns the reason in an error as C programs print it: capitalised and without the path.
+// strerror returns the reason in an error as C programs print it: capitalized and without the path.
 func strerror(err error) string {
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &errno):
-		if errno == syscall.EBUSY { // the C library says it otherwise than Go
+		if errno == syscall.EBUSY { // Go's text differs from the C library's
 			return "Device or resource busy"
 		}
 		text := errno.Error()
@@ -74,8 +74,9 @@ func strerror(err error) string {
 
 const defaultPath = "/usr/bin:/bin"
 
-// become replaces the process by a program found in PATH, like execvp(3) but without a shell for files that have no magic number.
-// It returns the exit code if that fails. The parameter who is the tool's name in the message: the last one of a chain.
+// become replaces the process by a program found in PATH, like execvp(3) but without a shell for files without a magic number. If
+// that fails it returns the exit code. The message of an error names the tool as who, because in a chain of tools that is the
+// last one.
 func (c *Call) become(who string, argv, env []string) int {
 	err := execPath(argv, env)
 	c.Name = who

@@ -20,8 +20,8 @@ import (
 
 const containerEnvironment = "/run/s6/container_environment"
 
-// withContenv runs a program in the container's environment, with the caller's PATH where the container has none. If S6_KEEP_ENV is
-// a number other than 0, the caller's environment is kept instead. Root's environment is reduced by rootEnv.
+// withContenv runs a program in the container's environment. PATH is the caller's if the container has none. If S6_KEEP_ENV is a
+// number other than 0, it keeps the caller's environment instead. For root, rootEnv reduces the environment.
 func withContenv(c *Call, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
 		return c.become(c.Name, c.Args, c.Env)
@@ -40,8 +40,8 @@ func withContenv(c *Call, _ []option) int {
 	return c.become(c.Name, c.Args, env)
 }
 
-// rootEnv returns the variables of env that are safe for root: PATH without directories that others can write, and no other
-// variable that leads into the data volume. HERMES_ variables stay: scripts need to find the volume.
+// rootEnv returns the variables of env that are safe for root. These are PATH without directories that other users can write, and
+// the variables that don't lead into the data volume. HERMES_ variables stay, because scripts need them to find the volume.
 func rootEnv(env []string) []string {
 	volume := proc.Getenv(env, "HERMES_HOME")
 	if !filepath.IsAbs(volume) {
@@ -93,24 +93,24 @@ func envdir(c *Call, options []option) int {
 }
 
 type envDirRules struct {
-	whole bool // the whole file and not its first line
-	asIs  bool // blanks at the end of a line, and the newline at the end of a whole file, are part of the value
-	null  byte // what a NUL byte becomes
+	whole bool // use the whole file and not only its first line
+	asIs  bool // keep blanks at the end of a line, and the newline at the end of a whole file
+	null  byte // replacement for a NUL byte
 }
 
 const (
 	// maxEnvValue is the longest value of a program's variable (MAX_ARG_STRLEN, see execve(2)).
 	maxEnvValue = 128 << 10
-	// Limits above what one program's environment can hold.
+	// Limits beyond what one program's environment can hold.
 	maxEnvTotal = 8 << 20
 	maxEnvFiles = 64 << 10
 )
 
-// readEnvDir returns env changed by the files of a directory: an empty file removes its variable. Names with a leading dot or a "="
-// are skipped. On error it returns env unchanged.
+// readEnvDir returns env with changes from the files of a directory: an empty file removes its variable. It skips names with a
+// leading dot or a "=". After an error it returns env unchanged.
 //
-// Only regular files and the null device are read, without blocking. Root follows links only where root alone can write, also on
-// the way to the directory. Otherwise the agent could make root read and pass on any file.
+// It reads only regular files and the null device, without blocking. Root follows only links in directories that only root can
+// write, also on the way to the directory. Otherwise the agent could make root read any file and pass its content on.
 func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	at, err := openForRoot(dir)
 	if err != nil {
@@ -160,7 +160,7 @@ func readEnvDir(env []string, dir string, rules envDirRules) ([]string, error) {
 	return proc.SetEnv(rest, set), nil
 }
 
-// readEnvFile reads a file, or enough of it for its first line.
+// readEnvFile reads a file, or only enough of it for its first line.
 func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error) {
 	fd, err := unix.Openat(int(d.Fd()), name, flags, 0)
 	if err != nil {
@@ -176,7 +176,7 @@ func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error)
 	if st.Mode&unix.S_IFMT != unix.S_IFREG && !null {
 		return nil, errors.New("not a regular file")
 	}
-	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // a hard link does what a link would
+	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // a hard link could expose a file just like a symbolic link
 		return nil, errOtherNames
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvValue+1))

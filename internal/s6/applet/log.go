@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// partialTime is how long s6-log waits for the end of a line once it was told to end.
+	// partialTime is how long s6-log waits for the end of a line after it was asked to end.
 	partialTime = 2 * time.Second
-	// mostPending limits the bytes that wait for a failing directory. At the limit s6-log stops reading, and the writer blocks.
+	// mostPending limits the bytes that wait for a failing directory. At the limit s6-log stops reading, so its writer blocks.
 	mostPending = 4 << 20
 )
 
@@ -25,13 +25,13 @@ type logger struct {
 	c        *Call
 	steps    []scriptStep
 	dirs     []*logDir
-	limit    int // of a line, 0: none
+	limit    int // length at which lines are split, 0: never
 	verbose  int
 	protect  bool // TERM doesn't end it
-	blocking bool // nothing is read while something is still to be written
+	blocking bool // read nothing while there is output to write
 
-	partial []byte // the line that isn't complete
-	out     []byte // what is to be printed
+	partial []byte // the incomplete line
+	out     []byte // output for stdout
 	outGone bool   // stdout has no reader any more
 	local   []byte
 	label   []byte
@@ -73,12 +73,12 @@ func logMain(c *Call, options []option) int {
 		if _, err := unix.Write(notify, []byte("\n")); err != nil {
 			l.warn("unable to notify readiness: " + strerror(err))
 		}
-		_ = unix.Close(notify) // one line is all there is to say
+		_ = unix.Close(notify) // readiness is reported by one line only
 	}
 	return l.run(wake)
 }
 
-// set applies the options. It returns the descriptor that is to hear when s6-log is ready, or -1.
+// set applies the options. It returns the descriptor on which to report readiness, or -1.
 func (l *logger) set(options []option) (notify int, ok bool) {
 	notify = -1
 	for _, o := range options {
@@ -110,7 +110,7 @@ func (l *logger) set(options []option) (notify int, ok bool) {
 	return notify, true
 }
 
-// inherited reports whether a descriptor came from the parent. The Go runtime's own are closed on exec.
+// inherited reports whether a descriptor came from the parent. The Go runtime's own descriptors are close-on-exec.
 func inherited(fd int) bool {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 	return err == nil && flags&unix.FD_CLOEXEC == 0 && unix.SetNonblock(fd, false) == nil
@@ -128,18 +128,18 @@ func signalPipe() (int, error) {
 	go func() {
 		for s := range signals {
 			if n := s.(unix.Signal); n != unix.SIGPIPE {
-				_, _ = unix.Write(p[1], []byte{byte(n)}) // a full pipe holds enough of them
+				_, _ = unix.Write(p[1], []byte{byte(n)}) // a full pipe already has enough signals
 			}
 		}
 	}()
 	return p[0], nil
 }
 
-// run reads until the input or a signal ends it, and completes the files.
+// run reads until the end of the input or a signal, and completes the files.
 func (l *logger) run(wake int) int {
 	stdin := int(l.c.In.Fd())
 	buf := make([]byte, 1<<16)
-	var ending time.Time // when to end, zero: not
+	var ending time.Time // when to end; zero for not yet
 	for {
 		now := time.Now()
 		if !ending.IsZero() && !now.Before(ending) {
@@ -172,7 +172,7 @@ func (l *logger) run(wake int) int {
 		}
 		l.flush(now)
 		if !ending.IsZero() && !readable && len(l.partial) == 0 {
-			break // all that was written before the signal has been read
+			break // everything written before the signal has been read
 		}
 	}
 	return l.end()
@@ -187,7 +187,7 @@ func (l *logger) mayRead() bool {
 	return true
 }
 
-// patience returns how long to wait for input, in milliseconds: until a directory is tried again, or the end is due.
+// patience returns how long to wait for input, in milliseconds: until the next try of a directory, or until the end.
 func (l *logger) patience(now, ending time.Time) int {
 	var next time.Time
 	for _, d := range l.dirs {
@@ -209,10 +209,10 @@ func (l *logger) patience(now, ending time.Time) int {
 	return int(max(next.Sub(now), 0)/time.Millisecond) + 1
 }
 
-// signalled handles pending signals and reports whether one ends s6-log.
+// signalled handles pending signals and reports whether s6-log must end.
 func (l *logger) signalled(wake int, now time.Time) (end bool) {
 	var came [64]byte
-	n, _ := unix.Read(wake, came[:]) // nothing to be read: none
+	n, _ := unix.Read(wake, came[:]) // an error means no signal
 	for _, s := range came[:max(n, 0)] {
 		switch s := unix.Signal(s); {
 		case s == unix.SIGALRM:
@@ -249,7 +249,7 @@ func (l *logger) take(input []byte, now time.Time) {
 	}
 }
 
-// split cuts a line that is longer than the limit. A line of just the limit stays: its end may be next.
+// split cuts a line that is longer than the limit. It keeps a line of exactly the limit, whose end may come next.
 func (l *logger) split(now time.Time) {
 	rest := l.partial
 	for l.limit > 0 && len(rest) > l.limit {
@@ -281,7 +281,7 @@ func (l *logger) line(line []byte, now time.Time) {
 			case '1':
 				l.out = append(append(append(l.out, stamp...), line...), '\n')
 			case '2':
-				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil)) // no reader is left
+				_, _ = l.c.Err.Write(bytes.Join([][]byte{[]byte(l.c.Name + ": alert: "), stamp, line, []byte("\n")}, nil)) // an error is ignored: there is no reader
 			default:
 				s.to.add(stamp, line)
 			}
@@ -306,7 +306,7 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 	return append(append([]byte(nil), l.label...), l.local...)
 }
 
-// flush writes pending output, files first: the reader of stdout may be slow.
+// flush writes pending output, files first, because the reader of stdout may be slow.
 func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
 		d.flush(now)

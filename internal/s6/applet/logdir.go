@@ -14,7 +14,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// The mode of a log file in use, and of a complete one: the owner's x bit marks it.
+// The modes of a log file in use and of a complete one. The owner's x bit marks a complete file.
 const (
 	finalMode = 0o744
 	liveMode  = 0o644
@@ -27,16 +27,17 @@ type logDir struct {
 	warn    func(string)
 	dir     int // descriptors
 	lock    int
-	current int    // -1 while it couldn't be opened
-	size    uint64 // of current, with what is in pending
+	current int    // -1 while it can't be opened
+	size    uint64 // size of current, including pending
 
-	pending []byte    // what is to be written
-	starts  []int     // where the lines of pending begin at which current is to be rotated first
-	retryAt time.Time // when it is worth to try again; zero: now
+	pending []byte    // output that is not written yet
+	starts  []int     // offsets of the lines in pending that begin a new file
+	retryAt time.Time // earliest next try; zero: now
 }
 
-// openLogDir opens and locks a directory; it makes a missing last component. For root see [fsutil.OpenForRoot]. others are the
-// directories this process has open already: its lock does not exclude itself. On error, what says in the words of s6 what failed.
+// openLogDir opens and locks a directory; it creates a missing last component. For root see [fsutil.OpenForRoot]. others are the
+// directories that this process has open already, because its lock does not exclude itself. After an error, what says in the
+// words of s6 what failed.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {
@@ -53,10 +54,10 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	if err := lockFile(l.lock); err != nil && !(errors.Is(err, unix.EBUSY) && slices.ContainsFunc(others, l.same)) {
 		return nil, "unable to lock " + rules.path + "/lock", err
 	}
-	// The state of processors. This s6-log has none, but a new directory has the file.
+	// The file for the state of processors. This s6-log has no processors, but a new directory has the file.
 	if !l.finished() {
 		if fd, err := l.open("state", unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK); err == nil {
-			_ = unix.Close(fd) // it was only to be there
+			_ = unix.Close(fd) // the file must only exist
 		}
 	}
 	if err := l.begin(now); err != nil {
@@ -69,12 +70,12 @@ func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logD
 	return l, "", nil
 }
 
-// makeLogDir makes the last component of path if it is missing.
+// makeLogDir creates the last component of path if it is missing.
 func makeLogDir(path string) error {
 	path = filepath.Clean(path)
 	name := filepath.Base(path)
 	if name == "." || name == ".." || name == "/" {
-		return nil // it is there
+		return nil // it exists
 	}
 	parent, err := fsutil.OpenForRoot(filepath.Dir(path))
 	if err != nil {
@@ -96,7 +97,7 @@ func openForRoot(path string) (int, error) {
 	return unix.Openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 }
 
-// others reports whether this process is root in a directory where others can make names.
+// others reports whether this process is root and other users can create names in the directory.
 func others(dir int) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil {
@@ -112,7 +113,8 @@ func (l *logDir) same(other *logDir) bool {
 	return unix.Fstat(l.lock, &a) == nil && unix.Fstat(other.lock, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
-// lockFile takes the lock of the process that s6 takes, and one that also excludes a second opening in the same process.
+// lockFile takes the lock that s6 takes, which belongs to the process, and another lock, which excludes a second opening in the
+// same process.
 func lockFile(fd int) error {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &whole)
@@ -129,7 +131,7 @@ func (l *logDir) open(name string, flags int) (int, error) {
 	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
 }
 
-// begin opens current. It continues a complete one and archives an incomplete one under a name that says so.
+// begin opens current. It continues a complete file. It archives an incomplete one, with a suffix that says so.
 func (l *logDir) begin(now time.Time) error {
 	if !l.finished() {
 		if err := l.archive(now, ".u"); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -144,14 +146,14 @@ func (l *logDir) begin(now time.Time) error {
 		err = unix.Fchmod(fd, liveMode)
 	}
 	if err != nil {
-		_ = unix.Close(fd) // it could not be made ours
+		_ = unix.Close(fd) // closed: the check failed
 		return err
 	}
 	l.current = fd
 	return nil
 }
 
-// ours refuses, as root in another's directory, a file that root has elsewhere.
+// ours refuses a file that root has elsewhere too, if this process is root in another user's directory.
 func (l *logDir) ours(fd int) error {
 	strange, err := others(l.dir)
 	if err != nil || !strange {
@@ -172,7 +174,7 @@ func (l *logDir) finished() bool {
 	return unix.Fstatat(l.dir, "current", &st, unix.AT_SYMLINK_NOFOLLOW) == nil && st.Mode&0o100 != 0
 }
 
-// archive renames current to the label of now, or of the next free nanosecond, and trims the archives.
+// archive renames current to the label of now, or to the next free nanosecond, and removes archives beyond the limits.
 func (l *logDir) archive(now time.Time, suffix string) error {
 	for range 1000 {
 		err := fsutil.RenameNew(l.dir, "current", formats.TAI64N(now)+suffix)
@@ -232,7 +234,7 @@ func isArchive(name string) bool {
 	return ok && label64 && rest == ""
 }
 
-// add takes a line with its newline, and marks where a file is full.
+// add adds a line with a newline to pending, and marks where a file is full.
 func (l *logDir) add(stamp, line []byte) {
 	if l.size >= l.rules.size-l.rules.tolerance {
 		l.cut()
@@ -241,15 +243,15 @@ func (l *logDir) add(stamp, line []byte) {
 	l.size += uint64(len(stamp) + len(line) + 1)
 }
 
-// cut marks the end of pending as the start of the next file, unless the file would be empty.
+// cut marks the end of pending as the beginning of the next file, unless the present file would be empty.
 func (l *logDir) cut() {
 	if l.size > 0 {
 		l.starts, l.size = append(l.starts, len(l.pending)), 0
 	}
 }
 
-// flush writes what is pending and rotates. After a failure it tries again when the script's delay is over; until then nothing is
-// lost.
+// flush writes pending output and rotates. After an error it tries again when the script's delay is over. Until then it loses
+// nothing.
 func (l *logDir) flush(now time.Time) {
 	if now.Before(l.retryAt) {
 		return
@@ -296,7 +298,7 @@ func (l *logDir) failed(now time.Time, verb string, err error) {
 	l.warn("unable to " + verb + " " + l.rules.path + "/current: " + strerror(err))
 }
 
-// rotate completes current and archives it, without opening a new one.
+// rotate completes current and archives it. It doesn't open a new file.
 func (l *logDir) rotate(now time.Time) error {
 	if err := l.complete(); err != nil {
 		return err
@@ -304,7 +306,7 @@ func (l *logDir) rotate(now time.Time) error {
 	if err := l.archive(now, ".s"); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	_ = unix.Close(l.current) // its data has been written
+	_ = unix.Close(l.current) // all its data has been written
 	l.current = -1
 	return nil
 }
@@ -319,7 +321,7 @@ func (l *logDir) complete() error {
 	return nil
 }
 
-// end writes what is pending and completes current. It returns false when lines are lost.
+// end writes pending output and completes current. It returns false if lines are lost.
 func (l *logDir) end(now time.Time) bool {
 	l.retryAt = time.Time{}
 	l.flush(now)

@@ -16,10 +16,10 @@ const (
 
 // scriptStep is one step of a logging script: a selection, or an action on the selected lines.
 type scriptStep struct {
-	do    byte // '+' '-' 'f': select; '1' '2': print; '/': to a directory
+	do    byte // '+' '-' 'f': select; '1' '2': print; '/': write to a directory
 	match *regexp.Regexp
 	stamp stampKind
-	label string // stands before the line, behind the time stamp
+	label string // written before the line, after the time stamp
 	dir   dirRules
 	to    *logDir // the open directory
 }
@@ -28,14 +28,14 @@ type stampKind struct{ tai64n, local bool }
 
 type dirRules struct {
 	path      string
-	archives  uint64 // how many archives are kept
-	size      uint64 // a file is rotated when it has this size, less the tolerance
+	archives  uint64 // number of archives to keep
+	size      uint64 // size at which a file is rotated, less the tolerance
 	tolerance uint64
-	total     uint64 // all archives together; 0: no limit
-	retry     uint64 // milliseconds before what failed is tried again
+	total     uint64 // size of all archives together; 0: no limit
+	retry     uint64 // milliseconds between two tries after an error
 }
 
-// parseScript reads a logging script. wrong is s6-log's message about the first wrong directive.
+// parseScript parses a logging script. wrong is s6-log's message about the first invalid directive.
 func parseScript(words []string) (steps []scriptStep, wrong string) {
 	rules := dirRules{archives: 10, size: 99_999, tolerance: 2000, retry: 2000}
 	var stamp stampKind
@@ -67,7 +67,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 				steps = append(steps, scriptStep{do: kind, stamp: stamp, label: label})
 				stamp, acts = stampKind{}, true
 			}
-		case 'p': // for all actions that follow
+		case 'p': // applies to all actions that follow
 			if label = value; label != "" {
 				label += " "
 			}
@@ -91,7 +91,7 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 	return steps, ""
 }
 
-// ending returns how many steps at the end of a script no action follows.
+// ending returns how many steps at the end of a script have no action after them.
 func ending(steps []scriptStep) int {
 	n := len(steps)
 	for n > 0 && strings.IndexByte("+-f", steps[n-1].do) >= 0 {
@@ -100,7 +100,7 @@ func ending(steps []scriptStep) int {
 	return len(steps) - n
 }
 
-// set reads a directive with a number. It applies to the directories that follow.
+// set parses a directive with a number. It applies to the directories that follow.
 func (r *dirRules) set(kind byte, value, word string) (wrong string) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || strings.HasPrefix(value, "+") {

@@ -17,10 +17,10 @@ type Supervisor interface {
 	SlotScan(ctx context.Context, flags string) error
 }
 
-// errNotListening is the answer for a directory that is no slot, and for every directory when there is no init.
+// errNotListening is the error for a directory that is no slot, and for every directory if there is no init.
 var errNotListening = errors.New("supervisor not listening")
 
-// reach connects to PID 1 and returns the path that it is asked for: lexically clean, links unresolved.
+// reach connects to PID 1 and returns the path to ask it about: absolute and lexically clean, without resolving links.
 func (c *Call) reach(dir string) (init Supervisor, path string, err error) {
 	if dir == "" {
 		return nil, "", os.ErrNotExist
@@ -41,7 +41,7 @@ func (c *Call) slot(ctx context.Context, dir string) (client.Slot, error) {
 	return s, missing(dir, err)
 }
 
-// missing turns a missing slot or init into what s6 reports then.
+// missing converts the error about a missing slot or init to the error that s6 reports.
 func missing(dir string, err error) error {
 	switch {
 	case err == nil:
@@ -57,7 +57,7 @@ func missing(dir string, err error) error {
 	return reasonOf(err)
 }
 
-// reasonOf returns what PID 1 said, without the request.
+// reasonOf returns the error text of PID 1, without the request.
 func reasonOf(err error) error {
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		return errors.New(said.Message)
@@ -65,7 +65,7 @@ func reasonOf(err error) error {
 	return err
 }
 
-// kindOf returns the kind of what PID 1 said.
+// kindOf returns the kind of an error of PID 1.
 func kindOf(err error) client.Kind {
 	if said, ok := errors.AsType[*client.Error](err); ok {
 		return said.Kind

@@ -11,8 +11,8 @@ import (
 	"hinit/shim/identity"
 )
 
-// setuidgid runs a program as another user, a name or "uid:gid" in digits. The environment stays as it is, HOME and USER included.
-// The messages are the ones of s6-envuidgid and s6-applyuidgid, which s6 chains.
+// setuidgid runs a program as another user, given by name or as "uid:gid" in digits. It keeps the environment, including HOME and
+// USER. Its messages are the messages of s6-envuidgid and s6-applyuidgid, which s6 combines.
 func setuidgid(c *Call, _ []option) int {
 	who, argv := c.Args[0], c.Args[1:]
 	u, err := account.Lookup(c.Root, who)
@@ -26,7 +26,7 @@ func setuidgid(c *Call, _ []option) int {
 		c.Name = "s6-envuidgid"
 		return c.fatal(exitSystem, "unable to get account: "+strerror(err))
 	}
-	// execve(2) ends all other threads, and the program gets the identity of the calling one; see package identity.
+	// execve(2) ends all other threads, and the program has the identity of the calling one; see package identity.
 	runtime.LockOSThread()
 	err = nil
 	if unix.Geteuid() == 0 && u.UID != 0 {

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// svc sends commands to services. PID 1 has taken them in when it returns; -w also waits for their effect.
+// svc sends commands to services. When it returns, PID 1 has received them; with -w it also waits for their effect.
 func svc(c *Call, options []option) int {
 	var letters []byte
 	var until byte
@@ -39,9 +39,9 @@ func svc(c *Call, options []option) int {
 			letters = append(letters, o.letter)
 		}
 	}
-	ctx := context.Background() // a signal ends the tool as it ends any program
+	ctx := context.Background() // no handler: a signal ends the tool like any program
 	before := make(map[string]uint64)
-	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 { // the run of now doesn't count, and its end does, however soon the next one begins
+	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 { // note the present runs: their ends count, even if the next run begins soon
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
 				before[dir] = s.Run
@@ -89,14 +89,14 @@ func (c *Call) send(ctx context.Context, dir, letters string) error {
 	if err != nil {
 		return err
 	}
-	if letters == "" { // only ask whether it is there
+	if letters == "" { // only check that it exists
 		_, err := init.Slot(ctx, path)
 		return missing(dir, err)
 	}
 	return missing(dir, init.SlotControl(ctx, path, letters))
 }
 
-// svscanctl sends commands to the scanner. A scan is complete when it returns.
+// svscanctl sends commands to the scanner. When it returns, a scan is complete.
 func svscanctl(c *Call, options []option) int {
 	var letters []byte
 	for _, o := range options {
@@ -129,7 +129,7 @@ func (c *Call) scan(dir, letters string) error {
 	return missing(dir, init.SlotScan(context.Background(), letters))
 }
 
-// svcLetter returns the letter that stands for a signal to the main process. It returns false for a signal without one.
+// svcLetter returns the letter for a signal to the main process. ok is false if there is none.
 func svcLetter(number int) (letter byte, ok bool) {
 	for _, letter := range []byte(formats.Letters) {
 		if n, group := formats.SvcSignal(letter); n == number && n > 0 && !group {

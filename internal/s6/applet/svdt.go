@@ -7,8 +7,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// svdt prints when and how the runs of a service ended, oldest first: -n limits their number, -s prints signals by number. Gateways
-// have no tally; see "hinit events".
+// svdt prints when and how the runs of a service ended, oldest first: -n limits their number, -s prints signals by number.
+// Gateways have no tally; see "hinit events".
 func svdt(c *Call, options []option) int {
 	most, names := formats.MaxTally, true
 	for _, o := range options {
@@ -41,12 +41,12 @@ func svdt(c *Call, options []option) int {
 	return exitDone
 }
 
-// readTally never blocks and follows no link out of the directory: whoever can write it may have made the file.
+// readTally reads a file that users other than root may have created. It never blocks and follows no link out of the directory.
 func readTally(dir string) ([]byte, error) {
 	d, err := fsutil.OpenDir(dir, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close() // it is only read
+	defer d.Close() // no error matters: it is only read
 	return d.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 }

@@ -10,7 +10,7 @@ import (
 	"hinit/client"
 )
 
-// shortFields are the fields that have a letter.
+// shortFields are the fields with a one-letter option.
 var shortFields = map[byte]string{
 	'u': "up", 'w': "wantedup", 'N': "normallyup", 'r': "ready", 'p': "pid", 'g': "pgid", 'e': "exitcode", 's': "signal", 't': "updownfor",
 }
@@ -45,13 +45,13 @@ func svstat(c *Call, options []option) int {
 	return c.print(statusLine(slot, time.Now(), numbers))
 }
 
-// svok reports by its exit code whether a directory is supervised.
+// svok tells by its exit code whether a directory is supervised.
 func svok(c *Call, _ []option) int {
 	_, code := c.look()
 	return code
 }
 
-// look returns the slot of the directory that the tool is called with. The code is exitNo when it is not supervised.
+// look returns the slot of the directory in the arguments. The code is exitNo if it is not supervised.
 func (c *Call) look() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {

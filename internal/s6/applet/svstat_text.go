@@ -9,10 +9,10 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// statusLine returns the line that s6-svstat prints, without a newline. With numbers, signals are numbers.
+// statusLine returns the line that s6-svstat prints, without a newline. With numbers, signals are printed as numbers.
 //
-// The line never has the process group, which s6 prints since 2.13: older callers look for "(pid N)". "down (not started yet) "
-// ends in a space, as since 2.13.2.
+// The line never has the process group, which s6 prints since 2.13, because older callers search for "(pid N)". "down (not
+// started yet) " ends in a space, as since 2.13.2.
 func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	var b strings.Builder
 	other := "up"
@@ -57,12 +57,12 @@ func readySince(s client.Slot) time.Time {
 
 func ended(s client.Slot) bool { return !s.Up && s.Started }
 
-// wholeSeconds returns the seconds between two times, at least 0: a clock may be set back.
+// wholeSeconds returns the seconds between two times, at least 0 even if the clock was set back.
 func wholeSeconds(since, now time.Time) string {
 	return strconv.FormatInt(int64(max(now.Sub(since), 0)/time.Second), 10)
 }
 
-// fields are those that s6-svstat -o knows.
+// fields are the fields that s6-svstat -o supports.
 var fields = map[string]func(s client.Slot, now time.Time) string{
 	"up":          func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.Up) },
 	"wantedup":    func(s client.Slot, _ time.Time) string { return strconv.FormatBool(s.WantUp) },

@@ -29,16 +29,16 @@ func svwait(c *Call, options []option) int {
 	return c.waitFor(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services are in a state, or one of them, and returns the exit code. before holds their runs from before
-// the command, for restarts and ends, which may come before the wait; without one, only later changes count.
+// waitFor waits until all services, or one of them, are in a state, and returns the exit code. before has their runs from before
+// the command, so that restarts and ends before the wait count; without it only later changes count.
 func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
-	ctx, cancel := context.WithCancel(context.Background()) // a signal ends the tool as it ends any program
+	ctx, cancel := context.WithCancel(context.Background()) // no handler: a signal ends the tool like any program
 	defer cancel()
 	if limit > 0 {
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
-	for _, dir := range dirs { // s6 subscribes to all of them before it waits for any
+	for _, dir := range dirs { // like s6, begin to watch all of them before waiting for any
 		if _, err := c.slot(ctx, dir); err != nil {
 			return c.notWaitable(ctx, dir, err)
 		}
@@ -47,7 +47,7 @@ func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool,
 		dir string
 		err error
 	}
-	results := make(chan result, len(dirs)) // so that the rest need not be read
+	results := make(chan result, len(dirs)) // room for all results, because some may not be read
 	for _, dir := range dirs {
 		goal := string(until)
 		if run, known := before[dir]; known {

@@ -9,26 +9,26 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// tai64nlocal copies lines and replaces a leading label by the local time, with -g by UTC. It writes what it has read before it
-// waits for more.
+// tai64nlocal copies lines and replaces a label at the beginning by the local time, with -g by UTC. It writes everything that it
+// has read before it waits for more.
 func tai64nlocal(c *Call, options []option) int {
 	greenwich := len(options) > 0
 	in := bufio.NewReaderSize(c.In, 1<<16)
 	out := bufio.NewWriterSize(c.Out, 1<<16)
 	stamp := make([]byte, 0, 32)
 	for start := true; ; {
-		piece, err := in.ReadSlice('\n') // of a long line, a part
+		piece, err := in.ReadSlice('\n') // a part of a long line
 		if start {
 			if t, rest, ok := formats.ParseTAI64N(piece); ok {
 				if greenwich {
 					t = t.UTC()
 				}
 				stamp = appendLocalTime(stamp[:0], t)
-				_, _ = out.Write(stamp) // Flush tells
+				_, _ = out.Write(stamp) // Flush returns the error
 				piece = rest
 			}
 		}
-		_, _ = out.Write(piece) // Flush tells
+		_, _ = out.Write(piece) // Flush returns the error
 		start = err == nil
 		if in.Buffered() == 0 || err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			if err := out.Flush(); err != nil {
@@ -44,8 +44,8 @@ func tai64nlocal(c *Call, options []option) int {
 	}
 }
 
-// appendLocalTime appends the time as s6 prints it: date and time with a space between, nine digits of fraction, the zone of t and
-// no name for it.
+// appendLocalTime appends the time in s6's format: date, space, and time with nine digits of fraction, in the zone of t. The name
+// of the zone is left out.
 func appendLocalTime(b []byte, t time.Time) []byte {
 	return t.AppendFormat(b, "2006-01-02 15:04:05.000000000")
 }

@@ -9,11 +9,11 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// tool is one applet: what may stand behind its name, and what it does with that.
+// tool is one applet, with the options and words that it accepts.
 type tool struct {
-	plain  string // its options without a value
-	valued string // its options with one
-	words  int    // how many words it needs behind the options
+	plain  string // letters of its options without a value
+	valued string // letters of its options with a value
+	words  int    // how many words it needs after the options
 	usage  string
 	run    func(c *Call, options []option) int
 }
@@ -32,7 +32,7 @@ var tools = map[string]tool{
 	"with-contenv":   {"", "", 1, "prog...", withContenv},
 }
 
-// Find returns the applet that the last component of argv[0] names. run returns the exit code, or replaces the process.
+// Find returns the applet for the last component of argv[0]. run returns the exit code, or replaces the process.
 func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
 	name = filepath.Base(argv0)
 	t, ok := tools[name]
@@ -42,7 +42,7 @@ func Find(argv0 string) (name string, run func(*Call) int, ok bool) {
 // Names returns the names of all applets to install.
 func Names() []string { return slices.Sorted(maps.Keys(tools)) }
 
-// wrongUsage is what a tool returns for the value of an option that can't be.
+// wrongUsage is the result of a tool if the value of an option is invalid.
 const wrongUsage = -1
 
 func (t tool) main(c *Call) int {
@@ -64,8 +64,8 @@ type option struct {
 	value  string
 }
 
-// split reads options as s6's tools do. Letters may be joined. A value may be joined to its letter or be the next word. "--" or
-// the first other word ends the options. It returns false at an unknown letter or a missing value.
+// split parses options like s6's tools. Letters may be joined. A value may be joined to its letter or be the next word. "--" or
+// the first other word ends the options. It returns false for an unknown letter or a missing value.
 func (t tool) split(args []string) (options []option, words []string, ok bool) {
 	for words = args; len(words) > 0 && len(words[0]) > 1 && words[0][0] == '-'; {
 		word := words[0][1:]

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// The limits of a service directory that is run as root: how many files it holds, and how deep.
+	// Limits of a service directory that is run as root: the number of its files, and their depth.
 	mostFiles = 4096
 	deepest   = 16
 )
 
-// ofS6 reports whether a file is s6's own, or the logger's directory, which has an ownership check of its own.
+// ofS6 reports whether a file is s6's own, or the logger's directory, which is checked separately.
 func ofS6(name string) bool {
 	return name == "supervise" || name == "event" || name == formats.LogDir
 }
 
-// writtenByOthers says what in a service directory others than root can have written, "" for nothing. It checks every file, because
-// programs read env and data too. owned reports whether the directory itself belongs to root.
+// writtenByOthers returns what in a service directory users other than root may have written, "" for nothing. It checks every
+// file, because programs also read env and data. owned reports whether the directory itself belongs to root.
 func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {
@@ -38,7 +38,7 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 	run, err := d.Lstat(formats.RunFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "it has no run", false // nothing to run as anybody
+		return "it has no run", false // there is nothing to run
 	case err != nil:
 		return err.Error(), true
 	case !run.Mode().IsRegular():
@@ -54,7 +54,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	}
 	entries, more, err := d.ReadSome(rel, *left)
 	switch {
-	case rel != "" && errors.Is(err, fs.ErrNotExist): // gone since
+	case rel != "" && errors.Is(err, fs.ErrNotExist): // removed meanwhile
 		return ""
 	case err != nil:
 		return err.Error()
@@ -86,7 +86,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	return ""
 }
 
-// writable says how others than root can change a file, "" for not at all.
+// writable returns how users other than root can change a file, "" if they can't.
 func writable(info fs.FileInfo) string {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {

@@ -17,42 +17,42 @@ import (
 )
 
 const (
-	loggerTime = 5 * time.Second        // for a logger whose service is gone to end by itself
-	loggerPoll = 100 * time.Millisecond // to see whether it has
+	loggerTime = 5 * time.Second        // how long a logger whose service is gone may take to end by itself
+	loggerPoll = 100 * time.Millisecond // between two checks whether it has ended
 )
 
-// Supervisor is what a Service needs of PID 1.
+// Supervisor is the part of PID 1 that a Service uses.
 type Supervisor interface {
 	Register(ctx context.Context, u supervisor.Unit, want supervisor.Want) error
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
-	// Identity returns how a directory runs, but for its command: as root, without anything from the agent, or as the agent.
+	// Identity returns user, environment and directory for a service: as root, without anything from the agent, or as the agent.
 	Identity(root bool) proc.Spec
 	Say(format string, args ...any)
 }
 
-// Scanner is what a Service needs of the scanner that found it.
+// Scanner is the part of the scanner that a Service uses.
 type Scanner interface {
 	Supervisor
-	// Publish shows readers the current state.
+	// Publish shows readers the present state.
 	Publish()
 	Watch(path string)
 	Unwatch(path string)
-	// LookIn makes the scanner look at everything after a while.
+	// LookIn makes the scanner check everything after a while.
 	LookIn(d time.Duration)
-	// Agent returns the agent's user, and a context that ends with the scanner.
+	// Agent returns a context that ends with the scanner, and the agent's user.
 	Agent() (context.Context, *fsutil.Actor)
 }
 
-// Service is a service that somebody else's directory defines, with its logger. Fields without a tag are handed over.
+// Service is a service whose directory hinit did not make, with its logger. Re-execution hands over the fields without a tag.
 type Service struct {
 	Name    string
 	Main    Place  `reexec:"Service"`
-	Logs    *Place `reexec:"Logger"` // of the logger, nil without one
+	Logs    *Place `reexec:"Logger"` // the logger, nil for none
 	Read    *os.File
 	Write   *os.File // the pipe from the service to the logger, open as long as there is a logger
-	Leaving bool     // the directory is gone; the service is on its way out
-	Left    bool     `reexec:"-"` // and the supervisor has forgotten it
+	Leaving bool     // the directory is gone, and the service is ending
+	Left    bool     `reexec:"-"` // after Leaving: the supervisor has forgotten it
 	// LoggerEnds is when a logger whose service is gone is removed. Zero means that there is none.
 	LoggerEnds time.Time `reexec:"-"`
 
@@ -64,7 +64,7 @@ func New(scanner Scanner, name string) *Service {
 	return &Service{Name: name, Left: true, scanner: scanner}
 }
 
-// Copy returns a copy that is only read.
+// Copy returns a copy for readers.
 func (s *Service) Copy() *Service {
 	c := *s
 	if s.Logs != nil {
@@ -73,7 +73,7 @@ func (s *Service) Copy() *Service {
 	return &c
 }
 
-// Gone reports whether nothing is left of the service and its logger.
+// Gone reports whether both the service and its logger are gone.
 func (s *Service) Gone() bool { return s.Left && s.LoggerEnds.IsZero() }
 
 // Close closes all files of the service.
@@ -97,8 +97,8 @@ func (s *Service) closePipe() {
 	}
 }
 
-// Take gives the service a directory; link says that path is a symbolic link. Begin must follow. If the previous directory has not
-// left yet, its pipe stays in use.
+// Take gives the service a directory; link says that path is a symbolic link. Begin must follow. If the previous directory's
+// service has not ended yet, its pipe is used further.
 func (s *Service) Take(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Service) Take(path string, link bool) error {
 	s.Logs.close()
 	s.Main, s.Logs, s.Leaving, s.Left = *main, nil, false, false
 	if s.Main.mayCount() {
-		_ = s.Main.dir.Remove(formats.TallyFile) // of another supervisor, if there is one
+		_ = s.Main.dir.Remove(formats.TallyFile) // another supervisor may have left it
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (s *Service) Refresh() {
 	s.define()
 }
 
-// define registers a service and its logger as their directories define them now.
+// define registers a service and its logger with the present definitions in their directories.
 func (s *Service) define() {
 	def := formats.ReadDefinition(s.Main.dir)
 	had := s.Logs
@@ -145,7 +145,7 @@ func (s *Service) define() {
 	if s.Main.moved || had != s.Logs || !reflect.DeepEqual(def, s.Main.Definition) {
 		s.supervise(s.Name, &s.Main, def)
 	}
-	if !def.Logger && s.Logs != nil { // not before the service has another way out
+	if !def.Logger && s.Logs != nil { // only after the service has another output
 		s.dropLogger()
 		s.scanner.Publish()
 	}
@@ -170,7 +170,7 @@ func (s *Service) defineLogger() {
 		s.scanner.Watch(logs.Path)
 	}
 	if logs.dir == nil {
-		return // a successor could not open it; what runs goes on
+		return // it could not be opened after re-execution; the running process goes on
 	}
 	s.Logs = logs
 	if def := formats.ReadDefinition(logs.dir); logs.moved || !reflect.DeepEqual(def, logs.Definition) {
@@ -178,8 +178,8 @@ func (s *Service) defineLogger() {
 	}
 }
 
-// supervise registers the service of a place. It publishes first: a successor must know every directory whose service the supervisor
-// knows. A service that could not be spawned is started at once when its definition is in order again.
+// supervise registers the service of a place. It publishes first, because re-execution must hand over every directory whose
+// service the supervisor knows. If the last start has failed and the definition is valid again, it starts the service at once.
 func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	s.complain(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
@@ -203,7 +203,7 @@ func (s *Service) supervise(name string, p *Place, def formats.Definition) {
 	}
 	v := s.scanner.Snapshot().Find(name)
 	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		_ = s.do(supervisor.Start{Name: name}) // else its time comes anyway
+		_ = s.do(supervisor.Start{Name: name}) // an error is ignored: the service starts later anyway
 	}
 }
 
@@ -227,12 +227,12 @@ func (s *Service) do(e supervisor.Event) error {
 	return s.scanner.Do(ctx, e)
 }
 
-// Leave ends a service whose directory is gone. The service gets its down signal; after its end the logger reads the end of its
+// Leave ends a service whose directory is gone. The service gets its down signal; after its end the logger sees the end of its
 // input.
 func (s *Service) Leave() {
 	s.Leaving = true
 	s.Main.shut()
-	s.scanner.Unwatch(s.Main.Path) // it is gone already, most likely
+	s.scanner.Unwatch(s.Main.Path) // mostly it is gone already
 	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
 		s.left()
 	}
@@ -245,13 +245,13 @@ func (s *Service) left() {
 	s.scanner.Publish()
 }
 
-// dropLogger ends a logger: it reads all input to the end and is not started again.
+// dropLogger ends a logger: it reads all input to the end and is not restarted.
 func (s *Service) dropLogger() {
 	if s.Logs == nil {
 		return
 	}
 	_ = s.do(supervisor.Unwant{Name: s.LoggerName()})
-	s.scanner.Unwatch(s.Logs.Path) // nothing tells of it when the directory around it was moved away
+	s.scanner.Unwatch(s.Logs.Path) // needed if the outer directory was moved away, which causes no event for this one
 	s.closePipe()
 	s.Logs.close()
 	s.Logs = nil
@@ -275,7 +275,7 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// Settle finishes what a lost record left open: a service that the supervisor has forgotten, and a logger that is down.
+// Settle compensates for lost records: it handles a service that the supervisor has forgotten, and a logger that is down.
 func (s *Service) Settle() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.left()
@@ -291,12 +291,12 @@ func (s *Service) Observe(r supervisor.Record) {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
 		s.left()
 	case r.Exit != nil && !s.Left:
-		s.Refresh() // first: it may have been root's until now
+		s.Refresh() // first, because the check may find that root no longer owns the directory
 		s.countDeath(r)
 	}
 }
 
-// countDeath writes a death where the tools of s6 look for it. Errors are ignored: the file is for people only.
+// countDeath records a death where the tools of s6 look for it. It ignores errors, because the file is only for people.
 func (s *Service) countDeath(r supervisor.Record) {
 	at := &s.Main
 	if r.Service != s.Name {
@@ -307,7 +307,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	}
 	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // it may be there, which Replace will tell
+		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // if it exists, this fails, and Replace works
 	} else if err != nil {
 		return
 	}
@@ -316,7 +316,7 @@ func (s *Service) countDeath(r supervisor.Record) {
 	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true}) // see above
 }
 
-// TakeOver opens the directories of a service that was handed over. link says that path is a symbolic link.
+// TakeOver opens the directories of a service after re-execution. link says that path is a symbolic link.
 func (s *Service) TakeOver(link bool) {
 	_, agent := s.scanner.Agent()
 	if !s.Leaving && !s.Left {
@@ -326,11 +326,11 @@ func (s *Service) TakeOver(link bool) {
 	if s.Logs != nil {
 		s.Logs.reopen(false, agent)
 		s.scanner.Watch(s.Logs.Path)
-		s.Logs.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil // then it is defined anew
+		s.Logs.moved = s.scanner.Snapshot().Find(s.LoggerName()) == nil // then it is registered again
 	}
 }
 
-// Adopt gives a service that was handed over its scanner. TakeOver must follow.
+// Adopt sets the scanner of a service after re-execution. TakeOver must follow.
 func (s *Service) Adopt(scanner Scanner) {
 	s.scanner = scanner
 	for _, p := range []*Place{&s.Main, s.Logs} {

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// ID identifies a directory, whatever its name.
+// ID identifies a directory, whatever its name is.
 type ID struct {
 	Dev uint64 `reexec:"dev"`
 	Ino uint64 `reexec:"ino"`
@@ -29,26 +29,26 @@ func IDOf(info fs.FileInfo) ID {
 	return ID{st.Dev, st.Ino}
 }
 
-// Place is one directory that defines a service. Fields without a tag are handed over.
+// Place is one directory that defines a service. Re-execution hands over the fields without a tag.
 type Place struct {
-	Path      string // as the scan directory has it
+	Path      string // path in the scan directory
 	ID        ID
-	Root      bool     // it is run as root
-	Pin       *os.File // of a root's one: what it is run from, whatever its name means by then
-	Complaint string   `reexec:"Said"` // what was last complained about
+	Root      bool     // the service runs as root
+	Pin       *os.File // for root: the open directory from which the service runs, even if its name is replaced
+	Complaint string   `reexec:"Said"` // the last complaint
 
-	Definition formats.Definition `reexec:"-"` // as it was last read
-	dir        *fsutil.Dir        `reexec:"-"` // open as who runs it; nil when a successor could not open it
-	link       bool               `reexec:"-"` // Path is a link to it
-	moved      bool               `reexec:"-"` // the supervisor has not heard of this directory yet
+	Definition formats.Definition `reexec:"-"` // as last read
+	dir        *fsutil.Dir        `reexec:"-"` // opened with the identity of the service's user; nil if that failed after re-execution
+	link       bool               `reexec:"-"` // Path is a symbolic link to it
+	moved      bool               `reexec:"-"` // the supervisor does not know this directory yet
 }
 
-// Dir is the open directory, nil when there is none.
+// Dir returns the open directory, nil for none.
 func (p *Place) Dir() *fsutil.Dir { return p.dir }
 
 func (p *Place) shut() {
 	if p.dir != nil {
-		_ = p.dir.Close() // a directory
+		_ = p.dir.Close() // an error doesn't matter for a directory
 		p.dir = nil
 	}
 }
@@ -58,11 +58,12 @@ func (p *Place) close() {
 		return
 	}
 	p.shut()
-	// Not closed: the supervisor still runs the finish program from the pin. The garbage collector closes it.
+	// Not closed, because the supervisor still runs the finish program from the pin. The garbage collector closes it.
 	p.Pin = nil
 }
 
-// open opens a service directory and decides as whom it is run. A link is followed as the agent's user, who may have made it.
+// open opens a service directory and decides as which user it runs. It follows a link as the agent's user, who may have created
+// it.
 func (s *Service) open(path string, link bool) (*Place, error) {
 	_, agent := s.scanner.Agent()
 	p := &Place{Path: path, link: link, moved: true}
@@ -98,7 +99,7 @@ func Open(path string, link bool, as *fsutil.Actor) (*fsutil.Dir, ID, error) {
 	return d, IDOf(info), nil
 }
 
-// holds refuses a logger's directory that was replaced since its service's directory was opened.
+// holds returns an error if the logger's directory was replaced after its service's directory was opened.
 func (p *Place) holds(logs *Place) error {
 	if p.dir == nil {
 		return errors.New("its service's directory is not open")
@@ -137,7 +138,7 @@ func (s *Service) openRoots(path string) (*fsutil.Dir, ID, *os.File, error) {
 	return d, id, pin, nil
 }
 
-// reopened repeats the ownership check. When its answer has changed, it returns a new place and closes the old one; otherwise nil.
+// reopened repeats the ownership check. If the result has changed, it returns a new place and closes the old one; otherwise nil.
 func (s *Service) reopened(p *Place) *Place {
 	if _, agent := s.scanner.Agent(); p.dir == nil || p.link || !agent.Switches() {
 		return nil
@@ -148,13 +149,13 @@ func (s *Service) reopened(p *Place) *Place {
 	}
 	next, err := s.open(p.Path, false)
 	switch {
-	case err != nil && p.Root: // the agent's user can't open it, so as that user it can't be run either
+	case err != nil && p.Root: // the agent's user can't open it, so it can't run as that user either
 		return &Place{dir: p.dir, ID: p.ID, Path: p.Path, Complaint: p.Complaint, moved: true}
 	case err != nil:
 		return nil
 	case next.ID != p.ID || next.Root == p.Root:
 		next.close()
-		return nil // it is another one, or is being changed; the next look will tell
+		return nil // it was replaced, or is being changed: the next check decides
 	}
 	p.close()
 	next.Complaint = p.Complaint
@@ -170,14 +171,14 @@ func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	switch {
 	case err != nil:
 	case !link && id != p.ID:
-		_ = dir.Close() // it is another one
+		_ = dir.Close() // it is another directory
 	default:
 		p.dir, p.ID, p.link = dir, id, link
 	}
 }
 
-// mayCount reports whether deaths may be counted in a place. In a directory that is run as root, supervise may still be the
-// agent's.
+// mayCount reports whether deaths may be recorded in a place. In a directory that runs as root, supervise may still belong to the
+// agent.
 func (p *Place) mayCount() bool {
 	if !p.Root {
 		return true
@@ -185,7 +186,7 @@ func (p *Place) mayCount() bool {
 	for _, name := range []string{"", filepath.Dir(formats.TallyFile)} {
 		info, err := p.dir.Lstat(name)
 		if name != "" && errors.Is(err, fs.ErrNotExist) {
-			continue // it will be root's
+			continue // it is created as root's
 		}
 		if err != nil || writable(info) != "" {
 			return false

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	restartDelay = time.Second      // between the end of one run, finish included, and the next
-	spawnRetry   = time.Minute      // for a run that can't be spawned
-	readyEnough  = time.Second      // a run that was ready for so long is started again at once
-	killGrace    = 10 * time.Second // of a policy that needs one though it never kills
-	permanent    = 125              // exit code of a finish program that wants no restart
+	restartDelay = time.Second      // between the end of one run, with its finish program, and the next
+	spawnRetry   = time.Minute      // for a run that could not be spawned
+	readyEnough  = time.Second      // a run that was ready for this long is restarted at once
+	killGrace    = 10 * time.Second // grace of a policy that never kills, but must have one
+	permanent    = 125              // exit code of a finish program that means: don't restart
 )
 
 func (s *Service) unit(name string, p *Place) supervisor.Unit {
 	spec := s.scanner.Identity(p.Root)
 	dir, def := p.Path, p.Definition
-	if p.Pin != nil { // no other directory can be moved there
+	if p.Pin != nil { // no other directory can take the place of the pinned one
 		dir = "/proc/self/fd/" + strconv.Itoa(int(p.Pin.Fd()))
 	}
 	spec.Argv, spec.Dir, spec.Pinned = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil
@@ -35,7 +35,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		policy.Grace = killGrace
 	}
 	if policy.Announces {
-		policy.ReadyRestart = readyEnough // else it is unknown, however long it lives
+		policy.ReadyRestart = readyEnough // otherwise readiness is unknown, however long it lives
 	}
 	if def.KillGroup {
 		policy.Kill = supervisor.ScopeGroup

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Exports finds the literal exports of a POSIX shell script: lines `export NAME=VALUE...` before the line that begins with exec.
-// Values may be bare, quoted or escaped. Variables whose value a shell would have to expand are in unclear, sorted. Nothing is
-// executed.
+// Exports returns the literal exports of a POSIX shell script: lines `export NAME=VALUE...` before the line that begins with
+// exec. Values may be bare, quoted or escaped. unclear lists, sorted, the variables whose value a shell would have to expand. It
+// executes nothing.
 func Exports(script []byte) (set map[string]string, unclear []string) {
 	set = make(map[string]string)
 	dark := make(map[string]bool)
@@ -32,7 +32,7 @@ func Exports(script []byte) (set map[string]string, unclear []string) {
 			} else {
 				dark[name] = true
 			}
-			found = clear // behind a word that is not understood there is nothing to rely on
+			found = clear // the meaning of words after an unknown one is uncertain
 		}
 		if !found {
 			rest = text
@@ -47,7 +47,7 @@ func afterWord(text, word string) (rest string, found bool) {
 	return rest, found && rest != "" && (rest[0] == ' ' || rest[0] == '\t')
 }
 
-// assignment reads NAME=WORD at the beginning of a text. name is "" without one.
+// assignment parses NAME=WORD at the beginning of a text. name is "" without one.
 func assignment(text string) (name, value string, clear bool, rest string) {
 	n := 0
 	for n < len(text) && (text[n] == '_' || isLetter(text[n]) || n > 0 && isDigit(text[n])) {
@@ -57,13 +57,13 @@ func assignment(text string) (name, value string, clear bool, rest string) {
 		return "", "", false, text
 	}
 	value, rest, clear = literal(text[n+1:])
-	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest // no environment holds a NUL
+	return text[:n], value, clear && strings.IndexByte(value, 0) < 0, rest // no environment can have a NUL
 }
 
-// literal reads a word that a shell would not expand.
+// literal parses a word that a shell would not expand.
 func literal(text string) (value, rest string, ok bool) {
 	var b strings.Builder
-	quote := byte(0) // that the word is in
+	quote := byte(0) // the present quote; 0 for none
 	for i := 0; i < len(text); i++ {
 		c := text[i]
 		switch {

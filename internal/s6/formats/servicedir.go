@@ -18,7 +18,7 @@ const (
 	TypeFile   = "type"
 )
 
-// Files that define details.
+// Files with settings.
 const (
 	killGroupFile     = "flag-timeout-killpg"
 	finishTimeoutFile = "timeout-finish"
@@ -41,38 +41,38 @@ func Defines(name string) bool {
 const (
 	// MaxName is the longest name of a service directory.
 	MaxName = 251
-	// maxDefinition limits the size of a file that holds a number or a name.
+	// maxDefinition limits the size of a file with a number or a name.
 	maxDefinition = 4 << 10
-	// maxFD limits notification-fd, for which every start makes room.
+	// maxFD limits notification-fd, because every start needs a table of that size.
 	maxFD                = 1023
 	defaultFinishTimeout = 5 * time.Second
 )
 
-// Files are the files of a service directory. A directory of package fsutil implements it.
+// Files gives access to the files of a service directory. A directory of package fsutil implements it.
 type Files interface {
-	// Lstat describes a name without following a link. A missing one is fs.ErrNotExist.
+	// Lstat describes a name without following a link. For a missing one the error is fs.ErrNotExist.
 	Lstat(name string) (fs.FileInfo, error)
-	// ReadFile returns the content of a regular file of at most max bytes. A missing one is fs.ErrNotExist.
+	// ReadFile returns the content of a regular file of at most max bytes. For a missing one the error is fs.ErrNotExist.
 	ReadFile(name string, max int64) ([]byte, error)
 }
 
-// Definition is what a service directory defines.
+// Definition is the definition of a service in a service directory.
 type Definition struct {
-	Broken        string        // why it can't be run, "" when nothing stands against it
-	FinishTimeout time.Duration // how long a finish program may take; 0 is for ever
-	KillTimeout   time.Duration // from the down signal to SIGKILL; 0 never kills
-	KillGroup     bool          // SIGKILL goes to the process group
+	Broken        string        // why the service can't run, "" if it can
+	FinishTimeout time.Duration // time limit of the finish program; 0 for none
+	KillTimeout   time.Duration // from the down signal to SIGKILL; 0: never kill
+	KillGroup     bool          // send SIGKILL to the process group
 	DownSignal    int
 	ReloadSignal  int
-	NotifyFD      int  // descriptor on which the service tells that it is ready, 0 when it does not
+	NotifyFD      int  // descriptor on which the service reports readiness, 0 for none
 	Tally         int  // how many deaths are kept in TallyFile
 	Down          bool // it does not start by itself
-	Logger        bool // there is a directory log
-	// Warnings name files that can't be understood; their defaults apply.
+	Logger        bool // it has a directory log
+	// Warnings name files that could not be parsed; their defaults apply.
 	Warnings []string
 }
 
-// ReadDefinition reads a service directory. It never fails: a file that can't be read or understood becomes a warning, a directory
+// ReadDefinition reads a service directory. It never fails: a file that can't be read or parsed causes a warning, a directory
 // without a program to run is Broken.
 func ReadDefinition(dir Files) Definition {
 	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, Tally: defaultTally}
@@ -104,7 +104,7 @@ func unrunnable(dir Files) string {
 		return "it has no run"
 	case err != nil:
 		return fmt.Sprintf("its run cannot be looked at: %v", err)
-	case info.Mode()&fs.ModeSymlink != 0: // the kernel will say
+	case info.Mode()&fs.ModeSymlink != 0: // the kernel reports an error when it is executed
 		return ""
 	case !info.Mode().IsRegular():
 		return "its run is no file"
@@ -119,7 +119,7 @@ func exists(dir Files, name string) bool {
 	return err == nil
 }
 
-// line reads the first line of a file, if the file exists. wrong is the warning about a line that can't be parsed.
+// line parses the first line of a file, if the file exists. wrong is the warning about an invalid line.
 func line[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
 	data, err := dir.ReadFile(name, maxDefinition)
 	if errors.Is(err, fs.ErrNotExist) {

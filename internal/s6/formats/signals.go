@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// synonyms are names that are only read.
+// synonyms are further names that ParseSignal accepts.
 var synonyms = map[string]int{"IOT": 6, "CLD": 17, "POLL": 29}
 
 const lastSignal = 64
 
-// SignalName returns the name of a signal as s6 prints it; without a name, "SIG" and the number. Signal 6 is always SIGABRT, for
-// which newer versions of s6 print SIGIOT.
+// SignalName returns the name of a signal as s6 prints it, or "SIG" and the number if it has none. Signal 6 is always SIGABRT;
+// newer versions of s6 print SIGIOT.
 func SignalName(number int) string {
 	return cmp.Or(unix.SignalName(syscall.Signal(number)), "SIG"+strconv.Itoa(number))
 }
 
-// ParseSignal reads a signal: a number, or a name in any case with or without "SIG".
+// ParseSignal parses a signal: a number, or a name with or without "SIG", in any case.
 func ParseSignal(text string) (number int, ok bool) {
 	if n, err := strconv.Atoi(text); err == nil {
 		return n, n > 0 && n <= lastSignal

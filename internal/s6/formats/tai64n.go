@@ -11,7 +11,8 @@ const (
 	binarySize = 12
 	// labelSize is the length of a label as people see it: "@" and the bytes in hexadecimal digits.
 	labelSize = 1 + 2*binarySize
-	// taiOffset is a label's lead on Unix time before the first leap second: 2^62, and TAI's lead of 10 seconds on UTC then.
+	// taiOffset is added to Unix time to get a label, before the first leap second: 2^62, and the 10 seconds by which TAI was
+	// ahead of UTC.
 	taiOffset = 1<<62 + 10
 )
 
@@ -22,7 +23,8 @@ var leaps = [...]int64{
 	773020800, 820454400, 867715200, 915148800, 1136073600, 1230768000, 1341100800, 1435708800, 1483228800,
 }
 
-// leapsUntil returns how many leap seconds there were until a time, which counts each of them as so many seconds: none in Unix time.
+// leapsUntil returns the number of leap seconds before a time. each is how many seconds that time scale counts for a leap second:
+// 0 in Unix time.
 func leapsUntil(seconds, each int64) int64 {
 	n := int64(len(leaps))
 	for n > 0 && seconds < leaps[n-1]+n*each {
@@ -45,8 +47,8 @@ func appendBinary(b []byte, t time.Time) []byte {
 // TAI64N returns the label of a time; see [AppendTAI64N].
 func TAI64N(t time.Time) string { return string(AppendTAI64N(make([]byte, 0, labelSize), t)) }
 
-// ParseTAI64N reads the label at the beginning of text and returns its local time and the rest of the text. It returns false
-// without a label, or for a time before 1970.
+// ParseTAI64N parses the label at the beginning of text. It returns its local time and the rest of the text. ok is false without
+// a label, or for a time before 1970.
 func ParseTAI64N[T string | []byte](text T) (t time.Time, rest T, ok bool) {
 	if len(text) < labelSize || text[0] != '@' {
 		return t, text, false

@@ -18,11 +18,11 @@ import (
 	"hinit/supervisor"
 )
 
-// intentTime is how long a command to a slot waits for the data volume. After that it is answered as taken in; s6 promises no more
-// (contract of s6, section 1).
+// intentTime limits how long a command to a slot waits for the data volume. After that it is confirmed as received; s6 promises
+// no more (contract of s6, section 1).
 const intentTime = 2 * time.Second
 
-// Slots implements control.Slots. It returns none when the scan directory does not answer in time.
+// Slots implements control.Slots. It returns none if the scan directory does not answer in time.
 func (s *S6) Slots(ctx context.Context) []client.Slot {
 	var out []client.Slot
 	err := blocking.Wait(ctx, "looking at the scan directory", func() error {
@@ -32,7 +32,7 @@ func (s *S6) Slots(ctx context.Context) []client.Slot {
 			services[v.Name] = v
 		}
 		for _, slot := range s.Scanner.Slots() {
-			if v := services[slot.Name]; v != nil || slot.Fixed() { // else it is about to be one, or was
+			if v := services[slot.Name]; v != nil || slot.Fixed() { // otherwise it is not a service yet, or not any more
 				out = append(out, s.view(slot, v))
 			}
 		}
@@ -65,7 +65,7 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return out, nil
 }
 
-// view returns a slot as the tools of s6 see it. hinit itself stands for a slot without a service.
+// view returns a slot as the tools of s6 see it. For a slot without a service, hinit itself is the process.
 func (s *S6) view(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	if slot.Fixed() {
 		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), Turned: s.since}
@@ -103,7 +103,7 @@ func (s *S6) find(ctx context.Context, dir string) (*scandir.Slot, error) {
 	return slot, err
 }
 
-// SlotControl implements control.Slots. The letters stay in force when ctx ends.
+// SlotControl implements control.Slots. The commands stay in force even if ctx ends.
 func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	return blocking.Wait(ctx, "what the service was asked for", func() error {
 		ctx := context.WithoutCancel(ctx)
@@ -118,8 +118,8 @@ func (s *S6) SlotControl(ctx context.Context, dir, letters string) error {
 	})
 }
 
-// letter carries out one command of s6-svc. Commands to hinit's own services record the intent; foreign services get what s6 would
-// do.
+// letter carries out one command of s6-svc. For hinit's own services it records the intent; for foreign services it does what s6
+// would do.
 func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error {
 	name, native := slot.Name, slot.Native()
 	switch letter {
@@ -163,18 +163,18 @@ func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error 
 	case 'c', 'C':
 		return s.host.Do(ctx, supervisor.Continue{Name: name, Group: letter == 'C'})
 	case 'x':
-		return nil // there is no supervisor of its own to be started again
+		return nil // there is no separate supervisor to restart
 	case 'l':
 		return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: slot.ReloadSignal()})
 	case 't', 'r':
 		v := s.host.Snapshot().Find(name)
 		if native && v != nil && v.State == supervisor.Up && v.Want == supervisor.WantUp {
-			// A gateway that is told to end exits with a code that looks like a failure.
+			// A gateway that gets a signal to end exits with a code that looks like a failure. So restart it.
 			return s.host.Do(ctx, supervisor.Restart{Name: name})
 		}
 		signal := int(unix.SIGTERM)
 		if letter == 'r' {
-			signal = 0 // the one that stops it
+			signal = 0 // the stop signal
 		}
 		return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal})
 	}
@@ -185,7 +185,7 @@ func (s *S6) letter(ctx context.Context, slot *scandir.Slot, letter byte) error 
 	return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal, Group: group})
 }
 
-// intend carries out a command of hinit's own. If the volume is slow, it returns before the command is recorded.
+// intend carries out a command to a service of hinit's own. If the volume is slow, it returns before the command is recorded.
 func (s *S6) intend(ctx context.Context, name string, command func(context.Context) error) error {
 	patience, cancel := context.WithTimeout(ctx, intentTime)
 	defer cancel()

@@ -1,16 +1,16 @@
-// Package personality lets PID 1 answer as s6: its services have directories below the scan directory, and it carries out s6's
+// Package personality lets PID 1 act as s6: its services have directories below the scan directory, and it carries out s6's
 // commands to them.
 //
-// A container that is made for s6 has an [S6]. It follows the registry, which says which slots there are.
+// A container that is made for s6 has an [S6]. It follows the registry, which says which slots exist.
 //
 // # Promises
 //
 //   - Services that hinit runs are started and stopped as with hinit's own commands, so the operator's intent is recorded.
-//   - Somebody else's directory is treated as s6 would, see package foreign.
+//   - A directory that hinit did not make is treated as s6 would treat it, see package foreign.
 //   - A command waits for the data volume for two seconds at most. It stays in force after that.
 //
 // # Goroutines
 //
-// It starts only the scanner's goroutine, see package scandir. Calls of the control socket that wait for the scan directory run in
-// the bounded pool.
+// It starts only the scanner's goroutine, see package scandir. Calls of the control socket that wait for the scan directory run
+// in the bounded pool.
 package personality

@@ -14,13 +14,13 @@ import (
 const (
 	// variable turns the personality on or off for any image.
 	variable = "HINIT_S6"
-	// commandDir holds the tools in an image that was made for s6.
+	// commandDir has the tools in an image that was made for s6.
 	commandDir = "/command"
-	// comm is the name of process 1 by which the agent's commands recognise s6.
+	// comm is the name of process 1 by which the agent's commands recognize s6.
 	comm = "s6-svscan"
 )
 
-// Wanted reports whether this init answers as s6: the environment says so, or it is PID 1 of an image made for s6.
+// Wanted reports whether this init acts as s6: because the environment says so, or because it is PID 1 of an image made for s6.
 func Wanted() bool {
 	if v, set := os.LookupEnv(variable); set && v != "" {
 		return config.Truthy3(v)
@@ -43,7 +43,7 @@ func Path(home string) string {
 	return path
 }
 
-// withCommands adds the directories that s6 puts in front of PATH.
+// withCommands adds the directories that s6 puts at the beginning of PATH.
 func withCommands(path string) string {
 	dirs := filepath.SplitList(path)
 	for _, dir := range []string{"/bin", "/usr/bin", commandDir} {

@@ -15,43 +15,43 @@ import (
 	"hinit/internal/s6/scandir"
 )
 
-// Host is PID 1 around the personality. Its methods may be called from any goroutine.
+// Host is the part of PID 1 that the personality uses. Its methods may be called from any goroutine.
 type Host interface {
 	scandir.Host
 	// Command carries out an order to a service and records the intent.
 	Command(ctx context.Context, verb client.Verb, name string) error
 	// Refuse returns an error for a gateway that must not be started now.
 	Refuse(name string) error
-	// Warn says something that the status goes on showing.
+	// Warn writes a warning that status also shows.
 	Warn(format string, args ...any)
 }
 
-// Settings are what the personality takes from the container, once.
+// Settings are the properties of the container that the personality needs.
 type Settings struct {
-	Agent *fsutil.Actor // whom the scan directory belongs to
-	Cred  *proc.Cred    // who runs services, nil for whoever hinit is
-	Env   []string      // of the container
-	Since time.Time     // the container runs
-	Main  bool          // the name main-hermes is not taken, so it is the container's
+	Agent *fsutil.Actor // owner of the scan directory
+	Cred  *proc.Cred    // user of services, nil for hinit's
+	Env   []string      // environment of the container
+	Since time.Time     // when the container was started
+	Main  bool          // the name main-hermes stands for the container's CMD, because no service has it
 }
 
-// S6 answers as s6.
+// S6 acts as s6 towards its tools and the agent.
 type S6 struct {
 	*scandir.Scanner
 	host  Host
 	cred  *proc.Cred
-	since time.Time // the container runs
+	since time.Time // when the container was started
 }
 
 var _ registry.Follower = (*S6)(nil)
 
-// Open makes the directories of s6 and answers as s6 until ctx ends.
+// Open makes the directories of s6 and acts as s6 until ctx ends.
 func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
 	scanner, err := scandir.Open(ctx, host, with.layout())
 	if err != nil {
 		return nil, fmt.Errorf("hinit does not answer as s6: %w", err)
 	}
-	// This names the whole process, not only the thread that writes (proc(5)).
+	// This sets the name of the whole process, not only of the thread that writes (proc(5)).
 	if err := os.WriteFile("/proc/self/comm", []byte(comm), 0); err != nil {
 		host.Warn("cannot be called %s, so the agent's commands do not find it: %v", comm, err)
 	}
@@ -59,13 +59,13 @@ func Open(ctx context.Context, host Host, with Settings) (*S6, error) {
 	if with.Main {
 		run := script(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
 		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
-			host.Warn("%v", err) // it is tried again
+			host.Warn("%v", err) // it is tried again later
 		}
 	}
 	return s, nil
 }
 
-// TakeOver takes over the scan directory of the previous generation. It changes no file; the work begins with Start.
+// TakeOver continues the scan directory of the program before re-execution. It changes no file; the work begins with Start.
 func TakeOver(host Host, with Settings, old *scandir.Handover) (*S6, error) {
 	scanner, err := scandir.TakeOver(host, with.layout(), old)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"hinit/internal/s6/scandir"
 )
 
-// files are the scripts of a slot. They are for people; hinit does not read them.
+// files returns the scripts of a slot. They are for people; hinit does not read them.
 func (s *S6) files(d registry.Slot) scandir.Files {
 	f := scandir.Files{Run: script(d.Cred, d.Env, d.Dir, d.Argv, "hinit starts this service by itself and does not run this file. To run it does the same.")}
 	if d.Finish {
@@ -43,7 +43,7 @@ func script(cred *proc.Cred, env map[string]string, dir string, argv []string, c
 		words[i] = quote(word)
 	}
 	command := strings.Join(words, " ")
-	if cred != nil { // by number, whatever the image calls the user
+	if cred != nil { // by number, because the image may give the user another name
 		user := strconv.FormatUint(uint64(cred.UID), 10) + ":" + strconv.FormatUint(uint64(cred.GID), 10)
 		b.WriteString(`[ "$(id -u)" != 0 ] || exec ` + commandDir + "/s6-setuidgid " + user + " " + command + "\n")
 	}

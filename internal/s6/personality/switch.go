@@ -9,11 +9,11 @@ import (
 	"hinit/supervisor"
 )
 
-// Handover is what is handed over of the scan directory.
+// Handover is the state of the scan directory at re-execution.
 type Handover = scandir.Handover
 
-// Switch knows whether a container answers as s6. It does so after Open or TakeOver; until then the other methods do nothing. They may be
-// called from any goroutine.
+// Switch turns the s6 personality of a container on. It is on after Open or TakeOver. Until then the other methods do nothing.
+// They may be called from any goroutine.
 type Switch struct {
 	host   Host
 	follow func(f registry.Follower, exports map[string]map[string]string)
@@ -21,15 +21,15 @@ type Switch struct {
 	s6     atomic.Pointer[S6]
 }
 
-// NewSwitch returns the Switch of a container that does not answer as s6. follow has the registry tell a follower of all slots.
+// NewSwitch returns a Switch that is off. follow makes the registry inform a follower of all slots.
 func NewSwitch(host Host, follow func(registry.Follower, map[string]map[string]string), with func() Settings) *Switch {
 	return &Switch{host: host, follow: follow, with: with}
 }
 
-// On returns what answers as s6, nil for nothing.
+// On returns the personality, nil while it is off.
 func (w *Switch) On() *S6 { return w.s6.Load() }
 
-// Open makes the directories of s6, and has the container answer as s6 until ctx ends. Where it can't, hinit goes on without.
+// Open makes the directories of s6, and acts as s6 until ctx ends. After an error, hinit goes on without the personality.
 func (w *Switch) Open(ctx context.Context) error {
 	s6, err := Open(ctx, w.host, w.with())
 	if err == nil {
@@ -38,7 +38,8 @@ func (w *Switch) Open(ctx context.Context) error {
 	return err
 }
 
-// TakeOver takes the scan directory over, if the last generation answered as s6. It must be called before the supervisor's loop runs.
+// TakeOver continues the scan directory of the program before re-execution, if that acted as s6. Call it before the supervisor's
+// loop runs.
 func (w *Switch) TakeOver(old *Handover) {
 	if old == nil {
 		return
@@ -56,7 +57,7 @@ func (w *Switch) turnOn(s6 *S6) {
 	w.follow(s6, s6.Exports())
 }
 
-// HandOver returns what the next generation takes over.
+// HandOver returns the state that the next program needs.
 func (w *Switch) HandOver() *Handover {
 	if s6 := w.On(); s6 != nil {
 		return s6.HandOver()
@@ -72,7 +73,7 @@ func (w *Switch) Hold() (release func(), err error) {
 	return func() {}, nil
 }
 
-// Start begins the work of a scan directory that was taken over.
+// Start begins the work of a scan directory after re-execution.
 func (w *Switch) Start(ctx context.Context) {
 	if s6 := w.On(); s6 != nil {
 		s6.Start(ctx)
@@ -86,7 +87,7 @@ func (w *Switch) Observe(r supervisor.Record) {
 	}
 }
 
-// Made is closed when the slots in the queue are made. It is nil where the container does not answer as s6.
+// Made returns a channel that is closed when the queued slots are made. It is nil while the personality is off.
 func (w *Switch) Made() <-chan struct{} {
 	if s6 := w.On(); s6 != nil {
 		return s6.Made()

@@ -16,18 +16,18 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Handover is what a scanner hands over to the next generation.
+// Handover is the state of a scanner that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Slots   []*Slot
-	Pairs   []*foreign.Service   // that the supervisor knows
-	Ending  map[string]time.Time // by logger whose service is gone: when its time is over
+	Pairs   []*foreign.Service   // services that the supervisor knows
+	Ending  map[string]time.Time // logger whose service is gone → end of its time
 	Later   map[string]definition
 	Refused map[string]foreign.ID
 	Lock    *os.File
 }
 
-// Hold stops the scanner between two tasks, so that HandOver returns the complete state, until release is called. It fails when the
-// scanner does not come to rest in time.
+// Hold stops the scanner between two tasks, until release is called, so that HandOver returns the complete state. It fails if the
+// scanner does not finish its task in time.
 func (s *Scanner) Hold() (release func(), err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.layout.hold)
 	defer cancel()
@@ -39,13 +39,14 @@ func (s *Scanner) Hold() (release func(), err error) {
 		case <-s.ctx.Done():
 		}
 	}
-	if err := s.send(ctx, rest); err != nil { // it takes one only when it does nothing else
+	if err := s.send(ctx, rest); err != nil { // the scanner accepts this only between two tasks
 		return nil, err
 	}
 	return func() { close(released) }, nil
 }
 
-// HandOver returns what a successor needs. It does not block. If the scanner is not held, the state is the one last published.
+// HandOver returns the state that the next program needs. It does not block. If the scanner is not held, it returns the last
+// published state.
 func (s *Scanner) HandOver() *Handover {
 	h := &Handover{Ending: make(map[string]time.Time), Later: s.queue.all(), Refused: make(map[string]foreign.ID), Lock: s.lock}
 	t := s.table.Load()
@@ -67,8 +68,8 @@ func (s *Scanner) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes the successor of another scanner. It changes no file; the first look finds what has changed meanwhile. Readers see
-// the slots when it returns. [Scanner.Start] begins the work.
+// TakeOver returns a scanner that continues an old one. It changes no file; the first check finds later changes. Readers see the
+// slots when it returns. [Scanner.Start] begins the work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	layout = layout.limited()
 	dir, err := fsutil.OpenReal(layout.Scan, layout.Agent)
@@ -104,7 +105,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	}
 	for _, slot := range h.Slots {
 		if e := s.entries[slot.Name]; slot.Kind == other && (e == nil || e.Service == nil) {
-			continue // the supervisor was never told
+			continue // the supervisor does not know it yet
 		}
 		slot.Dir = filepath.Join(layout.Scan, slot.Name)
 		s.at(slot.Name).Slot = slot
@@ -113,7 +114,8 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	return s, nil
 }
 
-// Start begins the work of a successor, which ends with ctx. It waits until the directories of all slots are open, but not for long.
+// Start begins the work after re-execution, which ends with ctx. It waits until the directories of all slots are open, but not
+// for long.
 func (s *Scanner) Start(ctx context.Context) {
 	s.ctx = ctx
 	guard.Go("scanning for services", func() {
@@ -128,8 +130,8 @@ func (s *Scanner) Start(ctx context.Context) {
 	}
 }
 
-// reopen opens the directories of all slots and looks at everything at once. That registers every service again: the supervisor may
-// have missed the last registration of the old generation. The look also finds a slot that can't be opened.
+// reopen opens the directories of all slots and checks everything at once. That registers every service again, because the
+// supervisor may have missed the last registration. The check also finds slots that can't be opened.
 func (s *Scanner) reopen() {
 	s.observeFiles()
 	for name, e := range s.entries {

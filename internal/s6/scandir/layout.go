@@ -21,7 +21,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// Where s6 puts its directories.
+// The default directories of s6.
 const (
 	DefaultScan = "/run/service"
 	DefaultBase = "/run/s6"
@@ -44,20 +44,20 @@ const (
 type Layout struct {
 	Scan  string        // scan directory, an absolute path
 	Base  string        // the other directory of s6
-	Agent *fsutil.Actor // whom the scan directory belongs to
+	Agent *fsutil.Actor // owner of the scan directory
 	Env   []string      // the container's environment, for with-contenv
 
-	// Tests set these; 0 stands for the default.
-	most     int           // services that it may hold
-	patience time.Duration // with what is to be removed
-	fill     time.Duration // from the last slot that was made to the rest of the first
-	hold     time.Duration // for the scanner to come to rest, and a successor to begin
+	// Tests set these fields; 0 stands for the default.
+	most     int           // limit of the number of services
+	patience time.Duration // how long to wait for the removal of old files
+	fill     time.Duration // from the last made slot until the first one is completed
+	hold     time.Duration // how long a re-execution waits for the scanner
 
-	self    *fsutil.Actor // the process itself
-	foreign *fsutil.Actor // the agent's user where somebody else says what is read
+	self    *fsutil.Actor // identity of the process
+	foreign *fsutil.Actor // identity of the agent's user, for paths that others choose
 }
 
-// limited sets the limits: also how many file system calls run at a time.
+// limited sets the defaults, and limits how many file system calls run at a time.
 func (l Layout) limited() Layout {
 	l.most, l.patience = cmp.Or(l.most, maxServices), cmp.Or(l.patience, clearPatience)
 	l.fill, l.hold = cmp.Or(l.fill, fillTime), cmp.Or(l.hold, holdTime)
@@ -65,8 +65,8 @@ func (l Layout) limited() Layout {
 	return l
 }
 
-// prepare wipes and makes both directories. It returns the scan directory, opened as the agent's user, and its lock. It fails
-// without a change when another hinit works there.
+// prepare empties or creates both directories. It returns the scan directory, opened as the agent's user, and its lock. If
+// another hinit uses the scan directory, it fails without a change.
 func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	if err := l.free(); err != nil {
 		return nil, nil, err
@@ -99,8 +99,8 @@ func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
 	return dir, lock, nil
 }
 
-// emptied returns the directory at path, opened as its owner, empty and with mode 0755. An existing directory is kept if emptying
-// it is quick.
+// emptied returns the directory at path, opened as its owner, empty and with mode 0755. It keeps an existing directory if
+// emptying that is quick.
 func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	id := owner.Identity()
 	by := l.remover(path, owner)
@@ -121,8 +121,8 @@ func (l Layout) emptied(path string, owner *fsutil.Actor) (*fsutil.Dir, error) {
 	return fsutil.OpenReal(path, owner)
 }
 
-// reuse empties a directory, gives it to its owner and reports whether that was quick. Another user's directory must be empty after
-// the change of owner.
+// reuse empties a directory, gives it to its owner and reports whether that was quick. If it belonged to another user, it must
+// already be empty.
 func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
 	_, given, err := dir.Chown("", fsutil.Owner{UID: owner, GID: l.self.Identity().GID})
 	if err != nil {
@@ -133,7 +133,7 @@ func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
 		if given || !few(dir, "") {
 			return false
 		}
-		err = clearOut(dir, "", l.self) // as the directory's own actor
+		err = clearOut(dir, "", l.self) // with the actor of dir
 	}
 	if err == nil {
 		_, err = dir.Chmod("", 0o755)
@@ -141,8 +141,8 @@ func (l Layout) reuse(dir *fsutil.Dir, owner uint32) bool {
 	return err == nil
 }
 
-// remover returns who removes what lies in the directory at path: its owner, if that user is not the process itself. Such a user may have
-// moved a directory of root's into it, which root must not remove.
+// remover returns the identity for removing the content of the directory at path: its owner, if that is not the process itself.
+// The owner may have moved a directory of root's into it, which root must not remove.
 func (l Layout) remover(path string, owner *fsutil.Actor) *fsutil.Actor {
 	parent, err := l.above(path)
 	if err != nil {
@@ -160,7 +160,8 @@ func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) 
 	return l.self
 }
 
-// removeAll removes a directory with what lies in it. It acts as by; the name itself goes last, as the process, once it is empty.
+// removeAll removes a directory with its content. It removes the content with the identity by, and then the empty directory as
+// the process.
 func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	if !by.Switches() {
 		return parent.RemoveAll(name)
@@ -180,7 +181,7 @@ func (l Layout) free() error {
 	}
 	lock, err := l.takeLock()
 	if lock != nil {
-		_ = lock.Close() // it was only a question
+		_ = lock.Close() // it was only a test
 	}
 	if errors.Is(err, errTaken) {
 		return err
@@ -226,9 +227,9 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// fresh makes an empty directory at path, mode 0755, and returns it. An old directory that is large or another user's is moved aside and
-// removed in the background; what that user may not remove stays there. A directory that can't be moved, such as a mount point, is
-// emptied.
+// fresh creates an empty directory at path, mode 0755, and returns it. An old directory that is large or belongs to another user
+// is moved aside. It is removed in the background; files that the user by may not remove stay there. A directory that can't be
+// moved, such as a mount point, is emptied.
 func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	parent, err := l.above(path)
 	if err != nil {
@@ -241,7 +242,7 @@ func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 		var err error
 		if !by.Switches() && few(parent, name) {
 			err = parent.RemoveAll(name)
-		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // of a lower layer of the image
+		} else if err = parent.Rename(name, aside); errors.Is(err, unix.EXDEV) { // the directory is on a lower layer of the image
 			err = removeAll(parent, name, by)
 		}
 		switch {
@@ -255,9 +256,9 @@ func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	guard.Go("clearing a directory of s6", func() { cleared <- clearing() })
 	select {
 	case err = <-cleared:
-	case <-time.After(l.patience): // it goes on, so that another boot finds less
+	case <-time.After(l.patience): // the removal goes on, so that the next boot finds less
 		guard.Go("removing what an s6 directory had", func() {
-			if err := <-cleared; err == nil { // else it is for another boot
+			if err := <-cleared; err == nil { // after an error the next boot tries again
 				l.removeOld(parent, name)
 			}
 		})
@@ -277,8 +278,8 @@ func (l Layout) fresh(path string, by *fsutil.Actor) (*fsutil.Dir, error) {
 	return d, err
 }
 
-// above opens the directory in which path is to lie, which is made if it is missing. One of the agent's is opened as the agent: root would
-// remove what the agent can only give a name.
+// above opens the directory that contains path, and creates it if it is missing. If it belongs to the agent, it is opened as the
+// agent: otherwise the agent could make root remove a file by giving it a name there.
 func (l Layout) above(path string) (*fsutil.Dir, error) {
 	parent, _, err := fsutil.MakeReal(filepath.Dir(path), 0o755, l.self)
 	if err != nil || !l.Agent.Switches() {
@@ -316,7 +317,7 @@ func fewer(in *fsutil.Dir, name string, left *int) bool {
 	return true
 }
 
-// clearOut removes what lies in a directory. It acts as by.
+// clearOut removes the content of a directory, with the identity by.
 func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	open := parent.Sub
 	if by.Switches() {
@@ -338,7 +339,7 @@ func clearOut(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 }
 
-// removeOld removes directories that were moved aside, also by an earlier process. Errors are ignored.
+// removeOld removes directories that were moved aside, also by an earlier process. It ignores errors.
 func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	defer parent.Close()
 	entries, _ := parent.ReadDir("")
@@ -349,10 +350,10 @@ func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	}
 }
 
-// variables returns one file per variable, as with-contenv reads them: an empty value is a single newline. Names that can't be read
-// back are left out.
+// variables returns one file per variable, as with-contenv reads them: an empty value is a single newline. It leaves out names
+// that can't be read back.
 func variables(env []string) []fsutil.Node {
-	values := make(map[string]string, len(env)) // one may be there twice
+	values := make(map[string]string, len(env)) // a name may occur twice
 	for _, kv := range env {
 		name, value, ok := strings.Cut(kv, "=")
 		if !ok || name == "" || name[0] == '.' || len(name) > 255 || strings.Contains(name, "/") {

@@ -17,8 +17,8 @@ import (
 	"hinit/profiles"
 )
 
-// Scan supervises new directories before it returns, and tells the services of removed ones to end. One scan is enough for all
-// that were asked for before it began.
+// Scan supervises new directories before it returns, and asks the services of removed ones to end. Requests that come before a
+// scan begins are all fulfilled by it.
 func (s *Scanner) Scan(ctx context.Context) error {
 	asked := time.Now()
 	return s.do(ctx, func() {
@@ -31,7 +31,7 @@ func (s *Scanner) Scan(ctx context.Context) error {
 	})
 }
 
-// Prune looks for removed directories and ignores new ones.
+// Prune checks for removed directories and ignores new ones.
 func (s *Scanner) Prune(ctx context.Context) error { return s.do(ctx, s.look) }
 
 // Refresh reads the definition of a foreign slot again, for its next start. It ignores other slots.
@@ -59,7 +59,7 @@ func (s *Scanner) look() {
 		if e.Service != nil {
 			e.Service.Settle()
 		}
-		if e.Refused != (foreign.ID{}) { // so that it is complained about again when it comes back
+		if e.Refused != (foreign.ID{}) { // forget the complaint, so that it is repeated if the directory comes back
 			if info, err := s.dir.Lstat(name); err != nil || foreign.IDOf(info) != e.Refused {
 				e.Refused = foreign.ID{}
 			}
@@ -75,7 +75,7 @@ func (s *Scanner) look() {
 // gone returns the slots whose directory was removed or replaced. Together changes the identity once for all of them.
 func (s *Scanner) gone() map[string]bool {
 	gone := make(map[string]bool)
-	_ = s.dir.Together(func(d *fsutil.Dir) error { // it fails when there is no directory to look at, and then nothing is gone
+	_ = s.dir.Together(func(d *fsutil.Dir) error { // fails if the scan directory is missing; then no slot counts as gone
 		for name, e := range s.entries {
 			if e.Slot != nil && !e.Slot.named(d) {
 				gone[name] = true
@@ -99,7 +99,7 @@ func (s *Scanner) lost(e *entry) {
 	}
 }
 
-// find supervises new directories. The numbers of names and of complaints are limited; one line tells of the rest.
+// find supervises new directories. The numbers of names and of complaints are limited; one line reports the rest.
 func (s *Scanner) find() {
 	names, refused := 16*s.layout.most, s.layout.most/10
 	entries, more, err := s.dir.ReadSome("", names)
@@ -130,7 +130,7 @@ func (s *Scanner) find() {
 	s.partial = partial
 }
 
-// noRoom says why there is no room for another service, "" when there is.
+// noRoom returns why there is no room for another service, "" if there is.
 func (s *Scanner) noRoom() string {
 	services := 0
 	for _, e := range s.entries {
@@ -138,7 +138,7 @@ func (s *Scanner) noRoom() string {
 			services++
 		}
 		if e.Service != nil && e.Service.Leaving {
-			services++ // it is still there, and may be for as long as it likes
+			services++ // it has not ended yet, and may take any time
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			services++
@@ -153,7 +153,7 @@ func (s *Scanner) noRoom() string {
 	return ""
 }
 
-// skipped reports whether a name is no service's. The agent makes gateway-NAME.tmp before gateway-NAME.
+// skipped reports whether a name can't be a service's. The agent creates gateway-NAME.tmp before gateway-NAME.
 func skipped(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
@@ -204,7 +204,7 @@ func (s *Scanner) take(name string, link bool) error {
 	return s.takeForeign(name, link)
 }
 
-// takeGateway takes in a slot that the agent has registered. Only the exports of its run count.
+// takeGateway accepts a slot that the agent has made. Only the exports in its run script are used.
 func (s *Scanner) takeGateway(name, profile string) error {
 	slot, err := s.open(name, native)
 	if err != nil {
@@ -217,7 +217,7 @@ func (s *Scanner) takeGateway(name, profile string) error {
 	e := s.at(name)
 	defer s.tidy(name)
 	e.Slot = slot
-	s.publish() // a client that sees the service finds the slot
+	s.publish() // first, so that a client that sees the service also finds the slot
 	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
 		s.forget(e)
 		s.publish()
@@ -252,7 +252,7 @@ func (s *Scanner) takeForeign(name string, link bool) error {
 
 const maxRun = 64 << 10
 
-// exportsOf reads the exports of a slot's run, which is not executed.
+// exportsOf returns the exports in a slot's run script, which is not executed.
 func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 	script, err := slot.dir.ReadFile(formats.RunFile, maxRun)
 	switch {
@@ -260,7 +260,7 @@ func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
 		return nil, errors.New("it has no run")
 	case err != nil:
 		s.host.Say("%s: what its run exports is not taken over: %v", slot.Name, err)
-		return nil, nil //nolint:nilerr // the gateway runs without
+		return nil, nil //nolint:nilerr // the gateway runs without them
 	}
 	exports, unclear := formats.Exports(script)
 	if len(unclear) > 0 {

@@ -15,8 +15,8 @@ import (
 	"hinit/profiles"
 )
 
-// Publish makes the directory of a service that hinit runs. An existing one stays as it is; a gateway's that waits for a scan is
-// taken in.
+// Publish makes the directory of a service that hinit runs. It keeps an existing one; if that is a gateway's slot that waits for
+// a scan, it accepts it.
 func (s *Scanner) Publish(ctx context.Context, name string, files Files, down bool) error {
 	return s.put(ctx, name, native, files, down)
 }
@@ -40,11 +40,11 @@ func (s *Scanner) put(ctx context.Context, name string, k kind, files Files, dow
 
 var errForeign = errors.New("a directory of that name defines another service; remove it")
 
-// slotRetry is how long after a failure a slot is tried again, such as on a full disk.
+// slotRetry is the delay before a slot is tried again after an error, such as a full disk.
 const slotRetry = time.Second
 
-// make makes a slot that is in the queue. It stays there until the next publish, or after a failure until it can be made; only the
-// first failure is an error.
+// make makes a queued slot. The slot stays in the queue until the next publish, or after an error until it can be made. Only the
+// first failure returns an error.
 func (s *Scanner) make(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
@@ -88,7 +88,7 @@ func (s *Scanner) makeNow(name string, d definition) error {
 	}
 	err := s.build(name, d)
 	if profile, ok := profiles.SlotProfile(name); ok && errors.Is(err, fs.ErrExist) {
-		err = s.takeGateway(name, profile) // somebody was first, who did not ask for a scan yet
+		err = s.takeGateway(name, profile) // another program has made it, and not asked for a scan yet
 	} else if err == nil {
 		var slot *Slot
 		if slot, err = s.open(name, d.Kind); err == nil {
@@ -104,7 +104,7 @@ func (s *Scanner) makeNow(name string, d definition) error {
 
 var errLater = errors.New("somebody else is making it")
 
-// build makes the directory of a slot. It yields to an agent that is about to make the same one: the agent checks the name first,
+// build makes the directory of a slot. It waits for an agent that is about to make the same one: the agent checks the name first,
 // and its rename would fail (contract, section 9.3).
 func (s *Scanner) build(name string, d definition) error {
 	nodes := d.Files.definition(d.Down)
@@ -142,17 +142,17 @@ func (s *Scanner) beingMade(dir *fsutil.Dir, name string) bool {
 	return false
 }
 
-// definition is what one of hinit's own slots is made of. It is handed over.
+// definition describes a slot of hinit's own. Re-execution hands it over.
 type definition struct {
 	Kind   kind  `reexec:"kind"`
 	Files  Files `reexec:"files"`
 	Down   bool  `reexec:"down"`
-	Failed bool  `reexec:"failed"` // it could not be made before, which was said
+	Failed bool  `reexec:"failed"` // it could not be made, and that was reported
 
-	bare bool `reexec:"-"` // it gets its run and down now and the rest when nothing else is to be done
+	bare bool `reexec:"-"` // make only run and down now, and the rest when the scanner is idle
 }
 
-// catchUp tries again what could not be made.
+// catchUp tries again to make slots that could not be made.
 func (s *Scanner) catchUp() {
 	again := s.again
 	s.again = make(map[string]bool)
@@ -177,7 +177,7 @@ func (s *Scanner) open(name string, k kind) (*Slot, error) {
 	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: foreign.IDOf(info), dir: d}, nil
 }
 
-// Withdraw removes the directory of a service. A directory that has replaced it stays.
+// Withdraw removes the directory of a service. If another directory has replaced it, that stays.
 func (s *Scanner) Withdraw(ctx context.Context, name string) error {
 	var err error
 	if lost := s.do(ctx, func() {
@@ -206,7 +206,7 @@ func (s *Scanner) forget(e *entry) {
 	e.Slot, e.rest = nil, nil
 }
 
-// SetDown makes or removes the down file of a slot. Without a slot it does nothing.
+// SetDown creates or removes the down file of a slot. Without a slot it does nothing.
 func (s *Scanner) SetDown(name string, down bool) {
 	if s.queue.change(name, func(d *definition) { d.Down = down }) {
 		return
@@ -218,12 +218,12 @@ func (s *Scanner) SetDown(name string, down bool) {
 
 func (s *Scanner) setDown(slot *Slot, down bool) {
 	err := slot.SetDown(down)
-	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) { // it has just gone
+	if err != nil && !errors.Is(err, fs.ErrClosed) && !errors.Is(err, fs.ErrNotExist) { // otherwise it has just been removed
 		s.host.Say("cannot change the down file of %s: %v", slot.Name, err)
 	}
 }
 
-// present fails if the directory of a slot was removed, and has that looked at.
+// present fails if the directory of a slot was removed, and starts a check in that case.
 func (s *Scanner) present(slot *Slot) error {
 	name, _, _ := strings.Cut(slot.Name, "/")
 	top := s.table.Load().byName[name]

@@ -9,17 +9,17 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// queue holds the slots that are not made yet. The scanner makes a slot when it is idle, or when a reader looks for it. A slot
+// queue holds the slots that are not made yet. The scanner makes a slot when it is idle, or when a reader asks for it. A slot
 // that could not be made stays in the queue.
 type queue struct {
-	wake chan struct{} // has one while there is something in the queue
+	wake chan struct{} // holds a token while the queue is not empty
 
 	mu    sync.Mutex
-	turns []turn                // what is to be made, in order
-	open  map[string]definition // what is in the queue, or made and not shown to readers yet, by name
+	turns []turn                // slots to make, in order
+	open  map[string]definition // by name: slots that are queued, or made and not published yet
 }
 
-// turn is a place in the queue: a slot's name, or a waiter for everything before it.
+// turn is an element of the queue: the name of a slot, or a channel to close when everything before it is done.
 type turn struct {
 	name    string
 	reached chan<- struct{}
@@ -29,8 +29,8 @@ func newQueue() *queue {
 	return &queue{wake: make(chan struct{}, 1), open: make(map[string]definition)}
 }
 
-// Enqueue makes the directory of a service that hinit runs, like [Scanner.Publish], but later. It does not block. Errors go to the
-// host.
+// Enqueue makes the directory of a service that hinit runs, like [Scanner.Publish], but later. It does not block. Errors are
+// reported to the host.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
 	s.queue.add(name, definition{Kind: native, Files: files, Down: down, bare: true})
 }
@@ -42,7 +42,7 @@ func (s *Scanner) Made() <-chan struct{} {
 	return reached
 }
 
-// need makes the slot of a service directory now if it is in the queue.
+// need makes the slot of a service directory now if it is queued.
 func (s *Scanner) need(ctx context.Context, path string) error {
 	name := filepath.Base(path)
 	if name == formats.LogDir && !s.queue.has(name) {
@@ -62,7 +62,7 @@ func (q *queue) add(name string, d definition) {
 	q.await(turn{name: name})
 }
 
-// set puts a slot into the queue without a turn: its maker makes it at once.
+// set adds a slot to the queue without a turn, for a caller that makes it at once.
 func (q *queue) set(name string, d definition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -95,7 +95,7 @@ func (q *queue) get(name string) (d definition, open bool) {
 	return d, open
 }
 
-// change changes the definition of a queued slot. It returns false when there is none.
+// change changes the definition of a queued slot. It returns false if the slot is not queued.
 func (q *queue) change(name string, change func(*definition)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -132,7 +132,7 @@ func (q *queue) all() map[string]definition {
 	return maps.Clone(q.open)
 }
 
-// unseenMost is how many queued slots are made per publish, whose cost grows with the number of slots.
+// unseenMost is how many queued slots are made before a publish, because the cost of a publish grows with the number of slots.
 const unseenMost = 64
 
 func (s *Scanner) serveQueue() {
@@ -162,7 +162,7 @@ type made struct {
 	down bool // as it was made
 }
 
-// shown removes published slots from the queue. It applies changes of their down file that came after they were made.
+// shown removes published slots from the queue. If the down file was changed after a slot was made, it applies the change.
 func (s *Scanner) shown() {
 	unseen := s.unseen
 	s.unseen = nil
@@ -175,8 +175,8 @@ func (s *Scanner) shown() {
 	}
 }
 
-// fillNext adds the rest of a slot that has only its definition yet, when the scanner is idle. A container with a short CMD is
-// spared that: on an overlay it can take longer than the CMD.
+// fillNext completes a slot that has only its definition yet, when the scanner is idle. A container with a short CMD ends before
+// that: on an overlay it can take longer than the CMD.
 func (s *Scanner) fillNext() {
 	for _, e := range s.entries {
 		if e.rest != nil {

@@ -20,38 +20,38 @@ import (
 	"hinit/supervisor"
 )
 
-// ErrUnknown says that no supervised service has that directory.
+// ErrUnknown means that no supervised service has that directory.
 var ErrUnknown = errors.New("no such slot")
 
 const (
 	maxServices = 1000
-	makingTime  = 5 * time.Second        // that somebody may take to make a slot
-	makingPoll  = 100 * time.Millisecond // to see whether they have
-	makingLimit = 3 * makingTime         // also when the name they use for it is renewed all the time
-	idlePoll    = time.Minute            // where notifications work
-	busyPoll    = 5 * time.Second        // where they do not
-	settleTime  = 50 * time.Millisecond  // from a notification to the look it causes
-	lookAgain   = time.Second            // between two looks that notifications cause
-	fillTime    = 100 * time.Millisecond // from the last slot that was made to the rest of the first
-	holdTime    = 3 * time.Second        // that a re-execution waits, before and after; longer than the announcement of a stop
+	makingTime  = 5 * time.Second        // how long another program may take to make a slot
+	makingPoll  = 100 * time.Millisecond // between two checks whether it has finished
+	makingLimit = 3 * makingTime         // limit of that time if its temporary name is renewed all the time
+	idlePoll    = time.Minute            // between two checks, if notifications work
+	busyPoll    = 5 * time.Second        // between two checks, if they don't
+	settleTime  = 50 * time.Millisecond  // from a notification to the check that it causes
+	lookAgain   = time.Second            // between two checks that notifications cause
+	fillTime    = 100 * time.Millisecond // from the last made slot until the first one is completed
+	holdTime    = 3 * time.Second        // how long a re-execution waits, before and after; longer than the announcement of a stop
 )
 
-// Host is PID 1 around a scan directory. The scanner's goroutine calls it; its methods may block.
+// Host is the part of PID 1 that a scanner uses. The scanner's goroutine calls it; its methods may block.
 type Host interface {
-	// SlotMade makes known the gateway of a profile whose slot a client has made, and starts it if start is true. exports are the
-	// variables that the slot's run adds to the container's environment.
+	// SlotMade registers the gateway of a profile whose slot a client has made, and starts it if start is true. exports are the
+	// variables that the slot's run script adds to the container's environment.
 	SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error
 	// SlotRemoved reports that a client removed the slot of one of hinit's own services.
 	SlotRemoved(ctx context.Context, service string)
-	// Reserved says why a directory may not have a name, "" when it may.
+	// Reserved returns why a directory can't have a name, "" if it can.
 	Reserved(name string) string
-	// Room says why there is no room for another service, nil when there is.
+	// Room returns why there is no room for another service, nil if there is.
 	Room() error
-	// Register of a foreign.Supervisor makes a log as well.
+	// Register also makes a log for the service.
 	foreign.Supervisor
 }
 
-// serviceHost makes a Scanner the scanner of a foreign service.
+// serviceHost implements foreign.Scanner by a Scanner.
 type serviceHost struct {
 	Host
 	s *Scanner
@@ -63,7 +63,7 @@ func (a serviceHost) Unwatch(path string)                     { a.s.unwatch(path
 func (a serviceHost) LookIn(d time.Duration)                  { a.s.due.Reset(d) }
 func (a serviceHost) Agent() (context.Context, *fsutil.Actor) { return a.s.ctx, a.s.layout.foreign }
 
-// Scanner keeps the scan directory and the supervisor in step.
+// Scanner keeps the scan directory and the supervisor consistent.
 type Scanner struct {
 	host     Host
 	layout   Layout
@@ -72,27 +72,27 @@ type Scanner struct {
 	requests chan func()
 	records  chan supervisor.Record
 	ended    chan struct{}
-	resumed  chan struct{} // of a successor
+	resumed  chan struct{} // closed when the directories are open after re-execution
 	table    atomic.Pointer[table]
-	pending  atomic.Bool // a look at what is gone is due
+	pending  atomic.Bool // a check for removed directories is due
 	queue    *queue
 
-	// Everything below belongs to the goroutine.
-	ctx     context.Context   //nolint:containedctx // the life of the goroutine
+	// Only the goroutine uses the fields below.
+	ctx     context.Context   //nolint:containedctx // ends the goroutine
 	entries map[string]*entry // by name in the scan directory
-	unseen  []made            // slots of the queue that are made, but not published
-	again   map[string]bool   // slots of the queue that could not be made
-	idle    *time.Timer       // until slots are filled
-	partial string            // why not all of the scan directory is supervised, as it was last said
+	unseen  []made            // queued slots that are made, but not published
+	again   map[string]bool   // queued slots that could not be made
+	idle    *time.Timer       // until slots are completed
+	partial string            // last report about directories that are not supervised
 	hints   *fsnotify.Watcher
 	due     *time.Timer
 	poll    time.Duration
-	hinted  bool      // due was moved because of a notification
-	looked  time.Time // when the last look was
-	scanned time.Time // when the last scan began
+	hinted  bool      // due was advanced because of a notification
+	looked  time.Time // time of the last check
+	scanned time.Time // beginning of the last scan
 }
 
-// Open wipes and makes the directories and begins to work. It ends with ctx.
+// Open empties or creates the directories and begins to work. It ends with ctx.
 func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 	layout = layout.limited()
 	dir, lock, err := layout.prepare()
@@ -171,7 +171,7 @@ func (s *Scanner) slot(name string) *Slot {
 	return nil
 }
 
-// service returns the foreign service that a name belongs to, which may be its logger's.
+// service returns the foreign service that a name belongs to. The name may be its logger's.
 func (s *Scanner) service(name string) *foreign.Service {
 	top, _, _ := strings.Cut(name, "/")
 	if e := s.entries[top]; e != nil {
@@ -180,8 +180,8 @@ func (s *Scanner) service(name string) *foreign.Service {
 	return nil
 }
 
-// Observe passes a record of the supervisor to the scanner. It does not block: the next look makes up for a record that finds no
-// room.
+// Observe passes a record of the supervisor to the scanner. It does not block: if the queue is full, the next check compensates
+// for the lost record.
 func (s *Scanner) Observe(r supervisor.Record) {
 	if !r.Dropped && r.Exit == nil && (r.To != supervisor.Down || r.From == r.To) {
 		return
@@ -203,13 +203,13 @@ func (s *Scanner) observe(r supervisor.Record) {
 	}
 }
 
-// Ended is closed when the scanner's goroutine has ended.
+// Ended returns a channel that is closed when the scanner's goroutine has ended.
 func (s *Scanner) Ended() <-chan struct{} { return s.ended }
 
 func (s *Scanner) run() {
 	defer close(s.ended)
 	s.work()
-	s.end() // not after a panic: another generation goes on with the files
+	s.end() // not after a panic: the next program continues with the files
 }
 
 func (s *Scanner) work() {
@@ -249,7 +249,7 @@ func (s *Scanner) work() {
 	}
 }
 
-// soon schedules a look, but not right after the last one.
+// soon schedules a check, but not right after the last one.
 func (s *Scanner) soon() {
 	if !s.hinted {
 		s.hinted = true
@@ -257,13 +257,13 @@ func (s *Scanner) soon() {
 	}
 }
 
-// matters reports whether a notification deserves a look. Most don't: temporary names, and what services write in their
-// directories.
+// matters reports whether a notification needs a check. Most don't: they are about temporary names, and files that services write
+// in their directories.
 func (s *Scanner) matters(ev fsnotify.Event) bool {
 	dir, name := filepath.Split(ev.Name)
 	if filepath.Clean(dir) == s.layout.Scan {
-		slot := s.slot(name)                                             // somebody's new directory waits for a scan
-		return slot != nil && !(ev.Has(fsnotify.Create) && s.same(slot)) // or it is the one that was just made
+		slot := s.slot(name)                                             // a new directory waits for a scan
+		return slot != nil && !(ev.Has(fsnotify.Create) && s.same(slot)) // ignore the creation of a slot that hinit has just made
 	}
 	return formats.Defines(name)
 }
@@ -283,12 +283,12 @@ func (s *Scanner) end() {
 		}
 	}
 	_ = s.dir.Close()  // a directory
-	_ = s.lock.Close() // it ends the lock
+	_ = s.lock.Close() // this releases the lock
 }
 
 var errGone = errors.New("the scanner has ended")
 
-// do runs f on the scanner's goroutine.
+// do executes f in the scanner's goroutine, and waits for its end.
 func (s *Scanner) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	if err := s.send(ctx, func() { defer close(done); f() }); err != nil {
@@ -304,7 +304,7 @@ func (s *Scanner) do(ctx context.Context, f func()) error {
 	}
 }
 
-// send hands f to the scanner's goroutine, and returns when it has been taken.
+// send passes f to the scanner's goroutine, and returns when that begins to execute it.
 func (s *Scanner) send(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- f:

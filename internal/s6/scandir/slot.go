@@ -16,31 +16,31 @@ type kind int
 
 const (
 	native kind = iota // a service that hinit has anyway
-	fixed              // no service at all: it answers as up
-	other              // a directory that defines its service, see package foreign
+	fixed              // no service: the slot always reports up
+	other              // the directory defines its service, see package foreign
 )
 
-// Slot is one directory of the scan directory, or its logger. It is immutable. Fields without a tag are handed over.
+// Slot is one directory in the scan directory, or its logger. It is immutable. Re-execution hands over the fields without a tag.
 type Slot struct {
-	Name    string            // of the service
+	Name    string            // name of the service
 	Kind    kind              //
-	ID      foreign.ID        // of the directory
-	Link    foreign.ID        // of the name, when that is a symbolic link
-	Exports map[string]string // by run, of a gateway that somebody has registered
+	ID      foreign.ID        // identity of the directory
+	Link    foreign.ID        // identity of the link, if the name is a symbolic link
+	Exports map[string]string // variables from the run script, for a gateway whose slot a client has made
 
-	Dir    string      `reexec:"-"` // absolute path, as the scan directory has it
-	dir    *fsutil.Dir `reexec:"-"` // the open directory, as who may read it
-	reload int         `reexec:"-"` // signal that asks the service to read its configuration anew, 0 for the usual one
+	Dir    string      `reexec:"-"` // absolute path in the scan directory
+	dir    *fsutil.Dir `reexec:"-"` // the open directory, with the identity of the user who may read it
+	reload int         `reexec:"-"` // signal that asks the service to reload its configuration, 0 for SIGHUP
 }
 
-// entry is everything the scanner knows of a name in the scan directory. Empty entries are removed.
+// entry is what the scanner knows about a name in the scan directory. Empty entries are removed.
 type entry struct {
-	Slot    *Slot            // nil when there is none
-	Service *foreign.Service // of a directory that defines one, also while it is on its way out
-	Refused foreign.ID       // the directory was complained about
+	Slot    *Slot            // nil for none
+	Service *foreign.Service // the service that the directory defines, also while it is ending
+	Refused foreign.ID       // a directory about which there was a complaint
 
-	making time.Time     `reexec:"-"` // somebody else is making the slot, since then
-	rest   []fsutil.Node `reexec:"-"` // what the slot is still to be completed with
+	making time.Time     `reexec:"-"` // since when another program is making the slot
+	rest   []fsutil.Node `reexec:"-"` // nodes that are still to be added to the slot
 }
 
 func (e *entry) empty() bool {
@@ -49,7 +49,7 @@ func (e *entry) empty() bool {
 
 func (e *entry) copy() *entry {
 	c := *e
-	c.rest = nil // it is not read, and would stay in memory
+	c.rest = nil // a copy for readers, who don't need it
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}
@@ -59,10 +59,10 @@ func (e *entry) copy() *entry {
 // Native reports whether hinit runs the service: a gateway, or a service of hinit.yaml.
 func (s *Slot) Native() bool { return s.Kind == native }
 
-// Fixed reports whether there is no service: the slot answers as up and takes no command.
+// Fixed reports whether there is no service: the slot always reports up and accepts no command.
 func (s *Slot) Fixed() bool { return s.Kind == fixed }
 
-// ReloadSignal returns the signal that makes the service read its configuration again.
+// ReloadSignal returns the signal that makes the service reload its configuration.
 func (s *Slot) ReloadSignal() int {
 	return cmp.Or(s.reload, int(syscall.SIGHUP))
 }
@@ -76,7 +76,7 @@ func (s *Slot) NormallyUp() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// SetDown makes or removes the down file. It blocks on the file system of the scan directory.
+// SetDown creates or removes the down file. It blocks on the file system of the scan directory.
 func (s *Slot) SetDown(down bool) error {
 	if s.dir == nil || down != s.NormallyUp() {
 		return nil
@@ -95,7 +95,7 @@ func (s *Slot) SetDown(down bool) error {
 func (s *Slot) named(in *fsutil.Dir) bool {
 	info, err := in.Lstat(s.Name)
 	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist) // what can't be looked at is not gone for that
+		return !errors.Is(err, fs.ErrNotExist) // after another error the directory counts as unchanged
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
 		return foreign.IDOf(info) == s.Link
@@ -109,7 +109,7 @@ func (s *Slot) close() {
 	}
 }
 
-// loggerOf returns the logger of a service whose log hinit writes.
+// loggerOf returns the slot of the logger of a service whose log hinit writes.
 func loggerOf(slot *Slot) *Slot {
 	return &Slot{Name: slot.Name + "/" + formats.LogDir, Dir: slot.Dir + "/" + formats.LogDir, Kind: fixed}
 }

@@ -7,8 +7,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// Files are the scripts of a slot whose service hinit runs. hinit never runs the scripts; they are for people, who can run them by
-// hand.
+// Files are the scripts of a slot whose service hinit runs. hinit never runs the scripts; they are for people, who can run them
+// manually.
 type Files struct {
 	Run    string
 	Finish string // "" for none

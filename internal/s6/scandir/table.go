@@ -11,12 +11,12 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// table is what readers see.
+// table is the state that readers see. It is immutable.
 type table struct {
 	byName  map[string]*Slot
 	byID    map[foreign.ID]*Slot
 	sorted  []*Slot
-	entries map[string]*entry // for a successor
+	entries map[string]*entry // for re-execution
 }
 
 func (s *Scanner) publish() {
@@ -49,8 +49,8 @@ func (t *table) add(slots ...*Slot) {
 // Slots returns all slots sorted by name. It does not block.
 func (s *Scanner) Slots() []*Slot { return s.table.Load().sorted }
 
-// Exports returns the slots of services that hinit runs, each with the variables that its run exports. It does not block. The maps must not be
-// changed.
+// Exports returns the slots of services that hinit runs, each with the variables that its run script exports. It does not block.
+// The maps must not be changed.
 func (s *Scanner) Exports() map[string]map[string]string {
 	exports := make(map[string]map[string]string)
 	for name := range s.queue.all() {
@@ -64,14 +64,15 @@ func (s *Scanner) Exports() map[string]map[string]string {
 	return exports
 }
 
-// Foreign reports whether somebody else's directory defines a service of that name. It does not block.
+// Foreign reports whether a directory that hinit did not make defines a service of that name. It does not block.
 func (s *Scanner) Foreign(name string) bool {
 	e := s.table.Load().entries[name]
 	return e != nil && e.Service != nil && !e.Service.Left
 }
 
-// Find returns the slot of a service directory, whose absolute path may go through links. A slot in the queue is made first. The error
-// wraps [ErrUnknown] when there is none. It blocks on the file system, as the agent's user for what is not in the table.
+// Find returns the slot of a service directory, given an absolute path that may lead through links. It makes a queued slot first.
+// The error wraps [ErrUnknown] if there is none. It blocks on the file system; paths that are not in the table are resolved as
+// the agent's user.
 func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
 	if err := s.need(ctx, path); err != nil {
@@ -85,7 +86,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	if slot := s.sameAs(path); slot != nil {
 		return slot, s.present(slot)
 	}
-	if filepath.Base(path) == formats.LogDir { // perhaps of a service whose log hinit writes
+	if filepath.Base(path) == formats.LogDir { // it may be the logger of a service whose log hinit writes
 		if slot := s.sameAs(filepath.Dir(path)); slot != nil && slot.Native() {
 			return loggerOf(slot), s.present(slot)
 		}
