@@ -23,11 +23,11 @@ var source embed.FS
 
 // Components are the kustomize components, each with the value that switches the same on in the chart.
 func Components() map[string]string {
-	return map[string]string{"web": "web.enabled", "metrics": "metrics.enabled", "standby": "standby.enabled", "lease": "lease.enabled"}
+	return map[string]string{"web": "web.enabled", "metrics": "metrics.enabled", "standby": "standby.enabled", "lease": "lease.enabled", "sandboxes": "sandboxes.enabled"}
 }
 
 // order is the order of the files in the base: files that others need come first.
-var order = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml", "volume.yaml", "service.yaml", "network.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
+var order = []string{"account.yaml", "role.yaml", "binding.yaml", "config.yaml", "volume.yaml", "service.yaml", "network.yaml", "sandboxes-owner.yaml", "sandboxes-role.yaml", "sandboxes-binding.yaml", "sandboxes-closed.yaml", "sandboxes-open.yaml", "disruption.yaml", "pod.yaml", "monitor.yaml"}
 
 // Manifest is one object.
 type Manifest struct {

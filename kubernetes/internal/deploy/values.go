@@ -34,6 +34,7 @@ const (
 var settled = []any{
 	"HINIT_STOP_TIMEOUT", "HINIT_LOG_CONSOLE", "HINIT_WEB", "HINIT_WEB_LISTEN", "HINIT_WEB_TOKEN_FILE",
 	"HINIT_LEASE", "HINIT_LEASE_NAME", "HINIT_LEASE_DURATION", "HINIT_LEASE_IDENTITY", "HERMES_GATEWAY_BOOTSTRAP_STATE",
+	"HINIT_SANDBOX_SOCKET", "HERMES_DOCKER_BINARY",
 }
 
 func pattern(p string) map[string]any     { return map[string]any{"pattern": p} }
@@ -71,6 +72,18 @@ func Values() []Value {
 		{"lease.enabled", false, "The pod serves while it holds a Lease of the cluster, named as everything else: for a volume that pods of several nodes mount. The image has hinit-lease-kubernetes.", nil},
 		{"lease.seconds", 15, "How long the Lease is good. A standby serves within two seconds more.", between(5, 3600)},
 		{"lease.apiServer", "0.0.0.0/0", "The address of the API server, as the network sees it. Give it as ADDRESS/32: the agents reach ports 443 and 6443 there too.", pattern(network)},
+		{"sandboxes.enabled", false, "Agents run their commands in pods of their own, by a service in a container beside them. The image has hinit-sandbox-kubernetes. Not together with lease: its token is the agents'.", nil},
+		{"sandboxes.images", []any{"nikolaik/python-nodejs"}, "Patterns of images that a sandbox may have.", map[string]any{"items": map[string]any{"type": "string", "pattern": `^[^\s,]+$`}}},
+		{"sandboxes.kind", "", "`Pod`, or `Sandbox` of agents.x-k8s.io/v1beta1. Empty: Sandbox where the cluster has that kind.", oneOf("", "Pod", "Sandbox")},
+		{"sandboxes.root", "", "`private`: commands may be root, with volumes of their own. The nodes give user namespaces, and the namespace enforces `baseline`.", oneOf("", "private")},
+		{"sandboxes.hostUsers", "", "`false`: sandboxes have users of their own; `true`: they have not. Empty: they have where the nodes can.", oneOf("", "true", "false")},
+		{"sandboxes.runtimeClassName", "", "The RuntimeClass of sandboxes, such as gvisor or kata. Empty: the cluster's default.", pattern(`^(` + subdomain + `)?$`)},
+		{"sandboxes.networks", []any{}, "Names that a call may give as its network: values of the label hinit.dev/network, for policies of yours.", map[string]any{"items": map[string]any{"type": "string", "pattern": dnsLabel}}},
+		{"sandboxes.apiServer", "0.0.0.0/0", "The address of the API server, as ADDRESS/32: the pod reaches ports 443 and 6443 there, sandboxes don't.", pattern(network)},
+		{"sandboxes.memoryMB", 5120, "The most memory of a sandbox, in MB.", between(16, 1048576)},
+		{"sandboxes.most", 64, "The most sandboxes.", between(1, 4096)},
+		{"sandboxes.idleSeconds", 86400, "After this time without a command or background job a sandbox is suspended. 0: never.", map[string]any{"minimum": 0, "maximum": 31536000}},
+		{"sandboxes.storage", "1Gi", "The size of a volume of a sandbox's own.", pattern(size)},
 		{"standby.enabled", false, "A second pod on the same volume, which takes over when the first is gone.", nil},
 	}
 }
@@ -162,7 +175,7 @@ func Page() string {
 <!-- Generated from kubernetes/internal/deploy by go generate. Do not edit. -->
 
 The Helm chart in kubernetes/deploy/chart takes these values. A wrong one is refused with its name. The kustomize base in
-kubernetes/deploy/base has the defaults; the components ` + "`web`, `metrics`, `standby` and `lease`" + ` switch on what the value of that name does.
+kubernetes/deploy/base has the defaults; the components ` + "`web`, `metrics`, `standby`, `lease` and `sandboxes`" + ` switch on what the value of that name does.
 How to use them: [agents on a cluster](../tutorial/agents-on-a-cluster.md).
 
 ` + Reference()

@@ -58,6 +58,18 @@ var wrongValues = []struct{ values, name string }{
 	{"memory: {limit: 512m}", "memory.limit"}, // half a byte
 	{"memory: {request: 512}", "memory.request"},
 	{"scratch: {run: true}", "scratch.run"},
+	{"sandboxes: {images: debian}", "sandboxes.images"},
+	{"sandboxes: {images: ['a,b']}", "sandboxes.images.0"},
+	{"sandboxes: {kind: pod}", "sandboxes.kind"},
+	{"sandboxes: {root: true}", "sandboxes.root"},
+	{"sandboxes: {hostUsers: false}", "sandboxes.hostUsers"}, // YAML's false is no word
+	{"sandboxes: {runtimeClassName: gVisor}", "sandboxes.runtimeClassName"},
+	{"sandboxes: {networks: [host:x]}", "sandboxes.networks.0"},
+	{"sandboxes: {apiServer: 10.0.0.1}", "sandboxes.apiServer"},
+	{"sandboxes: {memoryMB: 5Gi}", "sandboxes.memoryMB"},
+	{"sandboxes: {most: 0}", "sandboxes.most"},
+	{"sandboxes: {idleSeconds: 1h}", "sandboxes.idleSeconds"},
+	{"sandboxes: {storage: 1GB}", "sandboxes.storage"},
 	{"scratch: {tmp: '0'}", "scratch.tmp"}, // no limit at all
 	{"web: true", "web"},
 	{"web: {enabled: 'yes'}", "web.enabled"},

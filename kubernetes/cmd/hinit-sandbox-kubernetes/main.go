@@ -1,0 +1,69 @@
+// Command hinit-sandbox-kubernetes is hinit-sandbox on a Kubernetes cluster: the same command lines, service and docker personality.
+// hinit-sandbox runs it where HINIT_SANDBOX_ENGINE is kubernetes. Two more verbs are for the pods of sandboxes:
+//
+//	hinit-sandbox-kubernetes install DIR  put the program inside into a directory
+//	hinit-sandbox-kubernetes users        exit with 0 in a pod that has users of its own
+//
+// Packages program and engine own its goroutines.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
+
+	"hinit/kubernetes/internal/engine"
+	"hinit/sandbox"
+	"hinit/sandbox/gate"
+	"hinit/sandbox/program"
+)
+
+func main() { os.Exit(run(os.Args)) }
+
+func run(argv []string) int {
+	klog.SetLogger(logr.Discard()) // errors say what matters
+	switch {
+	case len(argv) == 3 && argv[1] == "install":
+		if err := install(argv[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	case len(argv) == 2 && argv[1] == "users":
+		if !engine.Mapped() {
+			return engine.CodeUnmapped
+		}
+		return 0
+	}
+	// An agent with the same user must not read the token from this program's memory.
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it fails for no process
+	return program.Program{Engine: open}.Run(argv)
+}
+
+func open(string) (sandbox.FullEngine, error) {
+	s, err := engine.Read(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	return engine.New(s, func(format string, args ...any) { fmt.Fprintf(os.Stderr, "[hinit-sandbox] "+format+"\n", args...) })
+}
+
+// install copies the program inside.
+func install(dir string) error {
+	path, err := sandbox.FindHelper("")
+	if err != nil {
+		return fmt.Errorf("cannot install the program inside: %w", err)
+	}
+	program, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, gate.Name), program, 0o555)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot install the program inside: %w", err)
+	}
+	return nil
+}

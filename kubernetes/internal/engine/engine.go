@@ -1,0 +1,208 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"hinit/sandbox"
+	"hinit/sandbox/policy"
+)
+
+// Engine runs containers on a cluster. Any number of goroutines may use it.
+type Engine struct {
+	s       Settings
+	core    kubernetes.Interface
+	objects dynamic.Interface
+	say     func(format string, args ...any)
+	self    string // path of this program, in the image of this process
+
+	probing sync.Mutex // held while a pod tries whether it has users of its own
+
+	mu     sync.Mutex
+	own    *own
+	kind   string               // of new containers, "" until it is known
+	mapped *bool                // whether pods have users of their own, nil until that is known
+	why    map[string]string    // why containers have gone, by their ids
+	used   map[string]time.Time // when the last byte passed to a container or from it
+}
+
+var _ sandbox.Cluster = (*Engine)(nil)
+
+// own is what the engine knows of the pod of this process.
+type own struct {
+	pod    *corev1.Pod
+	image  string
+	claims map[string]bool // those that it mounts, and whether pods of other nodes can
+}
+
+// New returns the engine of a cluster. It does not connect yet. say tells the operator what sandboxes can't have.
+func New(s Settings, say func(format string, args ...any)) (*Engine, error) {
+	e := &Engine{s: s, say: say, why: map[string]string{}, used: map[string]time.Time{}}
+	if s.HostUsers != "" {
+		mapped := s.HostUsers == "false"
+		e.mapped = &mapped
+	}
+	e.kind = s.Kind
+	config := rest.CopyConfig(s.API)
+	var err error
+	if e.self, err = os.Executable(); err != nil {
+		return nil, err
+	}
+	if e.core, err = kubernetes.NewForConfig(config); err == nil {
+		e.objects, err = dynamic.NewForConfig(config)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a client of the API server: %w", err)
+	}
+	return e, nil
+}
+
+// answerTime is how long the API server may take for one answer.
+const answerTime = 10 * time.Second
+
+func limit(ctx *context.Context) (cancel context.CancelFunc) {
+	*ctx, cancel = context.WithTimeout(*ctx, answerTime)
+	return cancel
+}
+
+// Close implements sandbox.Engine.
+func (e *Engine) Close() error { return nil }
+
+// Info implements sandbox.Engine.
+func (e *Engine) Info(ctx context.Context) (sandbox.Info, error) {
+	defer limit(&ctx)()
+	text, err := e.core.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Raw()
+	if err != nil {
+		return sandbox.Info{}, apiError("ask the cluster what it is", err)
+	}
+	var version struct{ GitVersion string }
+	if err := decode(string(text), &version); err != nil {
+		return sandbox.Info{}, apiError("ask the cluster what it is", err)
+	}
+	return sandbox.Info{Version: version.GitVersion, API: "1.41", OS: "linux", Arch: runtime.GOARCH, Driver: "kubernetes"}, nil
+}
+
+// Image implements sandbox.Engine. Only a node knows an image, when it has pulled it. Sandboxes don't run the entry point of their image.
+func (e *Engine) Image(context.Context, string) (sandbox.Image, error) { return sandbox.Image{}, nil }
+
+// Pull implements sandbox.Engine. The node pulls the image when the container starts.
+func (e *Engine) Pull(context.Context, string) error { return nil }
+
+// gateVolume stands for the volume with the program inside, which each pod has for itself.
+const gateVolume = policy.GatePrefix + "pod"
+
+// Gate implements sandbox.Cluster.
+func (e *Engine) Gate() string { return gateVolume }
+
+// claimsDir begins the engine's name of a path on a claim: /claims/CLAIM/PATH.
+const claimsDir = "/claims/"
+
+// Self implements sandbox.Cluster. Its mounts are the claims that this process has.
+func (e *Engine) Self(ctx context.Context) (sandbox.Container, error) {
+	if e.s.Pod == "" {
+		return sandbox.Container{}, nil
+	}
+	o, err := e.ownPod(ctx)
+	if err != nil {
+		return sandbox.Container{}, err
+	}
+	c := sandbox.Container{ID: string(o.pod.UID), Name: o.pod.Name, Image: o.image}
+	claims := map[string]string{}
+	for _, v := range o.pod.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil {
+			claims[v.Name] = v.PersistentVolumeClaim.ClaimName
+		}
+	}
+	for _, m := range containerOf(o.pod, e.s.Container).VolumeMounts {
+		if claim := claims[m.Name]; claim != "" && m.SubPathExpr == "" {
+			source := claimsDir + claim
+			if m.SubPath != "" {
+				source += "/" + m.SubPath
+			}
+			c.Mounts = append(c.Mounts, sandbox.Mount{Type: "bind", Source: source, Target: m.MountPath, ReadOnly: m.ReadOnly})
+		}
+	}
+	return c, nil
+}
+
+// containerOf returns the container of that name, which may be a sidecar.
+func containerOf(pod *corev1.Pod, name string) corev1.Container {
+	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
+		for _, c := range list {
+			if c.Name == name {
+				return c
+			}
+		}
+	}
+	return corev1.Container{}
+}
+
+// ownPod asks for the pod of this process, once.
+func (e *Engine) ownPod(ctx context.Context) (*own, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.own != nil {
+		return e.own, nil
+	}
+	if e.s.Pod == "" {
+		e.own = &own{pod: &corev1.Pod{}, image: e.s.Image}
+		return e.own, nil
+	}
+	defer limit(&ctx)()
+	pod, err := e.core.CoreV1().Pods(e.s.Namespace).Get(ctx, e.s.Pod, metav1.GetOptions{})
+	if err != nil {
+		return nil, apiError("ask for this pod, "+e.s.Pod, err)
+	}
+	o := &own{pod: pod, image: e.s.Image, claims: map[string]bool{}}
+	if o.image == "" {
+		o.image = containerOf(pod, e.s.Container).Image
+	}
+	if o.image == "" {
+		return nil, fmt.Errorf("cannot find the container %s in the pod %s; set %sCONTAINER", e.s.Container, e.s.Pod, prefix)
+	}
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim == nil {
+			continue
+		}
+		name := v.PersistentVolumeClaim.ClaimName
+		claim, err := e.core.CoreV1().PersistentVolumeClaims(e.s.Namespace).Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return nil, apiError("ask for the claim "+name, err)
+		}
+		o.claims[name] = false
+		for _, mode := range claim.Spec.AccessModes {
+			o.claims[name] = o.claims[name] || mode == corev1.ReadWriteMany
+		}
+	}
+	e.own = o
+	return o, nil
+}
+
+// owner returns the reference that has the cluster delete what the engine has made, when the owner is deleted. It is the controller, so that
+// a node can be drained without force.
+func (e *Engine) owner(ctx context.Context) ([]metav1.OwnerReference, error) {
+	if e.s.Owner == "" {
+		return nil, nil
+	}
+	defer limit(&ctx)()
+	m, err := e.core.CoreV1().ConfigMaps(e.s.Namespace).Get(ctx, e.s.Owner, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, refused("there is no ConfigMap %s, which owns all sandboxes; see %sOWNER", e.s.Owner, prefix)
+	}
+	if err != nil {
+		return nil, apiError("ask for the owner of sandboxes, "+e.s.Owner, err)
+	}
+	controls := true
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: m.Name, UID: m.UID, Controller: &controls}}, nil
+}

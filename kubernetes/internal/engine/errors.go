@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"hinit/sandbox"
+)
+
+// apiError says what was asked of the API server, and wraps the error of package sandbox that the answer means.
+func apiError(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, known := range []error{sandbox.ErrGone, sandbox.ErrNoEngine, sandbox.ErrNoImage, sandbox.ErrRefused} {
+		if errors.Is(err, known) {
+			return fmt.Errorf("cannot %s: %w", what, err)
+		}
+	}
+	var kind error
+	network, asked := net.Error(nil), (*url.Error)(nil)
+	switch {
+	case apierrors.IsNotFound(err) && strings.Contains(err.Error(), "namespaces"):
+		kind = sandbox.ErrRefused
+	case apierrors.IsNotFound(err):
+		kind = sandbox.ErrGone
+	case apierrors.IsAlreadyExists(err):
+		kind = sandbox.ErrTaken
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		kind = sandbox.ErrRefused
+	case errors.Is(err, context.DeadlineExceeded), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err),
+		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err), apierrors.IsUnexpectedServerError(err), apierrors.IsUnauthorized(err),
+		errors.As(err, &network), errors.As(err, &asked):
+		return fmt.Errorf("cannot %s: %w: the API server of the cluster: %w", what, sandbox.ErrNoEngine, err)
+	default:
+		return fmt.Errorf("cannot %s: %w", what, err)
+	}
+	return fmt.Errorf("cannot %s: %w: %w", what, kind, err)
+}
+
+// refused is an error for what no pod can have.
+func refused(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{sandbox.ErrRefused}, args...)...)
+}

@@ -1,0 +1,191 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/exec"
+
+	"hinit/internal/guard"
+	"hinit/sandbox"
+)
+
+// Exec implements sandbox.Engine. The connection is a WebSocket to the API server.
+func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
+	r, err := e.find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	what := "run a command in the sandbox " + r.name
+	if c := r.container(); c.State != sandbox.Running {
+		return nil, fmt.Errorf("cannot %s: it is %s: %s", what, c.State, c.Reason)
+	}
+	if uid, gid, err := identity(spec.User); err != nil || spec.User != "" && !sameUser(r.spec.User, uid, gid) {
+		return nil, apiError(what, errors.Join(err, refused("a cluster runs it as the container's user only, and not as %q", spec.User)))
+	}
+	request := e.core.CoreV1().RESTClient().Get().Resource("pods").Namespace(e.s.Namespace).Name(r.pod.Name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: spec.Argv, Stdin: spec.Stdin, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	dialer, err := remotecommand.NewWebSocketExecutor(e.s.API, "GET", request.URL().String())
+	if err != nil {
+		return nil, apiError(what, err)
+	}
+	stream, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	a := &attachment{cancel: cancel}
+	a.used = func() {
+		if !a.quiet.Load() {
+			e.touch(r.id)
+		}
+	}
+	a.out, a.wrote = io.Pipe()
+	options := remotecommand.StreamOptions{Stdout: a.wrote, Stderr: &a.errs}
+	if spec.Stdin {
+		a.stdin, a.in = io.Pipe()
+		options.Stdin = a.stdin
+	}
+	guard.Go("the connection to a sandbox", func() {
+		err := dialer.StreamWithContext(stream, options)
+		if ended := exec.ExitError(nil); err != nil && !errors.As(err, &ended) {
+			_, _ = a.errs.Write([]byte(err.Error())) // see Said
+		}
+		if err == nil || errors.As(err, new(exec.ExitError)) {
+			err = io.EOF
+		}
+		_ = a.wrote.CloseWithError(err)
+		if a.stdin != nil {
+			_ = a.stdin.CloseWithError(io.ErrClosedPipe)
+		}
+		cancel()
+	})
+	return a, nil
+}
+
+func sameUser(user string, uid, gid int64) bool {
+	u, g, err := identity(user)
+	return err == nil && u == uid && g == gid
+}
+
+// touch notes that a container is used.
+func (e *Engine) touch(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.used[id] = time.Now()
+}
+
+// attachment is a command that the cluster runs, as a connection.
+type attachment struct {
+	cancel context.CancelFunc
+	used   func()
+	quiet  atomic.Bool // its bytes are no use of the container
+	out    *io.PipeReader
+	wrote  *io.PipeWriter
+	stdin  *io.PipeReader // nil for a command without an input
+	in     *io.PipeWriter
+	errs   tail
+	said   tail // the begin of the output: a runtime puts what was wrong there
+}
+
+func (a *attachment) Read(p []byte) (int, error) {
+	n, err := a.out.Read(p)
+	a.used()
+	if n > 0 {
+		a.said.begin(p[:n])
+	}
+	return n, err
+}
+
+func (a *attachment) Write(p []byte) (int, error) {
+	if a.in == nil {
+		return 0, errors.New("cannot write to a command without an input")
+	}
+	a.used()
+	return a.in.Write(p)
+}
+
+func (a *attachment) CloseWrite() error {
+	if a.in == nil {
+		return nil
+	}
+	return a.in.Close()
+}
+
+// Close implements io.Closer.
+func (a *attachment) Close() error {
+	a.cancel()
+	_ = a.out.CloseWithError(io.ErrClosedPipe) // closing a pipe does not fail
+	if a.in != nil {
+		_ = a.in.CloseWithError(io.ErrClosedPipe)
+		_ = a.stdin.CloseWithError(io.ErrClosedPipe)
+	}
+	return nil
+}
+
+// Said implements sandbox.Attachment.
+func (a *attachment) Said() string { return strings.TrimSpace(a.errs.String() + " " + a.said.String()) }
+
+// tail keeps some of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	kept []byte
+}
+
+const tailMost = 2 << 10
+
+// Write keeps the end.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p...)
+	t.kept = t.kept[max(0, len(t.kept)-tailMost):]
+	return len(p), nil
+}
+
+// begin keeps the first 300 bytes.
+func (t *tail) begin(p []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept = append(t.kept, p[:min(len(p), max(0, 300-len(t.kept)))]...)
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.kept))
+}
+
+// CopyIn implements sandbox.Engine. Files pass through the program inside only.
+func (e *Engine) CopyIn(_ context.Context, id, _ string, _ io.Reader) error {
+	return apiError("copy into the sandbox "+short(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
+}
+
+// CopyOut implements sandbox.FullEngine.
+func (e *Engine) CopyOut(_ context.Context, id, _ string) (io.ReadCloser, error) {
+	return nil, apiError("copy from the sandbox "+short(id), refused("a cluster copies nothing; use: hinit sandbox cp"))
+}
+
+// Logs implements sandbox.Engine. A cluster has one stream of both outputs.
+func (e *Engine) Logs(ctx context.Context, id string, follow bool, stdout, _ io.Writer) error {
+	r, err := e.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	what := "read the log of the sandbox " + r.name
+	if r.pod == nil {
+		return apiError(what, refused("it has no pod"))
+	}
+	stream, err := e.core.CoreV1().Pods(e.s.Namespace).GetLogs(r.pod.Name, &corev1.PodLogOptions{Container: container, Follow: follow}).Stream(ctx)
+	if err != nil {
+		return apiError(what, err)
+	}
+	defer stream.Close()
+	_, err = io.Copy(stdout, stream)
+	return apiError(what, err)
+}

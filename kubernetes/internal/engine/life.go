@@ -1,0 +1,401 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"hinit/internal/pause"
+	"hinit/sandbox"
+)
+
+func short(id string) string { return id[:min(12, len(id))] }
+
+// List implements sandbox.Engine.
+func (e *Engine) List(ctx context.Context, labels map[string]string) ([]sandbox.Container, error) {
+	defer limit(&ctx)()
+	selector := labelID
+	if home := labels[sandbox.LabelVolume]; home != "" {
+		selector += "," + labelHome + "=" + home
+	}
+	records, err := e.records(ctx, selector)
+	if err != nil {
+		return nil, apiError("list sandboxes", err)
+	}
+	var out []sandbox.Container
+	for _, r := range records {
+		if r.has(labels) {
+			out = append(out, r.container())
+		}
+	}
+	return out, nil
+}
+
+// records returns all containers that a selector of labels finds.
+func (e *Engine) records(ctx context.Context, selector string) ([]*record, error) {
+	pods, err := e.core.CoreV1().Pods(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, err
+	}
+	out, err := e.sandboxes(ctx, selector)
+	if err != nil {
+		return nil, err
+	}
+	for i := range pods.Items {
+		r, ok := ofPod(&pods.Items[i])
+		if !ok {
+			continue
+		}
+		at := slices.IndexFunc(out, func(other *record) bool { return other.id == r.id })
+		switch {
+		case at < 0:
+			out = append(out, r)
+		case out[at].pod == nil, out[at].pod.DeletionTimestamp != nil: // an old pod may be ending beside the new one
+			out[at].pod = r.pod
+		}
+	}
+	return out, nil
+}
+
+// find returns the container of an id, of the begin of one, or of a name.
+func (e *Engine) find(ctx context.Context, ref string) (*record, error) {
+	defer limit(&ctx)()
+	what := "inspect the sandbox " + short(ref)
+	selector := labelID
+	if len(ref) == idLength {
+		selector += "=" + ref
+	}
+	records, err := e.records(ctx, selector)
+	if err != nil {
+		return nil, apiError(what, err)
+	}
+	for _, r := range records {
+		if r.id == ref || r.name == ref || len(ref) >= 12 && len(r.id) >= len(ref) && r.id[:len(ref)] == ref {
+			return r, nil
+		}
+	}
+	e.mu.Lock()
+	why := e.why[ref]
+	e.mu.Unlock()
+	if why != "" {
+		return nil, &sandbox.GoneError{What: what, Why: why}
+	}
+	return nil, fmt.Errorf("cannot %s: %w", what, sandbox.ErrGone)
+}
+
+// Inspect implements sandbox.Engine.
+func (e *Engine) Inspect(ctx context.Context, id string) (sandbox.Container, error) {
+	r, err := e.find(ctx, id)
+	if err != nil {
+		return sandbox.Container{}, err
+	}
+	e.note(r)
+	return r.container(), nil
+}
+
+// whyMost is how many reasons of containers that are gone are kept.
+const whyMost = 4096
+
+// note keeps why a container is going, for the time when it is gone.
+func (e *Engine) note(r *record) {
+	if r.pod == nil || r.pod.DeletionTimestamp == nil && r.pod.Status.Phase != corev1.PodFailed {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.why) >= whyMost {
+		clear(e.why)
+	}
+	if c := r.container(); c.Reason != "" {
+		e.why[r.id] = c.Reason
+	}
+}
+
+// idLength is the length of an id in hexadecimal digits.
+const idLength = 32
+
+// Create implements sandbox.Engine.
+func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
+	what := "create the sandbox " + spec.Name
+	if err := check(&spec); err != nil {
+		return "", apiError(what, err)
+	}
+	id := make([]byte, idLength/2)
+	_, _ = rand.Read(id) // it does not fail
+	r := &record{id: hex.EncodeToString(id), name: spec.Name, spec: spec, created: time.Now()}
+	spec.Entrypoint = slices.Clone(spec.Entrypoint)
+	pod, err := e.build(ctx, r)
+	if err != nil {
+		return "", apiError(what, err)
+	}
+	defer limit(&ctx)()
+	kind, err := e.kinds(ctx)
+	switch {
+	case err != nil:
+	case kind == "Sandbox":
+		err = e.createSandbox(ctx, r, pod)
+	default:
+		pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: startGate}}
+		_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	}
+	return r.id, apiError(what, err)
+}
+
+// Start implements sandbox.Engine. It returns when the container runs.
+func (e *Engine) Start(ctx context.Context, id string) error {
+	r, err := e.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	what := "start the sandbox " + r.name
+	switch c := r.container(); {
+	case c.State == sandbox.Running:
+		return nil
+	case c.State == sandbox.Removing && r.object == nil, c.State == sandbox.Dead:
+		return fmt.Errorf("cannot %s: %w: %s", what, sandbox.ErrGone, c.Reason)
+	case r.object != nil:
+		err = e.resume(ctx, r, c)
+	case c.State == sandbox.Exited:
+		err = e.replace(ctx, r)
+	default:
+		err = e.ungate(ctx, r)
+	}
+	if err == nil {
+		err = e.awaitRunning(ctx, r.id)
+	}
+	return apiError(what, err)
+}
+
+// ungate lets a pod be scheduled.
+func (e *Engine) ungate(ctx context.Context, r *record) error {
+	if len(r.pod.Spec.SchedulingGates) == 0 {
+		return nil
+	}
+	defer limit(&ctx)()
+	patch := []byte(`{"spec":{"schedulingGates":null}}`)
+	_, err := e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.name, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// replace makes the pod of an ended container again: a pod can't be started twice.
+func (e *Engine) replace(ctx context.Context, r *record) error {
+	if err := e.deletePod(ctx, r.pod); err != nil {
+		return err
+	}
+	renew(r)
+	pod, err := e.build(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer limit(&ctx)()
+	_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil // another caller was faster
+	}
+	return err
+}
+
+// deletePod deletes a pod and waits until it is gone.
+func (e *Engine) deletePod(ctx context.Context, pod *corev1.Pod) error {
+	if pod == nil {
+		return nil
+	}
+	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	grace := int64(1)
+	options := metav1.DeleteOptions{GracePeriodSeconds: &grace, Preconditions: &metav1.Preconditions{UID: &pod.UID}}
+	ask, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if err := pods.Delete(ask, pod.Name, options); apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // another pod has the name now
+	} else if err != nil {
+		return err
+	}
+	return e.await(ctx, fields.OneTermEqualSelector("metadata.name", pod.Name).String(), "", func(now *corev1.Pod) (bool, error) {
+		return now == nil || now.UID != pod.UID, nil
+	})
+}
+
+// awaitRunning waits until a container runs, or can't.
+func (e *Engine) awaitRunning(ctx context.Context, id string) error {
+	why := "the cluster has not made the pod"
+	err := e.await(ctx, "", labelID+"="+id, func(pod *corev1.Pod) (bool, error) {
+		if pod == nil || pod.DeletionTimestamp != nil {
+			return false, nil
+		}
+		var c sandbox.Container
+		fill(&c, pod)
+		switch c.State {
+		case sandbox.Running:
+			return true, nil
+		case sandbox.Exited:
+			if text, err := waiting(pod); err != nil {
+				return false, fmt.Errorf("%w (%s)", err, text)
+			}
+			return false, fmt.Errorf("it ended at once with exit code %d: %s", c.ExitCode, c.Reason)
+		default:
+		}
+		var bad error
+		if why, bad = waiting(pod); bad != nil {
+			return false, bad
+		}
+		return false, nil
+	})
+	if err != nil && errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: it does not run in time: %s%s", sandbox.ErrNoEngine, why, e.lastEvent(context.WithoutCancel(ctx), id))
+	}
+	return err
+}
+
+// lastEvent returns the last warning about a pod: what a node can't mount or make is said nowhere else.
+func (e *Engine) lastEvent(ctx context.Context, id string) string {
+	defer limit(&ctx)()
+	pods, err := e.core.CoreV1().Pods(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelID + "=" + id})
+	if err != nil || len(pods.Items) == 0 {
+		return ""
+	}
+	if text := e.failed(ctx, &pods.Items[0]); text != "" {
+		return "; " + text
+	}
+	return ""
+}
+
+// failed returns what has failed last for a pod, by the events of the cluster.
+func (e *Engine) failed(ctx context.Context, pod *corev1.Pod) string {
+	defer limit(&ctx)()
+	options := metav1.ListOptions{FieldSelector: fields.Set{"involvedObject.uid": string(pod.UID), "type": corev1.EventTypeWarning}.String()}
+	events, err := e.core.CoreV1().Events(e.s.Namespace).List(ctx, options)
+	if err != nil {
+		return ""
+	}
+	list := slices.DeleteFunc(events.Items, func(event corev1.Event) bool { return !strings.HasPrefix(event.Reason, "Failed") })
+	if len(list) == 0 {
+		return ""
+	}
+	last := slices.MaxFunc(list, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	return last.Reason + ": " + last.Message
+}
+
+// await watches a pod until done. A pod that is not there is nil.
+func (e *Engine) await(ctx context.Context, field, label string, done func(*corev1.Pod) (bool, error)) error {
+	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	options := metav1.ListOptions{FieldSelector: field, LabelSelector: label}
+	for {
+		list, err := pods.List(ctx, options)
+		var events watch.Interface
+		if err == nil {
+			var first *corev1.Pod
+			for i := range list.Items {
+				if first == nil || first.DeletionTimestamp != nil {
+					first = &list.Items[i]
+				}
+			}
+			if ok, err := done(first); ok || err != nil {
+				return err
+			}
+			from := options
+			from.ResourceVersion = list.ResourceVersion
+			events, err = pods.Watch(ctx, from)
+		}
+		if err == nil {
+			ok, err := follow(ctx, events, done)
+			events.Stop()
+			if ok || err != nil {
+				return err
+			}
+		}
+		if !pause.For(ctx, 100*time.Millisecond) {
+			return errors.Join(context.Cause(ctx), err)
+		}
+	}
+}
+
+// follow calls done for each event until it is true. It returns false when the events end.
+func follow(ctx context.Context, events watch.Interface, done func(*corev1.Pod) (bool, error)) (bool, error) {
+	for {
+		select {
+		case event, open := <-events.ResultChan():
+			pod, is := event.Object.(*corev1.Pod)
+			if !open || !is {
+				return false, nil
+			}
+			if event.Type == watch.Deleted {
+				pod = nil
+			}
+			if ok, err := done(pod); ok || err != nil {
+				return ok, err
+			}
+		case <-ctx.Done():
+			return false, nil
+		}
+	}
+}
+
+// Unpause implements sandbox.Engine. A pod is never paused.
+func (e *Engine) Unpause(context.Context, string) error { return nil }
+
+// Stop implements sandbox.Engine. The grace is the pod's own, of two seconds. Files outside of its mounts are lost.
+func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
+	r, err := e.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, grace+2*answerTime)
+	defer cancel()
+	what := "stop the sandbox " + r.name
+	if c := r.container(); c.State == sandbox.Exited || c.State == sandbox.Created && r.object == nil && len(r.pod.Spec.SchedulingGates) > 0 {
+		return nil
+	}
+	if r.object != nil {
+		return apiError(what, e.suspend(ctx, r))
+	}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"activeDeadlineSeconds": 1}}) // the node ends the pod, and the object stays
+	if err == nil {
+		_, err = e.core.CoreV1().Pods(e.s.Namespace).Patch(ctx, r.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if err == nil {
+		err = e.await(ctx, fields.OneTermEqualSelector("metadata.name", r.name).String(), "", func(pod *corev1.Pod) (bool, error) {
+			return pod == nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded, nil
+		})
+	}
+	return apiError(what, err)
+}
+
+// Remove implements sandbox.Engine.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*answerTime)
+	defer cancel()
+	r, err := e.find(ctx, id)
+	switch {
+	case errors.Is(err, sandbox.ErrGone):
+		return nil
+	case err != nil:
+		return err
+	case r.object != nil:
+		err = e.removeSandbox(ctx, r)
+	default:
+		err = e.deletePod(ctx, r.pod)
+	}
+	e.mu.Lock()
+	delete(e.used, r.id)
+	delete(e.why, r.id)
+	e.mu.Unlock()
+	return apiError("remove the sandbox "+r.name, err)
+}
+
+// Rename implements sandbox.FullEngine. The name of an object stays.
+func (e *Engine) Rename(_ context.Context, id, _ string) error {
+	return apiError("rename the sandbox "+short(id), refused("objects of a cluster keep their names"))
+}

@@ -1,0 +1,185 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"hinit/sandbox"
+)
+
+// kindVersion is the kind of objects whose controller makes the pods.
+var kindVersion = schema.GroupVersionResource{Group: "agents.x-k8s.io", Version: "v1beta1", Resource: "sandboxes"}
+
+const (
+	modeRunning   = "Running"
+	modeSuspended = "Suspended"
+
+	noteStopped = "hinit.dev/stopped"        // when a Sandbox was suspended that ran before
+	notePod     = "agents.x-k8s.io/pod-name" // the name of a Sandbox's pod, where it is not the Sandbox's
+	expireSoon  = 2                          // a Sandbox is kept on when less than this part of its time is left
+)
+
+// kinds returns the kind of new containers: Sandbox where the cluster has it.
+func (e *Engine) kinds(ctx context.Context) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.kind != "" {
+		return e.kind, nil
+	}
+	err := e.core.Discovery().RESTClient().Get().AbsPath("/apis", kindVersion.Group, kindVersion.Version).Do(ctx).Error()
+	switch {
+	case err == nil:
+		e.kind = "Sandbox"
+	case apierrors.IsNotFound(err):
+		e.kind = "Pod"
+	default:
+		return "", err
+	}
+	return e.kind, nil
+}
+
+func (e *Engine) expires() string { return time.Now().Add(e.s.Expire).UTC().Format(time.RFC3339) }
+
+// createSandbox makes a suspended Sandbox with the pod as its template.
+func (e *Engine) createSandbox(ctx context.Context, r *record, pod *corev1.Pod) error {
+	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod.Spec)
+	if err != nil {
+		return err
+	}
+	meta := map[string]any{"labels": words(pod.Labels), "annotations": words(pod.Annotations)}
+	body := map[string]any{"podTemplate": map[string]any{"metadata": meta, "spec": spec}, "operatingMode": modeSuspended}
+	if e.s.Expire > 0 {
+		body["shutdownTime"], body["shutdownPolicy"] = e.expires(), "Delete"
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": kindVersion.GroupVersion().String(), "kind": "Sandbox", "spec": body,
+	}}
+	object.SetName(r.name)
+	object.SetLabels(pod.Labels)
+	object.SetAnnotations(pod.Annotations)
+	object.SetOwnerReferences(pod.OwnerReferences)
+	_, err = e.objects.Resource(kindVersion).Namespace(e.s.Namespace).Create(ctx, object, metav1.CreateOptions{})
+	return err
+}
+
+func words(in map[string]string) map[string]any {
+	out := map[string]any{}
+	for name, value := range in {
+		out[name] = value
+	}
+	return out
+}
+
+// sandboxes returns the containers that are Sandboxes, without their pods.
+func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, error) {
+	kind, err := e.kinds(ctx)
+	if err != nil || kind != "Sandbox" {
+		return nil, err
+	}
+	list, err := e.objects.Resource(kindVersion).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, err
+	}
+	var out []*record
+	for i := range list.Items {
+		o := &list.Items[i]
+		r := &record{id: o.GetLabels()[labelID], name: o.GetName(), object: o}
+		if decode(o.GetAnnotations()[noteSpec], &r.spec) != nil {
+			continue
+		}
+		r.created = timeOf(o.GetAnnotations()[noteCreated], o.GetCreationTimestamp().Time)
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func suspended(object *unstructured.Unstructured) bool {
+	mode, _, _ := unstructured.NestedString(object.Object, "spec", "operatingMode")
+	return mode == modeSuspended
+}
+
+// objectReason is what the controller says of a Sandbox that is not Ready.
+func objectReason(object *unstructured.Unstructured) string {
+	list, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
+	for _, one := range list {
+		c, _ := one.(map[string]any)
+		if c["type"] == "Ready" && c["status"] != "True" {
+			return strings.TrimSpace(fmt.Sprint(c["reason"], " ", c["message"]))
+		}
+	}
+	return "its controller has not said why"
+}
+
+// change patches a Sandbox.
+func (e *Engine) change(ctx context.Context, r *record, notes, spec map[string]any) error {
+	defer limit(&ctx)()
+	body := map[string]any{"spec": spec}
+	if notes != nil { // null would remove all of them
+		body["metadata"] = map[string]any{"annotations": notes}
+	}
+	patch, err := json.Marshal(body)
+	if err == nil {
+		_, err = e.objects.Resource(kindVersion).Namespace(e.s.Namespace).Patch(ctx, r.name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	return err
+}
+
+// resume has a Sandbox run. One whose pod has ended is suspended first, which removes the pod.
+func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) error {
+	if r.pod != nil && (c.State == sandbox.Exited || suspended(r.object)) {
+		if err := e.suspend(ctx, r); err != nil {
+			return err
+		}
+	}
+	spec := map[string]any{"operatingMode": modeRunning}
+	if e.s.Expire > 0 {
+		spec["shutdownTime"] = e.expires()
+	}
+	return e.change(ctx, r, map[string]any{noteStopped: nil}, spec)
+}
+
+// suspend has a Sandbox without a pod.
+func (e *Engine) suspend(ctx context.Context, r *record) error {
+	err := e.change(ctx, r, map[string]any{noteStopped: time.Now().UTC().Format(time.RFC3339Nano)}, map[string]any{"operatingMode": modeSuspended})
+	if err != nil {
+		return err
+	}
+	return e.await(ctx, "", labelID+"="+r.id, func(pod *corev1.Pod) (bool, error) { return pod == nil, nil })
+}
+
+// removeSandbox deletes a Sandbox and waits until its pod is gone.
+func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
+	ask, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	uid, policy := r.object.GetUID(), metav1.DeletePropagationBackground
+	err := e.objects.Resource(kindVersion).Namespace(e.s.Namespace).Delete(ask, r.name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &policy,
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return err
+	}
+	return e.await(ctx, "", labelID+"="+r.id, func(pod *corev1.Pod) (bool, error) { return pod == nil, nil })
+}
+
+// keepOn moves the time at which a Sandbox expires. It ends one that no service looks after any more, whatever became of the service.
+func (e *Engine) keepOn(ctx context.Context, r *record) error {
+	if r.object == nil || e.s.Expire == 0 {
+		return nil
+	}
+	text, _, _ := unstructured.NestedString(r.object.Object, "spec", "shutdownTime")
+	if end, err := time.Parse(time.RFC3339, text); err == nil && time.Until(end) > e.s.Expire/expireSoon {
+		return nil
+	}
+	return e.change(ctx, r, nil, map[string]any{"shutdownTime": e.expires()})
+}

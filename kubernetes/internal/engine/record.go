@@ -1,0 +1,225 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"hinit/sandbox"
+)
+
+// The labels and annotations of what the engine makes.
+const (
+	labelID      = "hinit.dev/sandbox"      // the id of a container
+	labelVolume  = "hinit.dev/volume"       // "true" on a claim that is a volume
+	labelHome    = "hinit.dev/installation" // the value of sandbox.LabelVolume
+	labelNetwork = "hinit.dev/network"      // what NetworkPolicies select: none, default, or a name
+	noteSpec     = "hinit.dev/spec"         // what the container is made from
+	noteCreated  = "hinit.dev/created"
+	noteVolume   = "hinit.dev/volume"
+	startGate    = "hinit.dev/start" // keeps a pod from being scheduled before Start
+
+	container = "sandbox" // in each pod
+)
+
+// record is a container as the cluster has it.
+type record struct {
+	id, name string
+	spec     sandbox.Spec
+	created  time.Time
+	pod      *corev1.Pod                // nil while there is none
+	object   *unstructured.Unstructured // the Sandbox, nil for a pod by itself
+}
+
+func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
+
+// ofPod reads a record from a pod. ok is false for a pod that the engine has not made.
+func ofPod(pod *corev1.Pod) (r *record, ok bool) {
+	r = &record{id: pod.Labels[labelID], name: pod.Name, pod: pod}
+	if r.id == "" || decode(pod.Annotations[noteSpec], &r.spec) != nil {
+		return nil, false
+	}
+	r.created = timeOf(pod.Annotations[noteCreated], pod.CreationTimestamp.Time)
+	return r, true
+}
+
+func timeOf(text string, otherwise time.Time) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return otherwise
+	}
+	return t
+}
+
+// has reports whether the container carries all the labels; the value "" counts for every value.
+func (r *record) has(labels map[string]string) bool {
+	for name, value := range labels {
+		if got, set := r.spec.Labels[name]; !set || value != "" && got != value {
+			return false
+		}
+	}
+	return true
+}
+
+// status is the status of the sandbox's container in the pod, the zero value while there is none.
+func status(pod *corev1.Pod) corev1.ContainerStatus {
+	at := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == container })
+	if at < 0 {
+		return corev1.ContainerStatus{}
+	}
+	return pod.Status.ContainerStatuses[at]
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	at := slices.IndexFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	if at < 0 {
+		return corev1.PodCondition{}
+	}
+	return pod.Status.Conditions[at]
+}
+
+// container is the record in the words of package sandbox.
+func (r *record) container() sandbox.Container {
+	c := sandbox.Container{
+		ID: r.id, Name: r.name, Image: r.spec.Image, Labels: maps.Clone(r.spec.Labels), Created: r.created, User: r.spec.User, Mounts: slices.Clone(r.spec.Mounts),
+	}
+	switch {
+	case r.pod != nil:
+		fill(&c, r.pod)
+	case r.object.GetDeletionTimestamp() != nil:
+		c.State = sandbox.Removing
+	case suspended(r.object) && r.object.GetAnnotations()[noteStopped] != "":
+		c.State, c.Finished = sandbox.Exited, timeOf(r.object.GetAnnotations()[noteStopped], r.created)
+		c.Reason = "the sandbox is suspended"
+	case suspended(r.object):
+		c.State = sandbox.Created
+	default:
+		c.State, c.Reason = sandbox.Restarting, "the pod is gone, and the cluster makes another: "+objectReason(r.object)
+	}
+	return c
+}
+
+// fill says what state a pod is in.
+func fill(c *sandbox.Container, pod *corev1.Pod) {
+	s := status(pod)
+	ended := s.State.Terminated
+	switch {
+	case pod.DeletionTimestamp != nil:
+		c.State, c.Reason = sandbox.Removing, deleted(pod)
+	case len(pod.Spec.SchedulingGates) > 0:
+		c.State = sandbox.Created
+	case ended != nil, pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
+		c.State, c.Finished = sandbox.Exited, pod.CreationTimestamp.Time
+		if ended != nil {
+			c.ExitCode, c.OOMKilled, c.Finished = int(ended.ExitCode), ended.Reason == "OOMKilled", cmp.Or(ended.FinishedAt.Time, c.Finished)
+		}
+		c.Reason = failure(pod, ended)
+	case s.State.Running != nil && lost(pod):
+		c.State, c.Reason = sandbox.Dead, fmt.Sprintf("the node %s, on which the pod %s ran, does not answer the cluster any more", pod.Spec.NodeName, pod.Name)
+		c.Finished = condition(pod, corev1.PodReady).LastTransitionTime.Time
+	case s.State.Running != nil:
+		c.State, c.Started = sandbox.Running, began(pod, s.State.Running.StartedAt.Time)
+	default:
+		c.State = sandbox.Created
+		c.Reason, _ = waiting(pod)
+	}
+}
+
+// began is when the container was started. The cluster counts in seconds; the fraction tells two pods apart.
+func began(pod *corev1.Pod, at time.Time) time.Time {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(pod.UID)) // it can't fail
+	return at.Add(time.Duration(h.Sum32() % 1e9))
+}
+
+// lost reports whether the cluster has lost the node of a pod: it takes back Ready, while the container was ready when the node last spoke.
+func lost(pod *corev1.Pod) bool {
+	return condition(pod, corev1.PodReady).Status == corev1.ConditionFalse && condition(pod, corev1.ContainersReady).Status == corev1.ConditionTrue
+}
+
+// deleted says why a pod is being deleted.
+func deleted(pod *corev1.Pod) string {
+	if c := condition(pod, corev1.DisruptionTarget); c.Status == corev1.ConditionTrue {
+		return disrupted(pod, c)
+	}
+	return "the pod " + pod.Name + " was deleted"
+}
+
+func disrupted(pod *corev1.Pod, c corev1.PodCondition) string {
+	switch c.Reason {
+	case "EvictionByEvictionAPI":
+		return fmt.Sprintf("the pod %s was evicted from the node %s, which is being drained", pod.Name, pod.Spec.NodeName)
+	case "DeletionByTaintManager":
+		return fmt.Sprintf("the pod %s was taken off the node %s: %s", pod.Name, pod.Spec.NodeName, c.Message)
+	case "PreemptionByScheduler":
+		return fmt.Sprintf("the pod %s made room on the node %s for a pod of a higher priority", pod.Name, pod.Spec.NodeName)
+	}
+	return fmt.Sprintf("the pod %s was taken off the node %s (%s): %s", pod.Name, pod.Spec.NodeName, c.Reason, c.Message)
+}
+
+// failure says why a pod has ended, "" where its exit code says all.
+func failure(pod *corev1.Pod, ended *corev1.ContainerStateTerminated) string {
+	disruption := condition(pod, corev1.DisruptionTarget)
+	switch {
+	case pod.Status.Reason == "DeadlineExceeded":
+		return "the sandbox was stopped"
+	case pod.Status.Reason == "Evicted":
+		return fmt.Sprintf("the node %s evicted the pod %s: %s", pod.Spec.NodeName, pod.Name, strings.TrimSpace(pod.Status.Message))
+	case disruption.Status == corev1.ConditionTrue:
+		return disrupted(pod, disruption)
+	case ended != nil && ended.Reason == "OOMKilled":
+		return fmt.Sprintf("the container was killed because it ran out of memory (its limit is %s)", limitOf(pod))
+	case ended != nil && ended.Reason != "Error" && ended.Reason != "Completed":
+		return strings.TrimSpace(fmt.Sprintf("the container has ended with exit code %d (%s): %s", ended.ExitCode, ended.Reason, ended.Message))
+	case ended == nil:
+		return strings.TrimSpace(fmt.Sprintf("the pod %s has failed (%s): %s", pod.Name, pod.Status.Reason, pod.Status.Message))
+	}
+	return ""
+}
+
+func limitOf(pod *corev1.Pod) string {
+	q := containerOf(pod, container).Resources.Limits[corev1.ResourceMemory]
+	if q.IsZero() {
+		return "the node's memory"
+	}
+	return q.String()
+}
+
+// waiting says what a pod waits for, and whether that is no use.
+func waiting(pod *corev1.Pod) (why string, err error) {
+	if c := condition(pod, corev1.PodScheduled); c.Status == corev1.ConditionFalse && c.Reason != "SchedulingGated" {
+		return "no node takes the pod: " + c.Message, nil
+	}
+	for _, s := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		if ended := s.State.Terminated; ended != nil && ended.ExitCode != 0 {
+			text := fmt.Sprintf("the container %s of the pod %s has failed with exit code %d: %s", s.Name, pod.Name, ended.ExitCode, ended.Message)
+			return text, refused("%s", text)
+		}
+		w := s.State.Waiting
+		if w == nil {
+			continue
+		}
+		text := strings.TrimSpace(w.Reason + ": " + w.Message)
+		switch w.Reason {
+		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
+			text = fmt.Sprintf("the image %s can't be pulled: %s", s.Image, text)
+			return text, fmt.Errorf("%w: %s", sandbox.ErrNoImage, text)
+		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff":
+			text = "the node can't start the container: " + text
+			return text, refused("%s", text)
+		case "PodInitializing", "ContainerCreating":
+			why = cmp.Or(why, "the node makes the container")
+		default:
+			why = cmp.Or(why, text)
+		}
+	}
+	return cmp.Or(why, "the pod waits for a node"), nil
+}

@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"hinit/sandbox"
+)
+
+func pod(change func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "hermes-1", UID: "u", Labels: map[string]string{labelID: "i"}, Annotations: map[string]string{noteSpec: `{}`}},
+		Spec:       corev1.PodSpec{NodeName: "n1", Containers: []corev1.Container{{Name: container}}},
+		Status:     corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	change(p)
+	return p
+}
+
+func running(p *corev1.Pod) {
+	p.Status.Phase = corev1.PodRunning
+	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}
+	conditions(p, corev1.PodReady, corev1.ConditionTrue, corev1.ContainersReady, corev1.ConditionTrue)
+}
+
+func conditions(p *corev1.Pod, words ...any) {
+	p.Status.Conditions = nil
+	for i := 0; i < len(words); i += 2 {
+		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: words[i].(corev1.PodConditionType), Status: words[i+1].(corev1.ConditionStatus)})
+	}
+}
+
+func ended(code int32, reason string) func(p *corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Status.Phase = corev1.PodFailed
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}}}
+	}
+}
+
+// TestWhatThePodIsInIsSaidInWords: the state of a pod is a state of a container, with the reason in words.
+func TestWhatThePodIsInIsSaidInWords(t *testing.T) {
+	now := metav1.Now()
+	disruption := func(reason string) corev1.PodCondition {
+		return corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason, Message: "because"}
+	}
+	for name, c := range map[string]struct {
+		pod   *corev1.Pod
+		state sandbox.State
+		says  string
+	}{
+		"not started": {pod(func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: startGate}} }), sandbox.Created, ""},
+		"unschedulable": {pod(func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes"}}
+		}), sandbox.Created, "no node takes the pod: 0/3 nodes"},
+		"running": {pod(running), sandbox.Running, ""},
+		"node lost": {pod(func(p *corev1.Pod) {
+			running(p)
+			conditions(p, corev1.PodReady, corev1.ConditionFalse, corev1.ContainersReady, corev1.ConditionTrue)
+		}), sandbox.Dead, "the node n1, on which the pod hermes-1 ran, does not answer"},
+		"deleted": {pod(func(p *corev1.Pod) { running(p); p.DeletionTimestamp = &now }), sandbox.Removing, "the pod hermes-1 was deleted"},
+		"drained": {pod(func(p *corev1.Pod) {
+			running(p)
+			p.DeletionTimestamp = &now
+			p.Status.Conditions = append(p.Status.Conditions, disruption("EvictionByEvictionAPI"))
+		}), sandbox.Removing, "evicted from the node n1, which is being drained"},
+		"preempted": {pod(func(p *corev1.Pod) {
+			p.DeletionTimestamp = &now
+			p.Status.Conditions = []corev1.PodCondition{disruption("PreemptionByScheduler")}
+		}), sandbox.Removing, "made room on the node n1"},
+		"tainted": {pod(func(p *corev1.Pod) {
+			p.DeletionTimestamp = &now
+			p.Status.Conditions = []corev1.PodCondition{disruption("DeletionByTaintManager")}
+		}), sandbox.Removing, "taken off the node n1: because"},
+		"out of memory": {pod(ended(137, "OOMKilled")), sandbox.Exited, "ran out of memory"},
+		"evicted by its node": {pod(func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", "The node was low on resource: memory. "
+		}), sandbox.Exited, "the node n1 evicted the pod hermes-1: The node was low on resource: memory."},
+		"stopped": {pod(func(p *corev1.Pod) { ended(137, "Error")(p); p.Status.Reason = "DeadlineExceeded" }), sandbox.Exited, "the sandbox was stopped"},
+		"failed":  {pod(ended(3, "Error")), sandbox.Exited, ""},
+	} {
+		r, ok := ofPod(c.pod)
+		if !ok {
+			t.Fatalf("%s: it is not read", name)
+		}
+		got := r.container()
+		if got.State != c.state || !strings.Contains(got.Reason, c.says) || c.says == "" && got.Reason != "" && got.State != sandbox.Created {
+			t.Errorf("%s: %s, %q", name, got.State, got.Reason)
+		}
+		if (got.State == sandbox.Running) == got.Started.IsZero() {
+			t.Errorf("%s: started %v", name, got.Started)
+		}
+	}
+}
+
+// TestAStartThatIsNoUseFailsAtOnce: an image that can't be pulled is no reason to wait for two minutes.
+func TestAStartThatIsNoUseFailsAtOnce(t *testing.T) {
+	for reason, want := range map[string]error{
+		"ErrImagePull": sandbox.ErrNoImage, "ImagePullBackOff": sandbox.ErrNoImage, "InvalidImageName": sandbox.ErrNoImage, "CreateContainerConfigError": sandbox.ErrRefused, "ContainerCreating": nil,
+	} {
+		_, err := waiting(pod(func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: container, Image: "x", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+		}))
+		if !errors.Is(err, want) || want == nil && err != nil {
+			t.Errorf("%s: %v", reason, err)
+		}
+	}
+}
+
+// TestTwoPodsStartedInOneSecondDiffer: the cluster counts in seconds, and a gate was taken for passed.
+func TestTwoPodsStartedInOneSecondDiffer(t *testing.T) {
+	at := time.Unix(1000, 0)
+	a, b := pod(func(p *corev1.Pod) { p.UID = "a" }), pod(func(p *corev1.Pod) { p.UID = "b" })
+	if began(a, at).Equal(began(b, at)) || began(a, at).Sub(at) >= time.Second {
+		t.Error(began(a, at), began(b, at))
+	}
+}
+
+func TestSizesOfMemoryFileSystems(t *testing.T) {
+	for options, want := range map[string]int64{"rw,size=512m": 512 << 20, "rw,exec,size=1g": 1 << 30, "size=64k": 64 << 10, "size=1000": 1000, "rw": 0} {
+		size, _, err := tmpfs(options)
+		if err != nil || size == nil && want != 0 || size != nil && size.Value() != want {
+			t.Errorf("%s: %v, %v", options, size, err)
+		}
+	}
+	for _, options := range []string{"size=50%", "size=", "size=x"} {
+		if _, _, err := tmpfs(options); !errors.Is(err, sandbox.ErrRefused) {
+			t.Errorf("%s: %v", options, err)
+		}
+	}
+}
+
+// TestNoPodCanHaveIt: what docker gives and a cluster does not is refused by its name, and not left out.
+func TestNoPodCanHaveIt(t *testing.T) {
+	right := sandbox.Spec{Name: "hermes-1", Image: "x", Cmd: []string{"sleep"}}
+	if err := check(&right); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*sandbox.Spec){
+		"privileged": func(s *sandbox.Spec) { s.Privileged = true }, "namespace": func(s *sandbox.Spec) { s.PIDMode = "host" }, "published port": func(s *sandbox.Spec) { s.Ports = []string{"80"} },
+		"restart policy": func(s *sandbox.Spec) { s.Restart = "always" }, "name server": func(s *sandbox.Spec) { s.DNS = []string{"1.1.1.1"} }, "--ulimit": func(s *sandbox.Spec) { s.Ulimits = map[string]string{"core": "0"} },
+		"network": func(s *sandbox.Spec) { s.Network = "container:x" }, "command of the image": func(s *sandbox.Spec) { s.Cmd = nil }, "the name": func(s *sandbox.Spec) { s.Name = "A_b" },
+		"host name": func(s *sandbox.Spec) { s.Hostname = "a.b" },
+	} {
+		s := right
+		if change(&s); !errors.Is(check(&s), sandbox.ErrRefused) || !strings.Contains(check(&s).Error(), want) {
+			t.Errorf("%s: %v", want, check(&s))
+		}
+	}
+}
+
+// TestRootInsideTakesUsersOfItsOwn: without user namespaces root inside would be root of the node.
+func TestRootInsideTakesUsersOfItsOwn(t *testing.T) {
+	for _, user := range []string{"", "root", "0:0", "0"} {
+		if _, err := securityOf(&sandbox.Spec{User: user}, false); !errors.Is(err, sandbox.ErrRefused) {
+			t.Errorf("%q: %v", user, err)
+		}
+		if s, err := securityOf(&sandbox.Spec{User: user}, true); err != nil || *s.helper.RunAsUser == 0 {
+			t.Errorf("%q with users of its own: %v", user, err)
+		}
+	}
+	s, err := securityOf(&sandbox.Spec{User: "1000:1001"}, false)
+	if err != nil || *s.main.RunAsUser != 1000 || *s.main.RunAsGroup != 1001 || !*s.main.RunAsNonRoot {
+		t.Error(s.main, err)
+	}
+	if _, err := securityOf(&sandbox.Spec{User: "node"}, true); err == nil {
+		t.Error("a name of a user was taken, and only the image knows it")
+	}
+}
+
+// TestTheGateMovesWithEachPod: a mount of the last pod must not cover the program inside of the next one.
+func TestTheGateMovesWithEachPod(t *testing.T) {
+	r := &record{spec: sandbox.Spec{Mounts: []sandbox.Mount{{Type: "volume", Source: gateVolume, Target: "/.hinit-a"}, {Type: "tmpfs", Target: "/tmp"}}, Entrypoint: []string{"/.hinit-a/gate", "gate-init"}}}
+	renew(r)
+	at := tools(r)
+	if at == "/.hinit-a" || r.spec.Entrypoint[0] != at+"/gate" || r.spec.Mounts[1].Target != "/tmp" {
+		t.Error(r.spec)
+	}
+}

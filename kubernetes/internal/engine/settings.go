@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+)
+
+// Settings are what the operator decides about sandboxes on a cluster.
+type Settings struct {
+	Namespace string
+	Pod       string // of this process, "" where it is in none
+	Container string // of this process in its pod
+	Image     string // has hinit-sandbox-kubernetes and the program inside; "" is the image of this process
+	Owner     string // a ConfigMap: with it, the cluster deletes all sandboxes
+	Kind      string // Pod or Sandbox; "" is Sandbox where the cluster has that kind
+
+	Runtime     string // the RuntimeClass of sandboxes, "" for the cluster's default
+	HostUsers   string // "true" or "false"; "" is false where the nodes can
+	PullPolicy  string
+	PullSecrets []string
+	CPU, Memory resource.Quantity // that a sandbox is sure of
+	Storage     resource.Quantity // the size of a volume of its own
+	Class       string            // its StorageClass, "" for the cluster's default
+	Idle        time.Duration     // after which a sandbox without commands and background jobs is suspended; 0 for never
+	Expire      time.Duration     // after which a Sandbox is deleted that no service looks after
+
+	API *rest.Config
+}
+
+// The variables of the settings begin with prefix.
+const (
+	prefix = "HINIT_SANDBOX_KUBERNETES_"
+
+	defaultCredentials = "/run/secrets/hinit-sandbox" //nolint:gosec // a directory
+	hostVar            = "KUBERNETES_SERVICE_HOST"
+	portVar            = "KUBERNETES_SERVICE_PORT"
+)
+
+// Read reads the settings from an environment. The error has all problems.
+func Read(lookup func(string) string) (Settings, error) {
+	var problems []error
+	bad := func(name, value, expected string) {
+		problems = append(problems, fmt.Errorf("cannot use %s=%q: it must be %s", name, value, expected))
+	}
+	get := func(name, otherwise string) string { return cmp.Or(lookup(prefix+name), otherwise) }
+	name := func(key string) string {
+		value := get(key, "")
+		if value != "" && len(validation.IsDNS1123Subdomain(value)) > 0 {
+			bad(prefix+key, value, "the name of an object")
+		}
+		return value
+	}
+	word := func(key, otherwise string, words ...string) string {
+		value := get(key, otherwise)
+		if value != "" && !slices.Contains(words, value) {
+			bad(prefix+key, value, strings.Join(words, " or "))
+		}
+		return value
+	}
+	size := func(key, otherwise string) resource.Quantity {
+		q, err := resource.ParseQuantity(get(key, otherwise))
+		if err != nil || q.Sign() <= 0 {
+			bad(prefix+key, get(key, otherwise), "a quantity above zero, such as 100m or 1Gi")
+			return resource.Quantity{}
+		}
+		return q
+	}
+	span := func(key, otherwise string, least time.Duration) time.Duration {
+		d, err := time.ParseDuration(get(key, otherwise))
+		if err != nil || d < 0 || d > 0 && d < least {
+			bad(prefix+key, get(key, otherwise), fmt.Sprintf("a time of at least %v, or 0", least))
+		}
+		return d
+	}
+	s := Settings{
+		Namespace: name("NAMESPACE"), Pod: name("POD"), Container: get("CONTAINER", "sandboxes"), Image: get("IMAGE", ""), Owner: name("OWNER"),
+		Kind: word("KIND", "", "Pod", "Sandbox"), Runtime: name("RUNTIME"), HostUsers: word("HOST_USERS", "", "true", "false"),
+		PullPolicy: word("PULL_POLICY", "", "Always", "IfNotPresent", "Never"),
+		CPU:        size("CPU", "10m"), Memory: size("MEMORY", "64Mi"), Storage: size("STORAGE", "1Gi"), Class: name("STORAGE_CLASS"),
+		Idle: span("IDLE", "24h", 10*time.Second), Expire: span("EXPIRE", "168h", time.Minute),
+	}
+	for secret := range strings.SplitSeq(get("PULL_SECRETS", ""), ",") {
+		if secret = strings.TrimSpace(secret); secret != "" {
+			s.PullSecrets = append(s.PullSecrets, secret)
+		}
+	}
+	if s.Pod == "" && s.Image == "" {
+		bad(prefix+"POD", "", "the name of this pod, by the downward API (fieldPath: metadata.name)")
+	}
+	problems = append(problems, s.connect(lookup, get("CREDENTIALS", defaultCredentials), bad))
+	return s, errors.Join(problems...)
+}
+
+var imageWord = regexp.MustCompile(`^[^\s]+$`)
+
+// connect reads where the API server is, and with which token.
+func (s *Settings) connect(lookup func(string) string, dir string, bad func(name, value, expected string)) error {
+	if !filepath.IsAbs(dir) {
+		bad(prefix+"CREDENTIALS", dir, "an absolute path")
+	}
+	if s.Image != "" && !imageWord.MatchString(s.Image) {
+		bad(prefix+"IMAGE", s.Image, "an image")
+	}
+	host, port := lookup(hostVar), lookup(portVar)
+	if host == "" || port == "" {
+		return fmt.Errorf("cannot find the API server: %s or %s is not set; run the service of sandboxes in a pod", hostVar, portVar)
+	}
+	if s.Namespace == "" {
+		text, err := os.ReadFile(filepath.Join(dir, "namespace"))
+		if err != nil {
+			return fmt.Errorf("cannot tell the namespace of sandboxes: %w; only the service of sandboxes has a token: see its container's log", err)
+		}
+		s.Namespace = strings.TrimSpace(string(text))
+	}
+	s.API = &rest.Config{
+		Host: "https://" + net.JoinHostPort(host, port), BearerTokenFile: filepath.Join(dir, "token"), UserAgent: "hinit-sandbox-kubernetes", QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: filepath.Join(dir, "ca.crt")},
+	}
+	return nil
+}

@@ -1,0 +1,330 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"hinit/sandbox"
+	"hinit/sandbox/gate"
+)
+
+// check refuses what a pod can't have, or may not.
+func check(s *sandbox.Spec) error {
+	for _, rule := range []struct {
+		kept bool
+		what string
+	}{
+		{!s.Privileged && len(s.Devices) == 0, "a privileged container, or one with devices"},
+		{s.PIDMode+s.UTSMode+s.UserNS+s.CgroupNS == "" && (s.IPCMode == "" || s.IPCMode == "private" || s.IPCMode == "none"), "a namespace of the host or of another container"},
+		{len(s.Ports) == 0, "a published port; a Service of the cluster does that"},
+		{s.Restart == "" || s.Restart == "no", "a restart policy"},
+		{len(s.DNS)+len(s.Hosts) == 0, "a name server or host of its own"},
+		{len(s.Ulimits) == 0, "limits by --ulimit; the node sets them"},
+		{s.Network == "" || len(validation.IsValidLabelValue(s.Network)) == 0 && s.Network != "host" && !strings.Contains(s.Network, ":"), "the network " + strconv.Quote(s.Network)},
+		{len(s.Cmd) > 0 || len(s.Entrypoint) > 0, "the command of the image, which only the node knows; give a command"},
+		{s.Image != "", "no image"},
+		{!strings.Contains(s.Hostname, ".") && (s.Hostname == "" || len(validation.IsDNS1123Label(s.Hostname)) == 0), "the host name " + strconv.Quote(s.Hostname)},
+		{len(validation.IsDNS1123Label(s.Name)) == 0, "the name " + strconv.Quote(s.Name) + "; take lower-case letters, digits and dashes"},
+	} {
+		if !rule.kept {
+			return refused("a sandbox on a cluster can't have %s", rule.what)
+		}
+	}
+	return nil
+}
+
+// build returns the pod of a record, which begins to run at once.
+func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
+	o, err := e.ownPod(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tools := tools(r)
+	mapped, err := e.users(ctx)
+	if err != nil {
+		return nil, err
+	}
+	security, err := securityOf(&r.spec, mapped)
+	if err != nil {
+		return nil, err
+	}
+	note, err := json.Marshal(r.spec)
+	if err != nil {
+		return nil, err
+	}
+	argv := slices.Concat(r.spec.Entrypoint, r.spec.Cmd)
+	if r.spec.Init {
+		argv = append([]string{path.Join(tools, gate.Name), "init"}, argv...)
+	}
+	limits, requests := e.resources(&r.spec)
+	grace, seconds, no := int64(2), int64(60), false
+	away := func(key string) corev1.Toleration {
+		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: r.name, Namespace: e.s.Namespace, Labels: labels(r),
+			Annotations: map[string]string{noteSpec: string(note), noteCreated: r.created.UTC().Format(time.RFC3339Nano)},
+		},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no, TerminationGracePeriodSeconds: &grace,
+			Hostname: r.spec.Hostname, HostUsers: hostUsers(mapped),
+			SecurityContext: &corev1.PodSecurityContext{
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}, SupplementalGroups: security.groups,
+			},
+			Tolerations: []corev1.Toleration{away("node.kubernetes.io/not-ready"), away("node.kubernetes.io/unreachable")},
+			InitContainers: []corev1.Container{{
+				Name: "helper", Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "install", tools},
+				SecurityContext: security.helper, VolumeMounts: []corev1.VolumeMount{{Name: "tools", MountPath: tools}},
+				Resources:                corev1.ResourceRequirements{Limits: limits, Requests: requests},
+				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			}},
+			Containers: []corev1.Container{{
+				Name: container, Image: r.spec.Image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: argv, WorkingDir: r.spec.Dir,
+				Env: environment(r.spec.Env), SecurityContext: security.main, Resources: corev1.ResourceRequirements{Limits: limits, Requests: requests},
+				TerminationMessagePolicy: corev1.TerminationMessageReadFile,
+			}},
+			Volumes: []corev1.Volume{{Name: "tools", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+		},
+	}
+	if class := cmp.Or(r.spec.Runtime, e.s.Runtime); class != "" {
+		pod.Spec.RuntimeClassName = &class
+	}
+	for _, secret := range e.s.PullSecrets {
+		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: secret})
+	}
+	if pod.OwnerReferences, err = e.owner(ctx); err != nil {
+		return nil, err
+	}
+	return pod, e.mounts(pod, r, o)
+}
+
+// tools returns where the program inside is in the container. A spec that names no such place gets one.
+func tools(r *record) string {
+	for _, m := range r.spec.Mounts {
+		if m.Type == "volume" && m.Source == gateVolume {
+			return m.Target
+		}
+	}
+	at := gate.Dir + strings.ToLower(rand.Text())
+	r.spec.Mounts = append(slices.Clone(r.spec.Mounts), sandbox.Mount{Type: "volume", Source: gateVolume, Target: at, ReadOnly: true})
+	return at
+}
+
+// renew gives the program inside another place, which no mount of an earlier pod can know.
+func renew(r *record) {
+	old, at := tools(r), gate.Dir+strings.ToLower(rand.Text())
+	for i := range r.spec.Mounts {
+		if r.spec.Mounts[i].Target == old {
+			r.spec.Mounts[i].Target = at
+		}
+	}
+	for i, word := range r.spec.Entrypoint {
+		if rest, ok := strings.CutPrefix(word, old+"/"); ok {
+			r.spec.Entrypoint[i] = at + "/" + rest
+		}
+	}
+}
+
+// labels are what the cluster selects a container by.
+func labels(r *record) map[string]string {
+	out := map[string]string{labelID: r.id, labelNetwork: cmp.Or(r.spec.Network, "default"), "app.kubernetes.io/managed-by": "hinit-sandbox"}
+	if home := r.spec.Labels[sandbox.LabelVolume]; len(validation.IsValidLabelValue(home)) == 0 {
+		out[labelHome] = home
+	}
+	return out
+}
+
+func environment(list []string) []corev1.EnvVar {
+	var out []corev1.EnvVar
+	for _, e := range list {
+		name, value, _ := strings.Cut(e, "=")
+		out = append(out, corev1.EnvVar{Name: name, Value: strings.ReplaceAll(value, "$", "$$")}) // $(NAME) is a reference
+	}
+	return out
+}
+
+// security is what the containers of a pod may do.
+type security struct {
+	main, helper *corev1.SecurityContext
+	groups       []int64
+}
+
+// securityOf returns the security contexts of a container. Root inside takes users of the pod's own.
+func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
+	no, yes := false, true
+	out := security{
+		main: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+		helper: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+	}
+	if s.ReadOnly {
+		out.main.ReadOnlyRootFilesystem = &yes
+	}
+	for _, c := range s.CapAdd {
+		out.main.Capabilities.Add = append(out.main.Capabilities.Add, corev1.Capability(strings.TrimPrefix(strings.ToUpper(c), "CAP_")))
+	}
+	for _, group := range s.Groups {
+		gid, err := strconv.ParseInt(group, 10, 32)
+		if err != nil || gid <= 0 {
+			return out, refused("a sandbox on a cluster can't have the group %q", group)
+		}
+		out.groups = append(out.groups, gid)
+	}
+	helper := int64(65532)
+	uid, gid, err := identity(s.User)
+	switch {
+	case err != nil:
+		return out, err
+	case uid > 0:
+		out.main.RunAsUser, out.main.RunAsGroup, out.main.RunAsNonRoot = &uid, &gid, &yes
+		helper = uid
+	case !mapped:
+		return out, refused("root inside takes user namespaces, which the nodes don't give; run commands as a user, without HINIT_SANDBOX_ROOT, or set %sHOST_USERS=false when the nodes give them", prefix)
+	case s.User != "":
+		out.main.RunAsUser, out.main.RunAsGroup = &uid, &gid
+	}
+	out.helper.RunAsUser, out.helper.RunAsGroup = &helper, &helper
+	return out, nil
+}
+
+// identity reads a user as docker takes it. A name is refused: only the image knows it.
+func identity(user string) (uid, gid int64, err error) {
+	name, group, has := strings.Cut(user, ":")
+	if user == "" || user == "root" {
+		return 0, 0, nil
+	}
+	if uid, err = strconv.ParseInt(name, 10, 32); err == nil && has {
+		gid, err = strconv.ParseInt(group, 10, 32)
+	} else {
+		gid = uid
+	}
+	if err != nil || uid < 0 || gid < 0 {
+		return 0, 0, refused("a sandbox on a cluster can't have the user %q: give numbers, as 1000:1000", user)
+	}
+	return uid, gid, nil
+}
+
+func hostUsers(mapped bool) *bool {
+	if !mapped {
+		return nil
+	}
+	no := false
+	return &no
+}
+
+// resources are the limits of a container, and what it is sure of.
+func (e *Engine) resources(s *sandbox.Spec) (limits, requests corev1.ResourceList) {
+	limits, requests = corev1.ResourceList{}, corev1.ResourceList{corev1.ResourceCPU: e.s.CPU, corev1.ResourceMemory: e.s.Memory}
+	if s.CPUs > 0 {
+		limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(max(1, int64(s.CPUs*1000)), resource.DecimalSI)
+	}
+	if s.Memory > 0 {
+		limits[corev1.ResourceMemory] = *resource.NewQuantity(s.Memory, resource.BinarySI)
+	}
+	for name, most := range limits {
+		if asked := requests[name]; asked.Cmp(most) > 0 {
+			requests[name] = most
+		}
+	}
+	return limits, requests
+}
+
+// sharedMemory is where --shm-size counts.
+const sharedMemory = "/dev/shm"
+
+// mounts adds the mounts of a record to its pod.
+func (e *Engine) mounts(pod *corev1.Pod, r *record, o *own) error {
+	c := &pod.Spec.Containers[0]
+	volume := func(name string, source corev1.VolumeSource) {
+		if !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == name }) {
+			pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: source})
+		}
+	}
+	claim := func(name string) (string, corev1.VolumeSource) {
+		sum := sha256.Sum256([]byte(name))
+		return "claim-" + hex.EncodeToString(sum[:6]), corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+	}
+	all := slices.Clone(r.spec.Mounts)
+	if r.spec.ShmSize > 0 {
+		all = append(all, sandbox.Mount{Type: "tmpfs", Target: sharedMemory, Options: fmt.Sprintf("size=%d", r.spec.ShmSize)})
+	}
+	for i, m := range all {
+		at := corev1.VolumeMount{MountPath: path.Clean(m.Target), ReadOnly: m.ReadOnly}
+		switch {
+		case m.Type == "tmpfs":
+			size, readOnly, err := tmpfs(m.Options)
+			if err != nil {
+				return err
+			}
+			at.Name, at.ReadOnly = fmt.Sprintf("tmpfs-%d", i), readOnly
+			volume(at.Name, corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: size}})
+		case m.Type == "volume" && m.Source == gateVolume:
+			at.Name, at.ReadOnly = "tools", true
+		case m.Type == "volume":
+			name, source := claim(claimName(m.Source))
+			at.Name = name
+			volume(name, source)
+		default:
+			rest, ok := strings.CutPrefix(path.Clean(m.Source), claimsDir)
+			name, below, _ := strings.Cut(rest, "/")
+			if _, known := o.claims[name]; !ok || !known {
+				return refused("bind source path does not exist: %s is on no volume of this pod, and no path of a node is mounted", m.Source)
+			}
+			id, source := claim(name)
+			at.Name, at.SubPath = id, below
+			volume(id, source)
+			if !o.claims[name] {
+				pod.Spec.Affinity = sameNode(o.pod)
+			}
+		}
+		c.VolumeMounts = append(c.VolumeMounts, at)
+	}
+	return nil
+}
+
+// sameNode keeps a pod on the node of this process's pod, for a claim that only one node can mount.
+func sameNode(pod *corev1.Pod) *corev1.Affinity {
+	term := corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels}}
+	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}}
+}
+
+// tmpfs reads the options of a tmpfs. A pod knows its size and whether it can be written.
+func tmpfs(options string) (size *resource.Quantity, readOnly bool, err error) {
+	for option := range strings.SplitSeq(options, ",") {
+		name, value, _ := strings.Cut(option, "=")
+		switch {
+		case option == "ro":
+			readOnly = true
+		case name == "size" && strings.HasSuffix(value, "%"), name == "size" && value == "":
+			return nil, false, refused("a sandbox on a cluster can't have a tmpfs with the size %q", value)
+		case name == "size":
+			unit := strings.ToUpper(strings.TrimLeft(value, "0123456789"))
+			if unit != "" {
+				unit += "i"
+			}
+			q, err := resource.ParseQuantity(strings.TrimRight(value, "kKmMgG") + strings.Replace(unit, "B", "", 1))
+			if err != nil {
+				return nil, false, refused("a sandbox on a cluster can't have a tmpfs with the size %q", value)
+			}
+			size = &q
+		}
+	}
+	return size, readOnly, nil
+}

@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"hinit/internal/pause"
+	"hinit/sandbox"
+)
+
+// CodeUnmapped is the exit code of Mapped's program for a pod without users of its own.
+const CodeUnmapped = 3
+
+// Mapped reports whether this process has users of its own: root inside is another user outside.
+func Mapped() bool {
+	text, err := os.ReadFile("/proc/self/uid_map")
+	words := strings.Fields(string(text))
+	return err == nil && len(words) >= 3 && (words[0] != "0" || words[1] != "0")
+}
+
+// probeTime is how long a node may take for a pod of a minute.
+const probeTime = 40 * time.Second
+
+// users reports whether pods get users of their own. The first call has a pod try it, with the claims of this process: not every file system
+// can be mounted for such a pod.
+func (e *Engine) users(ctx context.Context) (bool, error) {
+	e.probing.Lock()
+	defer e.probing.Unlock()
+	e.mu.Lock()
+	known := e.mapped
+	e.mu.Unlock()
+	if known != nil {
+		return *known, nil
+	}
+	o, err := e.ownPod(ctx)
+	if err != nil {
+		return false, err
+	}
+	mapped, why, err := e.probe(ctx, o)
+	if err != nil {
+		return false, apiError("find out whether pods get users of their own", err)
+	}
+	if mapped {
+		e.say("sandboxes have users of their own (hostUsers: false): root inside is nobody outside")
+	} else {
+		e.say("sandboxes have no users of their own (hostUsers: false is not possible here): %s", why)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mapped = &mapped
+	return mapped, nil
+}
+
+// probe runs a pod with hostUsers: false. why says in words why pods can't have it.
+func (e *Engine) probe(ctx context.Context, o *own) (mapped bool, why string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	r := &record{id: "", name: "hinit-sandbox-users-" + strings.ToLower(rand.Text()[:8]), spec: sandbox.Spec{User: "65532:65532"}}
+	s, err := securityOf(&r.spec, true)
+	if err != nil {
+		return false, "", err
+	}
+	no, grace, most := false, int64(0), int64(probeTime/time.Second)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: r.name, Namespace: e.s.Namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "hinit-sandbox", labelNetwork: "none"}},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, HostUsers: &no, TerminationGracePeriodSeconds: &grace, ActiveDeadlineSeconds: &most,
+			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			Containers:      []corev1.Container{{Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "users"}, SecurityContext: s.helper}},
+		},
+	}
+	for name := range o.claims {
+		id := fmt.Sprintf("claim-%d", len(pod.Spec.Volumes))
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: id, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: true},
+		}})
+		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: id, MountPath: claimsDir + name, ReadOnly: true})
+		if !o.claims[name] {
+			pod.Spec.Affinity = sameNode(o.pod)
+		}
+	}
+	if e.s.Runtime != "" {
+		pod.Spec.RuntimeClassName = &e.s.Runtime
+	}
+	if pod.OwnerReferences, err = e.owner(ctx); err != nil {
+		return false, "", err
+	}
+	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	if pod, err = pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return false, "", err
+	}
+	if pod.Spec.HostUsers == nil {
+		why = "the API server does not know hostUsers"
+	}
+	defer func() { _ = pods.Delete(context.WithoutCancel(ctx), pod.Name, metav1.DeleteOptions{}) }() // it ends by itself
+	for why == "" && pause.For(ctx, 300*time.Millisecond) {
+		now, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, "", err
+		}
+		if ended := status(now).State.Terminated; ended != nil {
+			return ended.ExitCode == 0, fmt.Sprintf("the pod has the users of its node (exit code %d)", ended.ExitCode), nil
+		}
+		if text, bad := waiting(now); bad != nil {
+			why = text
+		} else if text := e.failed(ctx, now); strings.Contains(text, "FailedCreatePodSandBox") || strings.Contains(text, "user namespace") || strings.Contains(text, "idmap") {
+			why = text
+		}
+	}
+	if why == "" {
+		why = "the pod that tried it did not run in time " + e.failed(context.WithoutCancel(ctx), pod)
+	}
+	return false, why, nil
+}

@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"hinit/internal/guard"
+	"hinit/sandbox"
+	"hinit/sandbox/gate"
+	"hinit/sandbox/mux"
+)
+
+// tendEvery is how often the engine looks for idle containers, and for those that would expire.
+const tendEvery = time.Minute
+
+// Watch implements sandbox.FullEngine. Meanwhile it suspends idle containers, and keeps Sandboxes from expiring.
+func (e *Engine) Watch(ctx context.Context, labels map[string]string, began, changed func()) error {
+	if _, err := e.users(ctx); err != nil {
+		return err
+	}
+	pods := e.core.CoreV1().Pods(e.s.Namespace)
+	options := metav1.ListOptions{LabelSelector: labelID}
+	list, err := pods.List(ctx, options)
+	if err != nil {
+		return apiError("watch sandboxes", err)
+	}
+	options.ResourceVersion = list.ResourceVersion
+	events, err := pods.Watch(ctx, options)
+	if err != nil {
+		return apiError("watch sandboxes", err)
+	}
+	defer events.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	guard.Go("tending sandboxes", func() { e.tend(ctx) })
+	began()
+	for {
+		select {
+		case event, open := <-events.ResultChan():
+			pod, is := event.Object.(*corev1.Pod)
+			if !open || !is {
+				return apiError("watch sandboxes", errors.New("the API server has ended the watch"))
+			}
+			if r, ok := ofPod(pod); ok && r.has(labels) {
+				e.note(r)
+				if state := r.container().State; event.Type != watch.Modified || state == sandbox.Exited || state == sandbox.Dead {
+					changed()
+				}
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// tend looks after all containers until the context ends.
+func (e *Engine) tend(ctx context.Context) {
+	tick := time.NewTicker(min(tendEvery, max(e.s.Idle/4, time.Second)))
+	defer tick.Stop()
+	since := time.Now()
+	for {
+		records, err := e.records(ctx, labelID)
+		for _, r := range records {
+			err = errors.Join(err, e.keepOn(ctx, r), e.suspendIdle(ctx, r, since))
+		}
+		if err != nil && ctx.Err() == nil {
+			e.say("cannot look after the sandboxes: %v", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// suspendIdle stops a container that no command and no background job has used for the idle time.
+func (e *Engine) suspendIdle(ctx context.Context, r *record, since time.Time) error {
+	c := r.container()
+	if e.s.Idle == 0 || c.State != sandbox.Running {
+		return nil
+	}
+	last := e.lastUse(r.id)
+	for _, at := range []time.Time{since, c.Started} {
+		if at.After(last) {
+			last = at
+		}
+	}
+	if time.Since(last) < e.s.Idle {
+		return nil
+	}
+	busy, err := e.busy(ctx, r)
+	if err != nil || busy || e.lastUse(r.id).After(last) {
+		return err
+	}
+	e.say("suspends the sandbox %s: unused for %v; the next command brings it back", r.name, e.s.Idle)
+	return e.Stop(ctx, r.id, 0)
+}
+
+func (e *Engine) lastUse(id string) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.used[id]
+}
+
+// busy asks the program inside whether a background job runs. That counts as no use.
+func (e *Engine) busy(ctx context.Context, r *record) (bool, error) {
+	defer limit(&ctx)()
+	before := e.lastUse(r.id)
+	conn, err := e.Exec(ctx, r.id, sandbox.ExecSpec{Argv: []string{path.Join(tools(r), gate.Name), "attach", r.id}, Stdin: true})
+	if err != nil {
+		return false, err
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	conn.(*attachment).quiet.Store(true)
+	c, err := mux.NewClient(conn)
+	if err != nil {
+		_ = conn.Close()
+		return false, fmt.Errorf("cannot ask the sandbox %s for its jobs: %w", r.name, err)
+	}
+	defer c.Close()
+	st, err := c.Open(mux.Open{Op: mux.OpJobs})
+	if err != nil {
+		return false, err
+	}
+	<-st.Done()
+	end, err := st.End()
+	for _, job := range end.Jobs {
+		if job.Running {
+			return true, err
+		}
+	}
+	return e.lastUse(r.id).After(before), err
+}
