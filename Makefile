@@ -12,7 +12,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 # What the log path is measured with, beside the rest; BENCH may hold more flags, such as BENCH='-only M1,M2 -peers hinit,s6 -runs 3'.
 LOGBENCH ?= -lines 1000000 -rounds 3 -services 0
 
-.PHONY: help run up down build need-go need-docker dist test test-kubernetes failovers build-kubernetes test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
+.PHONY: help run up down build need-go need-docker dist test test-kubernetes failovers chaos-kubernetes build-kubernetes test-quick chaos promises promises-write fuzz bench bench-quick bench-image bench-peers bench-docs lint fmt docs site man clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,7 +69,11 @@ FAILOVERS ?= 1000
 failovers: build build-kubernetes $(OUT)/busybox ## have pairs of hinit fail over FAILOVERS (1000) times on a Lease of a real API server, as root, and look every 10 ms whether two serve
 	cd kubernetes && go run ./internal/cluster/build && go test -count=1 -timeout 3h -v ./test/failover -step-clock -failovers $(FAILOVERS) -pairs 8
 
-build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-kubernetes
+SPAN ?= 30m
+chaos-kubernetes: build build-kubernetes $(OUT)/busybox ## end what sandboxes on a real cluster need for SPAN (30m), as root, and account for each command
+	cd kubernetes && go run ./internal/cluster/build && go test -count=1 -timeout 2h -v -run TestEveryCommandIsAccountedFor ./test -span $(SPAN)
+
+build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-kubernetes, hinit-sandbox-kubernetes
 	cd kubernetes && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o ../$(OUT)/ ./cmd/...
 
 test-quick: ## run the tests that need neither root nor Docker

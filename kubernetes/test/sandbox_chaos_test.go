@@ -1,0 +1,213 @@
+package test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+var span = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxes goes on")
+
+// worker runs commands in a sandbox as the agent does, in the pod of the agents. It notes how each one ended: number, code, and what was said.
+// Its words are its name, the name of its sandbox, and the task.
+const worker = `#!/bin/sh
+name=$1 box=$2 dir=/opt/data/chaos; d=/opt/hinit/docker
+mkdir -p $dir
+n=$(cat $dir/$name.next 2>/dev/null || echo 0)
+make() {
+  $d ps -a --filter label=hermes-agent=1 --filter label=hermes-task-id=$name --filter label=hermes-profile=default --format '{{.ID}}\t{{.State}}' --no-trunc > $dir/$name.ps 2>/dev/null
+  id=$(cut -f1 $dir/$name.ps | head -1); state=$(cut -f2 $dir/$name.ps | head -1)
+  case "$state" in
+    running) return ;;
+    ?*) $d start $id > /dev/null 2>&1 && return ;;
+  esac
+  new=$($d run -d --init --name $box --label hermes-agent=1 --label hermes-task-id=$name --label hermes-profile=default -w /root --cap-drop ALL --memory 96m --cpus 1 \
+    --tmpfs /tmp:rw,size=32m -v /opt/data/sandboxes/docker/$name/home:/root -v /opt/data/sandboxes/docker/$name/workspace:/workspace hinit-demo sleep infinity 2> $dir/$name.run)
+  [ -n "$new" ] && id=$new
+}
+make
+while [ ! -e $dir/stop ]; do
+  n=$((n+1)); echo $n > $dir/$name.next
+  for try in 1 2; do
+    echo "$n begin" >> $dir/$name.log
+    out=$($d exec $id sh -c "echo $n >> /workspace/done; sleep 0.$((n%4)); echo ok $n" 2>&1); code=$?
+    echo "$n $code $(echo "$out" | tr '\n' ' ')" >> $dir/$name.log
+    [ $code = 0 ] && break
+    case "$out" in
+      *"No such container"*|*"is not running"*) make ;;
+      *) sleep 1; make; break ;;
+    esac
+  done
+done
+echo over >> $dir/$name.log
+`
+
+// account is what became of the commands of a worker.
+type account struct{ done, lost, notBegun, cut int }
+
+// settle compares what the worker was told with what its commands did. Every command is in one of the four classes, or a fault of ours.
+func (a *agentPod) settle(name string) account {
+	a.t.Helper()
+	var sum account
+	ran := map[string]int{}
+	text, _ := os.ReadFile(filepath.Join(a.volume, "sandboxes/docker", name, "workspace/done")) // no command ran where it is missing
+	for _, n := range strings.Fields(string(text)) {
+		ran[n]++
+	}
+	text, err := os.ReadFile(filepath.Join(a.volume, "chaos", name+".log"))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	most := map[string]int{} // how often a command may have run
+	least := map[string]int{}
+	open := ""
+	for _, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		words := strings.SplitN(line, " ", 3)
+		n := words[0]
+		switch {
+		case n == "over":
+		case len(words) < 2:
+			a.t.Errorf("%s wrote %q", name, line)
+		case words[1] == "begin":
+			if open != "" { // its worker was killed
+				sum.cut++
+				most[open]++
+			}
+			open = n
+			continue
+		case words[1] == "0":
+			if strings.TrimSpace(words[2]) != "ok "+n {
+				a.t.Errorf("%s: command %s was told %q", name, n, words[2])
+			}
+			sum.done++
+			least[n]++
+			most[n]++
+		case strings.Contains(line, "had begun"), strings.Contains(line, "may have begun"), strings.Contains(line, "went away while the command ran"):
+			sum.lost++
+			most[n]++
+		case strings.Contains(line, "No such container"), strings.Contains(line, "is not running"), strings.Contains(line, "has not begun"),
+			strings.Contains(line, "Cannot connect"), strings.Contains(line, "cannot reach"), strings.Contains(line, "cannot ask"), strings.Contains(line, "Error response from daemon"):
+			sum.notBegun++
+		default:
+			a.t.Errorf("%s: no class has the answer %q", name, line)
+		}
+		open = ""
+	}
+	if open != "" {
+		sum.cut++
+		most[open]++
+	}
+	for n, times := range ran {
+		if times > most[n] || times < least[n] {
+			a.t.Errorf("%s: command %s ran %d times; its answers allow %d to %d", name, n, times, least[n], most[n])
+		}
+	}
+	for n, times := range least {
+		if ran[n] < times {
+			a.t.Errorf("%s: command %s was told to have ended well, and did not run", name, n)
+		}
+	}
+	return sum
+}
+
+// TestEveryCommandIsAccountedFor lets two workers run commands while pods, programs and the API server end around them.
+func TestEveryCommandIsAccountedFor(t *testing.T) {
+	a := withSandboxes(t)
+	t.Cleanup(func() { a.must("uncordon", "node1") })
+	if err := os.WriteFile(a.volume+"/worker", []byte(worker), 0o755); err != nil { //nolint:gosec // the agents run it
+		t.Fatal(err)
+	}
+	names := map[string]string{"one": "hermes-000000c1", "two": "hermes-000000c2"}
+	launch := func() {
+		for name, box := range names {
+			a.until("the worker "+name+" is started", func() string {
+				r := a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh /opt/data/worker "+name+" "+box+" > /opt/data/"+name+".out 2>&1 &")
+				return map[bool]string{false: r.String()}[r.code == 0]
+			})
+		}
+	}
+	launch()
+	box := func() string { return names[[]string{"one", "two"}[rand.IntN(2)]] }
+	faults := []struct {
+		name string
+		do   func()
+	}{
+		{"delete a pod", func() { a.try("delete", "pod", box(), "--wait=false") }},
+		{"kill a program inside", func() { kill("/proc/self/exe\x00serve\x00") }},
+		{"kill a container", func() { kill("/gate\x00gate-init\x00") }},
+		{"kill the service", func() { kill(serving) }},
+		{"drain", func() {
+			a.try("drain", "node1", "--pod-selector=hinit.dev/sandbox", "--delete-emptydir-data", "--timeout=40s")
+			a.must("uncordon", "node1")
+		}},
+		{"kill the API server", func() {
+			a.KillServer()
+			time.Sleep(time.Duration(rand.IntN(4000)) * time.Millisecond)
+			if err := a.Serve(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"stop the API server for a while", func() {
+			goOn, err := a.PauseServer()
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(1000+rand.IntN(12000)) * time.Millisecond)
+			goOn()
+		}},
+		{"kill the agents", func() {
+			for _, pid := range inits() {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+			}
+			a.until("the agents are back", func() string {
+				p := a.pod("agents-0")
+				return map[bool]string{false: p.Status.String()}[ready(p)]
+			})
+			launch()
+		}},
+	}
+	counts := map[string]int{}
+	for end, i := time.Now().Add(*span), 0; time.Now().Before(end); i++ {
+		time.Sleep(time.Duration(1500+rand.IntN(4000)) * time.Millisecond)
+		f := faults[i%len(faults)]
+		if i >= len(faults) {
+			f = faults[rand.IntN(len(faults))]
+		}
+		counts[f.name]++
+		f.do()
+	}
+	if err := os.WriteFile(a.volume+"/chaos/stop", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.until("the workers have ended", func() string {
+		for _, command := range processes() {
+			if strings.HasPrefix(command, "sh\x00/opt/data/worker\x00") {
+				return command
+			}
+		}
+		return ""
+	})
+	for name := range names {
+		sum := a.settle(name)
+		t.Logf("worker %s: %+v", name, sum)
+		if sum.done == 0 {
+			t.Errorf("the worker %s has done nothing", name)
+		}
+	}
+	t.Log("faults:", fmt.Sprint(counts))
+	pods := a.must("get", "pods", "-l", "hinit.dev/sandbox", "-o", "name")
+	if n := strings.Count(pods, "\n"); n > len(names) {
+		t.Error("more sandboxes than tasks are left:", pods)
+	}
+	a.must("delete", "configmap", "agents-sandboxes")
+	a.until("all sandboxes are gone", func() string {
+		return a.must("get", "pods", "-l", "app.kubernetes.io/managed-by=hinit-sandbox", "-o", "name")
+	})
+}

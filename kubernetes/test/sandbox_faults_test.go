@@ -1,0 +1,187 @@
+package test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// lostOne runs a command that a fault hits, and returns what its caller is told. The command notes that it has begun.
+func (a *agentPod) lostOne(id string, fault func()) result {
+	a.t.Helper()
+	begun := a.volume + "/sandboxes/docker/default/workspace/begun"
+	_ = os.Remove(begun) // it may not be there
+	var r result
+	var done sync.WaitGroup
+	done.Go(func() { r = a.sh(id, "echo once >> /workspace/begun; sleep 60; echo over") })
+	a.until("the command has begun", func() string {
+		if _, err := os.Stat(begun); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+	fault()
+	done.Wait()
+	time.Sleep(2 * time.Second) // a second run would have begun by now
+	if text, err := os.ReadFile(begun); string(text) != "once\n" {
+		a.t.Errorf("the command ran like this: %q, %v", text, err)
+	}
+	return r
+}
+
+// TestWhatBefallsASandboxIsSaidInWords has each fault hit a running command. The command is not run again, and the answer says what happened.
+func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
+	a := withSandboxes(t)
+	t.Cleanup(func() { a.must("uncordon", "node1") })
+	name := "hermes-0000000a"
+	id := a.made(a.run(name))
+	// again brings the sandbox back as the agent does: it finds the container, starts it, or makes another.
+	again := func() {
+		t.Helper()
+		a.until("the sandbox works again", func() string {
+			if r := a.sh(id, "true"); r.code == 0 {
+				return ""
+			}
+			if r := a.docker("start", id); r.code == 0 {
+				return "started"
+			}
+			r := a.run(name)
+			if r.code == 0 {
+				id = strings.TrimSpace(r.out)
+			}
+			return r.String()
+		})
+	}
+	for _, fault := range []struct {
+		name string
+		do   func()
+		code int
+		want []string
+	}{
+		{"the pod is deleted", func() { a.must("delete", "pod", name, "--wait=false") }, 137, []string{"had begun", "the pod hermes-0000000a was deleted", "was not run again"}},
+		{"the node is drained", func() {
+			a.must("drain", "node1", "--pod-selector=hinit.dev/sandbox", "--delete-emptydir-data", "--timeout=1m")
+			a.must("uncordon", "node1")
+		}, 137, []string{"had begun", "was evicted from the node node1, which is being drained"}},
+		{"the program inside is killed", func() {
+			if kill("/proc/self/exe\x00serve\x00") == 0 {
+				t.Error("no program inside runs")
+			}
+		}, 137, []string{"had begun", "the container runs"}},
+		{"the service is killed", func() { kill(serving) }, 137, []string{"went away while the command ran", "was not run again"}},
+		{"process 1 of the container is killed", func() { kill("/gate\x00gate-init\x00") }, 137, []string{"had begun", "the container has ended with exit code 137"}},
+	} {
+		r := a.lostOne(id, fault.do)
+		if r.code != fault.code {
+			t.Errorf("%s: %v", fault.name, r)
+		}
+		for _, want := range fault.want {
+			if !strings.Contains(r.out, want) {
+				t.Errorf("%s: it does not say %q: %s", fault.name, want, r.out)
+			}
+		}
+		again()
+		t.Logf("%s: %s", fault.name, strings.TrimSpace(r.out))
+	}
+
+	t.Run("out of memory", func(t *testing.T) {
+		r := a.sh(id, "dd if=/dev/zero of=/dev/null bs=400M count=3 2>&1; echo code $?")
+		if r.code == 0 && !strings.Contains(r.out, "code 137") && !strings.Contains(r.out, "emory") || r.code != 0 && !strings.Contains(r.out, "ran out of memory") {
+			t.Error(r)
+		}
+		t.Log(r)
+	})
+	again()
+	t.Run("a bad image", func(t *testing.T) {
+		began := time.Now()
+		r := a.docker("run", "-d", "--name", "hermes-0000000b", "--label", "hermes-agent=1", "--label", "hermes-task-id=b", "--label", "hermes-profile=default", "hinit-demo:no-such-tag", "sleep", "infinity")
+		if r.code != 125 || !strings.Contains(r.out, "can't be pulled") {
+			t.Error(r)
+		}
+		t.Logf("after %v: %s", time.Since(began), r.out)
+		a.gone("hermes-0000000b")
+	})
+	t.Run("no node has room", func(t *testing.T) {
+		a.must("cordon", "node1")
+		defer a.must("uncordon", "node1")
+		a.docker("rm", "-f", id)
+		done := make(chan result, 1)
+		go func() { done <- a.run(name) }()
+		time.Sleep(5 * time.Second)
+		a.must("uncordon", "node1")
+		if r := <-done; r.code != 0 {
+			t.Error("a node came back, and the sandbox did not:", r)
+		} else {
+			id = strings.TrimSpace(r.out)
+		}
+	})
+
+	// The command lines come from inside the pod here: kubectl needs the API server itself.
+	inside := func(tag, line string) {
+		script := "(" + line + ") > /opt/data/" + tag + ".out 2>&1; echo $? > /opt/data/" + tag + ".code"
+		a.must("exec", "agents-0", "-c", "agents", "--", "sh", "-c", "setsid sh -c '"+script+"' > /dev/null 2>&1 &")
+	}
+	told := func(tag string) (out, code string) {
+		t.Helper()
+		for end := time.Now().Add(90 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+			if text, err := os.ReadFile(a.volume + "/" + tag + ".code"); err == nil && len(text) > 0 {
+				code = strings.TrimSpace(string(text))
+				break
+			}
+		}
+		text, _ := os.ReadFile(a.volume + "/" + tag + ".out") // it is empty then
+		return string(text), code
+	}
+	t.Run("the API server is killed", func(t *testing.T) {
+		inside("killed", "/opt/hinit/docker exec "+id+" sh -c \"echo once >> /workspace/killed; sleep 30; echo over\"")
+		a.until("the command has begun", func() string {
+			_, err := os.Stat(a.volume + "/sandboxes/docker/default/workspace/killed")
+			return map[bool]string{true: "not yet"}[err != nil]
+		})
+		a.KillServer()
+		time.Sleep(2 * time.Second)
+		if err := a.Serve(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		out, code := told("killed")
+		text, _ := os.ReadFile(a.volume + "/sandboxes/docker/default/workspace/killed")
+		if code != "137" || !strings.Contains(out, "was not run again") || string(text) != "once\n" {
+			t.Errorf("code %s, it ran like this: %q, and said: %s", code, text, out)
+		}
+		t.Log(out)
+		again()
+		if left := a.sh(id, "ps | grep -c '[s]leep 30'"); strings.TrimSpace(left.out) != "0\ncommand terminated with exit code 1" {
+			t.Error("the tree of the lost command is left:", left)
+		}
+	})
+	t.Run("the API server is slow", func(t *testing.T) {
+		inside("slow", "/opt/hinit/docker exec "+id+" sh -c \"sleep 6; echo over\"")
+		time.Sleep(2 * time.Second)
+		goOn, err := a.PauseServer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(9 * time.Second)
+		goOn()
+		if out, code := told("slow"); code != "0" || out != "over\n" {
+			t.Errorf("code %s: %s", code, out)
+		}
+	})
+	t.Run("the node is lost", func(t *testing.T) {
+		again()
+		inside("lost", "while ! /opt/hinit/docker exec "+id+" true 2>&1 | tee /opt/data/lost.last | grep -q \"does not answer the cluster\"; do sleep 1; done; cat /opt/data/lost.last")
+		a.nodes[1].KillKubelet()
+		out, code := told("lost")
+		if err := a.nodes[1].StartKubelet(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if code != "0" || !strings.Contains(out, "is not running (the node node1, on which the pod hermes-0000000a ran, does not answer the cluster any more)") {
+			t.Errorf("code %s: %s", code, out)
+		}
+		again()
+	})
+	t.Log(a.must("logs", "agents-0", "-c", "sandboxes"))
+}

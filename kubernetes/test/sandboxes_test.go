@@ -1,0 +1,188 @@
+package test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// sandboxPatch has the service take the image of the tests.
+const sandboxPatch = `patches:
+- patch: |-
+    apiVersion: apps/v1
+    kind: StatefulSet
+    metadata: {name: agents}
+    spec:
+      template:
+        spec:
+          initContainers:
+          - name: sandboxes
+            env: [{name: HINIT_SANDBOX_IMAGES, value: hinit-demo}%s]
+`
+
+// agentPod is the pod of an agent whose commands run in sandboxes.
+type agentPod struct {
+	*bench
+	t      *testing.T
+	volume string // the directory of the agents' volume on this machine
+}
+
+// withSandboxes starts the manifests with the component. more are further variables of the service.
+func withSandboxes(t *testing.T, more ...string) *agentPod {
+	t.Helper()
+	b := withNode(t, inManifests)
+	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
+	extra := ""
+	for _, m := range more {
+		name, value, _ := strings.Cut(m, "=")
+		extra += fmt.Sprintf(", {name: %s, value: %q}", name, value)
+	}
+	b.must("apply", "-k", b.kustomization("sandboxes", fmt.Sprintf(sandboxPatch, extra)))
+	b.awaitReady("agents-0")
+	a := &agentPod{b, t, volume}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(b.try("logs", "agents-0", "-c", "sandboxes").out)
+		}
+	})
+	return a
+}
+
+// docker is a command line of docker, as the agent types it.
+func (a *agentPod) docker(words ...string) result {
+	return a.try(append([]string{"exec", "agents-0", "-c", "agents", "--", "/opt/hinit/docker"}, words...)...)
+}
+
+// run is how the agent makes its container.
+func (a *agentPod) run(name string, more ...string) result {
+	words := []string{
+		"run", "-d", "--init", "--name", name, "--label", "hermes-agent=1", "--label", "hermes-task-id=default", "--label", "hermes-profile=default", "-w", "/root",
+		"--cap-drop", "ALL", "--cap-add", "DAC_OVERRIDE", "--cap-add", "CHOWN", "--cap-add", "FOWNER", "--cap-add", "SETUID", "--cap-add", "SETGID",
+		"--security-opt", "no-new-privileges", "--pids-limit", "256", "--tmpfs", "/tmp:rw,nosuid,size=64m", "--tmpfs", "/var/tmp:rw,noexec,nosuid,size=32m",
+		"--tmpfs", "/run:rw,noexec,nosuid,size=16m", "--cpus", "1", "--memory", "128m",
+		"-v", "/opt/data/sandboxes/docker/default/home:/root", "-v", "/opt/data/sandboxes/docker/default/workspace:/workspace",
+	}
+	return a.docker(append(append(words, more...), "hinit-demo", "sleep", "infinity")...)
+}
+
+// sh runs a line of the shell in a sandbox.
+func (a *agentPod) sh(ref, line string) result {
+	return a.docker("exec", ref, "sh", "-c", line)
+}
+
+func (a *agentPod) made(r result) (id string) {
+	a.t.Helper()
+	id = strings.TrimSpace(r.out)
+	if r.code != 0 || strings.ContainsAny(id, " \n") {
+		a.t.Fatal(r)
+	}
+	return id
+}
+
+// gone waits until a sandbox has no pod.
+func (a *agentPod) gone(name string) {
+	a.t.Helper()
+	a.until(name+" is gone", func() string {
+		if p := a.pod(name); p.Name != "" {
+			return string(p.Status.Phase)
+		}
+		return ""
+	})
+}
+
+// kill kills the processes whose command line has all the words, in every pod, and says how many there were.
+func kill(words ...string) (n int) {
+	for pid, command := range processes() {
+		found := true
+		for _, word := range words {
+			found = found && strings.Contains(command, word)
+		}
+		if found && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// serving is in the command line of the service of sandboxes.
+const serving = "hinit-sandbox\x00serve"
+
+// TestTheAgentsDockerRunsInPods: create, exec, reuse, stop, start and remove, with the files of the agent.
+func TestTheAgentsDockerRunsInPods(t *testing.T) {
+	a := withSandboxes(t)
+	began := time.Now()
+	id := a.made(a.run("hermes-1a2b3c4d", "-e", "WORD=of $(HOME)"))
+	t.Logf("made in %v, which includes the trial of user namespaces", time.Since(began))
+	line := "id -u; pwd; echo $WORD; echo kept > file; echo gone > /tmp/file; ls -d /run/secrets/kubernetes.io /var/run/secrets/kubernetes.io 2>&1"
+	if r := a.sh(id, line); !strings.HasPrefix(r.out, "10000\n/root\nof $(HOME)\nls: /run/secrets/kubernetes.io: No such file") {
+		t.Error(r)
+	}
+	if text, err := os.ReadFile(a.volume + "/sandboxes/docker/default/home/file"); string(text) != "kept\n" {
+		t.Error("the file of the sandbox is not on the agent's volume:", string(text), err)
+	}
+	find := []string{"ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "label=hermes-task-id=default", "--filter", "label=hermes-profile=default", "--format", "{{.ID}}\t{{.State}}", "--no-trunc"}
+	if r := a.docker(find...); r.out != id+"\trunning\n" {
+		t.Error(r)
+	}
+	if r := a.run("hermes-1a2b3c4d"); r.code != 125 || !strings.Contains(r.out, "name") {
+		t.Error("a second one of the same name:", r)
+	}
+
+	if kill(serving) != 1 {
+		t.Error("there is not one service")
+	}
+	var r result
+	a.until("the service serves again", func() string {
+		r = a.sh(id, "cat /tmp/file")
+		return map[bool]string{false: r.String()}[r.code == 0]
+	})
+	if r.out != "gone\n" {
+		t.Error("after a restart of the service it is another container:", r)
+	}
+
+	if r := a.docker("stop", "-t", "1", id); r.code != 0 {
+		t.Fatal(r)
+	}
+	if r := a.sh(id, "true"); r.code != 1 || !strings.Contains(r.out, "is not running (the sandbox was stopped)") {
+		t.Error(r)
+	}
+	if r := a.docker("start", id); r.code != 0 {
+		t.Fatal(r)
+	}
+	if r := a.sh(id, "cat file; cat /tmp/file"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") {
+		t.Error(r)
+	}
+	if r := a.docker("rm", "-f", id); r.code != 0 {
+		t.Error(r)
+	}
+	a.gone("hermes-1a2b3c4d")
+	if r := a.sh(id, "true"); r.code != 1 || !strings.Contains(r.out, "No such container") {
+		t.Error(r)
+	}
+	if pods := a.must("get", "pods", "-o", "name"); pods != "pod/agents-0\n" {
+		t.Error("something is left:", pods)
+	}
+	t.Log(a.must("logs", "agents-0", "-c", "sandboxes"))
+}
+
+// TestAWarmSandboxIsFast measures commands in a sandbox whose connection is there, from a process in the pod of the agents.
+func TestAWarmSandboxIsFast(t *testing.T) {
+	a := withSandboxes(t)
+	id := a.made(a.run("hermes-1a2b3c4d"))
+	script := "i=0; while [ $i -lt 200 ]; do /opt/hinit/docker exec " + id + " true || exit 1; i=$((i+1)); done"
+	a.sh(id, "true")
+	began := time.Now()
+	if r := a.try("exec", "agents-0", "-c", "agents", "--", "sh", "-c", script); r.code != 0 {
+		t.Fatal(r)
+	}
+	each := time.Since(began) / 200
+	t.Logf("a command in a warm sandbox takes %v, with the start of the docker program", each)
+	if each > 500*time.Millisecond {
+		t.Errorf("a command takes %v", each)
+	}
+}
