@@ -132,19 +132,19 @@ func packFile(w *tar.Writer, path, rel string, all sums) error {
 	if err != nil {
 		return err
 	}
-	h := &tar.Header{Name: within + rel, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
-	switch info.Mode().Type() {
-	case fs.ModeDir:
-		h.Typeflag, h.Name = tar.TypeDir, h.Name+"/"
-	case fs.ModeSymlink:
-		h.Typeflag = tar.TypeSymlink
-		h.Linkname, err = os.Readlink(path)
-	default:
-		h.Typeflag, h.Size = tar.TypeReg, info.Size()
+	target, _ := os.Readlink(path) // "" is no link
+	h, err := tar.FileInfoHeader(info, target)
+	if err != nil {
+		return err
 	}
-	if err != nil || h.Typeflag != tar.TypeReg {
+	// Whose the file is has no meaning elsewhere.
+	*h = tar.Header{Typeflag: h.Typeflag, Name: within + rel, Linkname: target, Size: h.Size, Mode: h.Mode & 0o777, ModTime: h.ModTime, Format: tar.FormatPAX}
+	if h.Typeflag == tar.TypeDir {
+		h.Name += "/"
+	}
+	if h.Typeflag != tar.TypeReg {
 		all.add(h)
-		return errors.Join(err, w.WriteHeader(h))
+		return w.WriteHeader(h)
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -26,11 +26,10 @@ const (
 	mostNamed = 100 // of each kind, in a head
 )
 
-// Moments say how far the content of an archive is of one moment.
+// Moments say whether the content of an archive is of one moment.
 const (
-	OneMoment      = "one moment"              // nothing changed between the copies
-	DatabasesApart = "files of one moment"     // each database is whole, and of a moment of its own
-	EachFile       = "each file of its moment" // files changed until the end; the head names them
+	OneMoment   = "one moment"      // nothing changed between the last copies
+	SomeMoments = "several moments" // files or databases changed until the end; the head names them
 )
 
 // Head is what an archive says of itself.

@@ -38,7 +38,8 @@ type Import struct {
 type unpacking struct {
 	*Import
 
-	beside  string   // the directory
+	beside  string   // the directory beside the homes
+	held    *os.File // its lock
 	archive *os.File // in that directory, or the stream itself
 	own     bool     // it is in that directory
 	top     *os.Root // the new home
@@ -55,11 +56,10 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {
 		return head, "", err
 	}
-	held, err := u.place()
-	if err != nil {
+	if u.held, err = u.place(); err != nil {
 		return head, "", err
 	}
-	defer held.Close()
+	defer u.held.Close()
 	if err = u.receive(in); err == nil {
 		err = u.make()
 	}
@@ -210,7 +210,7 @@ func (u *unpacking) make() (err error) {
 		return err
 	}
 	env, err := u.top.OpenFile(".env", os.O_WRONLY|os.O_CREATE, 0o600) // as a new profile
-	if err = errors.Join(err, env.Close(), syncAll(home)); err == nil && u.Ready != nil {
+	if err = errors.Join(err, env.Close(), unix.Syncfs(int(u.held.Fd()))); err == nil && u.Ready != nil {
 		err = u.Ready()
 	}
 	if err != nil {
@@ -297,15 +297,5 @@ func (u *unpacking) commit(home string) error {
 	} else if errors.Is(err, unix.EINVAL) {
 		err = os.Rename(home, at) // a directory replaces only an empty one
 	}
-	return cmp.Or(err, syncAll(at))
-}
-
-// syncAll waits until all that the file system of a directory has is on the disk.
-func syncAll(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return unix.Syncfs(int(f.Fd()))
+	return cmp.Or(err, unix.Syncfs(int(u.held.Fd())))
 }

@@ -120,7 +120,7 @@ func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
 // An import that is killed at any byte leaves no profile or a whole one. In the place of another profile it leaves the old one or the new one.
 func TestAnImportIsKilledAHundredTimes(t *testing.T) {
 	command, profiles := volume(t, t.TempDir())
-	large(t, profiles, 20<<20)
+	large(t, profiles, 8<<20)
 	file := filepath.Join(t.TempDir(), "coder.tar")
 	run(t, command("export", "coder", "-o", file, "--secrets"))
 	begin := time.Now()
@@ -175,7 +175,7 @@ func TestAnImportIsKilledAHundredTimes(t *testing.T) {
 // A killed export leaves the profile as it is, and no file of the name that was asked for. The next one removes the copy.
 func TestAnExportIsKilledAHundredTimes(t *testing.T) {
 	command, profiles := volume(t, t.TempDir())
-	large(t, profiles, 20<<20)
+	large(t, profiles, 8<<20)
 	file := filepath.Join(t.TempDir(), "coder.tar")
 	begin := time.Now()
 	run(t, command("export", "coder", "-o", file))

@@ -83,23 +83,18 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 }
 
 // withoutIdentity returns the text of a .env without the variables that two live gateways must not both have (see
-// [profiles.Store.Exclusives]), and their names. Text that can't be freed of them becomes empty.
+// [profiles.Store.Exclusives]), and their names.
 func withoutIdentity(text string) (kept string, names []string) {
-	find := func(text string) (names []string) {
-		for _, v := range dotenv.Parse(text) {
-			if strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT" {
-				names = append(names, v.Name)
-			}
-		}
-		return names
-	}
 	for line := range strings.Lines(text) {
-		if find(line) == nil {
+		name := ""
+		for _, v := range dotenv.Parse(line) {
+			name = v.Name
+		}
+		if strings.HasSuffix(name, "_BOT_TOKEN") || strings.HasSuffix(name, "_APP_TOKEN") || name == "API_SERVER_PORT" {
+			names = append(names, name)
+		} else {
 			kept += line
 		}
 	}
-	if find(kept) != nil {
-		kept = ""
-	}
-	return kept, find(text)
+	return kept, names
 }

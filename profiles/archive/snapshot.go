@@ -22,8 +22,7 @@ import (
 )
 
 const (
-	mostPasses     = 6
-	databasePasses = 3 // in which a database is copied that changes all the time
+	mostPasses = 4
 	// coarse is more than the distance of two time stamps of a file system: a file that changed so shortly before its copy may have changed
 	// again without a trace.
 	coarse    = 50 * time.Millisecond
@@ -165,10 +164,6 @@ func (s *snapshot) entry(rel string) error {
 	}
 	switch {
 	case n.dir && was.dir, known && was.stamp == n.stamp:
-	case known && n.db && s.pass > databasePasses:
-		n.stamp = was.stamp
-		s.head.Moment = DatabasesApart
-		s.head.Moved.add(rel)
 	default:
 		torn, err := s.copy(rel, copied, target, n, info)
 		if err != nil {
@@ -269,7 +264,7 @@ func (s *snapshot) copyFile(rel, copied string) (torn bool, err error) {
 // finish removes what the last pass has not found any more, counts the rest, and writes the head.
 func (s *snapshot) finish() error {
 	if s.changed > 0 {
-		s.head.Moment = EachFile
+		s.head.Moment = SomeMoments
 	}
 	for _, name := range s.unshared {
 		s.leave(name+" in .env", isIdentity)

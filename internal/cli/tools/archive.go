@@ -58,6 +58,8 @@ type archiver struct {
 	out, all  string
 	quiet     bool // the gateway is stopped for the last part of the copy
 	up, where bool
+	head      archive.Head // of the archive, and its checksum
+	sum       string
 }
 
 // archives runs one of these verbs.
@@ -79,28 +81,17 @@ func archives(t *cli.Terminal, name string, args []string) int {
 	if name == "export" && a.x.From > 0 && a.x.Snapshot == "" {
 		return t.Fail(cmdline.WrongUsage, "cannot %s: --from is a place in a copy that was kept; name it with --snapshot", v.Doing)
 	}
+	m, code := begin(t, name, words[:names], true)
+	if code != cmdline.Done {
+		return code
+	}
+	a.manager = m
 	words = append(words, "-")
-	for i, w := range words[:names] {
-		words[i] = profiles.Normalize(w)
-		err := profiles.ValidName(words[i])
-		if made := i == 1 || name == "import"; made && words[i] == profiles.Default {
-			err = errors.New("the root profile always exists; give the new one another name")
-		}
-		if err != nil {
-			return t.Fail(cmdline.WrongUsage, "cannot %s profile %q: %v", name, w, err)
-		}
-	}
-	doing := fmt.Sprintf("%s profile %q", name, words[0])
-	m, err := newManager(t)
-	if err != nil {
-		return t.Failed(doing, err)
-	}
-	a.manager, m.doing = m, doing
-	if uid := os.Geteuid(); uid != 0 && uint32(uid) != m.agent.User.UID {
-		return t.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
+	if made := words[max(names-1, 0)]; name != "export" && made == profiles.Default {
+		return t.Fail(cmdline.WrongUsage, "cannot %s: the root profile always exists; give the new one another name", m.doing)
 	}
 	if m.cl == nil && (a.up || a.quiet) {
-		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", doing)
+		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.doing)
 	}
 	a.im.From, a.x.Clone = a.x.From, name == "clone"
 	switch {
@@ -158,30 +149,24 @@ func (a *archiver) export(name, to string) int {
 	if _, there, err := a.exists(name); !there {
 		return a.missing(name, err)
 	}
-	var head archive.Head
-	var sum string
-	send := func(out io.Writer) (err error) {
-		head, sum, err = a.send(name, out)
-		return err
-	}
-	var err error
+	err := error(nil)
 	if to == "-" {
-		err = send(a.Raw())
+		err = a.send(name, a.Raw())
 	} else {
-		err = toFile(to, send)
+		err = toFile(to, func(out io.Writer) error { return a.send(name, out) })
 	}
-	return a.told("exported profile "+name, head, sum, err)
+	return a.told("exported profile "+name, err)
 }
 
 // send writes an archive of a profile.
-func (a *archiver) send(name string, out io.Writer) (head archive.Head, sum string, err error) {
+func (a *archiver) send(name string, out io.Writer) error {
 	p, err := a.store.Profile(name)
 	if err != nil {
-		return head, "", err
+		return err
 	}
 	user, cred, err := a.owner(name)
 	if err != nil {
-		return head, "", err
+		return err
 	}
 	x := a.x
 	x.Home, x.Name, x.Version = p.Home, name, version.Get().Version
@@ -204,13 +189,13 @@ func (a *archiver) send(name string, out io.Writer) (head archive.Head, sum stri
 	}
 	kept := false
 	err = user.Do(func() (err error) {
-		head, sum, kept, err = x.Run(out)
+		a.head, a.sum, kept, err = x.Run(out)
 		return err
 	})
-	if kept {
-		fmt.Fprintf(a.Err, "the copy is kept: hinit profile export %s --snapshot %s --from OFFSET sends it again\n", name, head.Snapshot)
+	if kept && !x.Clone {
+		fmt.Fprintf(a.Err, "the copy is kept: hinit profile export %s --snapshot %s --from OFFSET sends it again\n", name, a.head.Snapshot)
 	}
-	return head, sum, errors.Join(err, wake())
+	return errors.Join(err, wake())
 }
 
 // pause stops a gateway. The function that it returns starts it again, once, if it was wanted up.
@@ -277,11 +262,11 @@ func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err 
 }
 
 // imports makes a profile of an archive in a file or on standard input, or says how far that has come.
-func (a *archiver) imports(name, from string) int {
-	a.receiver(name)
+func (a *archiver) imports(name, from string) (code int) {
+	a.toHome(name)
 	if a.where {
-		snapshot, at, err := "", int64(0), error(nil)
-		err = a.agent.Actor.Do(func() (err error) {
+		snapshot, at := "", int64(0)
+		err := a.agent.Actor.Do(func() (err error) {
 			snapshot, at, err = a.im.Where()
 			return err
 		})
@@ -308,8 +293,7 @@ func (a *archiver) imports(name, from string) int {
 	} else if proc.IsTerminal(in) {
 		return a.Fail(cmdline.WrongUsage, "cannot %s: standard input is a terminal; name a file", a.doing)
 	}
-	head, sum, err := a.receive(in)
-	return a.told("imported profile "+name, head, sum, err)
+	return a.told("imported profile "+name, a.receive(in))
 }
 
 // clone makes a profile of an archive that has no file.
@@ -317,69 +301,70 @@ func (a *archiver) clone(from, to string) int {
 	if _, there, err := a.exists(from); !there {
 		return a.missing(from, err)
 	}
-	a.receiver(to)
+	a.toHome(to)
 	r, w := io.Pipe()
+	sender := *a
 	sent := make(chan error, 1)
 	go func() {
-		_, _, err := a.send(from, w)
+		err := sender.send(from, w)
 		sent <- err
 		_ = w.CloseWithError(err)
 	}()
-	head, sum, err := a.receive(r)
+	err := a.receive(r)
 	_ = r.CloseWithError(err)
-	return a.told(fmt.Sprintf("cloned profile %s as %s", from, to), head, sum, cmp.Or(<-sent, err))
+	return a.told(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// receiver prepares a.im.
-func (a *archiver) receiver(name string) {
+// toHome prepares a.im for a new profile.
+func (a *archiver) toHome(name string) {
 	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.im.Ready = func() error {
 		return elsewhere(func() error {
 			_, there, err := a.exists(name)
-			if err != nil || !there {
-				return err
+			if there {
+				_, err = a.pause(name)
 			}
-			if _, err := a.pause(name); err != nil {
-				return err
+			if err == nil && there {
+				err = a.release(name)
 			}
-			return a.release(name)
+			return err
 		})
 	}
 }
 
 // receive makes a profile of the archive in a stream, and lets the init know.
-func (a *archiver) receive(in io.Reader) (head archive.Head, sum string, err error) {
-	err = a.agent.Actor.Do(func() (err error) {
-		head, sum, err = a.im.Run(in)
+func (a *archiver) receive(in io.Reader) error {
+	err := a.agent.Actor.Do(func() (err error) {
+		a.head, a.sum, err = a.im.Run(in)
 		return err
 	})
 	if err == nil && a.agent.Serving(a.cfg).Tenants.IsOne(a.im.Name) { // a replaced profile is no news for PID 1
 		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false)
 	}
-	if err != nil || a.cl == nil {
-		return head, sum, err
+	if err == nil && a.cl != nil {
+		err = a.cl.Rescan(context.Background())
 	}
-	if err = a.cl.Rescan(context.Background()); err == nil && a.up {
+	if err == nil && a.up {
 		_, err = a.cl.Start(context.Background(), profiles.SlotName(a.im.Name), client.Wait{Wait: true, Timeout: time.Minute})
 	}
-	return head, sum, err
+	return err
 }
 
 // told says on standard error what was done, because standard output may be the archive, or why not.
-func (a *archiver) told(done string, head archive.Head, sum string, err error) int {
+func (a *archiver) told(done string, err error) int {
 	if err != nil {
 		return a.Failed(a.doing, err)
 	}
-	fmt.Fprintf(a.Err, "%s: %d files, %d bytes, %s, sha256 %s\n", done, head.Files, head.Bytes, head.Moment, sum)
+	fmt.Fprintf(a.Err, "%s: %d files, %d bytes, %s, sha256 %s\n", done, a.head.Files, a.head.Bytes, a.head.Moment, a.sum)
 	line := func(names archive.Names, what string) {
 		if names.Count > 0 {
 			fmt.Fprintln(a.Err, show.Line(what+": "+names.String()))
 		}
 	}
-	line(head.Moved, "of another moment than the rest")
-	line(head.Torn, "changed during each copy")
-	for _, why := range slices.Sorted(maps.Keys(head.LeftOut)) {
-		line(head.LeftOut[why], "left out ("+why+")")
+	line(a.head.Moved, "of another moment than the rest")
+	line(a.head.Torn, "changed during each copy")
+	for _, why := range slices.Sorted(maps.Keys(a.head.LeftOut)) {
+		line(a.head.LeftOut[why], "left out ("+why+")")
 	}
 	return cmdline.Done
 }

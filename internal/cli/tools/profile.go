@@ -66,25 +66,12 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 		return t.Fail(cmdline.WrongUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME | export | import | clone%s",
 			cmdline.DidYouMean(words[0], slices.Concat(slices.Sorted(maps.Keys(wants)), slices.Sorted(maps.Keys(archiveVerbs)))))
 	}
-	names := make([]string, n)
-	for i, w := range words[1:] {
-		names[i] = profiles.Normalize(w)
-		if err := profiles.ValidName(names[i]); err != nil {
-			return t.Fail(cmdline.WrongUsage, "cannot %s profile %q: %v", words[0], w, err)
-		}
+	names := words[1:]
+	m, code := begin(t, words[0], names, n > 0 && words[0] != "show")
+	if code != cmdline.Done {
+		return code
 	}
-	doing := words[0] + " profiles"
-	if n > 0 {
-		doing = fmt.Sprintf("%s profile %q", words[0], names[0])
-	}
-	m, err := newManager(t)
-	if err != nil {
-		return t.Failed(doing, err)
-	}
-	m.doing, m.json = doing, c.JSON
-	if uid := os.Geteuid(); n > 0 && words[0] != "show" && uid != 0 && uint32(uid) != m.agent.User.UID {
-		return t.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
-	}
+	m.json = c.JSON
 	switch words[0] {
 	case "create":
 		return m.create(names[0])
@@ -94,6 +81,27 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 		return m.rename(names[0], names[1])
 	}
 	return m.list(append(names, "")[0])
+}
+
+// begin makes the names of profiles the ones that are meant, and refuses wrong ones. It refuses users who may not change profiles if the verb does.
+func begin(t *cli.Terminal, verb string, names []string, changes bool) (m *manager, code int) {
+	doing := verb + " profiles"
+	for i, name := range names {
+		names[i] = profiles.Normalize(name)
+		if err := profiles.ValidName(names[i]); err != nil {
+			return nil, t.Fail(cmdline.WrongUsage, "cannot %s profile %q: %v", verb, name, err)
+		}
+		doing = fmt.Sprintf("%s profile %q", verb, names[0])
+	}
+	m, err := newManager(t)
+	if err != nil {
+		return nil, t.Failed(doing, err)
+	}
+	m.doing = doing
+	if uid := os.Geteuid(); changes && uid != 0 && uint32(uid) != m.agent.User.UID {
+		return nil, t.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, m.cfg.Agent.User)
+	}
+	return m, cmdline.Done
 }
 
 func newManager(t *cli.Terminal) (*manager, error) {
