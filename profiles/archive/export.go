@@ -74,14 +74,16 @@ func (x *Export) place(base string) (dir string, held *os.File, err error) {
 				_ = errors.Join(os.RemoveAll(dir), held.Close())
 			}
 		}
-		dir = filepath.Join(base, rand.Text()[:12])
-		err = os.MkdirAll(dir, 0o700)
-	}
-	if errors.Is(err, unix.EROFS) {
-		err = fmt.Errorf("%w; name a directory for the copy with --scratch", err)
-	}
-	if err != nil {
-		return "", nil, err
+		for try := 0; try < 10 && held == nil; try++ { // another export may take the directory for an old one, before it is locked
+			dir = filepath.Join(base, rand.Text()[:12])
+			if err = os.MkdirAll(dir, 0o700); err == nil {
+				held, err = lock(dir)
+			}
+		}
+		if errors.Is(err, unix.EROFS) {
+			err = fmt.Errorf("%w; name a directory for the copy with --scratch", err)
+		}
+		return dir, held, err
 	}
 	held, err = lock(dir)
 	return dir, held, err
@@ -93,7 +95,9 @@ func lock(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	opened, _ := f.Stat()
+	if there, statErr := os.Lstat(dir); err != nil || statErr != nil || !os.SameFile(opened, there) {
 		_ = f.Close()
 		return nil, errors.New("another command works on it; wait for its end")
 	}

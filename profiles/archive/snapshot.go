@@ -23,7 +23,7 @@ import (
 
 const (
 	mostPasses = 4
-	// coarse is more than the distance of two time stamps of a file system: a file that changed so shortly before its copy may have changed
+	// coarse is more than the distance of two time stamps of a file system. A file that changed so shortly before its copy may have changed
 	// again without a trace.
 	coarse    = 50 * time.Millisecond
 	mostDepth = 500      // of directories: each is open while its content is copied
