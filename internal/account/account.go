@@ -1,10 +1,10 @@
 // Package account reads users and groups from /etc/passwd and /etc/group.
 //
-// It is deliberately small (no cgo, os/user, NSS, fmt): the exec shim links it and pays for every import at each start. An
-// invalid line is skipped and the rest of the file counts. Such a line is a comment, has too few fields, a number out of range,
-// or an NIS "+" entry. Carriage returns at line ends and lines of any length are fine.
+// It is small on purpose (no cgo, os/user, NSS, fmt), because the exec shim links it and pays for every import at each start. It
+// skips invalid lines. A line is invalid if it is a comment, has too few fields, has a number out of range, or is an NIS "+"
+// entry. Carriage returns at line ends and lines of any length are allowed.
 //
-// The package starts no goroutine and keeps nothing between calls: a change of the files is seen by the next Lookup.
+// The package starts no goroutine and keeps no state: each Lookup reads the files again.
 package account
 
 import (
@@ -17,30 +17,31 @@ import (
 	"syscall"
 )
 
-// ErrNotFound is wrapped by the error of [Lookup] when no such user exists, and when the name has no valid form.
+// ErrNotFound is wrapped by the error of [Lookup] if the user does not exist, or if the name has no valid form.
 var ErrNotFound = errors.New("no such user")
 
-// User is one account as a process that becomes it needs it.
+// User has the data of an account that a process needs to change to it.
 type User struct {
 	Name string // "" when the uid has no line in /etc/passwd
 	UID  uint32
 	GID  uint32
-	Home string // "/" when the uid has no line in /etc/passwd
-	// Groups is what setgroups(2) gets: GID first, then every group of /etc/group that lists Name, in the order of the
+	Home string // "/" if the uid is not in /etc/passwd
+	// Groups is the argument for setgroups(2): GID first, then every group of /etc/group that lists Name, in the order of the
 	// file, without duplicates.
 	Groups []uint32
 }
 
-// Isolated is the name of the file beside it that lists the isolated profiles: a name a line, "*" for all others, and "-NAME" for one that is not.
+// Isolated is the name of a file next to [Published] that lists the isolated profiles, one name a line. "*" stands for all
+// others, and "-NAME" for one that is not isolated.
 const Isolated = "isolated"
 
-// RuntimeDir is the directory in which the exec shim looks for both files. Nothing moves it.
+// RuntimeDir is the directory in which the exec shim looks for both files. No setting changes it.
 const RuntimeDir = "/run/hinit"
 
-// Published is the name of the file in root's runtime directory by which PID 1 tells the ids of the agent.
+// Published is the name of a file in root's runtime directory, by which PID 1 publishes the ids of the agent.
 const Published = "agent"
 
-// Publish replaces the ids of u by those that the text of that file gives to the user who, if it does.
+// Publish sets the ids of u to those in the text of that file, if the text is about the user who.
 func (u *User) Publish(text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {
@@ -59,7 +60,7 @@ func (u *User) Publish(text, who string) {
 	}
 }
 
-// The variables by which a container asks for the ids of the agent's user. Of two, the first that is not empty counts.
+// The variables by which a container asks for ids of the agent's user. Of each two, the first one that is not empty counts.
 var (
 	UIDVars = [2]string{"HERMES_UID", "PUID"}
 	GIDVars = [2]string{"HERMES_GID", "PGID"}
@@ -67,8 +68,8 @@ var (
 
 const maxAsked = 65534
 
-// Asked returns the id that the first set variable of the two holds, the variable's name and its text. ok is false unless the text is a
-// number from 1 to 65534.
+// Asked returns the id in the first non-empty of two variables, the variable's name and its text. ok is false unless the text is
+// a number from 1 to 65534.
 func Asked(env func(name string) string, names [2]string) (id uint32, name, text string, ok bool) {
 	for _, name = range names {
 		if text = env(name); text != "" {
@@ -79,8 +80,8 @@ func Asked(env func(name string) string, names [2]string) (id uint32, name, text
 	return id, name, text, ok && id >= 1 && id <= maxAsked
 }
 
-// Ask replaces the ids of u by the ids that the container's variables ask for. It is for containers with a read-only /etc and
-// /run, where PID 1 could not record the ids. Root stays root.
+// Ask sets the ids of u to the ids that the container's variables ask for. It is for containers with a read-only /etc and /run,
+// where PID 1 could not store the ids. It does not change root.
 func (u *User) Ask(env func(name string) string) {
 	if uid, _, _, ok := Asked(env, UIDVars); ok && u.UID != 0 {
 		u.UID = uid
@@ -90,19 +91,19 @@ func (u *User) Ask(env func(name string) string) {
 	}
 }
 
-// Lookup finds the account that who names, in root+"/etc/passwd" and root+"/etc/group". root is "" for the real files or
-// the directory that holds another etc.
+// Lookup finds an account in root+"/etc/passwd" and root+"/etc/group". root is "" for the real files, or a directory with another
+// etc.
 //
 // The values of who are:
 //
-//   - a name: the first line of that name. A name made of digits wins over the uid of the same digits.
-//   - "uid": the first line with that uid; where there is none, a nameless user whose GID is the uid itself, whose home is
-//     "/" and whose only group is that GID.
-//   - "uid:gid": as "uid", but GID is the one given and the only group, whatever /etc/group says, as in docker run --user.
+//   - a name: the first line with that name. A name made of digits takes precedence over a uid with the same digits.
+//   - "uid": the first line with that uid. If there is none, a user without a name, whose GID and only group is the uid itself, and whose
+//     home is "/".
+//   - "uid:gid": like "uid", but with the given GID as the only group, whatever /etc/group says, as in docker run --user.
 //
-// 4294967295 is no uid and no gid: the kernel reads it as "leave unchanged". A missing file counts as an empty one; a file
-// that exists and can't be read is an error that wraps the cause and not [ErrNotFound]. Lookup blocks on those two files
-// only, and may be called from any goroutine.
+// 4294967295 is no uid and no gid: the kernel takes it as "leave unchanged". A missing file counts as empty. If a file exists and
+// can't be read, the error wraps the cause and not [ErrNotFound]. Lookup blocks on these two files only, and may be called from
+// any goroutine.
 func Lookup(root, who string) (User, error) {
 	uidText, gidText, withGID := strings.Cut(who, ":")
 	uid, numeric := parseID(uidText)
@@ -160,7 +161,7 @@ func find(passwd []byte, match func(User) bool) (User, bool) {
 	return User{}, false
 }
 
-// parsePasswd reads name:password:uid:gid:gecos:home[:shell], see passwd(5).
+// parsePasswd parses name:password:uid:gid:gecos:home[:shell], see passwd(5).
 func parsePasswd(line []byte) (User, bool) {
 	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 7)
 	if len(f) < 6 || !validName(f[0]) {
@@ -174,7 +175,7 @@ func parsePasswd(line []byte) (User, bool) {
 	return User{Name: f[0], UID: uid, GID: gid, Home: f[5]}, true
 }
 
-// addMembership appends the gid of a line name:password:gid:member,member of group(5) that lists name.
+// addMembership appends the gid of a line name:password:gid:member,member of group(5) if the line lists name.
 func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 4)
 	if len(f) < 4 || !validName(f[0]) {
@@ -192,19 +193,19 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	return groups
 }
 
-// validName refuses what isn't an account: nothing, a comment, and the NIS markers "+" and "-".
+// validName returns false for names that are no account: empty, a comment, and the NIS markers "+" and "-".
 func validName(name string) bool {
 	return name != "" && name[0] != '#' && name[0] != '+' && name[0] != '-'
 }
 
-// parseID reads a uid or a gid in decimal.
+// parseID parses a uid or a gid in decimal.
 func parseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n != 1<<32-1
 }
 
-// read reads a file by plain system calls; a missing file is empty. os.ReadFile would make a poller and register the file: a
-// dozen calls that the shim pays for before every command.
+// read reads a file by plain system calls; a missing file is empty. os.ReadFile would create a poller and register the file: a
+// dozen system calls that the shim would make before every command.
 func read(path string) ([]byte, error) {
 	fd, err := retry(func() (int, error) { return syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
@@ -239,7 +240,7 @@ func retry(call func() (int, error)) (int, error) {
 
 type lookupError struct {
 	who    string
-	detail string // instead of cause's text, where there is something better to say
+	detail string // used in place of cause's text, if not empty
 	cause  error
 }
 

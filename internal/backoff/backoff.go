@@ -1,5 +1,5 @@
-// Package backoff computes how long to wait before the next try. It is pure arithmetic: it reads no clock, owns no
-// goroutine and keeps no state; the caller counts the failures and draws the random number.
+// Package backoff computes the delay before the next try. It is pure arithmetic: it reads no clock, owns no goroutine and keeps
+// no state. The caller counts the failures and supplies the random number.
 package backoff
 
 import (
@@ -10,13 +10,13 @@ import (
 // Policy says how delays grow.
 type Policy struct {
 	Initial time.Duration // delay after the first failure
-	Max     time.Duration // the delay stops growing here (jitter is applied around it)
+	Max     time.Duration // limit of the delay, before jitter is applied
 	Factor  float64       // growth per further failure; below 1 counts as 1
-	Jitter  float64       // share by which a delay is spread both ways, 0.1 is ±10 %; outside 0..0.5 is clamped
+	Jitter  float64       // random part of a delay, in both directions: 0.1 is ±10 %; limited to 0..0.5
 }
 
-// Delay returns the wait after the failures-th failure in a row (1 is the first; less counts as 1). random is a number
-// in [0,1) drawn by the caller: 0 gives the shortest delay of the spread, 0.5 the middle.
+// Delay returns the delay after the given number of failures in a row; less than 1 counts as 1. random is a number in [0,1) from
+// the caller. 0 gives the shortest possible delay, 0.5 the middle.
 func (p Policy) Delay(failures int, random float64) time.Duration {
 	d := float64(p.Initial) * math.Pow(max(p.Factor, 1), float64(max(failures, 1)-1))
 	if limit := float64(p.Max); p.Max > 0 && d > limit {
@@ -24,6 +24,6 @@ func (p Policy) Delay(failures int, random float64) time.Duration {
 	}
 	jitter := min(max(p.Jitter, 0), 0.5)
 	d *= 1 + jitter*(2*random-1)
-	// Inf or NaN cannot pass the limit unless Max is 0; keep the conversion defined in that case too.
+	// If Max is 0, d may be infinite or NaN: then convert the largest value.
 	return time.Duration(min(d, float64(math.MaxInt64/2)))
 }

@@ -1,7 +1,7 @@
-// Package cronspec reads a schedule in cron's syntax and says when it is due next.
+// Package cronspec parses schedules in cron's syntax and computes when they are due.
 //
-// The library behind it defines the syntax: five fields, or a word such as @daily. The package promises that a schedule it has
-// read is due at some time. It reads the zone data of the container and nothing else, and owns no goroutine.
+// The library that it uses defines the syntax: five fields, or a word such as @daily. The package promises that a schedule that
+// it has accepted is due at some time. It reads the zone data of the container and nothing else, and owns no goroutine.
 package cronspec
 
 import (
@@ -19,7 +19,8 @@ type Spec struct {
 	zone     *time.Location
 }
 
-// Parse reads a schedule. zone is the name of a time zone, as in "Europe/Berlin"; "" is the container's own. Only Parse reads files.
+// Parse parses a schedule. zone is the name of a time zone, such as "Europe/Berlin"; "" is the container's own. Only Parse reads
+// files.
 func Parse(text, zone string) (Spec, error) {
 	if strings.TrimSpace(text) != text || text == "" {
 		return Spec{}, errors.New(`expected a schedule such as "0 3 * * *"`)
@@ -53,7 +54,7 @@ func Parse(text, zone string) (Spec, error) {
 	return spec, nil
 }
 
-// Zone returns a time zone by its name; "" is the container's own.
+// Zone returns a time zone by name; "" is the container's own.
 func Zone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.Local, nil
@@ -65,7 +66,7 @@ func Zone(name string) (*time.Location, error) {
 	return location, nil
 }
 
-// Next returns the first time after t at which the schedule is due, the zero time when it never is.
+// Next returns the first time after t at which the schedule is due, zero for never.
 func (s Spec) Next(t time.Time) time.Time {
 	if s.schedule == nil {
 		return time.Time{}

@@ -1,19 +1,19 @@
-// Package dotenv reads files of variables, the .env of a profile and the env_file of a service: lines NAME=VALUE, with or without
-// "export". A value in quotes may have several lines; after one without quotes, " #" begins a comment.
+// Package dotenv parses files of variables, such as the .env of a profile and the env_file of a service: lines NAME=VALUE, with
+// or without "export". A quoted value may have several lines. After an unquoted one, " #" begins a comment.
 //
-// It promises not to fail: a line that sets nothing is left out. It owns no goroutine and opens no file.
+// It promises not to fail: a line that sets no variable is ignored. It owns no goroutine and opens no file.
 package dotenv
 
 import "strings"
 
-// Var is one variable as it stands in a file.
+// Var is one variable as it is written in a file.
 type Var struct {
 	Name  string
-	Raw   string // between its quotes, if it has any
+	Raw   string // the value without its quotes, if it has any
 	Quote byte   // '"' or '\'', 0 for none
 }
 
-// Value is what the variable is set to. Only a value in double quotes has escapes.
+// Value returns the value of the variable. Only a value in double quotes has escapes.
 func (v Var) Value() string {
 	if v.Quote == '"' {
 		return Unescape(v.Raw)
@@ -21,15 +21,15 @@ func (v Var) Value() string {
 	return v.Raw
 }
 
-// Unescape replaces the escapes that a value in double quotes may have.
+// Unescape replaces the escapes of a value in double quotes.
 func Unescape(raw string) string { return unescape.Replace(raw) }
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `\'`, `'`)
 
-// Parse returns the variables of a file in their order.
+// Parse returns the variables of a file, in order.
 func Parse(text string) []Var {
 	var vars []Var
-	var open [256]bool // no such quote ends a value any more: looking for it again would read the rest of the text once a line
+	var open [256]bool // quotes that are known to have no end: a new search would read the rest of the text again for each line
 	for text != "" {
 		var line string
 		line, text, _ = strings.Cut(text, "\n")
@@ -50,8 +50,9 @@ func Parse(text string) []Var {
 	return vars
 }
 
-// quoted returns what is between the quote that value begins with and the next one, which may be lines further on, and the text
-// after that line. Without a next quote the value is the line, and open is true; with open the value can't go on in the next line.
+// quoted returns the text between the first quote of value and the next one, which may be some lines further on, and the text
+// after that line. If there is no next quote, inner is the rest of the line, and stillOpen is true. With open the value must end
+// on its line.
 func quoted(value, rest string, open bool) (inner, after string, stillOpen bool) {
 	quote, value := value[0], value[1:]
 	if end := closing(value, quote); end >= 0 {
@@ -66,7 +67,7 @@ func quoted(value, rest string, open bool) (inner, after string, stillOpen bool)
 	return value, rest, true
 }
 
-// closing returns where a quote that is not escaped stands in text, -1 for nowhere.
+// closing returns the index of the first unescaped quote in text, -1 for none.
 func closing(text string, quote byte) int {
 	for i := 0; i < len(text); i++ {
 		switch text[i] {

@@ -17,13 +17,13 @@ const (
 	exitSystem      = 111
 )
 
-// runtimeDir is where the control socket is.
+// runtimeDir is the directory of the control socket.
 var runtimeDir = "/run/hinit"
 
-// answerTime is how many seconds an answer may take. A stop is waited for 40 seconds.
+// answerTime limits how many seconds an answer may take. PID 1 waits 40 seconds for a stop.
 const answerTime = 50
 
-// text is a buffer that takes what fits.
+// text is a buffer of fixed size. Text that does not fit is cut off.
 type text struct {
 	buf [8 << 10]byte
 	n   int
@@ -44,16 +44,16 @@ func (t *text) num(n int) *text {
 
 func (t *text) string() string { return unsafe.String(&t.buf[0], t.n) }
 
-// The buffers are static: there is no heap, and the stack is the kernel's.
+// The buffers are static: there is no heap, and the stack can't grow.
 var (
 	request, path, line text
-	answer              [256 << 10]byte // the rest of a longer one is left out
+	answer              [256 << 10]byte // a longer answer is cut off
 )
 
-// question is what PID 1 is asked.
+// question is a request to PID 1.
 type question struct {
-	doing                       string // what hinit says after "cannot", before the name
-	method, before, name, after string // the request's target is the three together
+	doing                       string // verb for messages, after "cannot" and before the name
+	method, before, name, after string // before, name and after together are the target of the request
 	body                        string
 	named, health               bool
 }
@@ -104,10 +104,10 @@ func run(name string, argv, env words, missing bool) int {
 	return finish(q, unsafe.String(&answer[0], n), failed)
 }
 
-// parse knows the commands that help where no process can be started.
+// parse converts a command line to a request. It knows the commands that help when no process can be started.
 func parse(name string, argv words) (q question, ok bool) {
 	if name == "s6-svc" {
-		// Its letters and an absolute path; nothing that waits.
+		// Only letters that don't wait, and an absolute path.
 		flags, dir := argv.at(1), argv.at(2)
 		if argv.n != 3 || len(flags) < 2 || flags[0] != '-' || !isPlainWord(flags[1:], "") || flags[1] == 'w' || flags[1] == 'T' || flags[1] == 's' ||
 			dir == "" || dir[0] != '/' || !isPlainWord(dir, "/") {
@@ -156,7 +156,7 @@ func parse(name string, argv words) (q question, ok bool) {
 
 var body text
 
-// isPlainWord says whether a word stands for itself in a request and in JSON, and is no option.
+// isPlainWord reports whether a word needs no escaping in a request and in JSON, and is no option.
 func isPlainWord(word, more string) bool {
 	if word == "" || word[0] == '-' || len(word) > 1<<10 {
 		return false
@@ -174,7 +174,7 @@ func isPlainWord(word, more string) bool {
 	return true
 }
 
-// dial connects to the control socket, if root or this user listens on it.
+// dial connects to the control socket. It refuses a socket on which a user other than root and this user listens.
 func dial() int {
 	path.n = 0
 	path.add(runtimeDir).add("/control.sock")
@@ -203,7 +203,7 @@ func dial() int {
 		return -1
 	}
 	if peer.Uid != 0 && int(peer.Uid) != syscall3(syscall.SYS_GETEUID, 0, 0, 0) {
-		return -1 // somebody else's socket
+		return -1 // another user's socket
 	}
 	return fd
 }
@@ -244,7 +244,7 @@ func finish(q question, all string, failed int) int {
 	return 0
 }
 
-// refuse says why a command can't be carried out, and what can be done.
+// refuse reports why a command can't be carried out, with advice.
 func refuse(name string, argv words, also string, code int) int {
 	line.add("cannot run ").add(name)
 	if argv.n > 1 && isPlainWord(argv.at(1), "") {
@@ -254,7 +254,7 @@ func refuse(name string, argv words, also string, code int) int {
 	return code
 }
 
-// hint ends a line with the next step and prints it.
+// hint ends a line with advice and prints it.
 func (t *text) hint() {
 	t.add("; most likely all process numbers of the container are taken: hinit stop NAME ends who takes them, and so does, in a shell as root, echo stop NAME > ").add(runtimeDir).add("/orders\n")
 	write(2, t.string())

@@ -10,13 +10,14 @@ import (
 // become is the argv[0] of a process that changes its user and executes a command (proc.LimitsName).
 const become = "hinit-limits"
 
-// groups are the supplementary groups of the user, as many as the kernel allows.
+// groups has room for as many supplementary groups as the kernel allows.
 var groups [1 << 16]uint32
 
-// change makes this process another user's, enters a directory and executes the command behind "--". It marks the words that it has carried out.
-// Where others are left, and where something fails, it returns: the program behind the runtime does the rest, or says why. The runtime obeys
-// variables that the new user may have written. So root's failure ends the process here.
-// The kernel's lack of processes or memory ends it too, because the runtime would not begin.
+// change changes the user of this process, enters a directory and executes the command after "--". It marks the words that it has
+// carried out. If words are left, or if a step without root's rights fails, it returns: the program after the runtime carries out
+// the rest, or reports the error. If a step with root's rights fails, it ends the process, because the runtime obeys variables
+// that the new user may have written. It also ends the process if the kernel lacks processes or memory, because the runtime could
+// not start.
 func change(argv, env words) {
 	end, rest := 1, false
 	for argv.at(end) != "--" && argv.at(end) != "" {
@@ -30,7 +31,7 @@ func change(argv, env words) {
 		errno, known := carryOut(w)
 		switch {
 		case known && errno == 0:
-			if w[0] != 'b' { // it is one thread's, and the runtime may execute the command in another
+			if w[0] != 'b' { // the setting is for one thread, and the runtime may execute the command in another
 				*unsafe.StringData(w) = '='
 			}
 		case known && syscall3(syscall.SYS_GETEUID, 0, 0, 0) == 0:
@@ -40,7 +41,7 @@ func change(argv, env words) {
 			rest = true
 		}
 	}
-	if path := argv.at(end + 1); rest || len(base(path)) == len(path) { // a name is looked up in PATH
+	if path := argv.at(end + 1); rest || len(base(path)) == len(path) { // the program after the runtime searches PATH
 		return
 	}
 	errno := -syscall3(syscall.SYS_EXECVE, argv.pointer(end+1), uintptr(unsafe.Pointer(argv.first))+uintptr(end+2)*unsafe.Sizeof(*argv.first), uintptr(unsafe.Pointer(env.first)))
@@ -50,7 +51,7 @@ func change(argv, env words) {
 	}
 }
 
-// carryOut does what a word says, and returns an errno below zero.
+// carryOut carries out one word. It returns a negative errno after an error.
 func carryOut(word string) (errno int, known bool) {
 	const nnp, deathsig, classShift = 38, 1, 13 // PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG
 	at := max(index(word, "="), 0)
@@ -58,7 +59,7 @@ func carryOut(word string) (errno int, known bool) {
 	first, rest := number(value)
 	switch word[:at] {
 	case "nice":
-		own := syscall3(syscall.SYS_GETPRIORITY, 0, 0, 0) // 20 less the nice value
+		own := syscall3(syscall.SYS_GETPRIORITY, 0, 0, 0) // 20 minus the nice value
 		errno = syscall3(syscall.SYS_SETPRIORITY, 0, 0, uintptr(max(-20, min(20-own+int(int32(first)), 19))))
 	case "io":
 		level, _ := number(rest)
@@ -86,7 +87,7 @@ func carryOut(word string) (errno int, known bool) {
 
 const here = ^uintptr(99) // AT_FDCWD
 
-// remake makes a control group. One that is there and empty is made anew, so that its counters begin at zero.
+// remake creates a control group. An existing empty one is created anew, so that its counters start at zero.
 func remake(dir string) (errno int) {
 	const removeDir, mode = 0x200, 0o755 // AT_REMOVEDIR
 	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))
@@ -97,7 +98,7 @@ func remake(dir string) (errno int) {
 	return errno
 }
 
-// put writes what is before the first colon into the file behind it.
+// put writes the text before the first colon of word into the file named after it.
 func put(word string) (errno int) {
 	at := max(index(word, ":"), 0)
 	file := word[min(at+1, len(word)):]
@@ -110,7 +111,7 @@ func put(word string) (errno int) {
 	return min(errno, 0)
 }
 
-// user changes the groups, the group and the user of this process. ids are GID[:GROUP…].
+// user sets the groups, the group and the user of this process. ids are GID[:GROUP…].
 func user(uid uint32, ids string) (errno int) {
 	gid, rest := number(ids)
 	n := 0
@@ -126,7 +127,7 @@ func user(uid uint32, ids string) (errno int) {
 	return errno
 }
 
-// number reads a number, and what follows the colon behind it. One below zero is returned as its two's complement.
+// number parses a number. rest is the text after the colon that follows it. A negative number is returned in two's complement.
 func number(text string) (n uint32, rest string) {
 	if text != "" && text[0] == '-' {
 		n, rest = number(text[1:])
@@ -142,7 +143,7 @@ func number(text string) (n uint32, rest string) {
 	return n, rest
 }
 
-// pointer returns where a word is.
+// pointer returns the address of a word.
 func (w words) pointer(i int) uintptr {
 	return *(*uintptr)(unsafe.Add(unsafe.Pointer(w.first), uintptr(i)*unsafe.Sizeof(*w.first)))
 }

@@ -7,28 +7,29 @@ import (
 	"unsafe"
 )
 
-// threads is how many threads have to be possible at once. A command of hinit begins with 4 to 6, and others take numbers meanwhile.
+// threads is how many threads must be possible at once. A command of hinit starts with 4 to 6, and other programs take process
+// numbers meanwhile.
 const threads = 8
 
-// The thread that runs before the runtime. A g of zeros has the lowest stack there can be, so every check of it passes.
+// State of the thread before the runtime. A g of zeros has the lowest possible stack limit, so every stack check passes.
 var (
 	g0     [64]uintptr
-	thread [2]uintptr // where amd64 finds it
+	thread [2]uintptr // amd64 finds g there
 	leave  uint32
-	never  uint32      // is 0 for good
-	held   [64]uintptr // the threads of the last fill
+	never  uint32      // always 0
+	held   [64]uintptr // the threads that fill made last
 )
 
-// few is how many threads PID 1 needs at the least, see internal/tuning.
+// few is the smallest number of threads that PID 1 needs, see internal/tuning.
 const few = 20
 
-// Short says that PID 1 can have no more than the fewest threads.
+// Short says that PID 1 must use as few threads as possible.
 var Short bool
 
-// Only the assembly names these.
+// These are used by the assembly only.
 var _, _, _ = begin, &g0, &thread
 
-// hold makes a thread that waits until leave isn't 0, and returns its number, or an errno below zero.
+// hold makes a thread that waits until leave isn't 0. It returns its number, or a negative errno.
 func hold(leave *uint32) int
 
 // begin is called by hinit_entry with the stack of a new process: argc, argv, a null pointer, the environment, a null pointer.
@@ -88,9 +89,9 @@ func command(name string, argv words) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// await waits until a re-executed PID 1 can have the threads that it had before: the first number of HINIT_HALTED, which is "" where
-// room is plenty. Everything else is stopped then (internal/reexec), so only a process that came from outside can have taken a
-// number. Such a process ends by itself, within a minute. After 2 s few threads are enough.
+// await waits until a re-executed PID 1 can have as many threads as before. That is the first number in HINIT_HALTED, which is ""
+// if enough process numbers are free. All other processes are stopped then (internal/reexec). So only a process that came from
+// outside can have taken a number. Such a process ends by itself, within a minute. After 2 s few threads are enough.
 func await(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {
@@ -104,7 +105,7 @@ func await(halted string) {
 			sleep(100e6)
 			continue
 		}
-		for i := range n { // the kernel may let a thread end later than it was told to
+		for i := range n { // the kernel may need time to free the number of an ended thread
 			for range 1000 {
 				if syscall3(syscall.SYS_TGKILL, 1, held[i], 0) < 0 {
 					break
@@ -121,8 +122,8 @@ func sleep(nanoseconds int64) {
 	syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
-// Room reports whether the process can have so many threads more. It makes them and lets them end. A caller in a running program must
-// have locked its goroutine to its thread.
+// Room reports whether the process can make so many more threads. It makes them and lets them end. In a running program the
+// caller must have locked its goroutine to its thread.
 func Room(threads int) bool {
 	leave = 0
 	made := fill(threads, &leave)
@@ -132,13 +133,13 @@ func Room(threads int) bool {
 	return made == threads
 }
 
-// Keep makes threads that hold a process number each until execve(2) frees it. A caller in a running program must have locked its
-// goroutine to its thread.
+// Keep makes threads that each hold a process number until execve(2) frees it. In a running program the caller must have locked
+// its goroutine to its thread.
 func Keep(threads int) { fill(threads, &never) }
 
-// fill makes threads that wait for leave, as many as there can be, and says how many there are. They block every signal, as this
-// thread does while it makes them. On a busy machine they live on beside the runtime, and its signal handler would find no g in
-// them.
+// fill makes up to so many threads that wait for leave, and returns how many it could make. They block every signal, and so does
+// this thread while it makes them. On a busy machine they may still live when the runtime starts, and its signal handler would
+// find no g in them.
 func fill(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
 	mask(&all, &before)
@@ -160,13 +161,13 @@ func mask(set, old *uint64) {
 	syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)
 }
 
-// words is a list of C strings that ends with a null pointer or after n.
+// words is a list of C strings that ends at a null pointer or after n words.
 type words struct {
 	first *uintptr
 	n     int
 }
 
-// at returns a word, "" behind the end. Its bytes are on the stack and do not change.
+// at returns a word, "" after the end. Its bytes are on the stack and do not change.
 func (w words) at(i int) string {
 	if i >= w.n {
 		return ""
@@ -182,7 +183,7 @@ func (w words) at(i int) string {
 	return unsafe.String(p, n)
 }
 
-// get looks up a variable of an environment.
+// get returns a variable of an environment, "" for none.
 func (w words) get(name string) string {
 	for i := range w.n {
 		v := w.at(i)
@@ -205,7 +206,7 @@ func base(path string) string {
 	return path
 }
 
-// syscall3 returns an errno below zero.
+// syscall3 makes a system call with three arguments. It returns a negative errno after an error.
 func syscall3(nr, a, b, c uintptr) int { return syscall6(nr, a, b, c, 0, 0) }
 
 func syscall6(nr, a, b, c, d, e uintptr) int {

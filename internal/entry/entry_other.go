@@ -2,11 +2,11 @@
 
 package entry
 
-// Short says that PID 1 can have no more than the fewest threads.
+// Short says that PID 1 must use as few threads as possible.
 var Short bool
 
-// Room reports whether the process can have so many threads more, which can't be tried here.
+// Room reports whether the process can make more threads. On this platform that can't be tested.
 func Room(int) bool { return true }
 
-// Keep does nothing here.
+// Keep does nothing on this platform.
 func Keep(int) {}

@@ -2,14 +2,14 @@
 
 package fault
 
-// Enabled says whether this binary has the faults in it.
+// Enabled says whether this binary can simulate faults.
 const Enabled = false
 
-// Before returns the error that takes the place of the call, nil to make it.
+// Before returns an error to use in place of the call, nil to make the call.
 func Before(Call, string) error { return nil }
 
-// After takes note that the call was made and did not fail.
+// After must be called after a call that did not fail.
 func After(Call, string) {}
 
-// Room returns how many of n bytes a write may take.
+// Room returns how many of n bytes a write may write.
 func Room(_ Call, _ string, n int) int { return n }

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Enabled says whether this binary has the faults in it.
+// Enabled says whether this binary can simulate faults.
 const Enabled = true
 
-// rulesVar names the file with the rules.
+// rulesVar is the variable with the path of the file of rules.
 const rulesVar = "HINIT_FAULTS"
 
 // rule is one line of the file.
@@ -28,10 +28,10 @@ type rule struct {
 	short       int
 	crash       bool
 	trace       string
-	skip, times int // calls that are still spared, and that it still acts on; times < 0 is without end
+	skip, times int // matching calls to spare, and to act on; times < 0 is no limit
 }
 
-// book is the rules as they were last read. The package has this state because a test build has one set of faults.
+// book has the rules as last read. It is global because a test build has one set of rules.
 var book struct {
 	sync.Mutex
 
@@ -40,7 +40,7 @@ var book struct {
 	rules []*rule
 }
 
-// Before returns the error that takes the place of the call, nil to make it.
+// Before returns an error to use in place of the call, nil to make the call. It may also delay.
 func Before(c Call, name string) error {
 	var delay time.Duration
 	var err error
@@ -56,7 +56,7 @@ func Before(c Call, name string) error {
 	return err
 }
 
-// wait waits, but no longer than the rules are what they were.
+// wait waits for d, or until the rules change.
 func wait(d time.Duration) {
 	book.Lock()
 	defer book.Unlock()
@@ -68,20 +68,21 @@ func wait(d time.Duration) {
 	}
 }
 
-// After takes note that the call was made and did not fail.
+// After must be called after a call that did not fail.
 func After(c Call, name string) {
 	for _, r := range match(c, name, func(r *rule) bool { return r.crash || r.trace != "" }) {
 		if r.trace != "" {
 			note(r.trace, fmt.Sprintf("%s %s\n", c, name))
 		}
 		if r.crash {
-			// PID 1 can't kill itself by a signal. This ends all threads at once and runs nothing, and the kernel kills the rest.
+			// PID 1 can't kill itself by a signal. This ends all its threads at once without any cleanup, and the kernel kills
+			// the other processes.
 			_, _, _ = syscall.RawSyscall(unix.SYS_EXIT_GROUP, 137, 0, 0)
 		}
 	}
 }
 
-// Room returns how many of n bytes a write may take.
+// Room returns how many of n bytes a write may write.
 func Room(c Call, name string, n int) int {
 	for _, r := range match(c, name, func(r *rule) bool { return r.short > 0 }) {
 		n = min(n, r.short)
@@ -95,11 +96,11 @@ func note(file, line string) {
 		fmt.Fprintln(os.Stderr, "fault:", err)
 		return
 	}
-	_, _ = f.WriteString(line) // the test looks for it
+	_, _ = f.WriteString(line) // an error shows in the test, which reads the file
 	_ = f.Close()
 }
 
-// match returns the rules of one sort that act on a call, and uses them up.
+// match returns the rules selected by sort that apply to a call, and counts the use.
 func match(c Call, name string, sort func(*rule) bool) []*rule {
 	book.Lock()
 	defer book.Unlock()
@@ -121,7 +122,7 @@ func match(c Call, name string, sort func(*rule) bool) []*rule {
 	return out
 }
 
-// load reads the rules if they have changed.
+// load reads the rules if the file has changed.
 func load() {
 	if book.file == "" {
 		if book.file = os.Getenv(rulesVar); book.file == "" {
@@ -189,7 +190,7 @@ func parse(f []string) (*rule, error) {
 	return r, nil
 }
 
-// errnoOf finds an error by its name; 0 is none.
+// errnoOf returns the error with a name; 0 for none.
 func errnoOf(name string) syscall.Errno {
 	for n := syscall.Errno(1); n < 200; n++ {
 		if unix.ErrnoName(n) == name {

@@ -1,8 +1,8 @@
-// Package guard sees to it that no panic of a goroutine ends PID 1 unseen.
+// Package guard makes sure that no panic of a goroutine ends PID 1 silently.
 //
-// Every goroutine that hinit starts for itself begins with a deferred [Catch]. In a process that has a handler (the init) a panic
-// is reported to it. In any other (the command line, tests) Catch does nothing, and the Go runtime ends the process as always. A
-// fatal error of the runtime itself (a concurrent map write, no memory, a corrupt heap) can't be caught.
+// Every goroutine that hinit starts begins with a deferred [Catch]. In a process with a handler (the init) the handler gets every
+// panic. In any other process (the command line, tests) Catch does nothing, and the Go runtime ends the process as usual. A fatal
+// error of the runtime itself (a concurrent map write, no memory, a corrupt heap) can't be caught.
 //
 // The package owns no goroutine and, besides the handler, no state.
 package guard
@@ -12,14 +12,13 @@ import (
 	"sync/atomic"
 )
 
-// Handler is told of a panic, in the goroutine that panicked: what it was doing, the value and the stack. When it returns,
-// the goroutine ends.
+// Handler handles a panic, in the goroutine that panicked. doing says what that did. When Handler returns, the goroutine ends.
 type Handler func(doing string, value any, stack []byte)
 
-// handler is one a process: a goroutine of any package may panic, and there is one thing to do about it.
+// handler is shared by the whole process, because any goroutine of any package may panic.
 var handler atomic.Pointer[Handler]
 
-// Handle makes h the handler of this process; nil takes it away.
+// Handle makes h the handler of this process; nil removes it.
 func Handle(h Handler) {
 	if h == nil {
 		handler.Store(nil)
@@ -28,7 +27,7 @@ func Handle(h Handler) {
 	handler.Store(&h)
 }
 
-// Catch is to be deferred by a goroutine, first of all. doing is what the goroutine does, for people.
+// Catch must be deferred as the first statement of a goroutine. doing says what the goroutine does, for people.
 func Catch(doing string) {
 	h := handler.Load()
 	if h == nil {
@@ -47,7 +46,7 @@ func Go(doing string, f func()) {
 	}()
 }
 
-// Func is f with a Catch, for a timer.
+// Func returns f with a Catch, for a timer.
 func Func(doing string, f func()) func() {
 	return func() {
 		defer Catch(doing)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// For waits for d, or until ctx ends, and reports whether ctx still goes on.
+// For waits for d, or until ctx ends. It returns false if ctx has ended.
 func For(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):

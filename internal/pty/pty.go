@@ -1,6 +1,5 @@
-// Package pty opens pseudoterminals and relays a terminal to one. A command on the far side has a terminal of its own. It can type nothing
-// into the terminal of the caller. Relay owns three goroutines: they end when the far side is closed, or with the
-// process.
+// Package pty opens pseudoterminals and relays a terminal to one. So a command on the far side has its own terminal, and can't
+// type into the caller's. Relay owns three goroutines, which end when the far side is closed, or with the process.
 package pty
 
 import (
@@ -15,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open makes a pseudoterminal. The caller closes the far side when the command has it.
+// Open creates a pseudoterminal. The caller closes the far side after the command has got it.
 func Open() (near, far *os.File, err error) {
 	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -39,7 +38,7 @@ func Open() (near, far *os.File, err error) {
 	return near, os.NewFile(uintptr(other), name), nil
 }
 
-// Resize tells the far side how large its terminal is.
+// Resize sets the size of the terminal on the far side.
 func Resize(near *os.File, columns, rows uint16) {
 	raw, err := near.SyscallConn()
 	if err != nil {
@@ -50,7 +49,8 @@ func Resize(near *os.File, columns, rows uint16) {
 	})
 }
 
-// Raw has a terminal pass every key on, until restore is called. A file that is no terminal is an error.
+// Raw switches a terminal to raw mode, so that it passes on every key, until restore is called. For a file that is no terminal it
+// returns an error.
 func Raw(terminal *os.File) (restore func(), err error) {
 	fd := int(terminal.Fd())
 	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
@@ -63,10 +63,10 @@ func Raw(terminal *os.File) (restore func(), err error) {
 	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
 	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
 	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
-	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }, unix.IoctlSetTermios(fd, unix.TCSETS, &raw) // later the terminal may be gone
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }, unix.IoctlSetTermios(fd, unix.TCSETS, &raw) // an error of restore is ignored: the terminal may be gone
 }
 
-// Size returns the size of a terminal, 80 by 24 where it has none.
+// Size returns the size of a terminal, 80 by 24 if it is unknown.
 func Size(terminal *os.File) (columns, rows uint16) {
 	w, err := unix.IoctlGetWinsize(int(terminal.Fd()), unix.TIOCGWINSZ)
 	if err != nil || w.Col == 0 || w.Row == 0 {
@@ -75,7 +75,7 @@ func Size(terminal *os.File) (columns, rows uint16) {
 	return w.Col, w.Row
 }
 
-// OnResize calls f with each new size of a terminal until stop is called, in a goroutine of its own.
+// OnResize calls f with each new size of a terminal, in another goroutine, until stop is called.
 func OnResize(terminal *os.File, f func(columns, rows uint16)) (stop func()) {
 	resized, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(resized, syscall.SIGWINCH)
@@ -95,7 +95,7 @@ func OnResize(terminal *os.File, f func(columns, rows uint16)) (stop func()) {
 	}
 }
 
-// Relay connects a terminal with the near side of another one until the far side is closed.
+// Relay copies between a terminal and the near side of a pseudoterminal until the far side is closed.
 func Relay(in *os.File, out io.Writer, near *os.File) error {
 	restore, err := Raw(in)
 	if err != nil {

@@ -1,11 +1,11 @@
 // Package db changes users and groups in /etc/passwd and /etc/group.
 //
-// It is apart from package account because the exec shim links account and must stay small. It needs no tool of the image. A file
-// is read whole, changed in memory, and replaced in one step. A reader sees the old file or the new one, and a crash leaves one
-// of the two. All other lines keep every byte, also comments and invalid lines. Passwords are not touched: /etc/shadow and
-// /etc/gshadow go by name, and names do not change.
+// It is separate from package account because the exec shim links account and must stay small. It needs no tool of the image. It
+// reads a whole file, changes it in memory, and replaces it in one step. Readers see the old or the new file, also after a crash.
+// It keeps all other lines unchanged, including comments and invalid lines. It does not touch passwords: /etc/shadow and
+// /etc/gshadow refer to names, and names do not change.
 //
-// The package starts no goroutine and keeps nothing outside a [DB].
+// The package starts no goroutine and keeps no state outside of a [DB].
 package db
 
 import (
@@ -22,20 +22,19 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// ErrTaken is wrapped when an id belongs to another user, or a name to another group.
+// ErrTaken is wrapped if an id belongs to another user, or a name to another group.
 var ErrTaken = errors.New("taken")
 
-// ErrNoEntry is wrapped when there is no such user or group.
+// ErrNoEntry is wrapped if there is no such user or group.
 var ErrNoEntry = errors.New("no such entry")
 
-// DB is the content of the two files, with the changes that [DB.Save] has yet to write. It must not be used by two
-// goroutines at once.
+// DB is the content of the two files, with changes that [DB.Save] writes. Two goroutines must not use it at once.
 type DB struct {
 	passwd, group *table
 }
 
-// Open reads root+"/etc/passwd" and root+"/etc/group"; root is "" for the real ones. A missing file counts as an empty one.
-// It blocks on those files only.
+// Open reads root+"/etc/passwd" and root+"/etc/group"; root is "" for the real files. A missing file counts as empty. It blocks
+// on these files only.
 func Open(root string) (*DB, error) {
 	passwd, err := read(root + "/etc/passwd")
 	if err != nil {
@@ -54,7 +53,7 @@ const (
 	fieldID      = 2 // the uid of a user, the gid of a group
 	fieldGID     = 3 // the gid of a user
 	fieldMembers = 3 // the members of a group
-	fields       = 4 // that a line must have to be one
+	fields       = 4 // number of fields that a valid line has at least
 )
 
 // Group returns the gid of the first group of that name.
@@ -69,7 +68,7 @@ func (d *DB) GroupName(gid uint32) (name string, ok bool) {
 	return d.group.lines[i].fields[fieldName], true
 }
 
-// Groups returns what setgroups(2) gets for a user: gid first, then every group that lists the user as a member.
+// Groups returns the argument for setgroups(2) for a user: gid first, then every group that lists the user as a member.
 func (d *DB) Groups(user string, gid uint32) []uint32 {
 	groups := []uint32{gid}
 	for i := range d.group.lines {
@@ -81,7 +80,7 @@ func (d *DB) Groups(user string, gid uint32) []uint32 {
 	return groups
 }
 
-// SetUID gives the user another uid. It is [ErrTaken] when that is another user's.
+// SetUID changes the uid of a user. The error is [ErrTaken] if the uid is another user's.
 func (d *DB) SetUID(name string, uid uint32) error {
 	i := d.passwd.find(name)
 	if i < 0 {
@@ -94,8 +93,8 @@ func (d *DB) SetUID(name string, uid uint32) error {
 	return nil
 }
 
-// SetGID gives the user another primary group id. A group that bears the user's name changes with it, and so do the users
-// whose primary group that was. The new gid may be another group's too: then it has two names.
+// SetGID changes the primary group id of a user. It also changes the gid of the group with the user's name, and the primary group
+// of all users in that group. If another group has the new gid too, that group has two names then.
 func (d *DB) SetGID(name string, gid uint32) error {
 	i := d.passwd.find(name)
 	if i < 0 {
@@ -114,7 +113,7 @@ func (d *DB) SetGID(name string, gid uint32) error {
 	return nil
 }
 
-// AddGroup adds a group without members. It is [ErrTaken] when the name or the gid is in use.
+// AddGroup adds a group without members. The error is [ErrTaken] if the name or the gid is in use.
 func (d *DB) AddGroup(name string, gid uint32) error {
 	if name == "" || strings.ContainsAny(name, ":,\n\r \t") {
 		return fmt.Errorf("cannot add group %q: %w", name, fs.ErrInvalid)
@@ -126,7 +125,7 @@ func (d *DB) AddGroup(name string, gid uint32) error {
 	return nil
 }
 
-// AddMember makes the user a member of the group; a member stays one.
+// AddMember makes the user a member of the group. It does nothing if the user is one.
 func (d *DB) AddMember(group, user string) error {
 	i := d.group.find(group)
 	if i < 0 {
@@ -142,9 +141,8 @@ func (d *DB) AddMember(group, user string) error {
 // Changed reports whether there is anything to save.
 func (d *DB) Changed() bool { return d.passwd.changed || d.group.changed }
 
-// Save writes what has changed, the groups first, each file in one step with the mode it had. After an error
-// the first file may be new and the second old; calling it again writes what is missing. A file that is a link, or that
-// something is mounted on, is left alone.
+// Save writes the changed files, the groups first, each in one step with its old mode. After an error the first file may be new
+// and the second old; another call writes what is missing. It does not replace a file that is a link or a mount point.
 func (d *DB) Save() error {
 	for _, t := range []*table{d.group, d.passwd} {
 		if !t.changed {
@@ -165,16 +163,16 @@ type table struct {
 	changed bool
 }
 
-// line is one line; fields is nil when it is none of the table's.
+// line is one line; fields is nil for an invalid line.
 type line struct {
-	raw    string // as it stands in the file, with its end
+	raw    string // the line as in the file, with its end
 	fields []string
 }
 
 func read(path string) (*table, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("cannot %w", err) // its text begins with the verb and the path
+		return nil, fmt.Errorf("cannot %w", err) // the text of err begins with the verb and the path
 	}
 	t := &table{path: path}
 	for raw := range bytes.Lines(data) {
@@ -191,7 +189,7 @@ func parse(raw string) line {
 	return line{raw: raw, fields: f}
 }
 
-// find returns the first line of that name, or -1.
+// find returns the index of the first line with that name, or -1.
 func (t *table) find(name string) int {
 	return slices.IndexFunc(t.lines, func(l line) bool { return l.fields != nil && l.fields[fieldName] == name })
 }
@@ -205,7 +203,7 @@ func (t *table) findID(id uint32) int {
 	return -1
 }
 
-// id returns the number in a field of a line. There is none in a line that is none of the table's, and in line -1.
+// id returns the number in a field of a line. ok is false for an invalid line, and for line -1.
 func (t *table) id(i, field int) (uint32, bool) {
 	if i < 0 || t.lines[i].fields == nil {
 		return 0, false
@@ -246,7 +244,8 @@ func (t *table) add(f ...string) {
 	t.changed = true
 }
 
-// save replaces the file. Afterwards it belongs to this process's user. A file system that cannot sync a directory is no reason to fail.
+// save replaces the file. Afterwards it belongs to this process's user. It does not fail if the file system can't sync a
+// directory.
 func (t *table) save() error {
 	dir, err := fsutil.OpenDir(filepath.Dir(t.path), nil)
 	if err != nil {
