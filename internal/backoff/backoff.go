@@ -15,8 +15,8 @@ type Policy struct {
 	Jitter  float64       // random part of a delay, in both directions: 0.1 is ±10 %; limited to 0..0.5
 }
 
-// Delay returns the delay after the given number of failures in a row; less than 1 counts as 1. random is a number in [0,1) from
-// the caller. 0 gives the shortest possible delay, 0.5 the middle.
+// Delay returns the delay after a number of failures in a row, of which there is at least one. The caller supplies random, a
+// number in [0,1): 0 gives the shortest possible delay, 0.5 the middle.
 func (p Policy) Delay(failures int, random float64) time.Duration {
 	d := float64(p.Initial) * math.Pow(max(p.Factor, 1), float64(max(failures, 1)-1))
 	if limit := float64(p.Max); p.Max > 0 && d > limit {

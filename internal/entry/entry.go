@@ -81,7 +81,8 @@ func becomeTools(argv, env words) {
 	syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.buf)), uintptr(unsafe.Pointer(argv.first)), uintptr(unsafe.Pointer(env.first)))
 }
 
-// command reports whether hinit-tools has what the words say, and people and agents call it. Others have to be fast, or are hinit's own.
+// command reports whether people and agents call this command, and hinit-tools implements it. Other commands must start fast, or
+// belong to hinit itself.
 func command(name string, argv words) bool {
 	if name == "hinit" {
 		return argv.n > 1 && argv.at(1) != "init" && argv.at(1) != "run" && argv.at(1) != "demo" && argv.at(2) != "--handover"

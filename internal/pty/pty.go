@@ -63,7 +63,7 @@ func Raw(terminal *os.File) (restore func(), err error) {
 	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
 	raw.Cflag = raw.Cflag&^(unix.CSIZE|unix.PARENB) | unix.CS8
 	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
-	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }, unix.IoctlSetTermios(fd, unix.TCSETS, &raw) // an error of restore is ignored: the terminal may be gone
+	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, before) }, unix.IoctlSetTermios(fd, unix.TCSETS, &raw) // later the terminal may be gone
 }
 
 // Size returns the size of a terminal, 80 by 24 if it is unknown.
