@@ -63,7 +63,7 @@ test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real
 	cd kubernetes && go vet ./... && go test $$(go list ./... | grep -v /test)
 	cd kubernetes && for v in 1.35 1.36; do go test -modfile=versions/$$v.mod ./internal/strict || exit 1; done
 	[ "$(CLUSTER)" = no ] || { $(MAKE) build build-kubernetes $(OUT)/busybox && cd kubernetes && bin=$$(go run ./internal/cluster/build) && \
-	  PATH="$$bin:$$PATH" go test -count=1 -run Agree ./internal/deploy && go test -count=1 -timeout 30m -v ./test ./test/failover; }
+	  PATH="$$bin:$$PATH" go test -count=1 -run Agree ./internal/deploy && go test -count=1 -timeout 30m -v ./test ./test/failover ./test/fleet; }
 
 FAILOVERS ?= 1000
 failovers: build build-kubernetes $(OUT)/busybox ## have pairs of hinit fail over FAILOVERS (1000) times on a Lease of a real API server, as root, and look every 10 ms whether two serve
@@ -73,7 +73,7 @@ SPAN ?= 30m
 chaos-kubernetes: build build-kubernetes $(OUT)/busybox ## end what sandboxes on a real cluster need for SPAN (30m), as root, and account for each command
 	cd kubernetes && go run ./internal/cluster/build && go test -count=1 -timeout 2h -v -run TestEveryCommandIsAccountedFor ./test -span $(SPAN)
 
-build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-kubernetes, hinit-sandbox-kubernetes
+build-kubernetes: need-go ## build what only pods need into dist/: hinit-lease-kubernetes, hinit-sandbox-kubernetes and hinit-fleet
 	cd kubernetes && GOARCH=$(ARCH) $(BUILD) $(SMALL) -o ../$(OUT)/ ./cmd/...
 
 test-quick: ## run the tests that need neither root nor Docker

@@ -26,7 +26,7 @@ var (
 // images writes the demo image and the one of pause into a file, from the binaries of the repository. left is why it can't.
 func images(bin, repository, file string) (left string, err error) {
 	dist := "dist/linux-" + runtime.GOARCH
-	for _, name := range []string{"hinit", "busybox", "hinit-lease-kubernetes", "hinit-sandbox-kubernetes"} {
+	for _, name := range []string{"hinit", "busybox", "hinit-lease-kubernetes", "hinit-fleet", "hinit-sandbox-kubernetes"} {
 		if !has(filepath.Join(repository, dist, name)) {
 			return dist + "/" + name + " is missing; make build build-kubernetes " + dist + "/busybox", nil
 		}

@@ -1,0 +1,166 @@
+package test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"hinit/kubernetes/api/v1alpha1"
+)
+
+const (
+	firstFleet = "../../docs/tutorial/your-first-fleet.md"
+	inFleet    = "fleet"
+)
+
+// withFleet returns a cluster of two nodes for a fleet. Its controller is removed after the test. dir has the manifests and hinit-fleet.
+func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
+	t.Helper()
+	b = withServer(t)
+	if b.LeftOut != "" {
+		t.Skip(b.LeftOut)
+	}
+	b.ns = inFleet
+	b.second()
+	b.volumes(hosts, corev1.ReadWriteOnce)
+	dir = t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS("../deploy")); err != nil {
+		t.Fatal(err)
+	}
+	programs, err := filepath.Glob("../../dist/linux-*/hinit-fleet")
+	if err != nil || len(programs) == 0 {
+		t.Fatal("no hinit-fleet in dist; make build-kubernetes")
+	}
+	program, err := filepath.Abs(programs[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", filepath.Dir(program)+":"+os.Getenv("PATH"))
+	t.Cleanup(func() {
+		if t.Failed() {
+			fmt.Fprintln(os.Stderr, b.try("get", "all,agentpools,agentprofiles,events,pvc").out)
+			fmt.Fprintln(os.Stderr, b.try("describe", "pods").out)
+			fmt.Fprintln(os.Stderr, b.try("logs", "--all-pods", "--prefix", "--tail=30", "-l", v1alpha1.PoolLabel).out)
+			fmt.Fprintln(os.Stderr, b.try("-n", "hinit-fleet", "logs", "--all-pods", "--prefix", "--tail=30", "-l", "app.kubernetes.io/name=hinit-fleet-controller").out)
+		}
+		b.must("delete", "agentprofiles", "--all", "--timeout=3m")
+		b.must("delete", "agentpools", "--all", "--timeout=1m")
+		b.must("delete", "pods", "--all", "--grace-period=1", "--timeout=3m")
+		b.must("delete", "namespace", inFleet, "hinit-fleet", "--timeout=3m")
+	})
+	return b, dir
+}
+
+// TestTheFirstFleet types the tutorial.
+func TestTheFirstFleet(t *testing.T) {
+	b, dir := withFleet(t, 3)
+	text, err := os.ReadFile(firstFleet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(text), "```yaml\n")
+	if len(blocks) != 3 {
+		t.Fatalf("the page has %d manifests", len(blocks)-1)
+	}
+	for i, name := range []string{"kustomization.yaml", "fleet.yaml"} {
+		manifest, _, _ := strings.Cut(blocks[i+1], "```")
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(manifest), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	typed := 0
+	page := console.ReplaceAllStringFunc(string(text), func(block string) string {
+		var out strings.Builder
+		out.WriteString("```console\n")
+		for _, step := range strings.Split("\n"+console.FindStringSubmatch(block)[1], "\n$ ")[1:] {
+			command, want, _ := strings.Cut(step, "\n")
+			got := b.shell(dir, command)
+			typed++
+			fmt.Fprintf(&out, "$ %s\n%s", command, got)
+			for _, line := range strings.Split(strings.TrimSpace(want), "\n") {
+				if !*write && !strings.Contains(masked(got), masked(line)) {
+					t.Errorf("%s prints\n%sand not %q", command, got, line)
+				}
+			}
+		}
+		return out.String() + "```"
+	})
+	if typed < 15 {
+		t.Errorf("the page has only %d commands", typed)
+	}
+	if *write && !t.Failed() {
+		if err := os.WriteFile(firstFleet, []byte(page), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSixtyAgentsOnThreeHosts goes through a move, a drained host, a killed one and a new image, with real pods and real gateways. /proc is
+// looked at every ten milliseconds for a second gateway of a profile.
+func TestSixtyAgentsOnThreeHosts(t *testing.T) {
+	const n = 60
+	b, dir := withFleet(t, 3)
+	kustomization := "resources: [deploy/fleet]\nimages: [{name: hinit-demo, newName: registry.example.org/hermes-hinit, newTag: \"1\"}]\n"
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.shell(dir, "kubectl apply -k . && kubectl create namespace fleet && kubectl label namespace fleet pod-security.kubernetes.io/enforce=restricted")
+	b.shell(dir, "kubectl -n hinit-fleet rollout status deployment/hinit-fleet-controller --timeout=3m")
+	objects := []any{&v1alpha1.AgentPool{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "AgentPool"}, ObjectMeta: metav1.ObjectMeta{Name: "agents", Namespace: inFleet},
+		Spec: v1alpha1.AgentPoolSpec{
+			Image: "registry.example.org/hermes-hinit:1", Hosts: v1alpha1.HostRange{Min: 3, Max: 3}, ProfileMemory: resource.MustParse("15Mi"),
+			Resources: v1alpha1.HostResources{Memory: resource.MustParse("512Mi"), CPU: resource.MustParse("50m")}, Volume: v1alpha1.HostVolume{Size: resource.MustParse("1Gi")},
+		},
+	}}
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("agent%02d", i))
+		objects = append(objects, &v1alpha1.AgentProfile{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "AgentProfile"},
+			ObjectMeta: metav1.ObjectMeta{Name: names[i], Namespace: inFleet}, Spec: v1alpha1.AgentProfileSpec{Pool: "agents"},
+		})
+	}
+	began := time.Now()
+	b.apply(objects...)
+	serve := func() string {
+		list := &v1alpha1.AgentProfileList{}
+		if err := b.Get(context.Background(), "/apis/"+v1alpha1.GroupVersion.String()+"/namespaces/"+inFleet+"/agentprofiles", list); err != nil {
+			return err.Error()
+		}
+		running := gateways()
+		for _, p := range list.Items {
+			if !p.Status.Ready || p.Status.Move != nil || len(running[p.Name]) != 1 {
+				return fmt.Sprintf("%s: %d gateways, %+v", p.Name, len(running[p.Name]), p.Status)
+			}
+		}
+		return ""
+	}
+	b.until("60 agents ready", serve)
+	t.Logf("60 agents ready %.1f s after their objects", time.Since(began).Seconds())
+	for _, step := range []struct{ name, command string }{
+		{"a move", "hinit-fleet move agent07 $(hinit-fleet status agent07 -n fleet | grep -q agents-0 && echo agents-1 || echo agents-0) -n fleet"},
+		{"a drained host", "hinit-fleet drain agents-2 -n fleet && hinit-fleet drain -undo agents-2 -n fleet"},
+		{"a killed host", "kubectl -n fleet delete pod agents-0 --force --grace-period=0"},
+		{"a new image", "hinit-fleet rollout agents registry.example.org/hermes-hinit:2 -n fleet"},
+	} {
+		w := watchGateways(names...)
+		began := time.Now()
+		b.shell(dir, step.command)
+		<-time.After(3 * time.Second) // what it begins has begun
+		b.until("60 agents ready after "+step.name, serve)
+		gap, most := w.end()
+		t.Logf("%s: %.1f s, no agent without a gateway for longer than %.1f s, at most %d gateways of one", step.name, time.Since(began).Seconds(), gap.Seconds(), most)
+		if most > 1 {
+			t.Errorf("%s: %d gateways of one profile at the same time", step.name, most)
+		}
+	}
+}
