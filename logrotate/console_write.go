@@ -15,7 +15,7 @@ import (
 // output is the descriptor of a console. Except for raw, only the writing goroutine uses the fields.
 type output struct {
 	raw     syscall.RawConn // kind of the file, see piece
-	pipe    bool            // what raw is, as far as it matters for progress; see piece
+	pipe    bool            // kind of the file raw, see piece
 	whole   bool
 	device  bool
 	writing []byte

@@ -43,7 +43,7 @@ type file struct {
 	losses  atomic.Uint64
 
 	mu      sync.Mutex
-	service string // for warnings
+	service string // name of the service, for warnings
 	writer  writer
 	stamp   stamp
 

@@ -25,7 +25,7 @@ type limiter struct {
 	taken      int64
 	suppressed [2]int64  // for each stream, the suppressed lines for its next record
 	limit      int64     // the rate that they exceeded
-	last       time.Time // when the last of them came
+	last       time.Time // when the last suppressed line came
 }
 
 // pass writes the lines of chunk that the rate allows, after a record about earlier suppressed lines. It returns how many lines

@@ -93,7 +93,7 @@ type (
 	// Commanded reports that the stop command of a service has ended, or could not start.
 	Commanded struct {
 		Name     string
-		Run      uint64 // of the command
+		Run      uint64 // run of the stop command
 		Fault    string // "" when it succeeded
 		Leftover bool   // descendants of it are alive
 	}

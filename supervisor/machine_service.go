@@ -51,7 +51,7 @@ type readiness struct {
 
 // fastExits holds what decides about restart delays, crash loops and parking.
 type fastExits struct {
-	failures int         // in a row
+	failures int         // fast exits in a row
 	quick    int         // short lives in a row that ended with a request to restart
 	recent   []time.Time // fast exits within the window
 	looping  bool

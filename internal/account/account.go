@@ -41,7 +41,7 @@ const RuntimeDir = "/run/hinit"
 // Published is the name of a file in root's runtime directory, by which PID 1 publishes the ids of the agent.
 const Published = "agent"
 
-// Publish sets the ids of u to those in the text of that file, if the text is about the user who.
+// Publish sets the ids of u to the ids in the text of that file, if the text names the user who as the agent's user.
 func (u *User) Publish(text, who string) {
 	f := strings.Split(text, "\n")
 	if len(f) != 5 || f[0] != who {

@@ -44,7 +44,7 @@ func (t *Teller) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(form
 // Warn reports something that could not be done.
 func (t *Teller) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
 
-// Refuse reports a link in the way of root's work (contract, section 2.1, step 9).
+// Refuse reports a symbolic link that root would have to follow, and therefore leaves alone (contract, section 2.1, step 9).
 func (t *Teller) Refuse(action, path string) {
 	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
 }

@@ -36,7 +36,7 @@ import (
 )
 
 // container connects the rooms of PID 1. The supervisor's loop runs in the main goroutine. Work that may wait for a disk or a
-// client has other goroutines.
+// client runs in other goroutines.
 type container struct {
 	*initlog.Logger
 

@@ -90,9 +90,9 @@ func command(name string, argv words) bool {
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
 
-// await waits until a re-executed PID 1 can have as many threads as before. That is the first number in HINIT_HALTED, which is ""
-// if enough process numbers are free. All other processes are stopped then (internal/reexec). So only a process that came from
-// outside can have taken a number. Such a process ends by itself, within a minute. After 2 s few threads are enough.
+// await waits until a re-executed PID 1 can have as many threads as before. HINIT_HALTED begins with that number; it is "" if
+// enough process numbers are free. With a number, all other processes are stopped (internal/reexec). So only a process that came
+// from outside can have taken a process number. Such a process ends by itself, within a minute. After 2 s few threads are enough.
 func await(halted string) {
 	n := 0
 	for i := 0; i < len(halted) && '0' <= halted[i] && halted[i] <= '9'; i++ {

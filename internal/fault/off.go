@@ -11,5 +11,5 @@ func Before(Call, string) error { return nil }
 // After must be called after a call that did not fail.
 func After(Call, string) {}
 
-// Room returns how many of n bytes a write may write.
+// Room limits a write of n bytes: it returns how many of them the caller may write.
 func Room(_ Call, _ string, n int) int { return n }

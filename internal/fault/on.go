@@ -82,7 +82,7 @@ func After(c Call, name string) {
 	}
 }
 
-// Room returns how many of n bytes a write may write.
+// Room limits a write of n bytes: it returns how many of them the caller may write.
 func Room(c Call, name string, n int) int {
 	for _, r := range match(c, name, func(r *rule) bool { return r.short > 0 }) {
 		n = min(n, r.short)

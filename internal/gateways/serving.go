@@ -271,8 +271,8 @@ func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
 	k.serving.Store(&now)
 }
 
-// Topology changes which gateways serve the profiles, or with dry only says what that would do. Meanwhile no profile is served
-// twice. A change that has begun is completed, even if the client stops waiting.
+// Topology changes which gateways serve the profiles. With dry it only reports the effect of such a change. During the change no
+// profile is served twice. A change that has begun is completed, even if the client stops waiting.
 func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !k.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")

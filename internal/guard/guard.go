@@ -12,7 +12,8 @@ import (
 	"sync/atomic"
 )
 
-// Handler handles a panic, in the goroutine that panicked. doing says what that did. When Handler returns, the goroutine ends.
+// Handler handles a panic, in the goroutine that panicked. doing describes what the goroutine did. When Handler returns, the
+// goroutine ends.
 type Handler func(doing string, value any, stack []byte)
 
 // handler is shared by the whole process, because any goroutine of any package may panic.

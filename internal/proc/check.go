@@ -18,7 +18,7 @@ import (
 // Errors that would happen after the fork are found before it. After the fork they would be visible in the log only.
 
 const (
-	// findTime limits how long a start waits for the check of its paths. After a check took longer, there is none for the time
+	// findTime limits how long a start waits for the check of its paths. If a check took longer, no path is checked for the time
 	// findPause.
 	findTime  = time.Second
 	findPause = 10 * time.Second

@@ -21,9 +21,9 @@ import (
 const uninterruptible = time.Second
 
 // Halt stops every other process of the PID namespace, so that no new one can be made. It uses kill(2) with -1, which also stops
-// a child that is being forked at that moment. It returns the processes that were stopped before, for [Resume], and in beyond a
-// process that this user may not stop, or 0. It blocks until all threads are stopped, at most for patience. After an error all
-// processes run again. Only process 1 may call it: elsewhere -1 means processes that don't belong to hinit.
+// a child that is being forked at that moment. before lists the processes that were stopped earlier, for [Resume]. beyond is a
+// process that this user may not stop, 0 for none. Halt blocks until all threads are stopped, at most for patience. After an
+// error all processes run again. Only process 1 may call it: elsewhere -1 means processes that don't belong to hinit.
 func Halt(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")

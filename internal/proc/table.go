@@ -42,7 +42,7 @@ type run struct {
 // Exit describes a reaped child.
 type Exit struct {
 	ID       uint64 // its run; 0 for an orphan
-	Of       uint64 // for an orphan: the run that it came from, if the main process of that is reaped; 0 if unknown
+	Of       uint64 // for an orphan: the run that it came from, if that run's main process is reaped; 0 if unknown
 	PID      int
 	Code     int // -1 when ended by a signal
 	Signal   int // 0 when it exited

@@ -14,8 +14,8 @@ import (
 // StandInName is argv[0] of the process that stands for a CMD "gateway run". It may be hinit itself.
 const StandInName = "sleep"
 
-// StandInUnit returns the unit of that process (contract, section 3.1): "sleep infinity", which tools for the image search for.
-// path is a program that sleeps, or hinit.
+// StandInUnit returns the unit of the process that stands for a CMD "gateway run" (contract, section 3.1). The process is "sleep
+// infinity", which tools for the image search for. path is a program that sleeps, or hinit.
 func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	return supervisor.Unit{
 		Name: CmdName, Kind: supervisor.KindStandIn,
@@ -28,7 +28,7 @@ func StandInUnit(path string, env []string, cred *proc.Cred) supervisor.Unit {
 	}
 }
 
-// StandIn is the program of that process: it waits until a signal ends it.
+// StandIn is hinit's own version of "sleep infinity": it waits until a signal ends it.
 func StandIn() int {
 	for {
 		_ = unix.Pause() // it returns only after a handled signal

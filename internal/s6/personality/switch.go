@@ -65,7 +65,7 @@ func (w *Switch) HandOver() *Handover {
 	return nil
 }
 
-// Hold is [scandir.Scanner.Hold].
+// Hold stops the scanner for a re-execution, see [scandir.Scanner.Hold].
 func (w *Switch) Hold() (release func(), err error) {
 	if s6 := w.On(); s6 != nil {
 		return s6.Hold()
@@ -80,7 +80,7 @@ func (w *Switch) Start(ctx context.Context) {
 	}
 }
 
-// Observe is [scandir.Scanner.Observe].
+// Observe passes a record of the supervisor on, see [scandir.Scanner.Observe].
 func (w *Switch) Observe(r supervisor.Record) {
 	if s6 := w.On(); s6 != nil {
 		s6.Observe(r)
