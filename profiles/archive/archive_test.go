@@ -219,7 +219,7 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	if _, err := os.Lstat(from + "/.hinit-export"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the snapshot is left: %v", err)
 	}
-	names := head.LeftOut["link that leads out of the profile"].Names
+	names := head.LeftOut["link that leads out of the profile"]
 	if slices.Sort(names); !slices.Equal(names, []string{"above", "out", "sly"}) {
 		t.Errorf("left out: %+v", head.LeftOut)
 	}
@@ -227,7 +227,7 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 
 func TestAnArchiveWithoutSecretsSaysSo(t *testing.T) {
 	out, head, _ := exported(t, archive.Export{Home: home(t)})
-	names := head.LeftOut["secret"].Names
+	names := head.LeftOut["secret"]
 	if slices.Sort(names); head.Secrets || !slices.Equal(names, []string{".env", ".ssh", "auth.json", "workspace/client_secret.json"}) {
 		t.Errorf("%+v", head)
 	}
@@ -242,7 +242,7 @@ func TestAnArchiveWithoutSecretsSaysSo(t *testing.T) {
 
 func TestACloneHasNoTokenOfABot(t *testing.T) {
 	out, head, _ := exported(t, archive.Export{Home: home(t), Clone: true, Secrets: true})
-	names := head.LeftOut["identity that two profiles must not share"].Names
+	names := head.LeftOut["identity that two profiles must not share"]
 	slices.Sort(names)
 	if want := []string{".ssh", "API_SERVER_PORT in .env", "TELEGRAM_BOT_TOKEN in .env", "auth.json", "platforms", "workspace/client_secret.json"}; !slices.Equal(names, want) {
 		t.Errorf("left out: %q", names)
@@ -281,7 +281,7 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 	}()
 	for range 3 {
 		out, head, _ := exported(t, archive.Export{Home: dir})
-		if head.Moment != archive.SomeMoments || !slices.Equal(head.Moved.Names, []string{"busy.db"}) {
+		if head.Moment != archive.SomeMoments || !slices.Equal(head.Moved, []string{"busy.db"}) {
 			t.Errorf("%+v", head)
 		}
 		if n := total(t, imported(t, out)+"/busy.db"); n != 100 {
@@ -314,7 +314,7 @@ func TestAFileThatNeverHoldsStillIsNamed(t *testing.T) {
 	_, head, _ := exported(t, archive.Export{Home: dir})
 	close(stop)
 	<-done
-	if head.Moment != archive.SomeMoments || !slices.Contains(head.Moved.Names, "restless.log") {
+	if head.Moment != archive.SomeMoments || !slices.Contains(head.Moved, "restless.log") {
 		t.Errorf("%+v", head)
 	}
 }
@@ -512,5 +512,49 @@ func TestHostileArchives(t *testing.T) {
 				t.Errorf("%v", left)
 			}
 		})
+	}
+}
+
+// The writer counts in a database, then in a file. At any moment the file is equal to the database, or one behind.
+func TestOneMomentIsOneMoment(t *testing.T) {
+	dir := home(t)
+	db := database(t, filepath.Join(dir, "count.db"))
+	must(db.Exec("CREATE TABLE count (n INTEGER); INSERT INTO count VALUES (0)"))(t)
+	write(t, filepath.Join(dir, "count"), "0")
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 1; ; n++ {
+			_, err := db.Exec("UPDATE count SET n = ?", n)
+			if err = errors.Join(err, os.WriteFile(filepath.Join(dir, "count.new"), fmt.Append(nil, n), 0o600), os.Rename(filepath.Join(dir, "count.new"), filepath.Join(dir, "count"))); err != nil {
+				t.Error(err)
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(rand.N(700*time.Millisecond) * time.Duration(rand.N(2))):
+			}
+		}
+	}()
+	moments := make(map[string]int)
+	for range 15 {
+		out, head, _ := exported(t, archive.Export{Home: dir})
+		moments[head.Moment]++
+		if head.Moment != archive.OneMoment {
+			continue
+		}
+		to := imported(t, out)
+		copied := must(sql.Open("sqlite", "file:"+to+"/count.db"))(t)
+		var inDB, inFile int
+		err := copied.QueryRow("SELECT n FROM count").Scan(&inDB)
+		_, scanErr := fmt.Sscan(string(must(os.ReadFile(to+"/count"))(t)), &inFile)
+		if err = errors.Join(err, scanErr, copied.Close()); err != nil || inDB != inFile && inDB != inFile+1 {
+			t.Errorf("%d in the database and %d in the file are of two moments: %v", inDB, inFile, err)
+		}
+	}
+	close(stop)
+	<-done
+	if t.Log(moments); moments[archive.OneMoment] == 0 {
+		t.Error("no archive was of one moment")
 	}
 }

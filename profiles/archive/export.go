@@ -58,7 +58,7 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 	if taken {
 		head, sum, err = x.send(dir, out)
 	}
-	if kept = taken && (x.Keep || err != nil); !kept {
+	if kept = taken && (x.Keep || err != nil) && !x.Clone; !kept {
 		err = errors.Join(err, os.RemoveAll(dir))
 		_ = os.Remove(base) // it stays while it has snapshots
 	}

@@ -49,26 +49,15 @@ type Head struct {
 	LeftOut  map[string]Names `json:"left_out"` // by the reason
 }
 
-// Names are the first of many names, and how many there are.
-type Names struct {
-	Count int      `json:"count"`
-	Names []string `json:"names"`
-}
+// Names are the first of many names. The last one is "…" if there are more.
+type Names []string
 
 func (n *Names) add(name string) {
-	if n.Count++; n.Count <= mostNamed {
-		n.Names = append(n.Names, name)
+	if len(*n) < mostNamed {
+		*n = append(*n, name)
+	} else {
+		(*n)[mostNamed-1] = "…"
 	}
-}
-
-// String lists the names for people.
-func (n Names) String() string {
-	some := n.Names[:min(len(n.Names), 5)]
-	text := strings.Join(some, ", ")
-	if more := n.Count - len(some); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
 
 // sums computes the checksum of an archive: the SHA-256 of its head and of what the header of each file says.
@@ -84,12 +73,7 @@ func (s sums) add(h *tar.Header) {
 	fmt.Fprintf(s, "%q %c %o %d %d %q %s\n", h.Name, h.Typeflag, h.Mode, h.Size, h.ModTime.UnixNano(), h.Linkname, h.PAXRecords[sumRecord])
 }
 
-func (s sums) text() string {
-	if s.Hash == nil {
-		return ""
-	}
-	return hex.EncodeToString(s.Sum(nil))
-}
+func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
 // check refuses files that no export makes: names that leave the profile, bits that give rights, the state of a gateway. It returns the name
 // in the profile.

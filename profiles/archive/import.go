@@ -66,8 +66,11 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if u.own && u.head.Format > 0 && errors.Is(err, io.ErrUnexpectedEOF) {
 		err = ErrCut
 	}
+	if err == nil {
+		sum = u.sums.text()
+	}
 	if !errors.Is(err, ErrCut) { // after a replacement it has the old home
-		return u.head, u.sums.text(), errors.Join(err, os.RemoveAll(u.beside))
+		return u.head, sum, errors.Join(err, os.RemoveAll(u.beside))
 	}
 	_, at, where := im.Where()
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)

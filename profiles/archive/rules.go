@@ -13,17 +13,8 @@ import (
 // stagingDir is where a home has its snapshots.
 const stagingDir = ".hinit-export"
 
-// Reasons why a file is left out.
-const (
-	isRuntime  = "state of the running gateway"
-	isSecret   = "secret"
-	isIdentity = "identity that two profiles must not share"
-	isNoFile   = "neither a file nor a directory nor a link"
-	leadsOut   = "link that leads out of the profile"
-	unreadable = "no permission to read it"
-	oddName    = "name that is no UTF-8"
-	tooDeep    = "too many directories above it"
-)
+// isIdentity is the reason why something is no part of a clone.
+const isIdentity = "identity that two profiles must not share"
 
 // runtimeState is the state of a gateway on one host: process numbers, locks, what is wanted, what is reserved.
 var runtimeState = []string{
@@ -65,19 +56,19 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 	case rel == stagingDir || slices.Contains(x.Skip, rel):
 		return "", true
 	case !fs.ValidPath(rel):
-		return oddName, false
+		return "name that is no UTF-8", false
 	case slices.Contains(runtimeState, rel):
-		return isRuntime, false
+		return "state of the running gateway", false
 	case kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink:
-		return isNoFile, false
+		return "neither a file nor a directory nor a link", false
 	case x.Clone && (secret && rel != ".env" || slices.Contains(identityDirs, rel)):
 		return isIdentity, false
 	case secret && !x.Secrets:
-		return isSecret, false
+		return "secret", false
 	case kind == fs.ModeSymlink && !stays(rel, target):
-		return leadsOut, false
+		return "link that leads out of the profile", false
 	case strings.Count(rel, "/") > mostDepth:
-		return tooDeep, false
+		return "too many directories above it", false
 	}
 	return "", false
 }

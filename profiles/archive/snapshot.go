@@ -123,7 +123,7 @@ func (s *snapshot) walk(dir string) error {
 // missing takes the error about a file of the home that has gone or changed its kind meanwhile, or that may not be read, for none.
 func (s *snapshot) missing(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		s.leave(rel, unreadable)
+		s.leave(rel, "no permission to read it")
 		return nil
 	}
 	if slices.ContainsFunc([]error{fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) }) {
@@ -141,6 +141,7 @@ func (s *snapshot) leave(rel, why string) {
 
 // entry looks at a file of the home, and copies it unless its copy is still good.
 func (s *snapshot) entry(rel string) error {
+	now := time.Now()
 	info, err := os.Lstat(filepath.Join(s.live, rel))
 	target := ""
 	if err == nil && info.Mode().Type() == fs.ModeSymlink {
@@ -159,8 +160,9 @@ func (s *snapshot) entry(rel string) error {
 	was, known := s.notes[key]
 	n := note{stamp: s.stamp(info), pass: s.pass, dir: info.IsDir()}
 	n.db = info.Mode().IsRegular() && (was.db || was.stamp != n.stamp) && s.isDatabase(rel)
+	last := changedAt(info)
 	if n.db {
-		n.stamp = s.databaseStamp(rel, n.stamp)
+		n.stamp, last = s.databaseStamp(rel, n.stamp, last)
 	}
 	switch {
 	case n.dir && was.dir, known && was.stamp == n.stamp:
@@ -182,7 +184,7 @@ func (s *snapshot) entry(rel string) error {
 		if torn && n.db {
 			return nil // the next pass copies it as a file
 		}
-		if torn || time.Since(changedAt(info)) < coarse {
+		if torn || now.Sub(last) < coarse {
 			n.stamp = 0
 		}
 	}
@@ -313,12 +315,15 @@ func (s *snapshot) isDatabase(rel string) bool {
 	return err == nil && string(head[:]) == magic
 }
 
-// databaseStamp is the stamp of a database with the files of its last changes.
-func (s *snapshot) databaseStamp(rel string, stamp uint64) uint64 {
+// databaseStamp returns the stamp of a database with the files of its last changes, and when these changed.
+func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
 		if info, err := os.Lstat(filepath.Join(s.live, rel+end)); err == nil && info.Size() > 0 {
 			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()}) // SQLite itself changes the owner
+			if last.Before(info.ModTime()) {
+				last = info.ModTime()
+			}
 		}
 	}
-	return max(stamp, 1)
+	return max(stamp, 1), last
 }

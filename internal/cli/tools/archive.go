@@ -168,6 +168,13 @@ func (a *archiver) send(name string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	program, err := cmdline.Beside("hinit-profile")
+	if err == nil {
+		_, err = os.Stat(program)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; install hinit-profile beside hinit", err)
+	}
 	x := a.x
 	x.Home, x.Name, x.Version = p.Home, name, version.Get().Version
 	if name == profiles.Default {
@@ -176,7 +183,7 @@ func (a *archiver) send(name string, out io.Writer) error {
 	if dir, err := filepath.Abs(a.all); err == nil && a.all != "" { // no archive has the others
 		x.Skip = append(x.Skip, strings.TrimPrefix(dir, p.Home+"/"))
 	}
-	x.Backup = func(home *os.File, from, to string) error { return backup(cred, home, from, to) }
+	x.Backup = func(home *os.File, from, to string) error { return backup(program, cred, home, from, to) }
 	wake := func() error { return nil }
 	if a.quiet {
 		x.Quiet = func() error {
@@ -192,7 +199,7 @@ func (a *archiver) send(name string, out io.Writer) error {
 		a.head, a.sum, kept, err = x.Run(out)
 		return err
 	})
-	if kept && !x.Clone {
+	if kept {
 		fmt.Fprintf(a.Err, "the copy is kept: hinit profile export %s --snapshot %s --from OFFSET sends it again\n", name, a.head.Snapshot)
 	}
 	return errors.Join(err, wake())
@@ -228,12 +235,8 @@ func elsewhere(fn func() error) error {
 }
 
 // backup has SQLite copy a database, in a process of the user of the home.
-func backup(cred *proc.Cred, home *os.File, from, to string) error {
+func backup(program string, cred *proc.Cred, home *os.File, from, to string) error {
 	return elsewhere(func() error {
-		program, err := cmdline.Beside("hinit-profile")
-		if err != nil {
-			return err
-		}
 		spec := proc.Spec{ID: 1, Argv: []string{program, from, to}, Dir: "/proc/self/fd/" + strconv.Itoa(int(home.Fd())), Pinned: true, Cred: cred}
 		_, errs, x, err := proc.Output(context.Background(), spec, 4<<10)
 		if err == nil && (x.Code != 0 || x.Signal != 0) {
@@ -301,6 +304,9 @@ func (a *archiver) clone(from, to string) int {
 	if _, there, err := a.exists(from); !there {
 		return a.missing(from, err)
 	}
+	if _, there, _ := a.exists(to); there {
+		return a.Fail(cmdline.Failed, "cannot %s: profile %q exists already", a.doing, to)
+	}
 	a.toHome(to)
 	r, w := io.Pipe()
 	sender := *a
@@ -357,8 +363,11 @@ func (a *archiver) told(done string, err error) int {
 	}
 	fmt.Fprintf(a.Err, "%s: %d files, %d bytes, %s, sha256 %s\n", done, a.head.Files, a.head.Bytes, a.head.Moment, a.sum)
 	line := func(names archive.Names, what string) {
-		if names.Count > 0 {
-			fmt.Fprintln(a.Err, show.Line(what+": "+names.String()))
+		if some := names[:min(len(names), 5)]; len(some) < len(names) {
+			what, names = fmt.Sprintf("%s, the first of %d", what, len(names)), some
+		}
+		if len(names) > 0 {
+			fmt.Fprintln(a.Err, show.Line(what+": "+strings.Join(names, ", ")))
 		}
 	}
 	line(a.head.Moved, "of another moment than the rest")
