@@ -105,22 +105,23 @@ var floors = map[string]int{
 	"hinit/profiles":               3,
 	"hinit/profiles/manage":        4, // of hinit-tools
 	"hinit/profiles/archive":       0, // likewise
-	"hinit/cmd/hinit-profile":      2,
+	"hinit/cmd/hinit-profile":      3,
 
 	"hinit/internal/probe": 4, // it reads state files, as profiles does
 
 	"hinit/supervisor": 2,
 	"hinit/kanban":     2, // a room with a binary of its own: PID 1 never links it
 
-	"hinit/internal/lease":  1,
-	"hinit/internal/notify": 1,
-	"hinit/internal/proc":   1,
-	"hinit/logrotate":       2,
-	"hinit/internal/tuning": 1,
-	"hinit/shim":            2, // of hinit-shim
-	"hinit/shim/agentuser":  1,
-	"hinit/shim/lifecycle":  1, // of the shim and hinit-tools
-	"hinit/shim/identity":   1, // of the shim and the tools of s6
+	"hinit/internal/lease":       1,
+	"hinit/internal/notify":      1,
+	"hinit/internal/proc":        1,
+	"hinit/internal/proc/limits": 2, // of hinit-tools, for each process with settings of its own
+	"hinit/logrotate":            2,
+	"hinit/internal/tuning":      1,
+	"hinit/shim":                 2, // of hinit-shim
+	"hinit/shim/agentuser":       1,
+	"hinit/shim/lifecycle":       1, // of the shim and hinit-tools
+	"hinit/shim/identity":        1, // of the shim and the tools of s6
 
 	"hinit/logrotate/archive": 1,
 	"hinit/logrotate/packer":  1, // of hinit-tools
@@ -230,6 +231,7 @@ var binaries = map[string]map[string]string{
 		"hinit/internal/cli/tools":     "the commands have a program of their own",
 		"hinit/internal/cmdline":       "the commands have a program of their own",
 		"hinit/client/dial":            "PID 1 is asked, and asks no hinit",
+		"hinit/internal/proc/limits":   "what a process sets about itself is not PID 1's work",
 		"hinit/shim/lifecycle":         "PID 1 has an API for orders; these are words of the agent's command line",
 		"hinit/shim/identity":          "PID 1 starts processes as other users, and never becomes one",
 		"hinit/logrotate/packer":       "the boot program compresses archives",

@@ -12,13 +12,14 @@ import (
 	"hinit/internal/account"
 	"hinit/internal/config"
 	"hinit/internal/proc"
+	"hinit/internal/proc/limits"
 	"hinit/kanban"
 	"hinit/kanban/cli"
 )
 
 func main() {
 	if filepath.Base(os.Args[0]) == proc.LimitsName {
-		code, err := proc.LimitsMain(os.Args)
+		code, err := limits.Main(os.Args)
 		fmt.Fprintln(os.Stderr, "hinit-kanban:", err)
 		os.Exit(code)
 	}

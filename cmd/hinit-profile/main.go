@@ -12,13 +12,14 @@ import (
 	"path/filepath"
 
 	"hinit/internal/proc"
+	"hinit/internal/proc/limits"
 
 	"modernc.org/sqlite" // SQLite without cgo
 )
 
 func main() {
 	if filepath.Base(os.Args[0]) == proc.LimitsName {
-		_, err := proc.LimitsMain(os.Args)
+		_, err := limits.Main(os.Args)
 		fail(err)
 	}
 	if len(os.Args) != 3 {

@@ -17,6 +17,7 @@ import (
 	"hinit/internal/cli/tools"
 	_ "hinit/internal/entry" // where the process begins: s6-svc works where no thread can be made
 	"hinit/internal/proc"
+	"hinit/internal/proc/limits"
 	"hinit/internal/s6/applet"
 	"hinit/shim/agentuser"
 )
@@ -30,7 +31,7 @@ func run(argv []string) int {
 	}
 	switch filepath.Base(argv[0]) {
 	case proc.LimitsName: // becomes the agent's command, with the agent's user
-		code, err := proc.LimitsMain(argv)
+		code, err := limits.Main(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
 	case boot.ProgramName: // PID 1 starts this one
@@ -39,7 +40,11 @@ func run(argv []string) int {
 		}
 		return volume.Main(os.Stdin, os.Stdout)
 	case agentuser.NativeName:
-		return gatewayCommand(argv[1:]).Main()
+		call := agentcli.Call{
+			Args: argv[1:], Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,
+			Dial: func() (agentcli.Supervisor, error) { return cli.Dial() },
+		}
+		return call.Main()
 	}
 	if name, tool, ok := applet.Find(argv[0]); ok {
 		return tool(&applet.Call{
@@ -48,12 +53,4 @@ func run(argv []string) int {
 		})
 	}
 	return tools.Main(argv[1:])
-}
-
-// gatewayCommand returns the record with which this process handles a gateway command of the agent.
-func gatewayCommand(args []string) *agentcli.Call {
-	return &agentcli.Call{
-		Args: args, Env: os.Environ(), Out: os.Stdout, Err: os.Stderr,
-		Dial: func() (agentcli.Supervisor, error) { return cli.Dial() },
-	}
 }

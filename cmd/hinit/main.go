@@ -24,15 +24,11 @@ func run(argv []string) int {
 		argv = []string{"hinit"}
 	}
 	switch name, words := filepath.Base(argv[0]), argv[1:]; {
-	case name == proc.LimitsName:
-		code, err := proc.LimitsMain(argv)
-		fmt.Fprintln(os.Stderr, "[hinit]", err)
-		return code
 	case name == units.StandInName:
 		return units.StandIn()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
-	case len(words) == 0, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName: // a link that leads here
+	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName: // a link that leads here
 	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
 		return container.Main("hinit", words[1:])
 	case words[0] == "run" && len(words) == 1:
@@ -46,8 +42,8 @@ func run(argv []string) int {
 	return tools(argv)
 }
 
-// tools replaces the process by hinit-tools, which has every other command and the tools of s6. It returns only if that fails. A command
-// comes here where package entry could not execute hinit-tools.
+// tools replaces the process by hinit-tools, which has every other command, the tools of s6 and what processes set about themselves. It returns
+// only if that fails. A command comes here where package entry could not execute hinit-tools.
 func tools(argv []string) int {
 	self, err := os.Executable()
 	path := filepath.Join(filepath.Dir(self), "hinit-tools")
@@ -56,7 +52,10 @@ func tools(argv []string) int {
 	}
 	argv[0] = filepath.Base(argv[0])
 	fmt.Fprintf(os.Stderr, "cannot run %s: cannot execute %s: %v; install it beside hinit\n", strings.Join(argv[:min(2, len(argv))], " "), path, err)
-	if strings.HasPrefix(argv[0], "s6-") {
+	switch {
+	case argv[0] == proc.LimitsName:
+		return 126 // as shells have it
+	case strings.HasPrefix(argv[0], "s6-"):
 		return 111 // as s6's tools do where a system call fails
 	}
 	return 1

@@ -2,14 +2,12 @@ package boot
 
 import (
 	"fmt"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/procstat"
 )
 
 // ModesOptions describes the container for [Modes].
@@ -27,13 +25,13 @@ type ModesOptions struct {
 func Modes(o ModesOptions) []string {
 	// Read the thread's own status: the main thread (/proc/self) may just have the agent's identity.
 	runtime.LockOSThread()
-	status, _ := os.ReadFile("/proc/thread-self/status")
+	status := procstat.StatusOf("thread-self")
 	runtime.UnlockOSThread()
-	return modes(o, procStatus(string(status)), ReadOnly("/"), !runUsable())
+	return modes(o, status, ReadOnly("/"), !runUsable())
 }
 
 // modes is Modes with the facts as arguments.
-func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string {
+func modes(o ModesOptions, status procstat.Status, rootReadOnly, noRun bool) []string {
 	var lines []string
 	agent := o.AgentUID
 	switch {
@@ -54,7 +52,7 @@ func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string
 			{unix.CAP_CHOWN, "CAP_CHOWN", "files cannot be given to the agent's user"},
 			{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "directories closed to root cannot be repaired"},
 		} {
-			if caps, ok := status.hex("CapEff"); ok && caps&(1<<c.bit) == 0 {
+			if caps, ok := status.Number("CapEff", 16); ok && caps&(1<<c.bit) == 0 {
 				lines = append(lines, "no "+c.name+": "+c.lost)
 			}
 		}
@@ -69,7 +67,7 @@ func modes(o ModesOptions, status procStatus, rootReadOnly, noRun bool) []string
 		}
 		lines = append(lines, "/run cannot be written: the control socket is elsewhere, and there are no s6 directories; to have them, "+o.words("start with "+mount, "mount an emptyDir on /run"))
 	}
-	if v, ok := status.hex("NoNewPrivs"); ok && v == 1 {
+	if v, ok := status.Number("NoNewPrivs", 16); ok && v == 1 {
 		lines = append(lines, "no_new_privs is set: sudo and other set-user-ID programs do not work inside")
 	}
 	return lines
@@ -87,17 +85,4 @@ func (o ModesOptions) words(docker, pod string) string {
 func runUsable() bool {
 	writable := func(path string) bool { return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil }
 	return writable("/run") || writable(systemRuntimeDir) && writable("/run/service") && writable("/run/s6")
-}
-
-// procStatus is the text of /proc/PID/status, see proc_pid_status(5).
-type procStatus string
-
-func (s procStatus) hex(name string) (uint64, bool) {
-	for line := range strings.Lines(string(s)) {
-		if rest, ok := strings.CutPrefix(line, name+":"); ok {
-			n, err := strconv.ParseUint(strings.TrimSpace(rest), 16, 64)
-			return n, err == nil
-		}
-	}
-	return 0, false
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/procstat"
 	"hinit/internal/testkit"
 )
 
@@ -91,11 +92,11 @@ func totalBudget(t *testing.T) {
 
 func TestModes(t *testing.T) {
 	self, switches := fsutil.Self(), agent()
-	full := procStatus("CapEff:\t000001ffffffffff\nNoNewPrivs:\t0\n")
+	full := procstat.Status("CapEff:\t000001ffffffffff\nNoNewPrivs:\t0\n")
 	for _, tt := range []struct {
 		name   string
 		o      ModesOptions
-		status procStatus
+		status procstat.Status
 		ro, no bool
 		want   []string // the beginning of each line
 		root   bool

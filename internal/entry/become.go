@@ -41,10 +41,12 @@ func change(argv, env words) {
 			rest = true
 		}
 	}
-	if path := argv.at(end + 1); rest || len(base(path)) == len(path) { // the program after the runtime searches PATH
-		return
+	errno := 0
+	if path := argv.at(end + 1); !rest && len(base(path)) < len(path) {
+		errno = -syscall3(syscall.SYS_EXECVE, argv.pointer(end+1), uintptr(unsafe.Pointer(argv.first))+uintptr(end+2)*unsafe.Sizeof(*argv.first), uintptr(unsafe.Pointer(env.first)))
+	} else if !isTools() { // hinit-tools carries out the rest, and looks a name up in PATH
+		errno = becomeTools(argv, env)
 	}
-	errno := -syscall3(syscall.SYS_EXECVE, argv.pointer(end+1), uintptr(unsafe.Pointer(argv.first))+uintptr(end+2)*unsafe.Sizeof(*argv.first), uintptr(unsafe.Pointer(env.first)))
 	if e := syscall.Errno(errno); e == syscall.EAGAIN || e == syscall.ENOMEM {
 		write(2, "[hinit] cannot start a command: resource temporarily unavailable: its user may have no more processes, or memory is short\n")
 		syscall3(syscall.SYS_EXIT_GROUP, 126, 0, 0)

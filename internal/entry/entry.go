@@ -75,10 +75,10 @@ func isTools() bool {
 	return name == tools[:len(tools)-1]
 }
 
-// becomeTools executes hinit-tools in the directory that [isTools] has left. It returns only if that fails.
-func becomeTools(argv, env words) {
+// becomeTools executes hinit-tools in the directory that [isTools] has left. It returns only if that fails, with the reason.
+func becomeTools(argv, env words) (errno int) {
 	path.add(tools)
-	syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.buf)), uintptr(unsafe.Pointer(argv.first)), uintptr(unsafe.Pointer(env.first)))
+	return -syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.buf)), uintptr(unsafe.Pointer(argv.first)), uintptr(unsafe.Pointer(env.first)))
 }
 
 // command reports whether people and agents call this command, and hinit-tools implements it. Other commands must start fast, or

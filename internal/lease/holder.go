@@ -3,7 +3,6 @@ package lease
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/procstat"
 )
 
 const (
@@ -21,8 +21,6 @@ const (
 	noteName = DirName + "/holder"
 	mostNote = 1024
 	mostWord = 64
-	// mostLocks limits how many bytes of /proc/locks are read.
-	mostLocks = 1 << 20
 )
 
 // Holder describes the process that holds the lock.
@@ -74,25 +72,16 @@ func (v *Volume) holder(at string) Holder {
 
 // stranger returns a process of this container that has locked the place and belongs neither to root nor to the user own.
 func stranger(at string, own int) (pid int, command string) {
-	f, _ := os.Open("/proc/locks")
-	defer f.Close()
-	locks, _ := io.ReadAll(io.LimitReader(f, mostLocks)) // an unreadable part is ignored
-	for line := range strings.Lines(string(locks)) {
-		// 1: FLOCK  ADVISORY  WRITE 57 00:2f:123 0 EOF
-		w := strings.Fields(line)
-		if len(w) < 6 || w[1] != "FLOCK" || w[5] != at {
-			continue
+	_ = procstat.Locks(func(kind string, holder int, file string) { // an error means that less is known
+		if kind != "FLOCK" || file != at || pid != 0 {
+			return
 		}
-		status, _ := os.ReadFile("/proc/" + w[4] + "/status")
-		name, rest, _ := strings.Cut(strings.TrimPrefix(string(status), "Name:"), "\n")
-		_, rest, known := strings.Cut(rest, "\nUid:")
-		if ids := strings.Fields(rest); !known || len(ids) == 0 || ids[0] == "0" || ids[0] == strconv.Itoa(own) {
-			continue // another hinit runs as own, and PID 1 as root
+		status := procstat.StatusOf(strconv.Itoa(holder))
+		if uid, known := status.Number("Uid", 10); known && uid != 0 && uid != uint64(own) { // another hinit has this user, and PID 1 is root's
+			pid, command = holder, word(strings.Join(status.Fields("Name"), " "))
 		}
-		pid, _ = strconv.Atoi(w[4])
-		return pid, word(name)
-	}
-	return 0, ""
+	})
+	return pid, command
 }
 
 // readNote reads the note.

@@ -77,7 +77,7 @@ func (c *Cgroups) vacate() error {
 		if string(pid) == "0" {
 			return errors.New("its control group has processes of others; start the container with --cgroupns=private")
 		}
-		err := putInto(c.dir+"/"+leafCgroup+"/cgroup.procs", string(pid))
+		err := PutInto(c.dir+"/"+leafCgroup+"/cgroup.procs", string(pid))
 		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("cannot move process %s into a control group: %w", pid, err)
 		}
@@ -93,7 +93,7 @@ func (c *Cgroups) handOn() bool {
 		if !slices.Contains(strings.Fields(string(text)), name) {
 			continue
 		}
-		switch err := putInto(c.dir+"/cgroup.subtree_control", "+"+name); {
+		switch err := PutInto(c.dir+"/cgroup.subtree_control", "+"+name); {
 		case err == nil:
 			c.controllers = append(c.controllers, name)
 		case errors.Is(err, unix.EBUSY):
@@ -175,11 +175,11 @@ func (t *Table) killGroup(r *run) {
 			return
 		}
 	}
-	_ = putInto(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 don't have the file; the caller kills the processes singly anyway
+	_ = PutInto(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 don't have the file; the caller kills the processes singly anyway
 }
 
-// putInto writes text to a file of the kernel.
-func putInto(file, text string) error {
+// PutInto writes text to a file of the kernel.
+func PutInto(file, text string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ func inCgroup(t *testing.T) (is bool) {
 		testkit.Cannot(t, "needs a writable hierarchy of control groups of version 2")
 	}
 	t.Cleanup(func() {
-		_ = putInto(group+"/cgroup.kill", "1")
+		_ = PutInto(group+"/cgroup.kill", "1")
 		testkit.Until(t, "the control groups to be empty", func() bool {
 			dirs, _ := filepath.Glob(group + "/hinit*")
 			for _, dir := range append(dirs, group) {

@@ -75,10 +75,10 @@ func checkLimited(spec Spec) error {
 		if unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max {
 			continue
 		}
-		what := limitName(l.Resource) + " to " + limitText(l.Hard)
+		what := LimitName(l.Resource) + " to " + LimitText(l.Hard)
 		if !raises(spec.Cred) {
 			return &SpawnError{Limit: true, What: what, Err: fmt.Errorf(
-				"it is %s at most here; set less, or start the container with --ulimit %s=%s", limitText(now.Max), limitName(l.Resource), limitText(l.Hard),
+				"it is %s at most here; set less, or start the container with --ulimit %s=%s", LimitText(now.Max), LimitName(l.Resource), LimitText(l.Hard),
 			)}
 		}
 	}

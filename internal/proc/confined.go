@@ -1,11 +1,13 @@
 package proc
 
 import (
+	"fmt"
+	"io/fs"
 	"net"
-	"os"
 	"strconv"
-	"strings"
 	"syscall"
+
+	"hinit/internal/procstat"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,24 +21,14 @@ type Confinement struct {
 
 // Confined returns the confinement of a process. It reads only /proc, but in PID 1 it takes a turn (internal/blocking).
 func Confined(pid int) (c Confinement, err error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(line, ":")
-		fields := strings.Fields(value)
-		if len(fields) == 0 {
-			continue
-		}
-		n, _ := strconv.ParseUint(fields[0], 10, 32) // lines with other content give 0
-		switch name {
-		case "Uid":
-			c.UID = uint32(n)
-		case "NoNewPrivs":
-			c.NoNewPrivs = n == 1
-		case "Seccomp_filters":
-			c.Filters = int(n)
-		}
+	status := procstat.StatusOf(strconv.Itoa(pid))
+	uid, known := status.Number("Uid", 10)
+	if !known {
+		return c, fmt.Errorf("cannot look at process %d: %w", pid, fs.ErrNotExist)
 	}
-	return c, err
+	nnp, _ := status.Number("NoNewPrivs", 10)
+	filters, _ := status.Number("Seccomp_filters", 10) // older kernels have no such line
+	return Confinement{uint32(uid), nnp == 1, int(filters)}, nil
 }
 
 // PeerGone reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD), so that its number may

@@ -3,10 +3,10 @@ package proc
 import (
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 	"unsafe"
+
+	"hinit/internal/procstat"
 
 	"golang.org/x/sys/unix"
 )
@@ -62,15 +62,6 @@ func MuteChildren() func(quiet bool) {
 
 // ignored returns the set of signals that this process ignores (proc_pid_status(5), SigIgn).
 func ignored() uint64 {
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(status)) {
-		if rest, ok := strings.CutPrefix(line, "SigIgn:"); ok {
-			mask, _ := strconv.ParseUint(strings.TrimSpace(rest), 16, 64)
-			return mask
-		}
-	}
-	return 0
+	mask, _ := procstat.StatusOf("self").Number("SigIgn", 16)
+	return mask
 }

@@ -14,24 +14,12 @@ import (
 	"time"
 	"unsafe"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/procstat"
 	"hinit/internal/testkit"
 	"hinit/internal/testproc"
 )
-
-func TestMain(m *testing.M) {
-	testproc.Main()
-	if len(os.Args) > 0 && os.Args[0] == LimitsName {
-		code, err := LimitsMain(os.Args)
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(code)
-	}
-	testkit.Alone()
-	goleak.VerifyTestMain(m)
-}
 
 func newTable(t *testing.T) *Table {
 	t.Helper()

@@ -247,7 +247,7 @@ func TestAProcessorThatIsNotThereIsNoStart(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	for _, list := range []string{"", "a", "3-1", "0-", "0,,1", "1024", "-1"} {
-		if set, err := parseCPUs(list); err == nil {
+		if set, err := ParseCPUs(list); err == nil {
 			t.Errorf("%q is %v", list, set)
 		}
 	}

@@ -106,7 +106,7 @@ func (e *SpawnError) ShellCode() int {
 // Permanent reports whether another try is pointless without a change: command or directory missing, not executable, a limit that
 // can't be set.
 func (e *SpawnError) Permanent() bool {
-	for _, reason := range []error{errNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG} {
+	for _, reason := range []error{ErrNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG} {
 		if errors.Is(e.Err, reason) {
 			return true
 		}
@@ -125,7 +125,8 @@ func (e *SpawnError) Passing() bool {
 	return false
 }
 
-var errNoCommand = errors.New("the command is empty")
+// ErrNoCommand means that there is nothing to execute.
+var ErrNoCommand = errors.New("the command is empty")
 
 // Spawn starts a process and returns its process id. It blocks until the child has executed a program: well under a millisecond,
 // unless the file system of the command or the directory hangs. For another user's process, that first program is this one, which
@@ -133,7 +134,7 @@ var errNoCommand = errors.New("the command is empty")
 // process ends with 126 or 127, and its stderr says why. The error of Spawn is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
-		return 0, &SpawnError{What: spec.Name, Err: errNoCommand}
+		return 0, &SpawnError{What: spec.Name, Err: ErrNoCommand}
 	}
 	if spec.limited() {
 		if err := checkLimited(spec); err != nil {
@@ -333,7 +334,8 @@ func LimitOf(name string) (resource int, known bool) {
 	return resource, known
 }
 
-func limitName(resource int) string {
+// LimitName returns the name of a resource in hinit.yaml, or its number.
+func LimitName(resource int) string {
 	for name, r := range limitNames {
 		if r == resource {
 			return name
@@ -342,55 +344,10 @@ func limitName(resource int) string {
 	return strconv.Itoa(resource)
 }
 
-func limitText(n uint64) string {
+// LimitText writes a resource limit as hinit.yaml has it.
+func LimitText(n uint64) string {
 	if n == unix.RLIM_INFINITY {
 		return "unlimited"
 	}
 	return strconv.FormatUint(n, 10)
-}
-
-// LimitsMain is the program behind LimitsName: it sets the limits and executes the command. It returns only on failure, with the
-// exit code and the reason.
-func LimitsMain(argv []string) (int, error) {
-	runtime.LockOSThread() // priorities are set on the thread that later executes the command
-	var limits []Limit
-	var later pending
-	i := 1
-	for ; i < len(argv) && argv[i] != "--"; i++ {
-		if strings.Contains(argv[i], "=") {
-			if err := later.apply(argv[i]); err != nil {
-				return 126, err
-			}
-			continue
-		}
-		var l Limit
-		if _, err := fmt.Sscanf(argv[i], "%d:%d:%d", &l.Resource, &l.Soft, &l.Hard); err != nil {
-			return 126, fmt.Errorf("cannot read limit %q: %w", argv[i], err)
-		}
-		limits = append(limits, l)
-	}
-	if len(argv) < i+3 {
-		return 126, errNoCommand
-	}
-	env, err := environ(os.Environ(), &later)
-	if err != nil {
-		return 126, err
-	}
-	for _, l := range limits {
-		// unix.Setrlimit also informs the Go runtime. Otherwise exec would restore the RLIMIT_NOFILE that the runtime saved.
-		if err := unix.Setrlimit(l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}); err != nil {
-			return 126, fmt.Errorf("cannot set the limit %s to %s: %w", limitName(l.Resource), limitText(l.Hard), err)
-		}
-	}
-	if later.noNewPrivs {
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return 126, fmt.Errorf("cannot set no_new_privs: %w", err)
-		}
-	}
-	path, err := LookPath(argv[i+1], env) // PID 1 has already searched the PATH, unless that took too long
-	if err == nil {
-		err = syscall.Exec(path, argv[i+2:], env)
-	}
-	e := &SpawnError{What: argv[i+1], Err: err}
-	return e.ShellCode(), e
 }

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -18,6 +17,7 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
 	"hinit/internal/proc"
+	"hinit/internal/procstat"
 	"hinit/kanban"
 )
 
@@ -275,23 +275,13 @@ func lockHolders(path string) (pids []int, known bool) {
 	if err := unix.Stat(path, &st); err != nil {
 		return nil, errors.Is(err, unix.ENOENT)
 	}
-	f, err := os.Open("/proc/locks")
-	if err != nil {
-		return nil, false
-	}
-	defer f.Close()
 	suffix := fmt.Sprintf(":%d", st.Ino)
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 6 || fields[1] == "->" || !strings.HasSuffix(fields[5], suffix) {
-			continue
-		}
-		if pid, err := strconv.Atoi(fields[4]); err == nil && pid > 0 && !slices.Contains(pids, pid) { // such a lock of an open file has no pid
+	err := procstat.Locks(func(_ string, pid int, file string) {
+		if strings.HasSuffix(file, suffix) && pid > 0 && !slices.Contains(pids, pid) { // such a lock of an open file has no pid
 			pids = append(pids, pid)
 		}
-	}
-	return pids, lines.Err() == nil
+	})
+	return pids, err == nil
 }
 
 // warnIdle warns that no dispatcher will start a ready task. It does not warn if that is unknown.

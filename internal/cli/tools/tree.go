@@ -209,9 +209,4 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 }
 
 // isNested reports whether a process is in a PID namespace below this one.
-func isNested(pid int) bool {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // a process that has just ended is not
-	_, rest, _ := strings.Cut(string(status), "\nNSpid:")
-	numbers, _, _ := strings.Cut(rest, "\n")
-	return len(strings.Fields(numbers)) > 1
-}
+func isNested(pid int) bool { return len(procstat.StatusOf(strconv.Itoa(pid)).Fields("NSpid")) > 1 }

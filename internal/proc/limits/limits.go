@@ -1,0 +1,200 @@
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/account"
+	"hinit/internal/dotenv"
+	"hinit/internal/proc"
+	"hinit/shim/identity"
+)
+
+// Main is the program behind [proc.LimitsName]: it sets the limits and executes the command. It returns only on failure, with the
+// exit code and the reason.
+func Main(argv []string) (int, error) {
+	runtime.LockOSThread() // priorities are set on the thread that later executes the command
+	var limits []proc.Limit
+	var later pending
+	i := 1
+	for ; i < len(argv) && argv[i] != "--"; i++ {
+		if strings.Contains(argv[i], "=") {
+			if err := later.apply(argv[i]); err != nil {
+				return 126, err
+			}
+			continue
+		}
+		var l proc.Limit
+		if _, err := fmt.Sscanf(argv[i], "%d:%d:%d", &l.Resource, &l.Soft, &l.Hard); err != nil {
+			return 126, fmt.Errorf("cannot read limit %q: %w", argv[i], err)
+		}
+		limits = append(limits, l)
+	}
+	if len(argv) < i+3 {
+		return 126, proc.ErrNoCommand
+	}
+	env, err := environ(os.Environ(), &later)
+	if err != nil {
+		return 126, err
+	}
+	for _, l := range limits {
+		// unix.Setrlimit also informs the Go runtime. Otherwise exec would restore the RLIMIT_NOFILE that the runtime saved.
+		if err := unix.Setrlimit(l.Resource, &unix.Rlimit{Cur: l.Soft, Max: l.Hard}); err != nil {
+			return 126, fmt.Errorf("cannot set the limit %s to %s: %w", proc.LimitName(l.Resource), proc.LimitText(l.Hard), err)
+		}
+	}
+	if later.noNewPrivs {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return 126, fmt.Errorf("cannot set no_new_privs: %w", err)
+		}
+	}
+	path, err := proc.LookPath(argv[i+1], env) // PID 1 has already searched the PATH, unless that took too long
+	if err == nil {
+		err = syscall.Exec(path, argv[i+2:], env)
+	}
+	e := &proc.SpawnError{What: argv[i+1], Err: err}
+	return e.ShellCode(), e
+}
+
+// apply carries out one word on the calling thread, which executes the command later.
+func (p *pending) apply(word string) error {
+	name, value, _ := strings.Cut(word, "=")
+	var err error
+	switch name + "=" {
+	case "=": // internal/entry has carried it out
+	case proc.WordNice:
+		var n int
+		if n, err = strconv.Atoi(value); err == nil {
+			own, _ := unix.Getpriority(unix.PRIO_PROCESS, 0) // the system call returns 20 minus the nice value
+			err = unix.Setpriority(unix.PRIO_PROCESS, 0, max(-20, min(20-own+n, 19)))
+		}
+	case proc.WordIO:
+		var class, level int
+		if _, err = fmt.Sscanf(value, "%d:%d", &class, &level); err == nil {
+			const whoProcess, classShift = 1, 13
+			if _, _, errno := unix.RawSyscall(unix.SYS_IOPRIO_SET, whoProcess, 0, uintptr(class<<classShift|level)); errno != 0 {
+				err = errno
+			}
+		}
+	case proc.WordCPUs:
+		var set *unix.CPUSet
+		if set, err = proc.ParseCPUs(value); err == nil {
+			err = unix.SchedSetaffinity(0, set)
+		}
+	case proc.WordUmask:
+		var mask uint64
+		if mask, err = strconv.ParseUint(value, 8, 9); err == nil {
+			unix.Umask(int(mask))
+		}
+	case proc.WordGroup:
+		_ = os.Remove(value) // an empty group is made anew, so its counters start at 0
+		if err = os.Mkdir(value, 0o755); errors.Is(err, os.ErrExist) {
+			err = nil
+		}
+	case proc.WordPut:
+		text, file, _ := strings.Cut(value, ":")
+		err = proc.PutInto(file, text)
+	case proc.WordUser:
+		err = become(value)
+	case proc.WordDir:
+		if err = unix.Chdir(value); err != nil {
+			return &proc.SpawnError{What: value, Err: err, Dir: true}
+		}
+	case proc.WordBound:
+		err = bind(value)
+	case proc.WordEnv:
+		p.files = append(p.files, value)
+	case proc.WordKeep:
+		p.keep = append(p.keep, value)
+	case proc.WordOwn:
+		p.judge.own = true
+	case proc.WordLinks:
+		p.judge.noLinks = true
+	case proc.WordNNP:
+		p.noNewPrivs = true
+	default:
+		err = errors.New("it means nothing to this version")
+	}
+	if err != nil {
+		return fmt.Errorf("cannot set %s to %s: %w", name, value, err)
+	}
+	return nil
+}
+
+// pending collects the settings that are applied after all words are read.
+type pending struct {
+	files, keep []string
+	judge       envJudge
+	noNewPrivs  bool
+}
+
+// become changes the user of this thread for good. words are the uid, the gid and the supplementary groups, separated by colons.
+func become(words string) error {
+	var ids []uint32
+	for word := range strings.SplitSeq(words, ":") {
+		id, err := strconv.ParseUint(word, 10, 31)
+		if err != nil {
+			return err
+		}
+		ids = append(ids, uint32(id))
+	}
+	if len(ids) < 2 {
+		return errors.New("a group is missing")
+	}
+	return identity.Become(account.User{UID: ids[0], GID: ids[1], Groups: ids[2:]})
+}
+
+// bind makes the kernel kill this process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). A later change of
+// the user would undo that.
+func bind(parent string) error {
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+		return err
+	}
+	if strconv.Itoa(os.Getppid()) != parent {
+		return errors.New("the process that started it has ended")
+	}
+	return nil
+}
+
+// environ adds the variables from p's files to env. Variables in p.keep and the tag of the run don't change.
+func environ(env []string, p *pending) ([]string, error) {
+	keep := append(slices.Clone(p.keep), proc.TagVar)
+	set := make(map[string]string)
+	for _, file := range p.files {
+		path, optional := strings.CutPrefix(file, "-")
+		name, value, single := strings.Cut(path, "=/")
+		single = single && !strings.Contains(name, "/")
+		var vars []dotenv.Var
+		var err error
+		if single {
+			path = "/" + value
+			vars, err = oneVariable(name, path, p.judge)
+		} else {
+			vars, err = variablesOf(path, p.judge)
+		}
+		switch {
+		case single && err != nil:
+			return nil, fmt.Errorf("cannot read %s_FILE=%s as uid %d: %w", name, path, os.Geteuid(), err)
+		case optional && errors.Is(err, unix.ENOENT):
+			continue
+		case errors.Is(err, unix.ENOENT):
+			return nil, fmt.Errorf("cannot read env_file %s: there is none; write -%s if it may be missing", path, path)
+		case err != nil:
+			return nil, fmt.Errorf("cannot read env_file %s: %w", path, err)
+		}
+		for _, v := range vars {
+			if value := v.Value(); v.Name != "" && !slices.Contains(keep, v.Name) && !strings.Contains(v.Name+value, "\x00") {
+				set[v.Name] = value
+			}
+		}
+	}
+	return proc.SetEnv(env, set), nil
+}
