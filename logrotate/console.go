@@ -182,7 +182,7 @@ func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	if fit > 0 {
 		b := c.last()
 		b.data = append(b.data, chunk[:fit]...)
-		c.account(b, src, fit)
+		c.addBytes(b, src, fit)
 	}
 	return chunk[fit:]
 }
@@ -200,7 +200,7 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 			b.data = b.data[:before]
 			break
 		}
-		c.account(b, src, size)
+		c.addBytes(b, src, size)
 		chunk, room = chunk[n:], room-size
 	}
 	return chunk
@@ -219,8 +219,8 @@ func (c *console) last() *block {
 	return b
 }
 
-// account credits size bytes of block b to source src. The caller holds mu.
-func (c *console) account(b *block, src *source, size int) {
+// addBytes credits size bytes of block b to source src. The caller holds mu.
+func (c *console) addBytes(b *block, src *source, size int) {
 	if last := len(b.shares) - 1; last >= 0 && b.shares[last].source == src {
 		b.shares[last].bytes += size
 	} else {
@@ -242,12 +242,12 @@ func (c *console) sync() <-chan struct{} {
 	defer c.mu.Unlock()
 	done := make(chan struct{})
 	c.synced = append(c.synced, done)
-	c.tell()
+	c.closeSynced()
 	return done
 }
 
-// tell closes the channels of sync when nothing is queued, or the reader is gone. The caller holds mu.
-func (c *console) tell() {
+// closeSynced closes the channels of sync when nothing is queued, or the reader is gone. The caller holds mu.
+func (c *console) closeSynced() {
 	if !c.dead && c.waiting > 0 {
 		return
 	}
@@ -299,13 +299,13 @@ func (c *console) notices() {
 		b := c.last()
 		before := len(b.data)
 		b.data = c.format(b.data, mode, src, text)
-		c.account(b, src, len(b.data)-before)
+		c.addBytes(b, src, len(b.data)-before)
 		src.dropped = 0
 		c.missing[i] = nil
 	}
 	if len(c.missing) > 0 {
 		c.missing = c.missing[:0]
-		c.call()
+		c.wakePumps()
 	}
 }
 

@@ -30,9 +30,9 @@ type waiter struct {
 	woken  chan struct{}
 }
 
-// insist adds the lines that take returned, and waits for room if necessary. If the reader takes nothing for the time stall, the
+// addOrWait adds the lines that take returned, and waits for room if necessary. If the reader takes nothing for the time stall, the
 // rest is left out and counted.
-func (c *console) insist(src *source, rest []byte) {
+func (c *console) addOrWait(src *source, rest []byte) {
 	if len(rest) == 0 {
 		return
 	}
@@ -56,8 +56,8 @@ func (c *console) insist(src *source, rest []byte) {
 	}
 }
 
-// call wakes the pumps that have room now, or that must not wait. The caller holds mu.
-func (c *console) call() {
+// wakePumps wakes the pumps that have room now, or that must not wait. The caller holds mu.
+func (c *console) wakePumps() {
 	need := consoleShare / 2 // wake a pump only for a sizable amount of room
 	if c.waiting >= consoleLimit {
 		need = consoleLittle
@@ -75,20 +75,20 @@ func (c *console) call() {
 	c.pumps = left
 }
 
-// press(true) wakes all waiting pumps and lets none wait from then on. press(false) ends that.
-func (c *console) press(hurry bool) {
+// setHurry(true) wakes all waiting pumps and lets none wait from then on. setHurry(false) ends that.
+func (c *console) setHurry(hurry bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hurry = hurry
-	c.call()
+	c.wakePumps()
 }
 
-// urge(src, true) wakes the pumps of one source and lets none of them wait from then on. urge(src, false) ends that.
-func (c *console) urge(src *source, urgent bool) {
+// setUrgent(src, true) wakes the pumps of one source and lets none of them wait from then on. setUrgent(src, false) ends that.
+func (c *console) setUrgent(src *source, urgent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if src.urgent != urgent {
 		src.urgent = urgent
-		c.call()
+		c.wakePumps()
 	}
 }

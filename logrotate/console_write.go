@@ -47,8 +47,8 @@ func (c *console) written(b *block) {
 	for _, s := range b.shares {
 		s.source.waiting -= s.bytes
 	}
-	c.call()
-	c.tell()
+	c.wakePumps()
+	c.closeSynced()
 	c.mu.Unlock()
 	clear(b.shares)
 	b.data, b.shares = b.data[:0], b.shares[:0]
@@ -126,8 +126,8 @@ func (c *console) settle(err error) {
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EIO), errors.Is(err, unix.EBADF), errors.Is(err, os.ErrClosed):
 		c.mu.Lock()
 		c.dead, c.queue, c.missing = true, nil, nil
-		c.call()
-		c.tell()
+		c.wakePumps()
+		c.closeSynced()
 		c.mu.Unlock()
 		c.warn("", fmt.Sprintf("cannot write the container's %s: %s; it gets no more lines, log files go on",
 			c.stream, reason(err)))
@@ -142,7 +142,7 @@ func (c *console) settle(err error) {
 func (c *console) close() {
 	c.mu.Lock()
 	c.closing = true
-	c.call()
+	c.wakePumps()
 	c.wake.Signal()
 	c.mu.Unlock()
 	<-c.done

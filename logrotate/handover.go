@@ -103,7 +103,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	s.pause.look(len(s.live))
 	for _, c := range s.consoles {
-		c.press(true)
+		c.setHurry(true)
 	}
 	files := slices.Collect(maps.Values(s.files))
 	s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *Set) Thaw() {
 		f.mu.Unlock()
 	}
 	for _, c := range s.consoles {
-		c.press(false)
+		c.setHurry(false)
 	}
 	for st := range fr.parked {
 		st.freezing.Store(false)

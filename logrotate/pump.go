@@ -53,7 +53,7 @@ func (r *run) ask(done func([]string)) {
 		return
 	}
 	for i, s := range r.streams {
-		r.log.set.consoles[i].urge(&r.log.sources[i], true)
+		r.log.set.consoles[i].setUrgent(&r.log.sources[i], true)
 		s.wake()
 	}
 }
@@ -95,7 +95,7 @@ func (r *run) answer(q *question) {
 	r.mu.Unlock()
 	if last {
 		for i := range r.streams {
-			r.log.set.consoles[i].urge(&r.log.sources[i], false)
+			r.log.set.consoles[i].setUrgent(&r.log.sources[i], false)
 		}
 	}
 	q.timer.Stop()
@@ -292,5 +292,5 @@ func (l *Log) put(stream int, chunk []byte) {
 		l.file.lines(chunk, *buf)
 		l.set.outputs.Put(buf)
 	}
-	console.insist(source, rest)
+	console.addOrWait(source, rest)
 }

@@ -253,7 +253,7 @@ func (s *Set) stop() error {
 		st.stop()
 	}
 	for _, c := range s.consoles {
-		c.press(true)
+		c.setHurry(true)
 	}
 	if len(s.live) == 0 {
 		return nil

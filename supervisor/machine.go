@@ -301,12 +301,12 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 	case Ready:
 		if s.state == Up && s.id == e.Run {
 			s.own = word{e.Ready, e.Said}
-			m.weigh(now, s)
+			m.updateReadiness(now, s)
 		}
 	case Checked:
 		if s.state == Up && s.id == e.Run {
 			s.probed = word{e.Ready, e.Said}
-			m.weigh(now, s)
+			m.updateReadiness(now, s)
 		}
 	case Hold:
 		m.hold(now, s, e)
@@ -370,7 +370,7 @@ func (m *Machine) add(now time.Time, e Add) {
 		s.policy, s.checked = &e.Policy, e.Checked
 		switch {
 		case s.state == Up:
-			m.weigh(now, s)
+			m.updateReadiness(now, s)
 		case other && s.state == Waiting && len(s.needs) == 0:
 			m.begin(now, s, "it needs something else now")
 		}

@@ -25,8 +25,8 @@ type word struct {
 	said  string
 }
 
-// weigh computes whether a running service is ready. The run itself, and its checks if it has any, must report so.
-func (m *Machine) weigh(now time.Time, s *service) {
+// updateReadiness computes whether a running service is ready. The run itself, and its checks if it has any, must report so.
+func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.own.ready && (!s.checked || s.probed.ready)
 	said := strings.Join(slices.DeleteFunc([]string{s.own.said, s.probed.said}, func(t string) bool { return t == "" }), "; ")
 	if s.ready == ready && s.said == said {

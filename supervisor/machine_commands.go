@@ -19,13 +19,13 @@ func (m *Machine) start(now time.Time, s *service) {
 	s.want, s.once, s.respawns = WantUp, false, nil
 	switch s.state {
 	case Down, Backoff, Parked, Failed:
-		s.forgive()
+		s.forgetFailures()
 		m.begin(now, s, "operator asked to start")
 	case Stopping, Killing, Finishing: // it starts when the old run and its finish command have ended
 		s.again = true
 		m.changed(s)
 	case Up: // it runs already, but its earlier failures are forgotten
-		s.forgive()
+		s.forgetFailures()
 		s.deadline = time.Time{}
 		m.changed(s)
 	case Waiting, Starting:
@@ -41,7 +41,7 @@ func (m *Machine) restart(now time.Time, s *service) {
 		m.start(now, s)
 		return
 	}
-	m.renew(s)
+	m.wantUpAgain(s)
 	s.again = true
 	m.end(now, s, "operator asked to restart")
 }
@@ -53,14 +53,14 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 		m.end(now, s, reason)
 	case Stopping:
 		if s.pid != 0 {
-			m.ask(s)
+			m.noteCause(s)
 			if s.policy.KillNever { // no deadline ends this state, only another command
-				m.wake(now, s)
+				m.sendStop(now, s)
 			}
 		}
 	case Killing:
 		if s.pid != 0 {
-			m.ask(s)
+			m.noteCause(s)
 		}
 	case Down, Waiting, Starting, Finishing, Backoff, Parked, Failed:
 	}
@@ -86,7 +86,7 @@ func (m *Machine) once(now time.Time, s *service) {
 	s.want, s.again, s.respawns = WantDown, false, nil
 	switch s.state {
 	case Down, Waiting, Backoff, Parked, Failed:
-		s.forgive()
+		s.forgetFailures()
 		s.once = true
 		m.changed(s)
 		m.begin(now, s, "operator asked for one run")
@@ -102,7 +102,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	}
 	s.removing = true
 	m.unwant(now, s, e.Reason)
-	if m.phase == running && s.held() {
+	if m.phase == running && s.hasProcess() {
 		s.command.end = now
 		if s.asked == "" {
 			s.asked = e.Cause
@@ -147,8 +147,8 @@ func (m *Machine) signal(s *service, signal int, group bool) {
 	m.do(Signal{s.name, s.id, signal, scope, false})
 }
 
-// ask notes the cause of an end that hinit requests. An earlier cause is kept.
-func (m *Machine) ask(s *service) {
+// noteCause notes the cause of an end that hinit requests. An earlier cause is kept.
+func (m *Machine) noteCause(s *service) {
 	switch {
 	case s.asked != "":
 	case m.phase != running:
@@ -160,19 +160,19 @@ func (m *Machine) ask(s *service) {
 
 // end asks the running process to end.
 func (m *Machine) end(now time.Time, s *service, reason string) {
-	m.ask(s)
-	m.set(now, s, Stopping, m.within(now, s, s.policy.Grace, s.policy.KillNever), reason)
-	m.wake(now, s)
+	m.noteCause(s)
+	m.set(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reason)
+	m.sendStop(now, s)
 }
 
-// wake runs the stop command, or without one sends the stop signal. A SIGCONT lets a stopped process react.
-func (m *Machine) wake(now time.Time, s *service) {
+// sendStop runs the stop command, or without one sends the stop signal. A SIGCONT lets a stopped process react.
+func (m *Machine) sendStop(now time.Time, s *service) {
 	s.paused = false
 	if len(s.policy.StopCommand) > 0 {
 		m.do(Signal{s.name, s.id, sigCont, ScopeMain, false})
 		if s.command.run == 0 {
 			m.runs++
-			s.command.run, s.command.end = m.runs, m.within(now, s, s.policy.Grace, false)
+			s.command.run, s.command.end = m.runs, m.deadlineIn(now, s, s.policy.Grace, false)
 			m.do(SpawnStop{s.name, s.command.run})
 		}
 		return
@@ -192,7 +192,7 @@ func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
 	if s.state == Stopping && s.runs() {
 		m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 	}
-	only := s.outlived()
+	only := s.onlyStopCommandLives()
 	s.command.end = now
 	switch {
 	case !e.Leftover:
@@ -201,32 +201,32 @@ func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
 		m.do(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
 	}
 	if only {
-		m.cleared(now, s)
+		m.leftoversGone(now, s)
 	}
 }
 
-// outlast is called when only the stop command or its descendants are alive. It waits for them until the grace of the stop is
+// awaitStopCommand is called when only the stop command or its descendants are alive. It waits for them until the grace of the stop is
 // over, then kills them.
-func (m *Machine) outlast(now time.Time, s *service) {
+func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	s.hunt = hunt{}
-	if end := m.hurried(s, s.command.end); now.Before(end) {
+	if end := m.withinBudget(s, s.command.end); now.Before(end) {
 		m.set(now, s, Stopping, end, "it is gone, its stop command still runs")
 		return
 	}
 	m.kill(now, s, "it is gone, its stop command or what that left is killed")
 }
 
-// within returns the deadline d from now, or none with never. During a shutdown the deadline is at most the end of its budget.
-func (m *Machine) within(now time.Time, s *service, d time.Duration, never bool) time.Time {
+// deadlineIn returns the deadline d from now, or none with never. During a shutdown the deadline is at most the end of its budget.
+func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never bool) time.Time {
 	deadline := now.Add(d)
 	if never {
 		deadline = time.Time{}
 	}
-	return m.hurried(s, deadline)
+	return m.withinBudget(s, deadline)
 }
 
-// hurried limits a deadline to the budget of a shutdown, if one has begun. Draining services (loggers) are killed last.
-func (m *Machine) hurried(s *service, deadline time.Time) time.Time {
+// withinBudget limits a deadline to the budget of a shutdown, if one has begun. Draining services (loggers) are killed last.
+func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 	if m.phase == running {
 		return deadline
 	}
@@ -247,7 +247,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	if s.state != Finishing {
 		state = Killing
 		if s.pid != 0 {
-			m.ask(s)
+			m.noteCause(s)
 		}
 	}
 	if s.hunt.reborn {

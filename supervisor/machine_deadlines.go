@@ -53,7 +53,7 @@ func (m *Machine) tick(now time.Time) {
 				m.end(now, s, ReasonShutdown)
 				continue
 			}
-			s.forgive() // it has lived long enough to forget earlier failures
+			s.forgetFailures() // it has lived long enough to forget earlier failures
 			s.deadline = time.Time{}
 			m.changed(s)
 		case Down, Waiting, Starting, Parked, Failed:

@@ -27,7 +27,7 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	}
 	m.set(now, s, Up, forget, "started")
 	s.own.ready = !s.policy.Announces
-	m.weigh(now, s)
+	m.updateReadiness(now, s)
 	if !wanted || m.phase != running {
 		m.end(now, s, "stopped while starting")
 	}
@@ -41,7 +41,7 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 		if e.Code != 127 { // 127: the service has no finish command
 			m.do(Note{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
 		}
-		m.judge(now, s, -1)
+		m.finishVerdict(now, s, -1)
 		m.settle(now, s)
 		return
 	}
@@ -75,8 +75,8 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 	}
 	if s.state == Finishing {
 		s.pid = 0
-		m.judge(now, s, e.Code)
-		m.clear(now, s, e.Leftover, "finish command")
+		m.finishVerdict(now, s, e.Code)
+		m.endLeftovers(now, s, e.Leftover, "finish command")
 		return
 	}
 	exit := &Exit{
@@ -105,21 +105,21 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		}
 		m.mainCode = &code
 	}
-	m.clear(now, s, e.Leftover, "main process")
+	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// clear ends the descendants that a dead process left behind. Without any it goes on at once; of names the dead process.
-func (m *Machine) clear(now time.Time, s *service, leftover bool, of string) {
+// endLeftovers ends the descendants that a dead process left behind. Without any it goes on at once; of names the dead process.
+func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of string) {
 	s.leftover = leftover && !s.policy.Spare
 	if !s.leftover {
-		m.cleared(now, s)
+		m.leftoversGone(now, s)
 		return
 	}
 	if s.state == Killing {
 		m.kill(now, s, of+" is gone, what it left behind is killed")
 		return
 	}
-	deadline := m.hurried(s, now.Add(leftoverGrace))
+	deadline := m.withinBudget(s, now.Add(leftoverGrace))
 	if s.state == Stopping && !s.deadline.IsZero() && s.deadline.Before(deadline) {
 		deadline = s.deadline
 	}
@@ -127,11 +127,11 @@ func (m *Machine) clear(now time.Time, s *service, leftover bool, of string) {
 	m.do(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
 }
 
-// cleared is called when all descendants of the run, or of the finish command, are gone. It starts the finish command, or settles
+// leftoversGone is called when all descendants of the run, or of the finish command, are gone. It starts the finish command, or settles
 // the service after it. It waits first for a stop command that is still alive.
-func (m *Machine) cleared(now time.Time, s *service) {
+func (m *Machine) leftoversGone(now time.Time, s *service) {
 	if s.command.run != 0 {
-		m.outlast(now, s)
+		m.awaitStopCommand(now, s)
 		return
 	}
 	if !s.policy.Finish || s.finish != 0 || m.phase != running && !now.Before(m.killAt) {
@@ -140,13 +140,13 @@ func (m *Machine) cleared(now time.Time, s *service) {
 	}
 	m.runs++
 	s.finish, s.hunt.kills = m.runs, 0
-	m.set(now, s, Finishing, m.within(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describe(s.last))
+	m.set(now, s, Finishing, m.deadlineIn(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describe(s.last))
 	m.do(SpawnFinish{s.name, s.finish, *s.last})
 }
 
-// judge handles the exit code of a finish command. The restart delay begins now. A start requested after the exit overrides a
+// finishVerdict handles the exit code of a finish command. The restart delay begins now. A start requested after the exit overrides a
 // verdict of "don't start again".
-func (m *Machine) judge(now time.Time, s *service, code int) {
+func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	s.next.from = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.again {
 		s.want, s.permanent = WantDown, true
@@ -173,7 +173,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	s.respawn = true
 	healthy := exit.Uptime >= s.policy.ResetAfter
 	if healthy {
-		s.forgive()
+		s.forgetFailures()
 	}
 	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
 		return settle{state: Starting, reason: reason + " after it had been ready"}
@@ -217,7 +217,7 @@ func (m *Machine) inputs(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)
 	if quiet >= s.policy.ResetAfter {
-		s.forgive()
+		s.forgetFailures()
 	}
 	delay := s.policy.Backoff.Delay(s.failures+1, m.random())
 	if s.last == nil || s.last.Cause == CauseReplaced || s.last.Uptime >= s.policy.ResetAfter || quiet >= delay {
@@ -287,15 +287,15 @@ func describe(e *Exit) string {
 }
 
 func (m *Machine) gone(now time.Time, s *service, e Gone) {
-	switch only := s.outlived(); {
+	switch only := s.onlyStopCommandLives(); {
 	case s.command.run != 0 && s.command.run == e.Run:
 		s.command.run = 0
 		if only {
-			m.cleared(now, s)
+			m.leftoversGone(now, s)
 		}
 	case s.live() == e.Run && s.pid == 0 && s.leftover:
 		s.leftover = false
-		m.cleared(now, s)
+		m.leftoversGone(now, s)
 	}
 }
 
@@ -345,7 +345,7 @@ func (m *Machine) refused(now time.Time, s *service) {
 	}
 	for _, line := range s.last.Tail {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, s.policy.Refusal) {
-			s.forgive()
+			s.forgetFailures()
 			m.set(now, s, Parked, time.Time{}, line)
 			return
 		}
@@ -371,9 +371,9 @@ func (m *Machine) explained(now time.Time, s *service, e Explained) {
 	}
 	switch {
 	case s.state == Backoff:
-		s.forgive()
+		s.forgetFailures()
 		m.set(now, s, Parked, time.Time{}, ReasonReplaced)
-	case (s.leftover || s.outlived() || s.state == Finishing) && !s.again:
+	case (s.leftover || s.onlyStopCommandLives() || s.state == Finishing) && !s.again:
 		s.next = settle{state: Parked, reason: ReasonReplaced}
 	}
 }

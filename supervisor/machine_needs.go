@@ -93,7 +93,7 @@ func (m *Machine) require(now time.Time, s *service) {
 		}
 		s.gates = append(s.gates, gate{n.Name, after})
 		if slices.Contains(idle, t.state) && !t.removing {
-			m.renew(t)
+			m.wantUpAgain(t)
 			m.begin(now, t, "needed by "+s.name)
 		}
 	}
@@ -108,10 +108,10 @@ func (s *service) gate(name string) *gate {
 	return nil
 }
 
-// renew wants a service up and forgets its earlier failures.
-func (m *Machine) renew(s *service) {
+// wantUpAgain wants a service up and forgets its earlier failures.
+func (m *Machine) wantUpAgain(s *service) {
 	s.want, s.once, s.respawns = WantUp, false, nil
-	s.forgive()
+	s.forgetFailures()
 }
 
 // lacking returns the unmet needs of s, and a sentence about them.
@@ -275,7 +275,7 @@ func (m *Machine) due(now time.Time, s *service, e Due) {
 	switch {
 	case !e.Now || m.phase != running || s.removing:
 	case slices.Contains(idle, s.state):
-		m.renew(s)
+		m.wantUpAgain(s)
 		m.begin(now, s, "its time has come")
 	default:
 		m.do(Note{Record{At: now, Service: s.name, Reason: "its time has come and is skipped: it is " + string(s.state)}})
@@ -284,7 +284,7 @@ func (m *Machine) due(now time.Time, s *service, e Due) {
 
 // alive reports whether anything of a service runs, or is about to.
 func (s *service) alive() bool {
-	return s.held() || s.state == Starting || s.state == Finishing
+	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
 // heights returns, for each needed service, the length of the longest chain of live dependants above it. top is the greatest
@@ -318,8 +318,8 @@ func (m *Machine) heights() (of map[*service]int, top int) {
 	return of, top
 }
 
-// letGo ends services, during a shutdown, whose dependants have all ended.
-func (m *Machine) letGo(now time.Time) {
+// endUnneeded ends services, during a shutdown, whose dependants have all ended.
+func (m *Machine) endUnneeded(now time.Time) {
 	if m.links == 0 {
 		return
 	}

@@ -21,12 +21,12 @@ func (m *Machine) told(now time.Time, s *service, e Told) {
 	}
 	if e.Ready && s.state == Up {
 		s.own.ready = true
-		m.weigh(now, s)
+		m.updateReadiness(now, s)
 	}
 	if e.Stopping && s.state == Up && m.phase == running && !s.policy.Once {
 		// The service ends by itself: hinit sends no signal, and the exit decides what follows.
 		s.paused = false
-		m.set(now, s, Stopping, m.within(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)
+		m.set(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)
 	}
 	if e.Extend > 0 && s.state == Stopping && !s.deadline.IsZero() {
 		to, last := now.Add(e.Extend), s.since.Add(mostExtended*s.policy.Grace)
@@ -34,7 +34,7 @@ func (m *Machine) told(now time.Time, s *service, e Told) {
 			to = last
 		}
 		if to.After(s.deadline) {
-			s.deadline = m.hurried(s, to)
+			s.deadline = m.withinBudget(s, to)
 		}
 	}
 }

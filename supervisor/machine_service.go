@@ -108,8 +108,8 @@ func (n settle) deadline() time.Time {
 	return n.from.Add(n.delay)
 }
 
-// forgive forgets the failures of earlier runs.
-func (s *service) forgive() {
+// forgetFailures forgets the failures of earlier runs.
+func (s *service) forgetFailures() {
 	s.failures, s.quick, s.looping, s.loopTold = 0, 0, false, false
 	s.recent = nil
 }
@@ -123,17 +123,17 @@ func (s *service) live() uint64 {
 	switch {
 	case s.finish != 0:
 		return s.finish
-	case s.outlived():
+	case s.onlyStopCommandLives():
 		return s.command.run
 	}
 	return s.id
 }
 
-// outlived reports whether only the stop command or its descendants are alive.
-func (s *service) outlived() bool { return s.command.run != 0 && s.pid == 0 && !s.leftover }
+// onlyStopCommandLives reports whether only the stop command or its descendants are alive.
+func (s *service) onlyStopCommandLives() bool { return s.command.run != 0 && s.pid == 0 && !s.leftover }
 
-// held reports whether any process of the service is alive.
-func (s *service) held() bool { return s.pid != 0 || s.leftover || s.command.run != 0 }
+// hasProcess reports whether any process of the service is alive.
+func (s *service) hasProcess() bool { return s.pid != 0 || s.leftover || s.command.run != 0 }
 
 func (s *service) classify(e Exited) Cause {
 	switch {

@@ -10,7 +10,7 @@ import (
 
 func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	if m.phase != running {
-		m.hasten(now)
+		m.killAtOnce(now)
 		return
 	}
 	m.code = e.Code
@@ -38,14 +38,14 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 				m.end(now, s, ReasonShutdown)
 				continue
 			}
-			m.ask(s)
+			m.noteCause(s)
 			s.deadline = m.killAt
 			if !s.policy.Drains {
 				s.deadline = now.Add(m.killAt.Sub(now) * time.Duration(height) / time.Duration(top+1))
 			}
 			m.changed(s)
 		case Stopping, Finishing:
-			s.deadline = m.hurried(s, s.deadline)
+			s.deadline = m.withinBudget(s, s.deadline)
 		case Waiting, Backoff, Parked, Failed:
 			m.set(now, s, Down, time.Time{}, ReasonShutdown)
 		case Down:
@@ -68,11 +68,11 @@ func (m *Machine) drain(now time.Time) {
 	}
 }
 
-// hasten handles a second request to stop: it kills everything now.
-func (m *Machine) hasten(now time.Time) {
+// killAtOnce handles a second request to stop: it kills everything now.
+func (m *Machine) killAtOnce(now time.Time) {
 	m.do(Note{Record{At: now, Reason: "asked again to stop: killing what is left"}})
 	for _, s := range m.order {
-		if s.held() {
+		if s.hasProcess() {
 			m.kill(now, s, "asked again to stop")
 		}
 	}
@@ -85,7 +85,7 @@ func (m *Machine) advance(now time.Time) {
 		m.beginShutdown(now, "the CMD has ended with code "+strconv.Itoa(*m.mainCode))
 	}
 	if m.phase == stopping {
-		m.letGo(now)
+		m.endUnneeded(now)
 		alive, writing := false, false
 		for _, s := range slices.Backward(m.order) { // a shutdown ends the last service last, so searching from the end is short
 			if s.alive() {
