@@ -58,8 +58,8 @@ type BootOptions struct {
 	// Decided is called for each decision, in order, as soon as it is made, in a goroutine that does not have the agent's
 	// identity. All calls have returned before the boot log is written. It may be nil.
 	Decided func(Decision)
-	// Log gets the function that writes the boot log, and calls it after the gateways are started. Nil writes the log at once. It
-	// is not called if no log is to be written.
+	// Log gets the function that writes the boot log, and must arrange that it is called after the gateways are started: the log
+	// says that they are. Nil writes the log at once. Log is not called if no log is to be written.
 	Log func(write func() error)
 }
 

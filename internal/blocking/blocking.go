@@ -73,8 +73,8 @@ var ErrBusy = errors.New("earlier calls still wait for it")
 // ErrSlow means that a call began and has not returned in time. It goes on.
 var ErrSlow = errors.New("it does not answer")
 
-// Do takes a turn, calls f and returns its result. It blocks as long as both take. f must not call Do, directly or indirectly,
-// for the same share: if no other turn is free, it would wait for itself.
+// Do waits for a turn, calls f and returns its result. f must not call Do, directly or indirectly, for the same share: if no
+// other turn is free, it would wait for itself.
 func Do(s Share, f func() error) error {
 	taken[s] <- struct{}{}
 	defer func() { <-taken[s] }()

@@ -107,8 +107,8 @@ func (t *Table) strayed(pid int) bool {
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
 
-// endedOf is marked for a dead orphan. It returns 0 without a mark, and unknown for a mark outside of all ranges. A process that
-// came into the container from outside has no mark.
+// endedOf returns the run whose mark a dead orphan carries. It returns 0 without a mark, and unknown for a mark outside of
+// all ranges. A process that came into the container from outside has no mark.
 func (t *Table) endedOf(pid int) uint64 {
 	limit, ok := t.limit(pid)
 	switch {

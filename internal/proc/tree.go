@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fresh is how old a scan of the process table may be for questions to which processes forked since don't matter.
+// fresh is the greatest age of a scan of the process table that may answer a question for which newly forked processes don't matter.
 const fresh = 20 * time.Millisecond
 
 // identity distinguishes a process from a later one with the same number.

@@ -15,10 +15,10 @@ import (
 // Shares of the container's memory limit, in percent, at which something happens. Processes stall while they wait for the kernel
 // to find memory (PSI).
 const (
-	tight     = 80 // above this, starts are refused if processes stall or starts were already refused
-	refuse    = 90
-	shedStall = 90 // above this, a service is ended if processes stall
-	shedAt    = 95
+	tight     = 80   // from here on, starts are refused if processes stall or starts were already refused
+	refuse    = 90   // from here on, starts are refused in any case
+	shedStall = 90   // from here on, a service is ended if processes stall
+	shedAt    = 95   // from here on, a service is ended in any case
 	stalls    = 10.0 // processes count as stalling from this percentage of the time on
 )
 
