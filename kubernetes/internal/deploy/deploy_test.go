@@ -161,6 +161,14 @@ func TestTheChartAndTheBaseAgree(t *testing.T) {
 	}
 }
 
+// TestSandboxesAndALeaseAreRefused: the agents can read the token of the lease, which has the account of the service of sandboxes.
+func TestSandboxesAndALeaseAreRefused(t *testing.T) {
+	on := map[string]any{"enabled": true}
+	if _, err := helm(t, map[string]any{"sandboxes": on, "lease": on}); err == nil || !strings.Contains(err.Error(), "sandboxes.enabled and lease.enabled can't be together") {
+		t.Error(err)
+	}
+}
+
 func TestValuesReachThePod(t *testing.T) {
 	all, err := helm(t, map[string]any{
 		"name": "team", "user": 1000650000, "stopSeconds": 120, "drainSeconds": 60, "secret": "keys", "config": "agent: {env_file: /run/secrets/agent}\n# \"quoted\"\n", "env": map[string]any{"TZ": "Europe/Berlin"}, "cpu": map[string]any{"limit": "2"},

@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"embed"
+	"errors"
 	"fmt"
 	"io/fs"
 	"path"
@@ -38,6 +39,7 @@ type Manifest struct {
 // Render returns the objects that the templates give with some values. It knows the functions that Helm has under the same names.
 func Render(values map[string]any) ([]Manifest, error) {
 	funcs := template.FuncMap{
+		"fail":  func(text string) (string, error) { return "", errors.New(text) },
 		"quote": func(v any) string { return strconv.Quote(fmt.Sprint(v)) },
 		"int64": func(a int) int64 { return int64(a) },
 		"add":   func(a, b int) int64 { return int64(a + b) },

@@ -32,8 +32,9 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 	if uid, gid, err := identity(spec.User); err != nil || spec.User != "" && !sameUser(r.spec.User, uid, gid) {
 		return nil, apiError(what, errors.Join(err, refused("a cluster runs it as the container's user only, and not as %q", spec.User)))
 	}
+	asked := &corev1.PodExecOptions{Container: container, Command: spec.Argv, Stdin: spec.Stdin, Stdout: true, Stderr: true}
 	request := e.core.CoreV1().RESTClient().Get().Resource("pods").Namespace(e.s.Namespace).Name(r.pod.Name).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: container, Command: spec.Argv, Stdin: spec.Stdin, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+		VersionedParams(asked, scheme.ParameterCodec)
 	dialer, err := remotecommand.NewWebSocketExecutor(e.s.API, "GET", request.URL().String())
 	if err != nil {
 		return nil, apiError(what, err)

@@ -89,7 +89,8 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) corev1.PodConditio
 // container is the record in the words of package sandbox.
 func (r *record) container() sandbox.Container {
 	c := sandbox.Container{
-		ID: r.id, Name: r.name, Image: r.spec.Image, Labels: maps.Clone(r.spec.Labels), Created: r.created, User: r.spec.User, Mounts: slices.Clone(r.spec.Mounts),
+		ID: r.id, Name: r.name, Image: r.spec.Image, Labels: maps.Clone(r.spec.Labels), Created: r.created, User: r.spec.User,
+		Mounts: slices.Clone(r.spec.Mounts),
 	}
 	switch {
 	case r.pod != nil:
@@ -123,7 +124,8 @@ func fill(c *sandbox.Container, pod *corev1.Pod) {
 		}
 		c.Reason = failure(pod, ended)
 	case s.State.Running != nil && lost(pod):
-		c.State, c.Reason = sandbox.Dead, fmt.Sprintf("the node %s, on which the pod %s ran, does not answer the cluster any more", pod.Spec.NodeName, pod.Name)
+		c.State = sandbox.Dead
+		c.Reason = fmt.Sprintf("the node %s, on which the pod %s ran, does not answer the cluster any more", pod.Spec.NodeName, pod.Name)
 		c.Finished = condition(pod, corev1.PodReady).LastTransitionTime.Time
 	case s.State.Running != nil:
 		c.State, c.Started = sandbox.Running, began(pod, s.State.Running.StartedAt.Time)

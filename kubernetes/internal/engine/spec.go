@@ -25,21 +25,23 @@ import (
 
 // check refuses what a pod can't have, or may not.
 func check(s *sandbox.Spec) error {
+	const namespaces = "a namespace of the host or of another container"
+	label := func(name string) bool { return len(validation.IsDNS1123Label(name)) == 0 }
 	for _, rule := range []struct {
 		kept bool
 		what string
 	}{
 		{!s.Privileged && len(s.Devices) == 0, "a privileged container, or one with devices"},
-		{s.PIDMode+s.UTSMode+s.UserNS+s.CgroupNS == "" && (s.IPCMode == "" || s.IPCMode == "private" || s.IPCMode == "none"), "a namespace of the host or of another container"},
+		{s.PIDMode+s.UTSMode+s.UserNS+s.CgroupNS == "" && slices.Contains([]string{"", "private", "none"}, s.IPCMode), namespaces},
 		{len(s.Ports) == 0, "a published port; a Service of the cluster does that"},
 		{s.Restart == "" || s.Restart == "no", "a restart policy"},
 		{len(s.DNS)+len(s.Hosts) == 0, "a name server or host of its own"},
 		{len(s.Ulimits) == 0, "limits by --ulimit; the node sets them"},
-		{s.Network == "" || len(validation.IsValidLabelValue(s.Network)) == 0 && s.Network != "host" && !strings.Contains(s.Network, ":"), "the network " + strconv.Quote(s.Network)},
+		{len(validation.IsValidLabelValue(s.Network)) == 0 && s.Network != "host", "the network " + strconv.Quote(s.Network)},
 		{len(s.Cmd) > 0 || len(s.Entrypoint) > 0, "the command of the image, which only the node knows; give a command"},
 		{s.Image != "", "no image"},
-		{!strings.Contains(s.Hostname, ".") && (s.Hostname == "" || len(validation.IsDNS1123Label(s.Hostname)) == 0), "the host name " + strconv.Quote(s.Hostname)},
-		{len(validation.IsDNS1123Label(s.Name)) == 0, "the name " + strconv.Quote(s.Name) + "; take lower-case letters, digits and dashes"},
+		{s.Hostname == "" || label(s.Hostname), "the host name " + strconv.Quote(s.Hostname)},
+		{label(s.Name), "the name " + strconv.Quote(s.Name) + "; take lower-case letters, digits and dashes"},
 	} {
 		if !rule.kept {
 			return refused("a sandbox on a cluster can't have %s", rule.what)
@@ -71,37 +73,15 @@ func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
 	if r.spec.Init {
 		argv = append([]string{path.Join(tools, gate.Name), "init"}, argv...)
 	}
-	limits, requests := e.resources(&r.spec)
-	grace, seconds, no := int64(2), int64(60), false
-	away := func(key string) corev1.Toleration {
-		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}
-	}
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: r.name, Namespace: e.s.Namespace, Labels: labels(r),
 			Annotations: map[string]string{noteSpec: string(note), noteCreated: r.created.UTC().Format(time.RFC3339Nano)},
 		},
-		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no, TerminationGracePeriodSeconds: &grace,
-			Hostname: r.spec.Hostname, HostUsers: hostUsers(mapped),
-			SecurityContext: &corev1.PodSecurityContext{
-				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}, SupplementalGroups: security.groups,
-			},
-			Tolerations: []corev1.Toleration{away("node.kubernetes.io/not-ready"), away("node.kubernetes.io/unreachable")},
-			InitContainers: []corev1.Container{{
-				Name: "helper", Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "install", tools},
-				SecurityContext: security.helper, VolumeMounts: []corev1.VolumeMount{{Name: "tools", MountPath: tools}},
-				Resources:                corev1.ResourceRequirements{Limits: limits, Requests: requests},
-				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-			}},
-			Containers: []corev1.Container{{
-				Name: container, Image: r.spec.Image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: argv, WorkingDir: r.spec.Dir,
-				Env: environment(r.spec.Env), SecurityContext: security.main, Resources: corev1.ResourceRequirements{Limits: limits, Requests: requests},
-				TerminationMessagePolicy: corev1.TerminationMessageReadFile,
-			}},
-			Volumes: []corev1.Volume{{Name: "tools", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
-		},
+		Spec: e.podSpec(r, security, hostUsers(mapped)),
 	}
+	pod.Spec.InitContainers = []corev1.Container{e.helper(o, r, tools, security)}
+	pod.Spec.Containers = []corev1.Container{e.main(r, argv, security)}
 	if class := cmp.Or(r.spec.Runtime, e.s.Runtime); class != "" {
 		pod.Spec.RuntimeClassName = &class
 	}
@@ -112,6 +92,43 @@ func (e *Engine) build(ctx context.Context, r *record) (*corev1.Pod, error) {
 		return nil, err
 	}
 	return pod, e.mounts(pod, r, o)
+}
+
+// podSpec returns the part of a pod that is not its containers.
+func (e *Engine) podSpec(r *record, s security, hostUsers *bool) corev1.PodSpec {
+	grace, seconds, no := int64(2), int64(60), false
+	away := func(key string) corev1.Toleration {
+		return corev1.Toleration{Key: key, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}
+	}
+	return corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, EnableServiceLinks: &no, TerminationGracePeriodSeconds: &grace,
+		Hostname: r.spec.Hostname, HostUsers: hostUsers,
+		SecurityContext: &corev1.PodSecurityContext{
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}, SupplementalGroups: s.groups,
+		},
+		Tolerations: []corev1.Toleration{away("node.kubernetes.io/not-ready"), away("node.kubernetes.io/unreachable")},
+		Volumes:     []corev1.Volume{{Name: "tools", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}},
+	}
+}
+
+// helper is the container that puts the program inside into the pod.
+func (e *Engine) helper(o *own, r *record, tools string, s security) corev1.Container {
+	limits, requests := e.resources(&r.spec)
+	return corev1.Container{
+		Name: "helper", Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "install", tools},
+		SecurityContext: s.helper, VolumeMounts: []corev1.VolumeMount{{Name: "tools", MountPath: tools}},
+		Resources:                corev1.ResourceRequirements{Limits: limits, Requests: requests},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+	}
+}
+
+// main is the container in which commands run.
+func (e *Engine) main(r *record, argv []string, s security) corev1.Container {
+	limits, requests := e.resources(&r.spec)
+	return corev1.Container{
+		Name: container, Image: r.spec.Image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: argv, WorkingDir: r.spec.Dir,
+		Env: environment(r.spec.Env), SecurityContext: s.main, Resources: corev1.ResourceRequirements{Limits: limits, Requests: requests},
+	}
 }
 
 // tools returns where the program inside is in the container. A spec that names no such place gets one.
@@ -171,7 +188,8 @@ func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 	out := security{
 		main: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 		helper: &corev1.SecurityContext{
-			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes, Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+			AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, RunAsNonRoot: &yes,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 		},
 	}
 	if s.ReadOnly {
@@ -196,7 +214,8 @@ func securityOf(s *sandbox.Spec, mapped bool) (security, error) {
 		out.main.RunAsUser, out.main.RunAsGroup, out.main.RunAsNonRoot = &uid, &gid, &yes
 		helper = uid
 	case !mapped:
-		return out, refused("root inside takes user namespaces, which the nodes don't give; run commands as a user, without HINIT_SANDBOX_ROOT, or set %sHOST_USERS=false when the nodes give them", prefix)
+		text := "root inside takes user namespaces, which the nodes don't give; unset HINIT_SANDBOX_ROOT, or set %sHOST_USERS=false if they do"
+		return out, refused(text, prefix)
 	case s.User != "":
 		out.main.RunAsUser, out.main.RunAsGroup = &uid, &gid
 	}
@@ -259,7 +278,8 @@ func (e *Engine) mounts(pod *corev1.Pod, r *record, o *own) error {
 	}
 	claim := func(name string) (string, corev1.VolumeSource) {
 		sum := sha256.Sum256([]byte(name))
-		return "claim-" + hex.EncodeToString(sum[:6]), corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}}
+		source := corev1.PersistentVolumeClaimVolumeSource{ClaimName: name}
+		return "claim-" + hex.EncodeToString(sum[:6]), corev1.VolumeSource{PersistentVolumeClaim: &source}
 	}
 	all := slices.Clone(r.spec.Mounts)
 	if r.spec.ShmSize > 0 {
@@ -302,7 +322,8 @@ func (e *Engine) mounts(pod *corev1.Pod, r *record, o *own) error {
 // sameNode keeps a pod on the node of this process's pod, for a claim that only one node can mount.
 func sameNode(pod *corev1.Pod) *corev1.Affinity {
 	term := corev1.PodAffinityTerm{TopologyKey: corev1.LabelHostname, LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels}}
-	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{term}}}
+	required := []corev1.PodAffinityTerm{term}
+	return &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
 }
 
 // tmpfs reads the options of a tmpfs. A pod knows its size and whether it can be written.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -58,6 +59,9 @@ func (e *Engine) users(ctx context.Context) (bool, error) {
 	return mapped, nil
 }
 
+// unmappable is in the events of a node that can't give a pod users of its own.
+var unmappable = regexp.MustCompile(`FailedCreatePodSandBox|user namespace|idmap`)
+
 // probe runs a pod with hostUsers: false. why says in words why pods can't have it.
 func (e *Engine) probe(ctx context.Context, o *own) (mapped bool, why string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
@@ -68,20 +72,21 @@ func (e *Engine) probe(ctx context.Context, o *own) (mapped bool, why string, er
 		return false, "", err
 	}
 	no, grace, most := false, int64(0), int64(probeTime/time.Second)
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: r.name, Namespace: e.s.Namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "hinit-sandbox", labelNetwork: "none"}},
-		Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: &no, HostUsers: &no, TerminationGracePeriodSeconds: &grace, ActiveDeadlineSeconds: &most,
-			SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Containers:      []corev1.Container{{Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "users"}, SecurityContext: s.helper}},
-		},
-	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: r.name, Namespace: e.s.Namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "hinit-sandbox", labelNetwork: "none"},
+	}}
+	pod.Spec = e.podSpec(r, s, &no)
+	pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds, pod.Spec.Volumes = &grace, &most, nil
+	pod.Spec.Containers = []corev1.Container{{
+		Name: container, Image: o.image, ImagePullPolicy: corev1.PullPolicy(e.s.PullPolicy), Command: []string{e.self, "users"}, SecurityContext: s.helper,
+	}}
+	main := &pod.Spec.Containers[0]
 	for name := range o.claims {
 		id := fmt.Sprintf("claim-%d", len(pod.Spec.Volumes))
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: id, VolumeSource: corev1.VolumeSource{
 			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name, ReadOnly: true},
 		}})
-		pod.Spec.Containers[0].VolumeMounts = append(pod.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: id, MountPath: claimsDir + name, ReadOnly: true})
+		main.VolumeMounts = append(main.VolumeMounts, corev1.VolumeMount{Name: id, MountPath: claimsDir + name, ReadOnly: true})
 		if !o.claims[name] {
 			pod.Spec.Affinity = sameNode(o.pod)
 		}
@@ -110,7 +115,7 @@ func (e *Engine) probe(ctx context.Context, o *own) (mapped bool, why string, er
 		}
 		if text, bad := waiting(now); bad != nil {
 			why = text
-		} else if text := e.failed(ctx, now); strings.Contains(text, "FailedCreatePodSandBox") || strings.Contains(text, "user namespace") || strings.Contains(text, "idmap") {
+		} else if text := e.failed(ctx, now); unmappable.MatchString(text) {
 			why = text
 		}
 	}
