@@ -107,7 +107,7 @@ func TestApplyAndNothingElse(t *testing.T) {
 		do()
 		b.until("all gateways run after "+what, running)
 		gap, many := w.end()
-		t.Logf("%s: %v without a gateway", what, gap)
+		t.Logf("%s: %v without a gateway (%v)", what, gap, w)
 		if many > 1 {
 			t.Errorf("%s: %d gateways of one profile", what, many)
 		}

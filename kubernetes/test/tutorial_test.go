@@ -70,7 +70,7 @@ func TestTheTutorial(t *testing.T) {
 					return ""
 				})
 				gap, many := w.end()
-				t.Logf("%s: %v without a gateway, %d of a profile at once", what, gap, many)
+				t.Logf("%s: %v without a gateway (%v), %d of a profile at once", what, gap, w, many)
 				if many > 1 || gap > mostGap {
 					t.Error("that is too many, or too long")
 				}

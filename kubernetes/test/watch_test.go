@@ -1,6 +1,7 @@
 package test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -91,6 +92,15 @@ func watchGateways(profiles ...string) *watch {
 		}
 	})
 	return w
+}
+
+// String returns the longest time without a gateway of each profile, after end.
+func (w *watch) String() string {
+	var out []string
+	for _, p := range slices.Sorted(maps.Keys(w.longest)) {
+		out = append(out, p+" "+w.longest[p].Round(10*time.Millisecond).String())
+	}
+	return strings.Join(out, ", ")
 }
 
 // end returns the longest time without a gateway, and the most gateways of a profile at one time.

@@ -48,6 +48,10 @@ func Run(ctx context.Context, s Settings, log func(format string, args ...any)) 
 // renewDeadline is how long a holder tries to renew the Lease.
 func (s *Settings) renewDeadline() time.Duration { return s.Duration * 2 / 3 }
 
+// margin is the part of the Lease in which the init ends its processes. On a busy machine a kill takes hundreds of milliseconds, however short the
+// Lease is.
+func (s *Settings) margin() time.Duration { return max(s.Duration/5, min(time.Second, s.Duration/3)) }
+
 // elect runs the leader election of client-go with the times of settings. began is called when this pod has the Lease.
 func (l *reporting) elect(ctx context.Context, retry time.Duration, began func()) error {
 	e, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -128,7 +132,7 @@ func (l *reporting) written(ctx context.Context, began time.Duration, r resource
 		return err
 	}
 	l.other = ""
-	end := began + l.settings.Duration*4/5
+	end := began + l.settings.Duration - l.settings.margin()
 	l.guard.end.Store(int64(end))
 	// An init that is stopped does not read. It learns of the next renewal.
 	_ = l.init.say(fmt.Sprintf("X_HINIT_LEASE=held %d\nSTATUS=holds the Lease %s/%s", end.Microseconds(), l.settings.Namespace, l.settings.Name))

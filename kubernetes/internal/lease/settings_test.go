@@ -64,3 +64,18 @@ func TestAllProblemsAreSaidAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAShortLeaseLeavesTimeToKill: with a fifth of a short lease, a busy machine killed too late and two pods served.
+func TestAShortLeaseLeavesTimeToKill(t *testing.T) {
+	for lease, want := range map[time.Duration]time.Duration{
+		time.Second: time.Second / 3, 3 * time.Second: time.Second, 5 * time.Second: time.Second, 15 * time.Second: 3 * time.Second, time.Hour: 12 * time.Minute,
+	} {
+		s := Settings{Duration: lease}
+		if got := s.margin(); got != want {
+			t.Errorf("of %v: %v, want %v", lease, got, want)
+		}
+		if s.margin()+s.Duration*2/15 >= s.Duration {
+			t.Errorf("of %v: it ends before the next renewal", lease)
+		}
+	}
+}

@@ -14,6 +14,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -313,7 +316,9 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 			if err != nil {
 				return fmt.Errorf("after %s the other pod does not serve: %w", f.name, err)
 			}
-			sum.add(f.name, at.Sub(began), f.later)
+			if took := at.Sub(began); sum.add(f.name, took, f.later) {
+				t.Logf("late: %s took %.2f s, and the Lease was taken %.2f s after the fault", f.name, took.Seconds(), two[0].lease().AcquireTime.Sub(began).Seconds())
+			}
 			done++
 		}
 		if f.heal != nil {
@@ -345,16 +350,28 @@ func (s *summary) keep(as bool) {
 	}
 }
 
-func (s *summary) add(name string, d, later time.Duration) {
+// add counts a takeover, and reports whether it took longer than it may.
+func (s *summary) add(name string, d, later time.Duration) (late bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d > mostTakeover+later {
+	if late = d > mostTakeover+later; late {
 		s.late++
 	}
 	if s.times == nil {
 		s.times = map[string][]time.Duration{}
 	}
 	s.times[name] = append(s.times[name], d)
+	return late
+}
+
+// lease returns the pair's Lease. Its times are the holder's.
+func (p *pod) lease() coordinationv1.LeaseSpec {
+	var lease coordinationv1.Lease
+	path := fmt.Sprintf("/apis/coordination.k8s.io/v1/namespaces/%s/leases/pair-%d", namespace, p.pair)
+	if err := p.s.Get(p.s.ctx, path, &lease); err != nil || lease.Spec.AcquireTime == nil || lease.Spec.RenewTime == nil {
+		return coordinationv1.LeaseSpec{AcquireTime: &metav1.MicroTime{}, RenewTime: &metav1.MicroTime{}}
+	}
+	return lease.Spec
 }
 
 func (s *summary) tell(t *testing.T) {
