@@ -12,8 +12,8 @@ const (
 	keptSpare = 16 << 10
 )
 
-// room is the memory left to share between services, in bytes. It needs a limit, because services decide how many lines they
-// leave unfinished, and whether their log can be written.
+// room is the memory left to share between services, in bytes. It needs a limit, because a service can leave many lines
+// unfinished, and can make its log unwritable, so that lines are kept.
 type room struct{ left atomic.Int64 }
 
 // fill sets the size: mostRoom, or a quarter of this process's memory limit if that is less.

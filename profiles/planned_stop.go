@@ -93,8 +93,8 @@ type holder struct {
 // TakeoverOf reports whether another gateway has taken over the home of profile from the gateway pid, which began at begun. That
 // would explain the exit of pid. There are two proofs. Either a takeover marker names pid, is at most 60 seconds old and younger
 // than begun, and its author still runs. Or gateway.pid names another process that runs and has the recorded start time. The
-// second is usual, because the target removes its marker before it exits. Missing or invalid data is no takeover: a needless
-// restart does less harm than a gateway that stays down.
+// second is usual, because the target removes its marker before it exits. With missing or invalid data it returns false: a
+// needless restart does less harm than a gateway that stays down.
 func (s *Store) TakeoverOf(profile string, pid int, begun time.Time) bool {
 	taken := false
 	err := s.in(profile, func(d *fsutil.Dir, home string) error {

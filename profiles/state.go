@@ -403,7 +403,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force bool, how d
 // errChanged says that another program has written a file since it was read.
 var errChanged = errors.New("it has changed meanwhile")
 
-// homeExists returns [ErrNotExist] if home is no directory.
+// homeExists returns [ErrNotExist] if home is missing or no directory, and another error for a symbolic link.
 func homeExists(d *fsutil.Dir, home string) error {
 	info, err := d.Lstat(home)
 	switch {

@@ -69,7 +69,7 @@ func begin(args []string, settle func() (start prepare.Start, code int, ok bool)
 	})
 }
 
-// life runs the container until its end.
+// life runs the container until its end, and then gives the terminal back.
 func (c *container) life(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
@@ -78,7 +78,8 @@ func (c *container) life(begin func(context.Context)) int {
 	return code
 }
 
-// run does the work of life.
+// run boots the container by calling begin, runs the supervisor's loop until it ends, and closes all parts. It returns the exit
+// code.
 func (c *container) run(begin func(context.Context)) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	reported := make(chan struct{})

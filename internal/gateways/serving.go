@@ -254,7 +254,7 @@ func (k *Keeper) defaultRun() uint64 {
 }
 
 // noteServed reads from the state file of the default profile's running gateway which profiles it serves. If these are more than
-// expected, the configuration has changed while the gateway was starting, so it is read again.
+// expected, the configuration has changed while the gateway was starting, so the configuration is read again.
 func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := k.serving.Load()

@@ -29,8 +29,8 @@ type Lock interface {
 	// If another process holds the lock, it calls busy once, before it waits. busy must not block. The function that busy gets
 	// returns what is known of the holder at that time; it doesn't block.
 	//
-	// lost receives the reason when the lock is lost, at most once. It is nil for a lock that lasts as long as this process. The
-	// lock is kept until then. Its supervision ends with ctx.
+	// lost receives the reason when the lock is lost, at most once. lost is nil if the lock lasts as long as this process. When ctx
+	// ends, the lock is still held but no longer watched.
 	//
 	// An error is the cause of ctx, or says why the volume can't be locked. In the second case nothing prevents another init from
 	// serving it.

@@ -34,7 +34,7 @@ type Import struct {
 	Ready   func() error // called when all is checked and on the disk, before the one step that makes the profile; may be nil
 }
 
-// unpacking is an import at work.
+// unpacking is the state of a running import.
 type unpacking struct {
 	*Import
 

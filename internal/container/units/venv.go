@@ -66,7 +66,8 @@ func (m *Maker) venvVars(cfg *config.Config, dir string) map[string]string {
 	return vars
 }
 
-// activated returns the container's environment with these variables.
+// activated returns the container's environment with the variables of venvVars and without PYTHONHOME, or unchanged
+// if there are none.
 func (m *Maker) activated(cfg *config.Config, dir string) []string {
 	vars := m.venvVars(cfg, dir)
 	if vars == nil {

@@ -4,7 +4,7 @@
 // order replaces orders that have waited for a second and that the supervisor has not received. So the newest order decides, on
 // the disk and in the supervisor.
 //
-// It owns a goroutine for each profile that has orders, and another one while that waits for a sync.
+// It owns a goroutine for each profile that has orders, and another one while an order waits for a sync.
 package orders
 
 import (
