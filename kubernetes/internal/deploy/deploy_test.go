@@ -161,6 +161,19 @@ func TestTheChartAndTheBaseAgree(t *testing.T) {
 	}
 }
 
+// TestSandboxesDontReachTheAPIServer: its address may be a public one, of either family.
+func TestSandboxesDontReachTheAPIServer(t *testing.T) {
+	for address, want := range map[string]string{"203.0.113.7/32": `"169.254.0.0/16",      "203.0.113.7/32"`, "2001:db8::7/128": `"fe80::/10",      "2001:db8::7/128"`, "0.0.0.0/0": `"169.254.0.0/16"     ]`} {
+		all, err := helm(t, map[string]any{"sandboxes": map[string]any{"enabled": true, "apiServer": address}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if open := strings.ReplaceAll(text(all["NetworkPolicy/agents-sandboxes-default"]), "\n", ""); !strings.Contains(strings.Join(strings.Fields(open), " "), strings.Join(strings.Fields(want), " ")) {
+			t.Errorf("%s: %s", address, open)
+		}
+	}
+}
+
 // TestSandboxesAndALeaseAreRefused: the agents can read the token of the lease, which has the account of the service of sandboxes.
 func TestSandboxesAndALeaseAreRefused(t *testing.T) {
 	on := map[string]any{"enabled": true}

@@ -39,12 +39,13 @@ type Manifest struct {
 // Render returns the objects that the templates give with some values. It knows the functions that Helm has under the same names.
 func Render(values map[string]any) ([]Manifest, error) {
 	funcs := template.FuncMap{
-		"fail":  func(text string) (string, error) { return "", errors.New(text) },
-		"quote": func(v any) string { return strconv.Quote(fmt.Sprint(v)) },
-		"int64": func(a int) int64 { return int64(a) },
-		"add":   func(a, b int) int64 { return int64(a + b) },
-		"sub":   func(a, b int) int64 { return int64(a - b) },
-		"div":   func(a, b int) int64 { return int64(a / b) },
+		"contains": func(part, text string) bool { return strings.Contains(text, part) },
+		"fail":     func(text string) (string, error) { return "", errors.New(text) },
+		"quote":    func(v any) string { return strconv.Quote(fmt.Sprint(v)) },
+		"int64":    func(a int) int64 { return int64(a) },
+		"add":      func(a, b int) int64 { return int64(a + b) },
+		"sub":      func(a, b int) int64 { return int64(a - b) },
+		"div":      func(a, b int) int64 { return int64(a / b) },
 	}
 	var out []Manifest
 	for _, name := range order {
