@@ -63,8 +63,10 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err = u.receive(in); err == nil {
 		err = u.make()
 	}
-	if u.own && u.head.Format > 0 && errors.Is(err, io.ErrUnexpectedEOF) {
+	if cut := errors.Is(err, io.ErrUnexpectedEOF); cut && u.own && u.head.Format > 0 {
 		err = ErrCut
+	} else if cut {
+		err = fmt.Errorf("the archive is not complete: %w", err)
 	}
 	if err == nil {
 		sum = u.sums.text()

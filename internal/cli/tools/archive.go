@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -150,6 +151,7 @@ func (a *archiver) export(name, to string) int {
 		return a.missing(name, err)
 	}
 	err := error(nil)
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // a reader that ends is an error, not a signal
 	if to == "-" {
 		err = a.send(name, a.Raw())
 	} else {
