@@ -12,7 +12,7 @@ var otherVariables = []string{
 	"KANBAN_HOST", "KANBAN_LEAVE_SECONDS",
 	"CONFIG", "ALLOW_ANY_UID", "S6", "SHIM_NATIVE", "STANDBY", "KANBAN", "LEASE", "LEASE_CREDENTIALS", "LEASE_DURATION", "LEASE_IDENTITY", "LEASE_NAME", "LEASE_NAMESPACE", "SANDBOX", "SANDBOX_ALLOW", "SANDBOX_SOCKET", "SANDBOX_STATE", "SANDBOX_USER", "SANDBOX_IMAGES", "SANDBOX_ROOT", "SANDBOX_ROOTS", "SANDBOX_CREDENTIALS",
 	"SANDBOX_NETWORKS", "SANDBOX_RUNTIMES", "SANDBOX_MEMORY", "SANDBOX_CPUS", "SANDBOX_MOST", "SANDBOX_RUNTIME", "SANDBOX_ENGINE", "SANDBOX_SHELL", "SANDBOX_HELPER", "SANDBOX_TOKEN", "WEB", "WEB_LISTEN", "WEB_TOKEN_FILE", "WEB_TOKEN", "WEB_BASE_PATH", "WEB_HOST",
-	"FORWARD", "FORWARD_TO", "FORWARD_AUTHORIZATION", "FORWARD_STATE", "ACTIONS_STATE", "EVENT", "SERVICE", "PROFILE", "RUN", "HANDOVER", "HALTED", "FAULTS",
+	"FLEET_ADDRESS", "FLEET_HOST", "FLEET_NAMESPACE", "FLEET_POOL", "FLEET_UID", "FORWARD", "FORWARD_TO", "FORWARD_AUTHORIZATION", "FORWARD_STATE", "ACTIONS_STATE", "EVENT", "SERVICE", "PROFILE", "RUN", "HANDOVER", "HALTED", "FAULTS",
 }
 
 // UnknownVariables returns a warning for each variable of an environment (os.Environ) that has hinit's prefix and that hinit does
@@ -28,7 +28,7 @@ func UnknownVariables(environ []string) (warnings []string) {
 	for _, kv := range environ {
 		name, _, _ := strings.Cut(kv, "=")
 		own, ours := strings.CutPrefix(name, prefix)
-		if !ours || slices.Contains(known, own) {
+		if !ours || slices.Contains(known, own) || strings.HasPrefix(own, "SANDBOX_KUBERNETES_") {
 			continue
 		}
 		warning := fmt.Sprintf("%s has no effect: hinit knows no such variable", name)
