@@ -219,11 +219,12 @@ func (h *host) moved(ctx context.Context, err error) error {
 // run has a gateway run, with the files that it shall have.
 func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	h.offers.forget(string(p.UID))
-	changed, configured := h.configure(ctx, p)
 	s, known := h.service(p.Name)
-	switch {
-	case !known:
+	if !known {
 		return errAgain
+	}
+	applied, changed, configured := h.configure(ctx, p)
+	switch {
 	case configured != nil && p.Status.Applied == "": // it has never had its files
 	case s == nil || s.Want != hinit.WantUp:
 		now, err := h.set.Init.Start(ctx, slot(p.Name), hinit.Wait{})
@@ -231,18 +232,18 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 			return err
 		}
 		h.learn(p.Name, now)
-	case changed:
+	case changed || p.Status.Applied != "" && p.Status.Applied != applied: // this process, or one before it, has written files since the start
 		now, err := h.set.Init.Restart(ctx, slot(p.Name), hinit.Wait{})
 		if err != nil {
 			return err
 		}
 		h.learn(p.Name, now)
 	}
-	return h.reportRun(ctx, p, configured)
+	return h.reportRun(ctx, p, applied, configured)
 }
 
-// reportRun reports after the gateway was told what to do.
-func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, configured error) error {
+// reportRun reports after the gateway was told what to do. applied is the sum of the files that were written.
+func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied string, configured error) error {
 	s, _ := h.service(p.Name)
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 		describe(st, s, p.Wanted())
@@ -251,7 +252,7 @@ func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, configur
 			st.Message = cut(configured.Error())
 			return
 		}
-		st.ObservedGeneration = p.Generation
+		st.ObservedGeneration, st.Applied = p.Generation, applied
 	})
 	if err == nil && configured != nil {
 		return errAgain
@@ -266,19 +267,14 @@ func (h *host) learn(profile string, s hinit.Service) {
 	h.services[profile] = s
 }
 
-// configure writes the files of a profile. The sum of them becomes part of the status with the next report.
-func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (changed bool, err error) {
+// configure writes the files of a profile. applied is the sum of them.
+func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied string, changed bool, err error) {
 	files, err := h.sources.wanted(ctx, &p.Spec)
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
-	if changed, err = h.store.apply(p.Name, files); err != nil {
-		return changed, err
-	}
-	if now := sum(files); p.Status.Applied != now {
-		err = h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Applied = now })
-	}
-	return changed, err
+	changed, err = h.store.apply(p.Name, files)
+	return sum(files), changed, err
 }
 
 // halt has a gateway end, and waits for that. p is nil for one whose object says nothing of it.
@@ -306,8 +302,8 @@ func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) 
 			st.Since = &since
 		})
 	}
-	_, configured := h.configure(ctx, p)
-	return h.reportRun(ctx, p, configured)
+	applied, _, configured := h.configure(ctx, p)
+	return h.reportRun(ctx, p, applied, configured)
 }
 
 // create makes a profile without data, or of a backup that somebody has named.

@@ -152,8 +152,8 @@ func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.Agent
 	})
 	p := &v1alpha1.AgentPool{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Spec: v1alpha1.AgentPoolSpec{
 		Image: "agent:1", Hosts: v1alpha1.HostRange{Min: int32(hosts), Max: int32(hosts)},
-		Resources: v1alpha1.HostResources{Memory: resource.MustParse("16Gi")},
-		Volume:    v1alpha1.HostVolume{Size: resource.MustParse("1Gi"), StorageClassName: "simulated"},
+		Resources: v1alpha1.HostResources{Memory: resource.MustParse("16Gi")}, ProfileMemory: resource.MustParse("50Mi"),
+		Volume: v1alpha1.HostVolume{Size: resource.MustParse("1Gi"), StorageClassName: "simulated"},
 	}}
 	for _, c := range change {
 		c(p)

@@ -1,0 +1,110 @@
+package pool
+
+import (
+	"reflect"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/deploy"
+)
+
+func aPool(change ...func(*v1alpha1.AgentPool)) *v1alpha1.AgentPool {
+	p := &v1alpha1.AgentPool{ObjectMeta: metav1.ObjectMeta{Name: "agents", Namespace: "fleet", UID: "u"}, Spec: v1alpha1.AgentPoolSpec{
+		Image: "agent:1", MemoryBound: 80, TopologyKey: "kubernetes.io/hostname", Rollout: v1alpha1.Rollout{IdleSeconds: 90},
+		Resources: v1alpha1.HostResources{Memory: resource.MustParse("1Gi"), CPU: resource.MustParse("1")}, ProfileMemory: resource.MustParse("64Mi"),
+	}}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func setOf(t *testing.T, p *v1alpha1.AgentPool, hosts int) (*appsv1.StatefulSet, string) {
+	t.Helper()
+	objects, template, err := Objects(p, hosts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if o.GetKind() == "StatefulSet" {
+			set := &appsv1.StatefulSet{}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, set, true); err != nil {
+				t.Fatal(err)
+			}
+			return set, template
+		}
+	}
+	t.Fatal("no StatefulSet")
+	return nil, ""
+}
+
+// TestAHostIsThePodOfTheManifests compares what keeps a pod in bounds, and how its health is asked.
+func TestAHostIsThePodOfTheManifests(t *testing.T) {
+	manifests, err := deploy.Render(deploy.Default(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := &appsv1.StatefulSet{}
+	for _, m := range manifests {
+		if m.File == "pod.yaml" {
+			err = yaml.UnmarshalStrict(m.Text, one)
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, _ := setOf(t, aPool(), 3)
+	a, b := one.Spec.Template.Spec, host.Spec.Template.Spec
+	for what, same := range map[string]bool{
+		"the security of the pod":       reflect.DeepEqual(a.SecurityContext, b.SecurityContext),
+		"the security of the container": reflect.DeepEqual(a.Containers[0].SecurityContext, b.Containers[0].SecurityContext),
+		"the probes": reflect.DeepEqual(a.Containers[0].LivenessProbe, b.Containers[0].LivenessProbe) &&
+			reflect.DeepEqual(a.Containers[0].ReadinessProbe, b.Containers[0].ReadinessProbe) && reflect.DeepEqual(a.Containers[0].StartupProbe, b.Containers[0].StartupProbe),
+	} {
+		if !same {
+			t.Errorf("a host differs from the pod of the manifests in %s", what)
+		}
+	}
+	if *host.Spec.Replicas != 3 || host.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
+		t.Errorf("%+v", host.Spec)
+	}
+}
+
+// TestOnlyAChangeOfTheTemplateIsARollout: another number of hosts replaces no pod.
+func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
+	_, one := setOf(t, aPool(), 1)
+	if _, nine := setOf(t, aPool(), 9); nine != one {
+		t.Error("another number of hosts is a rollout")
+	}
+	if _, next := setOf(t, aPool(func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" }), 1); next == one {
+		t.Error("another image is no rollout")
+	}
+	idle, _ := setOf(t, aPool(func(p *v1alpha1.AgentPool) { p.Spec.Rollout.WhenIdle = true }), 1)
+	hook := idle.Spec.Template.Spec.Containers[0].Lifecycle
+	if hook == nil || !reflect.DeepEqual(hook.PreStop.Exec.Command, []string{"hinit", "drain", "--timeout", "90s"}) || *idle.Spec.Template.Spec.TerminationGracePeriodSeconds != 120 {
+		t.Errorf("whenIdle gives %+v", hook)
+	}
+}
+
+// TestAProfileCountsForTheMostThatIsKnown has the memory that placement goes by.
+func TestAProfileCountsForTheMostThatIsKnown(t *testing.T) {
+	q := func(text string) *resource.Quantity { v := resource.MustParse(text); return &v }
+	for _, c := range []struct {
+		expected, measured *resource.Quantity
+		want               string
+	}{{nil, nil, "64Mi"}, {q("10Mi"), nil, "10Mi"}, {nil, q("7Mi"), "7Mi"}, {q("10Mi"), q("70Mi"), "70Mi"}, {q("90Mi"), q("70Mi"), "90Mi"}} {
+		p := &v1alpha1.AgentProfile{Spec: v1alpha1.AgentProfileSpec{Memory: c.expected}, Status: v1alpha1.AgentProfileStatus{Memory: c.measured}}
+		if got := Counts(aPool(), p); got != q(c.want).Value() {
+			t.Errorf("%v %v: %d", c.expected, c.measured, got)
+		}
+	}
+	if got := Room(aPool()); got != 1<<30/100*80 {
+		t.Error(got)
+	}
+}
