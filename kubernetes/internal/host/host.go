@@ -65,6 +65,7 @@ type host struct {
 	mu       sync.Mutex
 	seen     map[string]map[string]*v1alpha1.AgentProfile // by the field that is watched and by name
 	services map[string]hinit.Service                     // gateways by profile
+	heard    map[string]uint64                            // how often hinit has told of a gateway
 	known    bool                                         // hinit has said what it has
 }
 
@@ -78,7 +79,7 @@ func Run(ctx context.Context, s Settings) error {
 		s.Beat = Beat
 	}
 	h := &host{
-		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{},
+		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, heard: map[string]uint64{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
 		offers:  &offers{store: store, archive: s.Archive, judge: s.Judge, host: s.Address, by: map[string]*offer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
@@ -114,18 +115,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (h *host) watchInit(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := h.set.Init.Watch(ctx, func(c hinit.StatusChange) error {
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			if c.Whole {
-				h.services = map[string]hinit.Service{}
-				h.known = !c.Init.Booting
-			}
-			for _, s := range c.Services {
-				if s.Kind == hinit.KindGateway {
-					h.services[s.Profile] = s
-					h.queue.Add(s.Profile)
-				}
-			}
+			h.hear(c)
 			return nil
 		})
 		h.mu.Lock()
@@ -136,6 +126,37 @@ func (h *host) watchInit(ctx context.Context) {
 		}
 		pause(ctx, time.Second)
 	}
+}
+
+// hear takes in a line of the status that is followed.
+func (h *host) hear(c hinit.StatusChange) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if c.Whole {
+		h.services = map[string]hinit.Service{}
+		h.known = !c.Init.Booting
+	}
+	for _, s := range c.Services {
+		if s.Kind == hinit.KindGateway {
+			h.services[s.Profile] = s
+			h.heard[s.Profile]++
+			h.queue.Add(s.Profile)
+		}
+	}
+}
+
+// order gives an order about a gateway and takes in the answer, unless hinit has told of the gateway meanwhile: an answer may come late.
+func (h *host) order(profile string, give func() (hinit.Service, error)) error {
+	h.mu.Lock()
+	heard := h.heard[profile]
+	h.mu.Unlock()
+	s, err := give()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil && h.heard[profile] == heard {
+		h.services[profile] = s
+	}
+	return err
 }
 
 // service returns what hinit has said last of a gateway, and whether it has said anything.

@@ -110,8 +110,15 @@ func (h *host) look(name, uid string, p *v1alpha1.AgentProfile) (placement.Local
 	if p != nil && p.Status.Move != nil && p.Status.Move.Received != nil {
 		sum = p.Status.Move.Received.SHA256
 	}
-	local.Offered, local.Sent = h.offers.known(uid, sum)
 	s, known := h.service(name)
+	run := uint64(0)
+	switch {
+	case !local.Live:
+		run = anyRun // set aside, it can't run
+	case s != nil:
+		run = s.Run
+	}
+	local.Offered, local.Sent = h.offers.known(uid, sum, run)
 	local.Up = local.Live && (!known || !settled(s))
 	return local, nil
 }
@@ -182,7 +189,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Offer:
 		return h.offer(ctx, p)
 	case placement.SetAside:
-		return h.moved(ctx, h.store.SetAside(name, uid, p.Status.Assignment))
+		return h.setAside(ctx, p)
 	case placement.TakeBack:
 		h.offers.forget(uid)
 		return h.moved(ctx, h.store.TakeBack(name, uid, p.Status.Assignment))
@@ -227,17 +234,13 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	switch {
 	case configured != nil && p.Status.Applied == "": // it has never had its files
 	case s == nil || s.Want != hinit.WantUp:
-		now, err := h.set.Init.Start(ctx, slot(p.Name), hinit.Wait{})
-		if err != nil {
+		if err := h.order(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, slot(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
-		h.learn(p.Name, now)
 	case changed || p.Status.Applied != "" && p.Status.Applied != applied: // this process, or one before it, has written files since the start
-		now, err := h.set.Init.Restart(ctx, slot(p.Name), hinit.Wait{})
-		if err != nil {
+		if err := h.order(p.Name, func() (hinit.Service, error) { return h.set.Init.Restart(ctx, slot(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
-		h.learn(p.Name, now)
 	}
 	return h.reportRun(ctx, p, applied, configured)
 }
@@ -260,13 +263,6 @@ func (h *host) reportRun(ctx context.Context, p *v1alpha1.AgentProfile, applied 
 	return err
 }
 
-// learn takes in what hinit has answered, until its next word.
-func (h *host) learn(profile string, s hinit.Service) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.services[profile] = s
-}
-
 // configure writes the files of a profile. applied is the sum of them.
 func (h *host) configure(ctx context.Context, p *v1alpha1.AgentProfile) (applied string, changed bool, err error) {
 	files, err := h.sources.wanted(ctx, &p.Spec)
@@ -284,12 +280,11 @@ func (h *host) halt(ctx context.Context, name string, p *v1alpha1.AgentProfile) 
 		return errAgain
 	}
 	if !settled(s) {
-		now, err := h.set.Init.Stop(ctx, slot(name), hinit.Wait{Wait: true, Timeout: stopTime})
+		err := h.order(name, func() (hinit.Service, error) {
+			return h.set.Init.Stop(ctx, slot(name), hinit.Wait{Wait: true, Timeout: stopTime})
+		})
 		if err != nil && !errors.Is(err, hinit.ErrUnknown) {
 			return err
-		}
-		if err == nil {
-			h.learn(name, now)
 		}
 	}
 	switch {
@@ -340,16 +335,45 @@ func (h *host) restore(ctx context.Context, name, uid, archive string) error {
 	return h.store.Install(name, uid, nonce)
 }
 
+// quiet asks hinit, and not only the last line, whether a gateway has ended for good. It returns the number of its last run.
+func (h *host) quiet(ctx context.Context, name string) (run uint64, err error) {
+	var s hinit.Service
+	err = h.order(name, func() (hinit.Service, error) {
+		var err error
+		s, err = h.set.Init.Service(ctx, slot(name))
+		return s, err
+	})
+	switch {
+	case errors.Is(err, hinit.ErrUnknown):
+		return 0, nil
+	case err != nil:
+		return 0, err
+	case !settled(&s):
+		return 0, errAgain // somebody has started it by hand
+	}
+	return s.Run, nil
+}
+
+// setAside takes the data away from hinit, unless the gateway has run since its data was sent.
+func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	run, err := h.quiet(ctx, p.Name)
+	if err != nil {
+		return err
+	}
+	if offered, _ := h.offers.known(string(p.UID), "", run); len(offered) == 0 {
+		return errAgain
+	}
+	return h.moved(ctx, h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment))
+}
+
 // offer writes how the data of a profile is had. Its gateway has ended.
 func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	if s, err := h.set.Init.Service(ctx, slot(p.Name)); err == nil && !settled(&s) {
-		h.learn(p.Name, s)
-		return errAgain // somebody has started it by hand
-	} else if err != nil && !errors.Is(err, hinit.ErrUnknown) {
+	run, err := h.quiet(ctx, p.Name)
+	if err != nil {
 		return err
 	}
 	h.offers.forget(string(p.UID))
-	o, err := h.offers.make(p.Name, string(p.UID), p.Status.Move.To)
+	o, err := h.offers.make(offer{name: p.Name, uid: string(p.UID), to: p.Status.Move.To, run: run})
 	if err != nil {
 		return err
 	}

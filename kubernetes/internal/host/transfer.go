@@ -44,31 +44,36 @@ type offers struct {
 // offer is one profile for one host.
 type offer struct {
 	name, uid, to string
+	run           uint64 // the last run of the gateway: its data is as that run has left it
 	sent          string // SHA-256 of the data that was sent in full, "" before
 }
 
-const dataPath = "/v1/data/"
+const (
+	dataPath = "/v1/data/"
+	anyRun   = ^uint64(0) // of a gateway that hinit does not know any more
+)
 
 // make begins an offer, and returns how it is had.
-func (o *offers) make(name, uid, to string) (*v1alpha1.Offer, error) {
+func (o *offers) make(one offer) (*v1alpha1.Offer, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.listener == nil {
 		if err := o.listen(); err != nil {
-			return nil, fmt.Errorf("cannot listen for host %s: %w", to, err)
+			return nil, fmt.Errorf("cannot listen for host %s: %w", one.to, err)
 		}
 	}
 	nonce := rand.Text()
-	o.by[nonce] = &offer{name: name, uid: uid, to: to}
+	o.by[nonce] = &one
 	return &v1alpha1.Offer{Nonce: nonce, Address: o.listener.Addr().String(), Certificate: o.sum}, nil
 }
 
-// known returns the nonces of offers of an object, and those that were sent with a sum.
-func (o *offers) known(uid, sum string) (offered, sent []string) {
+// known returns the nonces of offers of an object, and the nonces whose data was sent with a sum. An offer from before the last run of the
+// gateway does not count.
+func (o *offers) known(uid, sum string, run uint64) (offered, sent []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for nonce, one := range o.by {
-		if one.uid != uid {
+		if one.uid != uid || one.run != run && run != anyRun {
 			continue
 		}
 		offered = append(offered, nonce)

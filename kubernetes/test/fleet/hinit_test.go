@@ -189,6 +189,7 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 	data = f.ledger.began(name, f.host, data)
 	_ = os.WriteFile(f.dataFile(name), []byte(strconv.Itoa(data)), 0o600)
 	_ = os.WriteFile(f.stateFile(name), []byte(`{"desired_state":"running"}`), 0o600)
+	s.Run++
 	s.State, s.Want, s.Since, s.PID, s.Ready, s.Announces, s.MemoryBytes = hinit.StateUp, hinit.WantUp, time.Now(), 1, false, true, 40<<20
 	f.touch(name)
 	time.AfterFunc(f.readyAfter, func() {

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	hinit "hinit/client"
+	"hinit/client/dial"
 	"hinit/kubernetes/api/v1alpha1"
 )
 
@@ -89,6 +91,37 @@ func TestAProfileMovesWithItsData(t *testing.T) {
 		return f.missing(n)
 	})
 	f.sound()
+}
+
+// TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid starts the gateway again and again while its profile is to move, as an operator might.
+func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
+	f := newSim(t, "hand", 2)
+	f.controller(t, f.log)
+	f.create(1)
+	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	for range 6 {
+		from, to := f.profile("p00000").Status.Host, f.pool+"-0"
+		if from == to {
+			to = f.pool + "-1"
+		}
+		f.k.mu.Lock()
+		init := dial.New(filepath.Join(f.k.dir, from+".sock"))
+		f.k.mu.Unlock()
+		if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // it may be on its way
+			time.Sleep(100 * time.Millisecond)
+		}
+		until(t, time.Minute, "the profile on "+to, func() string {
+			if p := f.profile("p00000"); p.Status.Host != to {
+				return fmt.Sprintf("%+v", p.Status)
+			}
+			return f.missing(1)
+		})
+		f.sound()
+	}
 }
 
 // TestAHostWritesOnlyAboutItsOwnProfiles tries, with the token of a host, what its role alone would allow.
