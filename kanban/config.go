@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The numbers of the contract.
+// The agent's dispatcher uses most of these times and limits too. A time without a unit is in seconds.
 const (
 	DefaultTTL          = 900 * time.Second
 	DefaultCrashGrace   = 30 * time.Second

@@ -158,7 +158,7 @@ var processRules = rules{
 	{name: "is_daemon", why: "a service stays in the foreground under hinit; start it with the option for that"},
 	{name: "is_foreground", key: "enabled", as: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")}, // it is started by hand
 	{name: "is_tty|is_interactive", why: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
-	// These are in compose files of Docker.
+	// Compose files of Docker have these keys.
 	{name: "user", key: "user"},
 	{name: "restart", key: "restart.policy", as: func(value string) (string, error) {
 		policy, _, _ := strings.Cut(value, ":")
