@@ -82,17 +82,16 @@ host or of another container, and mounts of ` + "`/`" + ` and of an engine's soc
 	}, nil
 }
 
-// dockerTable is a Markdown table of the calls that the personality answers.
+// dockerTable is a Markdown list of the calls that the personality answers.
 func dockerTable() string {
 	var b strings.Builder
-	b.WriteString("| Command | Flags |\n|---|---|\n")
 	var run map[string]string
 	dockercli.Described(func(line string, flags map[string]string) {
 		if strings.HasPrefix(line, "docker run ") {
 			run = flags
 		}
 		if strings.HasPrefix(line, "docker create ") && len(flags)+1 == len(run) {
-			fmt.Fprintf(&b, "| `%s` | as `docker run`, without `--detach` |\n", line)
+			fmt.Fprintf(&b, "- `%s`: as `docker run`, without `--detach`\n", line)
 			return
 		}
 		var cells []string
@@ -103,7 +102,7 @@ func dockerTable() string {
 			}
 			cells = append(cells, cell)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s |\n", line, strings.Join(cells, ", "))
+		fmt.Fprintf(&b, "- %s\n", strings.Join(append([]string{"`" + line + "`"}, cells...), ", "))
 	})
 	return b.String()
 }
