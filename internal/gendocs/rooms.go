@@ -160,10 +160,10 @@ func roomsPage(root string, all []room) (string, error) {
 	var b strings.Builder
 	b.WriteString(roomsText)
 	for i, f := range firstFiles {
-		if _, err := os.Stat(filepath.Join(root, f.file)); err != nil {
+		if _, err := os.Stat(filepath.Join(root, f)); err != nil {
 			return "", fmt.Errorf("cannot name the files to start with: %w", err)
 		}
-		fmt.Fprintf(&b, "%d. `%s` (%s).\n", i+1, f.file, f.shows)
+		fmt.Fprintf(&b, "%d. `%s`\n", i+1, f)
 	}
 	b.WriteString(flowText)
 	left := slices.Clone(all)

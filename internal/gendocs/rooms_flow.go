@@ -14,13 +14,13 @@ Read these files in this order:
 `
 
 // firstFiles are the files that a new reader opens, in their order.
-var firstFiles = []struct{ file, shows string }{
-	{"internal/container/init.go", "PID 1 from its start to its end"},
-	{"supervisor/machine.go", "the states of a service, and the events that change them"},
-	{"supervisor/loop.go", "the one goroutine that acts"},
-	{"internal/registry/registry.go", "what belongs to a service"},
-	{"internal/proc/tree.go", "how everything that a service started is ended"},
-	{"internal/control/routes.go", "what clients may ask"},
+var firstFiles = []string{
+	"internal/container/init.go",
+	"supervisor/machine.go",
+	"supervisor/loop.go",
+	"internal/registry/registry.go",
+	"internal/proc/tree.go",
+	"internal/control/routes.go",
 }
 
 const flowText = `

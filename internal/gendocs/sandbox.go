@@ -102,7 +102,7 @@ func dockerTable() string {
 			}
 			cells = append(cells, cell)
 		}
-		fmt.Fprintf(&b, "- %s\n", strings.Join(append([]string{"`" + line + "`"}, cells...), ", "))
+		b.WriteString(strings.TrimSuffix(fmt.Sprintf("- `%s`: %s", line, strings.Join(cells, ", ")), ": ") + "\n")
 	})
 	return b.String()
 }
