@@ -80,7 +80,7 @@ These are different:
 - The agent itself answers the verbs that need a model or a chat. ` + "`hinit kanban`" + ` runs it for them.
 
 `)
-	list, err := merge(ctx, overview, binary, false)
+	list, err := merge(ctx, overview, binary, true)
 	return b.String() + list, err
 }
 

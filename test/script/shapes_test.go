@@ -26,7 +26,7 @@ type pageKey struct {
 }
 
 var (
-	commandRow = regexp.MustCompile("^\\| (`[a-z`, -]+`) \\| .*\\[([A-Za-z ]+)\\]\\(#")
+	commandRow = regexp.MustCompile("^- (`[a-z`, -]+`): .*\\[([A-Za-z ]+)\\]\\(#")
 	keyRow     = regexp.MustCompile("^- `([a-z_]+)`(\\??)([^:\\n]*)")
 	pageObject = regexp.MustCompile(`\[([A-Za-z ]+)\]\(#`)
 )
