@@ -272,7 +272,7 @@ const CheckHeld = "on-hold"
 type Exit struct {
 	Code          *int      `json:"code"`   // null when a signal ended it or it never ran
 	Signal        *int      `json:"signal"` // number of the signal that ended it, null when none did
-	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health, shed or lease
+	Cause         string    `json:"cause"`  // crash, clean, config, oom, signal, operator, shutdown, spawn, replaced, health, shed, quota or lease
 	At            time.Time `json:"at"`
 	Tail          []string  `json:"tail"`                   // last log lines, oldest first; empty for callers that may not control hinit
 	TailPending   bool      `json:"tail_pending,omitempty"` // the output of the ended run is still being read: tail is not known yet

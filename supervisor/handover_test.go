@@ -130,7 +130,7 @@ func everyEvent(m *Machine) []Event {
 		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
 			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.id}, Commanded{n, s.command.run, "x", false}, Commanded{n, s.command.run, "", true}, Gone{n, s.command.run}, Reborn{n, s.id, 3}, Explained{n, s.id, CauseReplaced},
 			Tailed{n, s.id, []string{"x"}}, Ready{n, s.id, !s.ready, ""}, Inputs{n}, Due{n, time.Unix(1, 0), true}, Told{n, s.id, true, true, "x", true, time.Minute}, Forward{n, 1}, Spawned{n, 7},
-			SpawnFailed{Name: n}, Hold{n, "x"}, Hold{Name: n}, Remark{Service: n, Text: "x"})
+			SpawnFailed{Name: n}, Hold{Name: n, Reason: "x"}, Hold{Name: n, Reason: "x", Disk: true}, Hold{Name: n}, Remark{Service: n, Text: "x"})
 	}
 	return events
 }

@@ -143,9 +143,12 @@ type (
 		Answer string // last answer of the check
 		Park   bool   // park the service; otherwise it is restarted
 	}
-	// Hold ends a running service that Policy.Sheds, and keeps it from starting. A Hold without a reason, or an operator,
-	// releases it.
-	Hold struct{ Name, Reason string }
+	// Hold ends a running service that Policy.Sheds, and keeps it from starting. A Hold without a reason, or an operator, releases it. Disk says
+	// that its profile has too much on the disk: then its policy does not count.
+	Hold struct {
+		Name, Reason string
+		Disk         bool
+	}
 	// Full makes all services with Policy.Sheds wait before they start. A Full without a reason releases them.
 	Full struct{ Reason string }
 	// Told is a message of sd_notify from a process of a running service, see [Loop.Tell].

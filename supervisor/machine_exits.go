@@ -336,7 +336,7 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 }
 
 // certain lists the causes that an Explained event must not replace.
-var certain = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseLease}
+var certain = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
 // refused parks a service whose output says that it can't start, see Policy.Refusal.
 func (m *Machine) refused(now time.Time, s *service) {

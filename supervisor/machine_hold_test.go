@@ -18,7 +18,7 @@ func (r *rig) memory(word string) []string {
 	r.do(Add{Name: "s", Policy: sheds})
 	switch word {
 	case "shed":
-		return r.do(Hold{"s", "shed, 96 % are used"})
+		return r.do(Hold{Name: "s", Reason: "shed, 96 % are used"})
 	case "full":
 		r.do(Full{"92 % are used"})
 		return r.do(Start{"s"})
@@ -35,7 +35,7 @@ func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 		r.do(Add{Name: "s", Policy: sheds, Want: WantUp})
 		r.spawned()
 		r.do(Full{"waits for memory"})
-		r.do(Hold{"s", "shed"})
+		r.do(Hold{Name: "s", Reason: "shed"})
 		r.want(Stopping)
 		r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})
 		r.want(Waiting)
@@ -67,7 +67,7 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 		t.Errorf("the reason is %q", r.s().reason)
 	}
 	r.do(Add{Name: "critical", Policy: policy, Want: WantUp})
-	r.do(Hold{"critical", "shed"})
+	r.do(Hold{Name: "critical", Reason: "shed"})
 	if c := r.m.services["critical"]; c.state != Starting || r.m.short.held["critical"] != "" {
 		t.Errorf("the critical one is %s, held %q", c.state, r.m.short.held["critical"])
 	}
@@ -104,4 +104,47 @@ func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	}
 	r.do(Full{})
 	r.want(Starting)
+}
+
+// TestAProfileAboveItsQuotaIsStopped, also a critical one, and memory does not bring it back.
+func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
+	const reason = "disk: its files have 5GiB"
+	for _, way := range []string{"room", "operator"} {
+		r := newRig(t)
+		r.do(Add{Name: "s", Policy: policy, Want: WantUp})
+		r.spawned()
+		r.do(Hold{Name: "s", Reason: reason, Disk: true})
+		r.want(Stopping)
+		r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})
+		r.want(Waiting)
+		if s := r.s(); s.want != WantUp || s.last.Cause != CauseQuota || s.reason != reason || !slices.Equal(s.lacks, []string{NeedDisk}) {
+			t.Fatalf("want %s, cause %s, reason %q, lacks %q", s.want, s.last.Cause, s.reason, s.lacks)
+		}
+		r.do(Full{"92 % are used"})
+		r.do(Full{})
+		r.do(Hold{Name: "s"})
+		r.do(Hold{Name: "s", Reason: "shed"})
+		r.want(Waiting)
+		if r.m.short.held["s"] != reason {
+			t.Errorf("memory has made it %q", r.m.short.held["s"])
+		}
+		if way == "room" {
+			r.do(Hold{Name: "s", Disk: true})
+		} else {
+			r.do(Start{"s"})
+		}
+		r.want(Starting)
+		r.spawned()
+	}
+}
+
+// TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom: two reasons to wait are two.
+func TestAServiceThatWaitsForMemoryIsNotStartedBecauseItsDiskHasRoom(t *testing.T) {
+	r := newRig(t)
+	r.do(Add{Name: "s", Policy: sheds, Want: WantUp})
+	r.spawned()
+	r.do(Hold{Name: "s", Reason: "shed"})
+	r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})
+	r.do(Hold{Name: "s", Disk: true})
+	r.want(Waiting)
 }

@@ -167,7 +167,8 @@ func (m *Machine) lacks(s *service, n Need) string {
 
 // await puts a service into the state waiting while it has an unmet need or no memory, and reports whether it does.
 func (m *Machine) await(now time.Time, s *service) bool {
-	names, reason := []string{NeedMemory}, m.lacksMemory(s)
+	need, reason := m.lacksRoom(s)
+	names := []string{need}
 	if reason == "" {
 		if len(s.policy.Needs) == 0 {
 			return false

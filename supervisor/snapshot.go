@@ -100,7 +100,8 @@ func (s *service) snapshot(u *unit) *Service {
 // view makes the part of the next snapshot that shows one service.
 func (l *Loop) view(s *service, u *unit) *Service {
 	v := s.snapshot(u)
-	v.Held = l.machine.short.held[s.name] != ""
+	held := l.machine.short.held[s.name]
+	v.Held = held != "" && !forDisk(held)
 	return v
 }
 

@@ -52,6 +52,7 @@ const (
 	CauseReplaced Cause = "replaced" // another instance took over
 	CauseHealth   Cause = "health"   // a health check failed for too long
 	CauseShed     Cause = "shed"     // hinit ended it because the container was short of memory
+	CauseQuota    Cause = "quota"    // hinit ended it because its profile had more on the disk than its quota
 	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
 )
 

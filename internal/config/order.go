@@ -132,6 +132,7 @@ func profileFields() []field[Profile] {
 	}}
 	fields = append(fields, needsFields(func(p *Profile) *[]Need { return &p.Needs }, func(p *Profile) *[]string { return &p.RestartOn })...)
 	fields = append(fields, setupFields("", "agent.", ofProfile, func(p *Profile) *Setup { return &p.Setup })...)
+	fields = append(fields, quotaFields("", "agent.", func(p *Profile) *Quota { return &p.Priority.Quota })...)
 	fields = append(fields, isolationFields("isolation.", func(p *Profile) *Isolation { return &p.Isolation })...)
 	fields = append(fields, restartFields("restart.", "restart.", func(p *Profile) *Restart { return &p.Restart })...)
 	return append(fields, stopFields("stop.", "stop.", func(p *Profile) *Stop { return &p.Stop })...)

@@ -112,6 +112,7 @@ func configFields() []field[Config] {
 		onField("agent.", func(c *Config) *Actions { return &c.Agent.On }),
 	}
 	fields = append(fields, setupFields("agent.", "", ofProfile, func(c *Config) *Setup { return &c.Agent.Setup })...)
+	fields = append(fields, quotaFields("agent.", "", func(c *Config) *Quota { return &c.Agent.Priority.Quota })...)
 	fields = append(fields, isolationFields("", func(c *Config) *Isolation { return &c.Isolation })...)
 	fields = append(fields, logFields("logs.", "", func(c *Config) *LogLimits { return &c.Logs.LogLimits })...)
 	fields = append(fields, restartFields("restart.", "", func(c *Config) *Restart { return &c.Restart })...)

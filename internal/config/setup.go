@@ -37,6 +37,23 @@ type Priority struct {
 	CPUAffinity string // list of processors such as 0-3,6, "": hinit's
 	CPUWeight   int    // share of the processors, where 100 is the default of each service; 0: the default
 	MostPIDs    int    // most processes and threads, 0: no limit
+	Quota       Quota  // of the profile
+}
+
+// Quota limits what a profile has on the disk. hinit measures it now and then. 0 is no limit.
+type Quota struct {
+	Warn Bytes // from here on hinit says so
+	Stop Bytes // from here on its gateway does not run
+}
+
+// Set reports whether there is a limit.
+func (q Quota) Set() bool { return q != Quota{} }
+
+// quotaFields is the schema of a quota; inherited is the prefix of the keys it follows, "" for none.
+func quotaFields[T any](prefix, inherited string, of func(*T) *Quota) []field[T] {
+	return below(prefix, inherited, []field[T]{
+		{root: true, path: "quota.warn", at: func(t *T) any { return &of(t).Warn }}, {root: true, path: "quota.stop", at: func(t *T) any { return &of(t).Stop }},
+	})
 }
 
 // The values of [Priority].Class. A critical service never ends because memory runs out.
@@ -256,6 +273,7 @@ func checkSetup(s *Setup) (key, reason string) {
 		{"memory.warn", "memory.max", s.Memory.Warn, s.Memory.Max},
 		{"memory.restart", "memory.max", s.Memory.Restart, s.Memory.Max},
 		{"memory.high", "memory.restart", s.Memory.High, s.Memory.Restart},
+		{"quota.warn", "quota.stop", s.Priority.Quota.Warn, s.Priority.Quota.Stop},
 	} {
 		if pair.low > 0 && pair.up > 0 && pair.low >= pair.up {
 			return pair.lower, fmt.Sprintf("%s is not below %s (%s)", pair.low.Text(), pair.upper, pair.up.Text())

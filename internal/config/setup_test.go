@@ -60,9 +60,10 @@ services:
 	}
 }
 
-// TestAWrongSetupNamesItsLineAndTheWayOut: thirty-five configurations.
+// TestAWrongSetupNamesItsLineAndTheWayOut: thirty-six configurations.
 func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 	for _, tt := range [][2]string{
+		{"quota: {stop: 5GiB}", `unknown key "services.w.quota"`}, // it is a profile's
 		{"nise: 5", `unknown key "services.w.nise"; did you mean "services.w.nice"?`},
 		{"nice: 20", "cannot set services.w.nice: expected a number from -20 to 19, got 20"},
 		{"nice: high", `cannot set services.w.nice: expected a whole number, got the text "high"`},
@@ -133,5 +134,17 @@ func TestServicesOfOtherUsersSealTheAgent(t *testing.T) {
 	c := mustLoad(t, root+"profiles: {p: {no_new_privs: false}, q: {nice: 1}}\n", nil)
 	if c.NoNewPrivs(c.ProfileOf("p").NoNewPrivs) || !c.NoNewPrivs(c.ProfileOf("q").NoNewPrivs) || !c.NoNewPrivs(c.ProfileOf("r").NoNewPrivs) {
 		t.Error("a profile has not what it says, or what it follows")
+	}
+}
+
+func TestAProfileFollowsTheQuotaOfAllUntilItHasItsOwn(t *testing.T) {
+	c := mustLoad(t, "agent: {quota: {warn: 2Gi, stop: 4Gi}}\nprofiles: {p: {quota: {stop: 8GiB}}, q: {nice: 1}}\n", nil)
+	for profile, want := range map[string]Quota{"p": {2 << 30, 8 << 30}, "q": {2 << 30, 4 << 30}, "r": {2 << 30, 4 << 30}} {
+		if got := c.ProfileOf(profile).Priority.Quota; got != want {
+			t.Errorf("%s has %+v", profile, got)
+		}
+	}
+	if _, msg := load(t, "agent: {quota: {warn: 4Gi, stop: 2Gi}}\n", nil); !strings.Contains(msg, "cannot set agent.quota.warn: 4GiB is not below quota.stop (2GiB)") {
+		t.Error(msg)
 	}
 }

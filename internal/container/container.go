@@ -141,6 +141,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
 		Config: c.cfg.Load, Route: c.route.Load, Serves: c.holder.Serves, Started: c.started,
 	}
+	c.health.Weigh = c.stage.Weigh
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.holder.Check
 	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair)

@@ -109,7 +109,7 @@ func (g goal) crashed(v *supervisor.Service) bool {
 	switch x.Cause {
 	case supervisor.CauseCrash, supervisor.CauseConfig, supervisor.CauseOOM, supervisor.CauseSignal, supervisor.CauseHealth:
 		return true
-	case supervisor.CauseClean, supervisor.CauseOperator, supervisor.CauseShutdown, supervisor.CauseSpawn, supervisor.CauseReplaced, supervisor.CauseShed, supervisor.CauseLease:
+	case supervisor.CauseClean, supervisor.CauseOperator, supervisor.CauseShutdown, supervisor.CauseSpawn, supervisor.CauseReplaced, supervisor.CauseShed, supervisor.CauseQuota, supervisor.CauseLease:
 	}
 	return false
 }

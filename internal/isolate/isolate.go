@@ -25,7 +25,7 @@ import (
 // Main confines this process by the plan in argv, and becomes the command in argv. It returns only on failure, with the exit code.
 func Main(argv, env []string) int {
 	runtime.LockOSThread() // the filter and the capabilities belong to one thread, which execve(2) keeps
-	plan, command, err := isolation.Parse(argv)
+	plan, command, err := Parse(argv)
 	if plan.Refused != "" {
 		say("cannot start the gateway of profile %s: %s", plan.Name, plan.Refused)
 		return refused78

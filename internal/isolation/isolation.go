@@ -1,15 +1,12 @@
 // Package isolation defines the arguments that PID 1 passes to hinit-isolate: the files, ports and signals that a command may use.
 //
-// [Parse] returns exactly the plan that [Plan.Argv] was called on. It owns no goroutine and touches no disk.
+// Package isolate reads exactly the plan that [Plan.Argv] was called on. It owns no goroutine and touches no disk.
 package isolation
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,63 +56,23 @@ func (p Plan) Argv(path string, command []string) []string {
 	return append(append(argv, "--"), command...)
 }
 
-// Parse reads arguments that [Plan.Argv] has made.
-func Parse(argv []string) (p Plan, command []string, err error) {
-	end := slices.Index(argv, "--")
-	if end < 1 || end == len(argv)-1 || filepath.Base(argv[0]) != Program {
-		return p, nil, errors.New("the command is missing")
-	}
-	for _, word := range argv[1:end] {
-		switch key, value, _ := strings.Cut(word, "="); key {
-		case "name":
-			p.Name = value
-		case "home":
-			p.Home = value
-		case "refused":
-			p.Refused = value
-		case "hide":
-			p.Hide = append(p.Hide, value)
-		case "share":
-			p.Share = append(p.Share, value)
-		case "read":
-			p.Read = append(p.Read, value)
-		case "port":
-			port, err := strconv.ParseUint(value, 10, 16)
-			if err != nil {
-				return p, nil, fmt.Errorf("cannot read the port %q: %w", value, err)
-			}
-			p.Ports = append(p.Ports, int(port))
-		case "control":
-			p.Control = true
-		case "marked":
-			p.Marked = true
-		case "degrade":
-			p.Degrade = true
-		default:
-			return p, nil, fmt.Errorf("%q is no part of an isolation", word)
-		}
-	}
-	return p, argv[end+1:], nil
-}
-
 // Filters is the number of system call filters by which an isolated process exceeds PID 1. A process that may not use the control
 // socket has one more. A process can add filters, and never loses one.
 const Filters = 1
 
 // Command returns the command in isolated arguments. It returns other arguments unchanged.
-func Command(argv []string) []string {
-	if _, command, err := Parse(argv); err == nil {
-		return command
-	}
-	return argv
-}
+func Command(argv []string) []string { return argv[Head(argv):] }
 
 // Instead returns arguments that isolate another command in the same way. If argv is not isolated, it returns command.
-func Instead(argv, command []string) []string {
-	if p, _, err := Parse(argv); err == nil {
-		return p.Argv(argv[0], command)
+func Instead(argv, command []string) []string { return slices.Concat(argv[:Head(argv)], command) }
+
+// Head is how many arguments of [Plan.Argv] come before the command, 0 for other arguments.
+func Head(argv []string) int {
+	end := slices.Index(argv, "--") + 1
+	if end < 2 || end == len(argv) || filepath.Base(argv[0]) != Program {
+		return 0
 	}
-	return command
+	return end
 }
 
 // LandlockABI returns the version of the kernel's Landlock interface, or 0 without Landlock (landlock(7)).

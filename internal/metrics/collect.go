@@ -25,7 +25,7 @@ const mostSteps = 100
 const certain = 2 * time.Second
 
 // Causes are the values of the label cause, besides "other".
-var Causes = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health", "shed", "lease"}
+var Causes = []string{"crash", "clean", "config", "oom", "signal", "operator", "shutdown", "spawn", "replaced", "health", "shed", "quota", "lease"}
 
 var knownStates = []string{
 	client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling,

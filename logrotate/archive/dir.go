@@ -1,10 +1,8 @@
 package archive
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"hinit/internal/fsutil"
@@ -35,26 +33,6 @@ func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
 	}
 	defer parent.Close()
 	return fn(parent, name)
-}
-
-// Open opens a regular file of the log. It doesn't wait for a FIFO.
-func (d Dir) Open(base string) (f *os.File, err error) {
-	err = d.Do(func(parent *fsutil.Dir, name string) error {
-		f, err = parent.Open(filepath.Join(name, base))
-		return err
-	})
-	return f, err
-}
-
-// OpenArchive opens an archive by its name without [Packed], in the form that exists. packed says that it is compressed.
-func (d Dir) OpenArchive(name string) (f *os.File, packed bool, err error) {
-	for i, form := range forms(name) {
-		f, err = d.Open(form)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return f, i > 0, err
-		}
-	}
-	return nil, false, err
 }
 
 // Names returns the base names of the archives, oldest first, each once even if it exists in both forms.

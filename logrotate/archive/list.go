@@ -81,7 +81,7 @@ func (l *List) Empty() bool { return len(l.names) == 0 }
 
 // RemoveOldest removes the oldest archive in both forms. A missing file is no error. The list must not be empty.
 func (l *List) RemoveOldest() error {
-	for _, form := range forms(l.names[0]) {
+	for _, form := range Forms(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
 		err := fault.Before(fault.Remove, path)
 		if err == nil {
@@ -98,7 +98,7 @@ func (l *List) RemoveOldest() error {
 // affordable returns how many of the newest archives fit into room bytes.
 func (l *List) affordable(room int64) int {
 	for i, name := range slices.Backward(l.names) {
-		for _, form := range forms(name) {
+		for _, form := range Forms(name) {
 			var st unix.Stat_t
 			if unix.Lstat(filepath.Join(l.Dir, form), &st) == nil {
 				room -= st.Size

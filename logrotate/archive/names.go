@@ -84,5 +84,5 @@ func Plain(names []string) []string {
 	return names
 }
 
-// forms returns the two possible names of an archive, the uncompressed one first. While it is being compressed both exist.
-func forms(name string) [2]string { return [2]string{name, name + Packed} }
+// Forms returns the two possible names of an archive, the uncompressed one first. While it is being compressed both exist.
+func Forms(name string) [2]string { return [2]string{name, name + Packed} }

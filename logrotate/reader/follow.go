@@ -164,7 +164,7 @@ func (r *reader) moved() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	f, err := r.dir.Open(archive.Current)
+	f, err := open(r.dir, archive.Current)
 	if err != nil {
 		// Either a rotation is under way, or the file was removed: the writer may still use the file that is open here.
 		return false, nil
@@ -232,7 +232,7 @@ func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
 		return r.tellBroken(name)
 	}
-	f, packed, err := r.dir.OpenArchive(name)
+	f, packed, err := openArchive(r.dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

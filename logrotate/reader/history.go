@@ -105,7 +105,7 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 		}
 	}
 	for first = len(archives); need > 0 && first > 0; first-- {
-		f, packed, err := r.dir.OpenArchive(archives[first-1])
+		f, packed, err := openArchive(r.dir, archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
 			break // pruned, and all older archives too
 		}
@@ -187,7 +187,7 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 // find opens the current file as r.file, and returns the archives before it. The caller closes the old r.file. An archive that is
 // missing in the list was made after the file was opened, so following finds it.
 func (r *reader) find() ([]string, error) {
-	f, err := r.dir.Open(archive.Current)
+	f, err := open(r.dir, archive.Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (r *reader) before(archives []string) ([]string, error) {
 
 // is reports whether the named archive is the given file, or was compressed from it.
 func (r *reader) is(name string, file os.FileInfo) bool {
-	f, packed, err := r.dir.OpenArchive(name)
+	f, packed, err := openArchive(r.dir, name)
 	if err != nil {
 		return false
 	}

@@ -59,7 +59,9 @@ type container struct {
 	dir    string
 	client *dial.Client
 	errs   tail
-	asked  int       // questions to the gateways
+	asked  int // questions to the gateways
+	mode   string
+	pid    int       // of the init
 	begun  time.Time // when the attacker was asked for a resource
 }
 
@@ -115,7 +117,7 @@ func begin(t *testing.T, mode string, s scene) *container {
 		}
 	}
 	must(os.Chmod(dir, 0o755))
-	must(testkit.Build(filepath.Join(dir, "bin"), "hinit", "hinit-isolate"))
+	must(testkit.Build(filepath.Join(dir, "bin"), "hinit", "hinit-isolate", "hinit-tools"))
 	must(os.Chmod(filepath.Join(dir, "bin"), 0o755))
 	self, err := os.ReadFile("/proc/self/exe")
 	must(err)
@@ -175,6 +177,7 @@ func (c *container) run(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	c.pid = cmd.Process.Pid
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

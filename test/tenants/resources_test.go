@@ -29,6 +29,7 @@ const (
 	volumeSize  = 64 << 20
 	volumeNodes = 8000
 	tmpSize     = 16 << 20
+	quota       = 8 << 20
 	ports       = 4096 // that the kernel chooses, from firstPort on; usually there are 28,232
 	firstPort   = 40000
 )
@@ -44,8 +45,9 @@ type resource struct {
 	// open are the modes in which it can be taken. A limit of this name closes it where a control group enforces the limit.
 	open  []string
 	limit string
-	// stopped says that hinit ends the attacker then, and that its status says why.
-	stopped bool
+	// stopped is the cause with which hinit ends the attacker then, of such modes.
+	stopped string
+	never   []string // modes in which it does not
 }
 
 var (
@@ -60,15 +62,22 @@ var resources = []resource{
 	},
 	{
 		name: "space of the volume", take: func(f field) (func(), error) { return fill(f.home) }, miss: func(f field) error { return small(f.b) },
-		held: "nothing before the file system's own quota", open: everyMode,
+		held: "quota.stop within seconds, a quota of the file system before", open: everyMode, stopped: "quota",
+	},
+	{
+		name: "space, by a file without a name", take: func(f field) (func(), error) {
+			release, err := fill(f.home)
+			return release, errors.Join(err, os.Remove(f.home+"/fill"))
+		}, miss: func(f field) error { return small(f.b) },
+		held: "the same", open: everyMode, stopped: "quota",
 	},
 	{
 		name: "files (inodes) of the volume", take: func(f field) (func(), error) { return manyFiles(f.home) }, miss: func(f field) error { return small(f.b) },
-		held: "nothing before the file system's own quota", open: everyMode,
+		held: "the same: a file counts 4 KiB at least", open: everyMode, stopped: "quota",
 	},
 	{
 		name: "space of /tmp", take: func(field) (func(), error) { return fill(os.TempDir()) }, miss: func(field) error { return small(os.TempDir()) },
-		held: "the size of its tmpfs, for all profiles together", open: everyMode,
+		held: "quota.stop, where a profile has a directory of its own", open: everyMode, stopped: "quota", never: []string{"none"},
 	},
 	{
 		name: "space of /dev/shm", take: func(field) (func(), error) { return fill("/dev/shm") },
@@ -76,7 +85,7 @@ var resources = []resource{
 	},
 	{
 		name: "memory", take: takeMemory,
-		held: "memory.max: the kernel in a control group, else hinit within seconds", open: everyMode, limit: "memory.max", stopped: true,
+		held: "memory.max: the kernel in a control group, else hinit within seconds", open: everyMode, limit: "memory.max", stopped: "health",
 	},
 	{
 		name: "processes", take: takeProcesses,

@@ -52,6 +52,8 @@ func Main(in io.Reader, out io.Writer) int {
 		p.examine(o, job)
 	case job.Pack != nil:
 		p.say(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.Pack, job.Young)})
+	case job.Weigh != nil:
+		p.say(boot.Message{Weighed: weigh(ctx, o, job.Weigh)})
 	case job.Plant:
 		s := boot.NewStep(o.Say)
 		err = Plant(ctx, o, s)

@@ -6,6 +6,8 @@
 package health
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -42,11 +44,15 @@ type Options struct {
 
 // Health watches the health of all services. Its methods may be called from any goroutine.
 type Health struct {
+	// Weigh has the boot program measure what profiles have on the disk. It is set before the first service is registered.
+	Weigh func(ctx context.Context, profiles []boot.Weigh) ([]boot.Weighed, error)
+
 	o Options
 
 	checks *probe.Prober
 	deaf   *probe.DeafWatch
 	memory *memoryWatch
+	quota  quotaWatch
 	notify *notify.Hub
 
 	lastStranger atomic.Int64 // when a stranger last sent a message, see tellOfStranger; nanoseconds since 1970
@@ -88,6 +94,7 @@ func New(o Options) *Health {
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.limit(cfg)
 	h.watchDeaf(cfg)
+	h.watchQuotas(cfg)
 }
 
 // checksOf returns the configured checks of a service.
@@ -148,7 +155,7 @@ func (h *Health) Note(v *supervisor.Service) string {
 	if d, deaf := h.deafness(v); deaf {
 		return probe.IsDeaf + d.Why
 	}
-	return h.memory.note(v.Name)
+	return cmp.Or(h.quota.notes.of(v.Name), h.memory.notes.of(v.Name))
 }
 
 // Beat notes a heartbeat of a profile's gateway.

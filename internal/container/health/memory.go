@@ -2,8 +2,6 @@ package health
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -20,21 +18,21 @@ const memoryPeriod = 5 * time.Second
 // memoryLoop is the part of a [supervisor.Loop] that a memoryWatch uses.
 type memoryLoop interface {
 	Snapshot() *supervisor.Snapshot
-	History() *supervisor.Ring
 	Post(e supervisor.Event)
 	Ended() <-chan struct{}
 }
 
 // memoryWatch enforces the memory limits of services: it warns, and restarts a service. It measures only services with a limit,
-// and reports once that a limit is exceeded. It needs no state across a re-execution, because the history has the warnings. It
-// owns a goroutine from the first limit on. Its methods may be called from any goroutine.
+// and reports once that a limit is exceeded; after a re-execution once more. It owns a goroutine from the first limit on. Its
+// methods may be called from any goroutine.
 type memoryWatch struct {
 	loop      memoryLoop
 	container func() proc.ContainerMemory     // measures the container's memory; called in a turn of internal/blocking
 	seen      map[string]activity             // by service, while memory is tight
 	measure   func(mains []int) []proc.Memory // measures all processes of each main process; called in a turn of internal/blocking
+	told      map[string]string               // see once
 	limits    atomic.Pointer[config.Config]
-	notes     atomic.Pointer[map[string]string] // by service
+	notes     notes
 	begun     atomic.Bool
 }
 
@@ -68,16 +66,21 @@ func (w *memoryWatch) setup(v *supervisor.Service) (setup config.Setup) {
 	return setup
 }
 
-// note returns a remark on the memory of a service for the status, "" for none.
-func (w *memoryWatch) note(service string) string {
-	if notes := w.notes.Load(); notes != nil {
-		return (*notes)[service]
+// notes are remarks on services for the status, by service.
+type notes struct {
+	atomic.Pointer[map[string]string]
+}
+
+// of returns the remark on a service, "" for none.
+func (n *notes) of(service string) string {
+	if all := n.Load(); all != nil {
+		return (*all)[service]
 	}
 	return ""
 }
 
 func (w *memoryWatch) watch() {
-	w.seen = make(map[string]activity)
+	w.seen, w.told = make(map[string]activity), make(map[string]string)
 	timer := time.NewTimer(memoryPeriod)
 	defer timer.Stop()
 	for looked := time.Now(); ; {
@@ -125,9 +128,6 @@ func (w *memoryWatch) look() {
 const (
 	above = " is above memory.warn "
 	below = " is below memory.warn again"
-	// atLimit is part of the remark about processes that the kernel has killed. By it, warned knows that this remark is no
-	// warning.
-	atLimit = " because the service may have no more than "
 )
 
 // weigh compares a service's memory with its limit, acts on the result, and returns the note for the status.
@@ -138,8 +138,8 @@ func (w *memoryWatch) weigh(v *supervisor.Service, m proc.Memory) (note string) 
 	case !m.Group:
 		limit = limit.Supervised()
 	case m.Killed > 0:
-		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes%s%s", m.Killed, atLimit, limit.Max.Text())
-		if !w.said(v, killed) {
+		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes because the service may have no more than %s", m.Killed, limit.Max.Text())
+		if w.once(v, "killed", killed) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: killed})
 		}
 	}
@@ -150,40 +150,22 @@ func (w *memoryWatch) weigh(v *supervisor.Service, m proc.Memory) (note string) 
 		return text
 	case limit.Warn > 0 && has >= uint64(limit.Warn):
 		note = text + above + amount(uint64(limit.Warn))
-		if !w.warned(v) {
+		if w.once(v, "warn", above) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
-	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.warned(v): // 10% lower, to avoid repeated warnings
+	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.told[v.Name+"/warn"] == fmt.Sprint(v.Run, above): // 10% lower, to avoid repeated warnings
+		w.once(v, "warn", below)
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
 	}
 	return note
 }
 
-// warned reports whether the last remark on this run's memory is a warning.
-func (w *memoryWatch) warned(v *supervisor.Service) bool {
-	records, _ := w.loop.History().Since(0)
-	said := false
-	for i := range records {
-		r := &records[i]
-		if r.Service != v.Name || r.From != "" {
-			continue
-		}
-		switch {
-		case r.At.Before(v.Turned), strings.HasSuffix(r.Reason, below):
-			said = false
-		case strings.HasPrefix(r.Reason, "memory: ") && strings.Contains(r.Reason, above):
-			said = true
-		}
-	}
-	return said
-}
-
-// said reports whether the history has this remark about the present run.
-func (w *memoryWatch) said(v *supervisor.Service, text string) bool {
-	records, _ := w.loop.History().Since(0)
-	return slices.ContainsFunc(records, func(r supervisor.Record) bool {
-		return r.Service == v.Name && r.Reason == text && !r.At.Before(v.Turned)
-	})
+// once reports whether a text about a key was not said yet, or another one since, in this run of a service.
+func (w *memoryWatch) once(v *supervisor.Service, key, text string) bool {
+	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
+	said := w.told[key] == text
+	w.told[key] = text
+	return !said
 }
 
 // amount formats a number of bytes for people.

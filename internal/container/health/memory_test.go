@@ -63,12 +63,12 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 			}
 		}
 		step(500)
-		if w.note("a") != "" {
-			t.Errorf("the note is %q", w.note("a"))
+		if w.notes.of("a") != "" {
+			t.Errorf("the note is %q", w.notes.of("a"))
 		}
 		step(600, "memory: 600 MiB is above memory.warn 512 MiB")
-		if w.note("a") != "memory: 600 MiB is above memory.warn 512 MiB" {
-			t.Errorf("the note is %q", w.note("a"))
+		if w.notes.of("a") != "memory: 600 MiB is above memory.warn 512 MiB" {
+			t.Errorf("the note is %q", w.notes.of("a"))
 		}
 		step(1229, "restart a: memory: 1.2 GiB of 1.0 GiB")
 		if e := last.(supervisor.Unhealthy); e.Run != 1 || e.Park {
@@ -77,7 +77,9 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 		mu.Lock()
 		grouped, killed = true, 2
 		mu.Unlock()
-		step(1229, "memory: the kernel has killed 2 of its processes because the service may have no more than 1GiB", "memory: 1.2 GiB is above memory.warn 512 MiB")
+		step(1229, "memory: the kernel has killed 2 of its processes because the service may have no more than 1GiB")
+		step(400, "memory: 400 MiB is below memory.warn again")
+		step(400)
 		close(ended)
 		synctest.Wait()
 	})

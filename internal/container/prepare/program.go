@@ -192,6 +192,14 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 	return results, err
 }
 
+// Weigh makes the boot program measure what profiles have on the disk.
+func (s *Stage) Weigh(ctx context.Context, profiles []boot.Weigh) (found []boot.Weighed, err error) {
+	job := s.Job(s.Config())
+	job.Weigh = profiles
+	err = s.work(ctx, "hinit/weigh", job, func(m boot.Message) { found = m.Weighed })
+	return found, err
+}
+
 // Examine makes the boot program examine the data volume, for package volumecheck.
 func (s *Stage) Examine(ctx context.Context, take func(boot.Message)) error {
 	cfg := s.Config()

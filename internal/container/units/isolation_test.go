@@ -7,6 +7,7 @@ import (
 
 	"hinit/internal/boot"
 	"hinit/internal/config"
+	"hinit/internal/isolate"
 	"hinit/internal/isolation"
 	"hinit/profiles"
 )
@@ -20,7 +21,7 @@ func plan(t *testing.T, yaml, profile string) (p isolation.Plan, command []strin
 	}
 	m := NewMaker(boot.Caller(), cfg.Home, nil, false)
 	u := m.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home + "/profiles/" + profile}, nil)
-	p, command, _ = isolation.Parse(u.Spec.Argv)
+	p, command, _ = isolate.Parse(u.Spec.Argv)
 	return p, command, u.Spec.Dir
 }
 

@@ -1,0 +1,138 @@
+package volume
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/boot"
+	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
+)
+
+// weighed measures one profile with a quota of 1 and 2 MiB, after change has made its home.
+func weighed(t *testing.T, w boot.Weigh, change func(home string)) boot.Weighed {
+	t.Helper()
+	data := t.TempDir()
+	home := filepath.Join(data, boot.ProfilesDir, "coder")
+	if err := os.MkdirAll(filepath.Join(home, "deep", "er"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	change(home)
+	w.Service, w.Profile, w.Warn, w.Stop = "gateway-coder", "coder", 1<<20, 2<<20
+	found := weigh(t.Context(), Options{Options: boot.Options{Home: data}}, []boot.Weigh{w})
+	if len(found) != 1 || found[0].Service != "gateway-coder" {
+		t.Fatalf("%+v", found)
+	}
+	return found[0]
+}
+
+// file writes so many KiB, which the disk has.
+func file(t *testing.T, path string, kib int) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(strings.Repeat("x", kib<<10)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAProfileWithMoreThanItsQuotaIsStoppedByName(t *testing.T) {
+	if w := weighed(t, boot.Weigh{}, func(home string) { file(t, home+"/deep/a", 900) }); w.Note+w.Hold != "" {
+		t.Errorf("with little: %+v", w)
+	}
+	w := weighed(t, boot.Weigh{}, func(home string) { file(t, home+"/deep/er/a", 900); file(t, home+"/b", 200) })
+	if w.Hold != "" || w.Note != "disk: its files have 1MiB, and quota.warn is 1MiB" {
+		t.Errorf("with more than it should have: %+v", w)
+	}
+	w = weighed(t, boot.Weigh{}, func(home string) { file(t, home+"/deep/er/a", 3000) })
+	if !strings.HasPrefix(w.Hold, "disk: its files have 2MiB, and quota.stop is 2MiB; ") || !strings.HasSuffix(w.Hold, "hinit start coder") {
+		t.Errorf("with more than it may have: %+v", w)
+	}
+}
+
+func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
+	w := weighed(t, boot.Weigh{}, func(home string) {
+		file(t, home+"/a", 900)
+		for _, name := range []string{"b", "c", "deep/d"} {
+			if err := os.Link(home+"/a", home+"/"+name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = os.Symlink("/usr", home+"/link")
+	})
+	if w.Note+w.Hold != "" {
+		t.Errorf("names of one file: %+v", w)
+	}
+	w = weighed(t, boot.Weigh{}, func(home string) {
+		for i := range 600 {
+			file(t, filepath.Join(home, "deep", strings.Repeat("f", i%200+1)+string(rune('a'+i/200))), 0)
+		}
+	})
+	if !strings.Contains(w.Hold, "2MiB") {
+		t.Errorf("600 empty files: %+v", w)
+	}
+}
+
+func TestAFileWithoutANameCountsWhileAProcessHasItOpen(t *testing.T) {
+	w := weighed(t, boot.Weigh{Main: os.Getpid()}, func(home string) {
+		file(t, home+"/gone", 3000)
+		f, err := os.Open(home + "/gone")
+		if err == nil {
+			t.Cleanup(func() { _ = f.Close() })
+			err = os.Remove(home + "/gone")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	if !strings.Contains(w.Hold, "2MiB") {
+		t.Errorf("%+v", w)
+	}
+}
+
+func TestAHomeThatIsAFileSystemOfItsOwnIsAskedAsOne(t *testing.T) {
+	testkit.NeedRoot(t)
+	w := weighed(t, boot.Weigh{}, func(home string) {
+		if err := unix.Mount("none", home, "tmpfs", 0, "size=8m"); err != nil {
+			testkit.Cannot(t, "cannot mount a file system: "+err.Error())
+		}
+		t.Cleanup(func() { _ = unix.Unmount(home, unix.MNT_DETACH) })
+		file(t, home+"/a", 3000)
+	})
+	if !strings.Contains(w.Hold, "2MiB") {
+		t.Errorf("%+v", w)
+	}
+}
+
+// A home that is measured in part keeps its stopped gateway from starting, and stops no running one.
+func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
+	part := func(bytes uint64, stopped bool) boot.Weighed {
+		s := scales{bytes: bytes, part: true}
+		return s.judge(boot.Weigh{Profile: "coder", Stop: 2 << 20, Stopped: stopped})
+	}
+	if w := part(1<<20, false); w.Hold != "" {
+		t.Errorf("little of a running one: %+v", w)
+	}
+	if w := part(1<<20, true); !strings.Contains(w.Hold, "at least 1MiB") {
+		t.Errorf("little of a stopped one: %+v", w)
+	}
+	if w := part(3<<20, false); !strings.Contains(w.Hold, "at least 3MiB") {
+		t.Errorf("too much of a running one: %+v", w)
+	}
+	s := scales{late: func() bool { return true }, linked: map[uint64]bool{}}
+	begin := time.Now()
+	dir := t.TempDir()
+	file(t, dir+"/a", 1)
+	in, err := fsutil.OpenDir(filepath.Dir(dir), fsutil.Self())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	s.dir(in, filepath.Base(dir), 0)
+	if !s.part || time.Since(begin) > time.Minute {
+		t.Errorf("out of time: %+v", s)
+	}
+}

@@ -1,0 +1,13 @@
+package boot
+
+// Weigh asks what a profile has on the disk. Main is the main process of its gateway, 0 for none. Stopped says that the gateway was
+// stopped for the quota, which is Warn and Stop in bytes, 0 for none.
+type Weigh struct {
+	Service, Profile  string
+	Main              int
+	Isolated, Stopped bool
+	Warn, Stop        uint64
+}
+
+// Weighed has a note for the status of a gateway, and the reason why it must not run; "" for none.
+type Weighed struct{ Service, Note, Hold string }
