@@ -134,6 +134,13 @@ func TestEveryCommandIsAccountedFor(t *testing.T) {
 		}
 	}
 	launch()
+	t.Cleanup(func() {
+		for name := range names {
+			if t.Failed() { // the account is what counts
+				t.Logf("worker %s until then: %+v", name, a.settle(name))
+			}
+		}
+	})
 	box := func() string { return names[[]string{"one", "two"}[rand.IntN(2)]] }
 	faults := []struct {
 		name string

@@ -124,14 +124,24 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 			"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config, "--bind-address=127.0.0.1",
 			"--leader-elect=false", "--tls-cert-file=" + pki + "/" + name + ".crt", "--tls-private-key-file=" + pki + "/" + name + ".key",
 		}, more...)
-		if _, err := c.spawn(program, program, words...); err != nil {
+		p, err := c.spawn(program, program, words...)
+		if err != nil {
 			return err
 		}
+		go c.keep(p, words)
 	}
 	// The controllers make the account that every pod of a namespace has.
 	return c.await(ctx, "the controllers work", nil, func() bool {
 		return c.Get(ctx, "/api/v1/namespaces/default/serviceaccounts/default", nil) == nil
 	})
+}
+
+// keep starts a program again whenever it ends, as its node would: the scheduler ends itself when the API server comes back with another past.
+func (c *Cluster) keep(p *process, words []string) {
+	for err := error(nil); err == nil; p, err = c.spawn(p.name+"-again", p.name, words...) {
+		<-p.done
+		<-time.After(time.Second)
+	}
 }
 
 // process is a program of the cluster.
