@@ -76,11 +76,14 @@ func (l *reporting) acquire(ctx context.Context) error {
 	return l.elect(ctx, min(askEvery, l.settings.Duration/20), got)
 }
 
-// renew renews the Lease until that fails for too long.
+// renew renews the Lease until that fails for too long, or another pod has it. client-go counts the other pod's Lease
+// from the time at which the wait begins. So a holder that went on for its renew deadline took over up to two thirds of a Lease late.
 func (l *reporting) renew(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	ctx, l.lost = context.WithCancel(ctx)
+	defer func() { l.lost(); l.lost = nil }()
 	return l.elect(ctx, l.settings.Duration*2/15, func() {})
 }
 
@@ -96,6 +99,7 @@ type reporting struct {
 	other   string // whom the init was told of, "" for none
 	holds   bool   // people were told that this pod has the Lease
 	trouble string // what people were told of last, "" for nothing
+	lost    func() // ends the renewal, nil while it waits for the Lease
 }
 
 // Create implements [resourcelock.Interface].
@@ -119,6 +123,9 @@ func (l *reporting) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord
 	l.tell(ctx, err)
 	if err == nil && r.HolderIdentity != "" && r.HolderIdentity != l.settings.Identity {
 		l.waits(r.HolderIdentity)
+		if l.lost != nil {
+			l.lost()
+		}
 	}
 	return r, raw, err
 }

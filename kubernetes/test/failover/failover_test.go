@@ -158,10 +158,6 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 			defer two[1].end()
 			if err := storm(t, w, two, random, *failovers / *pairs, &sum); err != nil {
 				t.Error(err)
-				for _, p := range two {
-					log, _ := os.ReadFile(p.dir + "/log")
-					t.Logf("pod %d of pair %d:\n%s", p.number, p.pair, log[max(0, len(log)-4000):])
-				}
 			}
 		})
 	}
@@ -306,7 +302,7 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 		}
 		f := order[0]
 		order = order[1:]
-		began, before := time.Now(), w.twos(serves)
+		began, before, said := time.Now(), w.twos(serves), serves.logged("is held by")
 		f.do(serves)
 		if f.keeps {
 			<-time.After(leaseTime * 3 / 2) // nothing may happen in this time
@@ -318,11 +314,19 @@ func storm(t *testing.T, w *watch, two []*pod, random *rand.Rand, times int, sum
 			}
 			if took := at.Sub(began); sum.add(f.name, took, f.later) {
 				t.Logf("late: %s took %.2f s, and the Lease was taken %.2f s after the fault", f.name, took.Seconds(), two[0].lease().AcquireTime.Sub(began).Seconds())
+				for _, p := range two {
+					log, _ := os.ReadFile(p.dir + "/log")
+					t.Logf("DUMP began %s pod %d serves %v\n%s", began.Format("05.000"), p.number, p == serves, log[max(0, len(log)-5000):])
+				}
 			}
 			done++
 		}
 		if f.heal != nil {
 			f.heal(t, serves)
+		}
+		// A pod that has not looked yet waits for a whole Lease from its first look, and is no standby before.
+		for end := time.Now().Add(patience); !f.keeps && serves.logged("is held by") == said && time.Now().Before(end); {
+			<-time.After(sample)
 		}
 		if n := w.twos(serves) - before; n > 0 {
 			t.Errorf("%d samples with two gateways after %s", n, f.name)
@@ -362,6 +366,12 @@ func (s *summary) add(name string, d, later time.Duration) (late bool) {
 	}
 	s.times[name] = append(s.times[name], d)
 	return late
+}
+
+// logged counts words in the log of a pod.
+func (p *pod) logged(words string) int {
+	log, _ := os.ReadFile(p.dir + "/log") // it is there
+	return strings.Count(string(log), words)
 }
 
 // lease returns the pair's Lease. Its times are the holder's.
