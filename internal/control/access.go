@@ -60,6 +60,9 @@ func giver(rt route, who peer) *client.By {
 	by := &client.By{UID: int(who.uid), PID: int(who.pid)}
 	_ = blocking.Do(blocking.Short, func() error {
 		name, inside := proc.Origin(by.PID)
+		if name == "hinit-tools" { // has the commands of hinit
+			name = "hinit"
+		}
 		by.Program, by.Way = strings.ToValidUTF8(name, "?"), client.WayExec
 		if inside {
 			by.Way = client.WayAPI
