@@ -18,8 +18,11 @@ var span = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxe
 // worker runs commands in a sandbox as the agent does, in the pod of the agents. It notes how each one ended: number, code, and what was said.
 // Its words are its name, the name of its sandbox, and the task.
 const worker = `#!/bin/sh
-name=$1 box=$2 dir=/opt/data/chaos; d=/opt/hinit/docker
+name=$1 box=$2 dir=/opt/data/chaos; d=docker
 mkdir -p $dir
+exec 9> $dir/$name.lock
+flock -w 20 9 || exit 1 # two workers of one name would write into one account
+docker() { /opt/hinit/docker "$@" 9>&-; }
 n=$(cat $dir/$name.next 2>/dev/null || echo 0)
 make() {
   $d ps -a --filter label=hermes-agent=1 --filter label=hermes-task-id=$name --filter label=hermes-profile=default --format '{{.ID}}\t{{.State}}' --no-trunc > $dir/$name.ps 2>/dev/null
@@ -106,7 +109,7 @@ func (a *agentPod) settle(name string) account {
 	}
 	for n, times := range ran {
 		if times > most[n] || times < least[n] {
-			a.t.Errorf("%s: command %s ran %d times; its answers allow %d to %d", name, n, times, least[n], most[n])
+			a.t.Errorf("%s: command %s ran %d times; its answers allow %d to %d:\n%s", name, n, times, least[n], most[n], around(string(text), n))
 		}
 	}
 	for n, times := range least {
@@ -115,6 +118,18 @@ func (a *agentPod) settle(name string) account {
 		}
 	}
 	return sum
+}
+
+// around returns what a worker wrote from a little before the first line of a command until a little after the last.
+func around(text, n string) string {
+	lines := strings.Split(text, "\n")
+	first, last := len(lines), 0
+	for i, line := range lines {
+		if strings.HasPrefix(line, n+" ") {
+			first, last = min(first, i), i
+		}
+	}
+	return strings.Join(lines[max(0, min(first, last)-4):min(len(lines), last+5)], "\n")
 }
 
 // TestEveryCommandIsAccountedFor lets two workers run commands while pods, programs and the API server end around them.
