@@ -53,13 +53,20 @@ func TestTheKernelTakesAChatOfDockerExecBeforeTheCMD(t *testing.T) {
 	must(t, err)
 	score, err := strconv.Atoi(strings.TrimSpace(string(one)))
 	must(t, err)
-	finish(t, newImage(t, script).command()).want(t, 0, fmt.Sprintln(min(score+800, 1000)), "")
-	cmd := newImage(t, script).command()
-	self, err := os.Executable()
-	must(t, err)
-	cmd.Args = []string{"sh", "-c", "echo 700 >/proc/self/oom_score_adj; exec " + self}
-	cmd.Path = "/bin/sh"
-	finish(t, cmd).want(t, 0, "700\n", "")
+	with := func(own int) *exec.Cmd {
+		cmd := newImage(t, script).command()
+		self, err := os.Executable()
+		must(t, err)
+		cmd.Args = []string{"sh", "-c", fmt.Sprintf("echo %d >/proc/self/oom_score_adj; exec %s", own, self)}
+		cmd.Path = "/bin/sh"
+		return cmd
+	}
+	finish(t, with(score)).want(t, 0, fmt.Sprintln(min(score+800, 1000)), "")
+	hinits := 700
+	if hinits == score {
+		hinits = 600
+	}
+	finish(t, with(hinits)).want(t, 0, fmt.Sprintln(hinits), "")
 }
 
 func TestOptOut(t *testing.T) {

@@ -155,10 +155,11 @@ func TestWithoutATerminalATableIsPrinted(t *testing.T) {
 	if err := errors.Join(os.Mkdir(h.dir+"/alone", 0o755), testkit.WriteProgram(alone, program)); err != nil {
 		t.Fatal(err)
 	}
-	if out, code := h.run(alone, "top"); code != 1 || !strings.Contains(out, "there is no "+alone+"-top; install it beside hinit") {
+	h.env = append(h.env, "HINIT_RUNTIME_DIR="+h.dir) // hinit-tools alone reads hinit.yaml for the socket
+	if out, code := h.run(alone, "top"); code != 1 || !strings.Contains(out, alone+"-tools: no such file or directory; install it beside hinit") {
 		t.Errorf("%d %q", code, out)
 	}
-	if out, code := h.run(alone, "doctor"); code != 1 || !strings.Contains(out, "there is no "+alone+"-tools; install it beside hinit") {
+	if out, code := h.run(alone, "doctor"); code != 1 || !strings.Contains(out, alone+"-tools: no such file or directory; install it beside hinit") {
 		t.Errorf("%d %q", code, out)
 	}
 	if out, code := h.run(alone, "status", "coder"); code != 0 {
