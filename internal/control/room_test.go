@@ -135,8 +135,12 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 	turn := s.rooms[s.policy.classOf(who)].turn
 	for _, rt := range routes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")
+		body := ""
+		if strings.HasSuffix(path, "/restart") {
+			body = `{"wait":false}` // the core starts nothing
+		}
 		ask := func(ctx context.Context) reply {
-			r := httptest.NewRequestWithContext(context.WithValue(ctx, peerKey{}, who), method, path, nil)
+			r := httptest.NewRequestWithContext(context.WithValue(ctx, peerKey{}, who), method, path, strings.NewReader(body))
 			r.SetPathValue("name", "gateway-a")
 			return s.guarded(rt, httptest.NewRecorder(), r)
 		}
