@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"hinit/kubernetes/internal/deploy"
 )
@@ -21,8 +22,11 @@ func run(dir, page string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(dir); err != nil {
-		return err
+	for _, name := range deploy.Names(files) { // fleet, beside them, is written by hand
+		top, _, _ := strings.Cut(name, "/")
+		if err := os.RemoveAll(filepath.Join(dir, top)); err != nil {
+			return err
+		}
 	}
 	for _, name := range deploy.Names(files) {
 		path := filepath.Join(dir, name)
