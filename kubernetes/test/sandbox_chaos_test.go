@@ -76,6 +76,10 @@ func (a *agentPod) settle(name string) account {
 		n := words[0]
 		switch {
 		case n == "over":
+			if open != "" { // its worker was killed, and the next one had nothing more to do
+				sum.cut++
+				most[open]++
+			}
 		case len(words) < 2:
 			a.t.Errorf("%s wrote %q", name, line)
 		case words[1] == "begin":
