@@ -55,7 +55,7 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@# go test has go vet look at, make lint does whole.
 	@go run ./test/summary -again 5 -- \
 	  "$(RACE) -vet=off -p 3 -timeout 15m ./logrotate ./sandbox $$(tools/raced | tr '\n' ' ')" \
-	  "-vet=off -p 3 -timeout 20m ./test/e2e ./test/script ./test/sandbox ./test/tenants ./test/kanban $$(tools/raced -not | tr '\n' ' ')" \
+	  "-vet=off -p 3 -timeout 20m ./test/e2e ./test/script ./test/sandbox $$(tools/raced -not | tr '\n' ' ')" \
 	  "$(RACE) -vet=off -p 2 -timeout 15m -tags faults -run Rules|CallsFail|HalfALine ./internal/fault ./logrotate"
 
 # With CLUSTER=no, as .ci/run has it, it only checks the manifests: a control plane takes 900 s of processor time once, and its tests five minutes.
