@@ -26,7 +26,7 @@ type EventOptions struct {
 	Follow bool   // go on with new events
 }
 
-// The verbs.
+// The orders that a client can give for a service.
 const (
 	VerbStart   Verb = "start"
 	VerbStop    Verb = "stop"

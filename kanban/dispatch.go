@@ -237,7 +237,7 @@ func (l *rowLoops) isProfile(who string, ifUnknown bool) bool {
 	return ok
 }
 
-// consider starts a task if a profile may run it. A task in review has no default assignee and no limit for its profile.
+// consider starts a task if a profile may run it. The default assignee and the limit of each profile don't apply to a task in review.
 func (l *rowLoops) consider(r row, from Status) error {
 	if r.Assignee == "" && from == Ready && l.fallback != "" && l.assignDefault(r.ID) {
 		r.Assignee = l.fallback

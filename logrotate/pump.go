@@ -17,7 +17,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// tailPatience limits how long a call of Tail waits for the pipes.
+// tailPatience limits how long Tail waits until the output in the pipes has been read.
 const tailPatience = 100 * time.Millisecond
 
 // run is the log of one run of a service: the pair of its pipes.

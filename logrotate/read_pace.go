@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// A flood begins when there are floodReads short reads within floodWindow. Reading each write separately would then cost more
-	// than all else.
+	// A flood begins when there are floodReads short reads within floodWindow. A read for each write would then cost more
+	// than everything else that hinit does.
 	floodReads  = 64
 	floodWindow = 10 * time.Millisecond
 	// floodPause is the shortest pause between reads in a flood; the poller can't measure less. A pause costs the wake-up of a

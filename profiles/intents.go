@@ -112,7 +112,7 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	}, nil
 }
 
-// fail notes that the order of that time is not safely on the disk, unless there is a newer order.
+// fail records that the order given at a time is not safely on the disk. It does nothing if there is a newer order.
 func (in *Intents) fail(profile string, at time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -248,7 +248,7 @@ func (in *Intents) tooSoon(profile string, i intent) bool {
 	return now.Sub(i.missing) < RestoreDelay
 }
 
-// seen notes since when the state file is missing, zero if it exists.
+// seen records since when the state file of a profile is missing. missing is zero if the file exists.
 func (in *Intents) seen(profile string, missing time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -30,7 +30,8 @@ func spend(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error
 	return d.Rename(from, rel)
 }
 
-// reserve creates the reserve file of a home if it is missing. On a full disk it fails silently, and a later order tries again.
+// reserve creates the reserve file of a home if it is missing. The file holds space, which is freed when an order to start or stop finds
+// the disk full. An error is ignored: the next order tries again.
 func reserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {

@@ -137,7 +137,7 @@ func homeOf(profile string) (string, error) {
 	return filepath.Join(profilesDir, profile), nil
 }
 
-// In opens the volume and calls fn with it and the home of profile relative to it, with the identity of the store.
+// In calls fn as the user of the store, with the opened volume and the path of the profile's home below it.
 func (s *Store) In(profile string, fn func(d *fsutil.Dir, home string) error) error {
 	return s.in(profile, fn)
 }

@@ -336,7 +336,7 @@ func (w *Watcher) makeRoom() {
 	}
 }
 
-// isFull reports whether the limit of profiles is reached.
+// isFull reports whether there are as many profiles as the limit allows.
 func (w *Watcher) isFull() bool {
 	named := len(w.known)
 	if w.known[Default] != nil {

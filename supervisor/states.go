@@ -56,7 +56,7 @@ const (
 	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
 )
 
-// Kind says where a service comes from, and what its end means.
+// Kind says where a service comes from, and what the supervisor does when its process ends.
 type Kind string
 
 // The kinds of service.

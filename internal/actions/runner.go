@@ -81,7 +81,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// see makes the jobs for a change of the status.
+// see creates the jobs that a change of the status calls for.
 func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	r.reload()
 	r.mu.Lock()

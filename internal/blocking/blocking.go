@@ -23,7 +23,7 @@ import (
 // Share is a group of calls that wait for the same thing.
 type Share int
 
-// The shares.
+// The kinds of calls that may block. Each has a part of the threads.
 const (
 	Volume  Share = iota // the data volume: profiles, their files, owners
 	Logs                 // log files

@@ -126,7 +126,7 @@ func (c *Call) Described() cmdline.Verb {
 	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: c.Verb.Help, Doing: c.Doing()}
 }
 
-// Doing returns the action of a verb, for messages that begin with "cannot".
+// Doing returns what the verb does, in the words that follow "cannot" in its errors.
 func (c *Call) Doing() string { return cmp.Or(c.Verb.Doing, c.Verb.Name) }
 
 // Run runs the verb of verbs that the first argument names, and returns the exit code of the process.

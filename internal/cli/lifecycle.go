@@ -131,7 +131,7 @@ func (t *Terminal) Order(ctx context.Context, cl *dial.Client, verb string, name
 	return states, results
 }
 
-// drifted are the services that run as an older configuration says, or with older files of variables.
+// drifted returns the services that began before the present configuration, or before their files of variables changed.
 func (t *Terminal) drifted(ctx context.Context, cl *dial.Client) (names []string, err error) {
 	st, err := cl.Status(ctx)
 	if err != nil {

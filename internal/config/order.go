@@ -280,8 +280,8 @@ func (l *loader) ownProfiles(d *decoder, own []entry) {
 	}
 }
 
-// finishRestart reports a contradiction in the policy at prefix. A contradiction among inherited values alone is reported where they
-// are set.
+// finishRestart reports keys of the restart policy at prefix that contradict each other. If all of them are inherited, the place where
+// they are set reports them.
 func (l *loader) finishRestart(r *Restart, prefix string) {
 	reason := checkRestart(r)
 	if reason == "" {

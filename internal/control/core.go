@@ -131,8 +131,8 @@ type Options struct {
 	AgentUID uint32           // user that may control hinit, besides root and hinit's own user
 	Others   string           // OthersStatus or OthersNone; any other value means OthersNone
 	Log      func(msg string) // receives messages about faults of the server; must not block; nil for none
-	// ShutOut reports whether a process may not use the socket, whatever rights its user has; nil for no such check. gone reports
-	// whether the process has ended: then its number may belong to another process.
+	// ShutOut reports whether a process is refused whatever its user may do. If ShutOut is nil, no process is. gone reports whether the
+	// process has ended: then its number may belong to another process.
 	ShutOut func(pid int, uid uint32, gone func() bool) bool
 	Used    func() // called when a request is answered; must not block; nil for none
 

@@ -81,7 +81,7 @@ type Handover struct {
 	TopologyRun uint64             // run of that gateway
 }
 
-// HandOver returns the state that the next program needs.
+// HandOver returns the state for the program that PID 1 executes next.
 func (k *Keeper) HandOver() Handover {
 	s := Handover{
 		Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: k.orders.Unfinished(),

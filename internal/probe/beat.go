@@ -16,7 +16,7 @@ const (
 	// late is a delay of the watchdog check that shows that this process did not run, as in a paused container. Then the service
 	// did not run either.
 	late = time.Second
-	// never is the delay of a check whose result only a message of the service can change.
+	// never is the interval of checks that run no probe: only a message of the service changes their result.
 	never = 1000 * time.Hour
 )
 
@@ -107,7 +107,7 @@ func (b *beats) take(run uint64, every time.Duration, m *notify.Message, now tim
 	return m.Ready || m.Failed || m.HasEvery || m.Extend > 0
 }
 
-// spare grants a run another interval. It reports false if the run has had no sign of life since it was granted one.
+// spare gives a run one more interval. It returns false if the run has sent nothing since it got the last one.
 func (b *beats) spare(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -32,7 +32,7 @@ const (
 	unusual = 3
 )
 
-// unusual reports whether a silence is too long.
+// unusual reports whether a silence is longer than a limit, and much longer than usual.
 func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }

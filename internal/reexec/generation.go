@@ -103,7 +103,7 @@ func Understand(taken *Taken, state any, past *Past) error {
 	return nil
 }
 
-// GoesOn returns a message that this generation continues, with the cost of the change.
+// GoesOn returns the line of the log after a re-execution: why it was done, and for how long the signals waited.
 func (g *Generation) GoesOn(past Past, taken *Taken) string {
 	text := fmt.Sprintf("image %d (%s) goes on: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.Deaf.Round(10*time.Microsecond))
 	if taken.Halted != nil {

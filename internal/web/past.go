@@ -23,7 +23,8 @@ type past struct {
 	lines       [2]string // the values as graphs
 }
 
-// add adds a measurement. passed is the time since the last one. If over is true, it ends the period, whose length is stretch.
+// add adds a measurement. passed is the time since the measurement before. If over is true, it is the last one of a period, which had the
+// length stretch.
 func (p *past) add(u usage.Usage, passed time.Duration, over bool, stretch time.Duration) {
 	p.run += u.CPU * passed.Seconds()
 	p.most = max(p.most, u.Memory)

@@ -83,7 +83,7 @@ func complete(c *call) action {
 	}
 }
 
-// more defines --ids for further tasks.
+// more defines the flag --ids, which names further tasks for the command.
 func (c *call) more() *list {
 	ids := &list{}
 	c.Flags.Var(ids, "ids", "further tasks, with the same reason: `ID`...")

@@ -32,9 +32,9 @@ const (
 	ours    = ".s" // suffix of an archive
 	foreign = ".u" // suffix of an archive that s6-log left unfinished
 
-	// Packed is a second suffix, of a compressed archive.
+	// Packed follows the suffix of a compressed archive.
 	Packed = ".gz"
-	// Partial is a third suffix, while the compressed archive is written.
+	// Partial follows Packed while the compressed archive is written.
 	Partial = ".tmp"
 )
 
@@ -76,7 +76,7 @@ func among(names []string) []string {
 	})
 }
 
-// Plain removes [Packed] from names, in place. Afterwards their order is the order in time.
+// Plain removes [Packed] from names, in place. Sorted by name, the archives are then sorted by time.
 func Plain(names []string) []string {
 	for i, name := range names {
 		names[i] = strings.TrimSuffix(name, Packed)

@@ -13,7 +13,7 @@ import (
 // pollEvery is how often a follower checks without an event: inotify may not work there, and the directory may not exist yet.
 const pollEvery = time.Second
 
-// watch wakes a follower when a directory may have changed. It is only a hint: a wait also ends after the time every.
+// watch wakes a follower when a directory may have changed. Changes can go unnoticed, so a wait lasts no longer than every.
 type watch struct {
 	dir   string
 	hub   *hub

@@ -154,8 +154,9 @@ func (q *question) hear(want string) (string, error) {
 	return line, err
 }
 
-// pass asks a container that waits at its gate for the files of its mounts, and copies files into it. It opens the gate if the same
-// files are at the same paths here. It follows no link.
+// pass verifies the mounts of a container before its command begins. The program at the container's gate tells the identity of what is
+// mounted at each target, and this process compares it with the source. It then copies the files of the call into the container and opens
+// the gate. Links are not followed.
 func (g *Guarded) pass(ctx context.Context, c sandbox.Container) error {
 	if gateOf(c) == "" {
 		return nil

@@ -156,7 +156,7 @@ func (d *DB) Save() error {
 	return nil
 }
 
-// table is one file.
+// table holds the lines of a file such as /etc/passwd.
 type table struct {
 	path    string
 	lines   []line

@@ -49,8 +49,8 @@ type memorable struct {
 	now                 kept.Step     // hashes of inputs that this container doesn't change; empty if unknown
 }
 
-// NewMemory begins to read the hooks' inputs outside of the data directory, in one goroutine per hook. version is hinit's own: a
-// new version runs all steps.
+// NewMemory returns the record of boot steps that can be skipped because their inputs are the same. It begins to read the inputs of hooks
+// outside of the data directory, in one goroutine per hook. version is the version of hinit: after an update all steps run.
 func NewMemory(o Options, version string, hooks []boot.Hook) *Memory {
 	m := &Memory{o: o.withDefaults(), version: version, known: make(map[string]*memorable), steps: make(map[string]kept.Step)}
 	for _, h := range hooks {

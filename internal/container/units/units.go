@@ -135,7 +135,7 @@ func (m *Maker) AllBeside() map[string]bool {
 // AgentCred returns the identity of the agent's user, nil if hinit runs as that user.
 func (m *Maker) AgentCred() *proc.Cred { return m.agent.Cred }
 
-// AgentEnv returns the environment for programs that run as the agent and are no services.
+// AgentEnv returns the environment of programs that run as the agent but are not services.
 func (m *Maker) AgentEnv(cfg *config.Config) []string { return proc.SetEnv(m.Env(), m.agentVars(cfg)) }
 
 func (m *Maker) agentVars(cfg *config.Config) map[string]string {

@@ -20,8 +20,8 @@ import (
 
 const containerEnvironment = "/run/s6/container_environment"
 
-// withContenv runs a program in the container's environment. PATH is the caller's if the container has none. If S6_KEEP_ENV is a
-// number other than 0, it keeps the caller's environment instead. For root, rootEnv reduces the environment.
+// withContenv runs a program in the container's environment. If the container has no PATH, the caller's is used. If
+// S6_KEEP_ENV is a number other than 0, the program gets the caller's environment. For root, rootEnv reduces the environment.
 func withContenv(c *Call, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
 		return c.become(c.Name, c.Args, c.Env)

@@ -275,7 +275,8 @@ func (s *Service) endLogger() {
 	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// Settle compensates for lost records: it handles a service that the supervisor has forgotten, and a logger that is down.
+// Settle does what Observe would have done if records of the supervisor were lost. It removes a service that the supervisor no longer has,
+// and a logger that has ended or used up its time.
 func (s *Service) Settle() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.left()

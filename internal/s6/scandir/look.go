@@ -158,7 +158,7 @@ func skipped(name string) bool {
 	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "gateway-") && strings.HasSuffix(name, ".tmp")
 }
 
-// refuse complains about a directory, once until it is replaced. It returns false after too many complaints.
+// refuse reports a directory that can't be a slot, once unless another directory takes its place. It returns false after too many reports.
 func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()
 	if len(name) > formats.MaxName {

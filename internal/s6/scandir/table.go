@@ -70,9 +70,9 @@ func (s *Scanner) Foreign(name string) bool {
 	return e != nil && e.Service != nil && !e.Service.Left
 }
 
-// Find returns the slot of a service directory, given an absolute path that may lead through links. It makes a queued slot first.
-// The error wraps [ErrUnknown] if there is none. It blocks on the file system; paths that are not in the table are resolved as
-// the agent's user.
+// Find returns the slot of the service directory at an absolute path, which may lead through links. If the directory still waits for its
+// slot, Find makes the slot. The error wraps [ErrUnknown] if no slot has the path. Find blocks on the file system, and resolves a path
+// that is not in the table as the agent's user.
 func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	path = filepath.Clean(path)
 	if err := s.need(ctx, path); err != nil {

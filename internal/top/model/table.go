@@ -149,7 +149,7 @@ func (m *Model) put(index int) {
 	m.pane.moved()
 }
 
-// passes reports whether a service matches all words of a filter. It must not match a word after "!".
+// passes reports whether a service matches every word of a filter. A word that begins with "!" excludes the services that match its rest.
 func (m *Model) passes(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true

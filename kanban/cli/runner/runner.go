@@ -229,7 +229,7 @@ func exitOf(run client.Run) kanban.Exit {
 	return x
 }
 
-// endTime is how long a killed worker may take to disappear after the grace.
+// endTime is how long a worker that was killed after its grace may take to disappear.
 const endTime = 5 * time.Second
 
 // End implements [kanban.Runner].
@@ -282,7 +282,7 @@ func (r *Runner) Forget(refs []kanban.Ref) {
 	}
 }
 
-// adopt waits for a worker that no host knows, and signals its end. The dispatcher decides what follows.
+// adopt waits until a worker of an earlier dispatcher has ended. It then wakes the dispatcher, which decides about the task.
 func (r *Runner) adopt(w kanban.Worker) {
 	if ticks, alive := proc.StartTicks(w.PID); !alive || w.Start != 0 && ticks != w.Start {
 		return
