@@ -11,7 +11,8 @@ import (
 	"path"
 )
 
-// Archive writes the home of a stopped profile as a stream, and makes a home of one. Import refuses a stream that ends early.
+// Archive writes the home of a stopped profile as a stream, and makes a home of one. Import refuses a stream that ends early. It does not
+// wait for the disk.
 type Archive interface {
 	Export(ctx context.Context, home *os.Root, w io.Writer) error
 	Import(ctx context.Context, home *os.Root, r io.Reader) error
@@ -107,7 +108,7 @@ func importFile(home *os.Root, name string, h *tar.Header, r io.Reader) error {
 		return err
 	}
 	_, err = io.Copy(f, r)
-	err = errors.Join(err, f.Chmod(h.FileInfo().Mode().Perm()), f.Sync(), f.Close())
+	err = errors.Join(err, f.Chmod(h.FileInfo().Mode().Perm()), f.Close())
 	if err != nil {
 		return err
 	}

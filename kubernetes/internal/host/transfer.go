@@ -22,6 +22,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/kubernetes/api/v1alpha1"
 )
 
@@ -219,6 +221,15 @@ func (s *Store) receive(ctx context.Context, name, uid, nonce string, body io.Re
 	err := s.within(part, func(home *os.Root) error { return archive.Import(ctx, home, body) })
 	if err == nil {
 		_, err = io.Copy(io.Discard, body) // what follows the archive, and the end that says that it was whole
+	}
+	if err == nil { // the sender removes its data soon: files and directories must be on the disk
+		err = s.within(part, func(home *os.Root) error {
+			dir, err := home.Open(".")
+			if err != nil {
+				return err
+			}
+			return errors.Join(unix.Syncfs(int(dir.Fd())), dir.Close())
+		})
 	}
 	if err != nil {
 		return errors.Join(err, s.root.RemoveAll(part))
