@@ -23,7 +23,7 @@ import (
 const (
 	// weighTime is how long all homes may take together. They are measured in a random order, so that each one has its turn.
 	weighTime = 30 * time.Second
-	// homeTime is how long one home may take.
+	// homeTime is how long one home may take, and again the open files of its profile.
 	homeTime = 5 * time.Second
 	// mostWeighed is how many files of a profile are looked at.
 	mostWeighed = 1 << 21
@@ -39,7 +39,7 @@ type scales struct {
 	bytes  uint64
 	files  int
 	part   bool            // there is more, which was not looked at in time
-	linked map[uint64]bool // inodes of files with several names
+	linked map[uint64]bool // inodes that could be counted again: of files with several names, or with none
 }
 
 // weigh measures what profiles have on the disk, and compares it with their quotas.
@@ -70,9 +70,8 @@ func weigh(ctx context.Context, o Options, list []boot.Weigh) (found []boot.Weig
 			s.bytes = own
 		} else {
 			s.dir(homes, w.Profile, 0)
-			for _, size := range unnamed(w, home) {
-				s.bytes += size
-			}
+			end = time.Now().Add(homeTime) // many files must not hide open ones
+			unnamed(s, w, home)
 		}
 		name := fmt.Sprintf("hinit-%s-%d", w.Profile, home.Uid)
 		if info, err := temporary.Lstat(name); err == nil && w.Isolated && fsutil.UID(info) == home.Uid {
@@ -163,34 +162,37 @@ func (s *scales) add(st *syscall.Stat_t) {
 	s.bytes += max(leastFile, uint64(st.Blocks)*512)
 }
 
-// unnamedFiles finds files without a name that the processes of profiles have open: they take space too. The function that it returns has the
-// sizes of one profile's, by their inodes.
-func unnamedFiles(list []boot.Weigh) func(w boot.Weigh, home *syscall.Stat_t) map[uint64]uint64 {
+// unnamedFiles finds files without a name that the processes of profiles have open: they take space too. The function that it returns adds
+// the files of one profile.
+func unnamedFiles(list []boot.Weigh) func(s *scales, w boot.Weigh, home *syscall.Stat_t) {
 	roots := proc.Roots{Init: os.Getppid(), Mains: make(map[int]string)}
 	for _, w := range list {
 		roots.Mains[w.Main] = w.Service
 	}
 	all, _ := usage.Read("/proc", nil) // without /proc nothing is found
 	owners := roots.Owners(all)
-	return func(w boot.Weigh, home *syscall.Stat_t) map[uint64]uint64 {
-		found := make(map[uint64]uint64)
+	return func(s *scales, w boot.Weigh, home *syscall.Stat_t) {
 		// The kernel shows a user its own processes.
 		_ = fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
 			for pid := range all {
 				if owners[pid] != w.Main || w.Main == 0 {
 					continue
 				}
+				if s.late() { // a profile may have very many files open
+					s.part = true
+					break
+				}
 				fds := "/proc/" + strconv.Itoa(pid) + "/fd/"
 				names, _ := os.ReadDir(fds)
 				for _, name := range names {
 					var st unix.Stat_t
-					if unix.Stat(fds+name.Name(), &st) == nil && st.Nlink == 0 && st.Dev == home.Dev && st.Mode&unix.S_IFMT == unix.S_IFREG {
-						found[st.Ino] = uint64(st.Blocks) * 512
+					if unix.Stat(fds+name.Name(), &st) == nil && st.Nlink == 0 && st.Dev == home.Dev && st.Mode&unix.S_IFMT == unix.S_IFREG && !s.linked[st.Ino] {
+						s.linked[st.Ino] = true // a process may have it open twice
+						s.bytes += uint64(st.Blocks) * 512
 					}
 				}
 			}
 			return nil
 		})
-		return found
 	}
 }
