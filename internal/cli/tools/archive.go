@@ -150,14 +150,11 @@ func (a *archiver) export(name, to string) int {
 	if _, there, err := a.exists(name); !there {
 		return a.missing(name, err)
 	}
-	err := error(nil)
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // a reader that ends is an error, not a signal
 	if to == "-" {
-		err = a.send(name, a.Raw())
-	} else {
-		err = toFile(to, func(out io.Writer) error { return a.send(name, out) })
+		return a.told("exported profile "+name, a.send(name, a.Raw()))
 	}
-	return a.told("exported profile "+name, err)
+	return a.told("exported profile "+name, toFile(to, func(out io.Writer) error { return a.send(name, out) }))
 }
 
 // send writes an archive of a profile.
