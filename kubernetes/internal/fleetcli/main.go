@@ -58,7 +58,7 @@ var verbs = map[string]verb{
 	"status":     {"[PROFILE...]", "show profiles", runStatus},
 	"logs":       {"[-f] [-lines N] PROFILE", "show the log of a gateway", runLogs},
 	"explain":    {"PROFILE", "tell why a profile is as it is", runExplain},
-	"move":       {"PROFILE [HOST]", "pin a profile to a host and wait until it is there; without HOST end that", runMove},
+	"move":       {"PROFILE [HOST]", "move a profile to HOST and keep it there; without HOST any host may have it", runMove},
 	"drain":      {"[-undo] HOST", "have a host give all its profiles away", runDrain},
 	"rollout":    {"POOL [IMAGE]", "give a pool an image, and wait until all hosts have it", runRollout},
 	"host":       {"", "carry out, in this pod, what the profiles of the cluster say", runHost},
@@ -128,6 +128,15 @@ func (c *call) parse(args []string, least, most int) ([]string, error) {
 		return nil, errUsage(fmt.Sprintf("cannot run %s: %d words are too few or too many; hinit-fleet shows what it takes", c.flags.Name(), len(words)))
 	}
 	return words, nil
+}
+
+// begin reads the command line of a verb as parse does, and connects to the API server.
+func (c *call) begin(args []string, least, most int) (f *fleet, words []string, err error) {
+	if words, err = c.parse(args, least, most); err != nil {
+		return nil, nil, err
+	}
+	f, err = c.fleet()
+	return f, words, err
 }
 
 func (c *call) log() *slog.Logger {

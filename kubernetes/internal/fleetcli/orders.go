@@ -44,11 +44,7 @@ func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look
 
 func runMove(ctx context.Context, c *call, args []string) error {
 	limit := c.flags.Duration("timeout", 10*time.Minute, "how long to wait, as `D`; 0 does not wait")
-	words, err := c.parse(args, 1, 2)
-	if err != nil {
-		return err
-	}
-	f, err := c.fleet()
+	f, words, err := c.begin(args, 1, 2)
 	if err != nil {
 		return err
 	}
@@ -114,11 +110,7 @@ func (f *fleet) pool(ctx context.Context, name string) (*v1alpha1.AgentPool, err
 func runDrain(ctx context.Context, c *call, args []string) error {
 	limit := c.flags.Duration("timeout", 30*time.Minute, "how long to wait, as `D`; 0 does not wait")
 	undo := c.flags.Bool("undo", false, "let the host take profiles again")
-	words, err := c.parse(args, 1, 1)
-	if err != nil {
-		return err
-	}
-	f, err := c.fleet()
+	f, words, err := c.begin(args, 1, 1)
 	if err != nil {
 		return err
 	}
@@ -165,11 +157,7 @@ func runDrain(ctx context.Context, c *call, args []string) error {
 
 func runRollout(ctx context.Context, c *call, args []string) error {
 	limit := c.flags.Duration("timeout", time.Hour, "how long to wait, as `D`; 0 does not wait")
-	words, err := c.parse(args, 1, 2)
-	if err != nil {
-		return err
-	}
-	f, err := c.fleet()
+	f, words, err := c.begin(args, 1, 2)
 	if err != nil {
 		return err
 	}
@@ -202,11 +190,7 @@ func runRollout(ctx context.Context, c *call, args []string) error {
 func runLogs(ctx context.Context, c *call, args []string) error {
 	follow := c.flags.Bool("f", false, "go on with new lines")
 	lines := c.flags.Int("lines", 20, "how many `LINES` of the past")
-	words, err := c.parse(args, 1, 1)
-	if err != nil {
-		return err
-	}
-	f, err := c.fleet()
+	f, words, err := c.begin(args, 1, 1)
 	if err != nil {
 		return err
 	}

@@ -99,11 +99,7 @@ func table(w io.Writer, head string, rows []string) {
 }
 
 func runStatus(ctx context.Context, c *call, args []string) error {
-	names, err := c.parse(args, 0, -1)
-	if err != nil {
-		return err
-	}
-	f, err := c.fleet()
+	f, names, err := c.begin(args, 0, -1)
 	if err != nil {
 		return err
 	}
@@ -129,10 +125,7 @@ func runStatus(ctx context.Context, c *call, args []string) error {
 func runTop(ctx context.Context, c *call, args []string) error {
 	var once bool
 	c.flags.BoolVar(&once, "once", false, "print it once")
-	if _, err := c.parse(args, 0, 0); err != nil {
-		return err
-	}
-	f, err := c.fleet()
+	f, _, err := c.begin(args, 0, 0)
 	if err != nil {
 		return err
 	}
@@ -207,11 +200,7 @@ func hostRow(p *v1alpha1.AgentPool, pod *corev1.Pod, profiles []v1alpha1.AgentPr
 }
 
 func runExplain(ctx context.Context, c *call, args []string) error {
-	names, err := c.parse(args, 1, 1)
-	if err != nil {
-		return err
-	}
-	f, err := c.fleet()
+	f, names, err := c.begin(args, 1, 1)
 	if err != nil {
 		return err
 	}

@@ -370,7 +370,7 @@ func (s *summary) add(name string, d, later time.Duration) (late bool) {
 
 // logged counts words in the log of a pod.
 func (p *pod) logged(words string) int {
-	log, _ := os.ReadFile(p.dir + "/log") // it is there
+	log, _ := os.ReadFile(p.dir + "/log") // start has made the file
 	return strings.Count(string(log), words)
 }
 

@@ -210,7 +210,7 @@ func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
 	}
 	until(t, time.Minute, "the file removed", func() string {
 		if _, err := os.Stat(filepath.Join(home, "notes/a.md")); err == nil {
-			return "it is there"
+			return "the file still exists"
 		}
 		return f.missing(1)
 	})
