@@ -144,15 +144,16 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 
 // inherited complains unless everything of a service, and the CMD, goes before PID 1.
 func (b *box) inherited(profile string) error {
+	const most = 1000 // of oom_score_adj; some machines start the tests with a value of their own
 	own := oomScoreAdj(b.cmd.Process.Pid)
 	var errs []error
 	for _, p := range b.processes() {
-		if adj := oomScoreAdj(p.pid); adj < own+700 {
+		if adj := oomScoreAdj(p.pid); adj < min(own+700, most) {
 			errs = append(errs, fmt.Errorf("%s has the oom_score_adj %d, PID 1 %d", p.name, adj, own))
 		}
 	}
 	for _, p := range b.of("gateway-" + profile) {
-		if adj := oomScoreAdj(p.pid); adj != own+800 {
+		if adj := oomScoreAdj(p.pid); adj != min(own+800, most) {
 			errs = append(errs, fmt.Errorf("%s of the gateway has the oom_score_adj %d, PID 1 %d", p.name, adj, own))
 		}
 	}
