@@ -2,73 +2,37 @@ package dial
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"hinit/client"
 )
 
-const (
-	// answerTime is the default time limit for an answer.
-	answerTime = 10 * time.Second
-	// workTime is the time limit for requests that make hinit read many files.
-	workTime = time.Minute
-	// longestWait is the longest time that the server waits by default for the effect of a command.
-	longestWait = 40 * time.Second
-	// maxReply limits the size of an answer. Any program may listen on the socket, not only hinit.
-	maxReply = 64 << 20
-)
-
-// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends, or its time limit is over. The limit is 10
-// seconds, and a minute for Rescan, Reload and Examine. For a command that waits for its effect, it is the command's timeout and 10
-// seconds more.
-type Client struct {
-	socket  string
-	opened  atomic.Pointer[opened] // connection that Dial made; the first request uses it
-	cutTime time.Duration
-	found   bool // Dial found the socket in a list of candidates, so it must check the server's user
-}
-
-// New returns a client of the hinit that listens on socket, a path or an abstract "@name". It does not connect.
-func New(socket string) *Client { return &Client{socket: socket, cutTime: cutTime} }
-
-// Socket returns the path of the control socket.
-func (c *Client) Socket() string { return c.socket }
-
 // Status returns the state of hinit and of the named services, or of all services. A name is the name of a service (dashboard,
 // gateway-coder) or of a profile (coder). The error is ErrUnknown for an unknown name.
 func (c *Client) Status(ctx context.Context, names ...string) (client.Status, error) {
-	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names}}
-	return ask[client.Status](ctx, c, q)
+	return ask[client.Status](ctx, c, get("get the status", "/v1/status", url.Values{"name": names}))
 }
 
-// StatusTable returns the status as the table of `hinit status`, and the number of listed services that are not up. An older hinit
-// ignores look.
+// StatusTable returns the status as the table of `hinit status`, and the number of listed services that are not up.
 func (c *Client) StatusTable(ctx context.Context, look client.Look, names ...string) (table []byte, down int, err error) {
-	q := question{doing: "get the status", method: http.MethodGet, path: "/v1/status", query: url.Values{"name": names, "as": {client.AsTable}}}
+	query := url.Values{"name": names, "as": {client.AsTable}}
+	for name, is := range map[string]bool{"colour": look.Colour, "verbose": look.Verbose} {
+		if is {
+			query.Set(name, "1")
+		}
+	}
 	if look.Width > 0 {
-		q.query.Set("width", strconv.Itoa(look.Width))
+		query.Set("width", strconv.Itoa(look.Width))
 	}
-	if look.Colour {
-		q.query.Set("colour", "1")
-	}
-	if look.Verbose {
-		q.query.Set("verbose", "1")
-	}
-	r, fault := c.send(ctx, q)
-	if fault != nil && fault.Kind == client.KindBadRequest && look != (client.Look{}) {
-		return c.StatusTable(ctx, client.Look{}, names...)
-	}
-	if fault != nil {
-		return nil, 0, explain(ctx, q, fault)
+	q := get("get the status", "/v1/status", query)
+	r, err := c.send(ctx, q)
+	if err != nil {
+		return nil, 0, err
 	}
 	defer r.close()
 	if table, err = io.ReadAll(io.LimitReader(r, maxReply)); err == nil {
@@ -82,8 +46,7 @@ func (c *Client) StatusTable(ctx context.Context, look client.Look, names ...str
 
 // Service returns the state of one service. name is the name of the service or of its profile.
 func (c *Client) Service(ctx context.Context, name string) (client.Service, error) {
-	q := question{doing: fmt.Sprintf("get the status of %q", name), method: http.MethodGet}
-	return c.askService(ctx, q, name, "")
+	return c.askService(ctx, get(fmt.Sprintf("get the status of %q", name), "", nil), name)
 }
 
 // Start starts a service. With wait it succeeds when a run of the service has been up for a second; else the error says how the run
@@ -110,75 +73,52 @@ func (c *Client) RunOnce(ctx context.Context, name string, wait client.Wait) (cl
 
 // Order gives an order to a service, as Start, Stop, Restart and RunOnce do.
 func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error) {
-	q := question{doing: fmt.Sprintf("%s %q", verb, name), method: http.MethodPost, limit: answerTime, repeats: verb != client.VerbRestart && verb != client.VerbRunOnce}
+	milliseconds := int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond)
+	q := post(fmt.Sprintf("%s %q", verb, name), "/"+string(verb), client.Command{Wait: &wait.Wait, TimeoutMS: milliseconds, Force: wait.Force})
+	q.limit, q.repeats = answerTime, verb != client.VerbRestart && verb != client.VerbRunOnce
 	if wait.Wait {
 		q.limit += longestWait
 		if wait.Timeout > 0 && verb != client.VerbStart && verb != client.VerbRestart { // their time begins with their turn
 			q.limit = answerTime + wait.Timeout
 		}
 	}
-	q.body = client.Command{Wait: &wait.Wait, TimeoutMS: int64((wait.Timeout + time.Millisecond - 1) / time.Millisecond), Force: wait.Force}
-	return c.askService(ctx, q, name, "/"+string(verb))
+	return c.askService(ctx, q, name)
 }
 
 // SteerChecks pauses the checks of a service for the duration pause. If pause is 0, it ends a pause and runs the checks now.
 func (c *Client) SteerChecks(ctx context.Context, name string, pause time.Duration) (client.Service, error) {
-	q := question{doing: fmt.Sprintf("steer the checks of %q", name), method: http.MethodPost, limit: answerTime, body: client.ChecksRequest{PauseMS: pause.Milliseconds()}}
-	return c.askService(ctx, q, name, "/checks")
+	return c.askService(ctx, post(fmt.Sprintf("steer the checks of %q", name), "/checks", client.ChecksRequest{PauseMS: pause.Milliseconds()}), name)
 }
 
 // Signal sends a signal to the main process of a service. It returns an error if the service has no process.
 func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal) (client.Service, error) {
-	q := question{doing: fmt.Sprintf("signal %q", name), method: http.MethodPost, limit: answerTime, body: client.SignalRequest{Signal: int(signal)}}
-	return c.askService(ctx, q, name, "/signal")
+	return c.askService(ctx, post(fmt.Sprintf("signal %q", name), "/signal", client.SignalRequest{Signal: int(signal)}), name)
 }
 
 // Events calls fn for each event, oldest first, and returns fn's error if it has one. Without Follow it returns after the last
 // event; with Follow it returns nil when hinit ends. fn runs in the caller's goroutine. A slow fn loses events, see Lost in [Event].
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
-	q := question{doing: "read the events", method: http.MethodGet, path: "/v1/events", query: url.Values{}}
+	query := url.Values{}
 	if o.Since > 0 {
-		q.query.Set("since", strconv.FormatUint(o.Since, 10))
+		query.Set("since", strconv.FormatUint(o.Since, 10))
 	}
 	if o.Last != 0 {
-		q.query.Set("last", strconv.Itoa(max(o.Last, 0)))
+		query.Set("last", strconv.Itoa(max(o.Last, 0)))
 	}
 	if o.Follow {
-		q.query.Set("follow", "1")
+		query.Set("follow", "1")
 	}
-	return stream(ctx, c, q, fn)
-}
-
-// stream calls fn for each JSON document of an answer. It ends with the answer, or when fn returns an error, which stream returns.
-func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error) error {
-	r, err := c.send(ctx, q)
-	if err != nil {
-		return explain(ctx, q, err)
-	}
-	defer r.close()
-	r.unlimited()
-	for lines := json.NewDecoder(r); ; {
-		var next T
-		switch err := lines.Decode(&next); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return explain(ctx, q, c.broken(err))
-		}
-		if err := fn(next); err != nil {
-			return err
-		}
-	}
+	return stream(ctx, c, get("read the events", "/v1/events", query), fn)
 }
 
 // Rescan makes hinit read the profiles on disk. It returns when hinit has read them.
 func (c *Client) Rescan(ctx context.Context) error {
-	return c.tell(ctx, question{doing: "look for profiles", method: http.MethodPost, path: "/v1/rescan", limit: workTime})
+	return c.tell(ctx, post("look for profiles", "/v1/rescan", nil).within(workTime))
 }
 
 // Reload makes hinit read its configuration again and returns the changes.
 func (c *Client) Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
-	q := question{doing: "reload", method: http.MethodPost, path: "/v1/reload", limit: workTime}
+	q := post("reload", "/v1/reload", nil).within(workTime)
 	if how != (client.Reload{}) {
 		q.body = how
 	}
@@ -187,7 +127,7 @@ func (c *Client) Reload(ctx context.Context, how client.Reload) (client.ReloadRe
 
 // Topology changes how many gateways serve the profiles, or returns the present topology.
 func (c *Client) Topology(ctx context.Context, how client.Topology) (client.TopologyReply, error) {
-	return ask[client.TopologyReply](ctx, c, question{doing: "change the topology", method: http.MethodPost, path: "/v1/topology", limit: answerTime + longestWait, body: how})
+	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).within(answerTime+longestWait))
 }
 
 // reexecPoll is the pause between the requests by which Reexec finds out whether the new image answers.
@@ -198,7 +138,7 @@ const reexecPoll = 10 * time.Millisecond
 func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error) {
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
-	q := question{doing: "re-execute hinit", method: http.MethodPost, path: "/v1/reexec", body: client.Reexec{Binary: binary}}
+	q := post("re-execute hinit", "/v1/reexec", client.Reexec{Binary: binary})
 	was, err := ask[client.ReexecReply](ctx, c, q)
 	if err != nil {
 		return client.Init{}, err
@@ -224,13 +164,13 @@ func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error)
 // Examine makes hinit examine the data volume, and returns the findings within 8 seconds. A volume that does not answer is a
 // finding.
 func (c *Client) Examine(ctx context.Context) (client.Findings, error) {
-	r, err := ask[client.ExamineReply](ctx, c, question{doing: "examine the data volume", method: http.MethodPost, path: "/v1/examine", limit: workTime})
+	r, err := ask[client.ExamineReply](ctx, c, post("examine the data volume", "/v1/examine", nil).within(workTime))
 	return r.Findings, err
 }
 
 // Config returns the effective configuration.
 func (c *Client) Config(ctx context.Context) ([]client.ConfigEntry, error) {
-	r, err := ask[client.ConfigReply](ctx, c, question{doing: "get the configuration", method: http.MethodGet, path: "/v1/config"})
+	r, err := ask[client.ConfigReply](ctx, c, get("get the configuration", "/v1/config", nil))
 	return r.Entries, err
 }
 
@@ -239,43 +179,113 @@ func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.P
 
 // Probe is like Health, for one probe of a pod. probe is one of the Probe constants.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
-	path := "/v1/health"
+	query := url.Values{}
 	if probe != "" {
-		path += "?probe=" + url.QueryEscape(probe)
+		query.Set("probe", probe)
 	}
-	return ask[client.Health](ctx, c, question{doing: "get the health", method: http.MethodGet, path: path})
+	return ask[client.Health](ctx, c, get("get the health", "/v1/health", query))
 }
 
-// askService sends a request about one service. It rejects names that a path cannot hold; no service has such a name.
-func (c *Client) askService(ctx context.Context, q question, name, suffix string) (client.Service, error) {
-	switch name {
-	case "", ".", "..":
-		message := fmt.Sprintf("no such profile or service %q; `hinit status` lists them", name)
-		return client.Service{}, explain(ctx, q, &client.Error{Kind: client.KindUnknown, Message: message})
-	}
-	q.path = "/v1/services/" + url.PathEscape(name) + suffix
-	return ask[client.Service](ctx, c, q)
+// StartRun starts a one-shot run and returns it with its process id. If a run has this tag already, StartRun returns that run. So
+// the call may be repeated.
+func (c *Client) StartRun(ctx context.Context, r client.RunRequest) (client.Run, error) {
+	q := post(fmt.Sprintf("start a run of %q", r.Template), "/v1/runs", r)
+	q.repeats = true
+	return ask[client.Run](ctx, c, q)
 }
 
-// ask sends a request and decodes the answer.
-func ask[T any](ctx context.Context, c *Client, q question) (answer T, err error) {
-	r, fault := c.send(ctx, q)
-	if fault != nil {
-		return answer, explain(ctx, q, fault)
-	}
-	defer r.close()
-	if err := json.NewDecoder(io.LimitReader(r, maxReply)).Decode(&answer); err != nil {
-		return answer, explain(ctx, q, c.broken(err))
-	}
-	return answer, nil
+// Runs returns the live runs and the last ended ones, oldest first.
+func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
+	out, err := ask[client.RunsReply](ctx, c, get("list the runs", "/v1/runs", nil))
+	return out.Runs, err
 }
 
-// tell sends a request whose answer has no content.
-func (c *Client) tell(ctx context.Context, q question) error {
-	r, fault := c.send(ctx, q)
-	if fault != nil {
-		return explain(ctx, q, fault)
+// Run returns one run. With wait it returns when no process of the run is alive, or when the time is over: then End is nil.
+func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client.Run, error) {
+	query := url.Values{}
+	if wait > 0 {
+		query.Set("wait_ms", strconv.FormatInt(wait.Milliseconds(), 10))
 	}
-	r.close()
-	return nil
+	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).within(answerTime+wait))
+}
+
+// StopRun ends a run: TERM, then KILL for all remaining processes. It returns when hinit has begun to do so.
+func (c *Client) StopRun(ctx context.Context, id string) (client.Run, error) {
+	q := post(fmt.Sprintf("stop run %q", id), "/v1/runs/"+url.PathEscape(id)+"/stop", nil)
+	q.repeats = true
+	return ask[client.Run](ctx, c, q)
+}
+
+// FollowRuns calls fn for every known run, and then each time that a run begins or ends. It returns nil when hinit ends or
+// re-executes; the caller may then call it again. fn runs in the caller's goroutine.
+func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) error {
+	return stream(ctx, c, get("follow the runs", "/v1/runs", url.Values{"follow": {"1"}}), fn)
+}
+
+// Say shows a text beside the service in the status until its process ends. Only the service's main process may call it.
+func (c *Client) Say(ctx context.Context, service, text string) error {
+	q := post(fmt.Sprintf("say something of %q", service), "/v1/services/"+url.PathEscape(service)+"/say", client.Said{Text: text})
+	q.repeats = true
+	return c.tell(ctx, q)
+}
+
+// Slots returns all slots sorted by name. The list is empty if hinit does not answer as s6.
+func (c *Client) Slots(ctx context.Context) ([]client.Slot, error) {
+	r, err := ask[client.SlotsReply](ctx, c, get("list the slots", "/v1/slots", nil))
+	return r.Slots, err
+}
+
+// Slot returns the slot of the service directory dir, an absolute path; a logger's ends in /log. The error is ErrUnknown if hinit
+// does not supervise it.
+func (c *Client) Slot(ctx context.Context, dir string) (client.Slot, error) {
+	return c.oneSlot(ctx, get(fmt.Sprintf("get the state of %q", dir), "/v1/slots", url.Values{"dir": {dir}}))
+}
+
+// SlotControl gives a slot the commands of s6-svc in flags ("du"), in order. It returns when hinit has accepted them. For an unknown
+// letter the error is ErrBadRequest, and hinit carries out none of them.
+func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
+	return c.tell(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
+}
+
+// SlotWait returns when the slot is in the state until, at once if it already is. The states have the names of the options of
+// s6-svwait. u is up, U is up and ready. d is down, D is down and all its processes ended. r is a new run, R is a new run that is
+// ready. The number of an old run may follow d, D, r and R ("r12", see [Slot.Run]). The wait then also ends if the slot left that
+// run before this call.
+//
+// The error has the kind permanent when the slot will not reach the state by itself. Only ctx limits the wait.
+func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, error) {
+	return c.oneSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).within(slotWaitTime))
+}
+
+// slotWaitTime is so long that it is no limit in practice.
+const slotWaitTime = 100 * 365 * 24 * time.Hour
+
+// SlotScan gives the scanner the commands of s6-svscanctl in flags ("an"), in order. When it returns, a scan is complete: hinit
+// supervises the new directories and has told the services of removed ones to end.
+func (c *Client) SlotScan(ctx context.Context, flags string) error {
+	return c.tell(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
+}
+
+func (c *Client) oneSlot(ctx context.Context, q question) (client.Slot, error) {
+	r, err := ask[client.SlotsReply](ctx, c, q)
+	switch {
+	case err != nil:
+		return client.Slot{}, err
+	case len(r.Slots) != 1:
+		return client.Slot{}, explain(ctx, q, &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("hinit answers with %d slots", len(r.Slots))})
+	}
+	return r.Slots[0], nil
+}
+
+// Watch calls fn with the whole status, then with each change, and returns fn's error if it has one. It calls fn at most once a
+// second and at least every [WatchBeat]. So a longer silence means that hinit does not answer. Each call has all changes since the
+// one before. A slow fn misses only a value that has changed again. Watch returns nil when hinit ends or is replaced by a new image
+// of itself. The caller may then call it again. fn runs in the caller's goroutine.
+func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
+	return stream(ctx, c, get("follow the status", "/v1/status/follow", nil), fn)
+}
+
+// Notify posts a notice: an event with its key and data. If the caller is a process of a service, the event names that service.
+func (c *Client) Notify(ctx context.Context, n client.Notice) error {
+	return c.tell(ctx, post(fmt.Sprintf("post the notice %q", n.Key), "/v1/notices", n))
 }

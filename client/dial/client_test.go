@@ -224,7 +224,7 @@ func TestAHinitThatDoesNotAnswerIsUnreachable(t *testing.T) {
 	c := listen(t, func(net.Conn) { <-hold })
 	defer close(hold)
 	err := c.Ask(t.Context(), "/v1/status", 50*time.Millisecond)
-	if err == nil || err.Kind != client.KindUnreachable || !strings.Contains(err.Message, "does not answer") {
+	if !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -7,18 +7,27 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"hinit/client"
 )
 
-// connectTime limits one attempt to connect. A Unix socket makes a client wait only if its backlog is full.
-const connectTime = 2 * time.Second
-
-// openedTime is how long a connection that Dial made may wait for the first request. The server waits longer.
-const openedTime = time.Second
+// Client sends requests to one hinit. A method blocks until hinit has answered, ctx ends, or its time limit is over. The limit is 10
+// seconds, and a minute for Rescan, Reload and Examine. For a command that waits for its effect, it is the command's timeout and 10
+// seconds more.
+type Client struct {
+	places  func() []string        // where hinit may listen, the best first; nil for a client of one socket
+	socket  atomic.Pointer[string] // the one socket, or where hinit listened last
+	found   bool                   // the socket is one of several places, so its server's user must be checked
+	opened  atomic.Pointer[opened] // connection that Reach made; the first request uses it
+	cutTime time.Duration
+}
 
 // opened is a connection that has not carried a request yet.
 type opened struct {
@@ -26,18 +35,86 @@ type opened struct {
 	at time.Time
 }
 
+const (
+	// connectTime limits one attempt to connect. A Unix socket makes a client wait only if its backlog is full.
+	connectTime = 2 * time.Second
+	// openedTime is how long a connection that Reach made may wait for the first request. The server waits longer.
+	openedTime = time.Second
+)
+
+// New returns a client of the hinit that listens on socket, a path or an abstract "@name". It does not connect.
+func New(socket string) *Client {
+	c := &Client{cutTime: cutTime}
+	c.socket.Store(&socket)
+	return c
+}
+
+// Here returns a client of the init of this container, which it finds at the first request, and again when that init does not listen
+// any more. socket is the configured path, or "". env looks up environment variables. Here does not connect.
+func Here(socket string, env func(string) (string, bool)) *Client {
+	return anyOf(func() []string { return Sockets(socket, env, os.Geteuid()) })
+}
+
+// Find returns a client of the init of this container, as [Dial] does.
+func Find(socket string, env func(string) (string, bool)) (*Client, error) {
+	return Dial(Sockets(socket, env, os.Geteuid()))
+}
+
 // Dial returns a client of the first candidate that accepts a connection, if its server runs as root, as this user or as the owner
 // of process 1. It blocks at most 2 seconds per candidate. A request within a second uses the same connection. The error is
 // ErrNotAllowed if this user may not open a candidate, else ErrUnreachable.
 func Dial(candidates []string) (*Client, error) {
+	c := anyOf(func() []string { return candidates })
+	if err := c.Reach(); err != nil {
+		return nil, err
+	}
+	c.places = nil // another hinit that listens later is not meant
+	return c, nil
+}
+
+func anyOf(places func() []string) *Client {
+	c := New("")
+	c.places, c.found = places, true
+	return c
+}
+
+// Socket returns the path of the control socket, or "" if no hinit was found yet.
+func (c *Client) Socket() string { return *c.socket.Load() }
+
+// Reach connects to hinit, and returns why it can't. A request within a second uses the same connection.
+func (c *Client) Reach() error {
+	conn, err := c.connect(context.Background())
+	if err != nil {
+		err.Doing = "reach hinit"
+		return err
+	}
+	if before := c.opened.Swap(&opened{conn, time.Now()}); before != nil {
+		_ = before.Close() // nothing was sent
+	}
+	return nil
+}
+
+// connect returns a connection that has carried no request.
+func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
+	if o := c.opened.Swap(nil); o != nil {
+		if time.Since(o.at) < openedTime {
+			return o.Conn, nil
+		}
+		_ = o.Close() // nothing was sent
+	}
+	if known := c.Socket(); known != "" {
+		conn, err := c.open(ctx, known)
+		if err == nil || c.places == nil || err.Kind != client.KindUnreachable {
+			return conn, err
+		}
+	}
 	var failed *client.Error
+	candidates := c.places()
 	for _, socket := range candidates {
-		c := New(socket)
-		c.found = true
-		conn, err := c.connect(context.Background())
+		conn, err := c.open(ctx, socket)
 		if err == nil {
-			c.opened.Store(&opened{conn, time.Now()})
-			return c, nil
+			c.socket.Store(&socket)
+			return conn, nil
 		}
 		if failed == nil || err.Kind == client.KindNotAllowed && failed.Kind != client.KindNotAllowed {
 			failed = err
@@ -49,8 +126,26 @@ func Dial(candidates []string) (*Client, error) {
 	case failed.Kind == client.KindUnreachable && len(candidates) > 1:
 		failed.Message = fmt.Sprintf("no hinit listens on any of %s; is it running here?", quoted(candidates))
 	}
-	failed.Doing = "reach hinit"
 	return nil, failed
+}
+
+func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Error) {
+	dialer := net.Dialer{Timeout: connectTime}
+	conn, err := dialer.DialContext(ctx, "unix", socket)
+	if err == nil && (c.found || strings.HasPrefix(socket, "@")) {
+		if err = trusted(conn, !strings.HasPrefix(socket, "/proc/")); err != nil {
+			_ = conn.Close() // nothing was sent
+		}
+	}
+	switch {
+	case err == nil:
+		return conn, nil
+	case errors.Is(err, fs.ErrPermission):
+		message := fmt.Sprintf("this user may not open %q; ask as root or as the agent's user", socket)
+		return nil, &client.Error{Kind: client.KindNotAllowed, Message: message, Cause: err}
+	}
+	message := fmt.Sprintf("no hinit listens on %q (%v); is it running here?", socket, reason(err))
+	return nil, &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err}
 }
 
 func quoted(words []string) string {
@@ -59,35 +154,6 @@ func quoted(words []string) string {
 		out[i] = fmt.Sprintf("%q", w)
 	}
 	return strings.Join(out, ", ")
-}
-
-func (c *Client) connection(ctx context.Context) (net.Conn, *client.Error) {
-	if o := c.opened.Swap(nil); o != nil {
-		if time.Since(o.at) < openedTime {
-			return o.Conn, nil
-		}
-		_ = o.Close() // nothing was sent
-	}
-	return c.connect(ctx)
-}
-
-func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
-	dialer := net.Dialer{Timeout: connectTime}
-	conn, err := dialer.DialContext(ctx, "unix", c.socket)
-	if err == nil && (c.found || strings.HasPrefix(c.socket, "@")) {
-		if err = trusted(conn, !strings.HasPrefix(c.socket, "/proc/")); err != nil {
-			_ = conn.Close() // nothing was sent
-		}
-	}
-	switch {
-	case err == nil:
-		return conn, nil
-	case errors.Is(err, fs.ErrPermission):
-		message := fmt.Sprintf("this user may not open %q; ask as root or as the agent's user", c.socket)
-		return nil, &client.Error{Kind: client.KindNotAllowed, Message: message, Cause: err}
-	}
-	message := fmt.Sprintf("no hinit listens on %q (%v); is it running here?", c.socket, reason(err))
-	return nil, &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err}
 }
 
 // trusted returns an error unless the server runs as root, as this user, or as the owner of process 1. Any user can take an abstract
@@ -113,7 +179,7 @@ func trusted(conn net.Conn, here bool) error {
 	if cred.Uid == 0 || int(cred.Uid) == os.Geteuid() {
 		return nil
 	}
-	if info, err := os.Stat("/proc/1"); err == nil && info.Sys().(*syscall.Stat_t).Uid == cred.Uid {
+	if owner, ok := ownerOf("/proc/1"); ok && owner == int(cred.Uid) {
 		return nil
 	}
 	return fmt.Errorf("uid %d has taken the name", cred.Uid)
@@ -125,4 +191,52 @@ func reason(err error) error {
 		return op.Err
 	}
 	return err
+}
+
+// Sockets returns the places where a client looks for the control socket, in the order in which an init chooses its place. uid is
+// the client's effective user. The list has the places of the client's user, of root and of the owner of process 1. It leaves out
+// places whose directory belongs to another user. A socket in the list may be missing or dead. Any user of the network namespace can
+// take an abstract name ("@…"): a client must check the server's credentials (SO_PEERCRED), as Dial does.
+func Sockets(socket string, env func(string) (string, bool), uid int) []string {
+	trusted := []int{uid, 0}
+	if owner, ok := ownerOf("/proc/1"); ok {
+		trusted = append(trusted, owner)
+	}
+	var sockets []string
+	for _, user := range trusted {
+		for _, path := range client.Places(socket, env, user) {
+			owner, exists := ownerOf(filepath.Dir(path))
+			if exists && !slices.Contains(trusted, owner) || slices.Contains(sockets, path) {
+				continue
+			}
+			sockets = append(sockets, path)
+		}
+	}
+	for _, path := range sockets { // for a debug container beside the init's: kubectl debug --target
+		if !sameRoot(1) {
+			sockets = append(sockets, processRoot(1)+path)
+		}
+	}
+	if name := client.AbstractSocket(); name != "" {
+		sockets = append(sockets, name)
+	}
+	return sockets
+}
+
+func processRoot(pid int) string { return "/proc/" + strconv.Itoa(pid) + "/root" }
+
+// sameRoot reports whether a process has the same root directory as this one. It is true if the kernel does not say.
+func sameRoot(pid int) bool {
+	own, err := os.Stat("/")
+	other, err2 := os.Stat(processRoot(pid) + "/")
+	return err != nil || err2 != nil || os.SameFile(own, other)
+}
+
+// ownerOf returns the owner of a file or link, and whether it exists.
+func ownerOf(path string) (uid int, exists bool) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return 0, false
+	}
+	return int(info.Sys().(*syscall.Stat_t).Uid), true
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -42,6 +43,25 @@ func TestDialTakesTheFirstThatListens(t *testing.T) {
 	}
 	if _, err = dial.Dial(nil); !errors.Is(err, client.ErrUnreachable) {
 		t.Errorf("no candidates: %v", err)
+	}
+}
+
+// TestTheInitIsFoundWhereItListensNow: a page that was opened before the init began to listen elsewhere showed nothing any more.
+func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
+	dir := ""
+	c := dial.Here("", func(name string) (string, bool) { return dir, name == "HINIT_RUNTIME_DIR" })
+	for _, home := range []string{"/first", "/second"} {
+		t.Run(home, func(t *testing.T) { // the server ends with it
+			alive := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"init":{"home":"`+home+`"}}`) })
+			dir = filepath.Dir(alive.Socket())
+			if err := os.Symlink("s", dir+"/control.sock"); err != nil {
+				t.Fatal(err)
+			}
+			st, err := c.Status(t.Context())
+			if err != nil || st.Init.Home != home || c.Socket() != dir+"/control.sock" {
+				t.Errorf("%+v, %v at %q", st.Init, err, c.Socket())
+			}
+		})
 	}
 }
 

@@ -16,13 +16,45 @@ import (
 	"hinit/client"
 )
 
+const (
+	// answerTime is the default time limit for an answer.
+	answerTime = 10 * time.Second
+	// workTime is the time limit for requests that make hinit read many files.
+	workTime = time.Minute
+	// longestWait is the longest time that the server waits by default for the effect of a command.
+	longestWait = 40 * time.Second
+	// maxReply limits the size of an answer. Any program may listen on the socket, not only hinit.
+	maxReply = 64 << 20
+	// busyPause is the pause before the next attempt when hinit has too many connections.
+	busyPause = 100 * time.Millisecond
+	// cutTime is how long a request is repeated after its connection was cut.
+	cutTime = time.Second
+)
+
+// question is one request.
 type question struct {
 	doing        string // the action, as it stands after "cannot" in an error
 	method, path string
-	query        url.Values
 	body         any           // nil for none
 	repeats      bool          // the request may be sent twice
-	limit        time.Duration // for the whole answer; 0 is answerTime
+	limit        time.Duration // for the whole answer
+}
+
+func get(doing, path string, query url.Values) question {
+	if text := query.Encode(); text != "" {
+		path += "?" + text
+	}
+	return question{doing: doing, method: http.MethodGet, path: path, repeats: true, limit: answerTime}
+}
+
+func post(doing, path string, body any) question {
+	return question{doing: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
+}
+
+// within sets the time limit.
+func (q question) within(limit time.Duration) question {
+	q.limit = limit
+	return q
 }
 
 // reply is a successful answer. Its body is not read yet.
@@ -33,33 +65,79 @@ type reply struct {
 	close     func() // must be called
 }
 
-// busyPause is the pause before the next attempt when hinit has too many connections.
-const busyPause = 100 * time.Millisecond
+// stream calls fn for each JSON document of an answer. It ends with the answer, or when fn returns an error, which stream returns.
+func stream[T any](ctx context.Context, c *Client, q question, fn func(T) error) error {
+	r, err := c.send(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	r.unlimited()
+	for lines := json.NewDecoder(r); ; {
+		var next T
+		switch err := lines.Decode(&next); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return explain(ctx, q, c.broken(err))
+		}
+		if err := fn(next); err != nil {
+			return err
+		}
+	}
+}
 
-// cutTime is how long a request is repeated after its connection was cut.
-const cutTime = time.Second
+// askService sends a request about one service, whose path is the rest of q's. It rejects names that a path cannot hold; no service
+// has such a name.
+func (c *Client) askService(ctx context.Context, q question, name string) (client.Service, error) {
+	switch name {
+	case "", ".", "..":
+		message := fmt.Sprintf("no such profile or service %q; `hinit status` lists them", name)
+		return client.Service{}, explain(ctx, q, &client.Error{Kind: client.KindUnknown, Message: message})
+	}
+	q.path = "/v1/services/" + url.PathEscape(name) + q.path
+	return ask[client.Service](ctx, c, q)
+}
+
+// ask sends a request and decodes the answer.
+func ask[T any](ctx context.Context, c *Client, q question) (answer T, err error) {
+	r, err := c.send(ctx, q)
+	if err != nil {
+		return answer, err
+	}
+	defer r.close()
+	if err := json.NewDecoder(io.LimitReader(r, maxReply)).Decode(&answer); err != nil {
+		return answer, explain(ctx, q, c.broken(err))
+	}
+	return answer, nil
+}
+
+// tell sends a request whose answer has no content.
+func (c *Client) tell(ctx context.Context, q question) error {
+	r, err := c.send(ctx, q)
+	if err == nil {
+		r.close()
+	}
+	return err
+}
 
 // patience returns how long a failed request is repeated. A busy hinit has not read the request. A hinit that was replaced may have
 // carried it out, so it is repeated only if a repetition is harmless. A cut connection may have led to the old image, so the next
 // attempt may succeed.
 func (c *Client) patience(q question, e *client.Error) time.Duration {
-	repeats := q.repeats || q.method == http.MethodGet
 	switch {
 	case e.Kind == client.KindBusy:
 		return min(q.limit, answerTime)
-	case e.Kind == client.KindReplaced && repeats:
+	case e.Kind == client.KindReplaced && q.repeats:
 		return q.limit
-	case e.Cut && repeats:
+	case e.Cut && q.repeats:
 		return min(q.limit, c.cutTime)
 	}
 	return 0
 }
 
 // send sends a request on a new connection, and repeats it as long as [Client.patience] allows.
-func (c *Client) send(ctx context.Context, q question) (*reply, *client.Error) {
-	if q.limit == 0 {
-		q.limit = answerTime
-	}
+func (c *Client) send(ctx context.Context, q question) (*reply, error) {
 	begin := time.Now()
 	var cut *client.Error
 	for {
@@ -71,15 +149,15 @@ func (c *Client) send(ctx context.Context, q question) (*reply, *client.Error) {
 			begin = time.Now() // the request may have waited long for its answer
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
-			return nil, cut // hinit was there at the first attempt
+			return nil, explain(ctx, q, cut) // hinit was there at the first attempt
 		}
 		if time.Since(begin) > c.patience(q, err) {
-			return nil, err
+			return nil, explain(ctx, q, err)
 		}
 		select {
 		case <-time.After(busyPause):
 		case <-ctx.Done():
-			return nil, err
+			return nil, explain(ctx, q, err)
 		}
 	}
 }
@@ -91,7 +169,7 @@ func (c *Client) exchange(ctx context.Context, q question) (*reply, *client.Erro
 	if err != nil {
 		return nil, &client.Error{Kind: client.KindInternal, Message: err.Error(), Cause: err}
 	}
-	conn, fault := c.connection(ctx)
+	conn, fault := c.connect(ctx)
 	if fault != nil {
 		return nil, fault
 	}
@@ -122,10 +200,6 @@ func (c *Client) exchange(ctx context.Context, q question) (*reply, *client.Erro
 }
 
 func (q question) request(ctx context.Context) (*http.Request, error) {
-	target := "http://hinit" + q.path
-	if query := q.query.Encode(); query != "" {
-		target += "?" + query
-	}
 	var content io.Reader
 	if q.body != nil {
 		b, err := json.Marshal(q.body)
@@ -134,7 +208,7 @@ func (q question) request(ctx context.Context) (*http.Request, error) {
 		}
 		content = bytes.NewReader(b)
 	}
-	r, err := http.NewRequestWithContext(ctx, q.method, target, content)
+	r, err := http.NewRequestWithContext(ctx, q.method, "http://hinit"+q.path, content)
 	if err == nil {
 		r.Close = true
 	}
@@ -146,7 +220,7 @@ func (c *Client) refusal(response *http.Response) *client.Error {
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxReply)).Decode(&e); err != nil || e.Error.Kind == "" {
 		return &client.Error{
 			Kind:    client.KindInternal,
-			Message: fmt.Sprintf("%q answers %q, but not as hinit does; is something else listening there?", c.socket, response.Status),
+			Message: fmt.Sprintf("%q answers %q, but not as hinit does; is something else listening there?", c.Socket(), response.Status),
 		}
 	}
 	return &e.Error
@@ -157,12 +231,12 @@ func (c *Client) broken(err error) *client.Error {
 	var network net.Error
 	switch {
 	case errors.As(err, &network) && network.Timeout():
-		return &client.Error{Kind: client.KindUnreachable, Message: fmt.Sprintf("hinit does not answer on %q", c.socket), Cause: err}
+		return &client.Error{Kind: client.KindUnreachable, Message: fmt.Sprintf("hinit does not answer on %q", c.Socket()), Cause: err}
 	case network != nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		message := fmt.Sprintf("hinit went away from %q while it was asked (%v)", c.socket, reason(err))
+		message := fmt.Sprintf("hinit went away from %q while it was asked (%v)", c.Socket(), reason(err))
 		return &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err, Cut: true}
 	}
-	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.socket, err), Cause: err}
+	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.Socket(), err), Cause: err}
 }
 
 // explain adds the failed action to an error. If the caller's context has ended, it returns the reason of that instead.

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"hinit/client"
 	"hinit/client/dial"
 	"hinit/internal/account"
 	"hinit/internal/actions"
@@ -63,15 +62,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	}
 	rules.size = -1 // makes the runner read the file again, although it was just found valid
 	host, _ := os.Hostname()
-	socket := cfg.Control.Socket
 	r := &actions.Runner{
-		Watch: func(ctx context.Context, fn func(client.StatusChange) error) error {
-			cl, err := dial.Find(socket, os.LookupEnv)
-			if err != nil {
-				return err
-			}
-			return cl.Watch(ctx, fn)
-		},
+		Watch: dial.Here(cfg.Control.Socket, os.LookupEnv).Watch,
 		Rules: rules.next, State: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
 	}
 	return c.Failed("carry out actions", r.Run(ctx))

@@ -39,7 +39,7 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 		return c.Fail(cmdline.WrongUsage, "%v", err)
 	}
 	defer sink.Close()
-	h := &hinit{env: c.Env}
+	h := newHinit(c.Env)
 	f := &forward.Forwarder{
 		Hinit: h, LogsAs: h.logsAs, Sink: sink, State: *state, Except: append(except, config.ForwardName), Mask: *mask,
 		Log: slog.New(slog.NewTextHandler(c.Err, nil)),

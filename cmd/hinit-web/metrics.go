@@ -19,14 +19,11 @@ func printMetrics(ctx context.Context, c *cmdline.Call) int {
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code
 	}
-	h := &hinit{env: c.Env}
+	h := newHinit(c.Env)
 	if err := metrics.Write(c.Out, newCollector(ctx, h, *most)); err != nil {
 		return c.Failed("print the metrics", err)
 	}
-	if _, err := h.client(); err != nil {
-		return c.Failed("ask hinit", err)
-	}
-	return cmdline.Done
+	return c.Failed("ask hinit", h.Reach())
 }
 
 func newCollector(ctx context.Context, h *hinit, most int) *metrics.Collector {

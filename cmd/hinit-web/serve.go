@@ -61,7 +61,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 			return c.Fail(cmdline.WrongUsage, "cannot %s: other machines reach %s, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read", doing, address)
 		}
 	}
-	h := &hinit{env: c.Env}
+	h := newHinit(c.Env)
 	isolates := h.isolates()
 	if isolates && token == "" && !*open {
 		return c.Fail(cmdline.WrongUsage, "cannot %s: isolated profiles could read the logs of others on it, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read", doing)

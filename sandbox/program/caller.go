@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -59,7 +58,7 @@ const gatewaysFor = 2 * time.Second
 
 // gatewaysOf returns a function that asks hinit, if it runs here, for the profile of each gateway process.
 func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[int]string {
-	sockets := dial.Sockets(config.Socket(config.Options{Env: lookup}), lookup, os.Geteuid())
+	cl := dial.Here(config.Socket(config.Options{Env: lookup}), lookup)
 	var mu sync.Mutex
 	var known map[int]string
 	var at time.Time
@@ -70,10 +69,6 @@ func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[in
 			return known
 		}
 		known, at = nil, time.Now()
-		cl, err := dial.Dial(sockets)
-		if err != nil {
-			return nil
-		}
 		status, err := cl.Status(ctx)
 		if err != nil {
 			return nil

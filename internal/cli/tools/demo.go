@@ -168,10 +168,7 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 // look opens the screen once the container answers. It ends the demo when the user closes the screen.
 func (d *demoRun) look(ctx context.Context, quit func()) {
 	defer quit()
-	for {
-		if _, err := dial.Dial([]string{d.dir + "/control.sock"}); err == nil {
-			break
-		}
+	for dial.New(d.dir+"/control.sock").Reach() != nil {
 		if !pause.For(ctx, cli.DialPause) {
 			return
 		}
@@ -258,11 +255,7 @@ func (d *demoRun) narrate(ctx context.Context) {
 		},
 	}
 	for len(steps) > 0 && ctx.Err() == nil {
-		var st client.Status
-		cl, err := dial.Dial([]string{d.dir + "/control.sock"})
-		if err == nil {
-			st, err = cl.Status(ctx)
-		}
+		st, err := dial.New(d.dir + "/control.sock").Status(ctx)
 		if err != nil || !steps[0].when(st) {
 			pause.For(ctx, 50*time.Millisecond)
 			continue

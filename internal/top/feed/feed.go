@@ -24,41 +24,25 @@ import (
 // Feed reads the sources of one hinit. Make it with Open or OpenSocket.
 type Feed struct {
 	env    func(string) (string, bool)
-	socket string // path that the user has named; "" for the init of this container
-	client atomic.Pointer[dial.Client]
+	here   bool // it is the init of this container
+	client *dial.Client
 	status atomic.Pointer[client.Status] // newest status
 }
 
-// Open finds the running hinit with the help of the environment. It blocks and fails as [dial.Dial] does.
+// Open finds the running hinit with the help of the environment. It blocks and fails as [dial.Dial] does. The feed finds a hinit that
+// begins to listen elsewhere later.
 func Open(env func(string) (string, bool)) (*Feed, error) {
-	f := &Feed{env: env}
-	if err := f.dial(); err != nil {
-		return nil, err
-	}
-	return f, nil
+	f := &Feed{env: env, here: true, client: dial.Here(config.Socket(config.Options{Env: env}), env)}
+	return f, f.client.Reach()
 }
 
 // OpenSocket returns the feed of the hinit that listens on a socket. It does not connect.
 func OpenSocket(env func(string) (string, bool), socket string) *Feed {
-	f := &Feed{env: env, socket: socket}
-	f.client.Store(dial.New(socket))
-	return f
-}
-
-func (f *Feed) dial() error {
-	if f.socket != "" {
-		return nil // each request opens a connection
-	}
-	cl, err := dial.Find(config.Socket(config.Options{Env: f.env}), f.env)
-	if err != nil {
-		return err
-	}
-	f.client.Store(cl)
-	return nil
+	return &Feed{env: env, client: dial.New(socket)}
 }
 
 // Once returns the present status.
-func (f *Feed) Once(ctx context.Context) (client.Status, error) { return f.client.Load().Status(ctx) }
+func (f *Feed) Once(ctx context.Context) (client.Status, error) { return f.client.Status(ctx) }
 
 // retry is the pause before the next request to a hinit that has not answered.
 const retry = 250 * time.Millisecond
@@ -67,8 +51,8 @@ const retry = 250 * time.Millisecond
 // failure.
 func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), lost func(error)) {
 	var st client.Status
-	f.again(ctx, lost, func(cl *dial.Client) error {
-		return cl.Watch(ctx, func(c client.StatusChange) error {
+	f.again(ctx, lost, func() error {
+		return f.client.Watch(ctx, func(c client.StatusChange) error {
 			c.Apply(&st)
 			now := st
 			f.status.Store(&now)
@@ -81,12 +65,12 @@ func (f *Feed) Status(ctx context.Context, change func(client.StatusChange), los
 // Events follows the events until ctx ends. It begins with the last events of the past; last is their number.
 func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
-	f.again(ctx, func(error) {}, func(cl *dial.Client) error {
+	f.again(ctx, func(error) {}, func() error {
 		o := client.EventOptions{Follow: true, Since: seen}
 		if seen == 0 {
 			o.Last = last
 		}
-		err := cl.Events(ctx, o, func(e client.Event) error {
+		err := f.client.Events(ctx, o, func(e client.Event) error {
 			seen = max(seen, e.Seq)
 			event(e)
 			return nil
@@ -99,9 +83,9 @@ func (f *Feed) Events(ctx context.Context, last int, event func(client.Event)) {
 }
 
 // again calls ask until ctx ends. It calls ask again when hinit was gone, or has become another image of itself.
-func (f *Feed) again(ctx context.Context, lost func(error), ask func(*dial.Client) error) {
+func (f *Feed) again(ctx context.Context, lost func(error), ask func() error) {
 	for ctx.Err() == nil {
-		err := ask(f.client.Load())
+		err := ask()
 		if ctx.Err() != nil {
 			return
 		}
@@ -109,9 +93,6 @@ func (f *Feed) again(ctx context.Context, lost func(error), ask func(*dial.Clien
 			lost(reason(err))
 		}
 		pause.For(ctx, retry)
-		if errors.Is(err, client.ErrUnreachable) {
-			_ = f.dial() // hinit may listen elsewhere now; if not, the next request fails with the reason
-		}
 	}
 }
 
@@ -125,7 +106,7 @@ func reason(err error) error {
 
 // Do carries out an order. It returns when the order has its effect or has failed.
 func (f *Feed) Do(ctx context.Context, verb client.Verb, name string) error {
-	_, err := f.client.Load().Order(ctx, verb, name, client.Wait{Wait: true})
+	_, err := f.client.Order(ctx, verb, name, client.Wait{Wait: true})
 	return err
 }
 
@@ -135,7 +116,7 @@ func (f *Feed) Signal(ctx context.Context, name, word string) error {
 	if !known {
 		return fmt.Errorf("%q is no signal; write a name such as HUP or a number from 1 to 64", word)
 	}
-	_, err := f.client.Load().Signal(ctx, name, syscall.Signal(number))
+	_, err := f.client.Signal(ctx, name, syscall.Signal(number))
 	return err
 }
 

@@ -91,7 +91,7 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 	if st == nil {
 		return nil, errors.New("hinit has not answered yet")
 	}
-	if f.socket == "" {
+	if f.here {
 		return lookup.LogReader(st.Init.Plain != "", f.env)
 	}
 	here, err := os.Stat("/")

@@ -22,7 +22,7 @@ const (
 // proc returns the path of the /proc with the services' processes, or "" if it is not visible.
 func (f *Feed) proc() string {
 	if st := f.status.Load(); st != nil && st.Init.PID > 0 {
-		return usage.Root(f.client.Load().Socket(), st.Init.PID)
+		return usage.Root(f.client.Socket(), st.Init.PID)
 	}
 	return ""
 }
