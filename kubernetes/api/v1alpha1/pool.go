@@ -80,11 +80,30 @@ type AgentPoolSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Rollout Rollout `json:"rollout,omitzero"`
-	// env has variables of the container of a host.
+	// network is whom the pods of the hosts may talk to.
+	// +optional
+	// +kubebuilder:default={}
+	Network Network `json:"network,omitzero"`
+	// env has variables of the container of the agents.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[A-Za-z_][A-Za-z0-9_]*$'))",message="a variable has letters, digits and _ and no digit first"
 	Env map[string]string `json:"env,omitempty"`
+}
+
+// Network is whom the pods of the hosts may talk to. What a NetworkPolicy of yours allows is allowed too.
+type Network struct {
+	// policy makes a NetworkPolicy: a host takes connections from hosts of its pool alone, for moves. Of private addresses it reaches them, the
+	// API server and DNS.
+	// +optional
+	// +kubebuilder:default=true
+	Policy *bool `json:"policy,omitempty"`
+	// apiServer is the address of the API server, as ADDRESS/32. The agents reach ports 443 and 6443 there too.
+	// +optional
+	// +kubebuilder:default="0.0.0.0/0"
+	// +kubebuilder:validation:MaxLength=43
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="apiServer is an address with the length of its prefix, such as 10.0.0.1/32"
+	APIServer string `json:"apiServer,omitempty"`
 }
 
 // HostRange bounds the number of hosts.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -108,9 +109,6 @@ func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
 	if v.set != nil && v.set.Annotations[sumAnnotation] == wanted {
 		return nil
 	}
-	if err := f.allow(ctx, v.pool.Namespace); err != nil {
-		return err
-	}
 	for _, o := range objects { // the StatefulSet comes last, so its annotation is about all
 		if o.GetKind() == "StatefulSet" {
 			o.SetAnnotations(map[string]string{sumAnnotation: wanted})
@@ -136,30 +134,65 @@ const (
 	tokenRole = "hinit-fleet-host-tokens"
 )
 
-// allow gives the hosts of a namespace their ServiceAccount and what it may do.
-func (f *fleet) allow(ctx context.Context, namespace string) error {
-	subject := []any{map[string]any{"kind": rbacv1.ServiceAccountKind, "name": pool.Account, "namespace": namespace}}
-	object := func(api, kind, name, in, role string) *unstructured.Unstructured {
-		o := map[string]any{"apiVersion": api, "kind": kind, "metadata": map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/part-of": "hinit"}}}
-		u := &unstructured.Unstructured{Object: o}
-		u.SetNamespace(in)
-		if role != "" {
-			o["roleRef"] = map[string]any{"apiGroup": rbacv1.GroupName, "kind": "ClusterRole", "name": role}
-			o["subjects"] = subject
-		}
-		return u
+// allow gives the hosts of a pool their ServiceAccount and what it may do. Of ConfigMaps and Secrets they may read what a profile of the pool
+// names. It writes where that has changed.
+func (f *fleet) allow(ctx context.Context, v *view) error {
+	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
+	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
+	key := client.ObjectKeyFromObject(v.pool)
+	f.mu.Lock()
+	same := f.allowed[key] == wanted
+	f.mu.Unlock()
+	if same {
+		return nil
 	}
-	rbac := rbacv1.SchemeGroupVersion.String()
-	for _, o := range []*unstructured.Unstructured{
-		object("v1", "ServiceAccount", pool.Account, namespace, ""),
-		object(rbac, "RoleBinding", pool.Account, namespace, hostRole),
-		object(rbac, "ClusterRoleBinding", tokenRole+"-"+namespace, "", tokenRole),
-	} {
+	for _, o := range grants(v.pool, configMaps, secrets) {
 		if err := f.apply(ctx, o); err != nil {
 			return err
 		}
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.allowed[key] = wanted
 	return nil
+}
+
+// grants returns the ServiceAccount of the hosts of a pool with its roles.
+func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured.Unstructured {
+	account := pool.Account(p.Name)
+	object := func(api, kind, name string, more map[string]any) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": api, "kind": kind}}
+		maps.Copy(u.Object, more)
+		u.SetName(name)
+		u.SetLabels(map[string]string{"app.kubernetes.io/part-of": "hinit"})
+		if kind != "ClusterRoleBinding" { // it has no namespace, so no pool can own it
+			u.SetNamespace(p.Namespace)
+			u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(p, v1alpha1.GroupVersion.WithKind("AgentPool"))})
+		}
+		return u
+	}
+	bind := func(kind, role string) map[string]any {
+		return map[string]any{
+			"roleRef":  map[string]any{"apiGroup": rbacv1.GroupName, "kind": kind, "name": role},
+			"subjects": []any{map[string]any{"kind": rbacv1.ServiceAccountKind, "name": account, "namespace": p.Namespace}},
+		}
+	}
+	rules := []any{}
+	read := func(resource string, names []string) {
+		if len(names) > 0 { // a rule without names is about all
+			rules = append(rules, map[string]any{"apiGroups": []any{""}, "resources": []any{resource}, "verbs": []any{"get"}, "resourceNames": names})
+		}
+	}
+	read("configmaps", configMaps)
+	read("secrets", secrets)
+	rbac := rbacv1.SchemeGroupVersion.String()
+	return []*unstructured.Unstructured{
+		object("v1", "ServiceAccount", account, nil),
+		object(rbac, "Role", account, map[string]any{"rules": rules}),
+		object(rbac, "RoleBinding", account, bind("Role", account)),
+		object(rbac, "RoleBinding", account+".profiles", bind("ClusterRole", hostRole)),
+		object(rbac, "ClusterRoleBinding", tokenRole+":"+p.Namespace+":"+p.Name, bind("ClusterRole", tokenRole)),
+	}
 }
 
 // orphans tells the profiles of a pool that does not exist that they have none, and lets go of deleted ones without a host.

@@ -40,15 +40,16 @@ type fleet struct {
 	log     *slog.Logger
 	written *written
 
-	mu     sync.Mutex
-	rounds map[client.ObjectKey]time.Time            // when the last round of a pool began
-	phases map[types.UID]v1alpha1.AgentProfileStatus // what was seen last, for events
+	mu      sync.Mutex
+	rounds  map[client.ObjectKey]time.Time            // when the last round of a pool began
+	phases  map[types.UID]v1alpha1.AgentProfileStatus // what was seen last, for events
+	allowed map[client.ObjectKey]string               // what the hosts of a pool were allowed last
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
 	return &fleet{
 		api: api, fresh: fresh, events: recorder, log: log, written: &written{by: map[types.UID]*v1alpha1.AgentProfile{}},
-		rounds: map[client.ObjectKey]time.Time{}, phases: map[types.UID]v1alpha1.AgentProfileStatus{},
+		rounds: map[client.ObjectKey]time.Time{}, phases: map[types.UID]v1alpha1.AgentProfileStatus{}, allowed: map[client.ObjectKey]string{},
 	}
 }
 
@@ -78,7 +79,7 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	}
 	in, profiles := v.input()
 	plan := placement.Decide(in, profiles, v.hosts, now)
-	if err := f.keep(ctx, v, plan.Replicas); err != nil {
+	if err := errors.Join(f.allow(ctx, v), f.keep(ctx, v, plan.Replicas)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("cannot keep pool %q: %w", p.Name, err)
 	}
 	err = errors.Join(f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))

@@ -103,13 +103,13 @@ func trouble(pod *corev1.Pod, node *corev1.Node, beat *coordinationv1.Lease, now
 	case corev1.PodFailed, corev1.PodSucceeded:
 		return "its pod has ended: " + cmp.Or(pod.Status.Reason, pod.Status.Message, string(pod.Status.Phase)), false
 	}
-	for _, c := range pod.Status.ContainerStatuses {
+	for _, c := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
 		switch {
 		case c.State.Running != nil:
 		case c.State.Terminated != nil:
-			return fmt.Sprintf("its container has ended: %s, code %d", cmp.Or(c.State.Terminated.Reason, "no reason"), c.State.Terminated.ExitCode), false
+			return fmt.Sprintf("its container %s has ended: %s, code %d", c.Name, cmp.Or(c.State.Terminated.Reason, "no reason"), c.State.Terminated.ExitCode), false
 		case c.State.Waiting != nil:
-			return "its container waits: " + cmp.Or(c.State.Waiting.Reason, "no reason"), false
+			return fmt.Sprintf("its container %s waits: %s", c.Name, cmp.Or(c.State.Waiting.Reason, "no reason")), false
 		}
 	}
 	if beat == nil || beat.Spec.HolderIdentity == nil || *beat.Spec.HolderIdentity != string(pod.UID) {

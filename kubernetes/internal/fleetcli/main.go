@@ -10,11 +10,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	hinit "hinit/client"
 	"hinit/client/dial"
 	"hinit/kubernetes/internal/controller"
 	"hinit/kubernetes/internal/host"
@@ -184,19 +186,36 @@ func runHost(ctx context.Context, c *call, args []string) error {
 	if err := host.Refuse(); err != nil {
 		return err
 	}
-	// An agent with the same user must not read the tokens from the memory of this program.
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // it fails for no process
-	init, err := dial.Find("", os.LookupEnv)
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no other process of its user reads the tokens from its memory; it can't fail
+	init, home, err := reach(ctx, c.log())
 	if err != nil {
 		return err
 	}
-	st, err := init.Status(ctx)
-	if err != nil {
-		return err
-	}
-	s, err := host.InPod(os.Getenv, st.Init.Home, init, c.log())
+	s, err := host.InPod(os.Getenv, home, init, c.log())
 	if err != nil {
 		return err
 	}
 	return host.Run(ctx, s)
+}
+
+// reach waits for the hinit of the pod, whose container begins later. It returns its volume too.
+func reach(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
+	for said := ""; ; {
+		var st hinit.Status
+		if init, err = dial.Find("", os.LookupEnv); err == nil {
+			st, err = init.Status(ctx)
+		}
+		if err == nil {
+			return init, st.Init.Home, nil
+		}
+		if text := err.Error(); text != said {
+			log.Info("waits for hinit", "reason", text)
+			said = text
+		}
+		select {
+		case <-ctx.Done():
+			return nil, "", ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }

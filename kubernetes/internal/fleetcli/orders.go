@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"hinit/kubernetes/api/v1alpha1"
@@ -115,17 +116,23 @@ func runDrain(ctx context.Context, c *call, args []string) error {
 		return err
 	}
 	host := words[0]
-	p, err := f.poolOf(ctx, host)
+	var p *v1alpha1.AgentPool
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the list is written as a whole
+		if p, err = f.poolOf(ctx, host); err != nil {
+			return err
+		}
+		old := p.DeepCopy()
+		p.Spec.Drain = slices.DeleteFunc(p.Spec.Drain, func(one string) bool { return one == host })
+		if !*undo {
+			p.Spec.Drain = append(p.Spec.Drain, host)
+		}
+		if err := f.api.Patch(ctx, p, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("cannot drain host %q: %w", host, err)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
-	}
-	old := p.DeepCopy()
-	p.Spec.Drain = slices.DeleteFunc(p.Spec.Drain, func(one string) bool { return one == host })
-	if !*undo {
-		p.Spec.Drain = append(p.Spec.Drain, host)
-	}
-	if err := f.api.Patch(ctx, p, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("cannot drain host %q: %w", host, err)
 	}
 	if *undo || *limit == 0 {
 		fmt.Fprintf(c.out, "the pool %s drains %v\n", p.Name, p.Spec.Drain)

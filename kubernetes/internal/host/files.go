@@ -23,10 +23,14 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// sourceAge is how old a ConfigMap or Secret may be that files are made of.
-const sourceAge = time.Minute
+const (
+	// sourceAge is how old a ConfigMap or Secret may be that files are made of.
+	sourceAge = time.Minute
+	// errorAge is for one that could not be read: the controller may not have allowed it yet.
+	errorAge = 5 * time.Second
+)
 
-// sources reads ConfigMaps and Secrets, and keeps each for [sourceAge].
+// sources reads ConfigMaps and Secrets, and keeps what they were for some time.
 type sources struct {
 	api       client.Reader
 	namespace string
@@ -46,7 +50,7 @@ func (s *sources) get(ctx context.Context, kind, name string) (map[string][]byte
 	s.mu.Lock()
 	one, known := s.seen[kind+"/"+name]
 	s.mu.Unlock()
-	if known && time.Since(one.at) < sourceAge {
+	if age := time.Since(one.at); known && (age < errorAge || one.err == nil && age < sourceAge) {
 		return one.data, one.err
 	}
 	one = source{data: map[string][]byte{}, at: time.Now()}

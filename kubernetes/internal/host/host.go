@@ -34,11 +34,11 @@ type Settings struct {
 	Namespace string
 	Pool      string
 	Home      string           // the volume, as hinit has it
-	Address   string           // of the pod, for other hosts
+	Address   string           // where it listens for other hosts, HOST:PORT
 	API       client.WithWatch // without a cache: a read is fresh
 	Init      Init
 	Archive   Archive
-	// Create makes a profile of hinit without data.
+	// Create makes a profile without data. It runs no program of the agents: one could read the tokens.
 	Create func(ctx context.Context, name string) error
 	// Token returns a token of this pod for other hosts, and Judge says which pod such a token is of.
 	Token func() (string, error)
@@ -134,8 +134,8 @@ func (h *host) hear(c hinit.StatusChange) {
 	defer h.mu.Unlock()
 	if c.Whole {
 		h.services = map[string]hinit.Service{}
-		h.known = !c.Init.Booting
 	}
+	h.known = !c.Init.Booting && !c.Init.Stopping // what a container that ends says of its gateways is no news
 	for _, s := range c.Services {
 		if s.Kind == hinit.KindGateway {
 			h.services[s.Profile] = s

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/go-logr/logr"
@@ -18,9 +19,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"hinit/internal/proc"
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/pool"
+	"hinit/profiles"
+	"hinit/profiles/manage"
 )
 
 // The variables that a host is told by. [docs/reference/environment.md] describes them.
@@ -39,7 +41,12 @@ const podName = "authentication.kubernetes.io/pod-name"
 func InPod(lookup func(string) string, home string, init Init, log *slog.Logger) (Settings, error) {
 	s := Settings{
 		Name: lookup(nameVar), UID: lookup(uidVar), Namespace: lookup(namespaceVar), Pool: lookup(poolVar), Address: lookup(addressVar),
-		Home: home, Init: init, Archive: Tar{}, Log: log, Create: create,
+		Home: home, Init: init, Archive: Tar{}, Log: log,
+	}
+	homes := profiles.Open(home, nil, "")
+	s.Create = func(_ context.Context, name string) error {
+		_, err := manage.Create(homes, name)
+		return err
 	}
 	ctrllog.SetLogger(logr.FromSlogHandler(log.Handler()))
 	var problems []error
@@ -67,12 +74,13 @@ func InPod(lookup func(string) string, home string, init Init, log *slog.Logger)
 	if s.API, err = client.NewWithWatch(config, client.Options{Scheme: v1alpha1.Scheme()}); err != nil {
 		return s, fmt.Errorf("cannot make a client of the API server: %w", err)
 	}
-	s.Judge, err = Reviewer(config)
+	s.Address = net.JoinHostPort(s.Address, strconv.Itoa(pool.MovePort))
+	s.Judge, err = Reviewer(config, s.Namespace, s.Pool)
 	return s, err
 }
 
-// Reviewer returns a [Judge] that asks the API server.
-func Reviewer(config *rest.Config) (Judge, error) {
+// Reviewer returns a [Judge] that asks the API server whether a token is one of the hosts of a pool.
+func Reviewer(config *rest.Config, namespace, name string) (Judge, error) {
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client of the API server: %w", err)
@@ -85,22 +93,9 @@ func Reviewer(config *rest.Config) (Judge, error) {
 			return "", fmt.Errorf("cannot review a token: %w", err)
 		case !review.Status.Authenticated:
 			return "", fmt.Errorf("cannot review a token: it is not good: %s", review.Status.Error)
-		case !strings.HasSuffix(review.Status.User.Username, ":"+pool.Account) || len(review.Status.User.Extra[podName]) != 1:
-			return "", errors.New("cannot review a token: it is of no host")
+		case review.Status.User.Username != "system:serviceaccount:"+namespace+":"+pool.Account(name) || len(review.Status.User.Extra[podName]) != 1:
+			return "", errors.New("cannot review a token: it is of no host of this pool")
 		}
 		return review.Status.User.Extra[podName][0], nil
 	}, nil
-}
-
-// create has hinit make a profile, by the agent's own command where there is one.
-func create(ctx context.Context, name string) error {
-	argv := []string{"hinit", "profile", "create", name}
-	out, errs, x, err := proc.Output(ctx, proc.Spec{ID: 1, Argv: argv, Env: os.Environ()}, 4<<10)
-	if err == nil && (x.Code != 0 || x.Signal != 0) {
-		err = errors.New(strings.Join(strings.Fields(string(errs)+" "+string(out)), " "))
-	}
-	if err != nil {
-		return fmt.Errorf("cannot create profile %q: %w", name, err)
-	}
-	return nil
 }

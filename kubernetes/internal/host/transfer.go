@@ -35,7 +35,7 @@ type offers struct {
 	store   *Store
 	archive Archive
 	judge   Judge
-	host    string // the address to listen on
+	host    string // where it listens, HOST:PORT
 
 	mu       sync.Mutex
 	by       map[string]*offer // by nonce
@@ -125,7 +125,7 @@ func (o *offers) listen() error {
 		return err
 	}
 	sum := sha256.Sum256(der)
-	l, err := tls.Listen("tcp", net.JoinHostPort(o.host, "0"), &tls.Config{
+	l, err := tls.Listen("tcp", o.host, &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13,
 	})
 	if err != nil {

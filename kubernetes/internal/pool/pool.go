@@ -1,21 +1,25 @@
-// Package pool makes the objects of an AgentPool: StatefulSet, Service, PodDisruptionBudget and the configuration of hinit. The pod is the one
-// of package deploy, with the host of the fleet as a service of hinit. The package has pure functions and owns no goroutine.
+// Package pool makes the objects of an AgentPool: StatefulSet, Service, NetworkPolicy, PodDisruptionBudget and the configuration of hinit. The
+// pod is the one of package deploy, with the host of the fleet in a container of its own. The package has pure functions and owns no goroutine.
 package pool
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	"hinit/kubernetes/api/v1alpha1"
@@ -23,28 +27,25 @@ import (
 )
 
 const (
-	// Account is the ServiceAccount of all hosts of a namespace.
-	Account = "hinit-fleet-host"
 	// TemplateAnnotation has a sum of the template that a pod was made of.
 	TemplateAnnotation = v1alpha1.Group + "/template"
 	// Audience is the audience of the tokens that hosts show to each other.
 	Audience = "hinit-fleet"
 	// Credentials is where a host finds its tokens.
 	Credentials = "/run/secrets/hinit-fleet"
+	// MovePort is where a host listens while it gives a profile away.
+	MovePort = 7843
 	// Program is where the image has the program.
 	Program = "/usr/local/bin/hinit-fleet"
 
+	// runtimeDir is where the container of the host has /run of the agents.
+	runtimeDir  = "/run/agents"
 	stopSeconds = 30
 	megabyte    = 1 << 20
 )
 
-// hostService is the service of hinit that is the host.
-const hostService = `# From the AgentPool.
-services:
-  fleet:
-    command: [%s, host]
-    restart: {max: 10s}
-%s`
+// Account is the ServiceAccount of the hosts of a pool, and the name of what it may do.
+func Account(pool string) string { return "hinit-fleet-host." + pool }
 
 // Objects returns the objects of a pool, with a number of hosts, and the sum of the template of its pods.
 func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstructured, template string, err error) {
@@ -58,6 +59,8 @@ func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstruct
 		switch m.File {
 		case "service.yaml", "disruption.yaml", "config.yaml":
 			err = yaml.Unmarshal(m.Text, u)
+		case "network.yaml":
+			u, err = network(p, m.Text)
 		case "pod.yaml":
 			u, template, err = statefulSet(p, m.Text, hosts)
 		default:
@@ -78,9 +81,9 @@ func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstruct
 
 // valuesOf are the values of package deploy that a pool has.
 func valuesOf(p *v1alpha1.AgentPool) map[string]any {
-	isolation, drain := "", 0
+	config, drain := "", 0
 	if p.Spec.Isolation == "files" {
-		isolation = "isolation: files\n"
+		config = "isolation: files\n"
 	}
 	if p.Spec.Rollout.WhenIdle {
 		drain = int(p.Spec.Rollout.IdleSeconds)
@@ -88,7 +91,8 @@ func valuesOf(p *v1alpha1.AgentPool) map[string]any {
 	memory := p.Spec.Resources.Memory.String()
 	return map[string]any{
 		"name": p.Name, "image": p.Spec.Image, "args": []any{"sleep", "infinity"}, "stopSeconds": stopSeconds, "drainSeconds": drain,
-		"config": fmt.Sprintf(hostService, Program, isolation), "cpu.request": p.Spec.Resources.CPU.String(), "memory.request": memory, "memory.limit": memory,
+		"config": config, "cpu.request": p.Spec.Resources.CPU.String(), "memory.request": memory, "memory.limit": memory,
+		"networkPolicy.enabled": p.Spec.Network.Policy == nil || *p.Spec.Network.Policy,
 	}
 }
 
@@ -107,13 +111,14 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{claim(p)}
 	pod := &set.Spec.Template
 	pod.Labels[v1alpha1.PoolLabel] = p.Name
-	pod.Spec.ServiceAccountName = Account
+	pod.Spec.ServiceAccountName = Account(p.Name)
 	pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: p.Spec.TopologyKey, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.PoolLabel: p.Name}},
 	}}
 	pod.Spec.Volumes = append(withoutVolume(pod.Spec.Volumes, "data"), tokens())
-	container(&pod.Spec.Containers[0], p)
+	agents(&pod.Spec.Containers[0], p)
+	pod.Spec.InitContainers = append(pod.Spec.InitContainers, host(&pod.Spec.Containers[0], p))
 	template, err := json.Marshal(pod)
 	if err != nil {
 		return nil, "", err
@@ -121,37 +126,71 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	h := sha256.Sum256(template)
 	sum := hex.EncodeToString(h[:])[:16]
 	pod.Annotations = map[string]string{TemplateAnnotation: sum}
-	o, err := runtime.DefaultUnstructuredConverter.ToUnstructured(set)
-	if err != nil {
-		return nil, "", err
-	}
-	delete(o, "status")
-	unstructured.RemoveNestedField(o, "metadata", "creationTimestamp")
-	unstructured.RemoveNestedField(o, "spec", "template", "metadata", "creationTimestamp")
-	return &unstructured.Unstructured{Object: o}, sum, nil
+	o, err := object(set)
+	return o, sum, err
 }
 
-// container makes the container of the agents one of a host.
-func container(c *corev1.Container, p *v1alpha1.AgentPool) {
-	var env []corev1.EnvVar
-	for _, e := range c.Env {
-		if e.Name != "HERMES_GATEWAY_BOOTSTRAP_STATE" { // the fleet has no default profile
-			env = append(env, e)
-		}
-	}
-	field := func(name, path string) {
-		env = append(env, corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}})
-	}
-	field("HINIT_FLEET_HOST", "metadata.name")
-	field("HINIT_FLEET_UID", "metadata.uid")
-	field("HINIT_FLEET_NAMESPACE", "metadata.namespace")
-	field("HINIT_FLEET_ADDRESS", "status.podIP")
-	env = append(env, corev1.EnvVar{Name: "HINIT_FLEET_POOL", Value: p.Name})
+// agents changes the container of the agents.
+func agents(c *corev1.Container, p *v1alpha1.AgentPool) {
+	c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HERMES_GATEWAY_BOOTSTRAP_STATE" }) // the fleet has no default profile
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Env)) {
-		env = append(env, corev1.EnvVar{Name: name, Value: p.Spec.Env[name]})
+		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: p.Spec.Env[name]})
 	}
-	c.Env = env
-	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "fleet", MountPath: Credentials, ReadOnly: true})
+}
+
+// host returns the container of the host. The agents have its user, and neither its files nor its processes. It runs before they do.
+func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
+	always := corev1.ContainerRestartPolicyAlways
+	c := corev1.Container{
+		Name: "fleet", Image: agents.Image, ImagePullPolicy: agents.ImagePullPolicy, RestartPolicy: &always, Command: []string{Program, "host"},
+		SecurityContext: agents.SecurityContext,
+		Env:             []corev1.EnvVar{{Name: "HINIT_FLEET_POOL", Value: p.Name}, {Name: "HINIT_RUNTIME_DIR", Value: runtimeDir + "/hinit"}},
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: "data", MountPath: "/opt/data"}, {Name: "run", MountPath: runtimeDir}, {Name: "fleet", MountPath: Credentials, ReadOnly: true},
+		},
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
+		},
+	}
+	for _, one := range [...]struct{ name, path string }{
+		{"HINIT_FLEET_HOST", "metadata.name"}, {"HINIT_FLEET_UID", "metadata.uid"}, {"HINIT_FLEET_NAMESPACE", "metadata.namespace"}, {"HINIT_FLEET_ADDRESS", "status.podIP"},
+	} {
+		c.Env = append(c.Env, corev1.EnvVar{Name: one.name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: one.path}}})
+	}
+	return c
+}
+
+// network adds to the NetworkPolicy of one pod what hosts need: each other, for moves, and the API server.
+func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, error) {
+	n := &networkingv1.NetworkPolicy{}
+	if err := yaml.UnmarshalStrict(text, n); err != nil {
+		return nil, err
+	}
+	port := func(number int) networkingv1.NetworkPolicyPort {
+		at := intstr.FromInt(number)
+		return networkingv1.NetworkPolicyPort{Port: &at}
+	}
+	hosts := []networkingv1.NetworkPolicyPeer{{PodSelector: &n.Spec.PodSelector}}
+	moves := []networkingv1.NetworkPolicyPort{port(MovePort)}
+	n.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: hosts, Ports: moves}}
+	n.Spec.Egress = append(n.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: hosts, Ports: moves}, networkingv1.NetworkPolicyEgressRule{
+		To:    []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: cmp.Or(p.Spec.Network.APIServer, "0.0.0.0/0")}}},
+		Ports: []networkingv1.NetworkPolicyPort{port(443), port(6443)},
+	})
+	return object(n)
+}
+
+// object returns an object as it is applied.
+func object(o any) (*unstructured.Unstructured, error) {
+	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, err
+	}
+	delete(u, "status")
+	unstructured.RemoveNestedField(u, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(u, "spec", "template", "metadata", "creationTimestamp")
+	return &unstructured.Unstructured{Object: u}, nil
 }
 
 func claim(p *v1alpha1.AgentPool) corev1.PersistentVolumeClaim {
@@ -191,6 +230,33 @@ func withoutVolume(volumes []corev1.Volume, name string) (out []corev1.Volume) {
 		}
 	}
 	return out
+}
+
+// Sources returns the names of the ConfigMaps and Secrets that profiles are made of.
+func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []string) {
+	for p := range profiles {
+		s := &p.Spec
+		for _, key := range []*v1alpha1.ConfigMapKey{s.Soul, s.Config} {
+			if key != nil {
+				configMaps = append(configMaps, key.ConfigMap)
+			}
+		}
+		for _, k := range s.Skills {
+			configMaps = append(configMaps, k.ConfigMap)
+		}
+		for _, f := range s.Files {
+			if f.Secret != "" {
+				secrets = append(secrets, f.Secret)
+			} else {
+				configMaps = append(configMaps, f.ConfigMap)
+			}
+		}
+		for _, e := range s.Env {
+			secrets = append(secrets, e.Secret)
+		}
+	}
+	sorted := func(names []string) []string { return slices.Compact(slices.Sorted(slices.Values(names))) }
+	return sorted(configMaps), sorted(secrets)
 }
 
 // Room is the memory that the profiles of one host may have together.

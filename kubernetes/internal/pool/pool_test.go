@@ -2,9 +2,12 @@ package pool
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -73,6 +76,71 @@ func TestAHostIsThePodOfTheManifests(t *testing.T) {
 	}
 	if *host.Spec.Replicas != 3 || host.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType {
 		t.Errorf("%+v", host.Spec)
+	}
+}
+
+// TestAnAgentHasNoTokenOfItsHost looks at what the container of the agents mounts, and at what it shares with the container of the host.
+func TestAnAgentHasNoTokenOfItsHost(t *testing.T) {
+	set, _ := setOf(t, aPool(), 1)
+	pod := set.Spec.Template.Spec
+	if pod.ShareProcessNamespace != nil || *pod.AutomountServiceAccountToken || len(pod.Containers) != 1 || len(pod.InitContainers) != 1 {
+		t.Fatalf("%+v", pod)
+	}
+	tokens := map[string]bool{}
+	for _, v := range pod.Volumes {
+		tokens[v.Name] = v.Projected != nil
+	}
+	mounts := func(c *corev1.Container) (out []string) {
+		for _, m := range c.VolumeMounts {
+			if tokens[m.Name] {
+				out = append(out, m.MountPath)
+			}
+		}
+		return out
+	}
+	if has := mounts(&pod.Containers[0]); len(has) > 0 {
+		t.Errorf("the agents have the tokens in %q", has)
+	}
+	if has := mounts(&pod.InitContainers[0]); !slices.Equal(has, []string{Credentials}) || *pod.InitContainers[0].RestartPolicy != corev1.ContainerRestartPolicyAlways {
+		t.Errorf("the host has the tokens in %q", has)
+	}
+}
+
+// TestOnlyHostsOfItsPoolReachAHost has the NetworkPolicy of a pool.
+func TestOnlyHostsOfItsPoolReachAHost(t *testing.T) {
+	policy := func(p *v1alpha1.AgentPool) *networkingv1.NetworkPolicy {
+		objects, _, err := Objects(p, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects {
+			if o.GetKind() == "NetworkPolicy" {
+				n := &networkingv1.NetworkPolicy{}
+				if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, n, true); err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+		}
+		return nil
+	}
+	n := policy(aPool(func(p *v1alpha1.AgentPool) { p.Spec.Network.APIServer = "10.0.0.1/32" }))
+	set, _ := setOf(t, aPool(), 1)
+	for key, value := range n.Spec.PodSelector.MatchLabels {
+		if set.Spec.Template.Labels[key] != value {
+			t.Errorf("a host has no label %s=%s", key, value)
+		}
+	}
+	in := n.Spec.Ingress
+	if len(in) != 1 || len(in[0].From) != 1 || !reflect.DeepEqual(in[0].From[0].PodSelector, &n.Spec.PodSelector) || len(in[0].Ports) != 1 || in[0].Ports[0].Port.IntValue() != MovePort {
+		t.Errorf("from outside: %+v", in)
+	}
+	if last := n.Spec.Egress[len(n.Spec.Egress)-1]; last.To[0].IPBlock.CIDR != "10.0.0.1/32" {
+		t.Errorf("the API server: %+v", last)
+	}
+	no := false
+	if policy(aPool(func(p *v1alpha1.AgentPool) { p.Spec.Network.Policy = &no })) != nil {
+		t.Error("a NetworkPolicy is made that is not wanted")
 	}
 }
 

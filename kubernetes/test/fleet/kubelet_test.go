@@ -263,7 +263,7 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	judge, err := host.Reviewer(config)
+	judge, err := host.Reviewer(config, p.Namespace, p.Labels[v1alpha1.PoolLabel])
 	if err != nil {
 		return err
 	}
@@ -274,7 +274,7 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	k.running[p.Name] = s
 	k.mu.Unlock()
 	settings := host.Settings{
-		Name: p.Name, UID: string(p.UID), Namespace: p.Namespace, Pool: p.Labels[v1alpha1.PoolLabel], Home: home, Address: "127.0.0.1", API: api,
+		Name: p.Name, UID: string(p.UID), Namespace: p.Namespace, Pool: p.Labels[v1alpha1.PoolLabel], Home: home, Address: "127.0.0.1:0", API: api,
 		Init: dial.New(socket), Archive: host.Tar{}, Create: init.create, Judge: judge, Log: k.log.With("host", p.Name),
 		Token: func() (string, error) { return k.token(inner, p, pool.Audience) },
 	}

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -170,6 +172,56 @@ func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 	p.Spec.Priority = 7
 	if err := as(own.Status.Host).Patch(f.ctx, p, client.MergeFrom(old)); err == nil || !strings.Contains(err.Error(), "a host does not change what a profile shall be") {
 		t.Errorf("another spec is answered with %v", err)
+	}
+}
+
+// TestAHostReadsNoSecretThatNoProfileNames tries with the token of a host, before and after a profile of its pool names a Secret.
+func TestAHostReadsNoSecretThatNoProfileNames(t *testing.T) {
+	f := newSim(t, "reader", 1)
+	f.controller(t, f.log)
+	for _, name := range []string{"database", "coder-keys"} {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Data: map[string][]byte{"KEY": []byte("k")}}
+		if err := f.api.Create(f.ctx, secret); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.api.Delete(f.ctx, secret) }()
+	}
+	f.create(1)
+	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	token, err := f.k.token(f.ctx, f.pod(f.pool+"-0"), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := f.with(token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) error {
+		return host.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: name}, &corev1.Secret{})
+	}
+	for what, err := range map[string]error{
+		"a Secret": read("database"), "a Secret that no profile names yet": read("coder-keys"), "all Secrets": host.List(f.ctx, &corev1.SecretList{}, client.InNamespace("default")),
+	} {
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("a host reads %s: %v", what, err)
+		}
+	}
+	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Env = []v1alpha1.SecretName{{Secret: "coder-keys"}} }); err != nil {
+		t.Fatal(err)
+	}
+	until(t, time.Minute, "the .env written", func() string {
+		text, err := os.ReadFile(filepath.Join(f.k.dir, f.pool+"-0", "profiles/p00000/.env"))
+		if err != nil || !strings.Contains(string(text), "KEY=") {
+			return fmt.Sprintf("%q %v", text, err)
+		}
+		return f.missing(1)
+	})
+	if err := read("database"); !apierrors.IsForbidden(err) {
+		t.Errorf("a host reads a Secret that no profile names: %v", err)
+	}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "of-another", Namespace: "default"}}
+	if err := host.Create(f.ctx, lease); err == nil || !strings.Contains(err.Error(), "a host writes no Lease but its own") {
+		t.Errorf("another Lease is answered with %v", err)
 	}
 }
 

@@ -47,6 +47,7 @@ var wrong = []struct{ text, says string }{
 	{aPool(`{image: a, hosts: {min: 1, max: 1}, env: {"1A": x}}`), "a variable has letters, digits and _ and no digit first"},
 	{manifest("AgentPool", strings.Repeat("p", 41), `{image: a, hosts: {min: 1, max: 1}}`), "the name of a pool has at most 40 characters"},
 	{manifest("AgentPool", "0pool", `{image: a, hosts: {min: 1, max: 1}}`), "the name of a pool has a letter first"},
+	{aPool(`{image: a, hosts: {min: 1, max: 1}, network: {apiServer: 10.0.0.1}}`), "apiServer is an address with the length of its prefix"},
 	{aProfile(`{}`), "spec.pool: Required value"},
 	{aProfile(`{pool: ""}`), "spec.pool in body should be at least 1 chars long"},
 	{aProfile(`{pool: pool, running: perhaps}`), "spec.running in body must be of type boolean"},
