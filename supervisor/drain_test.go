@@ -119,7 +119,7 @@ func TestASecondShutdownDoesNotSpareTheLogger(t *testing.T) {
 func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	r := newRig(t)
 	last := draining
-	last.Last = 30
+	last.LastSignal = 30
 	r.do(Add{Name: "lease", Policy: last, Want: WantUp})
 	r.do(Spawned{"lease", 50})
 	r.up()
@@ -149,7 +149,7 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 // TestNobodyElseSendsTheLastSignal: an agent may signal services, and must not make the lease go to another pod while gateways run.
 func TestNobodyElseSendsTheLastSignal(t *testing.T) {
 	l := NewLoop(Config{})
-	l.units["lease"] = &unit{Unit: Unit{Name: "lease", Policy: Policy{Last: 30}}}
+	l.units["lease"] = &unit{Unit: Unit{Name: "lease", Policy: Policy{LastSignal: 30}}}
 	l.units["s"] = &unit{Unit: Unit{Name: "s"}}
 	for event, want := range map[Event]error{
 		SignalMain{Name: "lease", Signal: 30}: ErrLast, SignalMain{Name: "lease", Signal: 15}: nil, SignalMain{Name: "s", Signal: 30}: nil,

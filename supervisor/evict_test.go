@@ -29,7 +29,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 		}
 		run := s.live()
 		if s.pid != 0 {
-			asked := s.asked
+			asked := s.requestedCause
 			r.do(Exited{Name: "s", PID: s.pid, Code: -1, Signal: sigKill, Leftover: true})
 			if state == Up && (asked != CauseLease || s.last.Cause != CauseLease) {
 				t.Errorf("its exit is caused by %s", s.last.Cause)

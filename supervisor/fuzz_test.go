@@ -39,7 +39,7 @@ var fuzzPolicies = map[string]Policy{
 	"b": func() Policy { p := finishing; p.Turns, p.StopCommand = true, []string{"ask"}; return p }(),
 	"c": func() Policy {
 		p := finishing
-		p.Backoff.Max, p.Spare, p.KillNever, p.Kill = time.Second, true, true, ScopeMain
+		p.Backoff.Max, p.LeaveDescendants, p.KillNever, p.Kill = time.Second, true, true, ScopeMain
 		p.Announces, p.ReadyRestart, p.SpawnRetry, p.Drains, p.Turns = true, time.Second, time.Minute, true, true
 		return p
 	}(),
@@ -95,7 +95,7 @@ func (w *world) act(b int) {
 	case 4, 5:
 		if p != nil && p.main {
 			leftover := b%kinds == 5
-			p.main, p.leftover = false, leftover && !policy.Spare
+			p.main, p.leftover = false, leftover && !policy.LeaveDescendants
 			w.step(Exited{Name: name, PID: p.pid, Code: []int{0, 1, 75, 78, 125}[w.pids%5], Leftover: leftover})
 		}
 	case 6:
@@ -108,7 +108,7 @@ func (w *world) act(b int) {
 	case 8:
 		w.step(Add{Name: name, Policy: policy, Want: WantDown, Needs: []string{"boot"}})
 	case 9:
-		w.step(Met{"boot"})
+		w.step(NeedMet{"boot"})
 	case 10:
 		if at, ok := w.m.Deadline(); ok && at.After(w.now) {
 			w.now = at
@@ -120,13 +120,13 @@ func (w *world) act(b int) {
 	case 12:
 		s := w.m.services[name]
 		soon := s != nil && s.state == Parked && s.since.Equal(w.now) && s.last.Uptime < policy.ResetAfter && s.last.Cause != CauseReplaced
-		w.step(Inputs{name})
+		w.step(InputsChanged{name})
 		if soon && s.state != Backoff {
 			w.t.Fatalf("%s is %s right after it had been parked: it may change its inputs itself", name, s.state)
 		}
 	case 13:
 		if s := w.m.services[name]; s != nil {
-			w.step(Explained{name, s.id, CauseReplaced})
+			w.step(CorrectCause{name, s.id, CauseReplaced})
 		}
 	case 14:
 		w.step(Gone{name, 1 << 40}) // no such run
@@ -171,15 +171,15 @@ func (w *world) act(b int) {
 				w.step(Gone{name, c.run})
 			case leftover:
 				c.main = false
-				w.step(Commanded{Name: name, Run: c.run, Leftover: true})
+				w.step(StopCommandEnded{Name: name, Run: c.run, Leftover: true})
 			default:
 				delete(w.stops, name)
-				w.step(Commanded{Name: name, Run: c.run})
+				w.step(StopCommandEnded{Name: name, Run: c.run})
 			}
 		}
 		w.step(Exited{Name: name, PID: 1, Code: 1}) // of no process
 	case 24:
-		w.step(Due{name, w.now.Add(time.Hour), b/kinds > 2})
+		w.step(Scheduled{name, w.now.Add(time.Hour), b/kinds > 2})
 	case 25:
 		policy.Order = fuzzOrder(name, w.pids+b)
 		w.step(Add{Name: name, Policy: policy, Want: WantUp})
@@ -226,7 +226,7 @@ func (w *world) step(e Event) {
 			w.stops[a.Name] = &process{run: a.Run, main: true, killAt: w.procs[a.Name].killAt}
 			if w.pids%5 == 0 {
 				delete(w.stops, a.Name)
-				w.step(Commanded{Name: a.Name, Run: a.Run, Fault: "cannot be run"})
+				w.step(StopCommandEnded{Name: a.Name, Run: a.Run, Fault: "cannot be run"})
 			}
 		case Signal:
 			if a.Scope != ScopeTree {
@@ -270,8 +270,8 @@ func (w *world) spawn(name string, run uint64, finish bool) {
 	}
 	if s := w.m.services[name]; !finish {
 		for _, n := range s.policy.Needs {
-			if t := w.m.services[n.Name]; (t == nil || !t.policy.EachStart) && w.m.lacks(s, n) != "" {
-				w.t.Fatalf("%s is started and lacks %s", name, w.m.lacks(s, n))
+			if t := w.m.services[n.Name]; (t == nil || !t.policy.EachStart) && w.m.whyUnmet(s, n) != "" {
+				w.t.Fatalf("%s is started and lacks %s", name, w.m.whyUnmet(s, n))
 			}
 		}
 	}
@@ -308,7 +308,7 @@ func (w *world) signal(name string, run uint64, signal int, stop bool) {
 // ends has a process say that it is stopping, and that it needs longer.
 func (w *world) ends(name string, p *process) {
 	up := w.m.services[name].state == Up
-	w.step(Told{Name: name, Run: p.run, Stopping: true, Extend: time.Minute})
+	w.step(Notified{Name: name, Run: p.run, Stopping: true, Extend: time.Minute})
 	if up && w.m.services[name].state == Stopping {
 		p.killAt = w.now.Add(fuzzPolicies[name].Grace)
 	}
@@ -333,8 +333,8 @@ func (w *world) check() {
 	if links != w.m.links {
 		w.t.Fatalf("%d services depend on others, and %d are counted", links, w.m.links)
 	}
-	if n := len(slices.DeleteFunc(slices.Clone(w.m.order), func(s *service) bool { return s.place == 0 })); n != len(w.m.line) {
-		w.t.Fatalf("%d services wait for a turn, and %d are in the line", n, len(w.m.line))
+	if n := len(slices.DeleteFunc(slices.Clone(w.m.order), func(s *service) bool { return s.place == 0 })); n != len(w.m.queue) {
+		w.t.Fatalf("%d services wait for a turn, and %d are in the line", n, len(w.m.queue))
 	}
 	for _, s := range w.m.order {
 		p := w.procs[s.name]
@@ -370,10 +370,10 @@ func (w *world) check() {
 				w.t.Fatalf("%s is finishing without a finish command or a deadline: %+v", s.name, p)
 			}
 		case Waiting:
-			if at, ok := w.m.Deadline(); s.place != 0 && (w.m.room(w.now) > 0 || !ok || at.After(w.now.Add(turnTime))) {
+			if at, ok := w.m.Deadline(); s.place != 0 && (w.m.freeTurns(w.now) > 0 || !ok || at.After(w.now.Add(turnTime))) {
 				w.t.Fatalf("%s waits for a turn that nobody takes: %v", s.name, at)
 			}
-			if names, _ := w.m.lacking(s); s.place == 0 && len(s.needs) == 0 && len(names) == 0 {
+			if names, _ := w.m.unmetNeeds(s); s.place == 0 && len(s.needs) == 0 && len(names) == 0 {
 				w.t.Fatalf("%s waits for nothing", s.name)
 			}
 		case Up:

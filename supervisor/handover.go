@@ -43,7 +43,7 @@ func (l *Loop) HandOver() *Handover {
 	for run, n := range l.notifiers {
 		h.Notify[run] = n.r
 	}
-	l.history.show()
+	l.history.publish()
 	h.History, _ = l.history.Since(0)
 	if len(h.History) > 0 {
 		h.History = append(l.history.Kept(h.History[0].Seq), h.History...)
@@ -55,15 +55,15 @@ func (l *Loop) HandOver() *Handover {
 // while that is alive or not reaped yet, else 0. TakeOver compares it with the state, so ends and starts that the old loop missed
 // are found. The snapshot shows the services when TakeOver returns.
 func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
-	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.Spare = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.Spare
+	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
 	l.machine = h.Machine
 	l.machine.effects.moved = true
 	l.machine.services = make(map[string]*service, len(h.Services))
 	l.machine.order = h.Services
 	for _, s := range h.Services {
 		s.own.ready = s.own.ready || s.ready // handed over by a version without checks
-		if s.turned.IsZero() {               // handed over by a version that did not store this time for every service
-			s.turned = s.since
+		if s.processSince.IsZero() {         // handed over by a version that did not store this time for every service
+			s.processSince = s.since
 		}
 		l.machine.services[s.name] = s
 		l.machine.links += s.policy.linked()
@@ -96,7 +96,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 		l.reconcile(s, main(s.live()))
 		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingers, s.command.run) { // a fault kept its end from the machine
 			l.linger(s.name, s.command.run)
-			l.resumed = append(l.resumed, Commanded{Name: s.name, Run: s.command.run, Leftover: true})
+			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.command.run, Leftover: true})
 		}
 	}
 	l.dropped = true // publish makes all views anew
@@ -137,8 +137,8 @@ func (l *Loop) linger(name string, run uint64) {
 // restore fills a new ring with the records of an old ring.
 func (r *Ring) restore(records []Record) {
 	for _, rec := range records {
-		r.put(&rec)
+		r.store(&rec)
 		r.last = rec.Seq
 	}
-	r.show()
+	r.publish()
 }

@@ -116,7 +116,7 @@ func FuzzUndo(f *testing.F) {
 
 func everyEvent(m *Machine) []Event {
 	events := []Event{
-		Met{"boot"},
+		NeedMet{"boot"},
 		Shutdown{Reason: "test"},
 		Swept{},
 		Tick{},
@@ -128,8 +128,8 @@ func everyEvent(m *Machine) []Event {
 	for _, s := range m.order {
 		n := s.name
 		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
-			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.id}, Commanded{n, s.command.run, "x", false}, Commanded{n, s.command.run, "", true}, Gone{n, s.command.run}, Reborn{n, s.id, 3}, Explained{n, s.id, CauseReplaced},
-			Tailed{n, s.id, []string{"x"}}, Ready{n, s.id, !s.ready, ""}, Inputs{n}, Due{n, time.Unix(1, 0), true}, Told{n, s.id, true, true, "x", true, time.Minute}, Forward{n, 1}, Spawned{n, 7},
+			Exited{Name: n, PID: s.pid, Leftover: true}, Gone{n, s.id}, StopCommandEnded{n, s.command.run, "x", false}, StopCommandEnded{n, s.command.run, "", true}, Gone{n, s.command.run}, DescendantsEnded{n, s.id, 3}, CorrectCause{n, s.id, CauseReplaced},
+			LastLines{n, s.id, []string{"x"}}, Ready{n, s.id, !s.ready, ""}, InputsChanged{n}, Scheduled{n, time.Unix(1, 0), true}, Notified{n, s.id, true, true, "x", true, time.Minute}, Forward{n, 1}, Spawned{n, 7},
 			SpawnFailed{Name: n}, Hold{Name: n, Reason: "x"}, Hold{Name: n, Reason: "x", Disk: true}, Hold{Name: n}, Remark{Service: n, Text: "x"})
 	}
 	return events
@@ -145,10 +145,10 @@ func TestNothingIsChangedInPlace(t *testing.T) {
 		"policy":          "only replaced",
 		"policy.ParkOn":   "never changed", "policy.ImmediateOn": "never changed", "policy.Successes": "never changed", "policy.StopCommand": "never changed",
 		"policy.Finishes.PermanentFinish": "never changed", "policy.Order.Needs": "never changed", "policy.Order.RestartOn": "never changed",
-		"order.gates": "only appended to, and replaced", "order.respawns": "only replaced", "order.lacks": "never changed, only replaced",
+		"order.taskNeeds": "only appended to, and replaced", "order.respawns": "only replaced", "order.unmet": "never changed, only replaced",
 		"mainCode":       "never changed, only replaced",
-		"turns.starting": "only replaced", "turns.line": "only appended to, and replaced",
-		"services": "made anew from order", "order": "only appended to, and replaced", "effects.out": "not state", "short.held": "only replaced", "Random": "not state",
+		"turns.starting": "only replaced", "turns.queue": "only appended to, and replaced",
+		"services": "made anew from order", "order": "only appended to, and replaced", "effects.out": "not state", "shortage.held": "only replaced", "Random": "not state",
 	}
 	var walk func(path string, typ reflect.Type)
 	walk = func(path string, typ reflect.Type) {
@@ -231,7 +231,7 @@ func TestAnOlderGenerationIsUnderstood(t *testing.T) {
 	if cmd.Files != [3]*os.File{os.Stdin, os.Stdout, os.Stderr} || !cmd.Stdio || next.machine.services["cmd"].id != 3 {
 		t.Errorf("the CMD: %+v", cmd)
 	}
-	if s.Finish != "./finish" || roots.Finish != "" || s.Ran.Argv[0] != "old" || s.Stdio || s.Files != [3]*os.File{} {
+	if s.Finish != "./finish" || roots.Finish != "" || s.LastSpec.Argv[0] != "old" || s.Stdio || s.Files != [3]*os.File{} {
 		t.Errorf("services: %+v, %+v", s, roots)
 	}
 	if piped.Files != [3]*os.File{nil, os.Stdout, nil} {
@@ -241,7 +241,7 @@ func TestAnOlderGenerationIsUnderstood(t *testing.T) {
 
 func TestARunOfAnOlderGenerationHasItsAge(t *testing.T) {
 	up := time.Now().Add(-time.Minute)
-	for _, s := range []*service{{name: "s", since: up}, {name: "s", since: up.Add(time.Second), turned: up}} {
+	for _, s := range []*service{{name: "s", since: up}, {name: "s", since: up.Add(time.Second), processSince: up}} {
 		s.policy, s.state, s.pid, s.id, s.want = &Policy{}, Up, 7, 1, WantUp
 		next := NewLoop(Config{})
 		next.TakeOver(&Handover{Machine: Machine{runs: 1}, Services: []*service{s}, Units: []*unit{{Unit: Unit{Name: "s"}}}}, func(uint64) int { return 7 })

@@ -48,17 +48,17 @@ type LogSink interface {
 
 // Config holds the parts and limits of a Loop.
 type Config struct {
-	Procs    Spawner
-	Logs     LogSink
-	Budget   time.Duration                      // time limit of a container shutdown
-	Parallel int                                // how many services with Policy.Turns may start at the same time; 0 is no limit
-	Spare    int                                // added to Parallel once a service with Policy.Turns has become ready
-	Children <-chan os.Signal                   // SIGCHLD, capacity 1
-	Mute     func(bool)                         // turns the delivery of SIGCHLD off (true) or on; nil when that is impossible; called in the loop
-	Signals  <-chan os.Signal                   // signals to pass to OnSignal
-	OnSignal func(os.Signal) Event              // translates a signal to an event, nil for none; called in the loop
-	Admit    func(name string, kind Kind) error // refuses the start of a process with an error; nil refuses none; called in the loop
-	OOMKills func() uint64                      // the container's count of out-of-memory kills; nil when unknown
+	Procs         Spawner
+	Logs          LogSink
+	Budget        time.Duration                      // time limit of a container shutdown
+	Parallel      int                                // how many services with Policy.Turns may start at the same time; 0 is no limit
+	ParallelExtra int                                // added to Parallel once a service with Policy.Turns has become ready
+	Children      <-chan os.Signal                   // SIGCHLD, capacity 1
+	Mute          func(bool)                         // turns the delivery of SIGCHLD off (true) or on; nil when that is impossible; called in the loop
+	Signals       <-chan os.Signal                   // signals to pass to OnSignal
+	OnSignal      func(os.Signal) Event              // translates a signal to an event, nil for none; called in the loop
+	Admit         func(name string, kind Kind) error // refuses the start of a process with an error; nil refuses none; called in the loop
+	OOMKills      func() uint64                      // the container's count of out-of-memory kills; nil when unknown
 
 	// OnPanic is called in the loop's goroutine when the loop has panicked; Run returns its result. The machine's state is the
 	// one before the failed event, so HandOver may be called. With a nil OnPanic the panic goes on.
@@ -68,23 +68,23 @@ type Config struct {
 // Loop owns the machine and all state that changes. Run is its goroutine. All other methods may be called from any goroutine,
 // unless they say otherwise.
 type Loop struct {
-	cfg       Config
-	machine   Machine
-	units     map[string]*unit
-	runs      map[uint64]string    // live or lingering runs → service
-	notifiers map[uint64]*notifier // live runs with a pipe for readiness that is still read
-	lingers   []uint64             // runs with live processes whose main process has ended
-	reborn    map[uint64]int       // lingering run → how many of its orphans have been reaped
-	requests  chan request
-	ended     chan struct{}
-	code      int
-	done      bool
-	orphans   atomic.Uint64
-	flood     flood
-	oomKills  uint64
-	undo      undo
-	resumed   []Event    // events to step first in Run, from TakeOver and Resume
-	by        *client.By // the client that asked for the next step
+	cfg          Config
+	machine      Machine
+	units        map[string]*unit
+	runs         map[uint64]string    // live or lingering runs → service
+	notifiers    map[uint64]*notifier // live runs with a pipe for readiness that is still read
+	lingers      []uint64             // runs with live processes whose main process has ended
+	orphansEnded map[uint64]int       // lingering run → how many of its orphans have been reaped
+	requests     chan request
+	ended        chan struct{}
+	code         int
+	done         bool
+	orphans      atomic.Uint64
+	flood        flood
+	oomKills     uint64
+	undo         undo
+	resumed      []Event    // events to step first in Run, from TakeOver and Resume
+	orderedBy    *client.By // the client that asked for the next step
 	published
 }
 
@@ -121,14 +121,14 @@ func ByOf(ctx context.Context) *client.By {
 // NewLoop returns a loop that is not running yet.
 func NewLoop(cfg Config) *Loop {
 	l := &Loop{
-		cfg:       cfg,
-		machine:   Machine{Budget: cfg.Budget, Random: rand.Float64, Parallel: cfg.Parallel, Spare: cfg.Spare},
-		units:     make(map[string]*unit),
-		runs:      make(map[uint64]string),
-		notifiers: make(map[uint64]*notifier),
-		reborn:    make(map[uint64]int),
-		requests:  make(chan request, 64),
-		ended:     make(chan struct{}),
+		cfg:          cfg,
+		machine:      Machine{Budget: cfg.Budget, Random: rand.Float64, Parallel: cfg.Parallel, ParallelExtra: cfg.ParallelExtra},
+		units:        make(map[string]*unit),
+		runs:         make(map[uint64]string),
+		notifiers:    make(map[uint64]*notifier),
+		orphansEnded: make(map[uint64]int),
+		requests:     make(chan request, 64),
+		ended:        make(chan struct{}),
 	}
 	l.snapshot.Store(&Snapshot{})
 	if cfg.OOMKills != nil {
@@ -168,13 +168,13 @@ func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
 // RegisterSoon queues a Register and returns at once. answer blocks until the result is known. Services are added in the order of
 // the calls.
 func (l *Loop) RegisterSoon(ctx context.Context, u Unit, want Want) (answer func() error) {
-	return l.hand(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
+	return l.enqueue(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
 }
 
-func (l *Loop) ask(ctx context.Context, r request) error { return l.hand(ctx, r)() }
+func (l *Loop) ask(ctx context.Context, r request) error { return l.enqueue(ctx, r)() }
 
-// hand queues a request for the loop. The function that it returns blocks until the request is answered.
-func (l *Loop) hand(ctx context.Context, r request) (answer func() error) {
+// enqueue queues a request for the loop. The function that it returns blocks until the request is answered.
+func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	r.reply, r.by = make(chan error, 1), ByOf(ctx)
 	select {
 	case l.requests <- r:
@@ -203,7 +203,7 @@ func (l *Loop) hand(ctx context.Context, r request) (answer func() error) {
 // Tell passes on a message of sd_notify from process pid, and returns the run that the process belongs to. It blocks until the
 // loop has handled the message. The error is ErrStranger when pid belongs to no run of service t.Name, and ErrStopping when the
 // loop has ended.
-func (l *Loop) Tell(pid int, t Told) (run uint64, err error) {
+func (l *Loop) Tell(pid int, t Notified) (run uint64, err error) {
 	var stranger error
 	err = l.ask(context.Background(), request{call: func() {
 		if t.Run = l.cfg.Procs.Of(pid); t.Run == 0 || l.runs[t.Run] != t.Name {
@@ -243,7 +243,7 @@ func (l *Loop) Run() (code int) {
 			if p := recover(); p != nil {
 				stack := debug.Stack()
 				l.undo.apply(&l.machine)
-				l.history.show()
+				l.history.publish()
 				code = l.cfg.OnPanic(p, stack)
 			}
 		}()
@@ -260,7 +260,7 @@ func (l *Loop) Run() (code int) {
 		for i := 0; i < batch && !l.done; i++ {
 			select {
 			case r := <-l.requests:
-				answers = l.take(r, answers)
+				answers = l.carryOut(r, answers)
 				continue
 			case <-l.cfg.Children:
 				l.reap()
@@ -296,7 +296,7 @@ func (l *Loop) Run() (code int) {
 		}
 		select {
 		case r := <-l.requests:
-			answers = l.take(r, answers)
+			answers = l.carryOut(r, answers)
 		case <-l.cfg.Children:
 			l.reap()
 		case s := <-l.cfg.Signals:
@@ -315,9 +315,9 @@ func (l *Loop) alarm() (time.Time, bool) {
 	return at, ok
 }
 
-// take carries a request out. It adds an accepted request to answers, for a reply after the next snapshot. A refused one is
+// carryOut carries a request out. It adds an accepted request to answers, for a reply after the next snapshot. A refused one is
 // answered at once.
-func (l *Loop) take(r request, answers []request) []request {
+func (l *Loop) carryOut(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()
 		return append(answers, r)
@@ -335,7 +335,7 @@ func (l *Loop) take(r request, answers []request) []request {
 			l.touch(u)
 		}
 		if _, word := r.event.(Ready); !word {
-			l.by = r.by
+			l.orderedBy = r.by
 		}
 		l.step(r.event)
 		if r.reply != nil {
@@ -349,7 +349,7 @@ func (l *Loop) take(r request, answers []request) []request {
 
 func (l *Loop) admit(r request) error {
 	switch r.event.(type) {
-	case Start, Stop, Restart, Once, Unwant, Pause, Continue, SignalMain, Remove, Inputs:
+	case Start, Stop, Restart, Once, Unwant, Pause, Continue, SignalMain, Remove, InputsChanged:
 		u := l.units[r.event.target()]
 		if u == nil {
 			return ErrUnknown
@@ -357,7 +357,7 @@ func (l *Loop) admit(r request) error {
 		if u.Policy.Once {
 			return ErrCmd
 		}
-		if e, is := r.event.(SignalMain); is && e.Signal != 0 && e.Signal == u.Policy.Last {
+		if e, is := r.event.(SignalMain); is && e.Signal != 0 && e.Signal == u.Policy.LastSignal {
 			return ErrLast
 		}
 	case Add:
@@ -382,8 +382,8 @@ func (l *Loop) signal(s os.Signal) {
 // step feeds an event to the machine and carries out the actions it returns, and then the events that these actions cause.
 func (l *Loop) step(e Event) {
 	var follow []Event
-	by := l.by
-	l.by = nil
+	by := l.orderedBy
+	l.orderedBy = nil
 	l.undo.prepare(&l.machine, e)
 	actions := l.machine.Step(time.Now(), e)
 	l.undo.done()

@@ -399,7 +399,7 @@ func TestLoopWhoIsToldOfAnEventFindsItInTheSnapshot(t *testing.T) {
 	turn := func(r request) {
 		t.Helper()
 		before := l.history.Last()
-		l.take(r, nil)
+		l.carryOut(r, nil)
 		if l.history.Last() != before {
 			t.Errorf("%T is told before the snapshot shows it", r.event)
 		}
@@ -434,7 +434,7 @@ func TestRingTellsASlowReaderWhatItLost(t *testing.T) {
 	for range ringSize + 10 {
 		r.add(Record{Reason: "x"})
 	}
-	r.show()
+	r.publish()
 	recs, lost := r.Since(0)
 	if lost != 10 || len(recs) != ringSize || recs[0].Seq != 11 {
 		t.Errorf("lost %d, %d records from %d", lost, len(recs), recs[0].Seq)
@@ -450,7 +450,7 @@ func TestRingTellsASlowReaderWhatItLost(t *testing.T) {
 		t.Error("news of what is not to be seen yet")
 	default:
 	}
-	r.show()
+	r.publish()
 	select {
 	case <-news:
 	default:
@@ -465,7 +465,7 @@ func TestRingReadersNeverSeeTornRecords(t *testing.T) {
 		defer close(done)
 		for range 200_000 {
 			r.add(Record{Reason: "x"})
-			r.show()
+			r.publish()
 		}
 	}()
 	cursor, seen := uint64(0), uint64(0)
@@ -504,7 +504,7 @@ func TestTheOrderThatEndsTheLoopIsAnswered(t *testing.T) {
 		l := NewLoop(Config{Procs: procs, Logs: procs, Budget: time.Second, Children: procs.sigchld})
 		ended := make(chan int, 1)
 		go func() { ended <- l.Run() }()
-		answer := l.hand(t.Context(), request{event: Shutdown{Code: 3}})
+		answer := l.enqueue(t.Context(), request{event: Shutdown{Code: 3}})
 		if code := <-ended; code != 3 {
 			t.Fatalf("code %d", code)
 		}

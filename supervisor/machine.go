@@ -124,16 +124,16 @@ import (
 const (
 	// leftoverGrace is how long processes that outlived their main process have between TERM and KILL.
 	leftoverGrace = 500 * time.Millisecond
-	// killSoon is the time between repeated SIGKILLs to a tree, which may have forked meanwhile. After killSoons repetitions it
+	// killSoon is the time between repeated SIGKILLs to a tree, which may have forked meanwhile. After killSoonCount repetitions it
 	// is doubled each time, up to killAgain.
-	killSoon  = 10 * time.Millisecond
-	killSoons = 25
-	killAgain = time.Second
+	killSoon      = 10 * time.Millisecond
+	killSoonCount = 25
+	killAgain     = time.Second
 	// drainTime is how long a service with Policy.Drains may read the rest of its input, once all services that write have ended.
 	drainTime = time.Second
-	// quickAgain is how many restarts in a row a process may request without a delay, when each life is shorter than the first
+	// mostQuickRestarts is how many restarts in a row a process may request without a delay, when each life is shorter than the first
 	// restart delay. Further restarts wait for that delay.
-	quickAgain = 3
+	mostQuickRestarts = 3
 )
 
 // Reasons that other packages compare with.
@@ -144,7 +144,7 @@ const (
 	ReasonTaken = "because its profile was renamed or removed"
 	ReasonLoop  = "crash loop" // beginning of the remark that explains a crash loop
 
-	reasonAsked = "ended as asked"
+	reasonRequested = "ended as asked"
 )
 
 // Numbers of the signals that the machine sends itself (signal(7)). A test compares them with the system's.
@@ -179,8 +179,8 @@ type Machine struct {
 	Random func() float64 `reexec:"-"`
 	// Parallel is how many services with Policy.Turns may start at the same time; 0 is no limit.
 	Parallel int `reexec:"-"`
-	// Spare is added to Parallel once one of these services has become ready: a start does not only wait for the processor.
-	Spare int `reexec:"-"`
+	// ParallelExtra is added to Parallel once one of these services has become ready: a start does not only wait for the processor.
+	ParallelExtra int `reexec:"-"`
 
 	services map[string]*service `reexec:"-"`
 	order    []*service          `reexec:"-"` // all services, in the order of registration
@@ -189,7 +189,7 @@ type Machine struct {
 	runs     uint64
 	phase    phase
 	code     int
-	short    shortage
+	shortage shortage `reexec:"short"`
 	mainCode *int
 	killAt   time.Time // phase stopping: when living services are killed; phase sweeping: when all other processes are killed
 	hardEnd  time.Time // the shutdown ends here, even if processes are alive
@@ -213,13 +213,13 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	switch e := e.(type) {
 	case Add:
 		m.add(now, e)
-	case Met:
+	case NeedMet:
 		lastUsedFirst := func(a, b *service) int { return b.policy.Used.Compare(a.policy.Used) } // the first ones take their turns at once
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
 			m.met(now, s, e.Need)
 		}
-	case Full:
-		m.fill(now, e.Reason)
+	case HoldStarts:
+		m.holdStarts(now, e.Reason)
 	case Evict:
 		for _, name := range e.Names {
 			m.evict(now, m.services[name], e)
@@ -227,7 +227,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Shutdown:
 		m.shutdown(now, e)
 	case Remark:
-		m.do(Note{Record{At: now, Service: e.Service, Reason: e.Text, Key: e.Key, Data: e.Data}})
+		m.emit(Note{Record{At: now, Service: e.Service, Reason: e.Text, Key: e.Key, Data: e.Data}})
 	case Swept:
 		if m.phase == sweeping {
 			m.conclude(now, "everything has ended")
@@ -240,7 +240,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 		}
 	}
 	m.release(now)
-	m.nextTurns(now)
+	m.startQueued(now)
 	m.advance(now)
 	return m.effects.out
 }
@@ -259,7 +259,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		m.restart(now, s)
 	case Once:
 		m.once(now, s)
-	case Due:
+	case Scheduled:
 		m.due(now, s, e)
 	case Unwant:
 		m.unwant(now, s, "operator does not want it any more")
@@ -275,18 +275,18 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		m.spawnFailed(now, s, e)
 	case Exited:
 		m.exited(now, s, e)
-	case Commanded:
-		m.commanded(now, s, e)
+	case StopCommandEnded:
+		m.stopCommandEnded(now, s, e)
 	case Gone:
 		m.gone(now, s, e)
-	case Reborn:
+	case DescendantsEnded:
 		if s.live() == e.Run {
-			s.hunt.reborn = s.hunt.kills >= killSoons && e.Count > s.hunt.deaths
-			s.hunt.deaths = e.Count
+			s.killProgress.growing = s.killProgress.kills >= killSoonCount && e.Count > s.killProgress.deaths
+			s.killProgress.deaths = e.Count
 		}
-	case Explained:
-		m.explained(now, s, e)
-	case Tailed:
+	case CorrectCause:
+		m.correctCause(now, s, e)
+	case LastLines:
 		if s.last != nil && s.last.Run == e.Run {
 			last := *s.last
 			last.Tail = append([]string{}, e.Lines...)
@@ -295,45 +295,45 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 			m.refused(now, s)
 			if s.looping && !s.loopTold {
 				s.loopTold = true
-				m.do(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.last.Words()}})
+				m.emit(Note{Record{At: now, Service: s.name, From: s.state, To: s.state, Reason: ReasonLoop + ": " + s.last.Words()}})
 			}
 		}
 	case Ready:
 		if s.state == Up && s.id == e.Run {
-			s.own = word{e.Ready, e.Said}
+			s.own = readinessReport{e.Ready, e.Text}
 			m.updateReadiness(now, s)
 		}
 	case Checked:
 		if s.state == Up && s.id == e.Run {
-			s.probed = word{e.Ready, e.Said}
+			s.probed = readinessReport{e.Ready, e.Said}
 			m.updateReadiness(now, s)
 		}
 	case Hold:
 		m.hold(now, s, e)
 	case Unhealthy:
 		m.unhealthy(now, s, e)
-	case Told:
-		m.told(now, s, e)
-	case Inputs:
+	case Notified:
+		m.notified(now, s, e)
+	case InputsChanged:
 		if s.state == Parked {
 			m.inputs(now, s)
 		}
 	case Forward:
 		if s.runs() {
-			m.do(Signal{s.name, s.id, e.Signal, ScopeMain, slices.Contains(wakes, e.Signal)})
+			m.emit(Signal{s.name, s.id, e.Signal, ScopeMain, slices.Contains(wakes, e.Signal)})
 		}
-	case Add, Met, Full, Evict, Remark, Shutdown, Swept, Tick:
+	case Add, NeedMet, HoldStarts, Evict, Remark, Shutdown, Swept, Tick:
 	}
 }
 
 // Stopping reports whether a container shutdown has begun.
 func (m *Machine) Stopping() bool { return m.phase != running }
 
-func (m *Machine) do(a Action) { m.effects.out = append(m.effects.out, a) }
+func (m *Machine) emit(a Action) { m.effects.out = append(m.effects.out, a) }
 
 func (m *Machine) changed(s *service) {
 	m.effects.moved = true
-	m.do(Changed{s.name})
+	m.emit(Changed{s.name})
 }
 
 // set changes the state of a service and records the change. All transitions go through it.
@@ -344,8 +344,8 @@ func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, r
 		s.state, s.since = to, now
 	}
 	if to != Waiting {
-		s.gates, s.lacks = nil, nil
-		m.leaveLine(s)
+		s.taskNeeds, s.unmet = nil, nil
+		m.dequeue(s)
 	}
 	if to != Up {
 		if s.ready {
@@ -353,10 +353,10 @@ func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, r
 		}
 		s.said = ""
 	}
-	m.do(Note{Record{At: now, Service: s.name, From: from, To: to, Reason: reason, PID: s.pid}})
+	m.emit(Note{Record{At: now, Service: s.name, From: from, To: to, Reason: reason, PID: s.pid}})
 	m.changed(s)
 	if to == Down && m.phase != running {
-		m.do(Release{s.name})
+		m.emit(Release{s.name})
 	}
 }
 
@@ -365,7 +365,7 @@ func (m *Machine) add(now time.Time, e Add) {
 		m.links += e.Policy.linked() - s.policy.linked()
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
 		if !s.checked || !e.Checked { // the checks are others now: their old results mean nothing
-			s.probed = word{}
+			s.probed = readinessReport{}
 		}
 		s.policy, s.checked = &e.Policy, e.Checked
 		switch {
@@ -388,12 +388,12 @@ func (m *Machine) add(now time.Time, e Add) {
 	}
 	s := &service{
 		name: e.Name, policy: &e.Policy, needs: slices.Clone(e.Needs), readiness: readiness{e.Checked, now},
-		state: Down, since: now, turned: now, want: WantDown,
+		state: Down, since: now, processSince: now, want: WantDown,
 	}
 	m.services[e.Name] = s
 	m.links += s.policy.linked()
 	m.order = append(m.order, s)
-	m.do(Note{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
+	m.emit(Note{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
 	m.changed(s)
 	if e.Want == WantUp && m.phase == running {
 		s.want = WantUp
@@ -421,7 +421,7 @@ func (m *Machine) begin(now time.Time, s *service, reason string) {
 		m.set(now, s, Waiting, time.Time{}, "waits for "+s.needs[0])
 		return
 	}
-	if m.await(now, s) || m.lineUp(now, s) {
+	if m.await(now, s) || m.enqueue(now, s) {
 		return
 	}
 	m.launch(now, s, reason)
@@ -439,5 +439,5 @@ func (m *Machine) launch(now time.Time, s *service, reason string) {
 		}
 	}
 	m.set(now, s, Starting, time.Time{}, reason)
-	m.do(Spawn{s.name, s.id})
+	m.emit(Spawn{s.name, s.id})
 }

@@ -13,14 +13,14 @@ const ReasonUnhealthy = "unhealthy"
 
 // checks holds the reports of a run and of its checks about its health.
 type checks struct {
-	own    word   // reported by the run itself
-	probed word   // reported by its ready and start-up checks
-	answer string // why hinit ended it, for CauseHealth
-	park   bool   // park it after the end
+	own    readinessReport // reported by the run itself
+	probed readinessReport // reported by its ready and start-up checks
+	answer string          // why hinit ended it, for CauseHealth
+	park   bool            // park it after the end
 }
 
-// word is one report about the readiness of a run.
-type word struct {
+// readinessReport is one report about the readiness of a run.
+type readinessReport struct {
 	ready bool
 	said  string
 }
@@ -50,6 +50,6 @@ func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 	if s.state != Up || s.id != e.Run || s.policy.Once || m.phase != running {
 		return
 	}
-	s.asked, s.answer, s.park = CauseHealth, e.Answer, e.Park
+	s.requestedCause, s.answer, s.park = CauseHealth, e.Answer, e.Park
 	m.end(now, s, ReasonUnhealthy+": "+e.Answer)
 }

@@ -20,7 +20,7 @@ func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 			t.Errorf("exit %d: cause %s, %q, %d failures, reason %q", code, x.Cause, x.Error, r.s().failures, r.s().reason)
 		}
 		r.do(Start{"s"})
-		if r.s().answer != "" || r.s().asked != "" {
+		if r.s().answer != "" || r.s().requestedCause != "" {
 			t.Errorf("the next run begins with %q", r.s().answer)
 		}
 	}

@@ -14,7 +14,7 @@ func (m *Machine) start(now time.Time, s *service) {
 	if s.removing { // only Add makes a removed service wanted again
 		return
 	}
-	held := m.short.held[s.name] != ""
+	held := m.shortage.held[s.name] != ""
 	m.setHold(s.name, "")
 	s.want, s.once, s.respawns = WantUp, false, nil
 	switch s.state {
@@ -104,8 +104,8 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	m.unwant(now, s, e.Reason)
 	if m.phase == running && s.hasProcess() {
 		s.command.end = now
-		if s.asked == "" {
-			s.asked = e.Cause
+		if s.requestedCause == "" {
+			s.requestedCause = e.Cause
 		}
 		m.kill(now, s, e.Reason)
 	}
@@ -144,17 +144,17 @@ func (m *Machine) signal(s *service, signal int, group bool) {
 	if group {
 		scope = ScopeGroup
 	}
-	m.do(Signal{s.name, s.id, signal, scope, false})
+	m.emit(Signal{s.name, s.id, signal, scope, false})
 }
 
 // noteCause notes the cause of an end that hinit requests. An earlier cause is kept.
 func (m *Machine) noteCause(s *service) {
 	switch {
-	case s.asked != "":
+	case s.requestedCause != "":
 	case m.phase != running:
-		s.asked = CauseShutdown
+		s.requestedCause = CauseShutdown
 	default:
-		s.asked = CauseOperator
+		s.requestedCause = CauseOperator
 	}
 }
 
@@ -169,28 +169,28 @@ func (m *Machine) end(now time.Time, s *service, reason string) {
 func (m *Machine) sendStop(now time.Time, s *service) {
 	s.paused = false
 	if len(s.policy.StopCommand) > 0 {
-		m.do(Signal{s.name, s.id, sigCont, ScopeMain, false})
+		m.emit(Signal{s.name, s.id, sigCont, ScopeMain, false})
 		if s.command.run == 0 {
 			m.runs++
 			s.command.run, s.command.end = m.runs, m.deadlineIn(now, s, s.policy.Grace, false)
-			m.do(SpawnStop{s.name, s.command.run})
+			m.emit(SpawnStop{s.name, s.command.run})
 		}
 		return
 	}
-	m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
+	m.emit(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 }
 
-// commanded handles the end of the stop command. A main process that still runs gets the stop signal now. Processes that the
+// stopCommandEnded handles the end of the stop command. A main process that still runs gets the stop signal now. Processes that the
 // command left behind are killed.
-func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
+func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded) {
 	if s.command.run == 0 || s.command.run != e.Run {
 		return
 	}
 	if e.Fault != "" {
-		m.do(Note{Record{At: now, Service: s.name, Reason: "its stop command " + e.Fault}})
+		m.emit(Note{Record{At: now, Service: s.name, Reason: "its stop command " + e.Fault}})
 	}
 	if s.state == Stopping && s.runs() {
-		m.do(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
+		m.emit(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 	}
 	only := s.onlyStopCommandLives()
 	s.command.end = now
@@ -198,7 +198,7 @@ func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
 	case !e.Leftover:
 		s.command.run = 0
 	case !only:
-		m.do(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
+		m.emit(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
 	}
 	if only {
 		m.leftoversGone(now, s)
@@ -208,7 +208,7 @@ func (m *Machine) commanded(now time.Time, s *service, e Commanded) {
 // awaitStopCommand is called when only the stop command or its descendants are alive. It waits for them until the grace of the stop is
 // over, then kills them.
 func (m *Machine) awaitStopCommand(now time.Time, s *service) {
-	s.hunt = hunt{}
+	s.killProgress = killProgress{}
 	if end := m.withinBudget(s, s.command.end); now.Before(end) {
 		m.set(now, s, Stopping, end, "it is gone, its stop command still runs")
 		return
@@ -250,11 +250,11 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 			m.noteCause(s)
 		}
 	}
-	if s.hunt.reborn {
-		reason = strconv.Itoa(s.hunt.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
+	if s.killProgress.growing {
+		reason = strconv.Itoa(s.killProgress.deaths) + " processes of it have ended and others take their place; only the end of the container ends them"
 	}
-	again := min(killSoon<<min(max(0, s.hunt.kills-killSoons+1), 10), killAgain)
-	s.hunt.kills++
+	again := min(killSoon<<min(max(0, s.killProgress.kills-killSoonCount+1), 10), killAgain)
+	s.killProgress.kills++
 	if s.state == state && s.reason == reason && again < killAgain {
 		s.deadline = now.Add(again) // the history has the first KILL: don't report each repetition
 	} else {
@@ -264,8 +264,8 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	if s.pid == 0 || m.phase != running {
 		scope = ScopeTree
 	}
-	m.do(Signal{s.name, s.live(), sigKill, scope, false})
+	m.emit(Signal{s.name, s.live(), sigKill, scope, false})
 	if s.command.run != 0 && s.pid != 0 { // the stop command has no more time than the main process
-		m.do(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
+		m.emit(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
 	}
 }

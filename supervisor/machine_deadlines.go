@@ -25,7 +25,7 @@ func (m *Machine) Deadline() (time.Time, bool) {
 	for _, s := range m.order {
 		earlier(s.deadline)
 	}
-	if len(m.line) > 0 && m.phase == running {
+	if len(m.queue) > 0 && m.phase == running {
 		for _, s := range m.starting {
 			earlier(s.since.Add(m.turnTime()))
 		}

@@ -19,8 +19,8 @@ type (
 		// Checked services are ready only after a Checked event, and after a Ready event if Policy.Announces is set.
 		Checked bool
 	}
-	// Met says that a need is met. It is for all services that have this need.
-	Met struct{ Need string }
+	// NeedMet says that a need is met. It is for all services that have this need.
+	NeedMet struct{ Need string }
 	// Remove stops a service and forgets it once it is down.
 	Remove struct{ Name string }
 	// Evict kills services at once, without a grace, and forgets them, because this init may not run them any more.
@@ -40,9 +40,9 @@ type (
 	Once struct{ Name string }
 	// Unwant sets the desired state to down and drops a pending start. A running process goes on.
 	Unwant struct{ Name string }
-	// Due tells when the schedule of a task starts it next. With Now it starts the task, unless a run of it is under way or about
+	// Scheduled tells when the schedule of a task starts it next. With Now it starts the task, unless a run of it is under way or about
 	// to start.
-	Due struct {
+	Scheduled struct {
 		Name string
 		Next time.Time // zero: it has no schedule any more
 		Now  bool
@@ -90,8 +90,8 @@ type (
 		CPU      time.Duration
 		MaxRSS   int64
 	}
-	// Commanded reports that the stop command of a service has ended, or could not start.
-	Commanded struct {
+	// StopCommandEnded reports that the stop command of a service has ended, or could not start.
+	StopCommandEnded struct {
 		Name     string
 		Run      uint64 // run of the stop command
 		Fault    string // "" when it succeeded
@@ -102,21 +102,21 @@ type (
 		Name string
 		Run  uint64
 	}
-	// Reborn follows a SIGKILL to a tree. It reports how many descendants have ended since the main process did. A growing number
+	// DescendantsEnded follows a SIGKILL to a tree. It reports how many descendants have ended since the main process did. A growing number
 	// means that new processes replace the killed ones.
-	Reborn struct {
+	DescendantsEnded struct {
 		Name  string
 		Run   uint64
 		Count int
 	}
-	// Explained corrects the cause of an exit to CauseReplaced, or to CauseOperator when the profile was renamed or removed.
-	Explained struct {
+	// CorrectCause corrects the cause of an exit to CauseReplaced, or to CauseOperator when the profile was renamed or removed.
+	CorrectCause struct {
 		Name  string
 		Run   uint64
 		Cause Cause
 	}
-	// Tailed delivers the last lines of output of a run.
-	Tailed struct {
+	// LastLines delivers the last lines of output of a run.
+	LastLines struct {
 		Name  string
 		Run   uint64
 		Lines []string
@@ -126,7 +126,7 @@ type (
 		Name  string
 		Run   uint64
 		Ready bool
-		Said  string // why it isn't ready, or a warning although it is ready
+		Text  string // why it isn't ready, or a warning although it is ready
 	}
 	// Checked reports the result of the ready and start-up checks of a running service. A checked service is ready only if Ready
 	// says so too.
@@ -143,16 +143,16 @@ type (
 		Answer string // last answer of the check
 		Park   bool   // park the service; otherwise it is restarted
 	}
-	// Hold ends a running service that Policy.Sheds, and keeps it from starting. A Hold without a reason, or an operator, releases it. Disk says
+	// Hold ends a running service that Policy.Sheddable, and keeps it from starting. A Hold without a reason, or an operator, releases it. Disk says
 	// that its profile has too much on the disk: then its policy does not count.
 	Hold struct {
 		Name, Reason string
 		Disk         bool
 	}
-	// Full makes all services with Policy.Sheds wait before they start. A Full without a reason releases them.
-	Full struct{ Reason string }
-	// Told is a message of sd_notify from a process of a running service, see [Loop.Tell].
-	Told struct {
+	// HoldStarts makes all services with Policy.Sheddable wait before they start. A HoldStarts without a reason releases them.
+	HoldStarts struct{ Reason string }
+	// Notified is a message of sd_notify from a process of a running service, see [Loop.Tell].
+	Notified struct {
 		Name            string
 		Run             uint64
 		Ready, Stopping bool
@@ -160,8 +160,8 @@ type (
 		HasStatus       bool
 		Extend          time.Duration // time it still needs to end, from now; 0 when the message says nothing about it
 	}
-	// Inputs reports that the input files of a parked service have changed.
-	Inputs struct{ Name string }
+	// InputsChanged reports that the input files of a parked service have changed.
+	InputsChanged struct{ Name string }
 	// Forward sends a signal that PID 1 got to the main process.
 	Forward struct {
 		Name   string
@@ -180,40 +180,40 @@ type (
 	Tick struct{}
 )
 
-func (e Remove) target() string      { return e.Name }
-func (e Start) target() string       { return e.Name }
-func (e Stop) target() string        { return e.Name }
-func (e Restart) target() string     { return e.Name }
-func (e Once) target() string        { return e.Name }
-func (e Unwant) target() string      { return e.Name }
-func (e Due) target() string         { return e.Name }
-func (e Pause) target() string       { return e.Name }
-func (e Continue) target() string    { return e.Name }
-func (e SignalMain) target() string  { return e.Name }
-func (e Spawned) target() string     { return e.Name }
-func (e SpawnFailed) target() string { return e.Name }
-func (e Exited) target() string      { return e.Name }
-func (e Commanded) target() string   { return e.Name }
-func (e Gone) target() string        { return e.Name }
-func (e Reborn) target() string      { return e.Name }
-func (e Explained) target() string   { return e.Name }
-func (e Tailed) target() string      { return e.Name }
-func (e Ready) target() string       { return e.Name }
-func (e Checked) target() string     { return e.Name }
-func (e Unhealthy) target() string   { return e.Name }
-func (e Told) target() string        { return e.Name }
-func (e Inputs) target() string      { return e.Name }
-func (e Forward) target() string     { return e.Name }
+func (e Remove) target() string           { return e.Name }
+func (e Start) target() string            { return e.Name }
+func (e Stop) target() string             { return e.Name }
+func (e Restart) target() string          { return e.Name }
+func (e Once) target() string             { return e.Name }
+func (e Unwant) target() string           { return e.Name }
+func (e Scheduled) target() string        { return e.Name }
+func (e Pause) target() string            { return e.Name }
+func (e Continue) target() string         { return e.Name }
+func (e SignalMain) target() string       { return e.Name }
+func (e Spawned) target() string          { return e.Name }
+func (e SpawnFailed) target() string      { return e.Name }
+func (e Exited) target() string           { return e.Name }
+func (e StopCommandEnded) target() string { return e.Name }
+func (e Gone) target() string             { return e.Name }
+func (e DescendantsEnded) target() string { return e.Name }
+func (e CorrectCause) target() string     { return e.Name }
+func (e LastLines) target() string        { return e.Name }
+func (e Ready) target() string            { return e.Name }
+func (e Checked) target() string          { return e.Name }
+func (e Unhealthy) target() string        { return e.Name }
+func (e Notified) target() string         { return e.Name }
+func (e InputsChanged) target() string    { return e.Name }
+func (e Forward) target() string          { return e.Name }
 
-func (Add) target() string      { return "" }
-func (Met) target() string      { return "" }
-func (e Hold) target() string   { return e.Name }
-func (Evict) target() string    { return "" }
-func (Full) target() string     { return "" }
-func (Remark) target() string   { return "" }
-func (Shutdown) target() string { return "" }
-func (Swept) target() string    { return "" }
-func (Tick) target() string     { return "" }
+func (Add) target() string        { return "" }
+func (NeedMet) target() string    { return "" }
+func (e Hold) target() string     { return e.Name }
+func (Evict) target() string      { return "" }
+func (HoldStarts) target() string { return "" }
+func (Remark) target() string     { return "" }
+func (Shutdown) target() string   { return "" }
+func (Swept) target() string      { return "" }
+func (Tick) target() string       { return "" }
 
 // Action is an output of the machine. The loop carries actions out in the order given. The set of actions is closed.
 type Action interface{ action() }
@@ -231,7 +231,7 @@ type (
 		Run  uint64
 		Exit Exit // of the run before the finish command
 	}
-	// SpawnStop starts the stop command of a service as a run with its own number. The loop sends Commanded when it has ended.
+	// SpawnStop starts the stop command of a service as a run with its own number. The loop sends StopCommandEnded when it has ended.
 	SpawnStop struct {
 		Name string
 		Run  uint64

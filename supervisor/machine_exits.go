@@ -19,7 +19,7 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	}
 	wanted := s.want == WantUp || s.once
 	anew := s.started && !s.policy.OneShot
-	s.pid, s.turned, s.readySince = e.PID, now, time.Time{}
+	s.pid, s.processSince, s.readySince = e.PID, now, time.Time{}
 	s.started, s.once = true, false
 	forget := time.Time{}
 	if s.failures > 0 || s.looping {
@@ -39,7 +39,7 @@ func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	if s.state == Finishing && s.pid == 0 {
 		if e.Code != 127 { // 127: the service has no finish command
-			m.do(Note{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
+			m.emit(Note{Record{At: now, Service: s.name, Reason: "cannot run its finish command: " + e.Error}})
 		}
 		m.finishVerdict(now, s, -1)
 		m.settle(now, s)
@@ -48,7 +48,7 @@ func (m *Machine) spawnFailed(now time.Time, s *service, e SpawnFailed) {
 	if s.state != Starting {
 		return
 	}
-	s.once, s.done, e.Error = false, false, Short(e.Error)
+	s.once, s.done, e.Error = false, false, Shorten(e.Error)
 	m.recordExit(now, s, &Exit{Run: s.id, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
 	switch {
 	case s.policy.Once && (!e.Passing || s.policy.SpawnRetry == 0 || m.phase != running):
@@ -80,20 +80,20 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 		return
 	}
 	exit := &Exit{
-		Run: s.id, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.turned),
+		Run: s.id, PID: e.PID, Code: e.Code, Signal: e.Signal, At: now, Uptime: now.Sub(s.processSince),
 		Cause: s.classify(e), CPU: e.CPU, MaxRSS: e.MaxRSS, Error: s.answer,
 	}
 	if s.policy.Task {
 		s.want = WantDown
 	}
-	s.done = s.asked == "" && s.policy.success(e.Code) && e.Signal == 0
+	s.done = s.requestedCause == "" && s.policy.success(e.Code) && e.Signal == 0
 	s.next = s.limited(now, m.afterExit(now, s, exit))
-	s.pid, s.paused, s.turned, s.ready, s.readySince = 0, false, now, false, time.Time{}
+	s.pid, s.paused, s.processSince, s.ready, s.readySince = 0, false, now, false, time.Time{}
 	m.recordExit(now, s, exit)
-	if e.Strays != "" && !s.policy.Spare {
+	if e.Strays != "" && !s.policy.LeaveDescendants {
 		hides := "process " + e.Strays + " hides which service it is of, so hinit does not end it; it may be of this one"
 		s.next.reason += "; " + hides
-		m.do(Note{Record{At: now, Service: s.name, Reason: hides}})
+		m.emit(Note{Record{At: now, Service: s.name, Reason: hides}})
 	}
 	if s.policy.Once {
 		code := e.Code
@@ -110,7 +110,7 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 
 // endLeftovers ends the descendants that a dead process left behind. Without any it goes on at once; of names the dead process.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of string) {
-	s.leftover = leftover && !s.policy.Spare
+	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
 		m.leftoversGone(now, s)
 		return
@@ -124,7 +124,7 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of stri
 		deadline = s.deadline
 	}
 	m.set(now, s, Stopping, deadline, of+" is gone, ending what it left behind")
-	m.do(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
+	m.emit(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
 }
 
 // leftoversGone is called when all descendants of the run, or of the finish command, are gone. It starts the finish command, or settles
@@ -139,9 +139,9 @@ func (m *Machine) leftoversGone(now time.Time, s *service) {
 		return
 	}
 	m.runs++
-	s.finish, s.hunt.kills = m.runs, 0
+	s.finish, s.killProgress.kills = m.runs, 0
 	m.set(now, s, Finishing, m.deadlineIn(now, s, s.policy.FinishTimeout, s.policy.FinishTimeout <= 0), describe(s.last))
-	m.do(SpawnFinish{s.name, s.finish, *s.last})
+	m.emit(SpawnFinish{s.name, s.finish, *s.last})
 }
 
 // finishVerdict handles the exit code of a finish command. The restart delay begins now. A start requested after the exit overrides a
@@ -158,8 +158,8 @@ func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	reason := describe(exit)
 	switch {
-	case s.asked != "" && s.asked != CauseHealth:
-		return settle{state: Down, reason: reasonAsked}
+	case s.requestedCause != "" && s.requestedCause != CauseHealth:
+		return settle{state: Down, reason: reasonRequested}
 	case s.policy.Once, s.want == WantDown, m.phase != running:
 		return settle{state: Down, reason: reason}
 	}
@@ -183,11 +183,11 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 		return settle{state: Parked, reason: reason}
 	}
 	if own && slices.Contains(s.policy.ImmediateOn, exit.Code) {
-		s.quick++
+		s.quickRestarts++
 		if exit.Uptime >= s.policy.Backoff.Initial {
-			s.quick = 0
+			s.quickRestarts = 0
 		}
-		if s.quick <= quickAgain {
+		if s.quickRestarts <= mostQuickRestarts {
 			return settle{state: Starting, reason: reason + ", asks to be started again"}
 		}
 		return settle{Backoff, s.policy.Backoff.Delay(1, m.random()), now, reason + " too soon, too often"}
@@ -254,13 +254,13 @@ func (m *Machine) random() float64 {
 	return m.Random()
 }
 
-// mostText limits an error in the history and in the runs, in bytes. The agent chooses the names of files in such a text.
-const mostText = 1 << 10
+// mostErrorText limits an error in the history and in the runs, in bytes. The agent chooses the names of files in such a text.
+const mostErrorText = 1 << 10
 
-// Short cuts a text to the length that the history keeps.
-func Short(text string) string {
-	if len(text) > mostText {
-		text = strings.ToValidUTF8(text[:mostText], "") + "…"
+// Shorten cuts a text to the length that the history keeps.
+func Shorten(text string) string {
+	if len(text) > mostErrorText {
+		text = strings.ToValidUTF8(text[:mostErrorText], "") + "…"
 	}
 	return text
 }
@@ -269,7 +269,7 @@ func Short(text string) string {
 func (m *Machine) recordExit(now time.Time, s *service, exit *Exit) {
 	s.last = exit
 	s.exits = s.exits.with(exit.Cause, 1)
-	m.do(Note{Record{At: now, Service: s.name, Reason: describe(exit), PID: exit.PID, Exit: exit}})
+	m.emit(Note{Record{At: now, Service: s.name, Reason: describe(exit), PID: exit.PID, Exit: exit}})
 	m.changed(s)
 }
 
@@ -312,7 +312,7 @@ func (m *Machine) settle(now time.Time, s *service) {
 			m.follow(now, s)
 		}
 	case s.want == WantDown:
-		m.set(now, s, Down, time.Time{}, reasonAsked)
+		m.set(now, s, Down, time.Time{}, reasonRequested)
 	case s.again:
 		m.begin(now, s, "started again as asked")
 	case next.state == Starting, next.state == Backoff && !next.deadline().After(now):
@@ -331,12 +331,12 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 		m.links -= s.policy.linked()
 		m.effects.moved = true
 		m.order = without(m.order, func(o *service) bool { return o == s })
-		m.do(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
+		m.emit(Note{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
 	}
 }
 
-// certain lists the causes that an Explained event must not replace.
-var certain = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
+// certainCauses lists the causes that a CorrectCause event must not replace.
+var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
 // refused parks a service whose output says that it can't start, see Policy.Refusal.
 func (m *Machine) refused(now time.Time, s *service) {
@@ -352,8 +352,8 @@ func (m *Machine) refused(now time.Time, s *service) {
 	}
 }
 
-func (m *Machine) explained(now time.Time, s *service, e Explained) {
-	if s.last == nil || s.last.Run != e.Run || slices.Contains(certain, s.last.Cause) || s.last.Cause == e.Cause {
+func (m *Machine) correctCause(now time.Time, s *service, e CorrectCause) {
+	if s.last == nil || s.last.Run != e.Run || slices.Contains(certainCauses, s.last.Cause) || s.last.Cause == e.Cause {
 		return
 	}
 	last := *s.last
@@ -364,7 +364,7 @@ func (m *Machine) explained(now time.Time, s *service, e Explained) {
 	if e.Cause == CauseOperator {
 		why = " " + ReasonTaken
 	}
-	m.do(Note{Record{At: now, Service: s.name, Reason: describe(&last) + why, PID: last.PID, Exit: &last}})
+	m.emit(Note{Record{At: now, Service: s.name, Reason: describe(&last) + why, PID: last.PID, Exit: &last}})
 	m.changed(s)
 	if e.Cause != CauseReplaced || s.want != WantUp {
 		return

@@ -9,7 +9,7 @@ import (
 
 var sheds = func() Policy {
 	p := policy
-	p.Sheds = true
+	p.Sheddable = true
 	return p
 }()
 
@@ -20,13 +20,13 @@ func (r *rig) memory(word string) []string {
 	case "shed":
 		return r.do(Hold{Name: "s", Reason: "shed, 96 % are used"})
 	case "full":
-		r.do(Full{"92 % are used"})
+		r.do(HoldStarts{"92 % are used"})
 		return r.do(Start{"s"})
 	}
-	r.do(Full{"92 % are used"})
-	r.do(Met{"boot"})
+	r.do(HoldStarts{"92 % are used"})
+	r.do(NeedMet{"boot"})
 	r.want(Waiting)
-	return r.do(Full{})
+	return r.do(HoldStarts{})
 }
 
 func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
@@ -34,15 +34,15 @@ func TestAShedServiceStaysWantedAndComesBack(t *testing.T) {
 		r := newRig(t)
 		r.do(Add{Name: "s", Policy: sheds, Want: WantUp})
 		r.spawned()
-		r.do(Full{"waits for memory"})
+		r.do(HoldStarts{"waits for memory"})
 		r.do(Hold{Name: "s", Reason: "shed"})
 		r.want(Stopping)
 		r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})
 		r.want(Waiting)
-		if s := r.s(); s.want != WantUp || s.last.Cause != CauseShed || s.reason != "shed" || !slices.Equal(s.lacks, []string{NeedMemory}) || s.failures != 0 || s.restarts != 0 {
-			t.Fatalf("want %s, cause %s, reason %q, lacks %q, %d failures", s.want, s.last.Cause, s.reason, s.lacks, s.failures)
+		if s := r.s(); s.want != WantUp || s.last.Cause != CauseShed || s.reason != "shed" || !slices.Equal(s.unmet, []string{NeedMemory}) || s.failures != 0 || s.restarts != 0 {
+			t.Fatalf("want %s, cause %s, reason %q, lacks %q, %d failures", s.want, s.last.Cause, s.reason, s.unmet, s.failures)
 		}
-		r.do(Full{}) // the others go first
+		r.do(HoldStarts{}) // the others go first
 		r.want(Waiting)
 		if way == "room" {
 			r.do(Hold{Name: "s"})
@@ -58,7 +58,7 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	r := newRig(t)
 	r.do(Add{Name: "s", Policy: sheds, Want: WantUp})
 	r.spawned()
-	r.do(Full{"waits for memory: 92 %"})
+	r.do(HoldStarts{"waits for memory: 92 %"})
 	r.want(Up)
 	r.exit(1)
 	r.wait(time.Second)
@@ -68,12 +68,12 @@ func TestWhileMemoryIsShortNothingStartsThatCanWait(t *testing.T) {
 	}
 	r.do(Add{Name: "critical", Policy: policy, Want: WantUp})
 	r.do(Hold{Name: "critical", Reason: "shed"})
-	if c := r.m.services["critical"]; c.state != Starting || r.m.short.held["critical"] != "" {
-		t.Errorf("the critical one is %s, held %q", c.state, r.m.short.held["critical"])
+	if c := r.m.services["critical"]; c.state != Starting || r.m.shortage.held["critical"] != "" {
+		t.Errorf("the critical one is %s, held %q", c.state, r.m.shortage.held["critical"])
 	}
 	r.do(Stop{"s"})
 	r.want(Down)
-	r.do(Full{})
+	r.do(HoldStarts{})
 	r.want(Down)
 	said := 0
 	for _, a := range r.acts {
@@ -95,14 +95,14 @@ func TestAServiceInLineWaitsForMemoryWhenItsTurnComes(t *testing.T) {
 	r.do(Add{Name: "first", Policy: turns, Want: WantUp})
 	r.do(Add{Name: "s", Policy: turns, Want: WantUp})
 	r.want(Waiting)
-	r.do(Full{"waits for memory"})
+	r.do(HoldStarts{"waits for memory"})
 	r.do(Spawned{"first", 50})
 	r.do(Ready{Name: "first", Run: r.m.services["first"].id, Ready: true})
 	r.want(Waiting)
 	if r.s().reason != "waits for memory" {
 		t.Errorf("the reason is %q", r.s().reason)
 	}
-	r.do(Full{})
+	r.do(HoldStarts{})
 	r.want(Starting)
 }
 
@@ -117,16 +117,16 @@ func TestAProfileAboveItsQuotaIsStopped(t *testing.T) {
 		r.want(Stopping)
 		r.do(Exited{Name: "s", PID: r.s().pid, Signal: sigTerm, Code: -1})
 		r.want(Waiting)
-		if s := r.s(); s.want != WantUp || s.last.Cause != CauseQuota || s.reason != reason || !slices.Equal(s.lacks, []string{NeedDisk}) {
-			t.Fatalf("want %s, cause %s, reason %q, lacks %q", s.want, s.last.Cause, s.reason, s.lacks)
+		if s := r.s(); s.want != WantUp || s.last.Cause != CauseQuota || s.reason != reason || !slices.Equal(s.unmet, []string{NeedDisk}) {
+			t.Fatalf("want %s, cause %s, reason %q, lacks %q", s.want, s.last.Cause, s.reason, s.unmet)
 		}
-		r.do(Full{"92 % are used"})
-		r.do(Full{})
+		r.do(HoldStarts{"92 % are used"})
+		r.do(HoldStarts{})
 		r.do(Hold{Name: "s"})
 		r.do(Hold{Name: "s", Reason: "shed"})
 		r.want(Waiting)
-		if r.m.short.held["s"] != reason {
-			t.Errorf("memory has made it %q", r.m.short.held["s"])
+		if r.m.shortage.held["s"] != reason {
+			t.Errorf("memory has made it %q", r.m.shortage.held["s"])
 		}
 		if way == "room" {
 			r.do(Hold{Name: "s", Disk: true})

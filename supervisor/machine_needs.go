@@ -61,15 +61,15 @@ func (o *Order) linked() int {
 
 // order is the state of a service that [Order] is about.
 type order struct {
-	gates    []gate      // in state waiting: the runs of EachStart tasks that this start waits for
-	lacks    []string    // in state waiting: the names of unmet needs
-	done     bool        // its last run ended by itself with exit code 0
-	respawns []time.Time // automatic restarts within the window
-	nextRun  time.Time   // when its schedule starts it next, zero without a schedule
+	taskNeeds []taskNeed  `reexec:"gates"` // in state waiting: the runs of EachStart tasks that this start waits for
+	unmet     []string    `reexec:"lacks"` // in state waiting: the names of unmet needs
+	done      bool        // its last run ended by itself with exit code 0
+	respawns  []time.Time // automatic restarts within the window
+	nextRun   time.Time   // when its schedule starts it next, zero without a schedule
 }
 
-// gate is a need for a task that only a run with a number above Run meets.
-type gate struct {
+// taskNeed is a need for a task that only a run with a number above Run meets.
+type taskNeed struct {
 	Name string
 	Run  uint64
 }
@@ -88,10 +88,10 @@ func (m *Machine) require(now time.Time, s *service) {
 			continue
 		}
 		after := m.runs
-		if slices.Contains(busy, t.state) && t.asked == "" {
+		if slices.Contains(busy, t.state) && t.requestedCause == "" {
 			after = t.id - 1 // the current run of the task counts
 		}
-		s.gates = append(s.gates, gate{n.Name, after})
+		s.taskNeeds = append(s.taskNeeds, taskNeed{n.Name, after})
 		if slices.Contains(idle, t.state) && !t.removing {
 			m.wantUpAgain(t)
 			m.begin(now, t, "needed by "+s.name)
@@ -99,10 +99,10 @@ func (m *Machine) require(now time.Time, s *service) {
 	}
 }
 
-func (s *service) gate(name string) *gate {
-	for i := range s.gates {
-		if s.gates[i].Name == name {
-			return &s.gates[i]
+func (s *service) gate(name string) *taskNeed {
+	for i := range s.taskNeeds {
+		if s.taskNeeds[i].Name == name {
+			return &s.taskNeeds[i]
 		}
 	}
 	return nil
@@ -114,11 +114,11 @@ func (m *Machine) wantUpAgain(s *service) {
 	s.forgetFailures()
 }
 
-// lacking returns the unmet needs of s, and a sentence about them.
-func (m *Machine) lacking(s *service) (names []string, reason string) {
+// unmetNeeds returns the unmet needs of s, and a sentence about them.
+func (m *Machine) unmetNeeds(s *service) (names []string, reason string) {
 	var why []string
 	for _, n := range s.policy.Needs {
-		if words := m.lacks(s, n); words != "" {
+		if words := m.whyUnmet(s, n); words != "" {
 			names = append(names, n.Name)
 			why = append(why, words)
 		}
@@ -126,8 +126,8 @@ func (m *Machine) lacking(s *service) (names []string, reason string) {
 	return names, "waits for " + strings.Join(why, ", and for ")
 }
 
-// lacks says in words why a need is unmet, "" when it is met.
-func (m *Machine) lacks(s *service, n Need) string {
+// whyUnmet says in words why a need is unmet, "" when it is met.
+func (m *Machine) whyUnmet(s *service, n Need) string {
 	t := m.services[n.Name]
 	switch {
 	case t == nil && n.Optional, t != nil && n.Optional && t.want == WantDown && !t.policy.OneShot:
@@ -174,11 +174,11 @@ func (m *Machine) await(now time.Time, s *service) bool {
 			return false
 		}
 		m.require(now, s)
-		if names, reason = m.lacking(s); len(names) == 0 {
+		if names, reason = m.unmetNeeds(s); len(names) == 0 {
 			return false
 		}
 	}
-	s.lacks = names
+	s.unmet = names
 	switch {
 	case s.state != Waiting:
 		m.set(now, s, Waiting, time.Time{}, reason)
@@ -270,7 +270,7 @@ func (s *service) limited(now time.Time, next settle) settle {
 
 // due handles an event of the schedule: it notes the next time, and with e.Now starts the task. A task that is not idle skips
 // this time.
-func (m *Machine) due(now time.Time, s *service, e Due) {
+func (m *Machine) due(now time.Time, s *service, e Scheduled) {
 	s.nextRun = e.Next
 	m.changed(s)
 	switch {
@@ -279,7 +279,7 @@ func (m *Machine) due(now time.Time, s *service, e Due) {
 		m.wantUpAgain(s)
 		m.begin(now, s, "its time has come")
 	default:
-		m.do(Note{Record{At: now, Service: s.name, Reason: "its time has come and is skipped: it is " + string(s.state)}})
+		m.emit(Note{Record{At: now, Service: s.name, Reason: "its time has come and is skipped: it is " + string(s.state)}})
 	}
 }
 

@@ -27,7 +27,7 @@ func (r *rig) order(word string) []string {
 		return r.do(Start{"s"})
 	case "needsmet":
 		define(Order{Needs: other})
-		r.do(Met{"boot"})
+		r.do(NeedMet{"boot"})
 		r.want(Waiting)
 		r.do(Add{Name: "o", Policy: policy, Want: WantUp})
 		return r.do(Spawned{"o", 50})
@@ -41,7 +41,7 @@ func (r *rig) order(word string) []string {
 		if word == "crowded" {
 			return r.do(Start{"s"})
 		}
-		r.do(Met{"boot"})
+		r.do(NeedMet{"boot"})
 		r.want(Waiting)
 		return r.do(Ready{"o", r.m.services["o"].id, true, ""})
 	case "follow":
@@ -314,7 +314,7 @@ func TestRestartOn(t *testing.T) {
 	c.ends("web", 0)
 	c.spawn("web")
 
-	c.do(Due{"certs", time.Time{}, true})
+	c.do(Scheduled{"certs", time.Time{}, true})
 	c.spawn("certs")
 	c.is("web", Up)
 	c.ends("certs", 1)
@@ -334,16 +334,16 @@ func TestASchedule(t *testing.T) {
 	c := newCrew(t)
 	c.do(Add{Name: "s", Policy: with(Order{After: RestartNever, OneShot: true}), Want: WantDown})
 	next := c.now.Add(time.Hour)
-	c.do(Due{"s", next, false})
+	c.do(Scheduled{"s", next, false})
 	c.is("s", Down)
 	if got := c.of("s").snapshot(&unit{}); !got.NextStart.Equal(next) || !got.Task || got.Done {
 		t.Errorf("got %+v", got)
 	}
 	c.now = next
-	c.do(Due{"s", next.Add(time.Hour), true})
+	c.do(Scheduled{"s", next.Add(time.Hour), true})
 	c.spawn("s")
 	c.acts = nil
-	c.do(Due{"s", next.Add(2 * time.Hour), true})
+	c.do(Scheduled{"s", next.Add(2 * time.Hour), true})
 	c.is("s", Up)
 	told := false
 	for _, a := range c.acts {
@@ -357,7 +357,7 @@ func TestASchedule(t *testing.T) {
 	if got := c.of("s").snapshot(&unit{}); got.State != Down || got.Want != WantDown || !got.Done || !got.NextStart.Equal(next.Add(2*time.Hour)) {
 		t.Errorf("got %+v", got)
 	}
-	c.do(Due{"s", time.Time{}, false})
+	c.do(Scheduled{"s", time.Time{}, false})
 	if got := c.of("s").snapshot(&unit{}); !got.NextStart.IsZero() {
 		t.Errorf("next start %v without a schedule", got.NextStart)
 	}
@@ -451,8 +451,8 @@ func TestAStepThatPanickedLeavesNoOrder(t *testing.T) {
 	u.apply(&c.m)
 	c.is("keys", Up)
 	c.is("a", Waiting)
-	if len(c.of("a").gates) != 1 || c.m.links != 1 {
-		t.Errorf("gates %v, links %d", c.of("a").gates, c.m.links)
+	if len(c.of("a").taskNeeds) != 1 || c.m.links != 1 {
+		t.Errorf("gates %v, links %d", c.of("a").taskNeeds, c.m.links)
 	}
 	c.ends("keys", 0)
 	c.spawn("a")

@@ -10,8 +10,8 @@ const mostExtended = 10
 // reasonEnding is the reason for state stopping after a service sent STOPPING=1.
 const reasonEnding = "it says that it is stopping"
 
-// told handles a message of a living run, and ignores messages of all others.
-func (m *Machine) told(now time.Time, s *service, e Told) {
+// notified handles a message of a living run, and ignores messages of all others.
+func (m *Machine) notified(now time.Time, s *service, e Notified) {
 	if s.id != e.Run || !s.runs() {
 		return
 	}
@@ -41,7 +41,7 @@ func (m *Machine) told(now time.Time, s *service, e Told) {
 
 // overdue counts a service as unhealthy that announced its end and is still alive after the grace.
 func (m *Machine) overdue(s *service) {
-	if s.asked == "" && s.pid != 0 && m.phase == running {
-		s.asked, s.answer = CauseHealth, "it said that it is stopping, and is still alive after the grace"
+	if s.requestedCause == "" && s.pid != 0 && m.phase == running {
+		s.requestedCause, s.answer = CauseHealth, "it said that it is stopping, and is still alive after the grace"
 	}
 }

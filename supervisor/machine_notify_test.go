@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func (r *rig) told(e Told) {
+func (r *rig) told(e Notified) {
 	r.t.Helper()
 	e.Name = "s"
 	if e.Run == 0 {
@@ -24,25 +24,25 @@ func TestARunTellsOfItself(t *testing.T) {
 	p.Announces = true
 	r.do(Add{Name: "s", Policy: p, Want: WantUp})
 	r.spawned()
-	r.told(Told{Status: "loading", HasStatus: true})
+	r.told(Notified{Status: "loading", HasStatus: true})
 	if s := r.s(); s.ready || s.status != "loading" || s.said != "" {
 		t.Errorf("%+v", s.run)
 	}
-	r.told(Told{Ready: true, Run: 99})
+	r.told(Notified{Ready: true, Run: 99})
 	if r.s().ready {
 		t.Error("another run has said it")
 	}
-	r.told(Told{Ready: true})
+	r.told(Notified{Ready: true})
 	if s := r.s(); !s.ready || s.status != "loading" {
 		t.Errorf("%+v", s.run)
 	}
-	r.told(Told{HasStatus: true})
+	r.told(Notified{HasStatus: true})
 	if r.s().status != "" {
 		t.Error("it can't take its status back")
 	}
-	r.told(Told{Status: "last", HasStatus: true})
+	r.told(Notified{Status: "last", HasStatus: true})
 	r.exit(1)
-	r.told(Told{Status: "too late", HasStatus: true})
+	r.told(Notified{Status: "too late", HasStatus: true})
 	if s := r.s(); s.status == "too late" || s.snapshot(&unit{}).Status != "" {
 		t.Errorf("%q of one that has ended", s.status)
 	}
@@ -57,7 +57,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and ends", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(Told{Stopping: true})
+		r.told(Notified{Stopping: true})
 		r.want(Stopping)
 		r.exit(1)
 		r.want(Backoff)
@@ -68,7 +68,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and doesn't end", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(Told{Stopping: true})
+		r.told(Notified{Stopping: true})
 		r.wait(policy.Grace)
 		r.want(Killing)
 		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
@@ -80,7 +80,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and is stopped", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(Told{Stopping: true})
+		r.told(Notified{Stopping: true})
 		r.do(Stop{"s"})
 		r.exit(1)
 		r.want(Down)
@@ -88,7 +88,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("while the container ends", func(t *testing.T) {
 		r := newRig(t)
 		r.up()
-		r.told(Told{Stopping: true})
+		r.told(Notified{Stopping: true})
 		r.do(Shutdown{Reason: "test"})
 		r.wait(7500 * time.Millisecond)
 		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
@@ -101,31 +101,31 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 func TestMoreTimeToStop(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	r.told(Told{Extend: time.Hour}) // nothing to extend yet
+	r.told(Notified{Extend: time.Hour}) // nothing to extend yet
 	r.do(Stop{"s"})
 	begin := r.now
-	r.told(Told{Extend: time.Second}) // less than it has
+	r.told(Notified{Extend: time.Second}) // less than it has
 	if left := r.s().deadline.Sub(r.now); left != policy.Grace {
 		t.Errorf("%v left", left)
 	}
 	r.wait(policy.Grace - time.Second)
-	r.told(Told{Extend: time.Minute})
+	r.told(Notified{Extend: time.Minute})
 	if left := r.s().deadline.Sub(r.now); left != time.Minute {
 		t.Errorf("%v left", left)
 	}
-	r.told(Told{Extend: 24 * time.Hour})
+	r.told(Notified{Extend: 24 * time.Hour})
 	if all := r.s().deadline.Sub(begin); all != 10*policy.Grace {
 		t.Errorf("%v in all", all)
 	}
 	r.wait(10 * policy.Grace)
 	r.want(Killing)
-	r.told(Told{Extend: time.Hour})
+	r.told(Notified{Extend: time.Hour})
 	r.want(Killing)
 
 	r = newRig(t) // the container's budget stays
 	r.up()
 	r.do(Shutdown{Reason: "test"})
-	r.told(Told{Extend: time.Hour})
+	r.told(Notified{Extend: time.Hour})
 	if left := r.s().deadline.Sub(r.now); left > 8*time.Second {
 		t.Errorf("%v left of the container's budget", left)
 	}
@@ -137,19 +137,19 @@ func TestTellKnowsWhoseProcessSaysIt(t *testing.T) {
 		b.register(t, "a", WantUp)
 		b.register(t, "b", WantUp)
 		a, other := b.Snapshot().Find("a"), b.Snapshot().Find("b")
-		if run, err := b.Tell(a.PID, Told{Name: "a", Status: "mine", HasStatus: true}); err != nil || run != a.Run {
+		if run, err := b.Tell(a.PID, Notified{Name: "a", Status: "mine", HasStatus: true}); err != nil || run != a.Run {
 			t.Errorf("run %d, %v", run, err)
 		}
 		for _, pid := range []int{other.PID, 1, 0, -1} {
-			if _, err := b.Tell(pid, Told{Name: "a", Status: "forged", HasStatus: true}); !errors.Is(err, ErrStranger) {
+			if _, err := b.Tell(pid, Notified{Name: "a", Status: "forged", HasStatus: true}); !errors.Is(err, ErrStranger) {
 				t.Errorf("of process %d: %v", pid, err)
 			}
 		}
-		if got := b.Snapshot().Find("a"); got.Status != "mine" || !got.Ready || got.Said != "" {
+		if got := b.Snapshot().Find("a"); got.Status != "mine" || !got.Ready || got.Warning != "" {
 			t.Errorf("%+v", got)
 		}
 		b.shutdown(t)
-		if _, err := b.Tell(a.PID, Told{Name: "a"}); !errors.Is(err, ErrStopping) {
+		if _, err := b.Tell(a.PID, Notified{Name: "a"}); !errors.Is(err, ErrStopping) {
 			t.Errorf("after the end: %v", err)
 		}
 	})

@@ -26,9 +26,9 @@ type service struct {
 
 	command stopCommand
 
-	started bool
-	turned  time.Time // when its main process last started or ended
-	last    *Exit
+	started      bool
+	processSince time.Time `reexec:"turned"` // when its main process last started or ended
+	last         *Exit
 
 	tally
 	readiness
@@ -51,25 +51,25 @@ type readiness struct {
 
 // fastExits holds what decides about restart delays, crash loops and parking.
 type fastExits struct {
-	failures int         // fast exits in a row
-	quick    int         // short lives in a row that ended with a request to restart
-	recent   []time.Time // fast exits within the window
-	looping  bool
-	loopTold bool // the history already says why it is in a crash loop
+	failures      int         // fast exits in a row
+	quickRestarts int         `reexec:"quick"` // short lives in a row that ended with a request to restart
+	recent        []time.Time // fast exits within the window
+	looping       bool
+	loopTold      bool // the history already says why it is in a crash loop
 }
 
 // run is the current or last run of a service, including its finish command.
 type run struct {
-	id       uint64 `reexec:"run"`
-	pid      int    // main process; in state finishing the finish command; 0 for none
-	ready    bool
-	said     string // from the last Ready
-	status   string // from the last Told with a status
-	paused   bool
-	sent     int   // last signal an operator sent
-	asked    Cause // why hinit asked it to end, "" when hinit did not
-	leftover bool  // its main process is gone, but descendants are alive
-	hunt     hunt
+	id             uint64 `reexec:"run"`
+	pid            int    // main process; in state finishing the finish command; 0 for none
+	ready          bool
+	said           string // from the last Ready
+	status         string // from the last Notified with a status
+	paused         bool
+	sent           int          // last signal an operator sent
+	requestedCause Cause        `reexec:"asked"` // why hinit asked it to end, "" when hinit did not
+	leftover       bool         // its main process is gone, but descendants are alive
+	killProgress   killProgress `reexec:"hunt"`
 
 	finish    uint64 // number of the finish command's run, 0 before that starts
 	permanent bool   // the finish command said not to start it again
@@ -79,11 +79,11 @@ type run struct {
 	checks
 }
 
-// hunt tracks whether repeated SIGKILLs get rid of a run.
-type hunt struct {
-	kills  int
-	deaths int  // processes of it that have ended since its main process did
-	reborn bool // new processes appear in spite of the SIGKILLs
+// killProgress tracks whether repeated SIGKILLs get rid of a run.
+type killProgress struct {
+	kills   int
+	deaths  int  // processes of it that have ended since its main process did
+	growing bool `reexec:"reborn"` // new processes appear in spite of the SIGKILLs
 }
 
 // stopCommand is the stop command of a service while it is alive.
@@ -110,7 +110,7 @@ func (n settle) deadline() time.Time {
 
 // forgetFailures forgets the failures of earlier runs.
 func (s *service) forgetFailures() {
-	s.failures, s.quick, s.looping, s.loopTold = 0, 0, false, false
+	s.failures, s.quickRestarts, s.looping, s.loopTold = 0, 0, false, false
 	s.recent = nil
 }
 
@@ -137,8 +137,8 @@ func (s *service) hasProcess() bool { return s.pid != 0 || s.leftover || s.comma
 
 func (s *service) classify(e Exited) Cause {
 	switch {
-	case s.asked != "":
-		return s.asked
+	case s.requestedCause != "":
+		return s.requestedCause
 	case e.Signal != 0 && e.Signal == s.sent:
 		return CauseOperator
 	case e.OOM:

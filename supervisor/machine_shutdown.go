@@ -23,7 +23,7 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
 	m.hardEnd = now.Add(m.Budget)
-	m.do(Note{Record{At: now, Reason: "stopping the container: " + reason}})
+	m.emit(Note{Record{At: now, Reason: "stopping the container: " + reason}})
 	var heights map[*service]int
 	top := 0
 	if m.links > 0 {
@@ -49,20 +49,20 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 		case Waiting, Backoff, Parked, Failed:
 			m.set(now, s, Down, time.Time{}, ReasonShutdown)
 		case Down:
-			m.do(Release{s.name})
+			m.emit(Release{s.name})
 		case Starting, Killing:
 		}
 	}
 }
 
 // drain gives services with Policy.Drains a last moment, once no other service is alive. It tells them so with the signal
-// Policy.Last.
+// Policy.LastSignal.
 func (m *Machine) drain(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {
 			s.deadline = end
-			if sig := s.policy.Last; sig != 0 {
-				m.do(Signal{s.name, s.id, sig, ScopeMain, false})
+			if sig := s.policy.LastSignal; sig != 0 {
+				m.emit(Signal{s.name, s.id, sig, ScopeMain, false})
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func (m *Machine) drain(now time.Time) {
 
 // killAtOnce handles a second request to stop: it kills everything now.
 func (m *Machine) killAtOnce(now time.Time) {
-	m.do(Note{Record{At: now, Reason: "asked again to stop: killing what is left"}})
+	m.emit(Note{Record{At: now, Reason: "asked again to stop: killing what is left"}})
 	for _, s := range m.order {
 		if s.hasProcess() {
 			m.kill(now, s, "asked again to stop")
@@ -101,7 +101,7 @@ func (m *Machine) advance(now time.Time) {
 		switch {
 		case !alive:
 			m.phase = sweeping
-			m.do(SignalRest{sigTerm})
+			m.emit(SignalRest{sigTerm})
 			if rest := now.Add(leftoverGrace); rest.Before(m.killAt) {
 				m.killAt = rest
 			}
@@ -116,7 +116,7 @@ func (m *Machine) advance(now time.Time) {
 			m.conclude(now, "some processes did not end")
 		case !now.Before(m.killAt):
 			m.killed = true
-			m.do(SignalRest{sigKill})
+			m.emit(SignalRest{sigKill})
 			m.killAt = now.Add(leftoverGrace)
 		}
 	}
@@ -128,6 +128,6 @@ func (m *Machine) conclude(now time.Time, reason string) {
 	if m.mainCode != nil {
 		code = *m.mainCode
 	}
-	m.do(Note{Record{At: now, Reason: reason + ", exit code " + strconv.Itoa(code)}})
-	m.do(End{code})
+	m.emit(Note{Record{At: now, Reason: reason + ", exit code " + strconv.Itoa(code)}})
+	m.emit(End{code})
 }

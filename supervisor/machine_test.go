@@ -145,7 +145,7 @@ func (r *rig) cause(word string) []string {
 	case "restart":
 		return r.do(Restart{"s"})
 	case "met":
-		return r.do(Met{"boot"})
+		return r.do(NeedMet{"boot"})
 	case "spawned":
 		return r.do(Spawned{"s", 1})
 	case "spawnfail":
@@ -182,7 +182,7 @@ func (r *rig) cause(word string) []string {
 	case "unhealthy":
 		return r.do(Unhealthy{Name: "s", Run: r.s().id, Answer: "no answer"})
 	case "ending":
-		return r.do(Told{Name: "s", Run: r.s().id, Stopping: true})
+		return r.do(Notified{Name: "s", Run: r.s().id, Stopping: true})
 	case "leftover":
 		return r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
 	case "gone":
@@ -193,16 +193,16 @@ func (r *rig) cause(word string) []string {
 	case "deadline":
 		return r.wait(max(r.s().deadline.Sub(r.now), 0))
 	case "replaced":
-		return r.do(Explained{"s", r.s().id, CauseReplaced})
+		return r.do(CorrectCause{"s", r.s().id, CauseReplaced})
 	case "inputs":
 		if r.s().state == Parked {
 			r.now = r.now.Add(policy.Backoff.Initial)
 		}
-		return r.do(Inputs{"s"})
+		return r.do(InputsChanged{"s"})
 	case "inputssoon":
-		return r.do(Inputs{"s"})
+		return r.do(InputsChanged{"s"})
 	case "due":
-		return r.do(Due{"s", r.now.Add(time.Hour), true})
+		return r.do(Scheduled{"s", r.now.Add(time.Hour), true})
 	case "shed", "full", "room":
 		return r.memory(word)
 	case "lacking", "needsmet", "crowded", "turn", "follow", "over", "never", "limit":
@@ -477,11 +477,11 @@ func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 		r.wait(leftoverGrace)
 		r.want(Killing)
 		deaths := 5
-		for range killSoons + 2 {
-			if r.s().hunt.kills <= killSoons && strings.Contains(r.s().reason, "take their place") {
-				t.Fatalf("after %d KILLs: %s", r.s().hunt.kills, r.s().reason)
+		for range killSoonCount + 2 {
+			if r.s().killProgress.kills <= killSoonCount && strings.Contains(r.s().reason, "take their place") {
+				t.Fatalf("after %d KILLs: %s", r.s().killProgress.kills, r.s().reason)
 			}
-			r.do(Reborn{"s", r.s().id, deaths})
+			r.do(DescendantsEnded{"s", r.s().id, deaths})
 			deaths += more
 			at, _ := r.m.Deadline()
 			r.wait(at.Sub(r.now))
@@ -506,7 +506,7 @@ func TestAGoneOfAnOldRunMeansNothing(t *testing.T) {
 func TestExitsThatAskForARestartCantSpin(t *testing.T) {
 	r := newRig(t)
 	r.up()
-	for range quickAgain {
+	for range mostQuickRestarts {
 		r.exit(75)
 		r.want(Starting)
 		r.spawned()
@@ -536,7 +536,7 @@ func TestParkedComesBackOnlyWhenItsInputsChangeOrSomeoneAsks(t *testing.T) {
 	}
 	r.wait(24 * time.Hour)
 	r.want(Parked)
-	r.do(Inputs{"s"})
+	r.do(InputsChanged{"s"})
 	r.want(Starting)
 }
 
@@ -548,7 +548,7 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 		r.exit(78)
 		r.want(Parked)
 		r.now = r.now.Add(200 * time.Millisecond) // until it is noticed
-		r.do(Inputs{"s"})
+		r.do(InputsChanged{"s"})
 		r.want(Backoff)
 		if got := r.s().deadline.Sub(r.s().last.At); got != want*time.Second || r.s().failures != i+1 {
 			t.Fatalf("delay %d is %v, want %v; failures %d", i+1, got, want*time.Second, r.s().failures)
@@ -562,7 +562,7 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 	// Somebody edits the file after a quiet while.
 	r.exit(78)
 	r.now = r.now.Add(time.Minute)
-	r.do(Inputs{"s"})
+	r.do(InputsChanged{"s"})
 	r.want(Starting)
 	if s := r.s(); s.looping || s.failures != 0 {
 		t.Errorf("crash loop %v, failures %d", s.looping, s.failures)
@@ -576,13 +576,13 @@ func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 	for range 20 {
 		r.exit(78)
 		r.now = r.now.Add(2 * time.Second)
-		r.do(Inputs{"s"})
+		r.do(InputsChanged{"s"})
 		r.want(Starting)
 		r.spawned()
 	}
 	r.wait(policy.ResetAfter) // nor does one whose gateway had been up for long
 	r.exit(78)
-	r.do(Inputs{"s"})
+	r.do(InputsChanged{"s"})
 	r.want(Starting)
 }
 
@@ -600,7 +600,7 @@ func TestATakeoverParksAndIsNotAFailure(t *testing.T) {
 	r := newRig(t)
 	r.up()
 	r.exit(0)
-	r.do(Explained{"s", r.s().id, CauseReplaced})
+	r.do(CorrectCause{"s", r.s().id, CauseReplaced})
 	r.want(Parked)
 	if s := r.s(); s.failures != 0 || s.last.Cause != CauseReplaced || s.want != WantUp {
 		t.Errorf("failures %d, cause %s, want %s", s.failures, s.last.Cause, s.want)
@@ -612,14 +612,14 @@ func TestTailIsKeptWithItsExitOnly(t *testing.T) {
 	r.up()
 	r.exit(1)
 	first := r.s().last
-	r.do(Tailed{"s", first.Run, []string{"boom"}})
+	r.do(LastLines{"s", first.Run, []string{"boom"}})
 	if first.Tail != nil {
 		t.Error("a published exit was changed")
 	}
 	if got := r.s().last.Tail; !slices.Equal(got, []string{"boom"}) {
 		t.Errorf("tail %q", got)
 	}
-	r.do(Tailed{"s", first.Run + 1, []string{"other"}})
+	r.do(LastLines{"s", first.Run + 1, []string{"other"}})
 	if got := r.s().last.Tail; !slices.Equal(got, []string{"boom"}) {
 		t.Errorf("tail %q", got)
 	}
@@ -670,7 +670,7 @@ func TestAFinishCommandRunsAfterEachRunAndTheDelayBeginsWhenItEnds(t *testing.T)
 		main := r.s().pid
 		r.exit(1)
 		r.want(Finishing)
-		if v := r.s().snapshot(&unit{}); v.PID != 0 || !v.ReadySince.IsZero() || !v.Turned.Equal(r.now) {
+		if v := r.s().snapshot(&unit{}); v.PID != 0 || !v.ReadySince.IsZero() || !v.ProcessSince.Equal(r.now) {
 			t.Fatalf("while it finishes: %+v", v)
 		}
 		if x := r.s().last; x.PID != main || x.Cause != CauseCrash {
@@ -684,8 +684,8 @@ func TestAFinishCommandRunsAfterEachRunAndTheDelayBeginsWhenItEnds(t *testing.T)
 		if got := r.s().deadline.Sub(r.now); got < time.Second {
 			t.Fatalf("the next start is %v after the finish command", got)
 		}
-		if v := r.s().snapshot(&unit{}); !v.ReadySince.Equal(r.now) || !v.Turned.Equal(died) {
-			t.Fatalf("fully down since %v, down since %v", v.ReadySince, v.Turned)
+		if v := r.s().snapshot(&unit{}); !v.ReadySince.Equal(r.now) || !v.ProcessSince.Equal(died) {
+			t.Fatalf("fully down since %v, down since %v", v.ReadySince, v.ProcessSince)
 		}
 		r.wait(r.s().deadline.Sub(r.now))
 	}
@@ -836,7 +836,7 @@ func TestARunThatTheShutdownHadToKillIsNotFinished(t *testing.T) {
 // s6like is the policy of a service directory without any file but run.
 var s6like = Policy{
 	Backoff:    backoff.Policy{Initial: time.Second, Max: time.Second},
-	StopSignal: sigTerm, KillNever: true, Kill: ScopeMain, Spare: true,
+	StopSignal: sigTerm, KillNever: true, Kill: ScopeMain, LeaveDescendants: true,
 	SpawnRetry: time.Minute, ReadyRestart: time.Second, Announces: true,
 }
 
@@ -960,7 +960,7 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 	r := newRig(t)
 	r.enter(Waiting)
 	r.do(Once{"s"})
-	r.do(Met{"boot"})
+	r.do(NeedMet{"boot"})
 	r.spawned()
 	r.exit(0)
 	r.want(Down)
@@ -1091,7 +1091,7 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	run := r.s().id
 	r.acts = nil
 	for range 2 { // the second says nothing new
-		r.do(Explained{"s", run, CauseReplaced})
+		r.do(CorrectCause{"s", run, CauseReplaced})
 	}
 	var causes []Cause
 	for _, a := range r.acts {
@@ -1109,7 +1109,7 @@ func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 	r.up()
 	r.exit(1)
 	r.acts = nil
-	r.do(Explained{"s", r.s().id, CauseOperator})
+	r.do(CorrectCause{"s", r.s().id, CauseOperator})
 	if r.s().last.Cause != CauseOperator || r.s().last.Code != 1 {
 		t.Errorf("its last exit is %+v", r.s().last)
 	}

@@ -17,18 +17,18 @@ const (
 	shortTurn = time.Second
 	// ReasonTurn begins the reason of a service that waits until others have started.
 	ReasonTurn = "waits for its turn"
-	// mostTold is the longest queue in which each waiting service shows its position.
-	mostTold = 256
+	// mostShownPlaces is the longest queue in which each waiting service shows its position.
+	mostShownPlaces = 256
 )
 
 // turns holds the services that are starting, and the queue of the services that wait for a turn. A step replaces the slices, for
 // undo.
 type turns struct {
-	starting []*service `reexec:"-"`
-	line     []*service `reexec:"-"` // unsorted: service.place gives the order
-	tickets  int64
-	unready  int  `reexec:"-"` // turns that timed out since a service with turns last became ready
-	readied  bool `reexec:"-"` // one of the services that began to start together has become ready
+	starting  []*service `reexec:"-"`
+	queue     []*service `reexec:"-"` // unsorted: service.place gives the order
+	lastPlace int64      `reexec:"tickets"`
+	unready   int        `reexec:"-"` // turns that timed out since a service with turns last became ready
+	readied   bool       `reexec:"-"` // one of the services that began to start together has become ready
 }
 
 // atStart reports whether a service is using a turn now.
@@ -44,39 +44,39 @@ func (m *Machine) turnTime() time.Duration {
 	return turnTime
 }
 
-// lineUp puts a service that could start into the queue when no turn is free, and reports whether it has to wait. Automatic
+// enqueue puts a service that could start into the queue when no turn is free, and reports whether it has to wait. Automatic
 // restarts need no turn.
-func (m *Machine) lineUp(now time.Time, s *service) bool {
+func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.place != 0:
-		if s.lacks != nil { // its needs are met again
-			s.lacks, s.reason = nil, ReasonTurn
+		if s.unmet != nil { // its needs are met again
+			s.unmet, s.reason = nil, ReasonTurn
 			m.changed(s)
-			m.tellPlaces()
+			m.showPlaces()
 		}
 		return true
 	case m.Parallel == 0 || !s.policy.Turns || s.respawn:
 		return false
-	case len(m.line) == 0 && m.room(now) > 0:
+	case len(m.queue) == 0 && m.freeTurns(now) > 0:
 		m.readied = m.readied && len(m.starting) > 0
 		m.starting = append(slices.Clone(m.starting), s)
 		return false
 	}
-	m.tickets++
-	s.place = m.tickets
+	m.lastPlace++
+	s.place = m.lastPlace
 	// The service that was used last comes first. The agent controls that time, so it may have any value; place 0 is reserved for
 	// "not queued".
 	if ns := s.policy.Used.UnixNano(); !s.started && !s.policy.Used.IsZero() && ns != 0 {
 		s.place = -ns
 	}
-	m.line = append(m.line, s)
+	m.queue = append(m.queue, s)
 	m.set(now, s, Waiting, time.Time{}, ReasonTurn)
-	m.tellPlaces()
+	m.showPlaces()
 	return true
 }
 
-// room returns how many more services may start now.
-func (m *Machine) room(now time.Time) int {
+// freeTurns returns how many more services may start now.
+func (m *Machine) freeTurns(now time.Time) int {
 	over := func(s *service) bool { return !m.atStart(now, s) }
 	if slices.ContainsFunc(m.starting, over) {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
@@ -85,28 +85,28 @@ func (m *Machine) room(now time.Time) int {
 		m.unready += ended // added last: turnTime depends on it, and so does atStart
 	}
 	if m.readied {
-		return m.Parallel + m.Spare - len(m.starting)
+		return m.Parallel + m.ParallelExtra - len(m.starting)
 	}
 	return m.Parallel - len(m.starting)
 }
 
-// leaveLine removes a service from the queue.
-func (m *Machine) leaveLine(s *service) {
+// dequeue removes a service from the queue.
+func (m *Machine) dequeue(s *service) {
 	if s.place != 0 {
 		s.place = 0
-		m.line = without(m.line, func(o *service) bool { return o == s })
-		m.tellPlaces()
+		m.queue = without(m.queue, func(o *service) bool { return o == s })
+		m.showPlaces()
 	}
 }
 
-// nextTurns gives the free turns to the first services of the queue and starts them.
-func (m *Machine) nextTurns(now time.Time) {
-	if len(m.line) == 0 || m.phase != running {
+// startQueued gives the free turns to the first services of the queue and starts them.
+func (m *Machine) startQueued(now time.Time) {
+	if len(m.queue) == 0 || m.phase != running {
 		return
 	}
-	for len(m.line) > 0 && m.room(now) > 0 {
-		s := slices.MinFunc(m.line, byPlace)
-		m.leaveLine(s)
+	for len(m.queue) > 0 && m.freeTurns(now) > 0 {
+		s := slices.MinFunc(m.queue, byPlace)
+		m.dequeue(s)
 		if !m.await(now, s) {
 			m.starting = append(slices.Clone(m.starting), s)
 			m.launch(now, s, "its turn has come")
@@ -121,13 +121,13 @@ func byPlace(a, b *service) int {
 	return 1
 }
 
-// tellPlaces writes into the reason of each waiting service how many are before it. In a long queue that costs too much and is
+// showPlaces writes into the reason of each waiting service how many are before it. In a long queue that costs too much and is
 // left out.
-func (m *Machine) tellPlaces() {
-	if len(m.line) > mostTold {
+func (m *Machine) showPlaces() {
+	if len(m.queue) > mostShownPlaces {
 		return
 	}
-	for i, s := range slices.SortedStableFunc(slices.Values(m.line), byPlace) {
+	for i, s := range slices.SortedStableFunc(slices.Values(m.queue), byPlace) {
 		if reason := ReasonTurn + " (" + strconv.Itoa(i) + " before it)"; s.reason != reason {
 			s.reason = reason
 			m.changed(s)
@@ -135,19 +135,19 @@ func (m *Machine) tellPlaces() {
 	}
 }
 
-// mayTurn returns the services that nextTurns, leaveLine and tellPlaces may change in one step.
-func (m *Machine) mayTurn() []*service {
-	if len(m.line) <= mostTold {
-		return m.line
+// affectedByTurns returns the services that startQueued, dequeue and showPlaces may change in one step.
+func (m *Machine) affectedByTurns() []*service {
+	if len(m.queue) <= mostShownPlaces {
+		return m.queue
 	}
-	return slices.SortedFunc(slices.Values(m.line), byPlace)[:min(m.Parallel+m.Spare, len(m.line))]
+	return slices.SortedFunc(slices.Values(m.queue), byPlace)[:min(m.Parallel+m.ParallelExtra, len(m.queue))]
 }
 
 // resumeTurns rebuilds the queue, and the list of starting services, after re-execution.
 func (m *Machine) resumeTurns(now time.Time) {
 	for _, s := range m.order {
 		if s.place != 0 {
-			m.line = append(m.line, s)
+			m.queue = append(m.queue, s)
 		} else if s.policy.Turns && m.atStart(now, s) {
 			m.starting = append(m.starting, s)
 		}

@@ -114,7 +114,7 @@ func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 		p.Used = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
 		c.do(Add{Name: name, Policy: p, Want: WantUp, Needs: []string{"profiles"}})
 	}
-	c.do(Met{Need: "profiles"})
+	c.do(NeedMet{Need: "profiles"})
 	for name, want := range map[string]State{"a": Waiting, "b": Waiting, "old": Waiting, "new": Starting, "middle": Starting} {
 		if got := c.m.services[name].state; got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
@@ -132,8 +132,8 @@ func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
 		p.Used = time.Unix(0, 0)
 		c.do(Add{Name: name, Policy: p, Want: WantUp})
 	}
-	if c.m.services["b"].place == 0 || c.m.services["c"].place == 0 || len(c.m.line) != 2 {
-		t.Errorf("places %d and %d in a line of %d", c.m.services["b"].place, c.m.services["c"].place, len(c.m.line))
+	if c.m.services["b"].place == 0 || c.m.services["c"].place == 0 || len(c.m.queue) != 2 {
+		t.Errorf("places %d and %d in a line of %d", c.m.services["b"].place, c.m.services["c"].place, len(c.m.queue))
 	}
 }
 
@@ -173,7 +173,7 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 // Once one is ready a few more may start: a start also waits for what is not the processor.
 func TestMoreStartWhenOneIsReady(t *testing.T) {
 	c := newCrew(t)
-	c.m.Parallel, c.m.Spare = 2, 1
+	c.m.Parallel, c.m.ParallelExtra = 2, 1
 	p := policy
 	p.Turns, p.Announces = true, true
 	for i := range 6 {
@@ -201,7 +201,7 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 // first was ready as late as the second could have been.
 func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
 	c := newCrew(t)
-	c.m.Parallel, c.m.Spare = 2, 2
+	c.m.Parallel, c.m.ParallelExtra = 2, 2
 	p := policy
 	p.Turns, p.Announces = true, true
 	c.do(Add{Name: "default", Policy: p, Want: WantUp})
@@ -214,7 +214,7 @@ func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
 	for i := range 6 {
 		c.do(Start{fmt.Sprint("s", i)})
 	}
-	if n := len(c.m.starting); n != 2 || len(c.m.line) != 4 {
-		t.Errorf("%d start and %d wait", n, len(c.m.line))
+	if n := len(c.m.starting); n != 2 || len(c.m.queue) != 4 {
+		t.Errorf("%d start and %d wait", n, len(c.m.queue))
 	}
 }

@@ -31,7 +31,7 @@ func (l *Loop) spawn(a Spawn) Event {
 		}
 		defer notify.started()
 	}
-	u.Ran = nil
+	u.LastSpec = nil
 	answer := l.launch(u, a.Run, u.Spec, oomAdj[u.Kind], notify)
 	if _, up := answer.(Spawned); up && notify != nil {
 		l.notifiers[a.Run] = notify
@@ -64,7 +64,7 @@ func (l *Loop) spawnStop(a SpawnStop) []Event {
 	spec := u.Spec
 	spec.Path, spec.Argv = "", u.Policy.StopCommand
 	if failed, is := l.launch(u, a.Run, spec, oomCheap, nil).(SpawnFailed); is {
-		return []Event{Commanded{Name: a.Name, Run: a.Run, Fault: "cannot be run: " + Short(failed.Error)}}
+		return []Event{StopCommandEnded{Name: a.Name, Run: a.Run, Fault: "cannot be run: " + Shorten(failed.Error)}}
 	}
 	return nil
 }
@@ -97,8 +97,8 @@ func (l *Loop) send(a Signal) []Event {
 		if procs.SignalTree(a.Run, a.Signal) == 0 {
 			return []Event{Gone{a.Name, a.Run}}
 		}
-		if n := l.reborn[a.Run]; n > 0 && a.Signal == sigKill {
-			return []Event{Reborn{a.Name, a.Run, n}}
+		if n := l.orphansEnded[a.Run]; n > 0 && a.Signal == sigKill {
+			return []Event{DescendantsEnded{a.Name, a.Run, n}}
 		}
 	case ScopeGroup:
 		_ = procs.SignalGroup(a.Run, a.Signal)
@@ -147,7 +147,7 @@ func (l *Loop) exited(x proc.Exit) {
 	if !owned {
 		l.orphans.Add(1)
 		if x.Of != 0 {
-			l.reborn[x.Of]++
+			l.orphansEnded[x.Of]++
 		}
 		return
 	}
@@ -171,7 +171,7 @@ func (l *Loop) exited(x proc.Exit) {
 		l.cfg.Procs.Forget(x.ID)
 	}
 	if s := l.machine.services[name]; s != nil && s.command.run == x.ID {
-		said := Commanded{Name: name, Run: x.ID, Leftover: x.Leftover}
+		said := StopCommandEnded{Name: name, Run: x.ID, Leftover: x.Leftover}
 		if x.Code != 0 {
 			said.Fault = "has failed: " + describe(&Exit{Code: x.Code, Signal: x.Signal})
 		}
@@ -184,7 +184,7 @@ func (l *Loop) exited(x proc.Exit) {
 	}
 	if u != nil && !u.Stdio && u.finish != x.ID { // before the step, which may start the next run
 		id := x.ID
-		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(Tailed{name, id, lines}) })
+		l.cfg.Logs.Tail(name, func(lines []string) { l.Post(LastLines{name, id, lines}) })
 	}
 	l.step(e)
 }
@@ -209,7 +209,7 @@ func listed(pids []int) string {
 func (l *Loop) forget(id uint64) {
 	name := l.runs[id]
 	delete(l.runs, id)
-	delete(l.reborn, id)
+	delete(l.orphansEnded, id)
 	l.lingers = slices.DeleteFunc(l.lingers, func(other uint64) bool { return other == id })
 	l.cfg.Procs.Forget(id)
 	l.step(Gone{name, id})

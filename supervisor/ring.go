@@ -9,8 +9,8 @@ import (
 
 const (
 	ringSize = 1024 // records in the ring, of all services together
-	ownSize  = 8    // overwritten records that are kept for each service
-	mostOwn  = 512  // how many services have kept records at most
+	keptSize = 8    // overwritten records that are kept for each service
+	mostKept = 512  // how many services have kept records at most
 
 	rootOrders = "\x00" // key of the kept records of root's orders, next to the names of services
 	rootSize   = 64     // overwritten records that are kept of root's orders
@@ -21,9 +21,9 @@ const (
 // service, and the last orders of root, are kept longer, see [Ring.Kept].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
-	own   atomic.Pointer[map[string]*ownRecords] // kept records that slots lost; replaced when a service is added
-	last  uint64                                 // Seq of the newest record, 0 for none; used by the loop only
-	head  atomic.Uint64                          // Seq of the newest record that readers see
+	own   atomic.Pointer[map[string]*keptRecords] // kept records that slots lost; replaced when a service is added
+	last  uint64                                  // Seq of the newest record, 0 for none; used by the loop only
+	head  atomic.Uint64                           // Seq of the newest record that readers see
 	news  broadcast
 }
 
@@ -31,27 +31,27 @@ type Ring struct {
 func (r *Ring) add(rec Record) {
 	r.last++
 	rec.Seq = r.last
-	r.put(&rec)
+	r.store(&rec)
 }
 
-// ownRecords holds the last overwritten records of a service, or of root's orders.
-type ownRecords struct {
+// keptRecords holds the last overwritten records of a service, or of root's orders.
+type keptRecords struct {
 	slots []atomic.Pointer[Record]
 	next  int // index to write next; used by the loop only
 }
 
-// put stores a record. The record that it overwrites is kept for its service, or among the orders of root. Notices are not kept,
+// store stores a record. The record that it overwrites is kept for its service, or among the orders of root. Notices are not kept,
 // because clients can post any number of them.
-func (r *Ring) put(rec *Record) {
+func (r *Ring) store(rec *Record) {
 	old := r.slots[rec.Seq%ringSize].Swap(rec)
 	if old == nil || old.Key != "" {
 		return
 	}
-	key, size := old.Service, ownSize
+	key, size := old.Service, keptSize
 	if old.By != nil && old.By.UID == 0 {
 		key, size = rootOrders, rootSize
 	}
-	var services map[string]*ownRecords
+	var services map[string]*keptRecords
 	if p := r.own.Load(); p != nil {
 		services = *p
 	}
@@ -62,13 +62,13 @@ func (r *Ring) put(rec *Record) {
 	}
 	own := services[key]
 	switch {
-	case key != rootOrders && (old.Dropped || own == nil && len(services) >= mostOwn):
+	case key != rootOrders && (old.Dropped || own == nil && len(services) >= mostKept):
 		return
 	case own == nil:
-		own = &ownRecords{slots: make([]atomic.Pointer[Record], size)}
+		own = &keptRecords{slots: make([]atomic.Pointer[Record], size)}
 		services = maps.Clone(services)
 		if services == nil {
-			services = make(map[string]*ownRecords)
+			services = make(map[string]*keptRecords)
 		}
 		services[key] = own
 		r.own.Store(&services)
@@ -101,8 +101,8 @@ func (r *Ring) Older(after, end uint64) (records []*Record) {
 	return records
 }
 
-// show lets readers see the added records. Call it after the snapshot is published. Only the loop may call it.
-func (r *Ring) show() {
+// publish lets readers see the added records. Call it after the snapshot is published. Only the loop may call it.
+func (r *Ring) publish() {
 	if r.head.Load() != r.last {
 		r.head.Store(r.last)
 		r.news.wake()

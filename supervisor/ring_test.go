@@ -21,7 +21,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 		r.add(Record{Service: "agents", Reason: fmt.Sprint("stop ", i)})
 		r.add(Record{Reason: "a notice", Key: "flood"})
 	}
-	r.show()
+	r.publish()
 	check := func(r *Ring) {
 		t.Helper()
 		records, _ := r.Since(0)
@@ -34,7 +34,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 			}
 			last = rec.Seq
 		}
-		if of["gateway-coder"] != ownSize || of[""] != ownSize || of["gone"] != 0 || last != r.Last() {
+		if of["gateway-coder"] != keptSize || of[""] != keptSize || of["gone"] != 0 || last != r.Last() {
 			t.Errorf("the history has %v", of)
 		}
 	}
@@ -56,7 +56,7 @@ func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	for i := range 3000 {
 		r.add(Record{Service: "agents", Reason: fmt.Sprint("agent ", i), By: agent})
 	}
-	r.show()
+	r.publish()
 	check := func(r *Ring) {
 		t.Helper()
 		records, _ := r.Since(0)
@@ -65,7 +65,7 @@ func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 		for _, rec := range kept {
 			of[rec.By.Program+rec.Service]++
 		}
-		if of["hinitagents"] != rootSize-1 || of["hinitgone"] != 1 || of["shagents"] != ownSize || len(kept) != rootSize+ownSize {
+		if of["hinitagents"] != rootSize-1 || of["hinitgone"] != 1 || of["shagents"] != keptSize || len(kept) != rootSize+keptSize {
 			t.Errorf("kept are %v of %d", of, len(kept))
 		}
 	}
@@ -81,14 +81,14 @@ func TestTheHistoryIsBoundedWhateverServicesThereAre(t *testing.T) {
 	for i := range 20_000 {
 		r.add(Record{Service: fmt.Sprint("s", i%2000)})
 	}
-	r.show()
-	if n := len(r.Kept(r.Last())); n > mostOwn*ownSize {
+	r.publish()
+	if n := len(r.Kept(r.Last())); n > mostKept*keptSize {
 		t.Errorf("%d records are kept", n)
 	}
 	for range 3 * ringSize {
 		r.add(Record{Service: "other", Dropped: true})
 	}
-	if n := len(*r.own.Load()); n > mostOwn {
+	if n := len(*r.own.Load()); n > mostKept {
 		t.Errorf("records of %d services are kept", n)
 	}
 }

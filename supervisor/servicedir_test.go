@@ -121,8 +121,8 @@ func TestFinishIsToldHowTheRunEndedAndRunsAlone(t *testing.T) {
 			if got, want := line(), fmt.Sprintf("4 %s %d %s", c.want, s.LastExit.PID, u.Spec.Dir); got != want {
 				t.Errorf("finish was told %q, want %q", got, want)
 			}
-			if s.Want != WantDown || s.ReadySince.Before(s.Turned) {
-				t.Errorf("want %s, down since %v, fully since %v", s.Want, s.Turned, s.ReadySince)
+			if s.Want != WantDown || s.ReadySince.Before(s.ProcessSince) {
+				t.Errorf("want %s, down since %v, fully since %v", s.Want, s.ProcessSince, s.ReadySince)
 			}
 		})
 	}
@@ -210,8 +210,8 @@ echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sle
 				t.Fatal(err)
 			}
 			s = until(t, l, "ready", func(s *Snapshot) bool { return s.Find("s").Ready }).Find("s")
-			if s.ReadySince.Before(s.Turned) {
-				t.Errorf("ready since %v, up since %v", s.ReadySince, s.Turned)
+			if s.ReadySince.Before(s.ProcessSince) {
+				t.Errorf("ready since %v, up since %v", s.ReadySince, s.ProcessSince)
 			}
 			do(t, l, SignalMain{"s", sigKill, false})
 			until(t, l, "not ready after its death", func(s *Snapshot) bool { return !s.Find("s").Ready })

@@ -24,28 +24,28 @@ func (s *Snapshot) Find(name string) *Service {
 
 // Service is the state of one service. It is immutable.
 type Service struct {
-	Name    string
-	Profile string // "" when it belongs to no profile
-	Group   string // see [Unit]
-	Kind    Kind
-	Yields  bool     // see [Unit]
-	Log     string   // path of its current log file, "" when it has none
-	Command []string // of the current run, else of the next run
-	Drifted bool     // the running process was started with an older definition than the next run will have
-	State   State
-	Want    Want
-	Reason  string    // why it is in this state
-	Since   time.Time // when it entered this state
-	Turned  time.Time // when its main process last started or ended; before its first start, when it was registered
-	PID     int       // main process, 0 for none; never a finish command
-	Run     uint64    // number of the current or last run, 0 before the first
-	Ready   bool
+	Name         string
+	Profile      string // "" when it belongs to no profile
+	Group        string // see [Unit]
+	Kind         Kind
+	Yields       bool     // see [Unit]
+	Log          string   // path of its current log file, "" when it has none
+	Command      []string // of the current run, else of the next run
+	Drifted      bool     // the running process was started with an older definition than the next run will have
+	State        State
+	Want         Want
+	Reason       string    // why it is in this state
+	Since        time.Time // when it entered this state
+	ProcessSince time.Time // when its main process last started or ended; before its first start, when it was registered
+	PID          int       // main process, 0 for none; never a finish command
+	Run          uint64    // number of the current or last run, 0 before the first
+	Ready        bool
 	// ReadySince is when the service became ready, zero while it is not ready. While nothing of it runs, it is when its last run
 	// was over.
 	ReadySince time.Time
 	Announces  bool      // it reports its readiness itself
-	Said       string    // warning from the running main process, see [Ready]; the service controls this text
-	Status     string    // what the running service says it is doing, see [Told]; no warning
+	Warning    string    // warning from the running main process, see [Ready]; the service controls this text
+	Status     string    // what the running service says it is doing, see [Notified]; no warning
 	Paused     bool      // an operator has stopped its process with SIGSTOP
 	Started    bool      // it has been started at least once
 	Permanent  bool      // it doesn't restart by itself: its finish command said so, or it is parked or failed
@@ -76,7 +76,7 @@ func (s *service) snapshot(u *unit) *Service {
 	v := &Service{
 		Name: s.name, Profile: u.Profile, Group: u.Group, Kind: u.Kind, Yields: u.Yields, Log: u.Log, Command: u.Spec.Argv,
 		State: s.state, Want: s.want, Reason: s.reason, Since: s.since,
-		Turned: s.turned, Run: s.id, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces || s.checked, Said: s.said, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
+		ProcessSince: s.processSince, Run: s.id, Ready: s.ready, ReadySince: s.readySince, Announces: s.policy.Announces || s.checked, Warning: s.said, OOMAdj: cmp.Or(u.Spec.OOM, oomAdj[u.Kind]),
 		Paused: s.paused, Started: s.started, Permanent: s.permanent || s.state == Parked || s.state == Failed,
 		Restarts: s.restarts, Failures: s.failures, CrashLoop: s.looping, LastExit: s.last,
 		NextStart: s.nextRun, NextRun: s.nextRun, Task: s.policy.OneShot, Done: s.done, After: s.policy.After,
@@ -84,15 +84,15 @@ func (s *service) snapshot(u *unit) *Service {
 	}
 	if s.runs() {
 		v.PID, v.Status = s.pid, s.status
-		if u.Ran != nil {
-			v.Command, v.Drifted = u.Ran.Argv, true
+		if u.LastSpec != nil {
+			v.Command, v.Drifted = u.LastSpec.Argv, true
 		}
 	}
 	if s.state == Backoff {
 		v.NextStart = s.deadline
 	}
 	if s.state == Waiting {
-		v.Needs = append(append(v.Needs, s.needs...), s.lacks...)
+		v.Needs = append(append(v.Needs, s.needs...), s.unmet...)
 	}
 	return v
 }
@@ -100,35 +100,35 @@ func (s *service) snapshot(u *unit) *Service {
 // view makes the part of the next snapshot that shows one service.
 func (l *Loop) view(s *service, u *unit) *Service {
 	v := s.snapshot(u)
-	held := l.machine.short.held[s.name]
+	held := l.machine.shortage.held[s.name]
 	v.Held = held != "" && !forDisk(held)
 	return v
 }
 
 // publish shows readers the changed services, and then the records of the history about them.
 func (l *Loop) publish() {
-	defer l.history.show()
+	defer l.history.publish()
 	old, order := l.snapshot.Load(), l.machine.order
-	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() && old.Full == l.machine.short.full {
+	if len(l.changed) == 0 && !l.dropped && old.Stopping == l.machine.Stopping() && old.Full == l.machine.shortage.all {
 		return
 	}
-	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), Full: l.machine.short.full}
+	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), Full: l.machine.shortage.all}
 	kept := copy(next.Services, old.Services)
 	if l.dropped {
 		kept = 0 // a service was removed, so the places of the others have changed
 	}
 	for i, s := range order[kept:] {
 		u := l.units[s.name]
-		u.place = kept + i
+		u.index = kept + i
 		if u.dirty || u.view == nil {
 			u.view, u.dirty = l.view(s, u), false
 		}
-		next.Services[u.place] = u.view
+		next.Services[u.index] = u.view
 	}
 	for _, u := range l.changed {
 		if s := l.machine.services[u.Name]; u.dirty && s != nil && l.units[u.Name] == u {
 			u.view = l.view(s, u)
-			next.Services[u.place] = u.view
+			next.Services[u.index] = u.view
 		}
 		u.dirty = false
 	}

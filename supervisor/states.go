@@ -88,28 +88,28 @@ const (
 
 // Policy says how one service is restarted and stopped. The zero value restarts at once for ever and kills without grace.
 type Policy struct {
-	Backoff     backoff.Policy
-	ResetAfter  time.Duration // a run at least this long clears the count of earlier failures
-	LoopCount   int           // this many fast exits ...
-	LoopWindow  time.Duration // ... within this time show as a crash loop
-	ParkOn      []int         // exit codes that park the service
-	Refusal     string        // park it when a run failed and one of its last lines begins with this text; "" for no such rule
-	ImmediateOn []int         // exit codes that restart it at once, without counting a failure
-	Successes   []int         // exit codes besides 0 that mean success
-	StopSignal  int           // signal that asks it to end
-	Grace       time.Duration // from the stop signal to SIGKILL
-	StopCommand []string      // executed first when the service is asked to end; the stop signal follows after it. Empty for none
-	Announces   bool          // it is ready only when a Ready event says so; otherwise it is ready while it is up
-	Task        bool          // runs once and then stays down
-	Spare       bool          // descendants that outlive its main process are left alone
-	Sheds       bool          // when memory is short it may be ended, or has to wait before it starts
-	Once        bool          // runs once; its exit ends the container with its code
+	Backoff          backoff.Policy
+	ResetAfter       time.Duration // a run at least this long clears the count of earlier failures
+	LoopCount        int           // this many fast exits ...
+	LoopWindow       time.Duration // ... within this time show as a crash loop
+	ParkOn           []int         // exit codes that park the service
+	Refusal          string        // park it when a run failed and one of its last lines begins with this text; "" for no such rule
+	ImmediateOn      []int         // exit codes that restart it at once, without counting a failure
+	Successes        []int         // exit codes besides 0 that mean success
+	StopSignal       int           // signal that asks it to end
+	Grace            time.Duration // from the stop signal to SIGKILL
+	StopCommand      []string      // executed first when the service is asked to end; the stop signal follows after it. Empty for none
+	Announces        bool          // it is ready only when a Ready event says so; otherwise it is ready while it is up
+	Task             bool          // runs once and then stays down
+	LeaveDescendants bool          `reexec:"Spare"` // descendants that outlive its main process are left alone
+	Sheddable        bool          `reexec:"Sheds"` // when memory is short it may be ended, or has to wait before it starts
+	Once             bool          // runs once; its exit ends the container with its code
 	Order
 
 	// Fields for s6 service directories.
 
 	Drains       bool          // it reads what other services write: a shutdown ends it after them
-	Last         int           // at shutdown, tells a service with Drains that no other process is alive; 0 for none
+	LastSignal   int           `reexec:"Last"` // at shutdown, tells a service with Drains that no other process is alive; 0 for none
 	SpawnRetry   time.Duration // delay after a start failed for a lasting reason (with Once: a passing one); 0 counts it as a fast exit
 	ReadyRestart time.Duration // a run that was ready for this long is restarted at once; 0 for never
 	KillNever    bool          // a stop never escalates to SIGKILL; a second stop repeats the signal. Only a shutdown kills

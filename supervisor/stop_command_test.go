@@ -38,7 +38,7 @@ func TestTheStopSignalFollowsTheStopCommand(t *testing.T) {
 	if command == 0 || !slices.Equal(signals, []int{sigCont}) {
 		t.Fatalf("command %d, signals %v", command, signals)
 	}
-	r.do(Commanded{Name: "s", Run: command, Fault: "has failed: exited with code 3"})
+	r.do(StopCommandEnded{Name: "s", Run: command, Fault: "has failed: exited with code 3"})
 	if signals, _ := r.asked(); !slices.Equal(signals, []int{policy.StopSignal}) {
 		t.Errorf("after the command: signals %v", signals)
 	}
@@ -72,9 +72,9 @@ func TestAServiceIsDownOnlyWhenItsStopCommandHasEnded(t *testing.T) {
 	if signals, again := r.asked(); len(signals) != 0 || again != 0 {
 		t.Errorf("after the end of the main process: signals %v, another command %d", signals, again)
 	}
-	r.do(Commanded{Name: "s", Run: command + 1})
+	r.do(StopCommandEnded{Name: "s", Run: command + 1})
 	r.want(Stopping)
-	r.do(Commanded{Name: "s", Run: command})
+	r.do(StopCommandEnded{Name: "s", Run: command})
 	r.want(Down)
 	if signals, _ := r.asked(); len(signals) != 0 {
 		t.Errorf("a service that is down was sent %v", signals)
@@ -96,7 +96,7 @@ func TestAStopCommandThatNeverEndsIsKilledWhenTheGraceIsOver(t *testing.T) {
 	if runs := r.killed(); !slices.Equal(runs, []uint64{command, command}) {
 		t.Errorf("runs %v were killed, want %d twice", runs, command)
 	}
-	r.do(Commanded{Name: "s", Run: command, Leftover: true})
+	r.do(StopCommandEnded{Name: "s", Run: command, Leftover: true})
 	r.want(Killing)
 	r.do(Gone{"s", command})
 	r.want(Down)
@@ -113,7 +113,7 @@ func TestAStopCommandIsKilledTogetherWithItsService(t *testing.T) {
 	}
 	r.exit(-1)
 	r.want(Killing)
-	r.do(Commanded{Name: "s", Run: command})
+	r.do(StopCommandEnded{Name: "s", Run: command})
 	r.want(Down)
 }
 
@@ -126,7 +126,7 @@ func TestWhatAStopCommandLeavesIsKilledBeforeTheServiceIsDown(t *testing.T) {
 			if after {
 				r.exit(0)
 			}
-			r.do(Commanded{Name: "s", Run: command, Leftover: true})
+			r.do(StopCommandEnded{Name: "s", Run: command, Leftover: true})
 			if !after {
 				r.exit(0)
 			}

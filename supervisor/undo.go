@@ -28,7 +28,7 @@ func (u *undo) prepare(m *Machine, e Event) {
 			}
 		}
 	}
-	for _, s := range m.mayTurn() {
+	for _, s := range m.affectedByTurns() {
 		u.save(s)
 	}
 	switch e.(type) {

@@ -49,26 +49,26 @@ const MaxNotifyFD = 1023
 
 // unit is a registered definition and the files of its service.
 type unit struct {
-	Unit  `reexec:"Unit"`
-	Ran   *proc.Spec  // definition of the last run, if the next run will differ
-	Stdio bool        // it has no log: descriptors that Files leaves out are /dev/null
-	Files [3]*os.File // descriptors 0, 1 and 2; nil for /dev/null or the pipe of its log
+	Unit     `reexec:"Unit"`
+	LastSpec *proc.Spec  `reexec:"Ran"` // definition of the last run, if the next run will differ
+	Stdio    bool        // it has no log: descriptors that Files leaves out are /dev/null
+	Files    [3]*os.File // descriptors 0, 1 and 2; nil for /dev/null or the pipe of its log
 
 	finish uint64   `reexec:"-"` // run of the finish command that started last
 	view   *Service `reexec:"-"`
-	place  int      `reexec:"-"` // index of its view in the snapshot
+	index  int      `reexec:"-"` // index of its view in the snapshot
 	dirty  bool     `reexec:"-"`
 }
 
 // define replaces the unit's definition. The running process keeps the old one until its next start.
 func (u *unit) define(next Unit) {
 	ran := u.Spec
-	if u.Ran != nil {
-		ran = *u.Ran
+	if u.LastSpec != nil {
+		ran = *u.LastSpec
 	}
-	u.Unit, u.Ran = next, nil
+	u.Unit, u.LastSpec = next, nil
 	if !next.Spec.Same(ran) {
-		u.Ran = &ran
+		u.LastSpec = &ran
 	}
 	u.Stdio, u.Files = next.Stdio != nil, next.Std
 	if u.Stdio {

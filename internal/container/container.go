@@ -110,7 +110,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	sig.Mean(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() })
 	turns, spare := parallel(cfg)
 	c.loop = supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, Spare: spare,
+		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
 		Children: sig.Children, Mute: proc.MuteChildren(), Signals: sig.Orders, OnSignal: sig.Event, OOMKills: proc.OOMKills(),
 		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.holder.Admit(name, kind) },
 	})

@@ -77,7 +77,7 @@ func (c *fakeRuns) RunNews() <-chan struct{} {
 func (c *fakeRuns) say(_ context.Context, e supervisor.Ready) error {
 	c.rm.Lock()
 	defer c.rm.Unlock()
-	c.said = e.Name + ": " + e.Said
+	c.said = e.Name + ": " + e.Text
 	return nil
 }
 

@@ -290,8 +290,8 @@ func (s *Server) settings(v *supervisor.Service, who peer) []client.ConfigEntry 
 // text.
 func (s *Server) problem(v *supervisor.Service, trusted bool) string {
 	switch {
-	case v.State == supervisor.Up && v.Said != "" && trusted:
-		return v.Said
+	case v.State == supervisor.Up && v.Warning != "" && trusted:
+		return v.Warning
 	case v.CrashLoop && v.LastExit != nil && trusted && v.State != supervisor.Up:
 		return supervisor.ReasonLoop + ": " + v.LastExit.Words()
 	case (v.State == supervisor.Backoff || v.State == supervisor.Parked) && v.LastExit != nil && len(v.LastExit.Tail) > 0 && trusted:

@@ -264,8 +264,8 @@ func overdue(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.Announces:
 		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, rounded(timeout))
-		if v.Said != "" {
-			text += ": " + printable(v.Said)
+		if v.Warning != "" {
+			text += ": " + printable(v.Warning)
 		}
 		return text
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after:

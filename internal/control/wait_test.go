@@ -315,7 +315,7 @@ func says(d time.Duration, ready bool, said string) func(*testing.T, *waiter) {
 	return func(t *testing.T, w *waiter) {
 		w.add(t, "x", w.Snapshot().Find("gateway-x").Want, func(u *supervisor.Unit) { u.Policy.Announces = true })
 		run := w.Snapshot().Find("gateway-x").Run + 1
-		after(d, func() { w.Post(supervisor.Ready{Name: "gateway-x", Run: run, Ready: ready, Said: said}) })
+		after(d, func() { w.Post(supervisor.Ready{Name: "gateway-x", Run: run, Ready: ready, Text: said}) })
 	}
 }
 

@@ -121,7 +121,7 @@ func (k *Keeper) followState(profile string) {
 	}
 	if s != nil && s.State == supervisor.Up && k.Config().Agent.Ready == config.ReadyState {
 		ready, said := k.readiness(profile, state, s)
-		k.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Said: said}) // sent even if the snapshot agrees: it may be outdated
+		k.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said}) // sent even if the snapshot agrees: it may be outdated
 	}
 	outcome, err := k.Intents.Restore(profile, state)
 	serves, _ := k.by(profile)
@@ -206,7 +206,7 @@ func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks i
 		return // it has been started again meanwhile
 	}
 	if k.takenOver(profile, exit) {
-		k.Registry.Post(supervisor.Explained{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
+		k.Registry.Post(supervisor.CorrectCause{Name: service, Run: exit.Run, Cause: supervisor.CauseReplaced})
 		return
 	}
 	if looks < takeoverLooks || s.State == supervisor.Backoff {
@@ -228,7 +228,7 @@ func (k *Keeper) watchReplacer(service, profile string) {
 	}
 	if !k.takenOver(profile, s.LastExit) {
 		k.say("%s: the instance that took over is gone", service)
-		k.Registry.Post(supervisor.Inputs{Name: service})
+		k.Registry.Post(supervisor.InputsChanged{Name: service})
 		return
 	}
 	k.enqueueIn(replacerPoll, service, func() { k.watchReplacer(service, profile) })

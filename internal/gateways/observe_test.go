@@ -189,7 +189,7 @@ func TestACleanExitMayBeATakeover(t *testing.T) {
 	}
 	h.write("coder", "gateway.pid", fmt.Sprintf(`{"pid":%d,"start_time":%d}`, os.Getpid(), started))
 	k.Observe(supervisor.Record{Service: "gateway-coder", Exit: exit})
-	h.until("the exit is explained", h.got("Explained{Name:gateway-coder Run:3 Cause:replaced}"))
+	h.until("the exit is explained", h.got("CorrectCause{Name:gateway-coder Run:3 Cause:replaced}"))
 	h.service("coder", supervisor.Service{State: supervisor.Parked, Run: 3, LastExit: exit})
 	h.write("coder", "gateway.pid", `{"pid":1073741824,"start_time":1}`)
 	k.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))

@@ -27,7 +27,7 @@ func (k *Keeper) profileEvent(ctx context.Context, e profiles.Event) {
 		k.Beat(e.Profile.Name)
 	case profiles.InputsChanged:
 		k.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
-		k.Registry.Post(supervisor.Inputs{Name: profiles.SlotName(e.Profile.Name)})
+		k.Registry.Post(supervisor.InputsChanged{Name: profiles.SlotName(e.Profile.Name)})
 	case profiles.Warned:
 		k.Logger.Warn("%s", e.Warning)
 	}
@@ -62,7 +62,7 @@ func (k *Keeper) disappeared(ctx context.Context, profile string) {
 	k.Intents.Forget(profile)
 	k.forget(profile)
 	if endedForRemoval(s, time.Now()) {
-		_ = k.Registry.Do(ctx, supervisor.Explained{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
+		_ = k.Registry.Do(ctx, supervisor.CorrectCause{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
 	_ = k.Registry.Do(ctx, supervisor.Remove{Name: service}) // fails if it is gone already
 	if err := k.Registry.Withdraw(ctx, service); err != nil {

@@ -187,7 +187,7 @@ func (n *needs) of(need string) *atomic.Bool {
 // Meet starts everything that waits for a need. It fails if the container has ended.
 func (r *Registry) Meet(ctx context.Context, need string) error {
 	r.met.of(need).Store(true)
-	return r.Do(ctx, supervisor.Met{Need: need})
+	return r.Do(ctx, supervisor.NeedMet{Need: need})
 }
 
 // StartInOrder makes gateways wait until all profiles are known, so that recently used profiles start first.
@@ -210,7 +210,7 @@ func (r *Registry) unmet(u supervisor.Unit) []string {
 func (r *Registry) meetLate(u supervisor.Unit) {
 	for _, need := range u.Needs {
 		if r.met.of(need).Load() {
-			r.Post(supervisor.Met{Need: need})
+			r.Post(supervisor.NeedMet{Need: need})
 		}
 	}
 }

@@ -386,9 +386,9 @@ func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
 
 // shorten limits the texts of a client that an ended run keeps.
 func (e *entry) shorten() {
-	e.Log, e.Profile = supervisor.Short(e.Log), supervisor.Short(e.Profile)
+	e.Log, e.Profile = supervisor.Shorten(e.Log), supervisor.Shorten(e.Profile)
 	if e.End != nil {
-		e.End.Error = supervisor.Short(e.End.Error)
+		e.End.Error = supervisor.Shorten(e.End.Error)
 	}
 }
 

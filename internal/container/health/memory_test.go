@@ -20,7 +20,7 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 		bytes, grouped, killed := uint64(10<<20), false, uint64(0)
 		ended := make(chan struct{})
 		snapshot := &supervisor.Snapshot{Services: []*supervisor.Service{
-			{Name: "a", Kind: supervisor.KindService, State: supervisor.Up, PID: 7, Run: 1, Turned: time.Now()},
+			{Name: "a", Kind: supervisor.KindService, State: supervisor.Up, PID: 7, Run: 1, ProcessSince: time.Now()},
 			{Name: "free", Kind: supervisor.KindService, State: supervisor.Up, PID: 8, Run: 2},
 			{Name: "gone", State: supervisor.Down},
 		}}

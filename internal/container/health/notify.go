@@ -55,7 +55,7 @@ func (h *Health) giveSocket(u *supervisor.Unit) {
 
 // told handles a message on the socket of a service. The supervisor decides which run the process pid belongs to.
 func (h *Health) told(service string, pid int, m notify.Message) {
-	run, err := h.o.Loop.Tell(pid, supervisor.Told{
+	run, err := h.o.Loop.Tell(pid, supervisor.Notified{
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
 	})
 	if errors.Is(err, supervisor.ErrStranger) {

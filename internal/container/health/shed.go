@@ -121,7 +121,7 @@ func (w *memoryWatch) relieve() (pressed bool) {
 		text = fmt.Sprintf("waits for memory: %d %% of %s are used", c.Used*100/c.Limit, amount(c.Limit))
 	}
 	if d.full != p.full {
-		w.loop.Post(supervisor.Full{Reason: text})
+		w.loop.Post(supervisor.HoldStarts{Reason: text})
 	}
 	if d.shed != "" {
 		w.loop.Post(supervisor.Hold{Name: d.shed, Reason: "shed, " + text + "; starts when there is room, or by: hinit start " + d.shed})

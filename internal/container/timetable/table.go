@@ -162,7 +162,7 @@ func (s *server) take(entries map[string]config.Schedule, resumed bool) {
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
 		if _, stays := entries[name]; !stays {
 			delete(s.rows, name)
-			s.tell(supervisor.Due{Name: name})
+			s.tell(supervisor.Scheduled{Name: name})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
@@ -180,7 +180,7 @@ func (s *server) take(entries map[string]config.Schedule, resumed bool) {
 			}
 			s.rows[name] = r
 		}
-		s.tell(supervisor.Due{Name: name, Next: r.at})
+		s.tell(supervisor.Scheduled{Name: name, Next: r.at})
 	}
 }
 
@@ -223,7 +223,7 @@ func (s *server) turn() time.Duration {
 		switch {
 		case back:
 			r.at = s.after(r, now)
-			s.tell(supervisor.Due{Name: name, Next: r.at})
+			s.tell(supervisor.Scheduled{Name: name, Next: r.at})
 		case !r.at.IsZero() && !now.Before(r.at):
 			s.due(name, r, now)
 		}
@@ -239,7 +239,7 @@ func (s *server) turn() time.Duration {
 func (s *server) due(name string, r *row, now time.Time) {
 	missed := now.Sub(r.at) > late && !makesUp(r.Schedule)
 	r.at = s.after(r, now)
-	s.tell(supervisor.Due{Name: name, Next: r.at, Now: !missed})
+	s.tell(supervisor.Scheduled{Name: name, Next: r.at, Now: !missed})
 	if missed {
 		s.tell(supervisor.Remark{Service: name, Text: "its time has passed while nothing ran here, and is skipped"})
 	}

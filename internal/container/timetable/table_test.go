@@ -30,7 +30,7 @@ func (f *fake) Do(_ context.Context, e supervisor.Event) error {
 	defer f.mu.Unlock()
 	at := time.Since(f.begin).Round(time.Second)
 	switch e := e.(type) {
-	case supervisor.Due:
+	case supervisor.Scheduled:
 		if e.Now {
 			f.told = append(f.told, fmt.Sprintf("%s %v", e.Name, at))
 		} else if e.Next.IsZero() {

@@ -161,7 +161,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		// The board service must take the board's lock before a gateway can.
 		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
 	}
-	policy.Sheds = own.Priority.Class != config.PriorityCritical
+	policy.Sheddable = own.Priority.Class != config.PriorityCritical
 	policy.Announces, policy.Turns = cfg.Agent.Ready == config.ReadyState, true
 	dir := cfg.ExpandString(cfg.Agent.Cwd, vars)
 	spec := proc.Spec{
@@ -244,12 +244,12 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 	policy.StopCommand = s.Operation.StopCommand
 	policy.Needs, policy.RestartOn = needsOf(s.Needs), s.RestartOn
 	policy.OneShot, policy.EachStart = s.IsTask(), s.Task.Once == config.OnceEachStart
-	policy.Announces, policy.Sheds = s.Notify.Set(), s.Priority.Class != config.PriorityCritical
+	policy.Announces, policy.Sheddable = s.Notify.Set(), s.Priority.Class != config.PriorityCritical
 	if s.Name == config.DashboardName && !m.plain {
 		policy.Refusal = refusal
 	}
 	if s.Name == config.LeaseName && !m.plain { // the lease must not be released while a gateway may be alive
-		policy.Drains, policy.Last = true, int(unix.SIGPWR)
+		policy.Drains, policy.LastSignal = true, int(unix.SIGPWR)
 	}
 	agents := !m.plain && m.agent.Is(cred)
 	u := supervisor.Unit{
@@ -357,7 +357,7 @@ func (m *Maker) Hook(cfg *config.Config, h boot.Hook) (supervisor.Unit, error) {
 	return supervisor.Unit{
 		Name: fmt.Sprintf("%s%d", HookPrefix, h.Number), Kind: supervisor.KindHook,
 		// A script of the user may start a process that goes on after it.
-		Policy: supervisor.Policy{Task: true, Spare: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
+		Policy: supervisor.Policy{Task: true, LeaveDescendants: h.ContInit, StopSignal: int(unix.SIGTERM), Grace: hookGrace},
 		Spec:   spec,
 	}, nil
 }

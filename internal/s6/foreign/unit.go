@@ -27,7 +27,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 	policy := supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,
-		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, Kill: supervisor.ScopeMain, Spare: true,
+		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, Kill: supervisor.ScopeMain, LeaveDescendants: true,
 		Finishes:  supervisor.Finishes{Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{permanent}},
 		Announces: def.NotifyFD != 0,
 	}

@@ -68,7 +68,7 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 // view returns a slot as the tools of s6 see it. For a slot without a service, hinit itself is the process.
 func (s *S6) view(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	if slot.Fixed() {
-		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), Turned: s.since}
+		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), ProcessSince: s.since}
 	}
 	return viewOf(v, slot.Dir, slot.NormallyUp())
 }
@@ -79,7 +79,7 @@ func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.Announces,
 		WantUp:    v.Want == supervisor.WantUp && !v.Permanent,
 		Permanent: v.Permanent, Run: v.Run, PID: v.PID, PGID: v.PID, ExitCode: -1,
-		Since: v.Turned.UTC(), ReadySince: v.ReadySince.UTC(),
+		Since: v.ProcessSince.UTC(), ReadySince: v.ReadySince.UTC(),
 	}
 	if s.Up {
 		s.Ready, s.Paused = v.Ready && v.Announces, v.Paused

@@ -182,31 +182,31 @@ func TestASlotLooksAsTheServiceDoes(t *testing.T) {
 		want client.Slot
 	}{
 		"up": {
-			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Run: 4, Ready: true, ReadySince: at, Started: true, Turned: at},
+			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Run: 4, Ready: true, ReadySince: at, Started: true, ProcessSince: at},
 			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Run: 4, Started: true, ExitCode: -1, Since: at},
 		},
 		"up and ready": {
-			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Ready: true, Announces: true, ReadySince: at, Started: true, Turned: at},
+			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Ready: true, Announces: true, ReadySince: at, Started: true, ProcessSince: at},
 			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Ready: true, Notifies: true, Started: true, ExitCode: -1, Since: at, ReadySince: at},
 		},
 		"told to end": {
-			supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: 9, Started: true, Turned: at, Paused: true},
+			supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: 9, Started: true, ProcessSince: at, Paused: true},
 			client.Slot{Up: true, PID: 9, PGID: 9, Started: true, ExitCode: -1, Paused: true, Since: at},
 		},
 		"finishing": {
-			supervisor.Service{State: supervisor.Finishing, Want: supervisor.WantUp, Started: true, Turned: at, LastExit: &supervisor.Exit{Code: 1}},
+			supervisor.Service{State: supervisor.Finishing, Want: supervisor.WantUp, Started: true, ProcessSince: at, LastExit: &supervisor.Exit{Code: 1}},
 			client.Slot{WantUp: true, Finishing: true, Started: true, ExitCode: 1, Since: at},
 		},
 		"parked": {
-			supervisor.Service{State: supervisor.Parked, Want: supervisor.WantUp, Permanent: true, Started: true, Turned: at, ReadySince: at, LastExit: &supervisor.Exit{Code: 78}},
+			supervisor.Service{State: supervisor.Parked, Want: supervisor.WantUp, Permanent: true, Started: true, ProcessSince: at, ReadySince: at, LastExit: &supervisor.Exit{Code: 78}},
 			client.Slot{Permanent: true, Started: true, ExitCode: 78, Since: at, ReadySince: at},
 		},
 		"killed": {
-			supervisor.Service{State: supervisor.Backoff, Want: supervisor.WantUp, Started: true, Turned: at, ReadySince: at, LastExit: &supervisor.Exit{Code: -1, Signal: 9}},
+			supervisor.Service{State: supervisor.Backoff, Want: supervisor.WantUp, Started: true, ProcessSince: at, ReadySince: at, LastExit: &supervisor.Exit{Code: -1, Signal: 9}},
 			client.Slot{WantUp: true, Started: true, ExitCode: -1, Signal: 9, Since: at, ReadySince: at},
 		},
 		"never started": {
-			supervisor.Service{State: supervisor.Down, Want: supervisor.WantDown, Turned: at, ReadySince: at},
+			supervisor.Service{State: supervisor.Down, Want: supervisor.WantDown, ProcessSince: at, ReadySince: at},
 			client.Slot{ExitCode: -1, Since: at, ReadySince: at},
 		},
 	} {
