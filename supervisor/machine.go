@@ -305,7 +305,7 @@ func (m *Machine) step(now time.Time, s *service, e Event) {
 		}
 	case Checked:
 		if s.state == Up && s.id == e.Run {
-			s.probed = readinessReport{e.Ready, e.Said}
+			s.probed = readinessReport{e.Ready, e.Text}
 			m.updateReadiness(now, s)
 		}
 	case Hold:

@@ -70,7 +70,7 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 			}
 		}
 		expect("at first", false, "")
-		r.do(Checked{Name: "s", Run: r.s().id, Said: "no port"})
+		r.do(Checked{Name: "s", Run: r.s().id, Text: "no port"})
 		expect("after a bad answer", false, "no port")
 		r.do(Checked{Name: "s", Run: r.s().id + 1, Ready: true})
 		expect("after one for another run", false, "no port")
@@ -78,7 +78,7 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 		expect("after a good answer", !announces, "")
 		r.do(Ready{"s", r.s().id, true, "one platform fails"})
 		expect("when it says so too", true, "one platform fails")
-		r.do(Checked{Name: "s", Run: r.s().id, Said: "no port"})
+		r.do(Checked{Name: "s", Run: r.s().id, Text: "no port"})
 		expect("after another bad answer", false, "one platform fails; no port")
 		r.do(Add{Name: "s", Policy: own})
 		expect("without the checks", true, "one platform fails")

@@ -134,7 +134,7 @@ type (
 		Name  string
 		Run   uint64
 		Ready bool
-		Said  string // as in Ready
+		Text  string // as in Ready
 	}
 	// Unhealthy stops a running service, because a check of it has failed for too long.
 	Unhealthy struct {

@@ -94,10 +94,10 @@ func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 		keys map[string]any
 		want string
 	}{
-		{map[string]any{"gateway_state": "running", "pid": 1 << 30}, "Ready{Name:gateway-coder Run:7 Ready:false Said:gateway_state.json says nothing of this run yet}"},
-		{map[string]any{"gateway_state": "starting", "pid": os.Getpid(), "start_time": started}, "Ready{Name:gateway-coder Run:7 Ready:false Said:gateway_state.json says starting}"},
-		{map[string]any{"gateway_state": "running", "pid": os.Getpid()}, "Ready{Name:gateway-coder Run:7 Ready:false Said:gateway_state.json says nothing of this run yet}"},
-		{map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": started}, "Ready{Name:gateway-coder Run:7 Ready:true Said:}"},
+		{map[string]any{"gateway_state": "running", "pid": 1 << 30}, "Ready{Name:gateway-coder Run:7 Ready:false Text:gateway_state.json says nothing of this run yet}"},
+		{map[string]any{"gateway_state": "starting", "pid": os.Getpid(), "start_time": started}, "Ready{Name:gateway-coder Run:7 Ready:false Text:gateway_state.json says starting}"},
+		{map[string]any{"gateway_state": "running", "pid": os.Getpid()}, "Ready{Name:gateway-coder Run:7 Ready:false Text:gateway_state.json says nothing of this run yet}"},
+		{map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": started}, "Ready{Name:gateway-coder Run:7 Ready:true Text:}"},
 	} {
 		h.forgetEvents()
 		h.state("coder", tt.keys)
@@ -112,7 +112,7 @@ func TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore(t *testing.T) {
 	h.start(k)
 	h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
 	k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
-	h.until("it is looked at", h.got("Ready{Name:gateway-coder Run:1 Ready:false Said:gateway_state.json says nothing of this run yet}"))
+	h.until("it is looked at", h.got("Ready{Name:gateway-coder Run:1 Ready:false Text:gateway_state.json says nothing of this run yet}"))
 }
 
 // TestAProfileThatComesAndGoes is registered, and removed with its slot; nothing is remembered of it.
@@ -157,7 +157,7 @@ func TestARenamedProfileRunsOn(t *testing.T) {
 	h.start(k)
 	h.service("old", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
 	k.Observe(changed("old", supervisor.Starting, supervisor.Up, ""))
-	h.until("its home is known", h.got("Ready{Name:gateway-old Run:1 Ready:false Said:there is no gateway_state.json yet; for an agent that never writes it there, set agent.ready to up in hinit.yaml}"))
+	h.until("its home is known", h.got("Ready{Name:gateway-old Run:1 Ready:false Text:there is no gateway_state.json yet; for an agent that never writes it there, set agent.ready to up in hinit.yaml}"))
 	h.make("copy")
 	if err := os.Rename(h.dir("old"), h.dir("new")); err != nil {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 	h.service("coder", supervisor.Service{State: supervisor.Parked})
 	k.Observe(changed("coder", supervisor.Up, supervisor.Parked, ""))
 	put("right", time.Now())
-	h.until("it is started", h.got("Inputs{Name:gateway-coder}"))
+	h.until("it is started", h.got("InputsChanged{Name:gateway-coder}"))
 }
 
 // TestSecretsAreReadAgain at each start of a gateway, and when its profile's .env has changed.
@@ -193,7 +193,7 @@ func TestACleanExitMayBeATakeover(t *testing.T) {
 	h.service("coder", supervisor.Service{State: supervisor.Parked, Run: 3, LastExit: exit})
 	h.write("coder", "gateway.pid", `{"pid":1073741824,"start_time":1}`)
 	k.Observe(changed("coder", supervisor.Backoff, supervisor.Parked, supervisor.ReasonReplaced))
-	h.until("it is started again", h.got("Inputs{Name:gateway-coder}"))
+	h.until("it is started again", h.got("InputsChanged{Name:gateway-coder}"))
 }
 
 // A tenth of a second after its first start a gateway was called one of an agent that may never write its state file.
@@ -205,7 +205,7 @@ func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
 		h.service(profile, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1, Since: since})
 		k.Observe(changed(profile, supervisor.Starting, supervisor.Up, ""))
 	}
-	const said = "Ready{Name:gateway-%s Run:1 Ready:false Said:gateway_state.json says nothing of this run yet%s}"
+	const said = "Ready{Name:gateway-%s Run:1 Ready:false Text:gateway_state.json says nothing of this run yet%s}"
 	h.until("the young one is told nothing of it", h.got(fmt.Sprintf(said, "young", "")))
 	h.until("the slow one is", h.got(fmt.Sprintf(said, "slow", "; for an agent that never writes it there, set agent.ready to up in hinit.yaml")))
 }

@@ -363,7 +363,7 @@ func (p *Prober) tell(t *target) {
 	now.ready, now.said = t.health.Ready()
 	if now != t.told {
 		t.told = now
-		p.post(supervisor.Checked{Name: t.name, Run: now.run, Ready: now.ready, Said: now.said})
+		p.post(supervisor.Checked{Name: t.name, Run: now.run, Ready: now.ready, Text: now.said})
 	}
 }
 
