@@ -148,7 +148,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	t.Logf("60 agents ready %.1f s after their objects", time.Since(began).Seconds())
 	for _, step := range []struct{ name, command string }{
 		{"a move", "hinit-fleet move agent07 $(hinit-fleet status agent07 -n fleet | grep -q agents-0 && echo agents-1 || echo agents-0) -n fleet"},
-		{"a drained host", "hinit-fleet drain agents-2 -n fleet && hinit-fleet drain -undo agents-2 -n fleet"},
+		{"a drained host", "hinit-fleet drain agents-2 -n fleet && hinit-fleet drain --undo agents-2 -n fleet"},
 		{"a killed host", "kubectl -n fleet delete pod agents-0 --force --grace-period=0"},
 		{"a new image", "hinit-fleet rollout agents registry.example.org/hermes-hinit:2 -n fleet"},
 	} {

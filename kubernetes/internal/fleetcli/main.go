@@ -1,15 +1,15 @@
-// Package fleetcli is the command line of hinit-fleet. It owns no goroutine.
+// Package fleetcli is the command line of hinit-fleet. Its only goroutine is the one of [cmdline.Interruptible].
 package fleetcli
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,17 +18,9 @@ import (
 
 	hinit "hinit/client"
 	"hinit/client/dial"
+	"hinit/internal/cmdline"
 	"hinit/kubernetes/internal/controller"
 	"hinit/kubernetes/internal/host"
-)
-
-// The exit codes, as hinit has them.
-const (
-	exitDone    = 0
-	exitFailed  = 1
-	exitUsage   = 2
-	exitNotUp   = 3
-	exitUnknown = 6
 )
 
 // errCode is an error with an exit code of its own.
@@ -37,10 +29,14 @@ type errCode struct {
 	error
 }
 
+// errSaid is the exit code of a command line that is done: its help or its mistake was printed.
+type errSaid int
+
+func (errSaid) Error() string { return "" }
+
 // call is one call of the command line.
 type call struct {
-	out, err io.Writer
-	flags    *flag.FlagSet
+	*cmdline.Call
 
 	config    string // the kubeconfig, "" for the usual places
 	namespace string // "" for the one of the kubeconfig
@@ -49,92 +45,80 @@ type call struct {
 
 // verb is a command.
 type verb struct {
-	args, doing string
-	run         func(ctx context.Context, c *call, words []string) error
+	name, args, doing string
+	run               func(ctx context.Context, c *call) error
 }
 
-// verbs are the commands by their names.
-var verbs = map[string]verb{
-	"controller": {"", "decide for the pools of the cluster", runController},
-	"top":        {"[-once]", "show pools and hosts, again and again", runTop},
-	"status":     {"[PROFILE...]", "show profiles", runStatus},
-	"logs":       {"[-f] [-lines N] PROFILE", "show the log of a gateway", runLogs},
-	"explain":    {"PROFILE", "tell why a profile is as it is", runExplain},
-	"move":       {"PROFILE [HOST]", "move a profile to HOST and keep it there; without HOST any host may have it", runMove},
-	"drain":      {"[-undo] HOST", "have a host give all its profiles away", runDrain},
-	"rollout":    {"POOL [IMAGE]", "give a pool an image, and wait until all hosts have it", runRollout},
-	"host":       {"", "carry out, in this pod, what the profiles of the cluster say", runHost},
+func verbs() []verb {
+	return []verb{
+		{"top", "[--once]", "show pools and hosts, again and again", runTop},
+		{"status", "[PROFILE...]", "show profiles", runStatus},
+		{"logs", "[-f] [--lines N] PROFILE", "show the log of a gateway", runLogs},
+		{"explain", "PROFILE", "tell why a profile is as it is", runExplain},
+		{"move", "PROFILE [HOST]", "move a profile to HOST and keep it there; without HOST any host may have it", runMove},
+		{"drain", "[--undo] HOST", "have a host give all its profiles away", runDrain},
+		{"rollout", "POOL [IMAGE]", "give a pool an image, and wait until all hosts have it", runRollout},
+		{"controller", "", "decide for the pools of the cluster", runController},
+		{"host", "", "carry out, in this pod, what the profiles of the cluster say", runHost},
+	}
 }
-
-// errUsage is a wrong command line.
-type errUsage string
-
-func (e errUsage) Error() string { return string(e) }
 
 // Main runs a command line and returns the exit code. SIGTERM and SIGINT end it.
 func Main(argv []string, out, errs io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	ctx, stop := cmdline.Interruptible()
 	defer stop()
-	name := ""
-	if len(argv) > 1 {
-		name = argv[1]
+	name := strings.Join(argv[min(len(argv), 1):min(len(argv), 2)], "")
+	if slices.Contains([]string{"help", "-h", "--help", "-help"}, name) {
+		usage(out)
+		return cmdline.Done
 	}
-	v, known := verbs[name]
-	if !known {
-		usage(errs)
-		return exitUsage
-	}
-	c := &call{out: out, err: errs, flags: flag.NewFlagSet("hinit-fleet "+name, flag.ContinueOnError)}
-	c.flags.SetOutput(errs)
-	c.flags.StringVar(&c.config, "kubeconfig", "", "the kubeconfig `FILE`, instead of the usual places")
-	c.flags.StringVar(&c.namespace, "namespace", "", "the `NAMESPACE`, instead of the one of the kubeconfig")
-	c.flags.StringVar(&c.namespace, "n", "", "the same as -namespace")
-	c.flags.BoolVar(&c.debug, "debug", false, "log every step")
-	if err := v.run(ctx, c, argv[2:]); err != nil {
-		if err == flag.ErrHelp {
-			return exitDone
+	for _, v := range verbs() {
+		if v.name == name {
+			described := cmdline.Verb{Program: "hinit-fleet", Name: v.name, Args: v.args, Summary: v.doing}
+			c := &call{Call: cmdline.NewCall(described, argv[2:], out, errs)}
+			c.Flags.StringVar(&c.config, "kubeconfig", "", "the kubeconfig `FILE`, instead of the usual places")
+			c.Flags.StringVar(&c.namespace, "namespace", "", "the `NAMESPACE`, instead of the one of the kubeconfig")
+			c.Flags.StringVar(&c.namespace, "n", "", "the same `NAMESPACE`")
+			c.Flags.BoolVar(&c.debug, "debug", false, "log every step")
+			return c.end(v.run(ctx, c))
 		}
-		fmt.Fprintln(errs, "hinit-fleet:", err)
-		return codeOf(err)
 	}
-	return exitDone
+	usage(errs)
+	return cmdline.WrongUsage
 }
 
-// codeOf returns the exit code of an error.
-func codeOf(err error) int {
+// end says an error and returns the exit code.
+func (c *call) end(err error) int {
+	if code, is := errors.AsType[errSaid](err); is {
+		return int(code)
+	}
 	if coded, is := errors.AsType[errCode](err); is {
-		return coded.code
+		return c.Fail(coded.code, "%v", err)
 	}
-	if _, wrong := errors.AsType[errUsage](err); wrong {
-		return exitUsage
-	}
-	return exitFailed
+	return c.Failed("run "+c.Command(), err)
 }
 
-// parse reads flags and words, in any order, and checks the number of words.
-func (c *call) parse(args []string, least, most int) ([]string, error) {
-	var words []string
-	for len(args) > 0 {
-		if err := c.flags.Parse(args); err != nil {
-			if err == flag.ErrHelp {
-				return nil, err
-			}
-			return nil, errUsage(err.Error())
-		}
-		args = c.flags.Args()
-		if len(args) > 0 {
-			words, args = append(words, args[0]), args[1:]
-		}
+// usage lists the commands.
+func usage(w io.Writer) {
+	fmt.Fprint(w, "hinit-fleet shows and changes a fleet of agents on Kubernetes.\n\n")
+	for _, v := range verbs() {
+		fmt.Fprintf(w, "  hinit-fleet %-32s %s\n", strings.TrimSpace(v.name+" "+v.args), v.doing)
 	}
-	if len(words) < least || most >= 0 && len(words) > most {
-		return nil, errUsage(fmt.Sprintf("cannot run %s: %d words are too few or too many; hinit-fleet shows what it takes", c.flags.Name(), len(words)))
+	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
+}
+
+// words reads the flags, and returns the words, whose number is bounded. An error is [errSaid].
+func (c *call) words(atLeast, atMost int) ([]string, error) {
+	words, code, ok := c.Parse(atLeast, atMost)
+	if !ok {
+		return nil, errSaid(code)
 	}
 	return words, nil
 }
 
-// begin reads the command line of a verb as parse does, and connects to the API server.
-func (c *call) begin(args []string, least, most int) (f *fleet, words []string, err error) {
-	if words, err = c.parse(args, least, most); err != nil {
+// begin reads the command line as words does, and connects to the API server.
+func (c *call) begin(atLeast, atMost int) (f *fleet, words []string, err error) {
+	if words, err = c.words(atLeast, atMost); err != nil {
 		return nil, nil, err
 	}
 	f, err = c.fleet()
@@ -146,7 +130,7 @@ func (c *call) log() *slog.Logger {
 	if c.debug {
 		level = slog.LevelDebug
 	}
-	return slog.New(slog.NewTextHandler(c.err, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(c.Err, &slog.HandlerOptions{Level: level}))
 }
 
 // api returns the configuration of the API server, and the namespace.
@@ -165,10 +149,10 @@ func (c *call) api() (*rest.Config, string, error) {
 	return config, namespace, err
 }
 
-func runController(ctx context.Context, c *call, args []string) error {
+func runController(ctx context.Context, c *call) error {
 	var only string
-	c.flags.StringVar(&only, "only", "", "control the pools of one `NAMESPACE`")
-	if _, err := c.parse(args, 0, 0); err != nil {
+	c.Flags.StringVar(&only, "only", "", "control the pools of one `NAMESPACE`")
+	if _, err := c.words(0, 0); err != nil {
 		return err
 	}
 	config, namespace, err := c.api()
@@ -179,8 +163,8 @@ func runController(ctx context.Context, c *call, args []string) error {
 	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Only: only, Log: c.log()})
 }
 
-func runHost(ctx context.Context, c *call, args []string) error {
-	if _, err := c.parse(args, 0, 0); err != nil {
+func runHost(ctx context.Context, c *call) error {
+	if _, err := c.words(0, 0); err != nil {
 		return err
 	}
 	if err := host.Refuse(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"hinit/internal/cmdline"
 	"hinit/kubernetes/api/v1alpha1"
 )
 
@@ -29,7 +30,7 @@ func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look
 			return err
 		}
 		if word != said && word != "" {
-			fmt.Fprintln(f.out, word)
+			fmt.Fprintln(f.Out, word)
 			said = word
 		}
 		if done {
@@ -43,9 +44,9 @@ func (f *fleet) wait(ctx context.Context, limit time.Duration, what string, look
 	}
 }
 
-func runMove(ctx context.Context, c *call, args []string) error {
-	limit := c.flags.Duration("timeout", 10*time.Minute, "how long to wait, as `D`; 0 does not wait")
-	f, words, err := c.begin(args, 1, 2)
+func runMove(ctx context.Context, c *call) error {
+	limit := c.Flags.Duration("timeout", 10*time.Minute, "how long to wait, as `D`; 0 does not wait")
+	f, words, err := c.begin(1, 2)
 	if err != nil {
 		return err
 	}
@@ -63,11 +64,11 @@ func runMove(ctx context.Context, c *call, args []string) error {
 		return fmt.Errorf("cannot move profile %q: %w", p.Name, err)
 	}
 	if to == "" {
-		fmt.Fprintf(c.out, "%s is pinned to no host\n", p.Name)
+		fmt.Fprintf(c.Out, "%s is pinned to no host\n", p.Name)
 		return nil
 	}
 	if *limit == 0 {
-		fmt.Fprintf(c.out, "%s is pinned to %s\n", p.Name, to)
+		fmt.Fprintf(c.Out, "%s is pinned to %s\n", p.Name, to)
 		return nil
 	}
 	return f.wait(ctx, *limit, p.Name+" is on "+to, func() (bool, string, error) {
@@ -88,7 +89,7 @@ func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, e
 	pod := &corev1.Pod{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: host}, pod)
 	if err == nil && pod.Labels[v1alpha1.PoolLabel] == "" || apierrors.IsNotFound(err) {
-		return nil, errCode{exitUnknown, fmt.Errorf("cannot find host %q: there is no such pod of a pool in namespace %s; hinit-fleet top lists them", host, f.namespace)}
+		return nil, errCode{cmdline.Unknown, fmt.Errorf("cannot find host %q: there is no such pod of a pool in namespace %s; hinit-fleet top lists them", host, f.namespace)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot find host %q: %w", host, err)
@@ -100,7 +101,7 @@ func (f *fleet) pool(ctx context.Context, name string) (*v1alpha1.AgentPool, err
 	p := &v1alpha1.AgentPool{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, p)
 	if apierrors.IsNotFound(err) {
-		return nil, errCode{exitUnknown, fmt.Errorf("cannot find pool %q: there is no such AgentPool in namespace %s; hinit-fleet top lists them", name, f.namespace)}
+		return nil, errCode{cmdline.Unknown, fmt.Errorf("cannot find pool %q: there is no such AgentPool in namespace %s; hinit-fleet top lists them", name, f.namespace)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read pool %q: %w", name, err)
@@ -108,10 +109,10 @@ func (f *fleet) pool(ctx context.Context, name string) (*v1alpha1.AgentPool, err
 	return p, nil
 }
 
-func runDrain(ctx context.Context, c *call, args []string) error {
-	limit := c.flags.Duration("timeout", 30*time.Minute, "how long to wait, as `D`; 0 does not wait")
-	undo := c.flags.Bool("undo", false, "let the host take profiles again")
-	f, words, err := c.begin(args, 1, 1)
+func runDrain(ctx context.Context, c *call) error {
+	limit := c.Flags.Duration("timeout", 30*time.Minute, "how long to wait, as `D`; 0 does not wait")
+	undo := c.Flags.Bool("undo", false, "let the host take profiles again")
+	f, words, err := c.begin(1, 1)
 	if err != nil {
 		return err
 	}
@@ -135,7 +136,7 @@ func runDrain(ctx context.Context, c *call, args []string) error {
 		return err
 	}
 	if *undo || *limit == 0 {
-		fmt.Fprintf(c.out, "the pool %s drains %v\n", p.Name, p.Spec.Drain)
+		fmt.Fprintf(c.Out, "the pool %s drains %v\n", p.Name, p.Spec.Drain)
 		return nil
 	}
 	return f.wait(ctx, *limit, "host "+host+" is empty", func() (bool, string, error) {
@@ -154,7 +155,7 @@ func runDrain(ctx context.Context, c *call, args []string) error {
 		case err != nil:
 			return false, "", err
 		case left == 0:
-			return true, fmt.Sprintf("host %s is empty; hinit-fleet drain -undo %s lets it take profiles again", host, host), nil
+			return true, fmt.Sprintf("host %s is empty; hinit-fleet drain --undo %s lets it take profiles again", host, host), nil
 		case left == pinned:
 			return true, fmt.Sprintf("host %s has %d profiles that are pinned to it", host, left), nil
 		}
@@ -162,9 +163,9 @@ func runDrain(ctx context.Context, c *call, args []string) error {
 	})
 }
 
-func runRollout(ctx context.Context, c *call, args []string) error {
-	limit := c.flags.Duration("timeout", time.Hour, "how long to wait, as `D`; 0 does not wait")
-	f, words, err := c.begin(args, 1, 2)
+func runRollout(ctx context.Context, c *call) error {
+	limit := c.Flags.Duration("timeout", time.Hour, "how long to wait, as `D`; 0 does not wait")
+	f, words, err := c.begin(1, 2)
 	if err != nil {
 		return err
 	}
@@ -194,10 +195,10 @@ func runRollout(ctx context.Context, c *call, args []string) error {
 	})
 }
 
-func runLogs(ctx context.Context, c *call, args []string) error {
-	follow := c.flags.Bool("f", false, "go on with new lines")
-	lines := c.flags.Int("lines", 20, "how many `LINES` of the past")
-	f, words, err := c.begin(args, 1, 1)
+func runLogs(ctx context.Context, c *call) error {
+	follow := c.Flags.Bool("f", false, "go on with new lines")
+	lines := c.Flags.Int("lines", 20, "how many `LINES` of the past")
+	f, words, err := c.begin(1, 1)
 	if err != nil {
 		return err
 	}
@@ -220,7 +221,7 @@ func runLogs(ctx context.Context, c *call, args []string) error {
 		VersionedParams(&corev1.PodExecOptions{Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
 	exec, err := remotecommand.NewWebSocketExecutor(f.config, "GET", request.URL().String())
 	if err == nil {
-		err = exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: c.out, Stderr: c.err})
+		err = exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: c.Out, Stderr: c.Err})
 	}
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("cannot read the log of profile %q on host %s: %w", p.Name, p.Status.Host, err)

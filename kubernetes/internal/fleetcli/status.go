@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"hinit/internal/cmdline"
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/pool"
 )
@@ -66,7 +67,7 @@ func (f *fleet) profile(ctx context.Context, name string) (*v1alpha1.AgentProfil
 	p := &v1alpha1.AgentProfile{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, p)
 	if apierrors.IsNotFound(err) {
-		return nil, errCode{exitUnknown, fmt.Errorf("cannot find profile %q: there is no such AgentProfile in namespace %s; hinit-fleet status lists them", name, f.namespace)}
+		return nil, errCode{cmdline.Unknown, fmt.Errorf("cannot find profile %q: there is no such AgentProfile in namespace %s; hinit-fleet status lists them", name, f.namespace)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read profile %q: %w", name, err)
@@ -98,8 +99,8 @@ func table(w io.Writer, head string, rows []string) {
 	_ = t.Flush() // the reader may be gone
 }
 
-func runStatus(ctx context.Context, c *call, args []string) error {
-	f, names, err := c.begin(args, 0, -1)
+func runStatus(ctx context.Context, c *call) error {
+	f, names, err := c.begin(0, -1)
 	if err != nil {
 		return err
 	}
@@ -115,17 +116,17 @@ func runStatus(ctx context.Context, c *call, args []string) error {
 			down = append(down, p.Name)
 		}
 	}
-	table(c.out, "NAME\tHOST\tPHASE\tREADY\tSINCE\tRESTARTS\tMEMORY\tLAST EXIT\tNOTE", rows)
+	table(c.Out, "NAME\tHOST\tPHASE\tREADY\tSINCE\tRESTARTS\tMEMORY\tLAST EXIT\tNOTE", rows)
 	if len(names) > 0 && len(down) > 0 {
-		return errCode{exitNotUp, fmt.Errorf("not ready: %s; hinit-fleet explain tells why", strings.Join(down, ", "))}
+		return errCode{cmdline.NotUp, fmt.Errorf("not ready: %s; hinit-fleet explain tells why", strings.Join(down, ", "))}
 	}
 	return nil
 }
 
-func runTop(ctx context.Context, c *call, args []string) error {
+func runTop(ctx context.Context, c *call) error {
 	var once bool
-	c.flags.BoolVar(&once, "once", false, "print it once")
-	f, _, err := c.begin(args, 0, 0)
+	c.Flags.BoolVar(&once, "once", false, "print it once")
+	f, _, err := c.begin(0, 0)
 	if err != nil {
 		return err
 	}
@@ -135,10 +136,10 @@ func runTop(ctx context.Context, c *call, args []string) error {
 			return err
 		}
 		if once {
-			fmt.Fprint(c.out, page.String())
+			fmt.Fprint(c.Out, page.String())
 			return nil
 		}
-		fmt.Fprint(c.out, "\033[H\033[2J"+page.String())
+		fmt.Fprint(c.Out, "\033[H\033[2J"+page.String())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -199,8 +200,8 @@ func hostRow(p *v1alpha1.AgentPool, pod *corev1.Pod, profiles []v1alpha1.AgentPr
 	return fmt.Sprintf("%s\t%s\t%d\t%d\t%d MB\t%d MB\t%s\t%s", pod.Name, cmp.Or(pod.Spec.NodeName, "-"), n, ready, memory>>20, pool.Room(p)>>20, pod.Spec.Containers[0].Image, note)
 }
 
-func runExplain(ctx context.Context, c *call, args []string) error {
-	f, names, err := c.begin(args, 1, 1)
+func runExplain(ctx context.Context, c *call) error {
+	f, names, err := c.begin(1, 1)
 	if err != nil {
 		return err
 	}
@@ -209,18 +210,18 @@ func runExplain(ctx context.Context, c *call, args []string) error {
 		return err
 	}
 	s := p.Status
-	fmt.Fprintf(c.out, "%s is %s, ready: %v", p.Name, cmp.Or(s.Phase, v1alpha1.PhasePending), s.Ready)
+	fmt.Fprintf(c.Out, "%s is %s, ready: %v", p.Name, cmp.Or(s.Phase, v1alpha1.PhasePending), s.Ready)
 	if s.Since != nil {
-		fmt.Fprintf(c.out, ", for %s", since(s.Since))
+		fmt.Fprintf(c.Out, ", for %s", since(s.Since))
 	}
-	fmt.Fprintln(c.out)
+	fmt.Fprintln(c.Out)
 	if s.Message != "" {
-		fmt.Fprintln(c.out, "  because:", s.Message)
+		fmt.Fprintln(c.Out, "  because:", s.Message)
 	}
 	if s.Host == "" {
-		fmt.Fprintln(c.out, "  no host has its data yet")
+		fmt.Fprintln(c.Out, "  no host has its data yet")
 	} else {
-		fmt.Fprintf(c.out, "  its data is on the volume of host %s (assignment %d, installed %d)\n", s.Host, s.Assignment, s.Installed)
+		fmt.Fprintf(c.Out, "  its data is on the volume of host %s (assignment %d, installed %d)\n", s.Host, s.Assignment, s.Installed)
 	}
 	if m := s.Move; m != nil {
 		state := "the gateway is being stopped"
@@ -229,16 +230,16 @@ func runExplain(ctx context.Context, c *call, args []string) error {
 		} else if m.Offer != nil {
 			state = "the gateway is stopped, and the data is being sent"
 		}
-		fmt.Fprintf(c.out, "  moves to host %s for %s: %s; %s\n", m.To, since(&m.Since), m.Reason, state)
+		fmt.Fprintf(c.Out, "  moves to host %s for %s: %s; %s\n", m.To, since(&m.Since), m.Reason, state)
 	}
 	if x := s.LastExit; x != nil {
-		fmt.Fprintf(c.out, "  last exit: %s, %s ago\n", x.Cause, since(&x.At))
+		fmt.Fprintf(c.Out, "  last exit: %s, %s ago\n", x.Cause, since(&x.At))
 	}
 	for _, one := range s.Conditions {
-		fmt.Fprintf(c.out, "  %s: %s (%s) %s\n", one.Type, one.Status, one.Reason, one.Message)
+		fmt.Fprintf(c.Out, "  %s: %s (%s) %s\n", one.Type, one.Status, one.Reason, one.Message)
 	}
 	if s.ObservedGeneration != p.Generation {
-		fmt.Fprintln(c.out, "  the host has not applied the last change yet")
+		fmt.Fprintln(c.Out, "  the host has not applied the last change yet")
 	}
 	return nil
 }
