@@ -99,23 +99,14 @@ func run(ctx context.Context, j *Job) error {
 	if _, err := input.WriteAt(append(bytes.Clone(j.Body), '\n'), 0); err != nil { // WriteAt leaves the offset at the beginning
 		return err
 	}
-	c, err := proc.StartChild(proc.Spec{
+	timed, cancel := context.WithTimeout(ctx, j.Action.Timeout)
+	defer cancel()
+	x, err := proc.Run(timed, proc.Spec{
 		Name: "action", Argv: j.Action.Exec, Files: []*os.File{input, os.Stdout, os.Stderr},
 		Env: proc.SetEnv(os.Environ(), map[string]string{"HINIT_EVENT": j.Event, "HINIT_SERVICE": j.Service, "HINIT_PROFILE": j.Profile}),
 	})
-	if err != nil {
-		return err
-	}
-	timed, cancel := context.WithTimeout(ctx, j.Action.Timeout)
-	defer cancel()
-	stop := context.AfterFunc(timed, func() { // the process is not reaped yet, so its number is still its own
-		if unix.Kill(-c.PID(), unix.SIGKILL) != nil {
-			_ = c.Signal(unix.SIGKILL)
-		}
-	})
-	x, err := c.Wait()
 	switch {
-	case !stop():
+	case timed.Err() != nil && x.Signal == int(unix.SIGKILL):
 		return fmt.Errorf("it was killed after %s", j.Action.Timeout)
 	case err != nil:
 		return err

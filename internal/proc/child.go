@@ -55,8 +55,8 @@ func (c *Child) Wait() (Exit, error) {
 	return x, nil
 }
 
-// Run starts a process and waits for its end. When ctx ends it kills the process; only the kernel can delay that. Like StartChild
-// it is for programs without a Table.
+// Run starts a process and waits for its end. When ctx ends it kills the process, with its process group if it leads one; only the
+// kernel can delay that. Like StartChild it is for programs without a Table.
 func Run(ctx context.Context, spec Spec) (Exit, error) {
 	c, err := StartChild(spec)
 	if err != nil {
@@ -65,7 +65,9 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(killed)
-		_ = c.Signal(unix.SIGKILL) // safe: the process is not reaped yet
+		if unix.Kill(-c.pid, unix.SIGKILL) != nil { // safe: the process is not reaped yet
+			_ = c.Signal(unix.SIGKILL)
+		}
 	})
 	for {
 		if err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {

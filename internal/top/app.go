@@ -69,7 +69,7 @@ type (
 
 // Init starts to follow the status and the usage.
 func (a *app) Init() tea.Cmd {
-	a.places = make(chan struct{}, mostAtOnce)
+	a.places, a.log, a.inside = make(chan struct{}, mostAtOnce), func() {}, func() {}
 	a.model.Tick(time.Now())
 	a.draw()
 	for i, f := range a.feeds {
@@ -221,13 +221,13 @@ func (a *app) follow() {
 	was := a.wants
 	a.wants = now
 	if now.Log != was.Log {
-		stop(a.log)
+		a.log()
 		a.log = a.during(now.Log.File != "", "following a log", func(ctx context.Context) {
 			a.feeds[now.Log.Host].Log(ctx, now.Log, func(lines []model.LogLine) { a.send(logMsg{now.Log, lines}) })
 		})
 	}
 	if now.Inside != was.Inside || now.PID != was.PID {
-		stop(a.inside)
+		a.inside()
 		a.inside = a.during(now.Inside.Name != "", "looking at processes", func(ctx context.Context) {
 			for ctx.Err() == nil {
 				a.send(insideMsg(a.feeds[now.Inside.Host].Inside(now.Inside, now.PID)))
@@ -243,10 +243,10 @@ func (a *app) follow() {
 
 // during calls run after the cursor has rested for a moment. The result ends it. If wanted is false, it does nothing.
 func (a *app) during(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
-	if !wanted {
-		return nil
-	}
 	ctx, cancel := context.WithCancel(a.ctx)
+	if !wanted {
+		return cancel
+	}
 	guard.Go(doing, func() {
 		if pause.For(ctx, restTime) {
 			run(ctx)
@@ -281,11 +281,5 @@ func (a *app) followEvents() {
 			batch = append(batch, <-fresh)
 		}
 		a.send(batch)
-	}
-}
-
-func stop(cancel context.CancelFunc) {
-	if cancel != nil {
-		cancel()
 	}
 }

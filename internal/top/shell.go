@@ -1,6 +1,7 @@
 package top
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -18,14 +19,10 @@ func (s shell) Run() error {
 	if err != nil {
 		return err
 	}
-	child, err := proc.StartChild(proc.Spec{
+	_, err = proc.Run(context.Background(), proc.Spec{
 		ID: 1, Argv: []string{hinit, "shell", s.name}, Env: os.Environ(),
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Attached: true,
 	})
-	if err != nil {
-		return err
-	}
-	_, err = child.Wait()
 	return err
 }
 

@@ -188,11 +188,7 @@ func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]strin
 func onOwnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
 	spec.Files = []*os.File{t.In, os.Stdout, os.Stderr}
 	if !proc.IsTerminal(t.In) {
-		child, err := proc.StartChild(spec)
-		if err != nil {
-			return proc.Exit{}, err
-		}
-		return child.Wait()
+		return proc.Run(context.Background(), spec)
 	}
 	near, far, err := pty.Open()
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -88,26 +87,9 @@ func (c *Call) become(who string, argv, env []string) int {
 }
 
 func execPath(argv, env []string) error {
-	name := argv[0]
-	if strings.Contains(name, "/") {
-		return syscall.Exec(name, argv, env)
+	path, err := proc.LookPath(argv[0], []string{"PATH=" + cmp.Or(proc.Getenv(env, "PATH"), defaultPath)})
+	if err != nil {
+		return err
 	}
-	if name == "" {
-		return syscall.ENOENT
-	}
-	var failed error = syscall.ENOENT
-	for _, dir := range filepath.SplitList(cmp.Or(proc.Getenv(env, "PATH"), defaultPath)) {
-		if dir == "" {
-			dir = "."
-		}
-		err := syscall.Exec(dir+"/"+name, argv, env)
-		switch {
-		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
-		case errors.Is(err, syscall.EACCES):
-			failed = err
-		default:
-			return err
-		}
-	}
-	return failed
+	return syscall.Exec(path, argv, env)
 }
