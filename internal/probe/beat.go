@@ -13,11 +13,11 @@ import (
 const (
 	// mostExtended limits how far a service can extend its start timeout, as a multiple of it.
 	mostExtended = 10
-	// late is a delay of the watchdog check that shows that this process did not run, as in a paused container. Then the service
+	// lateCheck is a delay of the watchdog check that shows that this process did not run, as in a paused container. Then the service
 	// did not run either.
-	late = time.Second
-	// never is the interval of checks that run no probe: only a message of the service changes their result.
-	never = 1000 * time.Hour
+	lateCheck = time.Second
+	// noProbe is the interval of checks that run no probe: only a message of the service changes their result.
+	noProbe = 1000 * time.Hour
 )
 
 // Beat is what a run has reported by sd_notify(3).
@@ -42,8 +42,8 @@ type beats struct {
 
 // beatsOf returns the beats of a service whose checks are being set. p.mu is held.
 func (p *Prober) beatsOf(service string, t *Target, old *target) *beats {
-	handed := p.takenBeats[service]
-	delete(p.takenBeats, service)
+	handed := p.handedOverBeats[service]
+	delete(p.handedOverBeats, service)
 	switch {
 	case !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return c.Type == config.CheckNotify || c.Type == config.CheckWatchdog }):
 		return nil
@@ -65,12 +65,12 @@ func (b *beats) now() Beat {
 // begin notes that a run has begun, unless a message of the run came earlier.
 func (b *beats) begin(run uint64, every time.Duration, now time.Time) {
 	if b != nil {
-		b.take(run, every, &notify.Message{}, now)
+		b.record(run, every, &notify.Message{}, now)
 	}
 }
 
-// hold notes whether an operator has stopped the process. It reports true when that ends: then the watchdog interval begins anew.
-func (b *beats) hold(paused bool, now time.Time) (over bool) {
+// setPaused notes whether an operator has stopped the process. It reports true when that ends: then the watchdog interval begins anew.
+func (b *beats) setPaused(paused bool, now time.Time) (over bool) {
 	if b == nil {
 		return false
 	}
@@ -83,9 +83,9 @@ func (b *beats) hold(paused bool, now time.Time) (over bool) {
 	return over
 }
 
-// take handles a message of a run, and reports whether the times of the checks may have changed. It ignores messages of an
+// record handles a message of a run, and reports whether the times of the checks may have changed. It ignores messages of an
 // earlier run.
-func (b *beats) take(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
+func (b *beats) record(run uint64, every time.Duration, m *notify.Message, now time.Time) (anew bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if run < b.Run {
@@ -107,8 +107,8 @@ func (b *beats) take(run uint64, every time.Duration, m *notify.Message, now tim
 	return m.Ready || m.Failed || m.HasEvery || m.Extend > 0
 }
 
-// spare gives a run one more interval. It returns false if the run has sent nothing since it got the last one.
-func (b *beats) spare(now time.Time) bool {
+// extendInterval gives a run one more interval. It returns false if the run has sent nothing since it got the last one.
+func (b *beats) extendInterval(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.Spared {
@@ -127,9 +127,9 @@ func (p *Prober) Told(service string, run uint64, m *notify.Message) {
 		return
 	}
 	now := time.Now()
-	if t.beats.take(run, t.interval(), m, now) {
+	if t.beats.record(run, t.interval(), m, now) {
 		t.schedule(now)
-		p.poke()
+		p.wakeUp()
 	}
 }
 
@@ -171,33 +171,33 @@ func (t *target) schedule(now time.Time) {
 			case b.Ready && b.Every > 0:
 				c.Due = b.At.Add(b.Every)
 			default:
-				c.Due = now.Add(never)
+				c.Due = now.Add(noProbe)
 			}
 		}
 	}
 }
 
-// startLook checks whether the service has sent READY=1.
-type startLook struct{ beats *beats }
+// startupCheck checks whether the service has sent READY=1.
+type startupCheck struct{ beats *beats }
 
-func (s startLook) look(time.Time) (good bool, answer string) {
+func (s startupCheck) check(time.Time) (good bool, answer string) {
 	if s.beats.now().Ready {
 		return true, "READY=1 came"
 	}
 	return false, "READY=1 has not come in time"
 }
 
-// watchdogLook checks whether the service has sent WATCHDOG=1 in time.
-type watchdogLook struct {
-	beats *beats
-	hear  func() // handles messages that have come and were not read
+// watchdogCheck checks whether the service has sent WATCHDOG=1 in time.
+type watchdogCheck struct {
+	beats        *beats
+	readMessages func() // handles messages that have come and were not read
 }
 
-func (w *watchdogLook) look(time.Time) (good bool, answer string) {
+func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 	at := time.Now()
 	b := w.beats.now()
 	if b.silent(at) {
-		w.hear()
+		w.readMessages()
 		b = w.beats.now()
 	}
 	switch {
@@ -205,7 +205,7 @@ func (w *watchdogLook) look(time.Time) (good bool, answer string) {
 		return false, "it says itself that it has failed (WATCHDOG=trigger)"
 	case !b.silent(at):
 		return true, "it says that it is alive"
-	case at.Sub(b.At) > b.Every+late && w.beats.spare(at):
+	case at.Sub(b.At) > b.Every+lateCheck && w.beats.extendInterval(at):
 		return true, "it has more time, because hinit did not run either"
 	}
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.Every)

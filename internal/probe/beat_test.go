@@ -41,7 +41,7 @@ func watched(t *testing.T, body func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
-		r.options.Hear = func(string) {}
+		r.options.ReadMessages = func(string) {}
 		defer close(r.ended)
 		r.Set("s", talker(0, 10*time.Second))
 		r.up(1, "s")
@@ -63,7 +63,7 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 		time.Sleep(9900 * time.Millisecond)
 		r.Told("s", 1, &notify.Message{Ready: true, Status: "x", HasStatus: true}) // no sign of life
 		r.quiet(t, "in time")
-		time.Sleep(100*time.Millisecond + 2*slot)
+		time.Sleep(100*time.Millisecond + 2*timerSlot)
 		r.given(t, "when it is over", "check alive-watchdog: no WATCHDOG=1 for 10s")
 		time.Sleep(time.Hour)
 		r.quiet(t, "after it was given up")
@@ -82,7 +82,7 @@ func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 		r.up(2, "s")
 		time.Sleep(8 * time.Second)
 		r.quiet(t, "in time")
-		time.Sleep(time.Second + 2*slot)
+		time.Sleep(time.Second + 2*timerSlot)
 		r.given(t, "ten seconds after it was ready", "no WATCHDOG=1 for 10s")
 	})
 }
@@ -95,13 +95,13 @@ func TestAWatchdogIsToldOtherwise(t *testing.T) {
 		r.Told("s", 1, &notify.Message{HasEvery: true, Every: time.Second})
 		time.Sleep(900 * time.Millisecond)
 		r.quiet(t, "within the new one")
-		time.Sleep(100*time.Millisecond + 2*slot)
+		time.Sleep(100*time.Millisecond + 2*timerSlot)
 		r.given(t, "after it", "no WATCHDOG=1 for 1s")
 	})
 	watched(t, func(r *rig) {
 		r.Told("s", 1, &notify.Message{Ready: true})
 		r.Told("s", 1, &notify.Message{Failed: true})
-		time.Sleep(2 * slot)
+		time.Sleep(2 * timerSlot)
 		r.given(t, "at once", "WATCHDOG=trigger")
 	})
 }
@@ -109,7 +109,7 @@ func TestAWatchdogIsToldOtherwise(t *testing.T) {
 func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
 	watched(t, func(r *rig) {
 		heard := 0
-		r.options.Hear = func(service string) {
+		r.options.ReadMessages = func(service string) {
 			heard++
 			r.Told(service, 1, &notify.Message{Alive: true})
 		}
@@ -129,26 +129,26 @@ func TestAWatchdogIsFair(t *testing.T) {
 		paused := *r.snapshot.Load().Services[0]
 		paused.Paused = true
 		r.snapshot.Store(&supervisor.Snapshot{Services: []*supervisor.Service{&paused}})
-		r.poke()
+		r.wakeUp()
 		time.Sleep(time.Hour)
 		r.quiet(t, "while it is stopped")
 		r.up(1, "s")
 		time.Sleep(9 * time.Second)
 		r.quiet(t, "after it goes on")
-		time.Sleep(time.Second + 2*slot)
+		time.Sleep(time.Second + 2*timerSlot)
 		r.given(t, "ten seconds later", "no WATCHDOG=1 for 10s")
 	})
 	b := &beats{Beat: Beat{Run: 1, Ready: true, Every: 10 * time.Second, At: time.Now().Add(-time.Minute)}}
-	w := &watchdogLook{beats: b, hear: func() {}}
-	if good, answer := w.look(time.Time{}); !good {
+	w := &watchdogCheck{beats: b, readMessages: func() {}}
+	if good, answer := w.check(time.Time{}); !good {
 		t.Errorf("after the container was paused: %s", answer)
 	}
 	b.At = time.Now().Add(-time.Minute)
-	if good, answer := w.look(time.Time{}); good {
+	if good, answer := w.check(time.Time{}); good {
 		t.Errorf("it is spared for ever: %s", answer)
 	}
-	b.take(1, 0, &notify.Message{Alive: true}, time.Now().Add(-time.Minute))
-	if good, answer := w.look(time.Time{}); !good {
+	b.record(1, 0, &notify.Message{Alive: true}, time.Now().Add(-time.Minute))
+	if good, answer := w.check(time.Time{}); !good {
 		t.Errorf("after it was alive again: %s", answer)
 	}
 }
@@ -158,7 +158,7 @@ func TestAWatchdogGoesOnInAnotherImage(t *testing.T) {
 		r.Told("s", 1, &notify.Message{Ready: true, HasEvery: true, Every: 20 * time.Second})
 		time.Sleep(15 * time.Second)
 		next := newRig(nil)
-		next.options.Hear = func(string) {}
+		next.options.ReadMessages = func(string) {}
 		defer close(next.ended)
 		next.TakeOver(r.HandOver())
 		next.Set("s", talker(0, 10*time.Second))
@@ -169,7 +169,7 @@ func TestAWatchdogGoesOnInAnotherImage(t *testing.T) {
 				t.Errorf("too early: %s", e)
 			}
 		}
-		time.Sleep(100*time.Millisecond + 2*slot)
+		time.Sleep(100*time.Millisecond + 2*timerSlot)
 		next.given(t, "in time", "no WATCHDOG=1 for 20s")
 	})
 }
@@ -178,7 +178,7 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 	start := func(body func(r *rig)) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(nil)
-			r.options.Hear = func(string) {}
+			r.options.ReadMessages = func(string) {}
 			defer close(r.ended)
 			r.Set("s", talker(30*time.Second, 10*time.Second))
 			r.up(1, "s")
@@ -190,7 +190,7 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 	start(func(r *rig) {
 		time.Sleep(29 * time.Second)
 		r.quiet(t, "in time")
-		time.Sleep(time.Second + 2*slot)
+		time.Sleep(time.Second + 2*timerSlot)
 		r.given(t, "after it", "check startup-notify: READY=1 has not come in time")
 	})
 	start(func(r *rig) {
@@ -201,18 +201,18 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 		r.Told("s", 1, &notify.Message{Extend: 24 * time.Hour})
 		time.Sleep(10*30*time.Second - 80*time.Second)
 		r.quiet(t, "in ten times the limit")
-		time.Sleep(time.Second + 2*slot)
+		time.Sleep(time.Second + 2*timerSlot)
 		r.given(t, "after that", "READY=1 has not come in time")
 	})
 	start(func(r *rig) {
 		time.Sleep(20 * time.Second)
 		r.Told("s", 1, &notify.Message{Ready: true})
-		time.Sleep(2 * slot)
+		time.Sleep(2 * timerSlot)
 		synctest.Wait()
 		if got := strings.Join(r.words(), "\n"); !strings.Contains(got, "Ready:true") || strings.Contains(got, "Unhealthy") {
 			t.Errorf("when it is ready: %s", got)
 		}
-		time.Sleep(10*time.Second + 2*slot)
+		time.Sleep(10*time.Second + 2*timerSlot)
 		r.given(t, "then its watchdog begins", "no WATCHDOG=1 for 10s")
 	})
 }

@@ -57,15 +57,15 @@ func cutPort(target string) (host, port string, ok bool) {
 type intent int
 
 const (
-	toKnow intent = iota // only test whether the port accepts; dial returns no connection
-	toTalk               // dial waits until the connection is established
-	toAsk                // the caller writes first; an error of the connection may appear only then
+	acceptsOnly intent = iota // only test whether the port accepts; dial returns no connection
+	established               // dial waits until the connection is established
+	writesFirst               // the caller writes first; an error of the connection may appear only then
 )
 
 // dial connects to the first address that accepts.
 func dial(to []unix.Sockaddr, deadline time.Time, what intent) (c *conn, err error) {
-	if what == toAsk && len(to) > 1 { // wait for an error, to try the next address
-		what = toTalk
+	if what == writesFirst && len(to) > 1 { // wait for an error, to try the next address
+		what = established
 	}
 	for _, sa := range to {
 		family := unix.AF_INET
@@ -80,7 +80,7 @@ func dial(to []unix.Sockaddr, deadline time.Time, what intent) (c *conn, err err
 }
 
 func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*conn, error) {
-	fd, keep := -1, what != toKnow
+	fd, keep := -1, what != acceptsOnly
 	err := inShortTurn(func() (err error) {
 		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
@@ -91,7 +91,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*co
 		}
 		err = unix.Connect(fd, sa)
 		if errors.Is(err, unix.EINPROGRESS) && !keep { // on the same machine the connection is usually established at once
-			if done, wrong := linked(fd); done {
+			if done, wrong := isConnected(fd); done {
 				err = wrong
 			}
 		}
@@ -108,7 +108,7 @@ func dialOne(family int, sa unix.Sockaddr, deadline time.Time, what intent) (*co
 		return nil, err
 	}
 	c, openErr := newConn(fd, deadline)
-	if openErr != nil || err == nil || what == toAsk {
+	if openErr != nil || err == nil || what == writesFirst {
 		return c, openErr
 	}
 	if err := c.connected(); err != nil {
@@ -138,7 +138,7 @@ func newConn(fd int, deadline time.Time) (*conn, error) {
 // connected waits until a connection is established.
 func (c *conn) connected() (err error) {
 	waitErr := c.raw.Write(func(fd uintptr) (done bool) {
-		done, err = linked(int(fd))
+		done, err = isConnected(int(fd))
 		return done
 	})
 	if waitErr != nil {
@@ -147,8 +147,8 @@ func (c *conn) connected() (err error) {
 	return err
 }
 
-// linked reports whether a connection is established. After an error it never will be.
-func linked(fd int) (done bool, err error) {
+// isConnected reports whether a connection is established. After an error it never will be.
+func isConnected(fd int) (done bool, err error) {
 	errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
 	case err != nil:
@@ -160,8 +160,8 @@ func linked(fd int) (done bool, err error) {
 	return err == nil, nil
 }
 
-// again reports whether a system call must be repeated.
-func again(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
+// mustRetry reports whether a system call must be repeated.
+func mustRetry(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
 func (c *conn) close() {
 	_ = c.raw.Control(blocking.Drain) // fails if it is closed already
@@ -175,7 +175,7 @@ func (c *conn) Read(buf []byte) (n int, err error) {
 			n, err = unix.Read(int(fd), buf)
 			return err
 		})
-		return !again(err)
+		return !mustRetry(err)
 	})
 	switch {
 	case waitErr != nil:
@@ -194,7 +194,7 @@ func (c *conn) write(data []byte) error {
 			data = data[max(n, 0):]
 			return err
 		})
-		return err != nil && !again(err) || len(data) == 0
+		return err != nil && !mustRetry(err) || len(data) == 0
 	})
 	if waitErr != nil {
 		return waitErr
@@ -202,8 +202,8 @@ func (c *conn) write(data []byte) error {
 	return err
 }
 
-// say describes an error in a few words, which are always the same for the same error.
-func say(err error, timeout time.Duration) string {
+// shortError describes an error in a few words, which are always the same for the same error.
+func shortError(err error, timeout time.Duration) string {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return "no answer within " + timeout.String()
 	}

@@ -90,7 +90,7 @@ func BenchmarkHTTPLook(b *testing.B) {
 	for n := 0; n < b.N; n += turn {
 		begin := processor()
 		for range turn {
-			if good, answer := h.look(time.Now().Add(c.Timeout)); !good {
+			if good, answer := h.check(time.Now().Add(c.Timeout)); !good {
 				b.Fatal(answer)
 			}
 		}

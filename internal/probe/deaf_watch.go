@@ -60,7 +60,7 @@ type deafRun struct {
 	run     uint64
 	history signHistory
 	asked   bool // its port has been looked up
-	health  *httpLook
+	health  *httpCheck
 	bad     int // rounds in a row that found it deaf
 	since   time.Time
 	why     string
@@ -257,7 +257,7 @@ func (e *DeafWatch) ask(s *silent, ticks uint64) {
 	after := s.policy.After
 	doubts := s.history.doubts(s.evidence, after)
 	if s.health != nil && (doubts || !s.history.answered) {
-		s.evidence.Answers, _ = s.health.look(time.Now().Add(earPatience))
+		s.evidence.Answers, _ = s.health.check(time.Now().Add(earPatience))
 		s.history.answered = s.history.answered || s.evidence.Answers
 		s.evidence.Asked = s.history.answered
 	}
@@ -296,7 +296,7 @@ const (
 
 // healthOf returns a probe for the /health of a profile with these variables, nil if it has none. Any HTTP status counts as an
 // answer.
-func healthOf(env map[string]string) *httpLook {
+func healthOf(env map[string]string) *httpCheck {
 	if !config.ShellTruthy(env[healthSwitch]) || env[healthPort] == "" {
 		return nil
 	}
@@ -305,13 +305,13 @@ func healthOf(env map[string]string) *httpLook {
 	return h
 }
 
-// deafLook is the check that uses DeafWatch's result about one run.
-type deafLook struct {
+// deafCheck is the check that uses DeafWatch's result about one run.
+type deafCheck struct {
 	run      uint64
 	deafness func() (Deafness, bool)
 }
 
-func (l deafLook) look(time.Time) (good bool, answer string) {
+func (l deafCheck) check(time.Time) (good bool, answer string) {
 	if d, deaf := l.deafness(); deaf && d.Run == l.run {
 		return false, d.Why
 	}

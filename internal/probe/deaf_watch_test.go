@@ -147,11 +147,11 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	r.act(config.DeafByCheck)
 	r.round()
 	r.round()
-	look := deafLook{1, func() (Deafness, bool) { return r.Deafness("gateway-p0") }}
-	if good, answer := look.look(time.Time{}); good || answer != "its process is stopped" || len(r.words()) != 0 {
+	look := deafCheck{1, func() (Deafness, bool) { return r.Deafness("gateway-p0") }}
+	if good, answer := look.check(time.Time{}); good || answer != "its process is stopped" || len(r.words()) != 0 {
 		t.Errorf("a check says %t, %q, and is not alone", good, answer)
 	}
-	if look.run = 2; !first(look.look(time.Time{})) {
+	if look.run = 2; !first(look.check(time.Time{})) {
 		t.Error("a check says it of a later run")
 	}
 	_ = one.Process.Signal(unix.SIGCONT)

@@ -22,7 +22,7 @@ type patient struct {
 
 func (p *patient) do(deadline time.Time, call func() (good bool, answer string)) (good bool, answer string) {
 	if p.waits.Swap(true) {
-		return false, "an earlier look still waits for the disk"
+		return false, "an earlier check still waits for the disk"
 	}
 	type result struct {
 		good   bool
@@ -43,48 +43,48 @@ func (p *patient) do(deadline time.Time, call func() (good bool, answer string))
 	return false, "no answer within " + p.timeout.String()
 }
 
-// unixLook connects to a Unix socket, as the service's user.
-type unixLook struct {
+// unixCheck connects to a Unix socket, as the service's user.
+type unixCheck struct {
 	patient
 	path  string
 	actor *fsutil.Actor
 }
 
-func (u *unixLook) look(deadline time.Time) (good bool, answer string) {
+func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 	return u.do(deadline, func() (bool, string) {
 		d, err := fsutil.OpenReal(filepath.Dir(u.path), u.actor)
 		if err != nil {
-			return false, why(err)
+			return false, shortFileError(err)
 		}
 		defer d.Close()
 		fd, err := d.Connect(filepath.Base(u.path))
 		if err != nil {
-			return false, why(err)
+			return false, shortFileError(err)
 		}
 		unix.Close(fd)
 		return true, "it takes connections"
 	})
 }
 
-// fileLook checks whether a file exists and is young enough, as the service's user.
-type fileLook struct {
+// fileCheck checks whether a file exists and is young enough, as the service's user.
+type fileCheck struct {
 	patient
 	path    string
 	fresher time.Duration
 	actor   *fsutil.Actor
 }
 
-func (f *fileLook) look(deadline time.Time) (good bool, answer string) {
+func (f *fileCheck) check(deadline time.Time) (good bool, answer string) {
 	return f.do(deadline, func() (bool, string) {
 		d, err := fsutil.OpenReal(filepath.Dir(f.path), f.actor)
 		if err != nil {
-			return false, why(err)
+			return false, shortFileError(err)
 		}
 		defer d.Close()
 		info, err := d.Lstat(filepath.Base(f.path))
 		switch {
 		case err != nil:
-			return false, why(err)
+			return false, shortFileError(err)
 		case info.Mode()&fs.ModeSymlink != 0:
 			return false, "it is a symbolic link"
 		case f.fresher > 0 && time.Since(info.ModTime()) > f.fresher:
@@ -94,8 +94,8 @@ func (f *fileLook) look(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// why returns the reason of a file error, without the path, which the reader knows from the configuration.
-func why(err error) string {
+// shortFileError returns the reason of a file error, without the path, which the reader knows from the configuration.
+func shortFileError(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "it does not exist"
@@ -105,7 +105,7 @@ func why(err error) string {
 		return "it is not a socket"
 	}
 	if _, ok := errors.AsType[unix.Errno](err); ok {
-		return say(err, 0)
+		return shortError(err, 0)
 	}
 	return err.Error()
 }

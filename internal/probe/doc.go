@@ -10,6 +10,6 @@
 // [DeafWatch] finds deaf gateways without any configured check. It owns one goroutine with one timer, and up to [mostAsked] while
 // it probes silent gateways.
 //
-// Once there is a check, a Prober owns one goroutine with one timer, and up to [mostLooks] for running checks. Without a check it
+// Once there is a check, a Prober owns one goroutine with one timer, and up to [maxRunningChecks] for running checks. Without a check it
 // owns none.
 package probe

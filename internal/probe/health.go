@@ -34,7 +34,7 @@ type Progress struct {
 	Rule    Rule
 	Verdict Verdict
 	Since   time.Time // when the verdict last changed
-	Row     int       // how many results in a row were like the last one
+	InARow  int       `reexec:"Row"` // how many results in a row were like the last one
 	Good    bool      // the last result
 	Answer  string    // text of the last result
 	Asked   time.Time // time of the last result; zero before the first
@@ -46,7 +46,7 @@ func (p *Progress) Failures() int {
 	if p.Good || p.Asked.IsZero() {
 		return 0
 	}
-	return p.Row
+	return p.InARow
 }
 
 // Health is the state of all checks of a run. It reads no clock and does no I/O: the caller passes the time and the results.
@@ -118,8 +118,8 @@ func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
 	return first, ok
 }
 
-// Asking notes that check i starts now. random is a number in [0,1).
-func (h *Health) Asking(i int, now time.Time, random float64) {
+// NoteStart notes that check i starts now. random is a number in [0,1).
+func (h *Health) NoteStart(i int, now time.Time, random float64) {
 	c := &h.Checks[i]
 	c.Due = now.Add(c.Rule.Period - time.Duration(float64(c.Rule.Period)*c.Rule.Jitter*random))
 }
@@ -130,23 +130,23 @@ func (h *Health) Skip(i int, now time.Time, why string) {
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Take handles a result of check i. changed reports whether its verdict has changed. act is the action on the run: one of the On
+// Record handles a result of check i. changed reports whether its verdict has changed. act is the action on the run: one of the On
 // constants of package config, "" for none. The result of a held check is dropped.
-func (h *Health) Take(i int, now time.Time, good bool, answer string) (changed bool, act string) {
+func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.Held(i) {
 		return false, ""
 	}
 	if c.Asked.IsZero() || c.Good != good {
-		c.Row = 0
+		c.InARow = 0
 	}
-	c.Row++
+	c.InARow++
 	c.Good, c.Answer, c.Asked = good, answer, now
 	verdict := c.Verdict
 	switch {
-	case good && c.Row >= c.Rule.Success:
+	case good && c.InARow >= c.Rule.Success:
 		verdict = Passing
-	case !good && c.Row >= c.Rule.Failure:
+	case !good && c.InARow >= c.Rule.Failure:
 		verdict = Failing
 	}
 	if verdict == c.Verdict {

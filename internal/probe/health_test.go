@@ -45,7 +45,7 @@ func TestThresholds(t *testing.T) {
 		got, given := "", false
 		for _, a := range tt.answers {
 			now = now.Add(time.Second)
-			_, act := h.Take(0, now, a == '+', "x")
+			_, act := h.Record(0, now, a == '+', "x")
 			given = given || act == config.OnRestart
 			switch v := h.Checks[0].Verdict; {
 			case given:
@@ -68,26 +68,26 @@ func TestHeldUntilStarted(t *testing.T) {
 	if !h.Held(0) || h.Held(1) || !h.Held(2) {
 		t.Error("the wrong checks are on hold at first")
 	}
-	if changed, act := h.Take(0, now, false, "dead"); changed || act != "" {
+	if changed, act := h.Record(0, now, false, "dead"); changed || act != "" {
 		t.Error("a check on hold has changed something")
 	}
 	if ready, said := h.Ready(); ready || !strings.Contains(said, "startup has not passed yet") {
 		t.Errorf("it is ready %t, %q", ready, said)
 	}
-	h.Asking(1, now, 0)
+	h.NoteStart(1, now, 0)
 	now = now.Add(9 * time.Second)
-	h.Take(1, now, true, "ok")
+	h.Record(1, now, true, "ok")
 	if h.Held(0) || !h.Held(1) || h.Held(2) {
 		t.Error("the wrong checks are on hold after the start")
 	}
 	if due, ok := h.Next(idle); !ok || !due.Equal(now) {
 		t.Errorf("the next look is at %v, %t: those that waited are asked at once", due, ok)
 	}
-	h.Take(2, now, true, "ok")
+	h.Record(2, now, true, "ok")
 	if ready, said := h.Ready(); !ready || said != "" {
 		t.Errorf("it is ready %t, %q", ready, said)
 	}
-	if _, act := h.Take(0, now, false, "dead"); act != config.OnRestart {
+	if _, act := h.Record(0, now, false, "dead"); act != config.OnRestart {
 		t.Errorf("a failed check leads to %q", act)
 	}
 	if _, some := h.Next(idle); some {
@@ -109,7 +109,7 @@ func TestDelayPeriodAndJitter(t *testing.T) {
 		want   time.Duration
 	}{{0, 14 * time.Second}, {1, 9 * time.Second}, {0.5, 11500 * time.Millisecond}} {
 		h.Checks[0].Due = begin.Add(r.Delay)
-		h.Asking(0, begin.Add(r.Delay), tt.random)
+		h.NoteStart(0, begin.Add(r.Delay), tt.random)
 		if got := h.Checks[0].Due.Sub(begin); got != tt.want {
 			t.Errorf("with %v it is due after %v, expected %v", tt.random, got, tt.want)
 		}
@@ -121,14 +121,14 @@ func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
 	now := time.Unix(1000, 0)
 	alive := rule(config.CheckAlive, 1, 3)
 	h := Begin([]Rule{alive}, 3, now)
-	h.Take(0, now, false, "x")
-	h.Take(0, now, false, "x")
+	h.Record(0, now, false, "x")
+	h.Record(0, now, false, "x")
 	alive.Period = time.Second
 	h.Follow([]Rule{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1), alive}, now)
-	if h.Run != 3 || h.Held(2) || h.Checks[2].Row != 2 || h.Checks[2].Rule.Period != time.Second {
+	if h.Run != 3 || h.Held(2) || h.Checks[2].InARow != 2 || h.Checks[2].Rule.Period != time.Second {
 		t.Errorf("after the reload: %+v", h)
 	}
-	if _, act := h.Take(2, now, false, "x"); act != config.OnRestart {
+	if _, act := h.Record(2, now, false, "x"); act != config.OnRestart {
 		t.Error("the bad answers before the reload don't count")
 	}
 }
@@ -160,24 +160,24 @@ func FuzzHealth(f *testing.F) {
 			before, held := fmt.Sprint(h), h.Held(i)
 			switch b / 64 {
 			case 3:
-				h.Asking(i, now, float64(b)/256)
+				h.NoteStart(i, now, float64(b)/256)
 				if due := h.Checks[i].Due; due.Before(now.Add(rules[i].Period/2)) || due.After(now.Add(rules[i].Period)) {
 					t.Fatalf("due %v after %v", due, now)
 				}
 			case 2:
 				h.Follow(rules, now)
 			default:
-				changed, act := h.Take(i, now, b/64 == 1, "a")
+				changed, act := h.Record(i, now, b/64 == 1, "a")
 				c := h.Checks[i]
 				switch {
 				case held && (changed || act != "" || fmt.Sprint(h) != before):
 					t.Fatal("a check on hold has changed something")
-				case act != "" && (c.Verdict != Failing || c.Rule.Kind == config.CheckReady || !changed || c.Row < c.Rule.Failure):
+				case act != "" && (c.Verdict != Failing || c.Rule.Kind == config.CheckReady || !changed || c.InARow < c.Rule.Failure):
 					t.Fatalf("%q after %+v", act, c)
 				case act == config.OnRestart:
 					given++
 				}
-				if changed && c.Verdict == Passing && c.Row < c.Rule.Success {
+				if changed && c.Verdict == Passing && c.InARow < c.Rule.Success {
 					t.Fatalf("it passes after %+v", c)
 				}
 			}

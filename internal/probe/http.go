@@ -24,9 +24,9 @@ import (
 // answerSize limits how many bytes of a response are read, including its headers.
 const answerSize = 64 << 10
 
-// httpLook sends one GET request over a new connection. net/http formats the request and parses the response. It doesn't use
+// httpCheck sends one GET request over a new connection. net/http formats the request and parses the response. It doesn't use
 // [http.Transport]: the system calls must take turns (internal/blocking), and there are no further goroutines.
-type httpLook struct {
+type httpCheck struct {
 	to       []unix.Sockaddr
 	request  []byte
 	status   [][2]int
@@ -36,7 +36,7 @@ type httpLook struct {
 	timeout  time.Duration
 }
 
-func newHTTP(c config.Check, expand func(string) string) (*httpLook, error) {
+func newHTTP(c config.Check, expand func(string) string) (*httpCheck, error) {
 	target := expand(c.HTTP.Target())
 	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, target, nil)
 	if err != nil || request.URL.Scheme != "http" || request.Host == "" {
@@ -46,7 +46,7 @@ func newHTTP(c config.Check, expand func(string) string) (*httpLook, error) {
 	if request.URL.Port() == "" {
 		host += ":80"
 	}
-	h := &httpLook{expected: c.HTTP.Status, contains: c.HTTP.Contains, timeout: c.Timeout}
+	h := &httpCheck{expected: c.HTTP.Status, contains: c.HTTP.Contains, timeout: c.Timeout}
 	if h.to, err = addresses(host); err != nil {
 		return nil, err
 	}
@@ -78,14 +78,14 @@ var oneLine = strings.NewReplacer("\r", " ", "\n", " ")
 
 var readers = sync.Pool{New: func() any { return bufio.NewReader(nil) }}
 
-func (h *httpLook) look(deadline time.Time) (good bool, answer string) {
-	c, err := dial(h.to, deadline, toAsk)
+func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
+	c, err := dial(h.to, deadline, writesFirst)
 	if err != nil {
-		return false, say(err, h.timeout)
+		return false, shortError(err, h.timeout)
 	}
 	defer c.close()
 	if err := c.write(h.request); err != nil {
-		return false, say(err, h.timeout)
+		return false, shortError(err, h.timeout)
 	}
 	limited := &io.LimitedReader{R: c, N: answerSize}
 	r := readers.Get().(*bufio.Reader)
@@ -98,23 +98,23 @@ func (h *httpLook) look(deadline time.Time) (good bool, answer string) {
 		case err != nil:
 			return false, h.unread(err, limited.N, !time.Now().Before(deadline))
 		case response.StatusCode >= 200: // the final response; a 1xx response is followed by another one
-			return h.judge(response)
+			return h.judgeResponse(response)
 		}
 	}
 }
 
 // unread says why there is no complete response. room is how many more bytes could have been read. late says that the deadline
 // has passed, which net/http doesn't report after the beginning of a line.
-func (h *httpLook) unread(err error, room int64, late bool) string {
+func (h *httpCheck) unread(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded
 	}
 	_, broken := errors.AsType[unix.Errno](err)
 	switch {
 	case (late || broken) && room == answerSize:
-		return say(err, h.timeout)
+		return shortError(err, h.timeout)
 	case late || broken:
-		return "its answer is not complete: " + say(err, h.timeout)
+		return "its answer is not complete: " + shortError(err, h.timeout)
 	case room == 0:
 		return "its headers are longer than 64 KiB"
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -123,7 +123,7 @@ func (h *httpLook) unread(err error, room int64, late bool) string {
 	return "it does not speak HTTP: " + err.Error()
 }
 
-func (h *httpLook) judge(response *http.Response) (good bool, answer string) {
+func (h *httpCheck) judgeResponse(response *http.Response) (good bool, answer string) {
 	code := response.StatusCode
 	if !slices.ContainsFunc(h.status, func(r [2]int) bool { return r[0] <= code && code <= r[1] }) {
 		return false, fmt.Sprintf("status %d, expected %s", code, h.expected)
@@ -143,7 +143,7 @@ func (h *httpLook) judge(response *http.Response) (good bool, answer string) {
 		case missing == "":
 			return true, answer
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return false, "its answer is not complete: " + say(err, h.timeout)
+			return false, "its answer is not complete: " + shortError(err, h.timeout)
 		case err != nil:
 			return false, missing
 		}
@@ -151,7 +151,7 @@ func (h *httpLook) judge(response *http.Response) (good bool, answer string) {
 }
 
 // missing says what a response body lacks, "" for nothing.
-func (h *httpLook) missing(body []byte) string {
+func (h *httpCheck) missing(body []byte) string {
 	switch {
 	case h.contains != "" && !bytes.Contains(body, []byte(h.contains)):
 		return fmt.Sprintf("its body has no %q", h.contains)
@@ -161,15 +161,15 @@ func (h *httpLook) missing(body []byte) string {
 	return ""
 }
 
-// tcpLook connects, and sends nothing.
-type tcpLook struct {
+// tcpCheck connects, and sends nothing.
+type tcpCheck struct {
 	to      []unix.Sockaddr
 	timeout time.Duration
 }
 
-func (t *tcpLook) look(deadline time.Time) (good bool, answer string) {
-	if _, err := dial(t.to, deadline, toKnow); err != nil {
-		return false, say(err, t.timeout)
+func (t *tcpCheck) check(deadline time.Time) (good bool, answer string) {
+	if _, err := dial(t.to, deadline, acceptsOnly); err != nil {
+		return false, shortError(err, t.timeout)
 	}
 	return true, "it takes connections"
 }

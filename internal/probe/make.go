@@ -26,7 +26,7 @@ func (p *Prober) make(t *target) bool {
 		if p.targets[t.name] == t && t.version == version {
 			p.made(t, env, err)
 		}
-		p.poke()
+		p.wakeUp()
 	})
 	return false
 }
@@ -34,7 +34,7 @@ func (p *Prober) make(t *target) bool {
 // made prepares the checks with their variables. A check with a missing variable is skipped. p.mu is held.
 func (p *Prober) made(t *target, env map[string]string, err error) {
 	now := time.Now()
-	t.looks = make([]looker, len(t.Checks))
+	t.checkers = make([]checker, len(t.Checks))
 	for i, c := range t.Checks {
 		missing := ""
 		with := *t
@@ -64,23 +64,23 @@ func (p *Prober) made(t *target, env map[string]string, err error) {
 		case bad != nil:
 			t.health.Skip(i, now, bad.Error())
 		}
-		t.looks[i] = l
+		t.checkers[i] = l
 	}
-	p.tell(t)
+	p.reportReadiness(t)
 }
 
 // compile prepares one check. t expands its texts.
-func compile(c config.Check, t *target) (looker, error) {
+func compile(c config.Check, t *target) (checker, error) {
 	switch c.Type {
 	case config.CheckHTTP:
 		return newHTTP(c, t.Expand)
 	case config.CheckTCP:
 		to, err := addresses(t.Expand(c.Dial.Target()))
-		return &tcpLook{to, c.Timeout}, err
+		return &tcpCheck{to, c.Timeout}, err
 	case config.CheckUnix:
-		return &unixLook{patient: patient{timeout: c.Timeout}, path: t.Expand(c.Dial.Path), actor: t.Actor}, nil
+		return &unixCheck{patient: patient{timeout: c.Timeout}, path: t.Expand(c.Dial.Path), actor: t.Actor}, nil
 	case config.CheckFile:
-		return &fileLook{patient: patient{timeout: c.Timeout}, path: t.Expand(c.File.Path), fresher: c.File.Fresher, actor: t.Actor}, nil
+		return &fileCheck{patient: patient{timeout: c.Timeout}, path: t.Expand(c.File.Path), fresher: c.File.Fresher, actor: t.Actor}, nil
 	}
 	return compileMore(c, t)
 }

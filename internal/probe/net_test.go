@@ -118,7 +118,7 @@ func TestHTTPAnswers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			good, answer := h.look(time.Now().Add(timeout))
+			good, answer := h.check(time.Now().Add(timeout))
 			matches := false
 			for part := range strings.SplitSeq(tt.want, "|") {
 				matches = matches || strings.Contains(answer, part)
@@ -147,7 +147,7 @@ func TestTheRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if good, answer := h.look(time.Now().Add(time.Minute)); !good {
+	if good, answer := h.check(time.Now().Add(time.Minute)); !good {
 		t.Fatal(answer)
 	}
 	request := <-got
@@ -168,7 +168,7 @@ func TestTCPAnswers(t *testing.T) {
 		if err != nil {
 			return false, err.Error()
 		}
-		return (&tcpLook{to, time.Second}).look(time.Now().Add(time.Second))
+		return (&tcpCheck{to, time.Second}).check(time.Now().Add(time.Second))
 	}
 	if good, answer := look(l.Addr().String()); !good {
 		t.Error(answer)
@@ -216,16 +216,16 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	for path, want := range map[string]string{
 		"new": "", "old": "it was not written for more than 1m0s", "none": "it does not exist", "link": "it is a symbolic link", "dirlink/new": "a symbolic link is on the way",
 	} {
-		f := &fileLook{patient: patient{timeout: time.Minute}, path: filepath.Join(dir, path), fresher: time.Minute, actor: fsutil.Self()}
-		if good, answer := f.look(deadline); good != (want == "") || want != "" && answer != want {
+		f := &fileCheck{patient: patient{timeout: time.Minute}, path: filepath.Join(dir, path), fresher: time.Minute, actor: fsutil.Self()}
+		if good, answer := f.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("file %s: %t, %q", path, good, answer)
 		}
 	}
 	for path, want := range map[string]string{
 		"sock": "", "none": "it does not exist", "socklink": "it is not a socket", "new": "it is not a socket", "fifo": "it is not a socket", "dirlink/sock": "a symbolic link is on the way",
 	} {
-		u := &unixLook{patient: patient{timeout: time.Minute}, path: filepath.Join(dir, path), actor: fsutil.Self()}
-		if good, answer := u.look(deadline); good != (want == "") || want != "" && answer != want {
+		u := &unixCheck{patient: patient{timeout: time.Minute}, path: filepath.Join(dir, path), actor: fsutil.Self()}
+		if good, answer := u.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("socket %s: %t, %q", path, good, answer)
 		}
 	}
@@ -237,7 +237,7 @@ func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
 	hang := make(chan struct{})
 	calls := 0
 	call := func() (bool, string) { calls++; <-hang; return true, "" }
-	for _, want := range []string{"no answer within 10ms", "an earlier look still waits for the disk"} {
+	for _, want := range []string{"no answer within 10ms", "an earlier check still waits for the disk"} {
 		if good, answer := p.do(time.Now().Add(10*time.Millisecond), call); good || answer != want {
 			t.Errorf("%t, %q, expected %q", good, answer, want)
 		}
@@ -270,7 +270,7 @@ func TestALongRequestIsSentWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if good, answer := h.look(time.Now().Add(c.Timeout)); !good {
+	if good, answer := h.check(time.Now().Add(c.Timeout)); !good {
 		t.Error(answer)
 	}
 }

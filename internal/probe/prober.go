@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// mostLooks limits how many checks run at the same time. A check that must wait gives no result meanwhile.
-	mostLooks = 64
-	// slot is the resolution of the timer: checks that are due within one slot start together.
-	slot = 25 * time.Millisecond
+	// maxRunningChecks limits how many checks run at the same time. A check that must wait gives no result meanwhile.
+	maxRunningChecks = 64
+	// timerSlot is the resolution of the timer: checks that are due within one timerSlot start together.
+	timerSlot = 25 * time.Millisecond
 )
 
 // Options are the parts that a Prober works with. All functions may be called from any goroutine.
@@ -34,8 +34,8 @@ type Options struct {
 	State func(profile string) (profiles.State, error)
 	// Watch registers a function that gets the lines of a service; nil removes it.
 	Watch func(service string, seen func(lines []byte))
-	// Hear handles the unread messages of a service, so that they count when Hear returns.
-	Hear func(service string)
+	// ReadMessages handles the unread messages of a service, so that they count when ReadMessages returns.
+	ReadMessages func(service string)
 	// Deafness reports whether a gateway is deaf, as [DeafWatch.Deafness] does.
 	Deafness func(service string) (Deafness, bool)
 	// Run executes a command, and returns its exit code and its last line. When ctx ends it kills all processes of the command.
@@ -57,50 +57,50 @@ type Target struct {
 // Prober runs the checks of all services. Its methods may be called from any goroutine and don't block.
 type Prober struct {
 	options Options
-	compile func(config.Check, *target) (looker, error)
+	compile func(config.Check, *target) (checker, error)
 	wake    chan struct{} // wakes the scheduler
 	wakes   atomic.Uint64 // number of wake-ups by the timer
 
-	mu         sync.Mutex // never held while a check runs
-	targets    map[string]*target
-	taken      map[string]Health // handed over by the old program, until Set is called for the service
-	takenBeats map[string]Beat   // likewise
-	running    bool
-	looks      int // checks that are running
-	crowded    bool
-	armed      time.Time // when the timer fires; zero for never
-	base       time.Time // origin of the timer's slots
-	outbox     []supervisor.Event
+	mu              sync.Mutex // never held while a check runs
+	targets         map[string]*target
+	handedOver      map[string]Health // handed over by the old program, until Set is called for the service
+	handedOverBeats map[string]Beat   // likewise
+	running         bool
+	runningChecks   int // checks that are running
+	allBusy         bool
+	timerAt         time.Time // when the timer fires; zero for never
+	origin          time.Time // origin of the timer's slots
+	outbox          []supervisor.Event
 }
 
-// looker is one check that is ready to run. look must return by the deadline.
-type looker interface {
-	look(deadline time.Time) (good bool, answer string)
+// checker is one check that is ready to run. check must return by the deadline.
+type checker interface {
+	check(deadline time.Time) (good bool, answer string)
 }
 
 // target is a service with the state of its checks.
 type target struct {
 	Target
 
-	name    string
-	options *Options
-	beats   *beats   // messages of its runs; nil if no check uses them
-	sights  []*sight // what its log checks have found; nil for other checks
-	rules   []Rule
-	health  Health
-	ended   time.Time // end of the previous run; lines of this run may come before it is known to be up
-	began   time.Time // beginning of this run; after re-execution, when the new program first saw it
-	live    bool      // its run is up and not paused
-	looks   []looker  // its checks, made anew for each run; nil until then
-	making  bool
-	busy    []bool
-	version int // changes whenever results of running checks become invalid
-	told    told
-	check   int // index of the check that is being made
+	name       string
+	options    *Options
+	beats      *beats      // messages of its runs; nil if no check uses them
+	logMatches []*logMatch // what its log checks have found; nil for other checks
+	rules      []Rule
+	health     Health
+	ended      time.Time // end of the previous run; lines of this run may come before it is known to be up
+	began      time.Time // beginning of this run; after re-execution, when the new program first saw it
+	live       bool      // its run is up and not paused
+	checkers   []checker // its checks, made anew for each run; nil until then
+	making     bool
+	busy       []bool
+	version    int // changes whenever results of running checks become invalid
+	reported   readinessReport
+	check      int // index of the check that is being made
 }
 
-// told is what the supervisor was last told about a run.
-type told struct {
+// readinessReport is what the supervisor was last told about a run.
+type readinessReport struct {
 	run   uint64
 	ready bool
 	said  string
@@ -108,7 +108,7 @@ type told struct {
 
 // New returns a prober without checks, which does nothing.
 func New(o Options) *Prober {
-	p := &Prober{options: o, wake: make(chan struct{}, 1), targets: make(map[string]*target), base: time.Now()}
+	p := &Prober{options: o, wake: make(chan struct{}, 1), targets: make(map[string]*target), origin: time.Now()}
 	p.compile = compile
 	return p
 }
@@ -118,24 +118,24 @@ func (p *Prober) Set(service string, t Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.targets[service]
-	handed, was := p.taken[service]
-	delete(p.taken, service)
+	handed, was := p.handedOver[service]
+	delete(p.handedOver, service)
 	if len(t.Checks) == 0 {
 		delete(p.targets, service)
 		if old != nil {
 			p.watch(nil, old)
 		}
-		p.poke()
+		p.wakeUp()
 		return
 	}
-	next := &target{Target: t, name: service, options: &p.options, beats: p.beatsOf(service, &t, old), sights: sightsOf(t.Checks), rules: RulesOf(t.Checks), busy: make([]bool, len(t.Checks))}
+	next := &target{Target: t, name: service, options: &p.options, beats: p.beatsOf(service, &t, old), logMatches: logMatchesOf(t.Checks), rules: RulesOf(t.Checks), busy: make([]bool, len(t.Checks))}
 	switch {
 	case old != nil:
-		next.health, next.told, next.version, next.began = old.health, old.told, old.version+1, old.began
+		next.health, next.reported, next.version, next.began = old.health, old.reported, old.version+1, old.began
 		next.ended = old.ended
 		next.health.Follow(next.rules, time.Now())
 		if !Gates(next.rules) || !Gates(old.rules) { // the supervisor has forgotten the last report
-			next.told = told{}
+			next.reported = readinessReport{}
 		}
 	case was:
 		next.health = handed
@@ -148,13 +148,13 @@ func (p *Prober) Set(service string, t Target) {
 		p.running = true
 		guard.Go("scheduling the checks", p.run)
 	}
-	p.poke()
+	p.wakeUp()
 }
 
 // Drop removes the checks of a service.
 func (p *Prober) Drop(service string) { p.Set(service, Target{}) }
 
-func (p *Prober) poke() {
+func (p *Prober) wakeUp() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -175,11 +175,11 @@ func (p *Prober) run() {
 		}
 		now := time.Now()
 		p.follow(p.options.Snapshot(), now)
-		p.ask(now)
+		p.startDue(now)
 		next, some := p.next()
-		p.armed = time.Time{}
+		p.timerAt = time.Time{}
 		if some {
-			p.armed = next
+			p.timerAt = next
 			timer.Reset(max(next.Sub(now), 0))
 		} else {
 			timer.Stop()
@@ -220,18 +220,18 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 				t.ended = v.LastExit.At
 			}
 			t.beats.begin(v.Run, t.interval(), now)
-			t.looks, t.busy = nil, make([]bool, len(t.rules))
+			t.checkers, t.busy = nil, make([]bool, len(t.rules))
 			t.version++
 			t.schedule(now)
 		}
 		if t.began.IsZero() {
 			t.began = now
 		}
-		if t.told.run != v.Run {
-			t.told = told{run: v.Run, ready: !Gates(t.rules)}
-			p.tell(t)
+		if t.reported.run != v.Run {
+			t.reported = readinessReport{run: v.Run, ready: !Gates(t.rules)}
+			p.reportReadiness(t)
 		}
-		if t.beats.hold(v.Paused, now) {
+		if t.beats.setPaused(v.Paused, now) {
 			t.schedule(now)
 		}
 		if !t.health.Paused.After(now) {
@@ -244,7 +244,7 @@ func (p *Prober) follow(snapshot *supervisor.Snapshot, now time.Time) {
 // next returns when the scheduler must run again: at the end of the slot in which the next check is due. some is false if only an
 // event can make it run. p.mu is held.
 func (p *Prober) next() (at time.Time, some bool) {
-	if p.crowded { // all probe slots are busy: the end of a check wakes the scheduler
+	if p.allBusy { // all probe slots are busy: the end of a check wakes the scheduler
 		return at, false
 	}
 	for _, t := range p.targets {
@@ -259,17 +259,17 @@ func (p *Prober) next() (at time.Time, some bool) {
 		}
 	}
 	if some {
-		after := at.Sub(p.base)
-		at = p.base.Add((after + slot - 1).Truncate(slot))
+		after := at.Sub(p.origin)
+		at = p.origin.Add((after + timerSlot - 1).Truncate(timerSlot))
 	}
 	return at, some
 }
 
 func (t *target) isBusy(i int) bool { return t.busy[i] }
 
-// ask starts every check that is due. p.mu is held.
-func (p *Prober) ask(now time.Time) {
-	p.crowded = false
+// startDue starts every check that is due. p.mu is held.
+func (p *Prober) startDue(now time.Time) {
+	p.allBusy = false
 	for _, t := range p.targets {
 		if !t.live || t.making {
 			continue
@@ -278,43 +278,43 @@ func (p *Prober) ask(now time.Time) {
 			if t.busy[i] || t.health.Held(i) || t.health.Checks[i].Due.After(now) {
 				continue
 			}
-			if p.looks >= mostLooks {
-				p.crowded = true
+			if p.runningChecks >= maxRunningChecks {
+				p.allBusy = true
 				return
 			}
-			if t.looks == nil && !p.make(t) {
+			if t.checkers == nil && !p.make(t) {
 				break
 			}
 			if t.health.Held(i) { // it can't run
 				continue
 			}
-			p.begin(t, i, now)
+			p.startCheck(t, i, now)
 		}
 	}
 }
 
-// begin starts one check. p.mu is held.
-func (p *Prober) begin(t *target, i int, now time.Time) {
-	l, version, timeout := t.looks[i], t.version, t.rules[i].Timeout
-	t.health.Asking(i, now, rand.Float64())
+// startCheck starts one check. p.mu is held.
+func (p *Prober) startCheck(t *target, i int, now time.Time) {
+	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
+	t.health.NoteStart(i, now, rand.Float64())
 	t.busy[i] = true
-	p.looks++
+	p.runningChecks++
 	guard.Go("asking a check", func() {
-		good, answer := l.look(time.Now().Add(timeout))
-		p.take(t, version, i, good, answer)
+		good, answer := l.check(time.Now().Add(timeout))
+		p.recordResult(t, version, i, good, answer)
 	})
 }
 
-// answerMost limits the text of a result, in bytes.
-const answerMost = 200
+// maxAnswer limits the text of a result, in bytes.
+const maxAnswer = 200
 
-// take handles the result of a check.
-func (p *Prober) take(t *target, version, i int, good bool, answer string) {
+// recordResult handles the result of a check.
+func (p *Prober) recordResult(t *target, version, i int, good bool, answer string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.looks--
-	if p.crowded {
-		p.poke()
+	p.runningChecks--
+	if p.allBusy {
+		p.wakeUp()
 	}
 	if p.targets[t.name] != t || t.version != version {
 		return
@@ -322,15 +322,15 @@ func (p *Prober) take(t *target, version, i int, good bool, answer string) {
 	t.busy[i] = false
 	now := time.Now()
 	if t.live {
-		changed, act := t.health.Take(i, now, good, answer[:min(len(answer), answerMost)])
+		changed, act := t.health.Record(i, now, good, answer[:min(len(answer), maxAnswer)])
 		if changed {
 			p.changed(t, i, act)
 		}
 		t.schedule(now)
-		p.tell(t)
+		p.reportReadiness(t)
 	}
-	if due, ok := t.health.Next(t.isBusy); ok && (p.armed.IsZero() || due.Before(p.armed)) || len(p.outbox) > 0 {
-		p.poke()
+	if due, ok := t.health.Next(t.isBusy); ok && (p.timerAt.IsZero() || due.Before(p.timerAt)) || len(p.outbox) > 0 {
+		p.wakeUp()
 	}
 }
 
@@ -357,12 +357,12 @@ const Remark = "check "
 // exitUnhealthy is the exit code of a container that ends because of a failed check.
 const exitUnhealthy = 1
 
-// tell reports the readiness of a run to the supervisor, if it has changed. p.mu is held.
-func (p *Prober) tell(t *target) {
-	now := told{run: t.health.Run}
+// reportReadiness reports the readiness of a run to the supervisor, if it has changed. p.mu is held.
+func (p *Prober) reportReadiness(t *target) {
+	now := readinessReport{run: t.health.Run}
 	now.ready, now.said = t.health.Ready()
-	if now != t.told {
-		t.told = now
+	if now != t.reported {
+		t.reported = now
 		p.post(supervisor.Checked{Name: t.name, Run: now.run, Ready: now.ready, Text: now.said})
 	}
 }
@@ -370,7 +370,7 @@ func (p *Prober) tell(t *target) {
 // post queues an event, which the scheduler sends to the supervisor, so that events keep their order. p.mu is held.
 func (p *Prober) post(e supervisor.Event) {
 	p.outbox = append(p.outbox, e)
-	p.poke()
+	p.wakeUp()
 }
 
 // Health returns a copy of the state of a service's checks, and their types. ok is false if it has no checks.
@@ -392,9 +392,9 @@ func (p *Prober) Health(service string) (h Health, types []string, ok bool) {
 	return h, types, true
 }
 
-// Steer pauses the checks of a service until a time. A zero time ends the pause and runs them now. It reports whether the service
+// PauseUntil pauses the checks of a service until a time. A zero time ends the pause and runs them now. It reports whether the service
 // has checks.
-func (p *Prober) Steer(service string, paused time.Time) bool {
+func (p *Prober) PauseUntil(service string, paused time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t := p.targets[service]
@@ -407,7 +407,7 @@ func (p *Prober) Steer(service string, paused time.Time) bool {
 			t.health.Checks[i].Due = time.Now()
 		}
 	}
-	p.poke()
+	p.wakeUp()
 	return true
 }
 
@@ -443,5 +443,5 @@ func (p *Prober) TakeOver(h *Handover) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.taken, p.takenBeats = h.Services, h.Beats
+	p.handedOver, p.handedOverBeats = h.Services, h.Beats
 }

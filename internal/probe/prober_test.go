@@ -30,7 +30,7 @@ func newRig(ask func(c config.Check) (bool, string)) *rig {
 		Env:  func(string) (map[string]string, error) { return map[string]string{"PORT": "81"}, nil },
 	})
 	if ask != nil {
-		r.compile = func(c config.Check, _ *target) (looker, error) {
+		r.compile = func(c config.Check, _ *target) (checker, error) {
 			return lookFunc(func(time.Time) (bool, string) { return ask(c) }), nil
 		}
 	}
@@ -39,7 +39,7 @@ func newRig(ask func(c config.Check) (bool, string)) *rig {
 
 type lookFunc func(time.Time) (bool, string)
 
-func (f lookFunc) look(deadline time.Time) (bool, string) { return f(deadline) }
+func (f lookFunc) check(deadline time.Time) (bool, string) { return f(deadline) }
 
 // up shows services as up in a run.
 func (r *rig) up(run uint64, names ...string) {
@@ -48,7 +48,7 @@ func (r *rig) up(run uint64, names ...string) {
 		s.Services = append(s.Services, &supervisor.Service{Name: name, State: supervisor.Up, Run: run, Since: time.Now()})
 	}
 	r.snapshot.Store(s)
-	r.poke()
+	r.wakeUp()
 }
 
 // words returns the events so far.
@@ -91,7 +91,7 @@ func TestADeadPortIsNoticedInTime(t *testing.T) {
 			time.Sleep(time.Minute + time.Duration(phase)*time.Second + 333*time.Millisecond)
 			r.words()
 			dead.Store(true)
-			time.Sleep(3*10*time.Second + 2*slot)
+			time.Sleep(3*10*time.Second + 2*timerSlot)
 			synctest.Wait()
 			if got := r.words(); len(got) != 3 {
 				t.Errorf("phase %d: %q", phase, got)
@@ -215,7 +215,7 @@ func TestVariablesOfTheProfile(t *testing.T) {
 		asked := make(chan string, 100)
 		r := newRig(nil)
 		defer close(r.ended)
-		r.compile = func(c config.Check, with *target) (looker, error) {
+		r.compile = func(c config.Check, with *target) (checker, error) {
 			target := with.Expand(c.Dial.Target())
 			return lookFunc(func(time.Time) (bool, string) { asked <- target; return true, "" }), nil
 		}
@@ -232,7 +232,7 @@ func TestVariablesOfTheProfile(t *testing.T) {
 			t.Errorf("the other check is %+v", c)
 		}
 		r.snapshot.Store(&supervisor.Snapshot{Services: []*supervisor.Service{{Name: "s", State: supervisor.Up, Run: 1, Paused: true}}})
-		r.poke()
+		r.wakeUp()
 		time.Sleep(time.Hour)
 		if len(asked) > 0 {
 			t.Error("a paused service was asked")

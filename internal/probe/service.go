@@ -17,7 +17,7 @@ import (
 )
 
 // compileMore prepares the checks that need the service's log, state file or user.
-func compileMore(c config.Check, t *target) (looker, error) {
+func compileMore(c config.Check, t *target) (checker, error) {
 	switch c.Type {
 	case config.CheckExec:
 		argv := make([]string, len(c.Command))
@@ -26,30 +26,30 @@ func compileMore(c config.Check, t *target) (looker, error) {
 		}
 		spec := proc.Spec{Argv: isolation.Instead(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits}
 		spec.Setup.NoNewPrivs = t.Spec.Setup.NoNewPrivs
-		return &execLook{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}, nil
+		return &execCheck{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}, nil
 	case config.CheckLog:
-		return newLogLook(c, t), nil
+		return newLogCheck(c, t), nil
 	case config.CheckDeaf:
-		return deafLook{t.health.Run, func() (Deafness, bool) { return t.options.Deafness(t.name) }}, nil
+		return deafCheck{t.health.Run, func() (Deafness, bool) { return t.options.Deafness(t.name) }}, nil
 	case config.CheckNotify:
-		return startLook{t.beats}, nil
+		return startupCheck{t.beats}, nil
 	case config.CheckWatchdog:
-		return &watchdogLook{beats: t.beats, hear: func() { t.options.Hear(t.name) }}, nil
+		return &watchdogCheck{beats: t.beats, readMessages: func() { t.options.ReadMessages(t.name) }}, nil
 	case config.CheckState:
-		return &stateLook{patient: patient{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
+		return &stateCheck{patient: patient{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
 	}
 	return nil, fmt.Errorf("%q is no type of a check", c.Type)
 }
 
-// execLook runs a command as the service's user.
-type execLook struct {
+// execCheck runs a command as the service's user.
+type execCheck struct {
 	name    string
 	spec    proc.Spec
 	run     func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
 	timeout time.Duration
 }
 
-func (e *execLook) look(deadline time.Time) (good bool, answer string) {
+func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	code, last, err := e.run(ctx, e.name, e.spec)
@@ -64,8 +64,8 @@ func (e *execLook) look(deadline time.Time) (good bool, answer string) {
 	return code == 0, fmt.Sprintf("exit code %d: %s", code, last)
 }
 
-// stateLook reads the state file of a gateway.
-type stateLook struct {
+// stateCheck reads the state file of a gateway.
+type stateCheck struct {
 	patient
 	want config.StateCheck
 	read func() (profiles.State, error)
@@ -74,7 +74,7 @@ type stateLook struct {
 
 // silence returns how long the gateway has not written its state file. Other programs write it too. If the file never says when
 // the gateway wrote it, the time of the file counts.
-func (s *stateLook) silence(st profiles.State) time.Duration {
+func (s *stateCheck) silence(st profiles.State) time.Duration {
 	if !st.Beat.IsZero() {
 		s.beat.Store(st.Beat.UnixNano())
 	}
@@ -84,7 +84,7 @@ func (s *stateLook) silence(st profiles.State) time.Duration {
 	return time.Since(st.Written)
 }
 
-func (s *stateLook) look(deadline time.Time) (good bool, answer string) {
+func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 	return s.do(deadline, func() (bool, string) {
 		st, err := s.read()
 		switch {
@@ -104,46 +104,46 @@ func (s *stateLook) look(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// sight is what a log check has found in the lines of a service, over all runs.
-type sight struct {
+// logMatch is what a log check has found in the lines of a service, over all runs.
+type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
 	last     atomic.Int64 // time of the last matching line, in nanoseconds since 1970; 0 for never
 }
 
-// sightsOf returns a sight for each log check in checks, nil for other checks.
-func sightsOf(checks []config.Check) []*sight {
-	sights := make([]*sight, len(checks))
+// logMatchesOf returns a logMatch for each log check in checks, nil for other checks.
+func logMatchesOf(checks []config.Check) []*logMatch {
+	matches := make([]*logMatch, len(checks))
 	for i, c := range checks {
 		if c.Type != config.CheckLog {
 			continue
 		}
-		sights[i] = &sight{contains: []byte(c.Log.Contains)}
+		matches[i] = &logMatch{contains: []byte(c.Log.Contains)}
 		if c.Log.Matches != "" {
-			sights[i].matches, _ = regexp.Compile(c.Log.Matches) // no error: the configuration was validated
+			matches[i].matches, _ = regexp.Compile(c.Log.Matches) // no error: the configuration was validated
 		}
 	}
-	return sights
+	return matches
 }
 
 // watch starts the search in the lines of a service, and replaces an earlier search. p.mu is held.
 func (p *Prober) watch(next, old *target) {
 	looksOut := func(t *target) bool {
-		return t != nil && slices.ContainsFunc(t.sights, func(s *sight) bool { return s != nil })
+		return t != nil && slices.ContainsFunc(t.logMatches, func(s *logMatch) bool { return s != nil })
 	}
 	switch {
 	case looksOut(next):
 		if old != nil { // matches of the old search in this run count
-			for i, s := range next.sights {
+			for i, s := range next.logMatches {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
-				if s != nil && at >= 0 && old.sights[at] != nil {
-					s.last.Store(old.sights[at].last.Load())
+				if s != nil && at >= 0 && old.logMatches[at] != nil {
+					s.last.Store(old.logMatches[at].last.Load())
 				}
 			}
 		}
-		sights := next.sights
+		matches := next.logMatches
 		p.options.Watch(next.name, func(lines []byte) {
-			for _, s := range sights {
+			for _, s := range matches {
 				if s != nil && s.among(lines) {
 					s.last.Store(time.Now().UnixNano())
 				}
@@ -155,7 +155,7 @@ func (p *Prober) watch(next, old *target) {
 }
 
 // among reports whether any of the lines matches.
-func (s *sight) among(lines []byte) bool {
+func (s *logMatch) among(lines []byte) bool {
 	if s.matches == nil {
 		return bytes.Contains(lines, s.contains)
 	}
@@ -167,17 +167,17 @@ func (s *sight) among(lines []byte) bool {
 	return false
 }
 
-// logLook checks what the sight has found in a run.
-type logLook struct {
-	sight *sight
+// logCheck checks what its logMatch has found in a run.
+type logCheck struct {
+	found *logMatch
 	want  config.LogCheck
 	since atomic.Int64 // earlier lines don't count
 	began time.Time
 	seen  bool // a matching line was found, perhaps by the program before re-execution
 }
 
-func newLogLook(c config.Check, t *target) *logLook {
-	l := &logLook{sight: t.sights[t.check], want: c.Log, began: t.began}
+func newLogCheck(c config.Check, t *target) *logCheck {
+	l := &logCheck{found: t.logMatches[t.check], want: c.Log, began: t.began}
 	began := t.health.Checks[t.check]
 	if !t.ended.IsZero() {
 		l.since.Store(t.ended.UnixNano())
@@ -186,8 +186,8 @@ func newLogLook(c config.Check, t *target) *logLook {
 	return l
 }
 
-func (l *logLook) look(time.Time) (good bool, answer string) {
-	last, since := l.sight.last.Load(), l.since.Load()
+func (l *logCheck) check(time.Time) (good bool, answer string) {
+	last, since := l.found.last.Load(), l.since.Load()
 	what := strings.TrimSpace(l.want.Contains + " " + l.want.Matches)
 	switch {
 	case l.want.Never:

@@ -19,17 +19,17 @@ func TestLogChecks(t *testing.T) {
 	defer close(r.ended)
 	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
 	r.compile = compile
-	look := func(want config.LogCheck, verdict Verdict) *logLook {
+	look := func(want config.LogCheck, verdict Verdict) *logCheck {
 		c := config.Check{Name: "log", Kind: config.CheckReady, Type: config.CheckLog, Log: want, Period: time.Hour, Success: 1, Failure: 1}
-		next := &target{Target: plain(c), name: "s", options: &r.options, sights: sightsOf([]config.Check{c}), rules: RulesOf([]config.Check{c}), began: time.Now()}
+		next := &target{Target: plain(c), name: "s", options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: RulesOf([]config.Check{c}), began: time.Now()}
 		next.health = Begin(next.rules, 1, time.Now())
 		next.health.Checks[0].Verdict = verdict
 		r.watch(next, nil)
-		return newLogLook(c, next)
+		return newLogCheck(c, next)
 	}
-	expect := func(l *logLook, want bool) {
+	expect := func(l *logCheck, want bool) {
 		t.Helper()
-		if good, answer := l.look(time.Time{}); good != want {
+		if good, answer := l.check(time.Time{}); good != want {
 			t.Errorf("%+v: %t, %q", l.want, good, answer)
 		}
 	}
@@ -77,8 +77,8 @@ func TestStateChecks(t *testing.T) {
 		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2, Troubled: 1}, nil, false},
 		{config.StateCheck{Platforms: "all"}, profiles.State{Exists: true, Platforms: 2}, nil, true},
 	} {
-		s := &stateLook{patient: patient{timeout: time.Minute}, want: tt.want, read: func() (profiles.State, error) { return tt.st, tt.err }}
-		if good, answer := s.look(now.Add(time.Minute)); good != tt.good {
+		s := &stateCheck{patient: patient{timeout: time.Minute}, want: tt.want, read: func() (profiles.State, error) { return tt.st, tt.err }}
+		if good, answer := s.check(now.Add(time.Minute)); good != tt.good {
 			t.Errorf("%+v of %+v: %t, %q", tt.want, tt.st, good, answer)
 		}
 	}
@@ -87,17 +87,17 @@ func TestStateChecks(t *testing.T) {
 // TestExecChecks: the code and the last line are the answer; a command that takes too long is none.
 func TestExecChecks(t *testing.T) {
 	t.Parallel()
-	e := &execLook{timeout: 20 * time.Millisecond, run: func(ctx context.Context, _ string, _ proc.Spec) (int, string, error) {
+	e := &execCheck{timeout: 20 * time.Millisecond, run: func(ctx context.Context, _ string, _ proc.Spec) (int, string, error) {
 		return 3, "no route", nil
 	}}
-	if good, answer := e.look(time.Now().Add(time.Minute)); good || answer != "exit code 3: no route" {
+	if good, answer := e.check(time.Now().Add(time.Minute)); good || answer != "exit code 3: no route" {
 		t.Errorf("%t, %q", good, answer)
 	}
 	e.run = func(ctx context.Context, _ string, _ proc.Spec) (int, string, error) {
 		<-ctx.Done()
 		return 0, "", ctx.Err()
 	}
-	if good, answer := e.look(time.Now().Add(e.timeout)); good || answer != "no answer within 20ms" {
+	if good, answer := e.check(time.Now().Add(e.timeout)); good || answer != "no answer within 20ms" {
 		t.Errorf("%t, %q", good, answer)
 	}
 }

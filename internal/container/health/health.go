@@ -78,9 +78,9 @@ func New(o Options) *Health {
 				l.Watch(seen)
 			}
 		},
-		Hear:     h.notify.Drain,
-		Deafness: func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
-		Run:      h.runCheck,
+		ReadMessages: h.notify.Drain,
+		Deafness:     func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
+		Run:          h.runCheck,
 	})
 	meter := sync.OnceValue(proc.NewMeter) // created only if a limit needs it
 	h.memory = &memoryWatch{loop: o.Loop, container: proc.ReadContainerMemory, measure: func(mains []int) []proc.Memory { return meter().Measure(mains) }}
@@ -193,7 +193,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 
 // Steer pauses the checks of a service until a time. A zero time ends the pause and runs them now.
 func (h *Health) Steer(service string, paused time.Time) error {
-	if h.checks.Steer(service, paused) {
+	if h.checks.PauseUntil(service, paused) {
 		return nil
 	}
 	return fmt.Errorf("%s has no checks; write some into hinit.yaml", service)
