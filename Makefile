@@ -29,7 +29,8 @@ down: ## stop what "up" started and remove its volume
 build: need-go ## build the static binaries into dist/
 	GOARCH=$(ARCH) $(BUILD) $(ENTRY) -o $(OUT)/ ./cmd/hinit ./cmd/hinit-tools
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-shim
-	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-kanban ./cmd/hinit-web ./cmd/hinit-top ./cmd/hinit-actions ./cmd/hinit-import ./cmd/hinit-isolate ./cmd/hinit-profile
+	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-kanban ./cmd/hinit-web ./cmd/hinit-top ./cmd/hinit-actions ./cmd/hinit-import ./cmd/hinit-profile
+	GOARCH=$(ARCH) $(BUILD) -ldflags='-s -w -E hinit_isolate' -o $(OUT)/ ./cmd/hinit-isolate
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/ ./cmd/hinit-sandbox ./cmd/hinit-sandbox-helper
 	GOARCH=$(ARCH) $(BUILD) $(SMALL) -o $(OUT)/example-agent ./examples/agent
 

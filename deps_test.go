@@ -133,12 +133,13 @@ var floors = map[string]int{
 	"hinit/internal/pty":   -1, // terminals of commands: hinit shell, and both sides of a sandbox
 	"hinit/internal/pause": -2, // what waits for a time or the end of a context
 
-	"hinit/internal/blocking":  -1, // whoever does what may wait for a disk takes a turn there, fsutil for most of them
-	"hinit/internal/procstat":  -1, // whoever asks /proc for a process
-	"hinit/internal/isolated":  2,  // it reads what the kernel says of a process
-	"hinit/internal/isolation": 0,  // what PID 1 and hinit-isolate say to each other
-	"hinit/internal/dotenv":    -1, // profiles reads a .env with it, a process that starts its env_file
-	"hinit/internal/trust":     -1, // whoever reads or runs something as root asks it, the shim too
+	"hinit/internal/blocking":   -1, // whoever does what may wait for a disk takes a turn there, fsutil for most of them
+	"hinit/internal/procstat":   -1, // whoever asks /proc for a process
+	"hinit/internal/isolated":   2,  // it reads what the kernel says of a process
+	"hinit/internal/entry/bare": -1, // what a program can do before the runtime
+	"hinit/internal/isolation":  0,  // what PID 1 and hinit-isolate say to each other
+	"hinit/internal/dotenv":     -1, // profiles reads a .env with it, a process that starts its env_file
+	"hinit/internal/trust":      -1, // whoever reads or runs something as root asks it, the shim too
 
 	"hinit/internal/account":    0,
 	"hinit/internal/account/db": 1,

@@ -76,7 +76,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	if got := ask(dir + "/ask"); got != "answer" {
 		t.Errorf("another process gets %q", got)
 	}
-	plan := isolation.Plan{Name: "asking", Home: dir + "/home", Read: []string{dir + "/ask"}}
+	plan := testkit.Plan{Name: "asking", Home: dir + "/home", Read: []string{dir + "/ask"}}
 	if got := ask(plan.Argv(dir+"/"+isolation.Program, []string{dir + "/ask"})...); got != "" {
 		t.Errorf("an isolated process gets %q", got)
 	}

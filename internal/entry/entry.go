@@ -5,19 +5,18 @@ package entry
 import (
 	"syscall"
 	"unsafe"
+
+	"hinit/internal/entry/bare"
 )
 
 // threads is how many threads must be possible at once. A command of hinit starts with 4 to 6, and other programs take process
 // numbers meanwhile.
 const threads = 8
 
-// State of the thread before the runtime. A g of zeros has the lowest possible stack limit, so every stack check passes.
 var (
-	g0     [64]uintptr
-	thread [2]uintptr // amd64 finds g there
-	leave  uint32
-	never  uint32      // always 0
-	held   [64]uintptr // the threads that fill made last
+	leave uint32
+	never uint32      // always 0
+	held  [64]uintptr // the threads that fill made last
 )
 
 // few is the smallest number of threads that PID 1 needs, see internal/tuning.
@@ -27,27 +26,25 @@ const few = 20
 var Short bool
 
 // These are used by the assembly only.
-var _, _, _ = begin, &g0, &thread
+var _ = begin
 
 // hold makes a thread that waits until leave isn't 0. It returns its number, or a negative errno.
 func hold(leave *uint32) int
 
-// begin is called by hinit_entry with the stack of a new process: argc, argv, a null pointer, the environment, a null pointer.
+// begin is called by hinit_bare.
 func begin(stack *uintptr) {
-	argc := int(*stack)
-	argv := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc}
-	env := words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
-	if argc > 0 && base(argv.at(0)) == become {
+	argv, env := bare.Begun(stack)
+	if bare.Base(argv.At(0)) == become {
 		change(argv, env)
 		return
 	}
-	if argc == 0 || syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1 {
-		if env.get("HINIT_HANDOVER") != "" {
-			await(env.get("HINIT_HALTED"))
+	if argv.N == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1 {
+		if env.Get("HINIT_HANDOVER") != "" {
+			await(env.Get("HINIT_HALTED"))
 		}
 		return
 	}
-	name := base(argv.at(0))
+	name := bare.Base(argv.At(0))
 	if !command(name, argv) {
 		return
 	}
@@ -59,7 +56,7 @@ func begin(stack *uintptr) {
 		return
 	}
 	if code := run(name, argv, env, missing); code >= 0 {
-		syscall3(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0)
+		bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(code), 0, 0)
 	}
 }
 
@@ -69,23 +66,23 @@ const tools = "hinit-tools\x00"
 // isTools reports whether this program is hinit-tools. It leaves the path of the program's directory, with its slash, in path.
 func isTools() bool {
 	self := "/proc/self/exe\x00"
-	path.n = max(0, syscall6(syscall.SYS_READLINKAT, here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.buf)), uintptr(len(path.buf)-len(tools)), 0))
-	name := base(path.string())
-	path.n -= len(name)
+	path.N = max(0, bare.Syscall6(syscall.SYS_READLINKAT, bare.Here, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
+	name := bare.Base(path.String())
+	path.N -= len(name)
 	return name == tools[:len(tools)-1]
 }
 
 // becomeTools executes hinit-tools in the directory that [isTools] has left. It returns only if that fails, with the reason.
-func becomeTools(argv, env words) (errno int) {
-	path.add(tools)
-	return -syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.buf)), uintptr(unsafe.Pointer(argv.first)), uintptr(unsafe.Pointer(env.first)))
+func becomeTools(argv, env bare.Words) (errno int) {
+	path.Add(tools)
+	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
 // command reports whether people and agents call this command, and hinit-tools implements it. Other commands must start fast, or
 // belong to hinit itself.
-func command(name string, argv words) bool {
+func command(name string, argv bare.Words) bool {
 	if name == "hinit" {
-		return argv.n > 1 && argv.at(1) != "init" && argv.at(1) != "run" && argv.at(1) != "demo" && argv.at(2) != "--handover"
+		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
 	}
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
@@ -108,7 +105,7 @@ func await(halted string) {
 		}
 		for i := range n { // the kernel may need time to free the number of an ended thread
 			for range 1000 {
-				if syscall3(syscall.SYS_TGKILL, 1, held[i], 0) < 0 {
+				if bare.Syscall3(syscall.SYS_TGKILL, 1, held[i], 0) < 0 {
 					break
 				}
 				sleep(1e6)
@@ -120,7 +117,7 @@ func await(halted string) {
 
 func sleep(nanoseconds int64) {
 	t := syscall.Timespec{Nsec: nanoseconds}
-	syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
+	bare.Syscall3(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
 }
 
 // Room reports whether the process can make so many more threads. It makes them and lets them end. In a running program the
@@ -130,7 +127,7 @@ func Room(threads int) bool {
 	made := fill(threads, &leave)
 	leave = 1
 	const wake = 1 | 128 // FUTEX_WAKE_PRIVATE
-	syscall3(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&leave)), wake, 1<<30)
+	bare.Syscall3(syscall.SYS_FUTEX, uintptr(unsafe.Pointer(&leave)), wake, 1<<30)
 	return made == threads
 }
 
@@ -159,61 +156,5 @@ func fill(threads int, leave *uint32) (made int) {
 // mask sets the signals that this thread blocks.
 func mask(set, old *uint64) {
 	const setmask = 2 // SIG_SETMASK
-	syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)
-}
-
-// words is a list of C strings that ends at a null pointer or after n words.
-type words struct {
-	first *uintptr
-	n     int
-}
-
-// at returns a word, "" after the end. Its bytes are on the stack and do not change.
-func (w words) at(i int) string {
-	if i >= w.n {
-		return ""
-	}
-	p := *(**byte)(unsafe.Add(unsafe.Pointer(w.first), uintptr(i)*unsafe.Sizeof(*w.first)))
-	if p == nil {
-		return ""
-	}
-	n := 0
-	for *(*byte)(unsafe.Add(unsafe.Pointer(p), n)) != 0 {
-		n++
-	}
-	return unsafe.String(p, n)
-}
-
-// get returns a variable of an environment, "" for none.
-func (w words) get(name string) string {
-	for i := range w.n {
-		v := w.at(i)
-		if v == "" {
-			break
-		}
-		if len(v) > len(name) && v[len(name)] == '=' && v[:len(name)] == name {
-			return v[len(name)+1:]
-		}
-	}
-	return ""
-}
-
-func base(path string) string {
-	for i := len(path) - 1; i >= 0; i-- {
-		if path[i] == '/' {
-			return path[i+1:]
-		}
-	}
-	return path
-}
-
-// syscall3 makes a system call with three arguments. It returns a negative errno after an error.
-func syscall3(nr, a, b, c uintptr) int { return syscall6(nr, a, b, c, 0, 0) }
-
-func syscall6(nr, a, b, c, d, e uintptr) int {
-	r, _, errno := syscall.RawSyscall6(nr, a, b, c, d, e, 0)
-	if errno != 0 {
-		return -int(errno)
-	}
-	return int(r)
+	bare.Syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)
 }

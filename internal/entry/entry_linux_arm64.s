@@ -6,17 +6,10 @@
 #define FUTEX_WAIT_PRIVATE 128
 #define CLONE_FLAGS 0x50f00 // VM, FS, FILES, SIGHAND, THREAD, SYSVSEM
 
-// hinit_entry is where the process begins (ld -E): the stack is as the kernel left it. It gives Go code what that expects of a
-// thread, a g that lets every check of the stack pass, and goes on to the runtime, which sets all of it again.
+// hinit_entry is where the process begins (ld -E).
 TEXT hinit_entry(SB),NOSPLIT|NOFRAME,$0
-	MOVD	RSP, R0
-	SUB	$64, RSP
-	MOVD	R0, 32(RSP)
-	MOVD	$·g0(SB), g
-	MOVD	R0, 8(RSP)
-	CALL	·begin(SB)
-	ADD	$64, RSP
-	JMP	_rt0_arm64_linux(SB)
+	MOVD	$·begin(SB), R19
+	JMP	hinit_bare(SB)
 
 // func hold(leave *uint32) int
 TEXT ·hold(SB),NOSPLIT,$0-16

@@ -11,10 +11,12 @@ import (
 	"syscall"
 	"testing"
 	"unsafe"
+
+	"hinit/internal/entry/bare"
 )
 
 // wordsOf lays words out as the kernel does.
-func wordsOf(text ...string) words {
+func wordsOf(text ...string) bare.Words {
 	list := make([]uintptr, 0, len(text)+1)
 	for _, t := range text {
 		word := append([]byte(t), 0)
@@ -22,7 +24,7 @@ func wordsOf(text ...string) words {
 		list = append(list, uintptr(unsafe.Pointer(&word[0])))
 	}
 	kept = append(kept, append(list, 0))
-	return words{&kept[len(kept)-1][0], len(text)}
+	return bare.Words{First: &kept[len(kept)-1][0], N: len(text)}
 }
 
 var (
@@ -59,7 +61,7 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 		{"s6-svc", []string{"/a"}, "", ""},
 		{"s6-svstat", []string{"/a"}, "", ""},
 	} {
-		body.n = 0
+		body.N = 0
 		q, ok := parse(tt.name, wordsOf(append([]string{tt.name}, tt.argv...)...))
 		target := q.method + " " + q.before + q.name + q.after
 		if !ok && tt.target == "" {
@@ -77,7 +79,7 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 func TestTheEnvironmentIsReadAsTheKernelLaysIt(t *testing.T) {
 	env := wordsOf("A=1", "HINIT_RUNTIME_DIR=/run/x", "EMPTY=", "B")
 	for name, want := range map[string]string{"A": "1", "HINIT_RUNTIME_DIR": "/run/x", "HINIT_RUNTIME": "", "EMPTY": "", "B": "", "C": ""} {
-		if got := env.get(name); got != want {
+		if got := env.Get(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}

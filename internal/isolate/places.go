@@ -10,18 +10,62 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/landlock-lsm/go-landlock/landlock"
-	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/isolation"
 )
 
-// confinement lists what Landlock confines: all access to files, TCP ports to listen on, signals and abstract sockets. Connections
-// to other machines stay free.
-var confinement = landlock.Config{
-	HandledAccessFS: ll.AccessFSExecute | ll.AccessFSWriteFile | ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSRemoveDir | ll.AccessFSRemoveFile |
-		ll.AccessFSMakeChar | ll.AccessFSMakeDir | ll.AccessFSMakeReg | ll.AccessFSMakeSock | ll.AccessFSMakeFifo | ll.AccessFSMakeBlock | ll.AccessFSMakeSym |
-		ll.AccessFSRefer | ll.AccessFSTruncate | ll.AccessFSIoctlDev | ll.AccessFSResolveUnix,
-	HandledAccessNet: ll.AccessNetBindTCP,
-	Scoped:           ll.ScopeAbstractUnixSocket | ll.ScopeSignal,
+// rights are how many rights to files each version of Landlock knows (landlock(7)). Version 9 is the newest one that is listed.
+var rights = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
+
+// prepare sets the rules of this container. more are hidden paths. Landlock confines all access to files, TCP ports to listen on, signals
+// and abstract sockets, with all parts that the kernel has. Connections to other machines stay free.
+func prepare(more []string) error {
+	abi := isolation.LandlockABI()
+	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
+	const writeFile = readFile | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	all := uint64(1)<<rights[min(abi, len(rights)-1)] - 1
+	*head = rules{fs: all, writeDir: all, writeFile: all & writeFile, readDir: all & (readFile | unix.LANDLOCK_ACCESS_FS_READ_DIR), readFile: all & readFile}
+	if abi >= 4 {
+		head.net = unix.LANDLOCK_ACCESS_NET_BIND_TCP
+	}
+	if abi >= 6 {
+		head.scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, "/proc/self/exe", 0, unix.STATX_BASIC_STATS, &st); err != nil {
+		return fmt.Errorf("cannot look at its own program: %w", err)
+	}
+	head.program = programOf(&st)
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return fmt.Errorf("cannot read the mounts of the container: %w", err)
+	}
+	dirs, err := hiddenPlaces(string(mounts), more).image("/")
+	if err != nil {
+		return err
+	}
+	filter, err := assembled()
+	if err != nil {
+		return err
+	}
+	var hidden, paths []byte
+	for _, path := range more {
+		hidden = append(append(hidden, path...), 0)
+	}
+	for _, path := range slices.Concat(always, dirs) {
+		paths = append(append(paths, path...), 0)
+	}
+	head.mounts, head.hidden, head.paths, head.filter = uint64(len(mounts)), uint64(len(hidden)), uint64(len(paths)), uint64(len(filter))
+	if text := slices.Concat(mounts, hidden, paths, filter); copy(common[headSize:], text) < len(text) {
+		return fmt.Errorf("cannot keep the rules of the container: its mounts and its image have %d bytes of names", len(text))
+	}
+	return nil
+}
+
+// always are paths that all isolated processes use: r for reading, w also for writing.
+var always = []string{
+	"w/dev/pts", "r/proc", "r/sys", "w/dev/null", "w/dev/zero", "w/dev/full", "w/dev/random", "w/dev/urandom", "w/dev/tty", "w/dev/ptmx",
 }
 
 // shared are the directories that all users of a container can write to, or that hold files of other programs. The rules name the
@@ -33,15 +77,12 @@ type places []string
 
 // hiddenPlaces returns more, the shared places and the mounts of the container, each also by the path that its links lead to. It
 // leaves out mounted files: the engine makes them, such as /etc/hosts.
-func hiddenPlaces(more []string) (places, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the mounts of the container: %w", err)
-	}
+func hiddenPlaces(mounts string, more []string) places {
 	all := slices.Concat(more, shared)
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(mounts) {
 		if fields := strings.Fields(line); len(fields) > 4 {
-			if path := unescape(fields[4]); path != "/" && !isFile(path) {
+			path := unescape(fields[4])
+			if info, err := os.Stat(path); path != "/" && (err != nil || info.IsDir()) {
 				all = append(all, path)
 			}
 		}
@@ -51,7 +92,7 @@ func hiddenPlaces(more []string) (places, error) {
 			all = append(all, real)
 		}
 	}
-	return all, nil
+	return all
 }
 
 // unescape returns a path of mountinfo. The file writes spaces as octal numbers (proc_pid_mountinfo(5)).
@@ -62,28 +103,26 @@ func unescape(path string) string {
 	return path
 }
 
-// image returns the largest directories below dir without a hidden place in them, and the other files. It skips links: the target of
-// a link is found by its own name, or is hidden.
-func (p places) image(dir string) (dirs, files []string, err error) {
+// image returns the largest directories below dir without a hidden place in them, and the other files, for reading. It skips links: the
+// target of a link is found by its own name, or is hidden.
+func (p places) image(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("cannot list the image: %w", err)
+		return nil, fmt.Errorf("cannot list the image: %w", err)
 	}
 	for _, entry := range entries {
 		path := filepath.Join(dir, entry.Name())
 		switch {
 		case entry.Type()&fs.ModeSymlink != 0, slices.Contains(p, path):
 		case slices.ContainsFunc(p, func(hidden string) bool { return beneath(hidden, path) }):
-			moreDirs, moreFiles, err := p.image(path)
+			more, err := p.image(path)
 			if err != nil && !errors.Is(err, fs.ErrPermission) {
-				return nil, nil, err
+				return nil, err
 			}
-			dirs, files = append(dirs, moreDirs...), append(files, moreFiles...)
-		case entry.IsDir():
-			dirs = append(dirs, path)
+			paths = append(paths, more...)
 		default:
-			files = append(files, path)
+			paths = append(paths, "r"+path)
 		}
 	}
-	return dirs, files, nil
+	return paths, nil
 }

@@ -1,9 +1,10 @@
 package isolate
 
 import (
+	"encoding/binary"
 	"fmt"
 	"runtime"
-	"unsafe"
+	"slices"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -13,16 +14,40 @@ import (
 var refused = []uint32{
 	unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_MOUNT_SETATTR,
-	unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
+	unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK, unix.SYS_OPEN_TREE_ATTR,
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
 	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 	unix.SYS_UNSHARE, unix.SYS_SETNS,
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
-	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_SYSLOG, unix.SYS_OPEN_BY_HANDLE_AT,
+	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG, unix.SYS_OPEN_BY_HANDLE_AT,
+	unix.SYS_FILE_SETATTR, unix.SYS_FANOTIFY_INIT, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES,
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 }
+
+// refusedOn are calls that one architecture has: modify_ldt(2).
+var refusedOn = map[string][]uint32{"amd64": {154}}
+
+// refusedControls are the requests of ioctl(2) that fail.
+var refusedControls = []uint32{
+	unix.TIOCSTI, unix.TIOCLINUX, // they put characters into a terminal that another process may read
+	unix.TIOCSETD, // a terminal gets another driver of the kernel
+	// The owner of a file could leave the quota of its project, or of its subvolume of Btrfs.
+	unix.FS_IOC_SETFLAGS, fsSetXattr, btrfsSnapshot, btrfsSubvolume, btrfsSnapshotV2, btrfsSubvolumeV2,
+}
+
+// Requests that package unix lacks (linux/fs.h, linux/btrfs.h).
+const (
+	fsSetXattr       = 0x401c5820 // FS_IOC_FSSETXATTR
+	btrfsSnapshot    = 0x50009401 // BTRFS_IOC_SNAP_CREATE
+	btrfsSubvolume   = 0x5000940e // BTRFS_IOC_SUBVOL_CREATE
+	btrfsSnapshotV2  = 0x50009417 // BTRFS_IOC_SNAP_CREATE_V2
+	btrfsSubvolumeV2 = 0x50009418 // BTRFS_IOC_SUBVOL_CREATE_V2
+)
+
+// families are the kinds of sockets that programs need. The filter refuses all others.
+var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 
 // The offsets of the fields of seccomp_data that the filter reads (seccomp(2)). Arguments have 64 bits, the low half first.
 const (
@@ -64,7 +89,7 @@ func filter() []bpf.Instruction {
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SYS_CLONE3, SkipTrue: 1},
 		fails(unix.ENOSYS),
 	}
-	for _, number := range refused {
+	for _, number := range slices.Concat(refused, refusedOn[runtime.GOARCH]) {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, fails(unix.EPERM))
 	}
 	program = append(program, when(unix.SYS_CLONE, dataArg0, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, unix.EPERM)...)
@@ -83,13 +108,15 @@ func filter() []bpf.Instruction {
 	}
 	program = append(program, when(unix.SYS_SETPRIORITY, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PRIO_USER, SkipTrue: 1}, unix.EPERM)...)
 	program = append(program, when(unix.SYS_IOPRIO_SET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioprioUser, SkipTrue: 1}, unix.EPERM)...)
-	// TIOCSTI types characters into a terminal that another process may read.
-	program = append(program, when(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.TIOCSTI, SkipTrue: 1}, unix.EPERM)...)
-	// Landlock does not see on which ports multipath TCP and SMC listen. Programs fall back to TCP.
-	for _, protocol := range []uint32{unix.IPPROTO_MPTCP, unix.IPPROTO_SMC} {
+	for _, request := range refusedControls {
+		program = append(program, when(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: request, SkipTrue: 1}, unix.EPERM)...)
+	}
+	// Landlock does not see on which ports multipath TCP, SMC and SCTP listen. Programs fall back to TCP.
+	for _, protocol := range []uint32{unix.IPPROTO_MPTCP, unix.IPPROTO_SMC, unix.IPPROTO_SCTP} {
 		program = append(program, when(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocol, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
 	}
-	program = append(program, when(unix.SYS_SOCKET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.AF_SMC, SkipTrue: 1}, unix.EAFNOSUPPORT)...)
+	program = append(program, inFamily(unix.SYS_SOCKET)...)
+	program = append(program, inFamily(unix.SYS_SOCKETPAIR)...)
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
@@ -101,29 +128,29 @@ func when(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.In
 	}
 }
 
-// seal installs the filter for the calling thread and for the processes that it starts. If control is false, it installs a second
-// filter. By their number PID 1 knows that the process may not use the control socket.
-func seal(control bool) error {
+// inFamily makes a call for sockets fail, unless its first argument is in families. The call's number stays loaded.
+func inFamily(number uint32) []bpf.Instruction {
+	rest := uint8(len(families))
+	program := []bpf.Instruction{bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: rest + 3}, load(dataArg0)}
+	for _, family := range families {
+		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: family, SkipTrue: rest})
+		rest--
+	}
+	return append(program, fails(unix.EAFNOSUPPORT), load(dataNumber))
+}
+
+// assembled returns the filter as the kernel takes it.
+func assembled() (code []byte, err error) {
 	if arches[runtime.GOARCH] == 0 {
-		return fmt.Errorf("cannot filter system calls: hinit has no filter for %s", runtime.GOARCH)
+		return nil, fmt.Errorf("cannot filter system calls: hinit has no filter for %s", runtime.GOARCH)
 	}
-	programs := [][]bpf.Instruction{filter()}
-	if !control {
-		programs = append(programs, []bpf.Instruction{bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW}})
+	raw, err := bpf.Assemble(filter())
+	if err != nil {
+		return nil, fmt.Errorf("cannot assemble the filter of system calls: %w", err)
 	}
-	for _, program := range programs {
-		raw, err := bpf.Assemble(program)
-		if err != nil {
-			return fmt.Errorf("cannot assemble the filter of system calls: %w", err)
-		}
-		code := make([]unix.SockFilter, len(raw))
-		for i, r := range raw {
-			code[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
-		}
-		installed := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
-		if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&installed))); errno != 0 {
-			return fmt.Errorf("cannot filter system calls: %w", errno)
-		}
+	for _, r := range raw {
+		code = binary.NativeEndian.AppendUint16(code, r.Op)
+		code = binary.NativeEndian.AppendUint32(append(code, r.Jt, r.Jf), r.K)
 	}
-	return nil
+	return code, nil
 }

@@ -1,12 +1,11 @@
 // Package isolation defines the arguments that PID 1 passes to hinit-isolate: the files, ports and signals that a command may use.
 //
-// Package isolate reads exactly the plan that [Plan.Argv] was called on. It owns no goroutine and touches no disk.
+// Package isolate reads exactly the plan that [Argv] was called with. It owns no goroutine and touches no disk.
 package isolation
 
 import (
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,46 +13,20 @@ import (
 // Program is the file name of the program that isolates itself and becomes the command. It is installed beside hinit.
 const Program = "hinit-isolate"
 
-// Plan says which files, ports and signals a command may use.
-type Plan struct {
-	Name    string   // name of the profile
-	Home    string   // directory that it may change
-	Hide    []string // files and directories that it may not use, even if a permitted directory has them
-	Share   []string // paths that it may change besides its home, wherever they are
-	Read    []string // paths that it may read, wherever they are
-	Ports   []int    // TCP ports that it may listen on
-	Control bool     // it may use the control socket of PID 1
-	Marked  bool     // PID 1 recognises it by its filters alone, because it has the agent's user
-	Refused string   // reason for which the command must not start, or ""
-	Degrade bool     // if the kernel lacks a part of the isolation, it starts without this part
-}
-
-// Argv returns the arguments of Program, at path, that make it become command.
-func (p Plan) Argv(path string, command []string) []string {
-	argv := []string{path, "name=" + p.Name, "home=" + p.Home}
-	if p.Refused != "" {
-		argv = append(argv, "refused="+p.Refused)
-	}
-	for _, list := range []struct {
-		key    string
-		values []string
-	}{{"hide", p.Hide}, {"share", p.Share}, {"read", p.Read}} {
-		for _, value := range list.values {
-			argv = append(argv, list.key+"="+value)
-		}
-	}
-	for _, port := range p.Ports {
-		argv = append(argv, "port="+strconv.Itoa(port))
-	}
-	for _, flag := range []struct {
-		word string
-		on   bool
-	}{{"control", p.Control}, {"marked", p.Marked}, {"degrade", p.Degrade}} {
-		if flag.on {
-			argv = append(argv, flag.word)
-		}
-	}
-	return append(append(argv, "--"), command...)
+// Argv returns the arguments of Program, at path, that make it become command. Each word of the plan is KEY=VALUE or a flag:
+//
+//	name, home     name of the profile, and the directory that it may change
+//	hide           file or directory that it may not use, even if a permitted directory has it
+//	share, read    path that it may change, or read, wherever it is
+//	port           TCP port that it may listen on
+//	rules          file with what all plans have in common, which saves time
+//	save           write this file instead
+//	refused        reason for which the command must not start
+//	control        it may use the control socket of PID 1
+//	marked         PID 1 recognises it by its filters alone, because it has the agent's user
+//	degrade        if the kernel lacks a part of the isolation, it starts without this part
+func Argv(path string, plan, command []string) []string {
+	return slices.Concat([]string{path}, plan, []string{"--"}, command)
 }
 
 // Filters is the number of system call filters by which an isolated process exceeds PID 1. A process that may not use the control
@@ -66,7 +39,7 @@ func Command(argv []string) []string { return argv[Head(argv):] }
 // Instead returns arguments that isolate another command in the same way. If argv is not isolated, it returns command.
 func Instead(argv, command []string) []string { return slices.Concat(argv[:Head(argv)], command) }
 
-// Head is how many arguments of [Plan.Argv] come before the command, 0 for other arguments.
+// Head is how many arguments of [Argv] come before the command, 0 for other arguments.
 func Head(argv []string) int {
 	end := slices.Index(argv, "--") + 1
 	if end < 2 || end == len(argv) || filepath.Base(argv[0]) != Program {

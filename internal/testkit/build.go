@@ -30,7 +30,7 @@ var programs = map[string][]string{
 	"hinit-shim":           {stripped, "hinit/cmd/hinit-shim"},
 	"hinit-actions":        {stripped, "hinit/cmd/hinit-actions"},
 	"hinit-import":         {stripped, "hinit/cmd/hinit-import"},
-	"hinit-isolate":        {stripped, "hinit/cmd/hinit-isolate"},
+	"hinit-isolate":        {"-ldflags=-s -w -E hinit_isolate", "hinit/cmd/hinit-isolate"},
 	"hinit-profile":        {stripped, "hinit/cmd/hinit-profile"},
 	"hinit-kanban":         {stripped, "hinit/cmd/hinit-kanban"},
 	"hinit-web":            {stripped, "hinit/cmd/hinit-web"},

@@ -36,7 +36,7 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 	}
 	command := []string{"/bin/sh", "-c", "echo; exec sleep 1000"}
 	t.Cleanup(func() { _ = exec.Command("rmdir", "/tmp/hinit-sandboxed-0").Run() })
-	isolated := start(isolation.Plan{Name: "sandboxed", Home: dir}.Argv(dir+"/"+isolation.Program, command)...)
+	isolated := start(testkit.Plan{Name: "sandboxed", Home: dir}.Argv(dir+"/"+isolation.Program, command)...)
 	plain := start(command...)
 	l, err := net.Listen("unix", dir+"/socket")
 	if err != nil {

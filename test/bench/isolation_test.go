@@ -36,7 +36,11 @@ func BenchmarkIsolatedStart(b *testing.B) {
 	if err := os.Mkdir(home, 0o700); err != nil {
 		b.Fatal(err)
 	}
-	command := []string{"/bin/true"}
+	command, rules := []string{"/bin/true"}, filepath.Join(dir, "rules")
+	save := testkit.Plan{Hide: []string{dir}, Save: rules}.Argv(filepath.Join(dir, isolation.Program), command)
+	if out, err := exec.Command(save[0], save[1:]...).CombinedOutput(); err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
 	for b.Loop() {
 		took := make(map[string][]time.Duration)
 		for range isolatedStarts {
@@ -46,7 +50,7 @@ func BenchmarkIsolatedStart(b *testing.B) {
 					uid++
 				}
 				if mode != "none" {
-					plan := isolation.Plan{Name: fmt.Sprintf("ib-%s", mode), Home: home, Hide: []string{dir}}
+					plan := testkit.Plan{Name: fmt.Sprintf("ib-%s", mode), Home: home, Hide: []string{dir}, Rules: rules}
 					argv = plan.Argv(filepath.Join(dir, isolation.Program), command)
 				}
 				cmd := exec.Command(argv[0], argv[1:]...)

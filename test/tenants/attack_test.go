@@ -150,6 +150,43 @@ var attacks = []attack{
 		var params [120]byte
 		return call(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params)), 0)
 	}},
+	{"leave its project quota by FS_IOC_FSSETXATTR", true, func(f field) error {
+		return onOwnFile(f, func(fd uintptr) error {
+			var attributes [28]byte                                                           // struct fsxattr
+			err := call(unix.SYS_IOCTL, fd, 0x801c581f, uintptr(unsafe.Pointer(&attributes))) // FS_IOC_FSGETXATTR
+			return errors.Join(err, call(unix.SYS_IOCTL, fd, 0x401c5820, uintptr(unsafe.Pointer(&attributes))))
+		})
+	}},
+	{"leave its project quota by FS_IOC_SETFLAGS", true, func(f field) error {
+		return onOwnFile(f, func(fd uintptr) error {
+			flags, err := unix.IoctlGetUint32(int(fd), unix.FS_IOC_GETFLAGS)
+			return errors.Join(err, unix.IoctlSetPointerInt(int(fd), unix.FS_IOC_SETFLAGS, int(flags)))
+		})
+	}},
+	{"leave its project quota by file_setattr", true, func(f field) error {
+		return onOwnFile(f, func(fd uintptr) error {
+			var attributes [24]byte // struct file_attr
+			at, empty := uintptr(unsafe.Pointer(&attributes)), new(byte)
+			get := call6(unix.SYS_FILE_GETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
+			set := call6(unix.SYS_FILE_SETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
+			return errors.Join(get, set)
+		})
+	}},
+	{"give its terminal another driver", true, func(field) error {
+		near, _, err := pty.Open()
+		if err != nil {
+			return err
+		}
+		defer near.Close()
+		return unix.IoctlSetPointerInt(int(near.Fd()), unix.TIOCSETD, 0)
+	}},
+	{"talk to the host of the virtual machine", false, func(field) error { return socket(unix.AF_VSOCK, unix.SOCK_STREAM) }},
+	{"use the kernel's ciphers", false, func(field) error { return socket(unix.AF_ALG, unix.SOCK_SEQPACKET) }},
+	{"watch all of the file system by fanotify", false, func(field) error {
+		fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_REPORT_FID, 0)
+		return errors.Join(err, unix.Close(max(fd, 3)))
+	}},
+	{"move the pages of its memory", false, func(f field) error { return call(unix.SYS_MOVE_PAGES, uintptr(f.pid), 0, 0) }},
 	{"listen by multipath TCP", false, func(field) error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP)
 		if err != nil {
@@ -201,12 +238,33 @@ func open(path string) error {
 	return file.Close()
 }
 
-func call(number, a, b, c uintptr) error {
-	_, _, errno := unix.Syscall6(number, a, b, c, 0, 0, 0)
+func call(number, a, b, c uintptr) error { return call6(number, a, b, c, 0, 0) }
+
+func call6(number, a, b, c, d, e uintptr) error {
+	_, _, errno := unix.Syscall6(number, a, b, c, d, e, 0)
 	if errno != 0 {
 		return errno
 	}
 	return nil
+}
+
+// onOwnFile does something to a new file in the attacker's home.
+func onOwnFile(f field, do func(fd uintptr) error) error {
+	file, err := os.CreateTemp(f.home, "own-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	return do(file.Fd())
+}
+
+func socket(family, kind int) error {
+	fd, err := unix.Socket(family, kind, 0)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }
 
 func connect(network, address string) error {

@@ -141,6 +141,13 @@ func (r *run) report(report *boot.Report) error {
 		r.ready()
 		return nil
 	})
+	if hook := r.Units.SaveRules(r.cfg); hook != nil {
+		r.Phase(hook.Name, func() error { // without it the gateways start a little later
+			_, err := r.runHook(*hook)
+			r.Status.HooksEnd()
+			return err
+		})
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,33 +33,64 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	if !own.On() {
 		return
 	}
-	plan := isolation.Plan{
-		Name: p.Name, Home: p.Home, Ports: own.Ports, Control: own.Control, Marked: own.Mode == config.IsolationFiles && !own.Control, Degrade: own.Missing == config.MissingDegrade,
-		Hide: append(m.agentPlaces(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir),
-	}
-	if cfg.Path != "" {
-		plan.Hide = append(plan.Hide, cfg.Path) // the file may have secrets of other profiles
-	}
-	slices.Sort(plan.Hide)
-	plan.Hide = slices.Compact(plan.Hide) // remove duplicates, because PID 1 keeps this list for each profile
-	if own.Control {
-		plan.Share = append(plan.Share, cfg.Control.Socket)
-	}
+	plan := append(m.hidden(cfg), "name="+p.Name, "home="+p.Home, rulesWord("rules=", cfg))
 	for _, path := range cfg.Expand(own.Share, placeholders(p)) {
 		if read, only := strings.CutSuffix(path, config.ShareReadOnly); only {
-			plan.Read = append(plan.Read, filepath.Clean(read))
+			plan = append(plan, "read="+filepath.Clean(read))
 		} else {
-			plan.Share = append(plan.Share, filepath.Clean(path))
+			plan = append(plan, "share="+filepath.Clean(path))
 		}
 	}
-	if own.Mode == config.IsolationUser {
-		spec.Cred, plan.Refused = m.tenant(cfg, p)
+	for _, port := range own.Ports {
+		plan = append(plan, "port="+strconv.Itoa(port))
 	}
-	spec.Argv = plan.Argv(isolator(), spec.Argv)
+	if own.Control {
+		plan = append(plan, "control", "share="+cfg.Control.Socket)
+	}
+	if own.Mode == config.IsolationFiles && !own.Control {
+		plan = append(plan, "marked")
+	}
+	if own.Missing == config.MissingDegrade {
+		plan = append(plan, "degrade")
+	}
+	refused := ""
+	if own.Mode == config.IsolationUser {
+		spec.Cred, refused = m.tenant(cfg, p)
+	}
+	if refused != "" {
+		plan = append(plan, "refused="+refused)
+	}
+	spec.Argv = isolation.Argv(isolator(), plan, spec.Argv)
 	spec.Setup.NoLinks = true // needed because the files of variables are read before the process is confined
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
 		spec.Dir = p.Home
 	}
+}
+
+// hidden returns the words about files and directories that no isolated profile may use, unless it has a share in them.
+func (m *Maker) hidden(cfg *config.Config) (words []string) {
+	hide := append(m.agentPlaces(), filepath.Dir(cfg.Control.Socket), cfg.Logs.Dir)
+	if cfg.Path != "" {
+		hide = append(hide, cfg.Path) // the file may have secrets of other profiles
+	}
+	slices.Sort(hide)
+	for _, path := range slices.Compact(hide) { // without duplicates, because PID 1 keeps this list for each profile
+		words = append(words, "hide="+path)
+	}
+	return words
+}
+
+// rulesWord names the file in which root saves what the isolation of all profiles has in common.
+func rulesWord(key string, cfg *config.Config) string {
+	return key + filepath.Join(filepath.Dir(cfg.Control.Socket), "isolation")
+}
+
+// SaveRules returns the step of the boot that saves this file, nil if no profile is isolated or hinit is not root.
+func (m *Maker) SaveRules(cfg *config.Config) *boot.Hook {
+	if m.agent.Cred == nil || !cfg.Isolates() {
+		return nil
+	}
+	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolator(), append(m.hidden(cfg), rulesWord("save=", cfg)), []string{"true"}), User: "root"}
 }
 
 // tenant returns the own user of a profile, which is the owner of its home. It returns the reason if the profile has none.

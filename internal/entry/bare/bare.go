@@ -1,0 +1,157 @@
+//go:build linux && (amd64 || arm64)
+
+package bare
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// State of the thread before the runtime. A g of zeros has the lowest possible stack limit, so every stack check passes.
+var (
+	g0     [64]uintptr
+	thread [2]uintptr // amd64 finds g there
+)
+
+// These are used by the assembly only.
+var _, _ = &g0, &thread
+
+// Words is a list of C strings that ends at a null pointer or after n words.
+type Words struct {
+	First *uintptr
+	N     int
+}
+
+// Begun returns the command line and the environment from the stack of a new process: argc, argv, a null pointer, the environment, a
+// null pointer.
+func Begun(stack *uintptr) (argv, env Words) {
+	argc := int(*stack)
+	return Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), unsafe.Sizeof(*stack))), argc},
+		Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
+}
+
+// At returns a word, "" after the end. Its bytes are on the stack and do not change.
+func (w Words) At(i int) string {
+	if i >= w.N {
+		return ""
+	}
+	p := *(**byte)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First)))
+	if p == nil {
+		return ""
+	}
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(p), n)) != 0 {
+		n++
+	}
+	return unsafe.String(p, n)
+}
+
+// Get returns a variable of an environment, "" for none.
+func (w Words) Get(name string) string {
+	for i := range w.N {
+		v := w.At(i)
+		if v == "" {
+			break
+		}
+		if len(v) > len(name) && v[len(name)] == '=' && v[:len(name)] == name {
+			return v[len(name)+1:]
+		}
+	}
+	return ""
+}
+
+// Base returns what follows the last slash of a path.
+func Base(path string) string {
+	for i := len(path) - 1; i >= 0; i-- {
+		if path[i] == '/' {
+			return path[i+1:]
+		}
+	}
+	return path
+}
+
+// Syscall3 makes a system call with three arguments. It returns a negative errno after an error.
+func Syscall3(nr, a, b, c uintptr) int { return Syscall6(nr, a, b, c, 0, 0) }
+
+// Syscall6 is Syscall3 with six arguments, of which the last is 0.
+func Syscall6(nr, a, b, c, d, e uintptr) int {
+	r, _, errno := syscall.RawSyscall6(nr, a, b, c, d, e, 0)
+	if errno != 0 {
+		return -int(errno)
+	}
+	return int(r)
+}
+
+// Pointer returns the address of a word.
+func (w Words) Pointer(i int) uintptr {
+	return *(*uintptr)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First)))
+}
+
+// Text is a buffer of fixed size. Text that does not fit is cut off.
+type Text struct {
+	Buf [8 << 10]byte
+	N   int
+}
+
+// Add appends a string.
+func (t *Text) Add(s string) *Text {
+	t.N += copy(t.Buf[t.N:], s)
+	return t
+}
+
+// Num appends a number.
+func (t *Text) Num(n int) *Text {
+	if n >= 10 {
+		t.Num(n / 10)
+	}
+	t.N += copy(t.Buf[t.N:], "0123456789"[n%10:n%10+1])
+	return t
+}
+
+// String returns the text. It is valid until the text changes.
+func (t *Text) String() string { return unsafe.String(&t.Buf[0], t.N) }
+
+// Number parses a number. rest is the text after the colon that follows it. A negative number is returned in two's complement.
+func Number(text string) (n uint32, rest string) {
+	if text != "" && text[0] == '-' {
+		n, rest = Number(text[1:])
+		return -n, rest
+	}
+	i := 0
+	for ; i < len(text) && text[i] != ':'; i++ {
+		n = 10*n + uint32(text[i]-'0')
+	}
+	if i < len(text) {
+		rest = text[i+1:]
+	}
+	return n, rest
+}
+
+// Write writes all of s, and returns how many bytes it could write.
+func Write(fd int, s string) int {
+	n := 0
+	for n < len(s) {
+		m := Syscall3(syscall.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(unsafe.StringData(s[n:]))), uintptr(len(s)-n))
+		if m == -int(syscall.EINTR) {
+			continue
+		}
+		if m <= 0 {
+			break
+		}
+		n += m
+	}
+	return n
+}
+
+// Index returns where part begins in s, or -1.
+func Index(s, part string) int {
+	for i := 0; i+len(part) <= len(s); i++ {
+		if s[i:i+len(part)] == part {
+			return i
+		}
+	}
+	return -1
+}
+
+// Here is the directory of this process (AT_FDCWD).
+const Here = ^uintptr(99)

@@ -1,0 +1,36 @@
+#include "textflag.h"
+
+#define SYS_arch_prctl 158
+#define ARCH_SET_FS 0x1002
+#define ARCH_GET_FS 0x1003
+
+// hinit_bare is where a process begins: the stack is as the kernel left it. It gives Go code what that expects of a thread, a g that
+// lets every check of the stack pass, and calls the function in R12 with that stack. Then it goes on to the runtime, which sets all of it
+// again.
+TEXT hinit_bare(SB),NOSPLIT|NOFRAME,$0
+	MOVQ	SP, BX
+	SUBQ	$64, SP
+	ANDQ	$~15, SP
+	MOVQ	BX, 32(SP)
+	LEAQ	40(SP), SI // a C library may have set FS
+	MOVQ	$ARCH_GET_FS, DI
+	MOVQ	$SYS_arch_prctl, AX
+	SYSCALL
+	MOVQ	$·thread(SB), SI // the g is at -8(FS)
+	ADDQ	$8, SI
+	MOVQ	$ARCH_SET_FS, DI
+	MOVQ	$SYS_arch_prctl, AX
+	SYSCALL
+	MOVQ	$·thread(SB), SI
+	MOVQ	$·g0(SB), R14
+	MOVQ	R14, (SI)
+	XORPS	X15, X15
+	MOVQ	32(SP), BX
+	MOVQ	BX, 0(SP)
+	CALL	R12
+	MOVQ	40(SP), SI
+	MOVQ	$ARCH_SET_FS, DI
+	MOVQ	$SYS_arch_prctl, AX
+	SYSCALL
+	MOVQ	32(SP), SP
+	JMP	_rt0_amd64_linux(SB)

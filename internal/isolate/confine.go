@@ -1,0 +1,357 @@
+package isolate
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/entry/bare"
+)
+
+// rules are what the isolation of all profiles of a container has in common: a head, and parts that follow it. A file has them in the
+// same form. They belong to one version of hinit-isolate and to one state of the container, see isCurrent.
+type rules struct {
+	program                                [2]uint64 // inode of hinit-isolate, and when it was changed
+	fs, net, scoped                        uint64    // what Landlock confines, as in struct landlock_ruleset_attr
+	writeDir, writeFile, readDir, readFile uint64    // rights below a path
+	mounts, hidden, paths, filter          uint64    // lengths of the parts: table of mounts, hidden paths, allowed paths, filter of system calls
+}
+
+const headSize = int(unsafe.Sizeof(rules{}))
+
+// The buffers are static: before the runtime there is no heap.
+var (
+	common   [256 << 10]byte // rules
+	scratch  [64 << 10]byte  // the file that was read last
+	envp     [16 << 10]uintptr
+	line     bare.Text
+	own      bare.Text // variable with the directory for temporary files
+	who      string    // name of the profile
+	head     = (*rules)(unsafe.Pointer(&common))
+	noFilter = unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}
+)
+
+// These are used by the assembly only.
+var _ = begin
+
+// begin is called by hinit_bare. If the rules of the container are known, the process becomes the command. Else it goes on in [Main].
+func begin(stack *uintptr) {
+	argv, env := bare.Begun(stack)
+	file, i := "", 1
+	for ; argv.At(i) != "--"; i++ {
+		_, refused := cut(argv.At(i), "refused=")
+		if refused || argv.At(i) == "" {
+			return
+		}
+		if path, is := cut(argv.At(i), "rules="); is {
+			file = path
+		}
+	}
+	path := argv.At(i + 1)
+	if file != "" && len(bare.Base(path)) < len(path) && readRules(file) && isCurrent(argv) {
+		confine(path, argv, env)
+	}
+}
+
+// readRules reads the rules from a file that only root can have written.
+func readRules(file string) bool {
+	var st unix.Statx_t
+	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(file), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0, 0)
+	ok := fd >= 0 && stat(fd, "\x00", unix.AT_EMPTY_PATH, &st) == 0 && st.Uid == 0 && st.Mode&(unix.S_IFMT|0o022) == unix.S_IFREG
+	if !ok {
+		return false
+	}
+	n := uint64(drain(fd, common[:]))
+	return n >= uint64(headSize) && n == uint64(headSize)+head.mounts+head.hidden+head.paths+head.filter
+}
+
+// part returns a part of the rules, of size bytes, after the parts before it.
+func part(size uint64, before ...uint64) string {
+	at := uint64(headSize)
+	for _, n := range before {
+		at += n
+	}
+	return unsafe.String(&common[at], size)
+}
+
+// isCurrent reports whether the rules are of this program, and of the present mounts and hidden paths.
+func isCurrent(argv bare.Words) bool {
+	var st unix.Statx_t
+	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || head.program != programOf(&st) {
+		return false
+	}
+	hidden, n := part(head.hidden, head.mounts), 0
+	for i := 1; argv.At(i) != "--"; i++ {
+		if path, is := cut(argv.At(i), "hide="); is {
+			if end := n + len(path); end >= len(hidden) || hidden[n:end] != path || hidden[end] != 0 {
+				return false
+			}
+			n += len(path) + 1
+		}
+	}
+	mounts := read("/proc/self/mountinfo\x00", scratch[:])
+	return n == len(hidden) && mounts > 0 && mounts < len(scratch) && unsafe.String(&scratch[0], mounts) == part(head.mounts)
+}
+
+func programOf(st *unix.Statx_t) [2]uint64 {
+	return [2]uint64{st.Ino, uint64(st.Mtime.Sec)*1e9 + uint64(st.Mtime.Nsec)}
+}
+
+// confine isolates this process for good by the plan in argv and the rules, and executes the command in argv, which is at path. It does
+// not return. In a running program the caller must have locked its goroutine to its thread.
+func confine(path string, argv, env bare.Words) {
+	home, end := "", 1
+	var control, marked, degrade bool
+	for ; argv.At(end) != "--"; end++ {
+		word := argv.At(end)
+		if name, is := cut(word, "name="); is {
+			who = name
+		}
+		if dir, is := cut(word, "home="); is {
+			home = dir
+		}
+		control, marked, degrade = control || word == "control", marked || word == "marked", degrade || word == "degrade"
+	}
+	temporary()
+	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is not root any more, but a container may give capabilities to every user
+	if r := bare.Syscall3(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, drop, 0); r != -int(unix.EINVAL) {
+		check("drop the capabilities", r)
+	}
+	header, none := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, [2]unix.CapUserData{}
+	check("drop the capabilities", bare.Syscall3(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&none)), 0))
+	check("set no_new_privs", bare.Syscall3(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0))
+	if head.fs != 0 {
+		restrict(argv, home)
+	}
+	filters := []string{part(head.filter, head.mounts, head.hidden, head.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
+	if control {
+		filters = filters[:1] // PID 1 knows by the second one that the process may not use its control socket
+	}
+	for _, filter := range filters {
+		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
+		r := bare.Syscall3(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
+		if r < 0 && degrade && !marked {
+			say(" is not isolated as configured: cannot filter system calls: ", r)
+			break
+		}
+		check("filter system calls", r)
+	}
+	execute(path, argv, end+1, environ(env))
+}
+
+// webToken begins the variable with the token of the status page. A program with the token can control all gateways.
+const webToken = "HINIT_WEB_TOKEN="
+
+// environ returns the environment of the command.
+func environ(env bare.Words) uintptr {
+	n := 0
+	for i := 0; i < env.N && env.Pointer(i) != 0; i++ {
+		_, token := cut(env.At(i), webToken)
+		_, replaced := cut(env.At(i), "TMPDIR=")
+		if n == len(envp)-2 {
+			fail("take so many variables", unix.E2BIG)
+		}
+		if !token && !replaced {
+			envp[n] = env.Pointer(i)
+			n++
+		}
+	}
+	envp[n] = uintptr(unsafe.Pointer(&own.Buf))
+	return uintptr(unsafe.Pointer(&envp))
+}
+
+// execute becomes the command at a path, with the words of argv from at on.
+func execute(path string, argv bare.Words, at int, env uintptr) {
+	words := uintptr(unsafe.Pointer(argv.First)) + uintptr(at)*unsafe.Sizeof(*argv.First)
+	errno := syscall.Errno(-bare.Syscall3(unix.SYS_EXECVE, address(path), words, env))
+	line.Add("[hinit] cannot start ").Add(argv.At(at)).Add(": ").Add(errno.Error())
+	if errno == unix.ENOENT || errno == unix.ENOTDIR {
+		end(127)
+	}
+	if errno == unix.EAGAIN {
+		line.Add("; no more processes are allowed here: stop some, or start the container with a higher --pids-limit or --ulimit nproc")
+	}
+	if errno == unix.ENOMEM {
+		line.Add("; there is no memory left: stop something, or start the container with a higher --memory")
+	}
+	end(126)
+}
+
+// temporary makes a directory for temporary files that only this user can use. Another user may have taken the usual name.
+func temporary() {
+	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
+	own.Add("TMPDIR=/tmp/hinit-").Add(who).Add("-").Num(uid)
+	dir := uintptr(unsafe.Pointer(&own.Buf[len("TMPDIR=")]))
+	r := bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700)
+	if r == -int(unix.EEXIST) {
+		var st unix.Statx_t
+		r = stat(unix.AT_FDCWD, own.String()[len("TMPDIR="):], unix.AT_SYMLINK_NOFOLLOW, &st)
+		if r == 0 && (int(st.Uid) != uid || st.Mode != unix.S_IFDIR|0o700) {
+			var random uint32
+			check("take a random number", bare.Syscall3(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&random)), unsafe.Sizeof(random), 0))
+			own.Add("-").Num(int(random))
+			r = bare.Syscall3(unix.SYS_MKDIRAT, bare.Here, dir, 0o700)
+		}
+	}
+	check("make a directory for temporary files", r)
+}
+
+// restrict confines the process by Landlock.
+func restrict(argv bare.Words, home string) {
+	set := bare.Syscall3(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&head.fs)), 3*unsafe.Sizeof(head.fs), 0)
+	check("confine it by Landlock", set)
+	allow(set, home, true)
+	allow(set, own.String()[len("TMPDIR="):], true)
+	for rest := part(head.paths, head.mounts, head.hidden); rest != ""; {
+		n := max(bare.Index(rest, "\x00"), 1)
+		allow(set, rest[1:n], rest[0] == 'w')
+		rest = rest[n+1:]
+	}
+	if head.net != 0 {
+		allowPort(set, 0) // the kernel chooses a free port
+	}
+	for i := 1; argv.At(i) != "--"; i++ {
+		if path, is := cut(argv.At(i), "share="); is {
+			share(set, argv, path, true)
+		}
+		if path, is := cut(argv.At(i), "read="); is {
+			share(set, argv, path, false)
+		}
+		if port, is := cut(argv.At(i), "port="); is && head.net != 0 {
+			n, _ := bare.Number(port)
+			allowPort(set, n)
+		}
+	}
+	check("confine it by Landlock", bare.Syscall3(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(set), 0, 0))
+	bare.Syscall3(unix.SYS_CLOSE, uintptr(set), 0, 0)
+}
+
+func allowPort(set int, port uint32) {
+	const ports = 2 // LANDLOCK_RULE_NET_PORT
+	attr := [2]uint64{head.net, uint64(port)}
+	check("confine its ports by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), ports, uintptr(unsafe.Pointer(&attr)), 0, 0))
+}
+
+// allow lets the process use a file, or a directory and what is below it. It leaves out what is missing.
+func allow(set int, path string, write bool) {
+	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_PATH|unix.O_CLOEXEC, 0, 0)
+	allowOpen(set, fd, write)
+}
+
+func allowOpen(set, fd int, write bool) {
+	if fd == -int(unix.ENOENT) || fd == -int(unix.ENOTDIR) {
+		return
+	}
+	check("open what it may use", fd)
+	var st unix.Statx_t
+	check("look at what it may use", stat(fd, "\x00", unix.AT_EMPTY_PATH, &st))
+	dir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	attr := unix.LandlockPathBeneathAttr{Allowed_access: head.readFile, Parent_fd: int32(fd)}
+	switch {
+	case dir && write:
+		attr.Allowed_access = head.writeDir
+	case dir:
+		attr.Allowed_access = head.readDir
+	case write:
+		attr.Allowed_access = head.writeFile
+	}
+	check("confine it by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0))
+	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+}
+
+// share allows a shared path. Below a directory that profiles can write to it refuses a link, because that could lead to another profile.
+func share(set int, argv bare.Words, path string, write bool) {
+	for i := 1; argv.At(i) != "--"; i++ {
+		place, is := cut(argv.At(i), "hide=")
+		if !is {
+			place, is = cut(argv.At(i), "share=")
+		}
+		if !is || path == place || !beneath(path, place) {
+			continue
+		}
+		dir := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(place), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0, 0)
+		if dir < 0 {
+			continue
+		}
+		how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH}
+		below := path[len(place):]
+		for below[0] == '/' {
+			below = below[1:]
+		}
+		fd := bare.Syscall6(unix.SYS_OPENAT2, uintptr(dir), address(below), uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0)
+		bare.Syscall3(unix.SYS_CLOSE, uintptr(dir), 0, 0)
+		if fd == -int(unix.ELOOP) {
+			line.Add("[hinit] cannot isolate ").Add(who).Add(": cannot share ").Add(path).Add(": there is a link in it; share the place that the link leads to")
+			end(126)
+		}
+		allowOpen(set, fd, write)
+		return
+	}
+	allow(set, path, write)
+}
+
+// beneath reports whether a path is dir or leads into it.
+func beneath(path, dir string) bool {
+	for dir != "" && dir[len(dir)-1] == '/' {
+		dir = dir[:len(dir)-1]
+	}
+	return path == dir || len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
+}
+
+// cut returns a word without its beginning, and whether it begins so.
+func cut(word, beginning string) (rest string, is bool) {
+	if len(word) < len(beginning) || word[:len(beginning)] != beginning {
+		return "", false
+	}
+	return word[len(beginning):], true
+}
+
+// address returns where a text begins. The text must end in a NUL.
+func address(text string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(text))) }
+
+// stat looks at a path below an open directory, or at fd itself.
+func stat(fd int, path string, flags uintptr, st *unix.Statx_t) int {
+	return bare.Syscall6(unix.SYS_STATX, uintptr(fd), address(path), flags, unix.STATX_BASIC_STATS, uintptr(unsafe.Pointer(st)))
+}
+
+// read reads a file, as much as there is room. It returns a negative errno after an error.
+func read(path string, to []byte) int {
+	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
+	if fd < 0 {
+		return fd
+	}
+	return drain(fd, to)
+}
+
+// drain reads a file to its end, as much as there is room, and closes it.
+func drain(fd int, to []byte) (n int) {
+	for m := 1; m > 0 && n < len(to); n += max(m, 0) {
+		m = bare.Syscall3(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))
+	}
+	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+	return n
+}
+
+// say writes a line about the profile.
+func say(what string, errno int) {
+	bare.Write(2, line.Add("[hinit] ").Add(who).Add(what).Add(syscall.Errno(-errno).Error()).Add("\n").String())
+	line.N = 0
+}
+
+func check(what string, r int) {
+	if r < 0 {
+		fail(what, syscall.Errno(-r))
+	}
+}
+
+// fail ends the process.
+func fail(what string, errno syscall.Errno) {
+	line.Add("[hinit] cannot isolate ").Add(who).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
+	end(126)
+}
+
+func end(code uintptr) {
+	bare.Write(2, line.Add("\n").String())
+	bare.Syscall3(unix.SYS_EXIT_GROUP, code, 0, 0)
+}

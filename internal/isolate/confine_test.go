@@ -1,0 +1,90 @@
+package isolate
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"hinit/internal/isolation"
+	"hinit/internal/testkit"
+)
+
+// TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers: the Go runtime says with inittrace whether it began.
+func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
+	testkit.NeedRoot(t)
+	if judge(isolation.LandlockABI()) != nil {
+		testkit.Cannot(t, "the kernel's Landlock lacks a part")
+	}
+	dir := place(t, "own", "other", "shared")
+	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-saved-12321") })
+	if err := testkit.Build(dir, isolation.Program); err != nil {
+		t.Fatal(err)
+	}
+	rules, program := filepath.Join(dir, "rules"), filepath.Join(dir, isolation.Program)
+	run := func(uid uint32, p testkit.Plan, command ...string) string {
+		cmd := exec.Command(program)
+		cmd.Args, cmd.Env = p.Argv(program, command), []string{"GODEBUG=inittrace=1", "TMPDIR=/somewhere", webToken + "x", "PATH=/usr/bin:/bin"}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Logf("%v", err)
+		}
+		return string(out)
+	}
+	run(0, testkit.Plan{Save: rules, Hide: []string{dir}}, "true")
+	p := testkit.Plan{Name: "saved", Home: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Rules: rules}
+	script := `cat "` + dir + `/own/f" "` + dir + `/other/f" "` + dir + `/shared/f"; env; unshare -U true && echo unshared; touch /dev/shm/x && echo wrote-shm`
+	out := run(12321, p, "/bin/sh", "-c", script)
+	for _, want := range []string{"text of own", "text of shared", "TMPDIR=/tmp/hinit-saved-12321\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing:\n%s", want, out)
+		}
+	}
+	for _, never := range []string{"init internal/", "text of other", "/somewhere", webToken, "unshared", "wrote-shm"} {
+		if strings.Contains(out, never) {
+			t.Errorf("%q:\n%s", never, out)
+		}
+	}
+	if out := run(12321, p, "/no/such/program"); !strings.Contains(out, `cannot start /no/such/program: no such file or directory`) {
+		t.Errorf("%s", out)
+	}
+	p.Share = []string{dir + "/shared/link"}
+	if err := os.Symlink("../other", dir+"/shared/link"); err != nil {
+		t.Fatal(err)
+	}
+	if out := run(12321, p, "/bin/cat", dir+"/other/f"); !strings.Contains(out, "there is a link in it") || strings.Contains(out, "text of other") {
+		t.Errorf("%s", out)
+	}
+	p.Share = nil
+	saved, err := os.ReadFile(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*testkit.Plan){
+		"another hidden place": func(p *testkit.Plan) { p.Hide = []string{dir, "/srv"} },
+		"no hidden place":      func(p *testkit.Plan) { p.Hide = nil },
+		"a file of the agent's": func(p *testkit.Plan) {
+			p.Rules = dir + "/own/rules"
+			if err := os.WriteFile(p.Rules, saved, 0o644); err != nil || os.Chown(p.Rules, 12321, 12321) != nil {
+				t.Error(err)
+			}
+		},
+		"half a file": func(p *testkit.Plan) {
+			p.Rules = dir + "/half"
+			if err := os.WriteFile(p.Rules, saved[:headSize-1], 0o644); err != nil {
+				t.Error(err)
+			}
+		},
+		"a missing file": func(p *testkit.Plan) { p.Rules = dir + "/none" },
+	} {
+		p := p
+		change(&p)
+		out := run(12321, p, "/bin/sh", "-c", script)
+		if !strings.Contains(out, "init internal/") || !strings.Contains(out, "text of own") || strings.Contains(out, "wrote-shm") {
+			t.Errorf("%s:\n%s", name, out)
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package testkit
+
+import "slices"
+
+// Plan is what a test tells hinit-isolate, see isolation.Argv.
+type Plan struct {
+	Name, Home, Rules, Save string
+	Hide, Share, Read       []string
+	Marked, Degrade         bool
+}
+
+// Argv returns the arguments of hinit-isolate, at path, that make it become command.
+func (p Plan) Argv(path string, command []string) []string {
+	words := []string{"name=" + p.Name, "home=" + p.Home}
+	for _, list := range []struct {
+		key    string
+		values []string
+	}{{"rules=", []string{p.Rules}}, {"save=", []string{p.Save}}, {"hide=", p.Hide}, {"share=", p.Share}, {"read=", p.Read}} {
+		for _, value := range list.values {
+			if value != "" {
+				words = append(words, list.key+value)
+			}
+		}
+	}
+	if p.Marked {
+		words = append(words, "marked")
+	}
+	if p.Degrade {
+		words = append(words, "degrade")
+	}
+	return slices.Concat([]string{path}, words, []string{"--"}, command)
+}
