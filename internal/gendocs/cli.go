@@ -11,28 +11,28 @@ import (
 	"strings"
 )
 
-// built builds the programs whose help has a page, and returns the path of one of them. remove deletes all.
-func built(ctx context.Context, root, program string) (path string, remove func(), err error) {
-	dir, err := os.MkdirTemp("", "gendocs-")
+// built builds the programs whose help has a page into a directory. remove deletes it.
+func built(ctx context.Context, root string) (dir string, remove func(), err error) {
+	dir, err = os.MkdirTemp("", "gendocs-")
 	if err != nil {
-		return "", nil, fmt.Errorf("cannot build %s: %w", program, err)
+		return "", nil, fmt.Errorf("cannot build hinit: %w", err)
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", "./cmd/hinit", "./cmd/hinit-tools", "./cmd/hinit-import", "./cmd/hinit-kanban")
+	remove = func() { os.RemoveAll(dir) }
+	args := []string{"build", "-o", dir + "/"}
+	for _, program := range []string{"hinit", "hinit-tools", "hinit-import", "hinit-kanban", "hinit-sandbox", "hinit-top", "hinit-web"} {
+		args = append(args, "./cmd/"+program)
+	}
+	build := exec.CommandContext(ctx, "go", args...)
 	build.Dir, build.Stderr = root, os.Stderr
 	if err := build.Run(); err != nil {
-		os.RemoveAll(dir)
-		return "", nil, fmt.Errorf("cannot build %s: %w", program, err)
+		remove()
+		return "", nil, fmt.Errorf("cannot build hinit: %w", err)
 	}
-	return filepath.Join(dir, program), func() { os.RemoveAll(dir) }, nil
+	return dir, remove, nil
 }
 
 // commandLine asks the binary itself: what it says with --help is what the page says.
-func commandLine(ctx context.Context, root string) (string, error) {
-	binary, remove, err := built(ctx, root, "hinit")
-	if err != nil {
-		return "", err
-	}
-	defer remove()
+func commandLine(ctx context.Context, binary string) (string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
 		return "", err
@@ -56,12 +56,7 @@ output, errors to standard error in one line. See also the [exit codes](exit-cod
 }
 
 // kanbanPage asks hinit-kanban in the same way.
-func kanbanPage(ctx context.Context, root string) (string, error) {
-	binary, remove, err := built(ctx, root, "hinit-kanban")
-	if err != nil {
-		return "", err
-	}
-	defer remove()
+func kanbanPage(ctx context.Context, binary string) (string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
 		return "", err

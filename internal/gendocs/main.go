@@ -40,11 +40,16 @@ func run(ctx context.Context) error {
 
 // pages returns the content of every generated page by its path below the root of the module.
 func pages(ctx context.Context, root string) (map[string]string, error) {
-	cli, err := commandLine(ctx, root)
+	bin, remove, err := built(ctx, root)
 	if err != nil {
 		return nil, err
 	}
-	kanban, err := kanbanPage(ctx, root)
+	defer remove()
+	cli, err := commandLine(ctx, filepath.Join(bin, "hinit"))
+	if err != nil {
+		return nil, err
+	}
+	kanban, err := kanbanPage(ctx, filepath.Join(bin, "hinit-kanban"))
 	if err != nil {
 		return nil, err
 	}
@@ -68,11 +73,16 @@ func pages(ctx context.Context, root string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	sandboxes, err := sandboxPages(ctx, root)
+	sandboxes, err := sandboxPages(ctx, filepath.Join(bin, "hinit-sandbox"))
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(all, sandboxes)
+	commands, err := commandPages(ctx, filepath.Join(bin, "hinit"))
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(all, commands)
 	trust, err := trustPage()
 	if err != nil {
 		return nil, err

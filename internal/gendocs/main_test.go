@@ -38,3 +38,9 @@ func difference(got, want string) string {
 	}
 	return "it has lines too many"
 }
+
+func TestTroffPrintsTheTextAsItIs(t *testing.T) {
+	if got := roff(`.5 of a-b \n`); got != `\&.5 of a\-b \en` {
+		t.Errorf("got %q", got)
+	}
+}

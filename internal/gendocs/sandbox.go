@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -36,18 +33,7 @@ var lifeArrows = []arrow{
 }
 
 // sandboxPages are the pages about sandboxes: what the binary itself says, and the table of docker's calls.
-func sandboxPages(ctx context.Context, root string) (map[string]string, error) {
-	dir, err := os.MkdirTemp("", "gendocs-")
-	if err != nil {
-		return nil, fmt.Errorf("cannot build hinit-sandbox: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	binary := filepath.Join(dir, "hinit-sandbox")
-	build := exec.CommandContext(ctx, "go", "build", "-o", binary, "./cmd/hinit-sandbox")
-	build.Dir, build.Stderr = root, os.Stderr
-	if err := build.Run(); err != nil {
-		return nil, fmt.Errorf("cannot build hinit-sandbox: %w", err)
-	}
+func sandboxPages(ctx context.Context, binary string) (map[string]string, error) {
 	overview, err := output(ctx, binary, "help")
 	if err != nil {
 		return nil, err

@@ -65,9 +65,7 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	killed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(killed)
-		if unix.Kill(-c.pid, unix.SIGKILL) != nil { // safe: the process is not reaped yet
-			_ = c.Signal(unix.SIGKILL)
-		}
+		_ = errors.Join(unix.Kill(-c.pid, unix.SIGKILL), c.Signal(unix.SIGKILL)) // safe: the process is not reaped yet
 	})
 	for {
 		if err := unix.Waitid(unix.P_PID, c.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); !errors.Is(err, unix.EINTR) {

@@ -1,17 +1,12 @@
 package tools
 
 import (
-	"bytes"
-	"context"
 	"embed"
+	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"hinit/client"
@@ -19,7 +14,6 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/loglevel"
-	"hinit/internal/proc"
 )
 
 // scripts has one file for each shell. A script asks "hinit completion words" for the words that can replace the last one.
@@ -98,31 +92,32 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 	if at < 0 {
 		return nil
 	}
-	d := describe(table[at], words[0])
-	if d.Outside && len(words) > 2 && slices.Contains(d.words, words[1]) {
-		d = describe(table[at], words[:2]...)
+	all := described()
+	d := all[words[0]]
+	if sub, is := all[words[0]+" "+words[1]]; is && len(words) > 2 {
+		d = sub
 	}
-	values := func(f describedFlag) {
-		switch f.value {
+	values := func(f commandFlag) {
+		switch f.Value {
 		case "FILE", "DIR", "PATH":
 			files()
 		case "NAME":
 			offerNames(t, false, typed, offer)
 		}
-		few := map[string][]string{"STATE": cli.States(), "LEVEL": loglevel.Names()}[f.value]
-		if strings.Contains(f.value, "|") {
-			few = strings.Split(f.value, "|")
+		few := map[string][]string{"STATE": cli.States(), "LEVEL": loglevel.Names()}[f.Value]
+		if strings.Contains(f.Value, "|") {
+			few = strings.Split(f.Value, "|")
 		}
 		for _, word := range few {
-			offer(word, f.usage)
+			offer(word, f.Usage)
 		}
 	}
 	before := words[len(words)-2]
-	if f, value, known := d.find(before); known && f.value != "" && value == "" && len(words) > 2 {
+	if f, value, known := d.find(before); known && f.Value != "" && value == "" && len(words) > 2 {
 		values(f)
 		return found
 	}
-	if f, value, known := d.find(typed); known && f.value != "" && strings.Contains(typed, "=") {
+	if f, value, known := d.find(typed); known && f.Value != "" && strings.Contains(typed, "=") {
 		flagged := strings.TrimSuffix(typed, value)
 		typed = value
 		values(f)
@@ -134,8 +129,8 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		return found
 	}
 	if strings.HasPrefix(typed, "-") {
-		for _, f := range d.flags {
-			offer(f.name, f.usage)
+		for _, f := range d.Flags {
+			offer(f.Name, f.Usage)
 		}
 		return found
 	}
@@ -146,18 +141,18 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		}
 	}
 	switch {
-	case d.words != nil && place == 0:
-		for _, word := range d.words {
+	case d.Words != nil && place == 0:
+		for _, word := range d.Words {
 			offer(word, "")
 		}
-	case d.TakesVerbs:
+	case table[at].TakesVerbs:
 		for _, v := range table {
 			offer(v.Name, v.Summary)
 		}
-	case d.files:
+	case d.Files:
 		files()
-	case d.names:
-		offerNames(t, d.Services, typed, offer)
+	case d.Names:
+		offerNames(t, table[at].Services, typed, offer)
 	}
 	return found
 }
@@ -193,84 +188,38 @@ func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, ab
 	}
 }
 
-// described has the description of a verb from the verb table and from its help, for completion and for man pages.
-type described struct {
-	cli.Verb
-	flags []describedFlag
-	words []string // words that may come first, such as check and schema
-	names bool     // it accepts names of services and profiles
-	files bool     // it accepts files
+// command describes a command, as its help does. internal/gendocs writes the table of all commands.
+type command struct {
+	Words []string      `json:"words"` // words that may come first, such as check and schema
+	Names bool          `json:"names"` // it accepts names of services and profiles
+	Files bool          `json:"files"` // it accepts files
+	Flags []commandFlag `json:"flags"`
 }
 
-// describedFlag is one flag.
-type describedFlag struct {
-	name  string // with its dashes
-	value string // name of its value, "" for none
-	usage string
+// commandFlag is one flag.
+type commandFlag struct {
+	Name  string `json:"name"`  // with its dashes
+	Value string `json:"value"` // name of its value, "" for none
+	Usage string `json:"usage"`
 }
 
-// firstWords matches the words that may come first in the arguments of a verb.
-var firstWords = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`) })
+//go:embed commands.json
+var commandTable []byte
 
-// helpLines match the lines of a help that describe a flag and a command.
-var helpLines = sync.OnceValues(func() (flag, command *regexp.Regexp) {
-	return regexp.MustCompile(`^  (--?[a-z][a-z-]*)(?: ([A-Z][A-Z:|]*|[a-z]+(?:\|[a-z]+)+))? +(.*)$`), regexp.MustCompile(`^  hinit [a-z-]+ ([a-z-]+) +(.*)$`)
-})
-
-// describe reads the help of a verb without running the verb: each verb answers --help before it does anything. If command is given,
-// describe runs another program to get its help.
-func describe(v cli.Verb, command ...string) described {
-	d := described{Verb: v, names: strings.Contains(v.Args, "NAME"), files: strings.Contains(v.Args, "FILE")}
-	var help bytes.Buffer
-	if !v.Outside {
-		none := func(string) (string, bool) { return "", false }
-		v.Run(&cli.Terminal{In: os.Stdin, Out: &help, Err: io.Discard, Env: none}, cli.NewCall(v, []string{"--help"}))
-	} else if len(command) > 0 {
-		help.Write(helpOf(command))
-		d.files = strings.HasPrefix(help.String(), "usage: hinit "+strings.Join(command, " ")+" FILE")
-	}
-	flag, word := helpLines()
-	for line := range strings.Lines(help.String()) {
-		line = strings.TrimRight(line, "\n")
-		if m := flag.FindStringSubmatch(line); m != nil {
-			d.flags = append(d.flags, describedFlag{name: m[1], value: m[2], usage: m[3]})
-		} else if m := word.FindStringSubmatch(line); m != nil && v.Outside {
-			d.words = append(d.words, m[1])
-		}
-	}
-	if m := firstWords().FindStringSubmatch(v.Args); m != nil {
-		for word := range strings.SplitSeq(m[1], "|") {
-			word, _, _ = strings.Cut(strings.TrimSpace(word), " ")
-			d.words = append(d.words, word)
-		}
-	}
-	return d
+// described returns all commands by their names. The commands of a companion have two words.
+func described() (all map[string]command) {
+	_ = json.Unmarshal(commandTable, &all) // never fails, because gendocs wrote it
+	return all
 }
-
-// helpOf returns the help that a command prints, or nothing.
-func helpOf(command []string) []byte {
-	hinit, err := cmdline.Beside("hinit")
-	if err != nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), helpWait)
-	defer cancel()
-	argv := slices.Concat([]string{"hinit"}, command, []string{"--help"})
-	help, _, _, _ := proc.Output(ctx, proc.Spec{ID: 1, Path: hinit, Argv: argv, Env: os.Environ()}, 64<<10)
-	return help
-}
-
-// helpWait limits how long another program may take to print its help.
-const helpWait = time.Second
 
 // find returns the flag at the beginning of a word, and its value if the word has one.
-func (d described) find(word string) (f describedFlag, value string, known bool) {
+func (d command) find(word string) (f commandFlag, value string, known bool) {
 	if !strings.HasPrefix(word, "-") {
 		return f, "", false
 	}
 	name, value, _ := strings.Cut(word, "=")
-	for _, f := range d.flags {
-		if strings.TrimLeft(f.name, "-") == strings.TrimLeft(name, "-") {
+	for _, f := range d.Flags {
+		if strings.TrimLeft(f.Name, "-") == strings.TrimLeft(name, "-") {
 			return f, value, true
 		}
 	}

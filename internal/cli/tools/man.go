@@ -3,7 +3,6 @@ package tools
 import (
 	"embed"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,11 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/version"
 )
+
+// manPages has the pages that internal/gendocs writes.
+//
+//go:embed man
+var manPages embed.FS
 
 func manVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
@@ -24,23 +28,19 @@ With -o all pages are written into the directory, as hinit.1, hinit-status.1 and
 			if !ok {
 				return code
 			}
-			all := table()
 			if *dir != "" {
 				if len(words) > 0 {
 					return t.Fail(cmdline.WrongUsage, "cannot write the manual: -o writes all pages; leave out %q", words[0])
 				}
-				return manuals(t, *dir, all)
+				return manuals(t, *dir)
 			}
-			if len(words) == 0 {
-				manual(t.Raw(), all)
-				return cmdline.Done
+			page, err := manual(strings.Join(append([]string{"hinit"}, words...), "-") + ".1")
+			if err == nil {
+				_, err = t.Raw().Write(page)
+				return t.Failed("print the manual", err)
 			}
 			var names []string
-			for _, v := range all {
-				if v.Name == words[0] {
-					manualOf(t.Raw(), describe(v))
-					return cmdline.Done
-				}
+			for _, v := range table() {
 				names = append(names, v.Name)
 			}
 			return t.Fail(cmdline.WrongUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], names))
@@ -48,87 +48,28 @@ With -o all pages are written into the directory, as hinit.1, hinit-status.1 and
 	}
 }
 
+// manual returns a page.
+func manual(name string) ([]byte, error) {
+	page, err := manPages.ReadFile("man/" + name)
+	return []byte(strings.ReplaceAll(string(page), "@VERSION@", strings.ReplaceAll(version.Get().Version, "-", `\-`))), err
+}
+
 // manuals writes all pages to a directory.
-func manuals(t *cli.Terminal, dir string, all []cli.Verb) int {
-	write := func(name string, page func(io.Writer)) error {
-		var b strings.Builder
-		page(&b)
-		return os.WriteFile(filepath.Join(dir, name+".1"), []byte(b.String()), 0o644)
-	}
-	err := os.MkdirAll(dir, 0o755)
+func manuals(t *cli.Terminal, dir string) int {
+	pages, err := manPages.ReadDir("man")
 	if err == nil {
-		err = write("hinit", func(w io.Writer) { manual(w, all) })
+		err = os.MkdirAll(dir, 0o755)
 	}
-	for _, v := range all {
-		if err == nil {
-			err = write("hinit-"+v.Name, func(w io.Writer) { manualOf(w, describe(v)) })
+	for _, p := range pages {
+		if err != nil {
+			break
 		}
+		page, _ := manual(p.Name()) // never fails for a page in the list
+		err = os.WriteFile(filepath.Join(dir, p.Name()), page, 0o644)
 	}
 	if err != nil {
 		return t.Failed("write the manual", err)
 	}
-	fmt.Fprintf(t.Out, "%d pages are in %s\n", len(all)+1, dir)
+	fmt.Fprintf(t.Out, "%d pages are in %s\n", len(pages), dir)
 	return cmdline.Done
-}
-
-// roff escapes text so that troff prints it literally.
-func roff(text string) string {
-	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
-	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
-		text = `\&` + text
-	}
-	return text
-}
-
-//go:embed hinit.1 verb.1
-var manPages embed.FS
-
-// manPage writes a page with its marks replaced. marks has pairs of a mark and its text.
-func manPage(w io.Writer, file string, marks ...string) {
-	page, _ := manPages.ReadFile(file) // never fails, because the page is embedded
-	marks = append(marks, "@VERSION@", roff(version.Get().Version))
-	_, _ = strings.NewReplacer(marks...).WriteString(w, string(page)) // a write to memory or to a closed pipe: nothing to report
-}
-
-// manual writes hinit(1).
-func manual(w io.Writer, all []cli.Verb) {
-	var commands strings.Builder
-	others := make([]string, len(all))
-	for i, v := range all {
-		fmt.Fprintf(&commands, ".TP\n\\fBhinit %s\\fR\n%s\n", roff(v.Name), roff(v.Summary))
-		others[i] = fmt.Sprintf(".BR hinit\\-%s (1)", roff(v.Name))
-	}
-	manPage(w, "hinit.1", "@COMMANDS@\n", commands.String(), "@OTHERS@", strings.Join(others, ",\n"))
-}
-
-// manualOf writes the page of one verb.
-func manualOf(w io.Writer, d described) {
-	var body strings.Builder
-	switch {
-	case d.Outside:
-		fmt.Fprintf(&body, ".SH DESCRIPTION\nA program beside hinit has this command. Its options: hinit %s \\-\\-help\n", roff(d.Name))
-	case d.Help != "":
-		fmt.Fprint(&body, ".SH DESCRIPTION\n")
-		for line := range strings.SplitSeq(d.Help, "\n") {
-			if line == "" {
-				fmt.Fprintln(&body, ".PP")
-				continue
-			}
-			fmt.Fprintln(&body, roff(line))
-			if strings.Contains(line, "  ") || strings.HasSuffix(line, ".") { // a row of a table, or the end of a sentence
-				fmt.Fprintln(&body, ".br")
-			}
-		}
-	}
-	if len(d.flags) > 0 {
-		fmt.Fprint(&body, ".SH OPTIONS\n")
-	}
-	for _, f := range d.flags {
-		value := ""
-		if f.value != "" {
-			value = ` \fI` + roff(f.value) + `\fR`
-		}
-		fmt.Fprintf(&body, ".TP\n\\fB%s\\fR%s\n%s\n", roff(f.name), value, roff(f.usage))
-	}
-	manPage(w, "verb.1", "@TITLE@", strings.ToUpper(roff(d.Name)), "@NAME@", roff(d.Name), "@SUMMARY@", roff(d.Summary), "@ARGS@", roff(d.Args), "@BODY@\n", body.String())
 }

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// command is what the help of one command says, in the form in which the completion of hinit reads it.
+type command struct {
+	name, usage, summary string
+	body                 []string // paragraphs of the help
+
+	Words []string `json:"words,omitempty"` // words that may come first, such as check and schema
+	Names bool     `json:"names,omitempty"` // it takes names of services and profiles
+	Files bool     `json:"files,omitempty"` // it takes files
+	Flags []option `json:"flags,omitempty"`
+}
+
+// option is one flag.
+type option struct {
+	Name  string `json:"name"`            // with its dashes
+	Value string `json:"value,omitempty"` // name of its value
+	Usage string `json:"usage,omitempty"`
+}
+
+var (
+	optionLine = regexp.MustCompile(`^  (--?[a-z][a-z-]*)(?: ([A-Z][A-Z:|]*|[a-z]+(?:\|[a-z]+)+))? +(.*)$`)
+	subcommand = regexp.MustCompile(`^  hinit ([a-z-]+ [a-z-]+) +(.*)$`)
+	firstWords = regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`)
+)
+
+// commandPages are the table that the completion reads, and the manual pages: all that the programs say of their commands.
+func commandPages(ctx context.Context, hinit string) (map[string]string, error) {
+	overview, err := output(ctx, hinit, "help")
+	if err != nil {
+		return nil, err
+	}
+	table, pages := make(map[string]command), make(map[string]string)
+	var list, others strings.Builder
+	for line := range strings.Lines(overview) {
+		m := summary.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		if m == nil {
+			continue
+		}
+		c, err := helpOf(ctx, hinit, m[1])
+		if err != nil {
+			return nil, err
+		}
+		c.summary = m[2]
+		if companions[m[1]] && c.usage == "" { // it has commands of its own
+			for _, word := range c.Words {
+				if table[m[1]+" "+word], err = helpOf(ctx, hinit, m[1], word); err != nil {
+					return nil, err
+				}
+			}
+		}
+		table[m[1]] = c
+		pages["internal/cli/tools/man/hinit-"+m[1]+".1"] = c.manual()
+		fmt.Fprintf(&list, ".TP\n\\fBhinit %s\\fR\n%s\n", roff(m[1]), roff(m[2]))
+		fmt.Fprintf(&others, ",\n.BR hinit\\-%s (1)", roff(m[1]))
+	}
+	pages["internal/cli/tools/man/hinit.1"] = strings.NewReplacer("@COMMANDS@\n", list.String(), "@OTHERS@", strings.TrimPrefix(others.String(), ",\n")).Replace(manOfHinit)
+	text, err := json.MarshalIndent(table, "", " ")
+	pages["internal/cli/tools/commands.json"] = string(text) + "\n"
+	return pages, err
+}
+
+// helpOf reads the help of a command.
+func helpOf(ctx context.Context, hinit string, words ...string) (c command, err error) {
+	help, err := output(ctx, hinit, append(words, "--help")...)
+	if err != nil {
+		return c, err
+	}
+	c.name = strings.Join(words, " ")
+	first, rest, _ := strings.Cut(help, "\n")
+	usage, is := strings.CutPrefix(first, "usage: hinit "+c.name)
+	if !is {
+		rest = help
+	}
+	c.usage = strings.TrimSpace(usage)
+	if companions[words[0]] || words[0] == "import" { // their NAMEs are no services
+		c.Files = strings.HasPrefix(c.usage, "FILE")
+	} else {
+		c.Names, c.Files = strings.Contains(c.usage, "NAME"), strings.Contains(c.usage, "FILE")
+	}
+	if m := firstWords.FindStringSubmatch(c.usage); is && m != nil {
+		for word := range strings.SplitSeq(m[1], "|") {
+			word, _, _ = strings.Cut(strings.TrimSpace(word), " ")
+			c.Words = append(c.Words, word)
+		}
+	}
+	if !is {
+		c.usage = ""
+	}
+	for i, line := range strings.Split(strings.TrimSpace(rest), "\n") {
+		sub, flag := subcommand.FindStringSubmatch(line), optionLine.FindStringSubmatch(line)
+		switch {
+		case flag != nil:
+			c.Flags = append(c.Flags, option{flag[1], flag[2], flag[3]})
+			continue
+		case sub != nil && !is:
+			_, word, _ := strings.Cut(sub[1], " ")
+			c.Words = append(c.Words, word)
+		}
+		if i > 0 || !is { // the first line is the summary
+			c.body = append(c.body, line)
+		}
+	}
+	return c, nil
+}
+
+var (
+	//go:embed hinit.1.in
+	manOfHinit string
+	//go:embed verb.1.in
+	manOfVerb string
+)
+
+// roff escapes text so that troff prints it literally.
+func roff(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
+	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
+		text = `\&` + text
+	}
+	return text
+}
+
+// manual is the manual page of the command.
+func (c command) manual() string {
+	var body strings.Builder
+	for line := range strings.SplitSeq(strings.TrimSpace(strings.Join(c.body, "\n")), "\n") {
+		switch {
+		case line == "" && body.Len() == 0:
+			continue
+		case body.Len() == 0:
+			body.WriteString(".SH DESCRIPTION\n")
+		}
+		if line == "" {
+			body.WriteString(".PP\n")
+			continue
+		}
+		body.WriteString(roff(line) + "\n")
+		if strings.Contains(line, "  ") || strings.HasSuffix(line, ".") { // a row of a table, or the end of a sentence
+			body.WriteString(".br\n")
+		}
+	}
+	for i, f := range c.Flags {
+		if i == 0 {
+			body.WriteString(".SH OPTIONS\n")
+		}
+		value := ""
+		if f.Value != "" {
+			value = ` \fI` + roff(f.Value) + `\fR`
+		}
+		fmt.Fprintf(&body, ".TP\n\\fB%s\\fR%s\n%s\n", roff(f.Name), value, roff(f.Usage))
+	}
+	return strings.NewReplacer("@TITLE@", strings.ToUpper(roff(c.name)), "@NAME@", roff(c.name), "@SUMMARY@", roff(c.summary),
+		"@ARGS@", roff(cmp.Or(c.usage, "COMMAND")), "@BODY@\n", body.String()).Replace(manOfVerb)
+}
