@@ -2,6 +2,7 @@ package test
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -64,12 +66,13 @@ var sandboxResource = schema.GroupVersionResource{Group: "agents.x-k8s.io", Vers
 
 // controller stands in for agent-sandbox's: it makes the pod of a Sandbox, removes it while the Sandbox is suspended, and ends what has expired.
 type controller struct {
-	objects dynamic.NamespaceableResourceInterface
-	core    kubernetes.Interface
+	objects  dynamic.NamespaceableResourceInterface
+	core     kubernetes.Interface
+	extended *extensions // nil without them
 }
 
-// startController defines the kind and runs the controller until the end of the test.
-func (b *bench) startController(t *testing.T) {
+// startController defines the kinds and runs the controller until the end of the test.
+func (b *bench) startController(t *testing.T, extended bool) {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", b.Config)
 	if err != nil {
@@ -83,21 +86,31 @@ func (b *bench) startController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := b.feed(sandboxKind, "apply", "-f", "-"); r.code != 0 {
+	c := &controller{objects: objects.Resource(sandboxResource), core: core}
+	kinds, definitions := []string{"crd/sandboxes.agents.x-k8s.io"}, sandboxKind
+	if extended {
+		c.extended = newExtensions(c, objects)
+		for name, spec := range extensionKinds {
+			kinds, definitions = append(kinds, "crd/"+name+".extensions.agents.x-k8s.io"), definitions+definition(name, spec)
+		}
+	}
+	if r := b.feed(definitions, "apply", "-f", "-"); r.code != 0 {
 		t.Fatal(r)
 	}
-	b.must("wait", "--for=condition=Established", "crd/sandboxes.agents.x-k8s.io", "--timeout=1m")
+	b.must(append([]string{"wait", "--for=condition=Established", "--timeout=1m"}, kinds...)...)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	t.Cleanup(func() {
 		cancel()
 		<-done
-		b.must("delete", "crd", "sandboxes.agents.x-k8s.io", "--timeout=2m")
+		b.must(append([]string{"delete", "--timeout=2m"}, kinds...)...)
 	})
-	c := &controller{objects.Resource(sandboxResource), core}
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
+			if c.extended != nil {
+				c.extended.all(ctx)
+			}
 			c.all(ctx)
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -148,6 +161,8 @@ func (c *controller) one(ctx context.Context, o *unstructured.Unstructured) (isR
 		return false, "SandboxSuspended"
 	case missing:
 		return false, c.makePod(ctx, o)
+	case c.copyMetadata(ctx, o, pod):
+		return false, "DependenciesNotReady"
 	case pod.Status.Phase == corev1.PodSucceeded:
 		return false, "PodSucceeded"
 	case pod.Status.Phase == corev1.PodFailed:
@@ -173,6 +188,25 @@ func (c *controller) makePod(ctx context.Context, o *unstructured.Unstructured) 
 	return "DependenciesNotReady"
 }
 
+// copyMetadata copies the labels and annotations of the template to the pod, as the controller does whenever they change.
+func (c *controller) copyMetadata(ctx context.Context, o *unstructured.Unstructured, pod *corev1.Pod) (changed bool) {
+	for field, has := range map[string]map[string]string{"labels": pod.Labels, "annotations": pod.Annotations} {
+		wanted, _, _ := unstructured.NestedStringMap(o.Object, "spec", "podTemplate", "metadata", field)
+		for name, value := range wanted {
+			changed = changed || has[name] != value
+		}
+	}
+	if !changed {
+		return false
+	}
+	meta, _, _ := unstructured.NestedMap(o.Object, "spec", "podTemplate", "metadata")
+	patch, err := json.Marshal(map[string]any{"metadata": meta})
+	if err == nil {
+		_, _ = c.core.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{}) // the next round tries again
+	}
+	return true
+}
+
 func (c *controller) report(ctx context.Context, o *unstructured.Unstructured, ready bool, reason string) {
 	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 	if len(list) > 0 && list[0].(map[string]any)["reason"] == reason {
@@ -188,8 +222,8 @@ func (c *controller) report(ctx context.Context, o *unstructured.Unstructured, r
 // back, and expire where no service looks after them.
 func TestASandboxOfTheClustersKind(t *testing.T) {
 	b := withServer(t)
-	b.startController(t)
-	a := withSandboxes(t, "HINIT_SANDBOX_KUBERNETES_IDLE=12s", "HINIT_SANDBOX_KUBERNETES_EXPIRE=1m")
+	b.startController(t, false)
+	a := withSandboxes(t, "HINIT_SANDBOX_KUBERNETES_IDLE=10s", "HINIT_SANDBOX_KUBERNETES_EXPIRE=1m")
 	const name = "hermes-0000000c"
 	began := time.Now()
 	id := a.made(a.run(name))
@@ -224,7 +258,7 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 		t.Error(r)
 	}
 	first := a.must("get", "sandboxes.agents.x-k8s.io", name, "-o", "jsonpath={.spec.shutdownTime}")
-	if r := a.sh(id, "sleep 15; echo over"); r.out != "over\n" || mode() != "Running Delete" {
+	if r := a.sh(id, "sleep 12; echo over"); r.out != "over\n" || mode() != "Running Delete" {
 		t.Error("a command runs, and the sandbox counts as idle:", r, mode())
 	}
 	a.until("idle and suspended", func() string {
@@ -244,6 +278,11 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 		return first
 	})
 	a.must("delete", "statefulset", "agents") // the service is gone for good, and nothing owns up to the sandbox
+	until, err := time.Parse(time.RFC3339, a.must("get", "sandboxes.agents.x-k8s.io", name, "-o", "jsonpath={.spec.shutdownTime}"))
+	if left := time.Until(until); err != nil || left > time.Minute {
+		t.Errorf("it expires in %v: %v", left, err)
+	}
+	a.must("patch", "sandboxes.agents.x-k8s.io", name, "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`) // so late is it now
 	a.until("expired", func() string { return a.must("get", "sandboxes.agents.x-k8s.io", "-o", "name") })
 	a.gone(name)
 }

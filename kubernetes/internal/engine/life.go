@@ -146,7 +146,10 @@ func (e *Engine) Create(ctx context.Context, spec sandbox.Spec) (string, error) 
 	switch {
 	case err != nil:
 	case kind == "Sandbox":
-		err = e.createSandbox(ctx, r, pod)
+		claimed := false
+		if claimed, err = e.createClaim(ctx, r, pod); !claimed && err == nil {
+			err = e.createSandbox(ctx, r, pod)
+		}
 	default:
 		pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: startGate}}
 		_, err = e.core.CoreV1().Pods(e.s.Namespace).Create(ctx, pod, metav1.CreateOptions{})
@@ -166,6 +169,8 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 		return nil
 	case c.State == sandbox.Removing && r.object == nil, c.State == sandbox.Dead:
 		return fmt.Errorf("cannot %s: %w: %s", what, sandbox.ErrGone, c.Reason)
+	case r.claim != nil:
+		err = e.bind(ctx, r)
 	case r.object != nil:
 		err = e.resume(ctx, r, c)
 	case c.State == sandbox.Exited:
@@ -355,7 +360,8 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	ctx, cancel := context.WithTimeout(ctx, grace+2*answerTime)
 	defer cancel()
 	what := "stop the sandbox " + r.name
-	if c := r.container(); c.State == sandbox.Exited || c.State == sandbox.Created && r.object == nil && len(r.pod.Spec.SchedulingGates) > 0 {
+	if c := r.container(); c.State == sandbox.Exited || r.claim != nil ||
+		c.State == sandbox.Created && r.object == nil && len(r.pod.Spec.SchedulingGates) > 0 {
 		return nil
 	}
 	if r.object != nil {
@@ -383,7 +389,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 		return nil
 	case err != nil:
 		return err
-	case r.object != nil:
+	case r.object != nil, r.claim != nil:
 		err = e.removeSandbox(ctx, r)
 	default:
 		err = e.deletePod(ctx, r.pod)

@@ -1,9 +1,11 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,17 +93,30 @@ func (e *Engine) sandboxes(ctx context.Context, selector string) ([]*record, err
 	if err != nil {
 		return nil, err
 	}
-	var out []*record
+	out, err := e.waitingClaims(ctx, selector)
 	for i := range list.Items {
-		o := &list.Items[i]
-		r := &record{id: o.GetLabels()[labelID], name: o.GetName(), object: o}
-		if decode(o.GetAnnotations()[noteSpec], &r.spec) != nil {
+		r, ok := ofObject(&list.Items[i])
+		if !ok {
 			continue
 		}
-		r.created = timeOf(o.GetAnnotations()[noteCreated], o.GetCreationTimestamp().Time)
-		out = append(out, r)
+		if at := slices.IndexFunc(out, func(claim *record) bool { return claim.id == r.id }); at >= 0 {
+			out[at] = r
+		} else {
+			out = append(out, r)
+		}
 	}
-	return out, nil
+	return out, err
+}
+
+// ofObject reads a record from a Sandbox or a claim. ok is false for one that the engine has not made.
+func ofObject(o *unstructured.Unstructured) (r *record, ok bool) {
+	r = &record{id: o.GetLabels()[labelID], object: o}
+	if r.id == "" || decode(o.GetAnnotations()[noteSpec], &r.spec) != nil {
+		return nil, false
+	}
+	r.name = cmp.Or(r.spec.Name, o.GetName())
+	r.created = timeOf(o.GetAnnotations()[noteCreated], o.GetCreationTimestamp().Time)
+	return r, true
 }
 
 func suspended(object *unstructured.Unstructured) bool {
@@ -123,6 +138,11 @@ func objectReason(object *unstructured.Unstructured) string {
 
 // change patches a Sandbox.
 func (e *Engine) change(ctx context.Context, r *record, notes, spec map[string]any) error {
+	return e.patch(ctx, kindVersion, r.object.GetName(), notes, spec)
+}
+
+// patch changes an object of agent-sandbox.
+func (e *Engine) patch(ctx context.Context, of schema.GroupVersionResource, name string, notes, spec map[string]any) error {
 	defer limit(&ctx)()
 	body := map[string]any{"spec": spec}
 	if notes != nil { // null would remove all of them
@@ -130,7 +150,7 @@ func (e *Engine) change(ctx context.Context, r *record, notes, spec map[string]a
 	}
 	patch, err := json.Marshal(body)
 	if err == nil {
-		_, err = e.objects.Resource(kindVersion).Namespace(e.s.Namespace).Patch(ctx, r.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = e.objects.Resource(of).Namespace(e.s.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	return err
 }
@@ -143,7 +163,7 @@ func (e *Engine) resume(ctx context.Context, r *record, c sandbox.Container) err
 		}
 	}
 	spec := map[string]any{"operatingMode": modeRunning}
-	if e.s.Expire > 0 {
+	if _, claimed := claimOf(r.object); e.s.Expire > 0 && !claimed {
 		spec["shutdownTime"] = e.expires()
 	}
 	return e.change(ctx, r, map[string]any{noteStopped: nil}, spec)
@@ -162,8 +182,15 @@ func (e *Engine) suspend(ctx context.Context, r *record) error {
 func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	uid, policy := r.object.GetUID(), metav1.DeletePropagationBackground
-	err := e.objects.Resource(kindVersion).Namespace(e.s.Namespace).Delete(ask, r.name, metav1.DeleteOptions{
+	of, name, uid, policy := kindVersion, "", types.UID(""), metav1.DeletePropagationBackground
+	if r.claim != nil {
+		of, name, uid = claimKind, r.claim.GetName(), r.claim.GetUID()
+	} else if claim, claimed := claimOf(r.object); claimed { // it would make another Sandbox
+		of, name, uid = claimKind, claim.Name, claim.UID
+	} else {
+		name, uid = r.object.GetName(), r.object.GetUID()
+	}
+	err := e.objects.Resource(of).Namespace(e.s.Namespace).Delete(ask, name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &policy,
 	})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
@@ -177,9 +204,18 @@ func (e *Engine) keepOn(ctx context.Context, r *record) error {
 	if r.object == nil || e.s.Expire == 0 {
 		return nil
 	}
+	if claim, claimed := claimOf(r.object); claimed {
+		return e.keepClaim(ctx, claim.Name)
+	}
 	text, _, _ := unstructured.NestedString(r.object.Object, "spec", "shutdownTime")
-	if end, err := time.Parse(time.RFC3339, text); err == nil && time.Until(end) > e.s.Expire/expireSoon {
+	if !e.endsSoon(text) {
 		return nil
 	}
 	return e.change(ctx, r, nil, map[string]any{"shutdownTime": e.expires()})
+}
+
+// endsSoon reports whether a time at which an object expires is to be moved.
+func (e *Engine) endsSoon(text string) bool {
+	end, err := time.Parse(time.RFC3339, text)
+	return err != nil || time.Until(end) <= e.s.Expire/expireSoon
 }

@@ -22,7 +22,9 @@ const (
 	labelVolume  = "hinit.dev/volume"       // "true" on a claim that is a volume
 	labelHome    = "hinit.dev/installation" // the value of sandbox.LabelVolume
 	labelNetwork = "hinit.dev/network"      // what NetworkPolicies select: none, default, or a name
-	noteSpec     = "hinit.dev/spec"         // what the container is made from
+	labelPool    = "hinit.dev/pool"         // "true" on a warm pool
+	managedBy    = "app.kubernetes.io/managed-by"
+	noteSpec     = "hinit.dev/spec" // what the container is made from
 	noteCreated  = "hinit.dev/created"
 	noteVolume   = "hinit.dev/volume"
 	startGate    = "hinit.dev/start" // keeps a pod from being scheduled before Start
@@ -37,16 +39,18 @@ type record struct {
 	created  time.Time
 	pod      *corev1.Pod                // nil while there is none
 	object   *unstructured.Unstructured // the Sandbox, nil for a pod by itself
+	claim    *unstructured.Unstructured // the claim that has no Sandbox yet
 }
 
 func decode(text string, into any) error { return json.Unmarshal([]byte(text), into) }
 
 // ofPod reads a record from a pod. ok is false for a pod that the engine has not made.
 func ofPod(pod *corev1.Pod) (r *record, ok bool) {
-	r = &record{id: pod.Labels[labelID], name: pod.Name, pod: pod}
+	r = &record{id: pod.Labels[labelID], pod: pod}
 	if r.id == "" || decode(pod.Annotations[noteSpec], &r.spec) != nil {
 		return nil, false
 	}
+	r.name = cmp.Or(r.spec.Name, pod.Name)
 	r.created = timeOf(pod.Annotations[noteCreated], pod.CreationTimestamp.Time)
 	return r, true
 }
@@ -95,12 +99,12 @@ func (r *record) container() sandbox.Container {
 	switch {
 	case r.pod != nil:
 		fill(&c, r.pod)
-	case r.object.GetDeletionTimestamp() != nil:
+	case r.claim != nil && r.claim.GetDeletionTimestamp() != nil, r.object != nil && r.object.GetDeletionTimestamp() != nil:
 		c.State = sandbox.Removing
-	case suspended(r.object) && r.object.GetAnnotations()[noteStopped] != "":
+	case r.claim == nil && suspended(r.object) && r.object.GetAnnotations()[noteStopped] != "":
 		c.State, c.Finished = sandbox.Exited, timeOf(r.object.GetAnnotations()[noteStopped], r.created)
 		c.Reason = "the sandbox is suspended"
-	case suspended(r.object):
+	case r.claim != nil, suspended(r.object):
 		c.State = sandbox.Created
 	default:
 		c.State, c.Reason = sandbox.Restarting, "the pod is gone, and the cluster makes another: "+objectReason(r.object)

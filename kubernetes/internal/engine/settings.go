@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ type Settings struct {
 	Class       string            // its StorageClass, "" for the cluster's default
 	Idle        time.Duration     // after which a sandbox without commands and background jobs is suspended; 0 for never
 	Expire      time.Duration     // after which a Sandbox is deleted that no service looks after
+	Warm        int               // Sandboxes that wait for each kind of call, where the cluster has warm pools
 
 	API *rest.Config
 }
@@ -91,6 +93,10 @@ func Read(lookup func(string) string) (Settings, error) {
 		CPU:        size("CPU", "10m"), Memory: size("MEMORY", "64Mi"), Storage: size("STORAGE", "1Gi"), Class: name("STORAGE_CLASS"),
 		Idle: span("IDLE", "24h", 10*time.Second), Expire: span("EXPIRE", "168h", time.Minute),
 	}
+	var err error
+	if s.Warm, err = strconv.Atoi(get("WARM", "0")); err != nil || s.Warm < 0 || s.Warm > mostWarm {
+		bad(prefix+"WARM", get("WARM", "0"), fmt.Sprintf("a number from 0 to %d", mostWarm))
+	}
 	for secret := range strings.SplitSeq(get("PULL_SECRETS", ""), ",") {
 		if secret = strings.TrimSpace(secret); secret != "" {
 			s.PullSecrets = append(s.PullSecrets, secret)
@@ -102,6 +108,9 @@ func Read(lookup func(string) string) (Settings, error) {
 	problems = append(problems, s.connect(lookup, get("CREDENTIALS", defaultCredentials), bad))
 	return s, errors.Join(problems...)
 }
+
+// mostWarm is the most Sandboxes that wait in one pool.
+const mostWarm = 64
 
 var imageWord = regexp.MustCompile(`^[^\s]+$`)
 

@@ -160,7 +160,7 @@ func renew(r *record) {
 
 // labels are what the cluster selects a container by.
 func labels(r *record) map[string]string {
-	out := map[string]string{labelID: r.id, labelNetwork: cmp.Or(r.spec.Network, "default"), "app.kubernetes.io/managed-by": "hinit-sandbox"}
+	out := map[string]string{labelID: r.id, labelNetwork: cmp.Or(r.spec.Network, "default"), managedBy: "hinit-sandbox"}
 	if home := r.spec.Labels[sandbox.LabelVolume]; len(validation.IsValidLabelValue(home)) == 0 {
 		out[labelHome] = home
 	}

@@ -73,7 +73,7 @@ func (e *Engine) probe(ctx context.Context, o *own) (mapped bool, why string, er
 	}
 	no, grace, most := false, int64(0), int64(probeTime/time.Second)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Name: r.name, Namespace: e.s.Namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "hinit-sandbox", labelNetwork: "none"},
+		Name: r.name, Namespace: e.s.Namespace, Labels: map[string]string{managedBy: "hinit-sandbox", labelNetwork: "none"},
 	}}
 	pod.Spec = e.podSpec(r, s, &no)
 	pod.Spec.TerminationGracePeriodSeconds, pod.Spec.ActiveDeadlineSeconds, pod.Spec.Volumes = &grace, &most, nil

@@ -55,7 +55,7 @@ func (e *Engine) CreateVolume(ctx context.Context, name string, labels map[strin
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: claimName(name), OwnerReferences: owner, Annotations: map[string]string{noteVolume: string(note)},
-			Labels: map[string]string{labelVolume: "true", "app.kubernetes.io/managed-by": "hinit-sandbox"},
+			Labels: map[string]string{labelVolume: "true", managedBy: "hinit-sandbox"},
 		},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},

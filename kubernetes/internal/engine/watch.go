@@ -70,6 +70,7 @@ func (e *Engine) tend(ctx context.Context) {
 		for _, r := range records {
 			err = errors.Join(err, e.keepOn(ctx, r), e.suspendIdle(ctx, r, since))
 		}
+		err = errors.Join(err, e.dropPools(ctx, since))
 		if err != nil && ctx.Err() == nil {
 			e.say("cannot look after the sandboxes: %v", err)
 		}

@@ -1,0 +1,221 @@
+package engine
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"hinit/internal/pause"
+	"hinit/sandbox"
+	"hinit/sandbox/gate"
+)
+
+// The kinds of agent-sandbox's extensions. A claim takes a Sandbox out of a warm pool, whose Sandboxes are made from a template.
+var (
+	extensions = schema.GroupVersion{Group: "extensions.agents.x-k8s.io", Version: "v1beta1"}
+	claimKind  = extensions.WithResource("sandboxclaims")
+	poolKind   = extensions.WithResource("sandboxwarmpools")
+	formKind   = extensions.WithResource("sandboxtemplates")
+)
+
+// mostPools limits what agents can make wait: each kind of call has a pool of its own.
+const mostPools = 4
+
+// createClaim makes a claim for a container whose kind of call has Sandboxes waiting. It reports false where the container needs a Sandbox of its
+// own. Then it begins a pool for the next call, if one can serve it.
+func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (bool, error) {
+	if e.s.Warm == 0 || slices.ContainsFunc(r.spec.Mounts, func(m sandbox.Mount) bool { return m.Type != "tmpfs" && m.Source != gateVolume }) {
+		return false, nil // a pod that runs gets no mounts
+	}
+	name, err := poolName(r, pod)
+	if err != nil {
+		return false, err
+	}
+	pool, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		err = e.makePool(ctx, name, r, pod)
+	}
+	if err != nil || pool == nil {
+		if err != nil {
+			e.say("cannot keep sandboxes ready: %v", err)
+		}
+		return false, nil
+	}
+	e.touch(name)
+	if waits, _, _ := unstructured.NestedInt64(pool.Object, "status", "readyReplicas"); waits == 0 {
+		return false, nil
+	}
+	var made sandbox.Spec
+	if err := decode(pool.GetAnnotations()[noteSpec], &made); err != nil {
+		return false, err
+	}
+	r.spec.Mounts, r.spec.Entrypoint = made.Mounts, made.Entrypoint // the program inside is where the pool has it
+	note, err := json.Marshal(r.spec)
+	if err != nil {
+		return false, err
+	}
+	body := map[string]any{"warmPoolRef": map[string]any{"name": name}}
+	if e.s.Expire > 0 {
+		body["lifecycle"] = map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}
+	}
+	notes := maps.Clone(pod.Annotations)
+	notes[noteSpec] = string(note)
+	return true, e.createExtension(ctx, claimKind, "SandboxClaim", r.name, body, pod.Labels, notes, pod.OwnerReferences)
+}
+
+// poolName names the pool of containers that differ in their names and labels only.
+func poolName(r *record, pod *corev1.Pod) (string, error) {
+	text, err := json.Marshal(pod.Spec)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(pod.Labels[labelNetwork] + strings.ReplaceAll(string(text), tools(r), gate.Dir)))
+	return "hinit-sandbox-" + hex.EncodeToString(sum[:8]), nil
+}
+
+// makePool makes a warm pool with its template.
+func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *corev1.Pod) error {
+	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
+	if err != nil || len(pools.Items) >= mostPools {
+		return err
+	}
+	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod.Spec)
+	if err != nil {
+		return err
+	}
+	labels := map[string]string{labelNetwork: pod.Labels[labelNetwork], managedBy: pod.Labels[managedBy]}
+	form := map[string]any{
+		"podTemplate":             map[string]any{"metadata": map[string]any{"labels": words(labels)}, "spec": spec},
+		"networkPolicyManagement": "Unmanaged", // the policies of the manifests hold
+	}
+	pool := map[string]any{"replicas": int64(e.s.Warm), "sandboxTemplateRef": map[string]any{"name": name}}
+	labels[labelPool] = "true"
+	notes := map[string]string{noteSpec: pod.Annotations[noteSpec]}
+	err = e.createExtension(ctx, formKind, "SandboxTemplate", name, form, labels, nil, pod.OwnerReferences)
+	if err == nil || apierrors.IsAlreadyExists(err) {
+		err = e.createExtension(ctx, poolKind, "SandboxWarmPool", name, pool, labels, notes, pod.OwnerReferences)
+	}
+	return err
+}
+
+// createExtension makes an object of the extensions.
+func (e *Engine) createExtension(ctx context.Context, of schema.GroupVersionResource, kind, name string, spec map[string]any, labels, notes map[string]string,
+	owner []metav1.OwnerReference,
+) error {
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": extensions.String(), "kind": kind, "spec": spec}}
+	o.SetName(name)
+	o.SetLabels(labels)
+	o.SetAnnotations(notes)
+	o.SetOwnerReferences(owner)
+	_, err := e.objects.Resource(of).Namespace(e.s.Namespace).Create(ctx, o, metav1.CreateOptions{})
+	return err
+}
+
+// waitingClaims returns the containers whose claims have no Sandbox yet.
+func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record, error) {
+	if e.s.Warm == 0 {
+		return nil, nil
+	}
+	list, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if apierrors.IsNotFound(err) { // the cluster does not have the extensions
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []*record
+	for i := range list.Items {
+		if r, ok := ofObject(&list.Items[i]); ok {
+			r.claim, r.object = r.object, nil
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// claimOf returns the claim that has a Sandbox, as its owner; ok is false for a Sandbox that the engine has made.
+func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok bool) {
+	owners := object.GetOwnerReferences()
+	at := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool { return o.Kind == "SandboxClaim" })
+	if at < 0 {
+		return claim, false
+	}
+	return owners[at], true
+}
+
+// bind waits until a claim has its Sandbox, and gives that the container's id. The controller copies the labels of the template to the pod.
+func (e *Engine) bind(ctx context.Context, r *record) error {
+	name := ""
+	for name == "" {
+		o, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).Get(ctx, r.name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if name, _, _ = unstructured.NestedString(o.Object, "status", "sandbox", "name"); name == "" && !pause.For(ctx, 20*time.Millisecond) {
+			return errors.Join(context.Cause(ctx), fmt.Errorf("the claim %s has no Sandbox: %s", r.name, objectReason(o)))
+		}
+	}
+	notes := r.claim.GetAnnotations()
+	meta := map[string]any{"labels": r.claim.GetLabels(), "annotations": map[string]string{noteSpec: notes[noteSpec], noteCreated: notes[noteCreated]}}
+	patch, err := json.Marshal(map[string]any{"metadata": meta, "spec": map[string]any{"podTemplate": map[string]any{"metadata": meta}}})
+	if err != nil {
+		return err
+	}
+	_, err = e.objects.Resource(kindVersion).Namespace(e.s.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// keepClaim moves the time at which a claim expires, and its Sandbox with it.
+func (e *Engine) keepClaim(ctx context.Context, name string) error {
+	ask, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	o, err := e.objects.Resource(claimKind).Namespace(e.s.Namespace).Get(ask, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if text, _, _ := unstructured.NestedString(o.Object, "spec", "lifecycle", "shutdownTime"); !e.endsSoon(text) {
+		return nil
+	}
+	return e.patch(ctx, claimKind, name, nil, map[string]any{"lifecycle": map[string]any{"shutdownTime": e.expires(), "shutdownPolicy": "Delete"}})
+}
+
+// dropPools removes the pools that no call has asked for during the idle time.
+func (e *Engine) dropPools(ctx context.Context, since time.Time) error {
+	if e.s.Warm == 0 || e.s.Idle == 0 || time.Since(since) < e.s.Idle {
+		return nil
+	}
+	defer limit(&ctx)()
+	pools, err := e.objects.Resource(poolKind).Namespace(e.s.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labelPool})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, pool := range pools.Items {
+		if time.Since(e.lastUse(pool.GetName())) < e.s.Idle {
+			continue
+		}
+		for _, of := range []schema.GroupVersionResource{poolKind, formKind} {
+			if gone := e.objects.Resource(of).Namespace(e.s.Namespace).Delete(ctx, pool.GetName(), metav1.DeleteOptions{}); !apierrors.IsNotFound(gone) {
+				err = errors.Join(err, gone)
+			}
+		}
+	}
+	return err
+}
