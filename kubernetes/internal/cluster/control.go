@@ -60,6 +60,9 @@ func StartServer(ctx context.Context) (c *Cluster, left string, err error) {
 			return nil, "", err
 		}
 	}
+	if err := os.MkdirAll(c.dir, 0o755); err != nil { // the root of a pod with users of its own is another user
+		return nil, "", err
+	}
 	pki := filepath.Join(c.dir, "pki")
 	c.Config = filepath.Join(pki, "admin.kubeconfig")
 	if err := certificates(pki, "https://127.0.0.1:"+c.port, mostNodes); err != nil {
@@ -114,7 +117,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 	for name, more := range map[string][]string{
 		"controllers": {
 			"--service-account-private-key-file=" + pki + "/accounts.key", "--root-ca-file=" + pki + "/ca.crt", "--use-service-account-credentials=true",
-			"--secure-port=16257",
+			"--secure-port=16257", "--node-monitor-grace-period=25s", // half of what a lost node takes otherwise
 		},
 		"scheduler": {"--secure-port=16259"},
 	} {
@@ -122,7 +125,8 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		config := filepath.Join(pki, name+".kubeconfig")
 		words := append([]string{
 			"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config, "--bind-address=127.0.0.1",
-			"--leader-elect=false", "--tls-cert-file=" + pki + "/" + name + ".crt", "--tls-private-key-file=" + pki + "/" + name + ".key",
+			"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000", // by default the end of a namespace waits seconds for its turn
+			"--tls-cert-file=" + pki + "/" + name + ".crt", "--tls-private-key-file=" + pki + "/" + name + ".key",
 		}, more...)
 		p, err := c.spawn(program, program, words...)
 		if err != nil {
@@ -153,9 +157,6 @@ type process struct {
 
 // spawn starts a program whose output goes to a log of that name.
 func (c *Cluster) spawn(log, program string, words ...string) (*process, error) {
-	if err := os.MkdirAll(c.dir, 0o755); err != nil {
-		return nil, err
-	}
 	out, err := os.Create(filepath.Join(c.logs, log+".log"))
 	if err != nil {
 		return nil, err

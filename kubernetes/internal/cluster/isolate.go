@@ -58,17 +58,20 @@ func outside(nodes bool) (int, error) {
 		return 0, err
 	}
 	cache, bin := p.cache, p.bin
-	if err := os.MkdirAll(filepath.Join(cache, "log"), 0o755); err != nil {
+	logs := filepath.Join(cache, "log", filepath.Base(os.Args[0]))
+	if err := os.MkdirAll(logs, 0o755); err != nil {
 		return 0, err
 	}
 	if !p.built() {
 		return runHere, os.Setenv(leftVar, "the programs of the cluster are not in "+cache+"; make test-kubernetes builds them")
 	}
-	unlock, err := lock(filepath.Join(cache, "lock"))
-	if err != nil {
-		return 0, err
+	if nodes || os.Geteuid() != 0 {
+		unlock, err := lock(filepath.Join(cache, "lock"))
+		if err != nil {
+			return 0, err
+		}
+		defer unlock()
 	}
-	defer unlock()
 	image := filepath.Join(cache, "images.tar")
 	left := noNodes()
 	if !nodes {
@@ -80,7 +83,7 @@ func outside(nodes bool) (int, error) {
 			return 0, err
 		}
 	}
-	for name, value := range map[string]string{binVar: bin, logVar: filepath.Join(cache, "log"), leftVar: left, imageVar: image} {
+	for name, value := range map[string]string{binVar: bin, logVar: logs, leftVar: left, imageVar: image} {
 		if err := os.Setenv(name, value); err != nil {
 			return 0, err
 		}
@@ -91,7 +94,7 @@ func outside(nodes bool) (int, error) {
 	return inside()
 }
 
-// lock keeps two runs apart: the names of control groups and the ports without namespaces are the same in each.
+// lock keeps two runs apart where they would meet: in the control groups of nodes, or in the ports where there are no namespaces.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

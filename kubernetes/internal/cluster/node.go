@@ -76,7 +76,20 @@ imports = []
       BinaryName = '` + runc + `'
       Root = 'DIR/runc'
       SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.` + MappedRuntime + `]
+    runtime_type = 'io.containerd.runc.v2'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.` + MappedRuntime + `.options]
+      BinaryName = 'BIN/runc'
+      Root = 'DIR/mapped'
+      SystemdCgroup = false
 `
+
+// MappedRuntime is the handler of a RuntimeClass that gives pods users of their own. The runc of Debian 12 (1.1) can't: it has no mounts with
+// mapped ids, which the kubelet asks for.
+const MappedRuntime = "mapped"
+
+// Maps reports whether nodes have that handler.
+func (c *Cluster) Maps() bool { return has(filepath.Join(c.Bin, "runc")) }
 
 // kubeletConfig has in addition NODE, ADDRESS, PKI and GROUP.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
@@ -103,6 +116,7 @@ evictionHard: {memory.available: 50Mi, nodefs.available: 1%, imagefs.available: 
 imageGCHighThresholdPercent: 100
 localStorageCapacityIsolation: false
 syncFrequency: 5s
+nodeLeaseDurationSeconds: 20
 resolvConf: DIR/resolv.conf
 `
 
@@ -128,7 +142,7 @@ func (c *Cluster) StartNode(ctx context.Context, n int) (*Node, error) {
 // startRuntime writes the configuration of a node and starts its containerd with the images.
 func (c *Cluster) startRuntime(ctx context.Context, n int) (*Node, error) {
 	node := &Node{Name: nodeName(n), c: c, dir: filepath.Join(c.dir, nodeName(n))}
-	fill := strings.NewReplacer("DIR", node.dir, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "PAUSE", pauseImage, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
+	fill := strings.NewReplacer("DIR", node.dir, "BIN", c.Bin, "NODE", node.Name, "ADDRESS", nodeAddress(n), "PKI", filepath.Dir(c.Config), "GROUP", group, "PAUSE", pauseImage, "SUBNET", fmt.Sprintf("10.98.%d.0/24", n))
 	for name, text := range map[string]string{
 		"containerd.toml": containerdConfig, "kubelet.yaml": kubeletConfig, "cni/10-pods.conflist": networkConfig, "resolv.conf": "nameserver 127.0.0.1\n",
 	} {

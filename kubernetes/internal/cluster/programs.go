@@ -23,11 +23,14 @@ type module struct {
 	dir      string
 	packages []string
 	flags    []string
+	c        string // the C library that it takes, "" for none; it is left out where that can't be compiled against
 }
 
-var modules = []module{
+var allModules = []module{
 	{dir: "programs/pause", packages: []string{"."}},
 	{dir: "programs/etcd", packages: []string{"."}},
+	{dir: "programs/runc", packages: []string{"github.com/opencontainers/runc"}, flags: []string{"-tags=seccomp", "-ldflags=-s -w"}, c: "libseccomp"},
+	{dir: "programs/kube-router", packages: []string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, flags: []string{"-ldflags=-s -w"}},
 	{
 		dir:      "programs/containerd",
 		packages: []string{"github.com/containerd/containerd/v2/cmd/containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/ctr"},
@@ -44,6 +47,13 @@ var modules = []module{
 	},
 }
 
+// modules returns those that this machine can compile.
+func modules() []module {
+	return slices.DeleteFunc(slices.Clone(allModules), func(m module) bool {
+		return m.c != "" && (exec.Command("pkg-config", "--exists", m.c).Run() != nil || exec.Command("gcc", "--version").Run() != nil)
+	})
+}
+
 // CacheDir returns the directory of the built programs.
 func CacheDir() (string, error) {
 	if dir := os.Getenv(CacheVar); dir != "" {
@@ -56,7 +66,7 @@ func CacheDir() (string, error) {
 // programs returns the directory with the built programs. It is named after the sources, so it has all of them or does not exist.
 func programs(cache, root string) (string, error) {
 	h := sha256.New()
-	fmt.Fprintln(h, runtime.Version(), modules)
+	fmt.Fprintln(h, runtime.Version(), modules())
 	sources, err := filepath.Glob(filepath.Join(root, "internal/cluster/programs/*/*"))
 	if err != nil {
 		return "", err
@@ -114,12 +124,12 @@ func (p place) build(out io.Writer) error {
 	if err := os.MkdirAll(unfinished, 0o755); err != nil {
 		return err
 	}
-	for _, m := range modules {
+	for _, m := range modules() {
 		fmt.Fprintln(out, "building", m.dir, "for the cluster of the tests; the first time takes minutes")
 		words := slices.Concat([]string{"-n", "10", "go", "build", "-trimpath", "-buildvcs=false", "-o", unfinished + "/"}, m.flags, m.packages)
 		cmd := exec.Command("nice", words...)
 		cmd.Dir = filepath.Join(root, "internal/cluster", m.dir)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOWORK=off")
+		cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED="+map[bool]string{true: "0", false: "1"}[m.c == ""])
 		cmd.Stdout, cmd.Stderr = out, out
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("cannot build %s: %w", m.dir, err)
