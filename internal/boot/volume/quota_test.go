@@ -1,9 +1,12 @@
 package volume
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -103,6 +106,36 @@ func TestAHomeThatIsAFileSystemOfItsOwnIsAskedAsOne(t *testing.T) {
 		file(t, home+"/a", 3000)
 	})
 	if !strings.Contains(w.Hold, "2MiB") {
+		t.Errorf("%+v", w)
+	}
+}
+
+// A home with a project quota on ext4 can't take more than that from others, and hinit asks the file system what it has.
+func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
+	testkit.NeedRoot(t)
+	image := filepath.Join(t.TempDir(), "image")
+	run := func(script string) {
+		if out, err := exec.Command("/bin/sh", "-ec", script, image).CombinedOutput(); err != nil {
+			t.Skipf("no file system with project quotas can be made here (tools/in-uml can): %v: %s", err, out)
+		}
+	}
+	w := weighed(t, boot.Weigh{}, func(home string) {
+		data := filepath.Dir(filepath.Dir(home))
+		t.Cleanup(func() { _ = unix.Unmount(data, 0) })
+		run(`truncate -s 64M "$0"; mkfs.ext4 -q -O project,quota -E quotatype=prjquota "$0"; mount -o loop,prjquota "$0" ` + data + `; mkdir -p ` + home +
+			`; chattr -p 7 +P ` + home + `; setquota -P 7 0 4096 0 0 ` + data)
+		file(t, home+"/a", 3000)
+		if err := errors.Join(os.Chmod(filepath.Dir(data), 0o755), os.Chmod(data, 0o755), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(home, 0o777)); err != nil {
+			t.Error(err)
+		}
+		agent := exec.Command("/bin/sh", "-c", `head -c 3000000 /dev/zero >"$0/b"`, home) // root may have more
+		agent.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}}
+		if out, err := agent.CombinedOutput(); err == nil || !strings.Contains(string(out), "quota") {
+			t.Errorf("it may have more than its project: %v, %s", err, out)
+		}
+		file(t, filepath.Join(filepath.Dir(home), "other"), 3000)
+	})
+	if !strings.Contains(w.Hold, "its files have 3MiB, and quota.stop is 2MiB") {
 		t.Errorf("%+v", w)
 	}
 }
