@@ -35,7 +35,7 @@ var manyFields = map[string]string{
 
 // grown are the structs that exceed the limit only when the fields of embedded structs count. They may only shrink.
 var grown = map[string]int{
-	"internal/boot/volume.repair":  25,
+	"internal/boot/volume.repair":  24,
 	"internal/config.Agent":        21,
 	"internal/config.Service":      24,
 	"internal/container.container": 26,

@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"hinit/internal/boot"
@@ -107,12 +107,16 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 		progress = func(client.Repair) {}
 	}
 	r := &repair{Options: o, progress: progress, walk: fsutil.OwnWalk{To: o.Owner()}, start: time.Now()}
+	r.shown.Store(&Result{})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		defer guard.Catch("repairing owners")
 		_ = blocking.Do(blocking.Volume, func() error {
-			idly(func() { r.run(ctx) })
+			idly(func() {
+				err := r.run(ctx)
+				r.show(err, true)
+			})
 			return nil
 		})
 	}()
@@ -124,7 +128,11 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 		case <-time.After(hangPatience): // the walk checks ctx often, unless the disk hangs
 		}
 	}
-	result := r.close(context.Cause(ctx))
+	result := *r.shown.Load()
+	if cause := context.Cause(ctx); !result.Done && cause != nil {
+		result.Stopped = cause.Error()
+	}
+	result.Directory, result.Done, result.Seconds = "", true, boot.Since(r.start)
 	if result.Changed > 0 || result.Failed > 0 || result.Refused > 0 || result.Stopped != "" {
 		l := boot.Info(result.String())
 		l.Warning = result.Failed > 0 || result.Refused > 0 || result.Stopped != ""
@@ -152,77 +160,74 @@ func idly(work func()) {
 	runtime.UnlockOSThread()
 }
 
-// repair is one call of Repair. The goroutine of the walk writes walk and the fields below mu; others read copies under mu.
+// repair is one call of Repair. The goroutine of the walk owns it, except shown.
 type repair struct {
 	Options
 	progress func(client.Repair)
 	start    time.Time
 	walk     fsutil.OwnWalk
 	batch    time.Time // start of the current batch
-
-	mu     sync.Mutex
-	result Result
-	ended  bool // the walk has ended
-	closed bool // Repair has returned
+	stop     error     // why the walk has ended early
+	result   Result
+	shown    atomic.Pointer[Result] // the result after the last batch; Done is set when the walk has ended
 }
 
-func (r *repair) run(ctx context.Context) {
+// run does the walks. Its error says why the repair is incomplete.
+func (r *repair) run(ctx context.Context) error {
 	d, err := fsutil.OpenReal(r.Home, nil)
 	if err != nil {
-		r.end(err)
-		return
+		return err
 	}
 	defer d.Close()
 	r.batch = time.Now()
-	r.walk.Between = func() error { return r.between(ctx) }
+	r.walk.Between = func() error {
+		r.stop = r.between(ctx)
+		return r.stop
+	}
 	r.walk.Found = r.found
 	if r.Only != nil {
-		r.only(d)
-		return
+		return r.homes(d, r.Only)
 	}
 	for _, rel := range boot.AlwaysDirs {
 		if rel == boot.ProfilesDir && r.Tenants.On {
-			if !r.homes(d, nil) {
-				return
-			}
-			continue
+			err = r.homes(d, nil)
+		} else {
+			err = r.tree(d, rel, rel, true)
 		}
-		if !r.tree(d, rel, rel, true) {
-			return
+		if err != nil {
+			return err
 		}
 	}
-	if r.Full {
-		for _, rel := range boot.TargetedDirs {
-			if !r.tree(d, rel, rel, false) {
-				return
-			}
-		}
-		if !r.formerly(d) {
-			return
-		}
-		_ = d.Remove(boot.PendingFile)
+	if !r.Full {
+		return nil
 	}
-	r.end(nil)
+	for _, rel := range boot.TargetedDirs {
+		if err := r.tree(d, rel, rel, false); err != nil {
+			return err
+		}
+	}
+	if err := r.formerly(d); err != nil {
+		return err
+	}
+	_ = d.Remove(boot.PendingFile)
+	return nil
 }
 
-// formerly gives the agent all other files in the data directory that belong to the agent's former uid, and reports whether to go
-// on. Files of other users keep their owners.
-func (r *repair) formerly(d *fsutil.Dir) bool {
+// formerly gives the agent all other files in the data directory that belong to the agent's former uid. Files of other users keep
+// their owners.
+func (r *repair) formerly(d *fsutil.Dir) error {
 	was, _ := boot.Pending(d)
 	if was == 0 || was == r.walk.To.UID {
-		return true
+		return nil
 	}
 	r.walk.From = was
-	entries, _, err := d.ReadSome("", fsutil.MostNames)
-	if err != nil {
-		return true
-	}
+	entries, _, _ := d.ReadSome("", fsutil.MostNames) // what can't be read keeps its owner
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
 		case slices.Contains(boot.AlwaysDirs, e.Name()), slices.Contains(boot.TargetedDirs, e.Name()), err != nil:
 		case info.IsDir():
-			if !r.tree(d, e.Name(), e.Name(), false) {
-				return false
+			if err := r.tree(d, e.Name(), e.Name(), false); err != nil {
+				return err
 			}
 		case fsutil.UID(info) == was:
 			if _, changed, err := d.Chown(e.Name(), r.walk.To); changed || err != nil {
@@ -231,22 +236,15 @@ func (r *repair) formerly(d *fsutil.Dir) bool {
 			}
 		}
 	}
-	return true
+	return nil
 }
 
-// only walks the homes of the requested profiles. It skips missing homes, links and mounts.
-func (r *repair) only(d *fsutil.Dir) {
-	if r.homes(d, r.Only) {
-		r.end(nil)
-	}
-}
-
-// homes walks the homes of the named profiles, nil for all. A tenant gets the files in its home, and the home itself if that must
-// be moved. It reports whether to go on.
-func (r *repair) homes(d *fsutil.Dir, names []string) bool {
+// homes walks the homes of the named profiles, nil for all. It skips missing homes, links and mounts. A tenant gets the files in its
+// home, and the home itself if that must be moved.
+func (r *repair) homes(d *fsutil.Dir, names []string) error {
 	all, err := d.Sub(boot.ProfilesDir) // it may be a mount
 	if err != nil {
-		return true
+		return nil //nolint:nilerr // without the directory there is no home
 	}
 	defer all.Close()
 	tenants, homes, _ := r.Tenants.OwnersOf(all)
@@ -258,52 +256,42 @@ func (r *repair) homes(d *fsutil.Dir, names []string) bool {
 	for _, name := range names {
 		r.walk.To, r.walk.Alone = r.HomeOwner(name, tenants)
 		r.walk.TopLast = r.walk.Alone
-		if !r.tree(all, name, boot.ProfilesDir+"/"+name, false) {
-			return false
+		if err := r.tree(all, name, boot.ProfilesDir+"/"+name, false); err != nil {
+			return err
 		}
 		if r.walk.Alone {
 			_, _ = all.Chmod(name, boot.PrivateMode) // the walk has reported the failure already
 		}
 	}
-	return true
+	return nil
 }
 
-// tree walks a directory, which messages call name, and reports whether to go on.
-func (r *repair) tree(d *fsutil.Dir, rel, name string, crossTop bool) bool {
-	r.mu.Lock()
+// tree walks a directory, which messages call name. It returns an error if the repair has to end.
+func (r *repair) tree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 	r.result.Directory = name
-	r.mu.Unlock()
 	err := d.OwnTree(rel, crossTop, &r.walk)
 	switch {
+	case r.stop != nil:
+		return r.stop
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		return true
 	case errors.Is(err, fsutil.ErrMount):
 		r.walk.Mounts++
-		return true
 	case errors.Is(err, fsutil.ErrSymlink):
-		r.mu.Lock()
 		r.result.Links = append(r.result.Links, d.Path()+"/"+rel)
-		r.mu.Unlock()
-		return true
-	case errors.Is(err, errInodes), errors.Is(err, errTime), errors.Is(err, errHopeless), errors.Is(err, context.Canceled):
-		r.end(err)
-		return false
+	default:
+		r.walk.Failed++
+		r.found(d.Path()+"/"+rel, 0, err)
 	}
-	r.walk.Failed++
-	r.found(d.Path()+"/"+rel, 0, err)
-	return true
+	return nil
 }
 
 // between counts, checks the limits and pauses between two batches.
 func (r *repair) between(ctx context.Context) error {
-	r.mu.Lock()
-	r.count()
-	now, closed := r.result.Repair, r.closed
-	r.mu.Unlock()
-	if closed {
-		return errTime
+	if ctx.Err() != nil { // Repair may have returned
+		return context.Cause(ctx)
 	}
-	r.progress(now)
+	r.show(nil, false)
+	r.progress(r.result.Repair)
 	switch {
 	case r.walk.Seen >= r.MaxInodes:
 		return errInodes
@@ -321,15 +309,7 @@ func (r *repair) between(ctx context.Context) error {
 	return nil
 }
 
-// count copies the counters of the walk. The walk's goroutine calls it and holds mu.
-func (r *repair) count() {
-	r.result.Seen, r.result.Changed, r.result.Failed = r.walk.Seen, r.walk.Changed, r.walk.Failed
-	r.result.Refused, r.result.Mounts = r.walk.Refused, r.walk.Mounts
-}
-
 func (r *repair) found(path string, was uint32, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	c := Culprit{Path: path, UID: was}
 	if err != nil {
 		c.Err = boot.Bare(err).Error()
@@ -339,37 +319,13 @@ func (r *repair) found(path string, was uint32, err error) {
 	}
 }
 
-// end completes the result. err says why the repair is incomplete, nil if it is complete.
-func (r *repair) end(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.count()
-	r.ended = true
+// show publishes the result so far. err says why the repair is incomplete.
+func (r *repair) show(err error, done bool) {
+	r.result.Seen, r.result.Changed, r.result.Failed = r.walk.Seen, r.walk.Changed, r.walk.Failed
+	r.result.Refused, r.result.Mounts, r.result.Done = r.walk.Refused, r.walk.Mounts, done
 	if err != nil {
-		r.result.Stopped = reason(err).Error()
+		r.result.Stopped = err.Error()
 	}
-}
-
-// reason returns the error of the list above that err wraps.
-func reason(err error) error {
-	for _, known := range []error{errInodes, errTime, errHopeless, context.Canceled} {
-		if errors.Is(err, known) {
-			return known
-		}
-	}
-	return err
-}
-
-// close returns the result, and makes a hung walk stop when its disk answers.
-func (r *repair) close(cause error) Result {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	result := r.result
-	if !r.ended && cause != nil {
-		result.Stopped = reason(cause).Error()
-	}
-	result.Culprits = append([]Culprit(nil), result.Culprits...)
-	result.Directory, result.Done, result.Seconds = "", true, boot.Since(r.start)
-	return result
+	now := r.result // later elements of its slices are no part of it
+	r.shown.Store(&now)
 }
