@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -222,6 +223,33 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	names := head.LeftOut["link that leads out of the profile"]
 	if slices.Sort(names); !slices.Equal(names, []string{"above", "out", "sly"}) {
 		t.Errorf("left out: %+v", head.LeftOut)
+	}
+}
+
+// TestAHomeThatHoldsStillIsSentAsItIs has no copy in the home, gives the same bytes again, and begins anew when the home has changed.
+func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
+	dir := home(t)
+	x := archive.Export{Home: dir, Secrets: true, Links: true, Still: true}
+	whole, head, _ := exported(t, x)
+	want := listing(t, dir)
+	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve"} {
+		delete(want, name)
+	}
+	into := t.TempDir()
+	if _, _, err := (&archive.Import{Dir: into, Name: "two", Marker: "SOUL.md", Links: true}).Run(bytes.NewReader(whole.Bytes())); err != nil {
+		t.Fatal(err)
+	}
+	if got := listing(t, filepath.Join(into, "two")); !maps.Equal(got, want) || head.Files != int64(len(want)) {
+		t.Errorf("%d files came, of %d:\n%v\n%v", len(got), head.Files, got, want)
+	}
+	began := int64(-1)
+	x.Snapshot, x.From, x.Begin = head.Snapshot, 5000, func(from int64) { began = from }
+	if rest, _, _ := exported(t, x); began != 5000 || !bytes.Equal(rest.Bytes(), whole.Bytes()[5000:]) {
+		t.Errorf("the rest begins at %d, and is another one", began)
+	}
+	write(t, filepath.Join(dir, "sessions/new"), "new")
+	if _, now, _ := exported(t, x); began != 0 || now.Snapshot == head.Snapshot {
+		t.Errorf("after a change it begins at %d, as %q", began, now.Snapshot)
 	}
 }
 

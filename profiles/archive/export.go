@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,14 +28,17 @@ type Export struct {
 	Scratch  string   // absolute path of a directory for the snapshot, "" is in the home
 	Secrets  bool     // files with secrets too
 	Clone    bool     // without what two profiles must not share
+	Links    bool     // links that lead out of the profile too
+	Still    bool     // nothing writes to the home: it is sent as it is. Snapshot names the archive that From is about; another one begins at 0
 	Keep     bool     // the snapshot stays
 	Snapshot string   // one that was kept
 	From     int64    // its archive begins here
 
 	// Backup copies a database whose path begins at the home, as to does unless it is absolute.
 	Backup func(home *os.File, from, to string) error
-	Quiet  func() error // called after the first copy, to stop the gateway; may be nil
-	Copied func() error // called when the gateway may start again, with Quiet; may be nil
+	Quiet  func() error     // called after the first copy, to stop the gateway; may be nil
+	Copied func() error     // called when the gateway may start again, with Quiet; may be nil
+	Begin  func(from int64) // of a still home: called before the first byte, with its place in the archive; may be nil
 }
 
 // Run makes the archive and writes it to out. It returns the head of the archive and its checksum. When out fails, the snapshot stays, and
@@ -44,6 +49,10 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 		return head, "", false, err
 	}
 	defer home.Close()
+	if x.Still {
+		head, sum, err = x.sendStill(home, out)
+		return head, sum, false, err
+	}
 	live := "/proc/self/fd/" + strconv.Itoa(int(home.Fd())) // it stays the home when that is renamed
 	base := filepath.Join(cmp.Or(x.Scratch, live), stagingDir)
 	dir, held, err := x.place(base)
@@ -113,30 +122,93 @@ func (x *Export) send(dir string, out io.Writer) (head Head, sum string, err err
 	if err != nil {
 		return head, "", err
 	}
-	w, all := tar.NewWriter(&behind{out, x.From}), newSums(text)
-	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(text))}, bytes.NewReader(text))
+	files, err := os.OpenRoot(dir + "/files")
+	if err != nil {
+		return head, "", err
+	}
+	defer files.Close()
+	sum, err = x.write(text, files, out)
+	return head, sum, err
+}
+
+// sendStill writes the archive of a home that nothing writes to. The same home gives the same bytes.
+func (x *Export) sendStill(home *os.File, out io.Writer) (head Head, sum string, err error) {
+	files, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(home.Fd())))
+	if err != nil {
+		return head, "", err
+	}
+	defer files.Close()
+	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: OneMoment, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
+	content := sha256.New()
+	err = x.each(files, head.leave, func(rel, target string, info fs.FileInfo) error {
+		fmt.Fprintf(content, "%q %q %d %d %d\n", rel, target, info.Size(), info.ModTime().UnixNano(), changedAt(info).UnixNano())
+		if head.Files++; info.Mode().IsRegular() {
+			head.Bytes += info.Size()
+		}
+		if at := changedAt(info).UTC(); head.Created.Before(at) {
+			head.Created = at
+		}
+		return nil
+	})
+	head.Snapshot = hex.EncodeToString(content.Sum(nil))[:24]
+	text, jsonErr := json.Marshal(head)
+	if err = errors.Join(err, jsonErr); err != nil {
+		return head, "", err
+	}
+	if x.Snapshot != head.Snapshot {
+		x.From = 0
+	}
+	if x.Begin != nil {
+		x.Begin(x.From)
+	}
+	sum, err = x.write(text, files, out)
+	return head, sum, err
+}
+
+// write writes the archive of a directory, from x.From on. It returns its checksum.
+func (x *Export) write(head []byte, files *os.Root, out io.Writer) (sum string, err error) {
+	w, all := tar.NewWriter(&behind{out, x.From}), newSums(head)
+	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
 	if err == nil {
-		err = filepath.WalkDir(dir+"/files", func(path string, d fs.DirEntry, err error) error {
-			rel, _ := filepath.Rel(dir+"/files", path)
-			if err != nil || rel == "." {
-				return err
-			}
-			return packFile(w, path, rel, all)
-		})
+		err = x.each(files, func(string, string) {}, func(rel, target string, info fs.FileInfo) error { return packFile(w, files, rel, target, info, all) })
 	}
 	if err == nil {
 		sum = all.text()
 		err = pack(w, &tar.Header{Name: sumsName, Mode: 0o600, Size: int64(len(sum))}, bytes.NewReader([]byte(sum)))
 	}
-	return head, sum, errors.Join(err, w.Close())
+	return sum, errors.Join(err, w.Close())
 }
 
-func packFile(w *tar.Writer, path, rel string, all sums) error {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return err
-	}
-	target, _ := os.Readlink(path) // "" is no link
+// each calls do with the files of a directory in the order of an archive. Of a home that is sent as it is, leave is told of what stays behind.
+func (x *Export) each(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
+	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
+		if err != nil || rel == "." {
+			return err
+		}
+		info, err := files.Lstat(rel)
+		target := ""
+		if err == nil && info.Mode().Type() == fs.ModeSymlink {
+			target, err = files.Readlink(rel)
+		}
+		if err != nil {
+			return err
+		}
+		if x.Still {
+			why, skip := x.leftOut(rel, target, info)
+			if why != "" {
+				leave(rel, why)
+			}
+			if (skip || why != "") && info.IsDir() {
+				return fs.SkipDir
+			} else if skip || why != "" {
+				return nil
+			}
+		}
+		return do(rel, target, info)
+	})
+}
+
+func packFile(w *tar.Writer, files *os.Root, rel, target string, info fs.FileInfo, all sums) error {
 	h, err := tar.FileInfoHeader(info, target)
 	if err != nil {
 		return err
@@ -150,7 +222,7 @@ func packFile(w *tar.Writer, path, rel string, all sums) error {
 		all.add(h)
 		return w.WriteHeader(h)
 	}
-	f, err := os.Open(path)
+	f, err := files.OpenFile(rel, readFlags, 0)
 	if err != nil {
 		return err
 	}

@@ -49,6 +49,13 @@ type Head struct {
 	LeftOut  map[string]Names `json:"left_out"` // by the reason
 }
 
+// leave notes that a file is left out.
+func (h *Head) leave(rel, why string) {
+	names := h.LeftOut[why]
+	names.add(strings.ToValidUTF8(rel, "?"))
+	h.LeftOut[why] = names
+}
+
 // Names are the first of many names. The last one is "…" if there are more.
 type Names []string
 
@@ -76,8 +83,8 @@ func (s sums) add(h *tar.Header) {
 func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
 // check refuses files that no export makes: names that leave the profile, bits that give rights, the state of a gateway. It returns the name
-// in the profile.
-func check(h *tar.Header) (rel string, err error) {
+// in the profile. With links it lets links lead out of the profile.
+func check(h *tar.Header, links bool) (rel string, err error) {
 	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), within)
 	switch {
 	case !is || !fs.ValidPath(rel) || rel == ".":
@@ -88,7 +95,7 @@ func check(h *tar.Header) (rel string, err error) {
 		err = fmt.Errorf("its mode %o gives rights", h.Mode)
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeSymlink:
 		err = errors.New("it is neither a file nor a directory nor a symbolic link")
-	case h.Typeflag == tar.TypeSymlink && !stays(rel, h.Linkname):
+	case h.Typeflag == tar.TypeSymlink && !links && !stays(rel, h.Linkname):
 		err = errors.New("the link leads out of the profile")
 	}
 	return rel, err

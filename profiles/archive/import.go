@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// importPrefix begins the name of the directory that an archive is unpacked into, beside the homes.
-const importPrefix = ".import-"
+// ImportPrefix begins the name of the directory that an archive is unpacked into, beside the homes.
+const ImportPrefix = ".import-"
 
 // ErrCut says that the stream did not bring the rest of the archive. The import keeps the part that it has, and can go on.
 var ErrCut = errors.New("the stream ended early")
@@ -27,9 +27,10 @@ var ErrCut = errors.New("the stream ended early")
 type Import struct {
 	Dir     string       // of the homes; it is made if it is missing
 	Name    string       // of the new profile
-	Marker  string       // the file that makes a directory a profile
+	Marker  string       // the file that makes a directory a profile, "" for any
 	Replace bool         // an existing profile, whose service Ready stops
 	Bare    bool         // replace it by an archive without secrets too
+	Links   bool         // links may lead out of the profile
 	From    int64        // where the stream begins in the archive
 	Ready   func() error // called when all is checked and on the disk, before the one step that makes the profile; may be nil
 }
@@ -52,7 +53,7 @@ type unpacking struct {
 // Run reads an archive and makes the profile of it. It returns the head of the archive and its checksum. After an error the profile is as it was
 // before.
 func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
-	u := &unpacking{Import: im, beside: filepath.Join(im.Dir, importPrefix+im.Name)}
+	u := &unpacking{Import: im, beside: filepath.Join(im.Dir, ImportPrefix+im.Name)}
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {
 		return head, "", err
 	}
@@ -81,7 +82,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 // Where returns the snapshot whose import was cut short, and where the rest of the archive begins.
 func (im *Import) Where() (snapshot string, at int64, err error) {
 	u := unpacking{Import: im}
-	if u.archive, err = os.Open(filepath.Join(im.Dir, importPrefix+im.Name, "archive")); err != nil {
+	if u.archive, err = os.Open(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive")); err != nil {
 		return "", 0, err
 	}
 	defer u.archive.Close()
@@ -208,7 +209,7 @@ func (u *unpacking) make() (err error) {
 		}
 		return u.top.Symlink(h.Linkname, rel)
 	})
-	if _, markErr := u.top.Lstat(u.Marker); err == nil && markErr != nil {
+	if _, markErr := u.top.Lstat(cmp.Or(u.Marker, ".")); err == nil && markErr != nil {
 		err = fmt.Errorf("it has no %s, which every profile has: %w", u.Marker, markErr)
 	}
 	if err != nil {
@@ -243,7 +244,7 @@ func (u *unpacking) each(do func(h *tar.Header, rel string, content io.Reader) e
 		case h.Name == sumsName:
 			return do(h, "", t)
 		}
-		rel, err := check(h)
+		rel, err := check(h, u.Links)
 		if err == nil {
 			err = do(h, rel, t)
 		}

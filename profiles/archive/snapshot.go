@@ -123,20 +123,13 @@ func (s *snapshot) walk(dir string) error {
 // missing takes the error about a file of the home that has gone or changed its kind meanwhile, or that may not be read, for none.
 func (s *snapshot) missing(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
-		s.leave(rel, "no permission to read it")
+		s.head.leave(rel, "no permission to read it")
 		return nil
 	}
 	if slices.ContainsFunc([]error{fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) }) {
 		return nil
 	}
 	return err
-}
-
-// leave notes that a file is left out.
-func (s *snapshot) leave(rel, why string) {
-	names := s.head.LeftOut[why]
-	names.add(strings.ToValidUTF8(rel, "?"))
-	s.head.LeftOut[why] = names
 }
 
 // entry looks at a file of the home, and copies it unless its copy is still good.
@@ -153,7 +146,7 @@ func (s *snapshot) entry(rel string) error {
 	if why, skip := s.leftOut(rel, target, info); skip || s.companion(rel, info) {
 		return nil
 	} else if why != "" {
-		s.leave(rel, why)
+		s.head.leave(rel, why)
 		return nil
 	}
 	key, copied := maphash.String(s.seed, rel), filepath.Join(s.files, rel)
@@ -269,7 +262,7 @@ func (s *snapshot) finish() error {
 		s.head.Moment = SomeMoments
 	}
 	for _, name := range s.unshared {
-		s.leave(name+" in .env", isIdentity)
+		s.head.leave(name+" in .env", isIdentity)
 	}
 	err := filepath.WalkDir(s.files, func(path string, d fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(s.files, path)

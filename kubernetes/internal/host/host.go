@@ -37,7 +37,6 @@ type Settings struct {
 	Address   string           // where it listens for other hosts, HOST:PORT
 	API       client.WithWatch // without a cache: a read is fresh
 	Init      Init
-	Archive   Archive
 	// Create makes a profile without data. It runs no program of the agents: one could read the tokens.
 	Create func(ctx context.Context, name string) error
 	// Token returns a token of this pod for other hosts, and Judge says which pod such a token is of.
@@ -81,7 +80,7 @@ func Run(ctx context.Context, s Settings) error {
 	h := &host{
 		set: s, store: store, seen: map[string]map[string]*v1alpha1.AgentProfile{ownField: {}, moveField: {}}, services: map[string]hinit.Service{}, heard: map[string]uint64{},
 		sources: &sources{api: s.API, namespace: s.Namespace, seen: map[string]source{}},
-		offers:  &offers{store: store, archive: s.Archive, judge: s.Judge, host: s.Address, by: map[string]*offer{}},
+		offers:  &offers{store: store, judge: s.Judge, log: s.Log, host: s.Address, by: map[string]*offer{}},
 		queue:   workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second)),
 	}
 	var all sync.WaitGroup

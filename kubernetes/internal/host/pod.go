@@ -41,7 +41,7 @@ const podName = "authentication.kubernetes.io/pod-name"
 func InPod(lookup func(string) string, home string, init Init, log *slog.Logger) (Settings, error) {
 	s := Settings{
 		Name: lookup(nameVar), UID: lookup(uidVar), Namespace: lookup(namespaceVar), Pool: lookup(poolVar), Address: lookup(addressVar),
-		Home: home, Init: init, Archive: Tar{}, Log: log,
+		Home: home, Init: init, Log: log,
 	}
 	homes := profiles.Open(home, nil, "")
 	s.Create = func(_ context.Context, name string) error {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"time"
 
@@ -329,7 +328,12 @@ func (h *host) restore(ctx context.Context, name, uid, archive string) error {
 	}
 	defer f.Close()
 	const nonce = "backup"
-	if err := h.store.receive(ctx, name, uid, nonce, io.Reader(f), h.set.Archive); err != nil {
+	im, done, err := h.store.importer(name, uid)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if err := h.store.receive(im, name, uid, nonce, f); err != nil {
 		return fmt.Errorf("cannot recover profile %q: %w", name, err)
 	}
 	return h.store.Install(name, uid, nonce)
@@ -402,7 +406,7 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if err != nil {
 		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)
 	}
-	return h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, token, h.set.Archive)
+	return h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, token)
 }
 
 func (h *host) received(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hinit/kubernetes/internal/placement"
+	"hinit/profiles/archive"
 )
 
 // The directories of a store, below the home of the volume.
@@ -22,7 +23,7 @@ const (
 	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data that came, and a record beside it
 	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data that nothing refers to
 	backupsDir  = storeDir + "/backups"  // archives to recover from
-	partDir     = storeDir + "/part"     // data that is still coming; emptied at the start
+	partDir     = storeDir + "/part"     // data that is still coming, see partial; the rest is removed at the start
 	profilesDir = "profiles"
 )
 
@@ -52,7 +53,9 @@ func OpenStore(home string) (*Store, error) {
 	s := &Store{root}
 	entries, err := fs.ReadDir(root.FS(), partDir)
 	for _, e := range entries {
-		err = errors.Join(err, root.RemoveAll(path.Join(partDir, e.Name())))
+		if !strings.HasPrefix(e.Name(), archive.ImportPrefix) {
+			err = errors.Join(err, root.RemoveAll(path.Join(partDir, e.Name())))
+		}
 	}
 	return s, err
 }
@@ -140,7 +143,18 @@ func (s *Store) Look(name, uid string) (placement.Local, error) {
 			l.Incoming = e
 		}
 	}
+	if l.Incoming == "" && s.exists(partial(name, uid)) {
+		l.Incoming = partly
+	}
 	return l, nil
+}
+
+// partly is the nonce of data that has come in part.
+const partly = "partly"
+
+// partial is where data of an object has come in part. The next fetch goes on there.
+func partial(name, uid string) string {
+	return path.Join(partDir, archive.ImportPrefix+name+"."+uid)
 }
 
 // entries returns what follows NAME.UID. in the directories of a directory.
@@ -178,7 +192,14 @@ func (s *Store) Known() (map[string][]string, error) {
 		}
 		err = errors.Join(err, err2)
 	}
-	return out, err
+	entries, err2 := fs.ReadDir(s.root.FS(), partDir)
+	for _, e := range entries {
+		rest, is := strings.CutPrefix(e.Name(), archive.ImportPrefix)
+		if name, uid, ok := strings.Cut(rest, "."); is && ok {
+			add(name, uid)
+		}
+	}
+	return out, errors.Join(err, err2)
 }
 
 // Foreign reports whether hinit has a profile of that name that is not the object's.
@@ -235,9 +256,9 @@ func (s *Store) Install(name, uid, nonce string) error {
 // Drop deletes data that was set aside.
 func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, uid, "") }
 
-// DropIncoming deletes data that came and was not installed.
+// DropIncoming deletes data that came, in full or in part, and was not installed.
 func (s *Store) DropIncoming(name, uid string) error {
-	return s.clear(incomingDir, name, uid, ".json")
+	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.root.RemoveAll(partial(name, uid)))
 }
 
 func (s *Store) clear(dir, name, uid, beside string) error {

@@ -1,16 +1,19 @@
 package host
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"io"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/placement"
 )
 
@@ -89,72 +92,140 @@ func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
 	}
 }
 
-// TestAStreamThatEndsEarlyStoresNothing cuts an archive at many places.
-func TestAStreamThatEndsEarlyStoresNothing(t *testing.T) {
-	s, _ := volume(t, "u1", rand.Text()+strings.Repeat("x", 3000))
-	var whole bytes.Buffer
-	if err := s.within("profiles/coder", func(home *os.Root) error { return Tar{}.Export(context.Background(), home, &whole) }); err != nil {
+// server offers profile coder of a store, by way of a connection that breaks after most bytes, where that is not 0. sent counts them all.
+func server(t *testing.T, s *Store, most *atomic.Int64) (o *offers, from *v1alpha1.Offer, sent *atomic.Int64) {
+	t.Helper()
+	o = &offers{
+		store: s, host: "127.0.0.1:0", by: map[string]*offer{}, log: slog.New(slog.DiscardHandler),
+		judge: func(context.Context, string) (string, error) { return "to", nil },
+	}
+	t.Cleanup(o.close)
+	from, err := o.make(offer{name: "coder", uid: "u1", to: "to"})
+	if err != nil {
 		t.Fatal(err)
 	}
-	to, dir := volume(t, "", "")
-	for cut := 0; cut < whole.Len()-1024; cut += 97 { // the last blocks of an archive are empty
-		broken := io.MultiReader(bytes.NewReader(whole.Bytes()[:cut]), errReader{})
-		if err := to.receive(context.Background(), "coder", "u1", "n1", broken, Tar{}); err == nil {
-			t.Fatalf("%d of %d bytes were taken for the whole", cut, whole.Len())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	sent = &atomic.Int64{}
+	address := from.Address
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			host, err := net.Dial("tcp", address)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(host, client) }() // it ends with the connection
+			left := most.Load()
+			if left == 0 {
+				left = 1 << 40
+			}
+			n, _ := io.CopyN(client, host, left)
+			sent.Add(n)
+			_, _ = client.Close(), host.Close()
 		}
-		if l := look(t, to, "u1"); l.Incoming != "" {
-			t.Fatalf("after %d bytes: %+v", cut, l)
+	}()
+	from.Address = l.Addr().String()
+	return o, from, sent
+}
+
+// TestAMoveThatIsCutShortGoesOnWhereItWas breaks a connection again and again. The other host stores nothing before it has all, and no byte
+// comes twice.
+func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
+	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
+	home := filepath.Join(dir, "profiles/coder")
+	if err := errors.Join(os.Symlink("/usr/bin/python3", filepath.Join(home, "python")), os.Mkdir(filepath.Join(home, "empty"), 0o750), os.Chmod(filepath.Join(home, "empty"), 0o750)); err != nil {
+		t.Fatal(err)
+	}
+	most := &atomic.Int64{}
+	most.Store(5 << 20 / 2)
+	o, from, sent := server(t, s, most)
+	to, at := volume(t, "", "")
+	cuts := 0
+	for ; look(t, to, "u1").Incoming != from.Nonce; cuts++ {
+		if cuts > 10 {
+			t.Fatal("it does not end")
+		}
+		if to, _ = OpenStore(at); to == nil { // as after a crash
+			t.Fatal("the store does not open")
+		}
+		if err := to.fetch(context.Background(), "coder", "u1", from, "token"); err != nil && !errors.Is(err, errCut) {
+			t.Fatal(err)
+		}
+		if cuts == 0 && look(t, to, "u1").Incoming != partly {
+			t.Fatalf("after the first cut: %+v", look(t, to, "u1"))
 		}
 	}
-	if err := to.receive(context.Background(), "coder", "u1", "n1", &whole, Tar{}); err != nil {
+	whole := int64(26<<18) * 11 / 10
+	if cuts < 3 || sent.Load() > whole {
+		t.Errorf("%d bytes were sent in %d parts, and the whole has about %d", sent.Load(), cuts, whole)
+	}
+	r, err := to.receipt("coder", "u1", from.Nonce)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if l := look(t, to, "u1"); l.Incoming != "n1" || l.Live {
-		t.Fatalf("the whole: %+v", l)
+	if _, good := o.known("u1", r.SHA256, anyRun); len(good) != 1 {
+		t.Errorf("the sums are different: %+v", r)
 	}
-	if err := to.Install("coder", "u1", "n1"); err != nil {
+	if err := to.Install("coder", "u1", from.Nonce); err != nil {
 		t.Fatal(err)
 	}
-	info, err := os.Stat(filepath.Join(dir, "profiles/coder/data"))
-	if l := look(t, to, "u1"); !l.Live || l.Incoming != "" || err != nil || info.Mode().Perm() != 0o640 {
-		t.Fatalf("installed: %+v %v", l, err)
+	same := func(name string) bool {
+		a, err := os.Stat(filepath.Join(home, name))
+		b, err2 := os.Stat(filepath.Join(at, "profiles/coder", name))
+		return err == nil && err2 == nil && a.Mode() == b.Mode() && a.Size() == b.Size()
+	}
+	link, err := os.Readlink(filepath.Join(at, "profiles/coder/python"))
+	if l := look(t, to, "u1"); !l.Live || l.Incoming != "" || !same("data") || !same("empty") || err != nil || link != "/usr/bin/python3" {
+		t.Errorf("installed: %+v, a link to %q (%v)", l, link, err)
 	}
 }
 
-// errReader is a connection that breaks.
-type errReader struct{}
+// TestAProfileThatHasChangedIsFetchedFromTheBeginning changes the data between two parts.
+func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
+	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
+	most := &atomic.Int64{}
+	most.Store(3 << 20)
+	_, from, _ := server(t, s, most)
+	to, at := volume(t, "", "")
+	if err := to.fetch(context.Background(), "coder", "u1", from, "token"); !errors.Is(err, errCut) {
+		t.Fatal(err)
+	}
+	text := strings.Repeat(rand.Text(), 1<<18)
+	if err := os.WriteFile(filepath.Join(dir, "profiles/coder/data"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	most.Store(0)
+	if err := errors.Join(to.fetch(context.Background(), "coder", "u1", from, "token"), to.Install("coder", "u1", from.Nonce)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(at, "profiles/coder/data")); err != nil || string(got) != text {
+		t.Errorf("the data is not the new one: %d bytes, %v", len(got), err)
+	}
+}
 
-func (errReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
-
-// TestAnArchiveCannotWriteOutsideItsProfile has the entries of a hostile host.
-func TestAnArchiveCannotWriteOutsideItsProfile(t *testing.T) {
-	for name, entries := range map[string][]tar.Header{
-		"up":        {{Name: "../escaped", Typeflag: tar.TypeReg}},
-		"absolute":  {{Name: "/escaped", Typeflag: tar.TypeReg}},
-		"by a link": {{Name: "out", Typeflag: tar.TypeSymlink, Linkname: "../.."}, {Name: "out/escaped", Typeflag: tar.TypeReg}},
-		"a device":  {{Name: "dev", Typeflag: tar.TypeChar}},
-		"twice":     {{Name: "a", Typeflag: tar.TypeReg}, {Name: "a", Typeflag: tar.TypeReg}},
-	} {
-		var b bytes.Buffer
-		w := tar.NewWriter(&b)
-		for _, h := range entries {
-			h.Mode = 0o600
-			if err := w.WriteHeader(&h); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		s, dir := volume(t, "", "")
-		if err := s.receive(context.Background(), "coder", "u1", "n1", &b, Tar{}); err == nil {
-			t.Errorf("%s: it was taken", name)
-		}
-		for _, at := range []string{dir, filepath.Join(dir, storeDir), filepath.Join(dir, partDir)} {
-			if _, err := os.Lstat(filepath.Join(at, "escaped")); err == nil {
-				t.Errorf("%s: it has written into %s", name, at)
-			}
-		}
+// TestAProfileThatLinksToTheTokensSendsNone has a home that an agent has made a link out of the volume.
+func TestAProfileThatLinksToTheTokensSendsNone(t *testing.T) {
+	secrets := t.TempDir()
+	if err := os.WriteFile(filepath.Join(secrets, "token"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, dir := volume(t, "u1", "x")
+	home := filepath.Join(dir, "profiles/coder")
+	if err := errors.Join(os.Rename(home, home+".away"), os.Symlink(secrets, home)); err != nil {
+		t.Fatal(err)
+	}
+	_, from, sent := server(t, s, &atomic.Int64{})
+	to, _ := volume(t, "", "")
+	if err := to.fetch(context.Background(), "coder", "u1", from, "token"); err == nil || sent.Load() > 8<<10 || look(t, to, "u1").Incoming != "" {
+		t.Errorf("%v, %d bytes were sent", err, sent.Load())
 	}
 }
 

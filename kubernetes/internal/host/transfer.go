@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"net/http"
@@ -22,9 +23,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/kubernetes/api/v1alpha1"
+	"hinit/profiles/archive"
 )
 
 // Judge says which pod a token is of. The error is for people.
@@ -32,10 +32,10 @@ type Judge func(ctx context.Context, token string) (pod string, err error)
 
 // offers are what this process offers to other hosts. It listens while there is at least one.
 type offers struct {
-	store   *Store
-	archive Archive
-	judge   Judge
-	host    string // where it listens, HOST:PORT
+	store *Store
+	judge Judge
+	log   *slog.Logger
+	host  string // where it listens, HOST:PORT
 
 	mu       sync.Mutex
 	by       map[string]*offer // by nonce
@@ -153,40 +153,57 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "not for you", http.StatusForbidden)
 		return
 	}
-	home, err := o.store.root.OpenRoot(o.store.Home(one.name))
+	sum, err := o.store.send(one.name, w, r)
 	if err != nil {
-		http.Error(w, "no data", http.StatusNotFound)
-		return
-	}
-	defer home.Close()
-	hash := sha256.New()
-	if err := o.archive.Export(r.Context(), home, io.MultiWriter(w, hash)); err != nil {
+		o.log.Warn("profile was not sent", "profile", one.name, "to", one.to, "error", err)
 		panic(http.ErrAbortHandler) // the client must not take it for the whole
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	one.sent = hex.EncodeToString(hash.Sum(nil))
+	one.sent = sum
 }
 
-// counted is what a stream had.
-type counted struct {
-	SHA256 string `json:"sha256"`
-	Bytes  int64  `json:"bytes"`
+// send writes the archive of a stopped profile, or the rest of it where the client has the beginning. It returns the checksum of the whole.
+func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, err error) {
+	home, err := s.root.Open(s.Home(name))
+	if err != nil {
+		return "", err
+	}
+	defer home.Close()
+	x := archive.Export{
+		Home: descriptor(home), Name: name, Secrets: true, Links: true, Still: true, Snapshot: r.Header.Get("If-Range"),
+		Begin: func(from int64) {
+			if from > 0 {
+				w.WriteHeader(http.StatusPartialContent)
+			}
+		},
+	}
+	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without one it begins at 0
+	_, sum, _, err = x.Run(w)
+	return sum, err
 }
 
-// counter counts the bytes of a stream.
-type counter struct{ n int64 }
+// descriptor is the name of an open directory. No program can exchange what it names.
+func descriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }
 
-func (c *counter) Write(p []byte) (int, error) { c.n += int64(len(p)); return len(p), nil }
-
-// fetch stores the data of an offer as data that came.
-func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string, archive Archive) error {
+// fetch stores the data of an offer as data that came. A fetch that was cut short goes on where it was.
+func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPath+from.Nonce, nil)
 	if err != nil {
 		return err
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
-	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
+	im, done, err := s.importer(name, uid)
+	if err != nil {
+		return err
+	}
+	defer done()
+	snapshot, at, err := im.Where()
+	if err == nil {
+		r.Header.Set("If-Range", snapshot)
+		r.Header.Set("Range", fmt.Sprintf("bytes=%d-", at))
+	}
+	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true, TLSClientConfig: &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		InsecureSkipVerify: true, // the one certificate that the object names is taken, and no other
 		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
@@ -201,45 +218,50 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 		return fmt.Errorf("cannot fetch profile %q from %s: %w", name, from.Address, err)
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
+	switch answer.StatusCode {
+	case http.StatusOK:
+	case http.StatusPartialContent:
+		im.From = at
+	default:
 		return fmt.Errorf("cannot fetch profile %q from %s: it answers %s", name, from.Address, answer.Status)
 	}
-	if err := s.receive(ctx, name, uid, from.Nonce, answer.Body, archive); err != nil {
+	if err := s.receive(im, name, uid, from.Nonce, answer.Body); err != nil {
 		return fmt.Errorf("cannot store profile %q from %s: %w", name, from.Address, err)
 	}
 	return nil
 }
 
-// receive stores a stream as data that came. An older one of the object is removed before.
-func (s *Store) receive(ctx context.Context, name, uid, nonce string, body io.Reader, archive Archive) error {
-	part := path.Join(partDir, fmt.Sprintf("%s.%s.%s", name, uid, nonce))
-	if err := errors.Join(s.root.RemoveAll(part), s.root.Mkdir(part, 0o700)); err != nil {
+// importer returns an import of an object's data into the directory of data that is still coming. Call done after it.
+func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err error) {
+	part, err := s.root.Open(partDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &archive.Import{Dir: descriptor(part), Name: name + "." + uid, Links: true}, func() { _ = part.Close() }, nil
+}
+
+// errCut says that a stream has ended early, and that what came is kept.
+var errCut = errors.New("the stream has ended early; it goes on from there")
+
+// receive stores an archive as data that came. An older one of the object is removed before.
+func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Reader) error {
+	whole := path.Join(partDir, im.Name)
+	if err := s.root.RemoveAll(whole); err != nil { // left by a crash
 		return err
 	}
-	hash, count := sha256.New(), &counter{}
-	body = io.TeeReader(body, io.MultiWriter(hash, count))
-	err := s.within(part, func(home *os.Root) error { return archive.Import(ctx, home, body) })
-	if err == nil {
-		_, err = io.Copy(io.Discard, body) // what follows the archive, and the end that says that it was whole
-	}
-	if err == nil { // the sender removes its data soon: files and directories must be on the disk
-		err = s.within(part, func(home *os.Root) error {
-			dir, err := home.Open(".")
-			if err != nil {
-				return err
-			}
-			return errors.Join(unix.Syncfs(int(dir.Fd())), dir.Close())
-		})
+	head, sum, err := im.Run(body)
+	if errors.Is(err, archive.ErrCut) {
+		return errCut
 	}
 	if err != nil {
-		return errors.Join(err, s.root.RemoveAll(part))
+		return err
 	}
-	text, err := json.Marshal(counted{hex.EncodeToString(hash.Sum(nil)), count.n})
+	text, err := json.Marshal(v1alpha1.Receipt{SHA256: sum, Bytes: head.Bytes})
 	if err != nil {
 		return err
 	}
 	to := incoming(name, uid, nonce)
-	return errors.Join(s.DropIncoming(name, uid), s.rename(part, to), s.replace(to+".json", text, 0o600))
+	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.rename(whole, to), s.replace(to+".json", text, 0o600))
 }
 
 // within calls fn with a directory.
@@ -257,9 +279,10 @@ func (s *Store) receipt(name, uid, nonce string) (*v1alpha1.Receipt, error) {
 	if err != nil {
 		return nil, err
 	}
-	var c counted
-	if err := json.Unmarshal(text, &c); err != nil {
+	r := &v1alpha1.Receipt{}
+	if err := json.Unmarshal(text, r); err != nil {
 		return nil, err
 	}
-	return &v1alpha1.Receipt{Nonce: nonce, SHA256: c.SHA256, Bytes: c.Bytes}, nil
+	r.Nonce = nonce
+	return r, nil
 }

@@ -275,7 +275,7 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	k.mu.Unlock()
 	settings := host.Settings{
 		Name: p.Name, UID: string(p.UID), Namespace: p.Namespace, Pool: p.Labels[v1alpha1.PoolLabel], Home: home, Address: "127.0.0.1:0", API: api,
-		Init: dial.New(socket), Archive: host.Tar{}, Create: init.create, Judge: judge, Log: k.log.With("host", p.Name),
+		Init: dial.New(socket), Create: init.create, Judge: judge, Log: k.log.With("host", p.Name),
 		Token: func() (string, error) { return k.token(inner, p, pool.Audience) },
 	}
 	go func() {
