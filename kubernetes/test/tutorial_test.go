@@ -47,7 +47,7 @@ func TestTheTutorial(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	typed := 0
+	typed, began := 0, time.Now()
 	var w *watch
 	what := ""
 	page = console.ReplaceAllStringFunc(page, func(block string) string {
@@ -85,6 +85,7 @@ func TestTheTutorial(t *testing.T) {
 		}
 		return out.String() + "```"
 	})
+	t.Logf("%d commands in %v", typed, time.Since(began).Round(time.Second))
 	if typed < 10 {
 		t.Errorf("the page has only %d commands", typed)
 	}

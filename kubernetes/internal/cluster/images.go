@@ -12,9 +12,10 @@ import (
 // NextImage is another name of the demo image, as a next version has.
 const NextImage = "hinit-demo:next"
 
-// podImages are the names of the demo image on each node: in the manifests, of a next version, and in the tutorial.
+// podImages are the names of the demo image on each node: in the manifests, of a next version, and in the tutorial with its sandbox.
 var podImages = []string{
 	"docker.io/library/hinit-demo:latest", "docker.io/library/" + NextImage, "registry.example.org/hermes-hinit:1", "registry.example.org/hermes-hinit:2",
+	"docker.io/nikolaik/python-nodejs:python3.11-nodejs20",
 }
 
 var (
