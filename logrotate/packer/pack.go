@@ -22,6 +22,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/fault"
 	"hinit/internal/fsutil"
+	"hinit/internal/pause"
 	"hinit/logrotate/archive"
 	"hinit/logrotate/gzipped"
 )
@@ -40,10 +41,10 @@ var errAbandoned = errors.New("abandoned")
 // Pack compresses the archives of the given logs, except archives younger than young. It opens files with the identity of actor.
 // It returns a result for each log, and stops when ctx ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
-	p := &packer{actor: actor.In(blocking.Logs), young: young, stop: ctx.Done()}
+	p := &packer{actor: actor.In(blocking.Logs), young: young}
 	results := make([]gzipped.Result, len(logs))
 	for i, l := range logs {
-		results[i] = p.log(l)
+		results[i] = p.log(ctx, l)
 	}
 	return results
 }
@@ -52,25 +53,12 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 type packer struct {
 	actor *fsutil.Actor // waits for a turn before each operation
 	young time.Duration
-	stop  <-chan struct{}
 	gzip  *gzip.Writer // reused for every archive
 	buf   []byte
 }
 
-// pause sleeps for d, and reports false when Pack has to stop.
-func (p *packer) pause(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-p.stop:
-		return false
-	}
-}
-
 // log compresses the archives of one log.
-func (p *packer) log(l gzipped.Archives) (r gzipped.Result) {
+func (p *packer) log(ctx context.Context, l gzipped.Archives) (r gzipped.Result) {
 	dir := archive.Dir{Path: l.Dir, Actor: p.actor}
 	names, err := dir.Names()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,7 +68,7 @@ func (p *packer) log(l gzipped.Archives) (r gzipped.Result) {
 		if strings.HasSuffix(name, archive.Packed) {
 			continue
 		}
-		if !p.pause(0) {
+		if ctx.Err() != nil {
 			return r
 		}
 		// After a step back of the clock an archive may have a time in the future. That does not make it young.
@@ -88,7 +76,7 @@ func (p *packer) log(l gzipped.Archives) (r gzipped.Result) {
 			r.Again = true
 			continue
 		}
-		if err = p.pack(dir, name, l.Most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
+		if err = p.pack(ctx, dir, name, l.Most); errors.Is(err, fs.ErrNotExist) || errors.Is(err, errAbandoned) {
 			err = nil // pruned meanwhile
 		}
 		if err != nil {
@@ -102,7 +90,7 @@ func (p *packer) log(l gzipped.Archives) (r gzipped.Result) {
 }
 
 // pack compresses one archive, unless it has more than most bytes.
-func (p *packer) pack(dir archive.Dir, name string, most int64) error {
+func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most int64) error {
 	return dir.Do(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)
 		whole := from + archive.Packed
@@ -126,7 +114,7 @@ func (p *packer) pack(dir archive.Dir, name string, most int64) error {
 		if err != nil {
 			return err
 		}
-		err = p.copy(in, out, st)
+		err = p.copy(ctx, in, out, st)
 		if err = errors.Join(err, turn(out.Close)); err != nil {
 			_ = parent.Remove(part) // the next call of Pack tries again
 			return err
@@ -155,7 +143,7 @@ func stat(f *os.File) (st os.FileInfo, err error) {
 }
 
 // copy compresses in into out, and syncs out.
-func (p *packer) copy(in, out *os.File, st os.FileInfo) error {
+func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) error {
 	if p.gzip == nil {
 		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)
 	}
@@ -170,7 +158,7 @@ func (p *packer) copy(in, out *os.File, st os.FileInfo) error {
 		if err != nil {
 			return err
 		}
-		if !p.pause(packRest * time.Since(begin)) {
+		if !pause.For(ctx, packRest*time.Since(begin)) {
 			return errAbandoned
 		}
 	}

@@ -19,7 +19,7 @@ import (
 func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := packer{actor: fsutil.Self().In(blocking.Logs), stop: t.Context().Done()}
+	p := packer{actor: fsutil.Self().In(blocking.Logs)}
 	list := archive.List{Dir: dir}
 	name := archive.Name(time.Now().Add(-time.Hour))
 	path := filepath.Join(dir, name)
@@ -35,7 +35,7 @@ func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 			<-time.After(time.Duration(i) * 200 * time.Microsecond)
 			pruned <- list.RemoveOldest()
 		}()
-		err := p.pack(archive.Dir{Path: dir, Actor: p.actor}, name, math.MaxInt64)
+		err := p.pack(t.Context(), archive.Dir{Path: dir, Actor: p.actor}, name, math.MaxInt64)
 		if err := <-pruned; err != nil {
 			t.Fatal(err)
 		}

@@ -80,13 +80,11 @@ func (c *Client) Answers(limit time.Duration) bool {
 	sign := c.pong
 	c.mu.Unlock()
 	guard.Go("asking the program inside for a sign", c.Ping)
-	late := time.NewTimer(limit)
-	defer late.Stop()
 	select {
 	case <-sign:
 		return true
 	case <-c.done:
-	case <-late.C:
+	case <-time.After(limit):
 	}
 	return false
 }

@@ -20,6 +20,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 )
 
 // Culprit is a file that did not belong to the agent, and its owner. The process that created it is unknown.
@@ -298,12 +299,8 @@ func (r *repair) between(ctx context.Context) error {
 	case r.walk.Changed == 0 && r.walk.Failed >= hopeless:
 		return errHopeless
 	}
-	pause := time.NewTimer(min(breath, time.Since(r.batch)))
-	defer pause.Stop()
-	select {
-	case <-ctx.Done():
+	if !pause.For(ctx, min(breath, time.Since(r.batch))) {
 		return context.Cause(ctx)
-	case <-pause.C:
 	}
 	r.batch = time.Now()
 	return nil
