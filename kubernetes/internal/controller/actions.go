@@ -64,7 +64,7 @@ func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
 			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ReachableCondition)
 		})
 	case placement.Replace:
-		return f.replace(ctx, v.pods[a.Host])
+		return f.replace(ctx, v, v.pods[a.Host])
 	}
 	return fmt.Errorf("cannot carry out an action of type %T", a)
 }
@@ -86,13 +86,27 @@ func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v
 	return nil
 }
 
-// replace deletes the pod that was seen, and no other of its name. The eviction keeps to the PodDisruptionBudget of the pool elsewhere; here
-// the rollout itself counts.
-func (f *fleet) replace(ctx context.Context, pod *corev1.Pod) error {
-	if pod == nil {
+// replace gives a host a new image: in its pod, where nothing else has changed, and otherwise by another pod. It deletes the pod that was seen,
+// and no other of its name.
+func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
+	if pod == nil || pod.DeletionTimestamp != nil {
 		return nil
 	}
 	f.log.Info("host is replaced", "host", pod.Name)
+	template, is := pool.InPlace(v.pool, pod)
+	if statuses := pod.Status.ContainerStatuses; is && len(statuses) == 1 && statuses[0].State.Running != nil {
+		next := pod.DeepCopy()
+		for _, containers := range [][]corev1.Container{next.Spec.InitContainers, next.Spec.Containers} {
+			for i := range containers {
+				containers[i].Image = v.pool.Spec.Image
+			}
+		}
+		next.Annotations[pool.TemplateAnnotation], next.Annotations[pool.ReplacedAnnotation] = template, statuses[0].ContainerID
+		if err := f.api.Patch(ctx, next, client.StrategicMergeFrom(pod, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("cannot change the image of host %q: %w", pod.Name, err)
+		}
+		return nil
+	}
 	return client.IgnoreNotFound(f.api.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
 }
 

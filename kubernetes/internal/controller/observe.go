@@ -74,6 +74,7 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 			h.Zone = node.Labels[p.Spec.TopologyKey]
 		}
 		h.Trouble, h.Replacing = trouble(pod, node, beats[pod.Name], now)
+		h.Broken = h.Trouble != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && ready(node) == "" && !runs(pod)
 		h.Ready = h.Trouble == "" && !h.Replacing
 		v.hosts = append(v.hosts, h)
 	}
@@ -86,10 +87,8 @@ const endGrace = 30 * time.Second
 
 // trouble says why a host is lost, "" when it is not, and whether its pod ends or begins.
 func trouble(pod *corev1.Pod, node *corev1.Node, beat *coordinationv1.Lease, now time.Time) (reason string, replacing bool) {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return fmt.Sprintf("its node %s is not ready (%s)", pod.Spec.NodeName, cmp.Or(c.Reason, string(c.Status))), false
-		}
+	if reason := ready(node); reason != "" {
+		return fmt.Sprintf("its node %s is not ready (%s)", pod.Spec.NodeName, reason), false
 	}
 	if pod.DeletionTimestamp != nil {
 		if now.Sub(pod.DeletionTimestamp.Time) > endGrace {
@@ -105,6 +104,10 @@ func trouble(pod *corev1.Pod, node *corev1.Node, beat *coordinationv1.Lease, now
 	}
 	for _, c := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
 		switch {
+		case c.ContainerID != "" && c.ContainerID == pod.Annotations[pool.ReplacedAnnotation]:
+			return "its container gets a new image", true
+		case c.State.Running != nil && c.Started != nil && !*c.Started:
+			return fmt.Sprintf("its container %s begins", c.Name), true
 		case c.State.Running != nil:
 		case c.State.Terminated != nil:
 			return fmt.Sprintf("its container %s has ended: %s, code %d", c.Name, cmp.Or(c.State.Terminated.Reason, "no reason"), c.State.Terminated.ExitCode), false
@@ -119,6 +122,21 @@ func trouble(pod *corev1.Pod, node *corev1.Node, beat *coordinationv1.Lease, now
 		return "its hinit-fleet does not report", false
 	}
 	return "", false
+}
+
+// ready returns why a node is not ready, "" for one that is.
+func ready(node *corev1.Node) string {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return cmp.Or(c.Reason, string(c.Status))
+		}
+	}
+	return ""
+}
+
+// runs reports whether the container of the agents runs.
+func runs(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
 func pending(pod *corev1.Pod) string {

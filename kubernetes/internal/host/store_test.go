@@ -15,6 +15,7 @@ import (
 
 	"hinit/kubernetes/api/v1alpha1"
 	"hinit/kubernetes/internal/placement"
+	"hinit/profiles/archive"
 )
 
 // volume makes a store with profile coder of object uid, whose file data has a text.
@@ -208,6 +209,27 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	}
 	if got, err := os.ReadFile(filepath.Join(at, "profiles/coder/data")); err != nil || string(got) != text {
 		t.Errorf("the data is not the new one: %d bytes, %v", len(got), err)
+	}
+}
+
+// TestAProfileIsRecoveredFromAnExport reads an archive in the directory of backups.
+func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
+	from, dir := volume(t, "u1", "learnt")
+	s, at := volume(t, "", "")
+	f, err := os.Create(filepath.Join(at, backupsDir, "coder.tar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := archive.Export{Home: filepath.Join(dir, from.Home("coder")), Name: "coder", Secrets: true}
+	if _, _, _, err := x.Run(f); err != nil || f.Close() != nil {
+		t.Fatal(err)
+	}
+	h := &host{store: s, set: Settings{Name: "agents-1"}}
+	if err := h.restore(context.Background(), "coder", "u2", "coder.tar"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(at, "profiles/coder/data")); err != nil || string(text) != "learnt" || !look(t, s, "u2").Live {
+		t.Errorf("%q %v", text, err)
 	}
 }
 

@@ -33,6 +33,7 @@ type Host struct {
 	Ready     bool   // it takes profiles
 	Updated   bool   // it has the wanted image
 	Replacing bool   // its pod ends or begins
+	Broken    bool   // its containers don't run, and its node is not the reason
 }
 
 // Pool is what the controller knows of an AgentPool.
@@ -77,7 +78,7 @@ type (
 	Hold struct{ Profile, Reason string }
 	// GiveUp makes a profile one without owner and data, as somebody has asked.
 	GiveUp struct{ Profile, Owner string }
-	// Replace deletes the pod of a host, which comes back with the wanted image.
+	// Replace ends the container or the pod of a host, which comes back with the wanted image.
 	Replace struct{ Host string }
 )
 
@@ -293,17 +294,27 @@ func (r *round) begin(p Profile, to *load, reason string) {
 func (r *round) rollout() {
 	var old []*load
 	away := 0
+	left := 0
 	for _, l := range r.hosts {
-		if l.Replacing || l.Trouble != "" {
+		if !l.Updated {
+			left++
+		}
+		switch {
+		case !l.Replacing && l.Trouble == "":
+			if !l.Updated {
+				old = append(old, l)
+			}
+		case !l.Updated && l.Broken: // perhaps for the image that it has
+			r.do(Replace{l.Name})
 			away++
-		} else if !l.Updated {
-			old = append(old, l)
+		default:
+			away++
 		}
 	}
-	if len(old) == 0 {
+	if left == 0 {
 		return
 	}
-	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("replaces hosts for the new image, %d to go", len(old)))
+	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("replaces hosts for the new image, %d to go", left))
 	slices.Reverse(old) // as a StatefulSet does: the last comes first
 	for _, l := range old {
 		if away >= r.pool.MaxUnavailable {

@@ -74,6 +74,20 @@ func old(hosts []Host) []Host {
 	return hosts
 }
 
+// TestAnImageThatDoesNotStartIsRolledBack has a host that the image before has ended. It was waited for, and the next image never came.
+func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
+	hosts := old(hostsOf(3))
+	hosts[2].Trouble, hosts[2].Ready, hosts[2].Broken = "its container agents waits: ImagePullBackOff", false, true
+	plan := Decide(poolOf(3), nil, hosts, noon)
+	if !slices.Equal(plan.Actions, []Action{Replace{"pool-2"}}) || plan.Doing != "replaces hosts for the new image, 3 to go" {
+		t.Errorf("%+v", plan)
+	}
+	hosts[2].Updated, hosts[2].Replacing = true, true // as it begins with the next one
+	if plan = Decide(poolOf(3), nil, hosts, noon); len(plan.Actions) > 0 {
+		t.Errorf("while it begins: %+v", plan)
+	}
+}
+
 // TestASpareHostIsDrainedBeforeItGoes follows a pool that is too large by one host.
 func TestASpareHostIsDrainedBeforeItGoes(t *testing.T) {
 	pool := poolOf(3)

@@ -29,6 +29,8 @@ import (
 const (
 	// TemplateAnnotation has a sum of the template that a pod was made of.
 	TemplateAnnotation = v1alpha1.Group + "/template"
+	// ReplacedAnnotation has the id of the container whose image was exchanged in its pod.
+	ReplacedAnnotation = v1alpha1.Group + "/replaced"
 	// Audience is the audience of the tokens that hosts show to each other.
 	Audience = "hinit-fleet"
 	// Credentials is where a host finds its tokens.
@@ -128,6 +130,15 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	pod.Annotations = map[string]string{TemplateAnnotation: sum}
 	o, err := object(set)
 	return o, sum, err
+}
+
+// InPlace reports whether a pod of a pool differs from what it shall be in the image alone. template is the sum that it shall have.
+func InPlace(p *v1alpha1.AgentPool, pod *corev1.Pod) (template string, is bool) {
+	was := p.DeepCopy()
+	was.Spec.Image = pod.Spec.Containers[0].Image
+	_, old, err := Objects(was, 0)
+	_, template, err2 := Objects(p, 0)
+	return template, err == nil && err2 == nil && was.Spec.Image != p.Spec.Image && pod.Annotations[TemplateAnnotation] == old
 }
 
 // agents changes the container of the agents.

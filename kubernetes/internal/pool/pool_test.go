@@ -160,6 +160,24 @@ func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
 	}
 }
 
+// TestOnlyAnImageIsExchangedInItsPod has other changes, which need another pod.
+func TestOnlyAnImageIsExchangedInItsPod(t *testing.T) {
+	set, old := setOf(t, aPool(), 1)
+	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
+	next := func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" }
+	if template, is := InPlace(aPool(next), pod); !is || template == old {
+		t.Errorf("another image: %v, %s", is, template)
+	}
+	for name, p := range map[string]*v1alpha1.AgentPool{
+		"nothing": aPool(), "a variable too": aPool(next, func(p *v1alpha1.AgentPool) { p.Spec.Env = map[string]string{"A": "b"} }),
+		"a variable": aPool(func(p *v1alpha1.AgentPool) { p.Spec.Env = map[string]string{"A": "b"} }),
+	} {
+		if _, is := InPlace(p, pod); is {
+			t.Errorf("%s is exchanged in the pod", name)
+		}
+	}
+}
+
 // TestAProfileCountsForTheMostThatIsKnown has the memory that placement goes by.
 func TestAProfileCountsForTheMostThatIsKnown(t *testing.T) {
 	q := func(text string) *resource.Quantity { v := resource.MustParse(text); return &v }

@@ -62,6 +62,8 @@ type kubelet struct {
 	counted *counting
 	log     *slog.Logger
 
+	containers atomic.Int64 // the number of the last one
+
 	mu      sync.Mutex
 	running map[string]*simulated // by the name of the pod
 	killed  map[types.UID]bool    // pods whose container shall not run
@@ -71,6 +73,7 @@ type kubelet struct {
 // simulated is a pod that runs.
 type simulated struct {
 	uid    types.UID
+	image  string
 	cancel context.CancelFunc
 	done   chan struct{}
 	init   *fakeInit
@@ -212,6 +215,9 @@ func (k *kubelet) pod(ctx context.Context, p *corev1.Pod) error {
 	case now != nil && now.uid != p.UID:
 		k.end(p.Name)
 		return nil
+	case now != nil && now.image != p.Spec.Containers[0].Image && p.DeletionTimestamp == nil:
+		k.end(p.Name)
+		return k.pod(ctx, p)
 	case p.DeletionTimestamp != nil:
 		k.end(p.Name)
 		none := int64(0)
@@ -236,7 +242,7 @@ func (k *kubelet) status(ctx context.Context, p *corev1.Pod, state corev1.Contai
 	next := p.DeepCopy()
 	next.Status.Phase, next.Status.PodIP = corev1.PodRunning, "127.0.0.1"
 	next.Status.Conditions = append(next.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: ready})
-	next.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agents", State: state, Ready: state.Running != nil, Image: p.Spec.Containers[0].Image}}
+	next.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "agents", ContainerID: fmt.Sprintf("sim://%d", k.containers.Add(1)), State: state, Ready: state.Running != nil, Image: p.Spec.Containers[0].Image}}
 	return k.api.Status().Patch(ctx, next, client.MergeFrom(p))
 }
 
@@ -268,7 +274,7 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 		return err
 	}
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s := &simulated{uid: p.UID, cancel: cancel, done: make(chan struct{}), init: init, net: mine}
+	s := &simulated{uid: p.UID, image: p.Spec.Containers[0].Image, cancel: cancel, done: make(chan struct{}), init: init, net: mine}
 	k.mu.Lock()
 	mine.cut.Store(k.offline[p.Name])
 	k.running[p.Name] = s
