@@ -50,6 +50,11 @@ func (f *fleet) act(ctx context.Context, v *view, a placement.Action) error {
 			phase(st, word, a.Reason)
 			meta.SetStatusCondition(&st.Conditions, metav1.Condition{Type: v1alpha1.ReachableCondition, Status: metav1.ConditionFalse, Reason: a.What, Message: a.Reason})
 		})
+	case placement.Find:
+		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
+			phase(st, v1alpha1.PhaseStarting, "host "+st.Host+" is back")
+			meta.RemoveStatusCondition(&st.Conditions, v1alpha1.ReachableCondition)
+		})
 	case placement.Begin:
 		return f.change(ctx, v, a.Profile, func(st *v1alpha1.AgentProfileStatus) {
 			st.Move = &v1alpha1.Move{To: a.To, Reason: a.Reason, Since: metav1.Now()}

@@ -39,6 +39,7 @@ type fleet struct {
 	events  events.EventRecorder
 	log     *slog.Logger
 	written *written
+	nodes   *nodes
 
 	mu      sync.Mutex
 	rounds  map[client.ObjectKey]time.Time            // when the last round of a pool began

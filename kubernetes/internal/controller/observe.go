@@ -73,8 +73,14 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 		if pod.Spec.NodeName != "" && f.api.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node) == nil {
 			h.Zone = node.Labels[p.Spec.TopologyKey]
 		}
-		h.Trouble, h.Replacing = trouble(pod, node, beats[pod.Name], now)
-		h.Broken = h.Trouble != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && ready(node) == "" && !runs(pod)
+		lost := ready(node)
+		if lost == "" && f.nodes.silent(pod.Spec.NodeName, now) {
+			lost = "does not answer"
+		}
+		if h.Trouble = "its node " + pod.Spec.NodeName + " " + lost; lost == "" {
+			h.Trouble, h.Replacing = trouble(pod, beats[pod.Name], now)
+			h.Broken = h.Trouble != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !runs(pod)
+		}
 		h.Ready = h.Trouble == "" && !h.Replacing
 		v.hosts = append(v.hosts, h)
 	}
@@ -85,11 +91,8 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 // endGrace is how much longer than its grace a pod may take to end before it counts as lost.
 const endGrace = 30 * time.Second
 
-// trouble says why a host is lost, "" when it is not, and whether its pod ends or begins.
-func trouble(pod *corev1.Pod, node *corev1.Node, beat *coordinationv1.Lease, now time.Time) (reason string, replacing bool) {
-	if reason := ready(node); reason != "" {
-		return fmt.Sprintf("its node %s is not ready (%s)", pod.Spec.NodeName, reason), false
-	}
+// trouble says why a host on a good node is lost, "" when it is not, and whether its pod ends or begins.
+func trouble(pod *corev1.Pod, beat *coordinationv1.Lease, now time.Time) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
 		if now.Sub(pod.DeletionTimestamp.Time) > endGrace {
 			return "its pod does not end", false
@@ -128,7 +131,7 @@ func trouble(pod *corev1.Pod, node *corev1.Node, beat *coordinationv1.Lease, now
 func ready(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			return cmp.Or(c.Reason, string(c.Status))
+			return "is not ready (" + cmp.Or(c.Reason, string(c.Status)) + ")"
 		}
 	}
 	return ""

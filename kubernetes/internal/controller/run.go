@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"hinit/kubernetes/api/v1alpha1"
 )
@@ -72,13 +73,19 @@ func Run(ctx context.Context, s Settings) error {
 	if err != nil {
 		return fmt.Errorf("cannot begin to control: %w", err)
 	}
+	nodes := newNodes(m.GetCache(), s.Log)
+	if err := m.Add(nodes); err != nil {
+		return fmt.Errorf("cannot begin to control: %w", err)
+	}
 	f := newFleet(m.GetClient(), m.GetAPIReader(), m.GetEventRecorder("hinit-fleet"), s.Log)
+	f.nodes = nodes
 	err = ctrl.NewControllerManagedBy(m).Named("pools").
 		For(&v1alpha1.AgentPool{}).
 		Owns(&appsv1.StatefulSet{}).
 		Watches(&v1alpha1.AgentProfile{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(poolOf)).
+		WatchesRawSource(source.Channel(nodes.news, handler.EnqueueRequestsFromMapFunc(poolOf))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 2}).
 		Complete(reconcile.Func(f.reconcile))
 	if err != nil {
@@ -104,6 +111,7 @@ func slim(o any) (any, error) {
 	}
 	out := &corev1.Node{ObjectMeta: n.ObjectMeta}
 	out.ManagedFields, out.Annotations = nil, nil
+	out.Status.Addresses, out.Status.DaemonEndpoints = n.Status.Addresses, n.Status.DaemonEndpoints
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
 			out.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, Reason: c.Reason}}

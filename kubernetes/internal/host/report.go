@@ -12,6 +12,7 @@ import (
 
 	hinit "hinit/client"
 	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/placement"
 )
 
 // settled reports whether nothing of a gateway is alive, and hinit will not start it.
@@ -21,6 +22,9 @@ func settled(s *hinit.Service) bool {
 
 // describe writes into a status what hinit says of a gateway. s is nil where hinit does not have it.
 func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
+	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
+		return // the controller tells when it has found the host again
+	}
 	phase, message := v1alpha1.PhaseStarting, ""
 	since := metav1.Now()
 	st.Ready = false

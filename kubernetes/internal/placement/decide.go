@@ -47,7 +47,8 @@ type Pool struct {
 	Leaving        string    // the host that is to go, "" for none
 }
 
-// The values of [Lose].What: the owner of a profile is lost, or its pod is being replaced.
+// The values of [Lose].What: the owner of a profile is lost, or its pod is being replaced. The controller alone tells that a lost one is back: it
+// may be lost to the controller and alive, and both would go on to write what they see.
 const (
 	HostLost     = "HostLost"
 	HostRestarts = "HostRestarts"
@@ -74,6 +75,8 @@ type (
 	Cancel struct{ Profile, Reason string }
 	// Lose tells that the owner of a profile is lost, or restarts.
 	Lose struct{ Profile, What, Reason string }
+	// Find tells that the owner of a profile, which was lost, is back.
+	Find struct{ Profile string }
 	// Hold tells why a profile has no host.
 	Hold struct{ Profile, Reason string }
 	// GiveUp makes a profile one without owner and data, as somebody has asked.
@@ -86,6 +89,7 @@ func (Assign) action()  {}
 func (Begin) action()   {}
 func (Cancel) action()  {}
 func (Lose) action()    {}
+func (Find) action()    {}
 func (Hold) action()    {}
 func (GiveUp) action()  {}
 func (Replace) action() {}
@@ -172,6 +176,8 @@ func (r *round) decide(p Profile) {
 		if p.Lost != what && p.Lost != HostLost {
 			r.do(Lose{p.Name, what, fmt.Sprintf("host %s: %s", p.Owner, trouble)})
 		}
+	case p.Owner != "" && p.Lost == HostLost:
+		r.do(Find{p.Name})
 	case p.Deleting:
 	case p.Owner == "":
 		r.place(p)

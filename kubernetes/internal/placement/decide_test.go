@@ -41,6 +41,7 @@ func TestDecide(t *testing.T) {
 		{"data that is not there does not move", func(p *Pool) { p.Drain = []string{"pool-0"} }, two, []Profile{{Name: "a", Owner: "pool-0", Memory: 1}}, nil, 2},
 		{"a lost host's profiles stay its own", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{here("a", "pool-1")}, []Action{Lose{"a", HostLost, "host pool-1: node gone"}}, 2},
 		{"it is told once", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-1", Lost: HostLost}}, nil, 2},
+		{"it is told that it is back", nil, two, []Profile{{Name: "a", Owner: "pool-1", Installed: true, Memory: 100, Lost: HostLost}}, []Action{Find{"a"}}, 2},
 		{"somebody has given it up", nil, two, []Profile{{Name: "a", Owner: "pool-5", Lost: HostLost, GiveUp: true}}, []Action{GiveUp{"a", "pool-5"}}, 2},
 		{"who is reachable is not given up", nil, two, []Profile{{Name: "a", Owner: "pool-0", Installed: true, GiveUp: true}}, nil, 2},
 		{"a move to a lost host ends", nil, []Host{two[0], {Name: "pool-1", Ordinal: 1, Trouble: "node gone"}}, []Profile{{Name: "a", Owner: "pool-0", Installed: true, To: "pool-1"}}, []Action{Cancel{"a", "host pool-1 can't take it"}}, 2},

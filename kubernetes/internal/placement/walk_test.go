@@ -202,16 +202,13 @@ func (m *model) step(n *node, name string, o object, step Step) {
 	switch step {
 	case Run:
 		m.start(n, name)
-		if o.lost {
-			m.write(o, name, func(o *object) { o.lost = false })
-		}
 	case Halt:
 		n.up[name], v.intent = false, false
 	case Create:
 		v.live = 0
 		m.newest[name] = max(m.newest[name], 0)
 	case Report:
-		m.write(o, name, func(o *object) { o.Installed = o.Assignment; o.lost = false })
+		m.write(o, name, func(o *object) { o.Installed = o.Assignment })
 	case Missing:
 		m.write(o, name, func(o *object) { o.lost = true })
 	case Offer:
@@ -314,6 +311,8 @@ func (m *model) carryOut(read map[string]object, a Action) {
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = a.To, "", "" })
 	case Cancel:
 		m.write(read[a.Profile], a.Profile, func(o *object) { o.To, o.Offer, o.Received = "", "", "" })
+	case Find:
+		m.write(read[a.Profile], a.Profile, func(o *object) { o.lost = false })
 	case Lose:
 		if m.broken == "elsewhere" {
 			m.write(read[a.Profile], a.Profile, func(o *object) { o.Owner, o.Assignment, o.Installed = "", o.Assignment+1, 0 })

@@ -66,6 +66,7 @@ type kubelet struct {
 
 	mu      sync.Mutex
 	running map[string]*simulated // by the name of the pod
+	at      map[string]string     // the addresses of some nodes
 	killed  map[types.UID]bool    // pods whose container shall not run
 	offline map[string]bool       // hosts that can't reach the API server
 }
@@ -87,7 +88,7 @@ func newKubelet(s *server, dir string, out io.Writer) (*kubelet, error) {
 	}
 	kube, err := kubernetes.NewForConfig(s.rest)
 	k := &kubelet{
-		api: api, kube: kube, config: s.rest, dir: dir, ledger: newLedger(), counted: &counting{}, running: map[string]*simulated{}, killed: map[types.UID]bool{},
+		api: api, kube: kube, config: s.rest, dir: dir, ledger: newLedger(), counted: &counting{}, running: map[string]*simulated{}, at: map[string]string{}, killed: map[types.UID]bool{},
 		offline: map[string]bool{}, log: slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	return k, err
@@ -128,6 +129,8 @@ func (k *kubelet) nodes(ctx context.Context, n, volumes int) error {
 	return nil
 }
 
+const kubeletPort = 10250
+
 func nodeName(i int) string { return fmt.Sprintf("sim%d", i) }
 
 func sleep(ctx context.Context, d time.Duration) {
@@ -145,6 +148,12 @@ func (k *kubelet) alive(ctx context.Context, name string) error {
 	}
 	old, now := n.DeepCopy(), metav1.Now()
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Simulated", LastHeartbeatTime: now, LastTransitionTime: now}}
+	k.mu.Lock()
+	if address := k.at[name]; address != "" {
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}
+		n.Status.DaemonEndpoints.KubeletEndpoint.Port = kubeletPort
+	}
+	k.mu.Unlock()
 	room := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1k"), corev1.ResourceMemory: resource.MustParse("10Ti"), corev1.ResourcePods: resource.MustParse("500")}
 	n.Status.Capacity, n.Status.Allocatable = room, room
 	if err := k.api.Status().Patch(ctx, n, client.MergeFrom(old)); err != nil {
