@@ -62,22 +62,31 @@ type watch struct {
 	done    sync.WaitGroup
 	longest map[string]time.Duration // the longest time without a gateway, by profile
 	most    map[string]int           // the most at one time
+	down    map[string]time.Duration // the time without a gateway, in all
+	two     int                      // how often two gateways of one profile were seen
 }
 
 // watchGateways begins to look at the gateways of profiles.
 func watchGateways(profiles ...string) *watch {
-	w := &watch{stop: make(chan struct{}), longest: map[string]time.Duration{}, most: map[string]int{}}
+	w := &watch{stop: make(chan struct{}), longest: map[string]time.Duration{}, most: map[string]int{}, down: map[string]time.Duration{}}
 	w.done.Go(func() {
 		last := map[string]time.Time{} // when it was seen
+		now := time.Now()
 		for _, p := range profiles {
-			last[p] = time.Now()
+			last[p] = now
 		}
 		for {
+			looked := now
 			seen := gateways()
-			now := time.Now()
+			now = time.Now()
 			for _, p := range profiles {
 				w.most[p] = max(w.most[p], len(seen[p]))
-				if len(seen[p]) > 0 {
+				if len(seen[p]) > 1 {
+					w.two++
+				}
+				if len(seen[p]) == 0 {
+					w.down[p] += now.Sub(looked)
+				} else {
 					w.longest[p], last[p] = max(w.longest[p], now.Sub(last[p])), now
 				}
 			}
