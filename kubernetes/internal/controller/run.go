@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -31,6 +33,7 @@ type Settings struct {
 	API       *rest.Config
 	Namespace string // of the Lease by which one of several controllers leads
 	Only      string // the namespace whose pools it has; "" for all
+	Metrics   string // where it serves its metrics, HOST:PORT; "" for nowhere
 	Log       *slog.Logger
 }
 
@@ -61,7 +64,7 @@ func Run(ctx context.Context, s Settings) error {
 				&corev1.Node{}: {Transform: slim},
 			},
 		},
-		Metrics:        server.Options{BindAddress: "0"},
+		Metrics:        server.Options{BindAddress: cmp.Or(s.Metrics, "0")},
 		LeaderElection: true, LeaderElectionID: "hinit-fleet-controller", LeaderElectionNamespace: s.Namespace, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: &lease, RenewDeadline: &renew, RetryPeriod: &retry,
 		Controller: config.Controller{SkipNameValidation: &once},
@@ -72,6 +75,11 @@ func Run(ctx context.Context, s Settings) error {
 	m, err := ctrl.NewManager(s.API, options)
 	if err != nil {
 		return fmt.Errorf("cannot begin to control: %w", err)
+	}
+	if s.Metrics != "" {
+		if err := registry.Registry.Register(metrics{m.GetCache(), s.Log}); err != nil {
+			return fmt.Errorf("cannot serve the metrics: %w", err)
+		}
 	}
 	nodes := newNodes(m.GetCache(), s.Log)
 	if err := m.Add(nodes); err != nil {

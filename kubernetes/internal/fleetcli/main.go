@@ -58,7 +58,7 @@ func verbs() []verb {
 		{"move", "PROFILE [HOST]", "move a profile to HOST and keep it there; without HOST any host may have it", runMove},
 		{"drain", "[--undo] HOST", "have a host give all its profiles away", runDrain},
 		{"rollout", "POOL [IMAGE]", "give a pool an image, and wait until all hosts have it", runRollout},
-		{"controller", "", "decide for the pools of the cluster", runController},
+		{"controller", "[--metrics HOST:PORT]", "decide for the pools of the cluster", runController},
 		{"host", "", "carry out, in this pod, what the profiles of the cluster say", runHost},
 	}
 }
@@ -102,7 +102,7 @@ func (c *call) end(err error) int {
 func usage(w io.Writer) {
 	fmt.Fprint(w, "hinit-fleet shows and changes a fleet of agents on Kubernetes.\n\n")
 	for _, v := range verbs() {
-		fmt.Fprintf(w, "  hinit-fleet %-32s %s\n", strings.TrimSpace(v.name+" "+v.args), v.doing)
+		fmt.Fprintf(w, "  hinit-fleet %-39s %s\n", strings.TrimSpace(v.name+" "+v.args), v.doing)
 	}
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
@@ -150,8 +150,8 @@ func (c *call) api() (*rest.Config, string, error) {
 }
 
 func runController(ctx context.Context, c *call) error {
-	var only string
-	c.Flags.StringVar(&only, "only", "", "control the pools of one `NAMESPACE`")
+	only := c.Flags.String("only", "", "control the pools of one `NAMESPACE`")
+	metrics := c.Flags.String("metrics", "", "serve metrics for Prometheus on `HOST:PORT`")
 	if _, err := c.words(0, 0); err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func runController(ctx context.Context, c *call) error {
 		return err
 	}
 	config.QPS, config.Burst = 400, 800 // the API server has limits of its own
-	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Only: only, Log: c.log()})
+	return controller.Run(ctx, controller.Settings{API: config, Namespace: namespace, Only: *only, Metrics: *metrics, Log: c.log()})
 }
 
 func runHost(ctx context.Context, c *call) error {

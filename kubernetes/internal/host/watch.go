@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -94,7 +95,7 @@ func (h *host) beat(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			h.set.Log.Warn("the Lease of the host can't be renewed", "error", err)
 		}
-		wait := h.set.Beat
+		wait := h.set.Beat*3/4 + rand.N(h.set.Beat/2) // the hosts of a pool begin together
 		if err != nil {
 			wait = min(wait, 5*time.Second)
 		}
