@@ -232,7 +232,7 @@ type Limit struct {
 // The values of [Limit].By.
 const (
 	LimitedByGroup   = "cgroup"      // the kernel, in a control group of the service's own
-	LimitedByHinit   = "supervision" // hinit measures the memory every 5 s; it warns at memory.high and restarts at memory.max
+	LimitedByHinit   = "supervision" // hinit measures every 5 s; it warns at memory.high, restarts at memory.max, and takes processors away
 	LimitedByNice    = "nice"        // a nice value
 	LimitedByUser    = "nproc"       // the kernel counts the processes of the profile's own user
 	LimitedLater     = "next-start"  // the process began without the limit

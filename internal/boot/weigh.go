@@ -7,7 +7,9 @@ type Weigh struct {
 	Main              int
 	Isolated, Stopped bool
 	Warn, Stop        uint64
+	Weight            int  // cpu.weight of the profile, 0 for the default
+	Pinned            bool // its processors are configured
 }
 
-// Weighed has a note for the status of a gateway, and the reason why it must not run; "" for none.
-type Weighed struct{ Service, Note, Hold string }
+// Weighed has a note for the status of a gateway, the reason why it must not run, and the reason to restart it; "" for none.
+type Weighed struct{ Service, Note, Hold, Restart string }

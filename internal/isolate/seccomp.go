@@ -21,6 +21,7 @@ var refused = []uint32{
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
 	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG, unix.SYS_OPEN_BY_HANDLE_AT,
 	unix.SYS_FILE_SETATTR, unix.SYS_FANOTIFY_INIT, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES,
+	unix.SYS_SCHED_SETAFFINITY, // hinit takes processors from a profile that takes them from others
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
@@ -97,7 +98,6 @@ func filter() []bpf.Instruction {
 	// number 0, the calling process.
 	for _, of := range []struct{ number, argument uint32 }{
 		{unix.SYS_PRLIMIT64, dataArg0},
-		{unix.SYS_SCHED_SETAFFINITY, dataArg0},
 		{unix.SYS_SCHED_SETSCHEDULER, dataArg0},
 		{unix.SYS_SCHED_SETPARAM, dataArg0},
 		{unix.SYS_SCHED_SETATTR, dataArg0},

@@ -213,6 +213,13 @@ var attacks = []attack{
 		priority := int32(1)
 		return call(unix.SYS_SCHED_SETSCHEDULER, 0, fifo, uintptr(unsafe.Pointer(&priority)))
 	}},
+	{"choose its own processors", true, func(field) error {
+		var set unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &set); err != nil {
+			return err
+		}
+		return unix.SchedSetaffinity(0, &set)
+	}},
 	{"bind it to one processor", true, func(f field) error {
 		var set unix.CPUSet
 		set.Set(0)

@@ -48,6 +48,8 @@ type resource struct {
 	// stopped is the cause with which hinit ends the attacker then, of such modes.
 	stopped string
 	never   []string // modes in which it does not
+	// relieved are modes in which hinit gives the victim its part, though the attacker goes on.
+	relieved []string
 }
 
 var (
@@ -105,7 +107,7 @@ var resources = []resource{
 	},
 	{
 		name: "processors", take: spin, miss: share,
-		held: "cpu.weight in a control group; nice values don't count between sessions", open: everyMode, limit: "cpu.weight",
+		held: "cpu.weight in a control group; else hinit, within seconds: it runs on fewer processors", open: everyMode, limit: "cpu.weight", relieved: []string{"user"},
 	},
 	{
 		name: "the container's log", take: flood, miss: printLine, look: printed,
@@ -120,7 +122,7 @@ var resources = []resource{
 			l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp4", "0.0.0.0:0")
 			return errors.Join(err, closed(l))
 		},
-		held: "nothing: all profiles have one network", open: everyMode,
+		held: "hinit, which restarts the gateway within seconds", open: everyMode, stopped: "health", never: oneUser,
 	},
 }
 

@@ -4,15 +4,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"text/tabwriter"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 	"hinit/internal/isolation"
+	"hinit/internal/procstat"
 	"hinit/internal/testkit"
 )
 
@@ -80,6 +85,11 @@ func (c *container) starve(t *testing.T, r resource) (word, how string) {
 	if !open {
 		return "closed", "it lacks nothing"
 	}
+	for deadline := time.Now().Add(patience); slices.Contains(r.relieved, c.mode) && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if note := c.of(t, name(0)).Problem; strings.HasPrefix(note, "processors: ") && c.confined() {
+			return "held", fmt.Sprintf("%s, for %s, until hinit has acted: %s; then %s", how, time.Since(c.begun).Round(100*time.Millisecond), note, c.ask(t, "b", r.name))
+		}
+	}
 	if r.stopped == "" {
 		return "OPEN", how
 	}
@@ -92,6 +102,21 @@ func (c *container) starve(t *testing.T, r resource) (word, how string) {
 		}
 	}
 	return "OPEN", how
+}
+
+// confined reports whether no process of the attacker can use all processors.
+func (c *container) confined() bool {
+	var st unix.Stat_t
+	if unix.Stat(filepath.Join(c.dir, "home", "profiles", name(0)), &st) != nil {
+		return false
+	}
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	return !slices.ContainsFunc(all, func(path string) bool {
+		var set unix.CPUSet
+		uid, _ := procstat.StatusOf(filepath.Base(path)).Number("Uid", 10)
+		pid, _ := strconv.Atoi(filepath.Base(path))
+		return uid == uint64(st.Uid) && unix.SchedGetaffinity(pid, &set) == nil && set.Count() == runtime.NumCPU()
+	})
 }
 
 // recover gives back what the attacker has taken. Where hinit has stopped it, the operator removes its files and starts it again.
@@ -146,6 +171,9 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 					want = "OPEN"
 					if r.stopped != "" && !slices.Contains(r.never, mode) {
 						want = "stopped"
+					}
+					if slices.Contains(r.relieved, mode) {
+						want = "held"
 					}
 				}
 				if word != want {

@@ -52,6 +52,8 @@ func Main(in io.Reader, out io.Writer) int {
 		p.examine(o, job)
 	case job.Pack != nil:
 		p.say(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.Pack, job.Young)})
+	case job.Share:
+		p.say(boot.Message{Weighed: share(ctx, o, job.Weigh)})
 	case job.Weigh != nil:
 		p.say(boot.Message{Weighed: weigh(ctx, o, job.Weigh)})
 	case job.Plant:

@@ -44,8 +44,8 @@ type Options struct {
 
 // Health watches the health of all services. Its methods may be called from any goroutine.
 type Health struct {
-	// Weigh has the boot program measure what profiles have on the disk. It is set before the first service is registered.
-	Weigh func(ctx context.Context, profiles []boot.Weigh) ([]boot.Weighed, error)
+	// Weigh has the boot program measure profiles, see [boot.Weigh]. It is set before the first service is registered.
+	Weigh func(ctx context.Context, profiles []boot.Weigh, share bool) ([]boot.Weighed, error)
 
 	o Options
 
@@ -155,7 +155,7 @@ func (h *Health) Note(v *supervisor.Service) string {
 	if d, deaf := h.deafness(v); deaf {
 		return probe.IsDeaf + d.Why
 	}
-	return cmp.Or(h.quota.notes.of(v.Name), h.memory.notes.of(v.Name))
+	return cmp.Or(h.quota.notes.of(v.Name), h.quota.greedy.of(v.Name), h.memory.notes.of(v.Name))
 }
 
 // Beat notes a heartbeat of a profile's gateway.

@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/internal/tuning"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -24,33 +26,51 @@ const (
 	freePeriod = 5 * time.Second
 )
 
-// quotaWatch keeps profiles within their quotas: it warns, and it stops gateways. It owns a goroutine from the first quota on.
+// quotaWatch keeps profiles within their quotas: it warns, and it stops gateways. It also sees that profiles with users of their own take
+// no processors and ports from others. It owns a goroutine for each of the two from the first such profile on.
 type quotaWatch struct {
-	begun atomic.Bool
-	notes notes
-	free  [2]uint64 // percent, see fills
+	begun    atomic.Bool
+	notes    notes
+	free     [2]uint64 // percent, see fills
+	shared   atomic.Bool
+	greedy   notes // about processors
+	confined bool  // a profile has too few processors
 }
 
-// watchQuotas begins to measure when a configuration has the first quota.
+// watchQuotas begins to measure when a configuration has the first quota, or the first profile with a user of its own.
 func (h *Health) watchQuotas(cfg *config.Config) {
 	set := cfg.Agent.Priority.Quota.Set()
 	for _, p := range cfg.Profiles.Own {
 		set = set || p.Priority.Quota.Set()
 	}
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
-		guard.Go("watching quotas", func() {
-			for tick, n := time.Tick(freePeriod), 0; ; n++ {
-				if h.fills() || n%int(quotaPeriod/freePeriod) == 0 {
-					h.weigh()
-				}
-				select {
-				case <-tick:
-				case <-h.o.Loop.Ended():
-					return
-				}
+		h.watchQuota("watching quotas", func(n int) {
+			if h.fills() || n%int(quotaPeriod/freePeriod) == 0 {
+				h.weigh(false)
 			}
 		})
 	}
+	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shared.CompareAndSwap(false, true) {
+		h.watchQuota("sharing processors and ports", func(n int) {
+			if n == 0 || h.quota.confined || crowded() {
+				h.weigh(true)
+			}
+		})
+	}
+}
+
+// watchQuota calls look every freePeriod, with the number of calls before.
+func (h *Health) watchQuota(doing string, look func(n int)) {
+	guard.Go(doing, func() {
+		for tick, n := time.Tick(freePeriod), 0; ; n++ {
+			look(n)
+			select {
+			case <-tick:
+			case <-h.o.Loop.Ended():
+				return
+			}
+		}
+	})
 }
 
 // fills reports whether the data volume, or the file system for temporary files, has less space or fewer inodes than before, or none.
@@ -66,37 +86,65 @@ func (h *Health) fills() (fills bool) {
 	return fills
 }
 
-// weigh measures once. The boot program does the work, and says what follows.
-func (h *Health) weigh() {
+// manySockets are as many as make it worth a look who has them.
+const manySockets = 4000
+
+// crowded reports whether profiles may take processors or ports from others.
+func crowded() (is bool) {
+	_ = blocking.Do(blocking.Short, func() error {
+		load, _ := os.ReadFile("/proc/loadavg")
+		network, _ := os.ReadFile("/proc/net/sockstat")
+		var average float64
+		runnable, sockets := 0, 0 // where the kernel does not tell
+		_, _ = fmt.Sscanf(string(load), "%f %f %f %d/", &average, &average, &average, &runnable)
+		_, _ = fmt.Sscanf(string(network), "sockets: used %d", &sockets)
+		is = runnable >= 2*tuning.Processors() || sockets >= manySockets
+		return nil
+	})
+	return is
+}
+
+// weigh measures once: what profiles have on the disk, or the processors and ports that they share. The boot program does the work, and
+// says what follows.
+func (h *Health) weigh(share bool) {
 	cfg := h.o.Config()
+	notes, runs := make(map[string]string), make(map[string]uint64)
 	var all []boot.Weigh
 	for _, v := range h.o.Loop.Snapshot().Services {
-		quota := cfg.ProfileOf(v.Profile).Priority.Quota
-		if v.Kind != supervisor.KindGateway || v.Profile == profiles.Default || !quota.Set() {
+		own, isolation := cfg.ProfileOf(v.Profile).Priority, cfg.IsolationOf(v.Profile)
+		if wanted := own.Quota.Set() && !share || isolation.Mode == config.IsolationUser && share; v.Kind != supervisor.KindGateway || v.Profile == profiles.Default || !wanted {
 			continue
 		}
+		runs[v.Name] = v.Run
 		all = append(all, boot.Weigh{
-			Service: v.Name, Profile: v.Profile, Main: v.PID, Isolated: cfg.IsolationOf(v.Profile).On(),
-			Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(quota.Warn), Stop: uint64(quota.Stop),
+			Service: v.Name, Profile: v.Profile, Main: v.PID, Isolated: isolation.On(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
+			Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
 		})
 	}
-	if len(all) == 0 {
-		h.quota.notes.Store(nil)
-		return
+	told := &h.quota.notes
+	if share {
+		told, h.quota.confined = &h.quota.greedy, false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), quotaPeriod)
-	defer cancel()
-	found, err := h.Weigh(ctx, all)
-	if err != nil {
-		h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have on the disk: " + err.Error(), Key: "quota"})
-		return
-	}
-	notes := make(map[string]string)
-	for _, w := range found {
-		if notes[w.Service] = w.Note; w.Note != "" && h.quota.notes.of(w.Service) == "" {
-			h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
+	if len(all) > 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), quotaPeriod)
+		defer cancel()
+		found, err := h.Weigh(ctx, all, share)
+		if err != nil {
+			h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
+			return
 		}
-		h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold, Disk: true})
+		for _, w := range found {
+			if notes[w.Service] = w.Note; w.Note != "" && told.of(w.Service) == "" {
+				h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
+			}
+			h.quota.confined = h.quota.confined || share && w.Note != ""
+			if w.Restart != "" {
+				h.o.Loop.Post(supervisor.Unhealthy{Name: w.Service, Run: runs[w.Service], Answer: w.Restart})
+			}
+			if !share {
+				h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold, Disk: true})
+			}
+		}
 	}
-	h.quota.notes.Store(&notes)
+	told.Store(&notes)
 }

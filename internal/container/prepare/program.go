@@ -199,11 +199,15 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 	return results, err
 }
 
-// Weigh makes the boot program measure what profiles have on the disk.
-func (s *Stage) Weigh(ctx context.Context, profiles []boot.Weigh) (found []boot.Weighed, err error) {
+// Weigh makes the boot program measure what profiles have on the disk, or see that they share the processors and ports.
+func (s *Stage) Weigh(ctx context.Context, profiles []boot.Weigh, share bool) (found []boot.Weighed, err error) {
 	job := s.Job(s.Config())
-	job.Weigh = profiles
-	err = s.work(ctx, "hinit/weigh", job, func(m boot.Message) { found = m.Weighed })
+	job.Weigh, job.Share = profiles, share
+	name := "hinit/weigh"
+	if share {
+		name = "hinit/share"
+	}
+	err = s.work(ctx, name, job, func(m boot.Message) { found = m.Weighed })
 	return found, err
 }
 

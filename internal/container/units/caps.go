@@ -95,7 +95,7 @@ func (m *Maker) CappedBy(service, controller string, pid int, ownUser bool) stri
 	switch {
 	case in:
 		return client.LimitedByGroup
-	case controller == "memory":
+	case controller == "memory", controller == "cpu" && ownUser:
 		return client.LimitedByHinit
 	case controller == "cpu":
 		return client.LimitedByNice

@@ -1,0 +1,197 @@
+package volume
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/boot"
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+	"hinit/internal/procstat"
+	"hinit/internal/usage"
+)
+
+const (
+	// shareTime is how long the use of processors is measured, in this many steps.
+	shareTime  = time.Second
+	shareSteps = 4
+	// mostPasses is how often processes are looked for that were started meanwhile.
+	mostPasses = 10
+)
+
+// tenant is what the processes of a profile's own user do.
+type tenant struct {
+	boot.Weigh
+	uid      uint32
+	used     float64 // processors
+	waits    bool    // a process of it was runnable
+	confined bool    // it has only some of the processors
+	files    int     // file descriptors, at most twice as many as there are
+}
+
+// share finds profiles that take processors or ports from others. It gives such a profile fewer processors, until it rests, and asks for
+// the restart of a gateway that has most of the ports. Nothing of that needs a right: each step is done as the profile's user.
+func share(ctx context.Context, o Options, list []boot.Weigh) (found []boot.Weighed) {
+	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
+	if err != nil {
+		return nil
+	}
+	defer homes.Close()
+	all := make(map[uint32]*tenant)
+	for _, w := range list {
+		if info, err := homes.Lstat(w.Profile); err == nil && o.Tenants.Has(fsutil.UID(info)) {
+			all[fsutil.UID(info)] = &tenant{Weigh: w, uid: fsutil.UID(info)}
+		}
+	}
+	var every, few unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &every); err != nil {
+		return nil
+	}
+	box := max(1, every.Count()/4)
+	for cpu, n := len(every)*64-1, 0; n < box && cpu >= 0; cpu-- {
+		if every.IsSet(cpu) {
+			few.Set(cpu)
+			n++
+		}
+	}
+	wanted := readCrowd()
+	measure(ctx, all, &few)
+	crowded := wanted.busy(every.Count()) && readCrowd().busy(every.Count())
+	tenants := make([]*tenant, 0, len(all))
+	for _, t := range all {
+		tenants = append(tenants, t)
+	}
+	greedy := takers(tenants, crowded, float64(box))
+	hog := holder(tenants, wanted)
+	for _, t := range tenants {
+		out := boot.Weighed{Service: t.Service}
+		switch set := &every; {
+		case every.Count() < 2, t.Pinned, proc.InGroup(t.Main, t.Service):
+		case greedy[t]:
+			set = &few
+			out.Note = fmt.Sprintf("processors: others wait while it takes more than its share, so it has %d of %d until it rests", box, every.Count())
+			fallthrough
+		case t.confined:
+			bind(t.uid, set)
+		}
+		if t == hog {
+			out.Restart = fmt.Sprintf("its processes hold up to %d files and sockets, and %d of the %d ports that the kernel chooses are taken", t.files, wanted.sockets, wanted.ports)
+		}
+		found = append(found, out)
+	}
+	return found
+}
+
+// takers returns the profiles that must have fewer processors, which are box: those that take more than their share while another one that
+// wants to run has less than half of its own, and those that were confined and do not rest.
+func takers(tenants []*tenant, crowded bool, box float64) map[*tenant]bool {
+	total, weights := 0.0, 0
+	active := func(t *tenant) bool { return t.used > 0.02 || t.waits }
+	for _, t := range tenants {
+		if active(t) {
+			total, weights = total+t.used, weights+cmp.Or(t.Weight, 100)
+		}
+	}
+	fair := func(t *tenant) float64 { return total * float64(cmp.Or(t.Weight, 100)) / float64(weights) }
+	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return t.waits && t.used < fair(t)/2 })
+	out := make(map[*tenant]bool)
+	for _, t := range tenants {
+		out[t] = crowded && hungry && active(t) && t.used > fair(t) || t.confined && t.used >= box/2
+	}
+	return out
+}
+
+// holder returns the profile with most file descriptors, if most ports are taken and it can have a quarter of them.
+func holder(tenants []*tenant, want crowd) *tenant {
+	if !want.short() || len(tenants) == 0 {
+		return nil
+	}
+	most := slices.MaxFunc(tenants, func(a, b *tenant) int { return cmp.Compare(a.files, b.files) })
+	if most.files < want.ports/4 {
+		return nil
+	}
+	return most
+}
+
+// measure sets what the processes of each profile use. few are the processors of a confined profile.
+func measure(ctx context.Context, all map[uint32]*tenant, few *unix.CPUSet) {
+	before, _ := usage.Read("/proc", nil) // without /proc nothing is found
+	now, begin := usage.Table{}, time.Now()
+	seen := make(map[int]*tenant)
+	for range shareSteps {
+		select {
+		case <-time.After(shareTime / shareSteps):
+		case <-ctx.Done():
+		}
+		now, _ = usage.Read("/proc", now)
+		for pid, p := range now {
+			t, known := seen[pid]
+			if !known {
+				uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
+				t = all[uint32(uid)]
+				seen[pid] = t
+			}
+			if t == nil || t.waits {
+				continue
+			}
+			t.waits = p.State == 'R'
+			if p.Threads > 1 {
+				_ = procstat.Each(fmt.Sprintf("/proc/%d/task", pid), func(thread procstat.Stat) { t.waits = t.waits || thread.State == 'R' })
+			}
+		}
+	}
+	for pid, p := range now {
+		t := seen[pid]
+		if t == nil {
+			continue
+		}
+		used := p.CPU + p.Waited
+		if old, is := before[pid]; is && old.Start == p.Start {
+			used -= min(used, old.CPU+old.Waited)
+		}
+		t.used += float64(used) / procstat.Hertz / time.Since(begin).Seconds()
+		files, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("FDSize", 10)
+		t.files += int(files)
+		var set unix.CPUSet
+		t.confined = t.confined || unix.SchedGetaffinity(pid, &set) == nil && set == *few
+	}
+}
+
+// bind lets all processes of a user run on these processors only. They can't change that themselves (internal/isolate). It has the user
+// meanwhile, because another user's process would need a right.
+func bind(uid uint32, set *unix.CPUSet) {
+	runtime.LockOSThread()
+	keep := ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {
+		runtime.UnlockOSThread()
+		return
+	}
+	for pass, changed := 0, true; changed && pass < mostPasses; pass++ {
+		changed = false
+		all, _ := usage.Read("/proc", nil)
+		for pid := range all {
+			if owner, is := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); !is || uint32(owner) != uid {
+				continue
+			}
+			threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+			for _, thread := range threads {
+				tid, _ := strconv.Atoi(thread.Name())
+				var has unix.CPUSet
+				if unix.SchedGetaffinity(tid, &has) == nil && has != *set {
+					changed = unix.SchedSetaffinity(tid, set) == nil || changed
+				}
+			}
+		}
+	}
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, 0, keep); errno == 0 {
+		runtime.UnlockOSThread() // else the thread ends with its goroutine
+	}
+}

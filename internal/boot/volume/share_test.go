@@ -1,0 +1,107 @@
+package volume
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/boot"
+	"hinit/internal/testkit"
+)
+
+// TestWhoGetsFewerProcessors is the policy, row by row: two processors, of which a confined profile has one.
+func TestWhoGetsFewerProcessors(t *testing.T) {
+	of := func(name string, used float64, waits bool) *tenant {
+		return &tenant{Weigh: boot.Weigh{Service: name}, used: used, waits: waits}
+	}
+	heavy := func(t *tenant, weight int) *tenant { t.Weight = weight; return t }
+	confined := func(t *tenant) *tenant { t.confined = true; return t }
+	for _, tt := range []struct {
+		what    string
+		calm    bool
+		tenants []*tenant
+		want    []string
+	}{
+		{"one takes all and another one gets nothing", false, []*tenant{of("a", 1.9, true), of("b", 0.02, true)}, []string{"a"}},
+		{"there are processors", true, []*tenant{of("a", 1.9, true), of("b", 0.02, true)}, nil},
+		{"the other one does not want more", false, []*tenant{of("a", 1.9, true), of("b", 0.02, false)}, nil},
+		{"it is alone", false, []*tenant{of("a", 1.9, true)}, nil},
+		{"they share", false, []*tenant{of("a", 1.1, true), of("b", 0.8, true)}, nil},
+		{"two take all from a third", false, []*tenant{of("a", 0.97, true), of("b", 0.97, true), of("c", 0.02, true)}, []string{"a", "b"}},
+		{"its weight gives it more", false, []*tenant{heavy(of("a", 1.8, true), 1000), heavy(of("b", 0.1, true), 100)}, nil},
+		{"its weight gives it less", false, []*tenant{heavy(of("a", 1, true), 10), heavy(of("b", 0.4, true), 1000)}, []string{"a"}},
+		{"a confined one goes on", true, []*tenant{confined(of("a", 0.9, true)), of("b", 0.9, true)}, []string{"a"}},
+		{"a confined one rests", true, []*tenant{confined(of("a", 0.1, true)), of("b", 0.9, true)}, nil},
+	} {
+		var got []string
+		for who, is := range takers(tt.tenants, !tt.calm, 1) {
+			if is {
+				got = append(got, who.Service)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", tt.what, got, tt.want)
+		}
+	}
+}
+
+func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
+	a, b := &tenant{files: 20_000}, &tenant{files: 500}
+	full := crowd{sockets: 22_000, ports: 28_232}
+	if got := holder([]*tenant{b, a}, full); got != a {
+		t.Errorf("%+v", got)
+	}
+	if got := holder([]*tenant{b}, full); got != nil {
+		t.Errorf("another container's: %+v", got)
+	}
+	if got := holder([]*tenant{a}, crowd{sockets: 15_000, ports: 28_232}); got != nil {
+		t.Errorf("there are free ones: %+v", got)
+	}
+	if got := holder([]*tenant{a}, crowd{}); got != nil {
+		t.Errorf("the kernel tells nothing: %+v", got)
+	}
+}
+
+// TestAllProcessesOfAUserGetFewerProcessors without CAP_SYS_NICE, and get them back.
+func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
+	testkit.NeedRoot(t)
+	var every, few unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &every); err != nil || every.Count() < 2 {
+		testkit.Cannot(t, "needs two processors")
+	}
+	for cpu := range len(every) * 64 {
+		if every.IsSet(cpu) {
+			few.Set(cpu)
+			break
+		}
+	}
+	start := func(uid uint32) *exec.Cmd {
+		cmd := exec.Command("/bin/sleep", "1000")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return cmd
+	}
+	runtime.LockOSThread() // Pdeathsig
+	defer runtime.UnlockOSThread()
+	const uid = 1_000_012_321
+	own, other := start(uid), start(uid+1)
+	for _, set := range []*unix.CPUSet{&few, &every} {
+		bind(uid, set)
+		var has, others unix.CPUSet
+		_, _ = unix.SchedGetaffinity(own.Process.Pid, &has), unix.SchedGetaffinity(other.Process.Pid, &others)
+		if has != *set || others != every {
+			t.Errorf("it has %d processors, the other user %d", has.Count(), others.Count())
+		}
+	}
+	if os.Geteuid() != 0 {
+		t.Error("a thread of this process has another user now")
+	}
+}
