@@ -204,3 +204,37 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	}
 	t.Log(account)
 }
+
+// TestAPodBecomesAPoolAndComesBack takes the profiles of a pod that is no host, as it would those of a container, and gives one back. The gateway runs
+// on one side at a time, with its files.
+func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
+	b, dir := withFleet(t, 2)
+	const soul, outside = "/opt/data/profiles/coder/SOUL.md", "kubectl -n agents exec -i agents-0 -- "
+	for name, text := range map[string]string{
+		"kustomization.yaml": "resources: [deploy/fleet, deploy/base]\nimages: [{name: hinit-demo, newName: registry.example.org/hermes-hinit, newTag: \"1\"}]\n",
+		"pool.yaml": "apiVersion: agents.hinit.dev/v1alpha1\nkind: AgentPool\nmetadata: {name: pool}\n" +
+			"spec: {image: \"registry.example.org/hermes-hinit:1\", hosts: {min: 1, max: 1}, resources: {memory: 256Mi, cpu: 50m}, volume: {size: 1Gi}}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { b.must("delete", "namespace", "agents", "--timeout=3m") })
+	b.shell(dir, "kubectl apply -k . && kubectl create namespace fleet && kubectl -n fleet apply -f pool.yaml")
+	b.shell(dir, "kubectl -n agents wait pod agents-0 --for=create --timeout=1m && kubectl -n agents wait pod agents-0 --for=condition=Ready --timeout=2m")
+	b.shell(dir, outside+"sh -c 'hinit profile create coder && hinit profile create writer && echo learnt >"+soul+" && hinit start coder'")
+
+	b.shell(dir, "hinit-fleet import pool --from '"+outside+"' -n fleet")
+	b.shell(dir, "kubectl -n fleet wait agentprofile coder --for=jsonpath='{.status.ready}'=true --timeout=1m")
+	if got := b.shell(dir, "kubectl -n fleet exec pool-0 -c agents -- cat "+soul); got != "learnt\n" {
+		t.Errorf("in the fleet the soul is %q", got)
+	}
+	if got := b.shell(dir, "hinit-fleet status -n fleet"); !strings.Contains(got, "Stopped") || len(gateways()["coder"]) != 1 {
+		t.Errorf("there are gateways %v, and\n%s", gateways(), got)
+	}
+	b.shell(dir, "kubectl -n fleet exec pool-0 -c agents -- sh -c 'echo more >>"+soul+"' && hinit-fleet export coder --to '"+outside+"' -n fleet")
+	if got := b.shell(dir, outside+"sh -c 'hinit status coder >/dev/null && cat "+soul+"'"); got != "learnt\nmore\n" || len(gateways()["coder"]) != 1 {
+		t.Errorf("outside again the soul is %q, with gateways %v", got, gateways())
+	}
+	b.until("the object gone", func() string { return b.try("get", "agentprofiles", "coder", "--ignore-not-found").out })
+}

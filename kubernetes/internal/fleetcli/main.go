@@ -1,4 +1,5 @@
-// Package fleetcli is the command line of hinit-fleet. Its only goroutine is the one of [cmdline.Interruptible].
+// Package fleetcli is the command line of hinit-fleet. Its goroutines are the one of [cmdline.Interruptible]
+// and one for a command beside it, which ends before the call.
 package fleetcli
 
 import (
@@ -58,6 +59,8 @@ func verbs() []verb {
 		{"move", "PROFILE [HOST]", "move a profile to HOST and keep it there; without HOST any host may have it", runMove},
 		{"drain", "[--undo] HOST", "have a host give all its profiles away", runDrain},
 		{"rollout", "POOL [IMAGE]", "give a pool an image, and wait until all hosts have it", runRollout},
+		{"import", "POOL [NAME[=NEW]...] [--from COMMAND]", "make profiles of a hinit outside profiles of a pool, all without a NAME", runImport},
+		{"export", "PROFILE... [--to COMMAND]", "give profiles to a hinit outside", runExport},
 		{"controller", "[--metrics HOST:PORT]", "decide for the pools of the cluster", runController},
 		{"host", "", "carry out, in this pod, what the profiles of the cluster say", runHost},
 	}
@@ -102,7 +105,7 @@ func (c *call) end(err error) int {
 func usage(w io.Writer) {
 	fmt.Fprint(w, "hinit-fleet shows and changes a fleet of agents on Kubernetes.\n\n")
 	for _, v := range verbs() {
-		fmt.Fprintf(w, "  hinit-fleet %-39s %s\n", strings.TrimSpace(v.name+" "+v.args), v.doing)
+		fmt.Fprintf(w, "  hinit-fleet %-46s %s\n", strings.TrimSpace(v.name+" "+v.args), v.doing)
 	}
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }

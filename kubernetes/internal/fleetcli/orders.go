@@ -9,9 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -213,16 +210,7 @@ func runLogs(ctx context.Context, c *call) error {
 	if *follow {
 		command = append(command, "-f")
 	}
-	kube, err := kubernetes.NewForConfig(f.config)
-	if err != nil {
-		return fmt.Errorf("cannot make a client of the API server: %w", err)
-	}
-	request := kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(f.namespace).Name(p.Status.Host).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
-	exec, err := remotecommand.NewWebSocketExecutor(f.config, "GET", request.URL().String())
-	if err == nil {
-		err = exec.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: c.Out, Stderr: c.Err})
-	}
+	err = f.exec(ctx, p.Status.Host, nil, c.Out, command...)
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("cannot read the log of profile %q on host %s: %w", p.Name, p.Status.Host, err)
 	}
