@@ -47,8 +47,8 @@ type Settings struct {
 }
 
 const (
-	// Beat is how often a host says that it is alive, where nothing else is said. Fifty hosts make two writes in three seconds.
-	Beat    = 75 * time.Second
+	// Beat is how often a host says that it is alive, where nothing else is said. Fifty hosts make five writes in nine seconds.
+	Beat    = 90 * time.Second
 	resync  = 2 * time.Minute
 	workers = 4
 )
