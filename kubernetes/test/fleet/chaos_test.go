@@ -30,8 +30,8 @@ type chaos struct {
 	after       []func() // what ends the faults that go on
 }
 
-// TestChaosNeverRunsAProfileTwiceAndLosesNone kills controllers, hosts and the API server, pauses etcd, cuts hosts off, and changes pins,
-// drains and orders meanwhile. Two controllers lead at the same time. Every start is counted when it happens.
+// TestChaosNeverRunsAProfileTwiceAndLosesNone kills controllers, hosts and the API server, pauses etcd, cuts hosts off, fills their volumes, and
+// changes pins, drains, images and orders meanwhile. Two controllers lead at the same time. Every start is counted when it happens.
 func TestChaosNeverRunsAProfileTwiceAndLosesNone(t *testing.T) {
 	f := newSim(t, "chaos", chaosHosts)
 	seed := uint64(time.Now().UnixNano())
@@ -97,6 +97,17 @@ func (c *chaos) strike(t *testing.T) {
 		c.after = append(c.after, do)
 	}
 	switch k := c.rnd.IntN(100); {
+	case k < 4:
+		c.did["images"]++
+		p := &v1alpha1.AgentPool{}
+		if c.api.Get(c.ctx, client.ObjectKey{Namespace: "default", Name: c.pool}, p) == nil {
+			p.Spec.Image = fmt.Sprintf("agent:%d", c.did["images"])
+			_ = c.api.Update(c.ctx, p)
+		}
+	case k < 8 && os.Geteuid() == 0:
+		c.did["full volumes"]++
+		c.k.fill(host)
+		later(func() { c.k.drop(host) })
 	case k < 40:
 		c.did["pins"]++
 		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }) // the API server may be away

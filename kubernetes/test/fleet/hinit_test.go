@@ -36,8 +36,8 @@ func newLedger() *ledger {
 	return &ledger{runs: map[string]string{}, newest: map[string]int{}, down: map[string]time.Time{}, longest: map[string]time.Duration{}}
 }
 
-// began notes a start with the data of a host. It returns the data after it.
-func (l *ledger) began(profile, host string, data int) int {
+// began notes a start with the data of a host.
+func (l *ledger) began(profile, host string, data int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if other := l.runs[profile]; other != "" {
@@ -52,7 +52,6 @@ func (l *ledger) began(profile, host string, data int) int {
 		l.longest[profile] = max(l.longest[profile], time.Since(since))
 		delete(l.down, profile)
 	}
-	return data + 1
 }
 
 func (l *ledger) ended(profile, host string) {
@@ -186,9 +185,20 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 	}
 	text, _ := os.ReadFile(f.dataFile(name))
 	data, _ := strconv.Atoi(string(text)) // a new profile has none
-	data = f.ledger.began(name, f.host, data)
-	_ = os.WriteFile(f.dataFile(name), []byte(strconv.Itoa(data)), 0o600)
-	_ = os.WriteFile(f.stateFile(name), []byte(`{"desired_state":"running"}`), 0o600)
+	s.Want = hinit.WantUp
+	if f.write(f.stateFile(name), `{"desired_state":"running"}`) != nil || f.write(f.dataFile(name), strconv.Itoa(data+1)) != nil {
+		s.State = hinit.StateBackoff // the volume is full
+		f.touch(name)
+		time.AfterFunc(500*time.Millisecond, func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if s.State == hinit.StateBackoff && f.services[name] == s {
+				f.start(name, s)
+			}
+		})
+		return
+	}
+	f.ledger.began(name, f.host, data)
 	s.Run++
 	s.State, s.Want, s.Since, s.PID, s.Ready, s.Announces, s.MemoryBytes = hinit.StateUp, hinit.WantUp, time.Now(), 1, false, true, 40<<20
 	f.touch(name)
@@ -202,11 +212,20 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 	})
 }
 
+// write replaces a file as a whole, or leaves it.
+func (f *fakeInit) write(file, text string) error {
+	err := os.WriteFile(file+".new", []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(file+".new", file)
+	}
+	return err
+}
+
 func (f *fakeInit) stop(name string, s *hinit.Service) {
 	if s.State == hinit.StateUp {
 		f.ledger.ended(name, f.host)
 	}
-	_ = os.WriteFile(f.stateFile(name), []byte(`{"desired_state":"stopped"}`), 0o600)
+	_ = f.write(f.stateFile(name), `{"desired_state":"stopped"}`)
 	s.State, s.Want, s.Since, s.PID, s.Ready, s.MemoryBytes = hinit.StateDown, hinit.WantDown, time.Now(), 0, false, 0
 	f.touch(name)
 }

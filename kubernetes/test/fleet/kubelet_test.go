@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -258,7 +260,7 @@ func (k *kubelet) status(ctx context.Context, p *corev1.Pod, state corev1.Contai
 // begin starts a pod: the stand-in for hinit, and the host with the account of the pod.
 func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	home := filepath.Join(k.dir, p.Name)
-	if err := os.MkdirAll(home, 0o755); err != nil {
+	if err := k.volume(home); err != nil {
 		return err
 	}
 	socket := filepath.Join(k.dir, p.Name+".sock")
@@ -301,6 +303,41 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	}()
 	return nil
 }
+
+// volume makes the volume of a pod, once. As root it is a file system of its own, which can be full.
+func (k *kubelet) volume(home string) error {
+	err := os.Mkdir(home, 0o755)
+	if err == nil && os.Geteuid() == 0 {
+		err = unix.Mount("tmpfs", home, "tmpfs", 0, "mode=755,size=64m")
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// unmount removes the volumes, which are file systems.
+func (k *kubelet) unmount() {
+	homes, _ := filepath.Glob(filepath.Join(k.dir, "*")) // the pattern is right
+	for _, home := range homes {
+		_ = unix.Unmount(home, unix.MNT_DETACH) // some are sockets
+	}
+}
+
+// fill fills the volume of a host, and drop ends that.
+func (k *kubelet) fill(host string) {
+	f, err := os.Create(filepath.Join(k.dir, host, "filler"))
+	if err != nil {
+		return // it has no volume yet, or is full
+	}
+	defer f.Close()
+	block := make([]byte, 1<<16)
+	for err == nil {
+		_, err = f.Write(block)
+	}
+}
+
+func (k *kubelet) drop(host string) { _ = os.Remove(filepath.Join(k.dir, host, "filler")) } // it may be gone
 
 // token makes a token of a pod, as the kubelet does for its volumes.
 func (k *kubelet) token(ctx context.Context, p *corev1.Pod, audience string) (string, error) {

@@ -144,6 +144,7 @@ func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.Agent
 		f.clean()
 		cancel()
 		all.Wait()
+		k.unmount()
 		_ = os.RemoveAll(dir)
 		_ = log.Close()
 		if t.Failed() {
