@@ -41,7 +41,7 @@ var grown = map[string]int{
 	"internal/container.container": 26,
 	"internal/container.handover":  30,
 	"internal/control.Core":        23,
-	"internal/gateways.Keeper":     23,
+	"internal/gateways.Reconciler": 23,
 	"internal/probe.target":        22,
 	"internal/web.Server":          24,
 	"internal/web.hub":             24,

@@ -113,9 +113,9 @@ func (src *source) hide(chunk []byte) []byte {
 	return src.masker.Hide(chunk, set)
 }
 
-// take queues the lines of chunk that have room, formatted as mode says. It doesn't block. It returns the lines without room, for
+// enqueue queues the lines of chunk that have room, formatted as mode says. It doesn't block. It returns the lines without room, for
 // insist. If they can't wait (must is true, or the reader has stalled), it drops and counts them.
-func (c *console) take(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
+func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
 		src.masking.Lock() // held until the lines are queued, to keep their order
 		defer src.masking.Unlock()
@@ -309,13 +309,13 @@ func (c *console) notices() {
 	}
 }
 
-// ownWriter is the writer that [Set.Console] returns.
-type ownWriter struct {
+// initWriter is the writer that [Set.Console] returns.
+type initWriter struct {
 	console *console
 	source  *source
 }
 
-func (w *ownWriter) Write(p []byte) (int, error) {
+func (w *initWriter) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
@@ -327,6 +327,6 @@ func (w *ownWriter) Write(p []byte) (int, error) {
 	if mode == Off {
 		mode = Raw
 	}
-	w.console.take(w.source, chunk, mode, true) // the init itself never waits
+	w.console.enqueue(w.source, chunk, mode, true) // the init itself never waits
 	return len(p), nil
 }

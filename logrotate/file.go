@@ -101,21 +101,21 @@ func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
 		f.keep(p)
 		if now.Sub(f.tried) >= f.set.opts.period {
-			f.turn(func() { f.retry(now) })
+			f.inTurn(func() { f.retry(now) })
 		}
 		return
 	}
 	var n int
 	var err error
-	f.turn(func() { n, err = f.put(p, now) })
+	f.inTurn(func() { n, err = f.put(p, now) })
 	if err != nil {
 		f.fail(err, now)
 		f.keep(p[n:])
 	}
 }
 
-// turn executes a disk operation in a turn of package blocking. The caller holds mu, so a file that hangs takes up one turn only.
-func (f *file) turn(do func()) {
+// inTurn executes a disk operation in a turn of package blocking. The caller holds mu, so a file that hangs takes up one turn only.
+func (f *file) inTurn(do func()) {
 	_ = blocking.Do(blocking.Logs, func() error {
 		do()
 		return nil
@@ -128,7 +128,7 @@ func (f *file) put(p []byte, now time.Time) (done int, err error) {
 		if err := f.ready(now); err != nil {
 			return done, err
 		}
-		n, err := f.step(p[done:], now)
+		n, err := f.writeOrRotate(p[done:], now)
 		done += n
 		if err != nil {
 			return done, err
@@ -142,7 +142,7 @@ func (f *file) put(p []byte, now time.Time) (done int, err error) {
 func (f *file) ready(now time.Time) error {
 	if f.fd < 0 || now.Sub(f.checked) >= f.set.opts.period {
 		if f.fd >= 0 && f.replaced() {
-			f.shut()
+			f.closeFile()
 			f.scanned = false
 		}
 		if f.fd < 0 {
@@ -182,8 +182,8 @@ func (f *file) cut() error {
 	return nil
 }
 
-// step writes as much of p as the size limit allows, or rotates the file. It returns how many bytes are in the file for good.
-func (f *file) step(p []byte, now time.Time) (int, error) {
+// writeOrRotate writes as much of p as the size limit allows, or rotates the file. It returns how many bytes are in the file for good.
+func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	if room := f.limits.Load().MaxSize - f.size; int64(len(p)) > room && (f.rotateErr == nil || !now.Before(f.rotateAt)) {
 		cut := bytes.LastIndexByte(p[:max(room, 0)], '\n') + 1
 		if cut == 0 && f.size > 0 {
@@ -197,7 +197,7 @@ func (f *file) step(p []byte, now time.Time) (int, error) {
 	}
 	n, err := f.commit(p)
 	if err != nil || n < len(p) {
-		return f.spoiled(p, n, err)
+		return f.removeTornWrite(p, n, err)
 	}
 	f.size += int64(n)
 
@@ -208,7 +208,7 @@ func (f *file) step(p []byte, now time.Time) (int, error) {
 		return n, nil
 	}
 	if st.Nlink == 0 {
-		f.shut()
+		f.closeFile()
 		f.scanned = false
 		return 0, nil
 	}
@@ -216,8 +216,8 @@ func (f *file) step(p []byte, now time.Time) (int, error) {
 	return n, nil
 }
 
-// spoiled handles a write that took only n bytes of p: it removes the torn line. It returns the same as step.
-func (f *file) spoiled(p []byte, n int, err error) (int, error) {
+// removeTornWrite handles a write that took only n bytes of p: it removes the torn line. It returns the same as writeOrRotate.
+func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 	if err == nil {
 		err = errors.New("short write")
 	}
@@ -234,7 +234,7 @@ func (f *file) spoiled(p []byte, n int, err error) (int, error) {
 	}
 	f.size = st.Size - int64(n-whole) // computed from the present size: another process may have emptied the file to make room
 	if st.Nlink == 0 {
-		f.shut()
+		f.closeFile()
 		f.scanned = false
 		return 0, err
 	}
@@ -252,8 +252,8 @@ func (f *file) commit(p []byte) (int, error) {
 	return f.writer.write(p[:fault.Room(fault.Write, f.path, len(p))])
 }
 
-// shut closes the file. The next write opens it again.
-func (f *file) shut() {
+// closeFile closes the file. The next write opens it again.
+func (f *file) closeFile() {
 	if f.fd < 0 {
 		return
 	}
@@ -287,7 +287,7 @@ func (f *file) fail(err error, now time.Time) {
 	f.fault, f.tried = err, now
 	f.note(err)
 	f.set.opts.Warn(f.service, err.Error()+"; the service goes on, its next lines wait in memory and are counted when that is full")
-	f.arm()
+	f.scheduleRetry()
 }
 
 func (f *file) note(err error) {
@@ -295,20 +295,20 @@ func (f *file) note(err error) {
 	f.lastErr.Store(&text)
 }
 
-// arm schedules a retry, for a service that writes no more lines.
-func (f *file) arm() {
+// scheduleRetry schedules a retry, for a service that writes no more lines.
+func (f *file) scheduleRetry() {
 	if f.timer == nil {
-		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.elapsed))
+		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.retryDue))
 		return
 	}
 	f.timer.Reset(f.set.opts.period)
 }
 
-func (f *file) elapsed() {
+func (f *file) retryDue() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fault != nil && f.timer != nil { // otherwise the file was closed meanwhile, and another file may use its writer
-		f.turn(func() { f.retry(time.Now()) })
+		f.inTurn(func() { f.retry(time.Now()) })
 	}
 }
 
@@ -328,7 +328,7 @@ func (f *file) retry(now time.Time) {
 	}
 	if err != nil {
 		f.note(err)
-		f.arm()
+		f.scheduleRetry()
 		return
 	}
 	lost := f.lost
@@ -359,12 +359,12 @@ func (f *file) leave() {
 func (f *file) finish() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.turn(func() {
+	f.inTurn(func() {
 		if f.fault != nil {
 			f.retry(time.Now())
 		}
 		f.complete(f.fault == nil)
-		f.shut()
+		f.closeFile()
 	})
 	if f.timer != nil {
 		f.timer.Stop()

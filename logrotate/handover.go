@@ -372,7 +372,7 @@ func (s *Set) resumeFile(in handedFile) {
 		f.fault, f.tried, f.kept, f.lost = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
 		s.room.adopt(in.Kept, keptSpare)
 		f.note(f.fault)
-		f.arm()
+		f.scheduleRetry()
 	}
 }
 

@@ -74,7 +74,7 @@ func expire(s *Set) {
 	s.live, s.pause = map[*stream]struct{}{}, nil
 	s.mu.Unlock()
 	for _, f := range s.files {
-		f.shut()
+		f.closeFile()
 		if f.timer != nil {
 			f.timer.Stop()
 		}

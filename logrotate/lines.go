@@ -14,10 +14,10 @@ const (
 
 // lines cuts one stream into complete lines. The unfinished line at the end waits in carry.
 type lines struct {
-	room  *room  // memory account for the part of carry above carrySpare
-	max   int    // longest line that is not split, without its newline
-	carry []byte // the unfinished line; nil for none
-	cont  bool   // the next byte continues a line of which a piece was already returned
+	room  *bufferBudget // memory account for the part of carry above carrySpare
+	max   int           // longest line that is not split, without its newline
+	carry []byte        // the unfinished line; nil for none
+	cont  bool          // the next byte continues a line of which a piece was already returned
 }
 
 // carrySpare is the capacity that every carry may have. A larger carry is not kept after use.

@@ -198,7 +198,7 @@ func (f *file) rotate(now time.Time) {
 		f.set.opts.Warn(f.service, fmt.Sprintf("log file %q is rotated again", f.path))
 	}
 	if gone || moved {
-		f.shut()
+		f.closeFile()
 		f.scanned = f.scanned && moved
 		f.pack()
 	}

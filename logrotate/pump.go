@@ -30,11 +30,11 @@ type run struct {
 	tail    tail
 	open    [2]string // the unfinished line of each stream, at its last progress
 	reached [2]uint64 // each stream has read what was in its pipe when question number N came
-	waiting []*question
+	waiting []*tailRequest
 }
 
-// question is one pending call of Tail.
-type question struct {
+// tailRequest is one pending call of Tail.
+type tailRequest struct {
 	number uint64
 	done   func([]string)
 	timer  *time.Timer
@@ -43,7 +43,7 @@ type question struct {
 // ask registers a question and wakes the pumps.
 func (r *run) ask(done func([]string)) {
 	r.mu.Lock()
-	q := &question{number: r.asked.Add(1), done: done}
+	q := &tailRequest{number: r.asked.Add(1), done: done}
 	q.timer = time.AfterFunc(r.log.set.opts.tailPatience, guard.Func("answering for a log", func() { r.answer(q) }))
 	r.waiting = append(r.waiting, q)
 	ready := min(r.reached[0], r.reached[1]) >= q.number
@@ -63,7 +63,7 @@ func (r *run) reach(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.reached[index] = n
 	r.open[index] = string(open[:min(len(open), tailLine)])
-	var ready []*question
+	var ready []*tailRequest
 	for _, q := range r.waiting {
 		if q.number <= min(r.reached[0], r.reached[1]) {
 			ready = append(ready, q)
@@ -76,7 +76,7 @@ func (r *run) reach(index int, n uint64, open []byte) {
 }
 
 // answer answers a question, unless it is answered already.
-func (r *run) answer(q *question) {
+func (r *run) answer(q *tailRequest) {
 	r.mu.Lock()
 	at := slices.Index(r.waiting, q)
 	if at < 0 {
@@ -285,7 +285,7 @@ func (l *Log) put(stream int, chunk []byte) {
 	console, source := l.set.consoles[stream], &l.sources[stream]
 	var rest []byte
 	if console.mode != Off {
-		rest = console.take(source, chunk, console.mode, false)
+		rest = console.enqueue(source, chunk, console.mode, false)
 	}
 	if l.file != nil {
 		buf := l.set.outputs.Get().(*[]byte)

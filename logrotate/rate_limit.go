@@ -56,8 +56,8 @@ func (l *limiter) end(stream int) {
 	l.put(stream, record)
 }
 
-// over is the callback of the timer. A stream with suppressed lines is still read, so its sinks are open.
-func (l *limiter) over() {
+// timerFired is the callback of the timer. A stream with suppressed lines is still read, so its sinks are open.
+func (l *limiter) timerFired() {
 	l.mu.Lock()
 	wait := l.quiet - time.Since(l.last)
 	if wait > 0 && l.suppressed != [2]int64{} {
@@ -95,7 +95,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	if len(rest) > 0 {
 		l.limit, l.last = rate, now
 		if l.timer == nil {
-			l.timer = time.AfterFunc(l.quiet, l.over)
+			l.timer = time.AfterFunc(l.quiet, l.timerFired)
 		} else if l.suppressed == [2]int64{} {
 			l.timer.Reset(l.quiet)
 		}

@@ -12,16 +12,16 @@ const (
 	keptSpare = 16 << 10
 )
 
-// room is the memory left to share between services, in bytes. It needs a limit, because a service can leave many lines
+// bufferBudget is the memory left to share between services, in bytes. It needs a limit, because a service can leave many lines
 // unfinished, and can make its log unwritable, so that lines are kept.
-type room struct{ left atomic.Int64 }
+type bufferBudget struct{ left atomic.Int64 }
 
 // fill sets the size: mostRoom, or a quarter of this process's memory limit if that is less.
-func (r *room) fill() { r.left.Store(min(mostRoom, debug.SetMemoryLimit(-1)/4)) }
+func (r *bufferBudget) fill() { r.left.Store(min(mostRoom, debug.SetMemoryLimit(-1)/4)) }
 
 // grow returns b with a capacity of n bytes, or less if there is no room. It doubles the capacity, up to limit. The first spare
 // bytes of a buffer don't count.
-func (r *room) grow(b []byte, n, spare, limit int) []byte {
+func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 	if n <= cap(b) {
 		return b
 	}
@@ -33,7 +33,7 @@ func (r *room) grow(b []byte, n, spare, limit int) []byte {
 	return b
 }
 
-func (r *room) take(n int64) bool {
+func (r *bufferBudget) take(n int64) bool {
 	if n == 0 || r.left.Add(-n) >= 0 {
 		return true
 	}
@@ -42,6 +42,6 @@ func (r *room) take(n int64) bool {
 }
 
 // adopt counts a buffer that the old program handed over. free is the opposite: the buffer is not used any more.
-func (r *room) adopt(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
+func (r *bufferBudget) adopt(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
-func (r *room) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }
+func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

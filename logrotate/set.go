@@ -21,10 +21,10 @@ const readSize = 64 << 10
 // Set holds the logs of all services and the console that they share. Make one with [New].
 type Set struct {
 	opts     Options
-	consoles [2]*console // stdout, stderr
-	inputs   sync.Pool   // *[]byte, room for an unfinished line of MaxLine, then for readSize
-	outputs  sync.Pool   // *[]byte, empty, for formatted lines
-	room     room        // memory limit for unfinished and kept lines
+	consoles [2]*console  // stdout, stderr
+	inputs   sync.Pool    // *[]byte, room for an unfinished line of MaxLine, then for readSize
+	outputs  sync.Pool    // *[]byte, empty, for formatted lines
+	room     bufferBudget // memory limit for unfinished and kept lines
 
 	mu     sync.Mutex // never held across I/O
 	closed bool
@@ -181,7 +181,7 @@ func (s *Set) Console(stream int) io.Writer {
 	if stream == 2 {
 		c = s.consoles[1]
 	}
-	return &ownWriter{console: c, source: &source{name: "hinit", profile: "hinit"}}
+	return &initWriter{console: c, source: &source{name: "hinit", profile: "hinit"}}
 }
 
 // Sync waits until all lines queued for the consoles are written, or ctx ends.

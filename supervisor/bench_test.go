@@ -112,7 +112,7 @@ type instantSpawner struct{ pid int }
 
 func (s *instantSpawner) Spawn(proc.Spec) (int, error)  { s.pid++; return s.pid, nil }
 func (*instantSpawner) Observe(uint64)                  {}
-func (*instantSpawner) Of(int) uint64                   { return 0 }
+func (*instantSpawner) RunOf(int) uint64                { return 0 }
 func (*instantSpawner) Signal(uint64, int) error        { return nil }
 func (*instantSpawner) SignalGroup(uint64, int) error   { return nil }
 func (*instantSpawner) SignalTree(uint64, int) int      { return 0 }

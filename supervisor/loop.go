@@ -28,7 +28,7 @@ var (
 type Spawner interface {
 	Spawn(spec proc.Spec) (pid int, err error)
 	Observe(id uint64)
-	Of(pid int) (id uint64)
+	RunOf(pid int) (id uint64)
 	Signal(id uint64, signal int) error
 	SignalGroup(id uint64, signal int) error
 	SignalTree(id uint64, signal int) (found int)
@@ -206,7 +206,7 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 func (l *Loop) Tell(pid int, t Notified) (run uint64, err error) {
 	var stranger error
 	err = l.ask(context.Background(), request{call: func() {
-		if t.Run = l.cfg.Procs.Of(pid); t.Run == 0 || l.runs[t.Run] != t.Name {
+		if t.Run = l.cfg.Procs.RunOf(pid); t.Run == 0 || l.runs[t.Run] != t.Name {
 			stranger = ErrStranger
 			return
 		}

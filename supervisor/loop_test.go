@@ -130,7 +130,7 @@ func (f *fakeProcs) isQuiet() bool {
 	return f.quiet
 }
 
-func (f *fakeProcs) Of(pid int) uint64 {
+func (f *fakeProcs) RunOf(pid int) uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for id, main := range f.live {

@@ -153,7 +153,7 @@ func (l *Loop) exited(x proc.Exit) {
 	}
 	u := l.units[name]
 	e := Exited{
-		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, Strays: listed(x.Strays),
+		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, Strays: listed(x.Unmarked),
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
 	if l.cfg.OOMKills != nil { // read at every exit, so the kill of another process is not attributed to a later exit

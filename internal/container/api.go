@@ -13,16 +13,16 @@ import (
 	"hinit/supervisor"
 )
 
-// core connects the control API to the rooms of the container.
-func (c *container) core() control.Core {
+// controlHost connects the control API to the rooms of the container.
+func (c *container) controlHost() control.Core {
 	return control.Core{
 		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
-		Command: c.keeper.Command, Rescan: c.keeper.Rescan, Reload: c.registry.ReloadInTime, Examine: c.examine, Reexec: c.reexec,
+		Command: c.gateways.Command, Rescan: c.gateways.Rescan, Reload: c.registry.ReloadInTime, Examine: c.examine, Reexec: c.reexec,
 		Find: func(ctx context.Context, name string) error {
 			if err := c.holder.Check(); err != nil {
 				return control.Elsewhere(err)
 			}
-			return c.keeper.Find(ctx, name)
+			return c.gateways.Find(ctx, name)
 		},
 		Config: func() []client.ConfigEntry { return c.registry.Settings("") },
 		Init:   c.describe,
@@ -34,7 +34,7 @@ func (c *container) core() control.Core {
 		About: control.About{
 			Output: c.logs.Output, Checks: c.health,
 			Note: func(v *supervisor.Service) string {
-				note := c.keeper.Note(v)
+				note := c.gateways.Note(v)
 				if v.State == supervisor.Up && note == "" {
 					return c.health.Note(v)
 				}
@@ -43,7 +43,7 @@ func (c *container) core() control.Core {
 			Configured: c.registry,
 		},
 		Gateways: control.Gateways{
-			ServedBy: c.keeper.ServedBy, Beside: c.keeper.Beside, Topology: c.keeper.Topology,
+			ServedBy: c.gateways.ServedBy, Beside: c.gateways.Beside, Topology: c.gateways.Topology,
 		},
 		S6: func() control.Slots {
 			if s6 := c.s6.On(); s6 != nil {
@@ -65,7 +65,7 @@ func (c *container) describe() client.Init {
 		PID:   os.Getpid(), Version: c.generation.Version, StartedAt: c.started, Home: c.cfg.Load().Home,
 		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.IsOver(), Hook: c.boot.Hook(),
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Image: c.generation.Number, ReexecError: c.generation.Refusal(),
-		Warnings: slices.Concat(own, agents), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.keeper.BroughtUp()), Repair: c.owners.Status(),
+		Warnings: slices.Concat(own, agents), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.BroughtUp()), Repair: c.owners.Status(),
 	}
 	if usedUp := tuning.ProcessesUsedUp(c.leaders); usedUp != "" {
 		info.Warnings = append(info.Warnings, usedUp)

@@ -21,12 +21,12 @@ import (
 // bootRun is the boot of this container. It runs beside the supervisor's loop, so signals and orphans are handled even if a disk
 // hangs.
 type bootRun struct {
-	c         *container
-	ctx       context.Context //nolint:containedctx // context of the container
-	threads   func()          // blocks until this program's threads are made, which must happen before services can use up the process numbers
-	answering chan struct{}   // closed when the control socket is open, or has failed to open
-	slots     chan struct{}   // closed when the directories of s6 are made, or making them has failed
-	cmd       bool            // the CMD was started
+	c           *container
+	ctx         context.Context //nolint:containedctx // context of the container
+	threads     func()          // blocks until this program's threads are made, which must happen before services can use up the process numbers
+	controlOpen chan struct{}   // closed when the control socket is open, or has failed to open
+	slots       chan struct{}   // closed when the directories of s6 are made, or making them has failed
+	cmd         bool            // the CMD was started
 }
 
 // bootUp boots the container. threads blocks until this program's threads are made, which must happen before services can use up
@@ -39,7 +39,7 @@ func (c *container) bootUp(ctx context.Context, threads func()) {
 	for _, w := range slices.Concat(cfg.Warnings, config.UnknownVariables(os.Environ())) {
 		c.Warn("%s", w)
 	}
-	b := &bootRun{c: c, ctx: ctx, threads: threads, answering: make(chan struct{}), slots: make(chan struct{})}
+	b := &bootRun{c: c, ctx: ctx, threads: threads, controlOpen: make(chan struct{}), slots: make(chan struct{})}
 	// The work on the volume doesn't need the socket or the slots. The first process may need them.
 	guard.Go("opening the control socket", func() { b.openControl(cfg) })
 	guard.Go("making the directories of s6", b.openS6)
@@ -96,7 +96,7 @@ func (c *container) prepare(serving context.Context, cfg *config.Config, b *boot
 
 // openControl opens the control socket.
 func (b *bootRun) openControl(cfg *config.Config) {
-	defer close(b.answering)
+	defer close(b.controlOpen)
 	path := ""
 	if cfg.Origin("control.socket") != "default" {
 		path = cfg.Control.Socket
@@ -136,7 +136,7 @@ func (b *bootRun) openS6() {
 		}
 		return err
 	})
-	<-b.answering
+	<-b.controlOpen
 	step.Beside = true
 	c.boot.Insert(1, step)
 }
@@ -145,7 +145,7 @@ func (b *bootRun) openS6() {
 func (b *bootRun) Ready() {
 	if b != nil {
 		b.threads()
-		<-b.answering
+		<-b.controlOpen
 		<-b.slots
 	}
 }
@@ -157,7 +157,7 @@ func (b *bootRun) startCmd() {
 	}
 	b.cmd = true
 	if s6 := b.c.s6.On(); s6 != nil {
-		b.c.keeper.AwaitSlots(b.ctx, s6.Made())
+		b.c.gateways.AwaitSlots(b.ctx, s6.Made())
 		_ = s6.Scan(b.ctx) // fails only if the container has ended
 	}
 	if !b.c.route.Load().Supervise {
@@ -177,9 +177,9 @@ func (b *bootRun) StartCmdEarly() {
 // bootIsOver reports the end of the boot to all who wait for it. It first waits until the profiles are known, which may take
 // longer than the boot.
 func (c *container) bootIsOver(ctx context.Context) {
-	c.keeper.AwaitRead(ctx)
+	c.gateways.AwaitRead(ctx)
 	c.boot.End()
-	c.stage.TellOuter()
+	c.stage.NotifyOuterInit()
 }
 
 // takeOver starts the profiles and services when the lock is acquired after the boot. It prepares the volume first, if that was
@@ -192,17 +192,17 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	}
 	c.registry.Turn.Lock()
 	defer c.registry.Turn.Unlock()
-	c.keeper.AwaitRead(serving) // the profiles of an earlier term may still be being read from a slow volume
+	c.gateways.AwaitRead(serving) // the profiles of an earlier term may still be being read from a slow volume
 	if serving.Err() != nil {
 		return
 	}
-	c.keeper.Reset() // forget what the keeper noted after the lease was lost
+	c.gateways.Reset() // forget what the reconciler noted after the lease was lost
 	if !c.holder.Serve(serving) {
 		return // the lock is lost again; the goroutine that watches it waits for it
 	}
 	cfg := c.cfg.Load()
 	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)
-	c.boot.Again()
+	c.boot.ForgetSteps()
 	if c.prepared.Load() || c.prepare(serving, cfg, nil) {
 		c.startServices(serving, cfg)
 	}
@@ -213,7 +213,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 	c.stage.Phase("services", func() error { return c.registry.Services(ctx, cfg) })
 	if !c.route.Load().Plain {
 		c.stage.Phase("profiles", func() error {
-			return c.keeper.BringUp(ctx, gateways.Boot{
+			return c.gateways.BringUp(ctx, gateways.Boot{
 				Args: c.args, Services: len(cfg.Services), Made: c.s6.Made, SetRoute: c.route.Store, Settled: c.generation.Settle, Status: c.boot, Logger: c.Logger,
 			})
 		})

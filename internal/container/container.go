@@ -66,12 +66,12 @@ type container struct {
 
 // dataVolume holds the rooms that use the data volume.
 type dataVolume struct {
-	store   *profiles.Store
-	intents *profiles.Intents
-	keeper  *gateways.Keeper
-	holder  *leaseholder.Holder
-	owners  *owners.Repairer
-	volume  *volumecheck.Examiner
+	store    *profiles.Store
+	intents  *profiles.Intents
+	gateways *gateways.Reconciler
+	holder   *leaseholder.Holder
+	owners   *owners.Repairer
+	volume   *volumecheck.Examiner
 }
 
 // progress says which stages of the boot are done.
@@ -107,7 +107,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	if err != nil {
 		return nil, err
 	}
-	sig.Mean(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() })
+	sig.Define(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() })
 	turns, spare := parallel(cfg)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, Budget: cfg.Shutdown.Budget, Parallel: turns, ParallelExtra: spare,
@@ -115,52 +115,52 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 		OnPanic: c.loopPanicked, Admit: func(name string, kind supervisor.Kind) error { return c.holder.Admit(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
-		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.keeper.Stop() },
+		Loop: c.loop, Say: c.Say, Observe: c.observe, Stopping: func() { c.gateways.Stop() },
 		Lost: func() {
 			c.logs.Sweep(func(service string) bool { return c.loop.Snapshot().Find(service) != nil }) // services may have ended unseen
-			c.keeper.Catchup()
+			c.gateways.Catchup()
 		},
 	})
 	c.health = health.New(health.Options{
 		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, Plain: route.Plain, Log: c.logs.Get, Warn: agents.Warn,
 		SocketDir: func() string { return c.control.Dir() },
-		Lease:     func(words string) { c.holder.Told(words) },
+		Lease:     func(words string) { c.holder.LeaseMessage(words) },
 	})
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
 		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.holder.Check() }, Plain: route.Plain,
 		Serves: func() bool { return c.holder.Serves() }, Change: c.change,
-		Remembers: route.HasProfiles(), Doubt: func(err error) { agents.Warn("%v", err) },
+		Remembers: route.HasProfiles(), WarnNotStored: func(err error) { agents.Warn("%v", err) },
 	})
 	c.holder = leaseholder.New(leaseholder.Host{
 		Config: c.cfg.Load, Route: c.route.Load, Logger: c.Logger, Fatal: c.fatal,
-		Withdraw: c.registry.Withdraw, Reset: func() { c.keeper.Reset() }, TakeOver: c.takeOver,
+		Withdraw: c.registry.Withdraw, Reset: func() { c.gateways.Reset() }, TakeOver: c.takeOver,
 		Doubt: func(line string) { agents.Warn("%s", line) },
 	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
 	c.stage = &prepare.Stage{
 		Logger: c.Logger, Agents: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
 		Config: c.cfg.Load, Route: c.route.Load, Serves: c.holder.Serves, Started: c.started,
 	}
-	c.health.Weigh = c.stage.Weigh
+	c.health.MeasureProfiles = c.stage.MeasureProfiles
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.holder.Check
 	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair)
-	c.keeper = gateways.New(gateways.Options{
+	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
 		MayServe: c.holder.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
 		Adopt: func(ctx context.Context, profile string) {
 			c.owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},
 	})
-	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.keeper}, c.registry.Follow, func() personality.Settings {
+	c.s6 = personality.NewSwitch(s6Host{agents, c.registry, c.gateways}, c.registry.Follow, func() personality.Settings {
 		return personality.Settings{
 			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), Since: c.started,
 			Main: c.cfg.Load().Services[registry.MainHermes].Name == "", // otherwise a configured service has the name
 		}
 	})
-	c.control = control.NewEndpoint(c.core(), control.Options{
-		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, ShutOut: c.registry.ShutOut,
-		Used: c.reporter.Use, Say: c.Say, Warn: c.Warn,
+	c.control = control.NewEndpoint(c.controlHost(), control.Options{
+		AgentUID: agent.User.UID, Others: cfg.Control.Others, Log: func(line string) { c.Say("control: %s", line) }, ShutOut: c.registry.DeniesSocket,
+		Used: c.reporter.NoteWork, Say: c.Say, Warn: c.Warn,
 	})
 	c.volume = volumecheck.New(c.stage.Examine)
 	c.generation = reexec.First(&reexecHost{Signals: sig, c: c}, signals.Handled())
@@ -170,9 +170,9 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 
 // s6Host is the set of rooms that the personality of s6 calls.
 type s6Host struct {
-	*initlog.Logger    // Say, Warn
-	*registry.Registry // Register, Do, Snapshot, Identity, Reserved, Room
-	*gateways.Keeper   // Command, Refuse, SlotMade, SlotRemoved
+	*initlog.Logger      // Say, Warn
+	*registry.Registry   // Register, Do, Snapshot, Identity, Reserved, Room
+	*gateways.Reconciler // Command, Refuse, SlotMade, SlotRemoved
 }
 
 // agents returns a logger for messages that an agent can cause. Its warnings don't displace other warnings.
@@ -180,7 +180,7 @@ func (c *container) agents() *initlog.Logger { return c.WithMemory(c.boot.Rememb
 
 // observe passes a record of the supervisor to the rooms that follow services.
 func (c *container) observe(r supervisor.Record) {
-	c.keeper.Observe(r)
+	c.gateways.Observe(r)
 	c.s6.Observe(r)
 	if r.Exit != nil && len(r.Exit.Tail) > 0 && report.Line(r) != "" {
 		c.Note(r.Service + ": " + r.Exit.Words())

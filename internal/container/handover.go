@@ -93,7 +93,7 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 	old.ofStart = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
 	old.ofUnits, old.ofLease = c.units.HandOver(), c.holder.HandOver()
 	old.Warnings, old.Phases, old.Repair = c.boot.HandOver(), c.boot.Steps(), c.owners.Status()
-	old.Handover, old.ofRegistry = c.keeper.HandOver(), c.registry.HandOver()
+	old.Handover, old.ofRegistry = c.gateways.HandOver(), c.registry.HandOver()
 	old.Procs, old.Loop, old.Intents = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver()
 	old.ofHealth, old.S6 = c.health.HandOver(), c.s6.HandOver()
 	old.ofLogs, err = c.logs.HandOver()
@@ -108,10 +108,10 @@ func successorMain(args []string, sig *signals.Signals, taken *reexec.Taken, err
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot go on for the image before this one: %v\n", err)
-		proc.EndRest(sig.Children, lastBudget)
+		proc.EndDescendants(sig.Children, lastBudget)
 		return reexec.ExitFault
 	}
-	return c.life(c.goOn)
+	return c.runToEnd(c.resumeServices)
 }
 
 // succeed builds the container from the handed-over state.
@@ -146,7 +146,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.boot.TakeOver(old.Warnings, old.Phases)
 	c.owners.TakeOver(old.Repair)
 	c.signals.SetInterrupt(old.Interrupt)
-	c.keeper.TakeOver(old.Handover)
+	c.gateways.TakeOver(old.Handover)
 	c.loop.TakeOver(old.Loop, procs.Main)
 	c.intents.TakeOver(old.Intents)
 	if err := c.logs.TakeOver(old.ofLogs, c.loop.Snapshot().Services); err != nil {
@@ -160,14 +160,14 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	return c, nil
 }
 
-// goOn resumes the container after re-execution, in place of the boot.
-func (c *container) goOn(ctx context.Context) {
+// resumeServices resumes the container after re-execution, in place of the boot.
+func (c *container) resumeServices(ctx context.Context) {
 	c.s6.Start(ctx)
 	c.control.Rejoin(nil)
 	ctx = c.holder.Resume(ctx)
 	if c.holder.Serves() {
 		c.registry.Turn.Lock()
-		c.registry.Divide(c.cfg.Load())
+		c.registry.PrepareCgroups(c.cfg.Load())
 		c.registry.Times.Serve(ctx, c.cfg.Load(), true)
 		c.registry.Turn.Unlock()
 	}
@@ -175,9 +175,9 @@ func (c *container) goOn(ctx context.Context) {
 		return
 	}
 	if c.units.Topology() == nil {
-		c.keeper.ReadTopology()
+		c.gateways.ReadTopology()
 	}
-	c.keeper.GoOn(ctx)
+	c.gateways.Continue(ctx)
 	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.Job(c.cfg.Load()), !c.owners.Done()) })
 }
 
@@ -235,7 +235,7 @@ func (h *reexecHost) Rest(fault bool) (wake func(), err error) {
 // restDisks waits until no write to the volume is under way, except by the logs, which have Freeze. execve(2) waits for every
 // other thread, and a thread that waits for a frozen file system can't be ended.
 func (c *container) restDisks() error {
-	for end := time.Now().Add(freezeTime); !c.keeper.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
+	for end := time.Now().Add(freezeTime); !c.gateways.Idle() || c.store.Writing() || c.registry.Times.Writing(); {
 		if time.Now().After(end) {
 			return errors.New("a disk does not answer, and what waits for it would hold up the new image; try again when it does")
 		}
@@ -267,6 +267,6 @@ func (h *reexecHost) End(code int, reason string) {
 // is impossible.
 func (c *container) loopPanicked(value any, stack []byte) int {
 	c.generation.SupervisorPanicked(value, stack)
-	proc.EndRest(c.signals.Children, c.cfg.Load().Shutdown.Budget)
+	proc.EndDescendants(c.signals.Children, c.cfg.Load().Shutdown.Budget)
 	return reexec.ExitFault
 }

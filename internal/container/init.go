@@ -63,14 +63,14 @@ func begin(args []string, settle func() (start prepare.Start, code int, ok bool)
 	if err != nil {
 		return initlog.Refuse(prepare.ExitFailed, err)
 	}
-	return c.life(func(ctx context.Context) {
+	return c.runToEnd(func(ctx context.Context) {
 		defer normalGC()
 		c.bootUp(ctx, threads)
 	})
 }
 
-// life runs the container until its end, and then gives the terminal back.
-func (c *container) life(begin func(context.Context)) int {
+// runToEnd runs the container until its end, and then gives the terminal back.
+func (c *container) runToEnd(begin func(context.Context)) int {
 	code := c.run(begin)
 	if c.route.Load().HasCommand() && proc.IsTerminal(os.Stdin) && os.Getpid() != 1 {
 		_ = proc.TakeTerminal(os.Stdin) // the shell that started hinit needs the terminal again
@@ -92,7 +92,7 @@ func (c *container) run(begin func(context.Context)) int {
 	guard.Go("telling of sent signals", func() { c.signals.TellFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
 	c.faults()
 	code := c.loop.Run()
-	noted := c.keeper.NoteStop()
+	noted := c.gateways.NoteStop()
 	<-reported // the reporter ends when the loop has ended
 
 	cancel(errors.New("the container has stopped"))

@@ -52,8 +52,8 @@ func peerOf(c net.Conn) (peer, error) {
 	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil
 }
 
-// giver describes the peer as the giver of an order by this route.
-func giver(rt route, who peer) *client.By {
+// authorOf describes the peer as the author of an order by this route.
+func authorOf(rt route, who peer) *client.By {
 	if who.pid == fifoPID {
 		return &client.By{UID: int(who.uid), Way: client.WayFIFO}
 	}

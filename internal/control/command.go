@@ -59,7 +59,7 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 			s.core.Beside(before.Name)
 		}
 		if err := s.core.Command(ctx, verb, before.Name); err != nil {
-			return reply{}, s.soFar(ctx, before.Name, err)
+			return reply{}, s.withState(ctx, before.Name, err)
 		}
 		after := s.core.Snapshot().Find(before.Name)
 		if !wait {
@@ -80,8 +80,8 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 	}
 }
 
-// soFar adds the service's state to the error of a command that was not done in time.
-func (s *Server) soFar(ctx context.Context, name string, err error) error {
+// withState adds the service's state to the error of a command that was not done in time.
+func (s *Server) withState(ctx context.Context, name string, err error) error {
 	out := explain(ctx, err)
 	v := s.core.Snapshot().Find(name)
 	if out.Kind != client.KindTimeout || v == nil {
@@ -167,8 +167,8 @@ func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Durati
 	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
 }
 
-// taking makes a handler from a function with a JSON body. With struct{} the body must be empty.
-func taking[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
+// withBody makes a handler from a function with a JSON body. With struct{} the body must be empty.
+func withBody[T any](handle func(s *Server, r *request, ask T) (reply, error)) func(s *Server, r *request) (reply, error) {
 	return func(s *Server, r *request) (reply, error) {
 		var ask T
 		if err := decode(r.body, &ask); err != nil {

@@ -95,8 +95,8 @@ type Configured interface {
 type Checks interface {
 	// Checks returns the results of a service's checks, or nil.
 	Checks(service string) []client.Check
-	// Steer pauses the checks of a service until the time paused, or runs them now if paused is zero.
-	Steer(service string, paused time.Time) error
+	// PauseChecksUntil pauses the checks of a service until the time paused, or runs them now if paused is zero.
+	PauseChecksUntil(service string, paused time.Time) error
 }
 
 // Gateways is the part of a [Core] that concerns which gateway serves which profile.

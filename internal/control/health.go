@@ -169,7 +169,7 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if pause := time.Duration(ask.PauseMS) * time.Millisecond; pause > 0 {
 		until, text = s.now().Add(pause), "checks are paused for "+show.Duration(pause)
 	}
-	if err := s.core.Checks.Steer(v.Name, until); err != nil {
+	if err := s.core.Checks.PauseChecksUntil(v.Name, until); err != nil {
 		return reply{}, err
 	}
 	if err := s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}); err != nil {

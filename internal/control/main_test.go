@@ -111,7 +111,7 @@ func coreOf(c core) Core {
 type absent struct{}
 
 func (absent) Checks(string) []client.Check                         { return nil }
-func (absent) Steer(string, time.Time) error                        { return nil }
+func (absent) PauseChecksUntil(string, time.Time) error             { return nil }
 func (absent) Output(string) *client.Output                         { return nil }
 func (absent) Note(*supervisor.Service) string                      { return "" }
 func (absent) Limits(*supervisor.Service) []client.Limit            { return nil }
@@ -427,7 +427,7 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 
 func (f *fakeProcs) SignalRest(int)                            {}
 func (f *fakeProcs) Observe(uint64)                            {}
-func (f *fakeProcs) Of(int) uint64                             { return 0 }
+func (f *fakeProcs) RunOf(int) uint64                          { return 0 }
 func (f *fakeProcs) Gone(runs []uint64) []uint64               { return runs }
 func (f *fakeProcs) Forget(uint64)                             {}
 func (f *fakeProcs) Pipes(string) (out, e *os.File, err error) { return nil, nil, nil }

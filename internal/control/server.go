@@ -206,7 +206,7 @@ func (s *Server) guarded(rt route, w http.ResponseWriter, r *http.Request) (out 
 		return failure(err)
 	}
 	if rt.may != mayRead && r.Method == http.MethodPost {
-		r = r.WithContext(supervisor.WithBy(r.Context(), giver(rt, who)))
+		r = r.WithContext(supervisor.WithBy(r.Context(), authorOf(rt, who)))
 	}
 	body, bad := readBody(w, r)
 	if bad != nil {

@@ -18,7 +18,7 @@ import (
 // first.
 const mostInOrder = 256
 
-// Boot holds the inputs of [Keeper.BringUp].
+// Boot holds the inputs of [Reconciler.BringUp].
 type Boot struct {
 	Args     []string               // the container's CMD
 	Services int                    // number of services besides the gateways
@@ -31,16 +31,16 @@ type Boot struct {
 
 // Boot registers the gateway of every profile, up or down as the volume says, each as soon as that is decided. It returns the
 // profiles.
-func (k *Keeper) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
+func (k *Reconciler) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
 	route, known := k.Route(), false
 	record := func() error { return nil } // records that the CMD wants a gateway
 	var answers []func() error
 	writeLog := func() error { return nil }
-	defer b.Status.Found(0)
+	defer b.Status.SetProfiles(0)
 	plan := k.Store.Reconcile(profiles.BootOptions{
 		Args: b.Args, Getenv: os.Getenv, Log: func(write func() error) { writeLog = write },
 		Found: func(n int) {
-			b.Status.Found(n)
+			b.Status.SetProfiles(n)
 			k.Registry.StartInOrder(n <= mostInOrder)
 		},
 		Decided: func(d profiles.Decision) {
@@ -87,7 +87,7 @@ func (k *Keeper) Boot(ctx context.Context, b Boot) (read []profiles.Profile, err
 
 // recordWanted records that the CMD wants the gateway of a profile, before that gateway starts and writes the same file. The
 // function that it returns waits for the disk.
-func (k *Keeper) recordWanted(profile string) (record func() error) {
+func (k *Reconciler) recordWanted(profile string) (record func() error) {
 	if st, err := k.Store.ReadState(profile); err == nil && st.HasDesired && st.Desired == profiles.Running {
 		k.Intents.Note(profile, profiles.Running)
 		return func() error { return nil }
@@ -100,7 +100,7 @@ func (k *Keeper) recordWanted(profile string) (record func() error) {
 }
 
 // isCmd reports whether the container's CMD is the gateway of a profile. Then no second one may run.
-func (k *Keeper) isCmd(profile string) bool {
+func (k *Reconciler) isCmd(profile string) bool {
 	r := k.Route()
 	return r.Foreground && profile == r.Profile
 }
@@ -112,7 +112,7 @@ type lateProfiles struct {
 }
 
 // expectLate stores the profiles that the boot could not decide about.
-func (k *Keeper) expectLate(plan profiles.Plan) {
+func (k *Reconciler) expectLate(plan profiles.Plan) {
 	k.serving.Store(&serving{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
 		k.say("gateways that are down are " + servedByDefault)

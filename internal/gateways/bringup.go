@@ -22,7 +22,7 @@ const profilesBudget = 15 * time.Second
 
 // BringUp registers the gateways and begins to watch the volume. After profilesBudget the boot goes on without the missing
 // gateways.
-func (k *Keeper) BringUp(ctx context.Context, b Boot) error {
+func (k *Reconciler) BringUp(ctx context.Context, b Boot) error {
 	done := make(chan error, 1)
 	read := make(chan struct{})
 	k.boot.reading = read
@@ -64,7 +64,7 @@ func (k *Keeper) BringUp(ctx context.Context, b Boot) error {
 }
 
 // whichProfile determines which gateway the CMD asked for: the profile that it names, or the agent's active profile.
-func (k *Keeper) whichProfile(b *Boot) {
+func (k *Reconciler) whichProfile(b *Boot) {
 	if !k.Route().ProfileNamed {
 		active, err := k.Store.Active()
 		if err != nil {
@@ -84,14 +84,14 @@ func (k *Keeper) whichProfile(b *Boot) {
 }
 
 // ReadTopology reads the operator's topology, for gateways at their next start.
-func (k *Keeper) ReadTopology() {
+func (k *Reconciler) ReadTopology() {
 	if t, err := k.Store.Topology(os.Getenv, ""); err == nil { // the boot reports an error
 		k.Registry.ReadTopology(t)
 	}
 }
 
 // BroughtUp returns how many profiles have a gateway.
-func (k *Keeper) BroughtUp() int {
+func (k *Reconciler) BroughtUp() int {
 	n := 0
 	for _, s := range k.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway {
@@ -109,7 +109,7 @@ const (
 )
 
 // logSoon writes the boot log when the queued slots are made, because programs that wait for the log use the slots next.
-func (k *Keeper) logSoon(ctx context.Context, b *Boot, write func() error) {
+func (k *Reconciler) logSoon(ctx context.Context, b *Boot, write func() error) {
 	logged := make(chan struct{})
 	k.boot.logged = logged
 	made := b.Made()
@@ -125,7 +125,7 @@ func (k *Keeper) logSoon(ctx context.Context, b *Boot, write func() error) {
 }
 
 // AwaitSlots waits before the start of a CMD until the slots are made, but not long if there are very many.
-func (k *Keeper) AwaitSlots(ctx context.Context, made <-chan struct{}) {
+func (k *Reconciler) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	if made == nil || k.boot.reading == nil || k.Route().Supervise || k.Route().Foreground {
 		return
 	}
@@ -140,7 +140,7 @@ func (k *Keeper) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 }
 
 // warnOfSlowStop gives advice if the last stop of the container was near its time limit.
-func (k *Keeper) warnOfSlowStop(b *Boot) {
+func (k *Reconciler) warnOfSlowStop(b *Boot) {
 	if took, budget := k.Store.SlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
 		where := "compose.yaml `stop_grace_period: %ds`"
@@ -153,7 +153,7 @@ func (k *Keeper) warnOfSlowStop(b *Boot) {
 }
 
 // AwaitRead waits until the boot has read the profiles, or ctx ends. It returns at once if the boot does not read them.
-func (k *Keeper) AwaitRead(ctx context.Context) {
+func (k *Reconciler) AwaitRead(ctx context.Context) {
 	if k.boot.reading != nil {
 		select {
 		case <-k.boot.reading:
@@ -163,7 +163,7 @@ func (k *Keeper) AwaitRead(ctx context.Context) {
 }
 
 // NoteStop writes to the volume how long the stop of the container took. The channel is closed when that is done.
-func (k *Keeper) NoteStop() <-chan struct{} {
+func (k *Reconciler) NoteStop() <-chan struct{} {
 	done := make(chan struct{})
 	k.mu.Lock()
 	began := k.stopping

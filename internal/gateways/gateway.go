@@ -8,7 +8,7 @@ import (
 	"hinit/profiles"
 )
 
-// gateway is what the Keeper knows of one profile. The Keeper's mutex guards it.
+// gateway is what the Reconciler knows of one profile. The Reconciler's mutex guards it.
 type gateway struct {
 	home       profiles.HomeID // identity of its home directory; zero if unknown
 	begun      time.Time       // when the last start began
@@ -22,7 +22,7 @@ type gateway struct {
 }
 
 // get returns the gateway of a profile, and creates it if necessary. The caller holds the mutex.
-func (k *Keeper) get(profile string) *gateway {
+func (k *Reconciler) get(profile string) *gateway {
 	g := k.gateways[profile]
 	if g == nil {
 		g = &gateway{}
@@ -32,7 +32,7 @@ func (k *Keeper) get(profile string) *gateway {
 }
 
 // notePrior stores why the boot has not started a gateway that an operator may expect to run.
-func (k *Keeper) notePrior(d profiles.Decision) {
+func (k *Reconciler) notePrior(d profiles.Decision) {
 	if d.Start || slices.Contains([]string{profiles.Stopped, profiles.Running, profiles.State{}.Prior()}, d.PriorState) {
 		return
 	}
@@ -46,14 +46,14 @@ func (k *Keeper) notePrior(d profiles.Decision) {
 }
 
 // forget forgets a profile that is gone.
-func (k *Keeper) forget(profile string) {
+func (k *Reconciler) forget(profile string) {
 	k.Registry.Forget(profile)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.gateways, profile)
 }
 
-func (k *Keeper) inputsOf(profile string) profiles.Hash {
+func (k *Reconciler) inputsOf(profile string) profiles.Hash {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if g := k.gateways[profile]; g != nil {
@@ -63,7 +63,7 @@ func (k *Keeper) inputsOf(profile string) profiles.Hash {
 }
 
 // noteHome stores the identity of a profile's home directory. It reads the disk.
-func (k *Keeper) noteHome(profile string) {
+func (k *Reconciler) noteHome(profile string) {
 	if home, err := k.Store.HomeID(profile); err == nil && profile != profiles.Default {
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -71,7 +71,7 @@ func (k *Keeper) noteHome(profile string) {
 	}
 }
 
-// Handover is the state of a Keeper that re-execution hands over to the next program of PID 1.
+// Handover is the state of a Reconciler that re-execution hands over to the next program of PID 1.
 type Handover struct {
 	Inputs map[string]profiles.Hash // by profile
 	Wanted map[string]bool          // profiles whose state files want their gateways up
@@ -82,7 +82,7 @@ type Handover struct {
 }
 
 // HandOver returns the state for the program that PID 1 executes next.
-func (k *Keeper) HandOver() Handover {
+func (k *Reconciler) HandOver() Handover {
 	s := Handover{
 		Inputs: make(map[string]profiles.Hash), Wanted: make(map[string]bool), Orders: k.orders.Unfinished(),
 	}
@@ -101,8 +101,8 @@ func (k *Keeper) HandOver() Handover {
 	return s
 }
 
-// TakeOver restores the state from [Keeper.HandOver]. Call it before any other method.
-func (k *Keeper) TakeOver(s Handover) {
+// TakeOver restores the state from [Reconciler.HandOver]. Call it before any other method.
+func (k *Reconciler) TakeOver(s Handover) {
 	for profile, hash := range s.Inputs {
 		k.get(profile).inputs = hash
 	}

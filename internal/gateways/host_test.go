@@ -54,7 +54,7 @@ type seen struct {
 	starts map[string]bool // by profile that was registered
 }
 
-// look returns a copy of what the host was told so far: the Keeper's own goroutine goes on telling.
+// look returns a copy of what the host was told so far: the Reconciler's own goroutine goes on telling.
 func (h *host) look() seen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,8 +64,8 @@ func (h *host) look() seen {
 	}
 }
 
-// newHost makes a host of a volume with the named profiles, and the Keeper that knows them.
-func newHost(t *testing.T, names ...string) (*host, *gateways.Keeper) {
+// newHost makes a host of a volume with the named profiles, and the Reconciler that knows them.
+func newHost(t *testing.T, names ...string) (*host, *gateways.Reconciler) {
 	t.Helper()
 	h := &host{
 		t: t, home: t.TempDir(), cfg: new(config.Config), news: make(chan struct{}),
@@ -78,11 +78,11 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Keeper) {
 		h.make(name)
 		h.service(name, supervisor.Service{State: supervisor.Down})
 	}
-	return h, h.keeper()
+	return h, h.reconciler()
 }
 
-// keeper makes a Keeper over a real registry.
-func (h *host) keeper() *gateways.Keeper {
+// reconciler makes a Reconciler over a real registry.
+func (h *host) reconciler() *gateways.Reconciler {
 	h.t.Helper()
 	own := initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog())
 	l, err := logs.New(logs.Options{Config: h.Config, Actor: fsutil.Self(), Secrets: h.store.Secrets, Say: h.Say, Warn: h.Say})
@@ -101,8 +101,8 @@ func (h *host) keeper() *gateways.Keeper {
 	})
 }
 
-// start starts the Keeper with what is on the volume.
-func (h *host) start(k *gateways.Keeper) {
+// start starts the Reconciler with what is on the volume.
+func (h *host) start(k *gateways.Reconciler) {
 	h.t.Helper()
 	found, _, err := h.store.Discover()
 	if err != nil {

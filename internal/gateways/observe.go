@@ -13,7 +13,7 @@ import (
 )
 
 // Observe handles a record of the supervisor. It does not block: work that needs the disk is queued.
-func (k *Keeper) Observe(r supervisor.Record) {
+func (k *Reconciler) Observe(r supervisor.Record) {
 	profile, ok := profiles.SlotProfile(r.Service)
 	if !ok {
 		return
@@ -57,13 +57,13 @@ func (k *Keeper) Observe(r supervisor.Record) {
 	}
 }
 
-func (k *Keeper) asked(profile string) bool {
+func (k *Reconciler) asked(profile string) bool {
 	_, asked := k.Intents.Want(profile)
 	return asked
 }
 
-// Catchup does what [Keeper.Observe] would have done for records that were lost or that another program observed.
-func (k *Keeper) Catchup() {
+// Catchup does what [Reconciler.Observe] would have done for records that were lost or that another program observed.
+func (k *Reconciler) Catchup() {
 	for _, s := range k.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)
 		x := s.LastExit
@@ -84,7 +84,7 @@ func (k *Keeper) Catchup() {
 
 // up handles a gateway that is up: its state file may have been written before the supervisor knew of the start. still says that
 // the gateway may have been up for long; then the topology that was noted for this run stays.
-func (k *Keeper) up(profile string, still bool) {
+func (k *Reconciler) up(profile string, still bool) {
 	if profile == profiles.Default && !(still && k.defaultRun() == k.serving.Load().noted) {
 		k.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
 	}
@@ -98,7 +98,7 @@ func (k *Keeper) up(profile string, still bool) {
 }
 
 // parked watches for the event that ends the parking of a gateway.
-func (k *Keeper) parked(service, profile, reason string) {
+func (k *Reconciler) parked(service, profile, reason string) {
 	if reason == supervisor.ReasonReplaced {
 		k.watchReplacer(service, profile)
 		return
@@ -108,7 +108,7 @@ func (k *Keeper) parked(service, profile, reason string) {
 
 // followState updates readiness and intent from a state file. It runs as a job and reads the file itself, so older content never
 // follows newer content.
-func (k *Keeper) followState(profile string) {
+func (k *Reconciler) followState(profile string) {
 	k.noteHome(profile)
 	state, _ := k.Store.ReadState(profile) // the watcher reports an unreadable file
 	service := profiles.SlotName(profile)
@@ -149,7 +149,7 @@ const hintAfter = 29 * time.Second
 const hintReady = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
 // readiness decides by a state file whether the run of a service is ready. said is why it isn't, or a warning if it is.
-func (k *Keeper) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
+func (k *Reconciler) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, said string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
 	if time.Since(s.Since) >= hintAfter {
 		hint = hintReady
@@ -178,7 +178,7 @@ func (k *Keeper) readiness(profile string, state profiles.State, s *supervisor.S
 
 // trouble describes what is wrong with the platforms of a running gateway. It also writes that to the container log when it
 // changes.
-func (k *Keeper) trouble(profile string, state profiles.State) string {
+func (k *Reconciler) trouble(profile string, state profiles.State) string {
 	text := state.Trouble()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,7 +200,7 @@ const (
 )
 
 // explain finds out whether a clean exit happened because another instance has taken over.
-func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks int) {
+func (k *Reconciler) explain(service, profile string, exit *supervisor.Exit, looks int) {
 	s := k.Registry.Snapshot().Find(service)
 	if s == nil || s.Run != exit.Run {
 		return // it has been started again meanwhile
@@ -216,12 +216,12 @@ func (k *Keeper) explain(service, profile string, exit *supervisor.Exit, looks i
 }
 
 // takenOver reports whether another instance has taken over from a run.
-func (k *Keeper) takenOver(profile string, exit *supervisor.Exit) bool {
+func (k *Reconciler) takenOver(profile string, exit *supervisor.Exit) bool {
 	return k.Store.TakeoverOf(profile, exit.PID, exit.At.Add(-exit.Uptime))
 }
 
 // watchReplacer starts a wanted gateway when the instance that replaced it is gone.
-func (k *Keeper) watchReplacer(service, profile string) {
+func (k *Reconciler) watchReplacer(service, profile string) {
 	s := k.Registry.Snapshot().Find(service)
 	if s == nil || s.State != supervisor.Parked || s.LastExit == nil {
 		return
@@ -240,7 +240,7 @@ const otherInputs profiles.Hash = "written since the start"
 // noteInputs stores the inputs with which a gateway was started: a later change restarts it when it is parked. A change between
 // the start and this reading counts too, but only once for the same content. Otherwise a gateway that writes these files itself
 // would be restarted forever.
-func (k *Keeper) noteInputs(service, profile string) {
+func (k *Reconciler) noteInputs(service, profile string) {
 	hash, err := k.Store.InputsHash(profile)
 	if err != nil {
 		k.say("%s: cannot watch its inputs: %v", service, err)

@@ -28,7 +28,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// run starts the gateway and parks it, and waits until the Keeper knows what it was started with.
+	// run starts the gateway and parks it, and waits until the Reconciler knows what it was started with.
 	run := func(begun time.Time) profiles.Hash {
 		starting := changed("coder", supervisor.Down, supervisor.Starting, "")
 		starting.At = begun
@@ -84,7 +84,7 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	h.until("the new secret is masked", func() bool { return slices.Equal(h.look().masked["gateway-coder"], []string{"sk-fedcba9876543210"}) })
 }
 
-// TestWhatIsKnownIsHandedOver to the Keeper of the next program.
+// TestWhatIsKnownIsHandedOver to the Reconciler of the next program.
 func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h, k := newHost(t, "coder")
 	k.Registry.Found("coder")
@@ -94,7 +94,7 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	k.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
 	h.until("its inputs are known", func() bool { return k.HandOver().Inputs["coder"] != "" })
 	old, slots := k.HandOver(), k.Registry.HandOver()
-	next := h.keeper()
+	next := h.reconciler()
 	next.Registry.TakeOver(slots)
 	next.TakeOver(old)
 	if got := next.HandOver(); !reflect.DeepEqual(got, old) {
@@ -104,12 +104,12 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 		t.Errorf("handed over is %+v, not %+v", got, slots)
 	}
 	next.TakeOver(gateways.Handover{Orders: []orders.Unfinished{{Verb: client.VerbStop, Service: "gateway-coder", Profile: "coder"}}})
-	next.GoOn(t.Context())
+	next.Continue(t.Context())
 	h.until("the order is carried out", h.got("Stop{Name:gateway-coder}"))
 }
 
-// TestAKeeperThatIsResetKnowsNothing: another container may have changed all of it.
-func TestAKeeperThatIsResetKnowsNothing(t *testing.T) {
+// TestAReconcilerThatIsResetKnowsNothing: another container may have changed all of it.
+func TestAReconcilerThatIsResetKnowsNothing(t *testing.T) {
 	h, k := newHost(t, "coder")
 	k.Registry.Found("coder")
 	k.Registry.SetDown("coder", true, false)

@@ -15,7 +15,7 @@ import (
 )
 
 // profileEvent handles an event of the watcher.
-func (k *Keeper) profileEvent(ctx context.Context, e profiles.Event) {
+func (k *Reconciler) profileEvent(ctx context.Context, e profiles.Event) {
 	switch e := e.(type) {
 	case profiles.Appeared:
 		k.appeared(ctx, e.Profile)
@@ -33,7 +33,7 @@ func (k *Keeper) profileEvent(ctx context.Context, e profiles.Event) {
 	}
 }
 
-func (k *Keeper) appeared(ctx context.Context, p profiles.Profile) {
+func (k *Reconciler) appeared(ctx context.Context, p profiles.Profile) {
 	k.say("profile %s appeared", p.Name)
 	k.Adopt(ctx, p.Name)
 	k.Registry.Found(p.Name)
@@ -53,7 +53,7 @@ func (k *Keeper) appeared(ctx context.Context, p profiles.Profile) {
 	}
 }
 
-func (k *Keeper) disappeared(ctx context.Context, profile string) {
+func (k *Reconciler) disappeared(ctx context.Context, profile string) {
 	k.say("profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
 	_ = k.Registry.Sweep(ctx) // the client that removed the profile has seen its gateway end; the snapshot must show that too
@@ -91,7 +91,7 @@ const (
 
 // renamedTo notes that a profile is gone; up says that its gateway was wanted up. It returns the new name of the profile, "" if
 // none is known.
-func (k *Keeper) renamedTo(profile string, up bool) string {
+func (k *Reconciler) renamedTo(profile string, up bool) string {
 	snap := k.Registry.Snapshot()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,7 +113,7 @@ func (k *Keeper) renamedTo(profile string, up bool) string {
 }
 
 // renamedFrom returns the former name of a profile that has appeared, if its gateway was wanted up under that name, else "".
-func (k *Keeper) renamedFrom(profile string) string {
+func (k *Reconciler) renamedFrom(profile string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	home := k.get(profile).home
@@ -149,7 +149,7 @@ func endedForRemoval(s *supervisor.Service, now time.Time) bool {
 }
 
 // startRenamed starts the gateway of a profile that ran under another name.
-func (k *Keeper) startRenamed(ctx context.Context, old, profile string) {
+func (k *Reconciler) startRenamed(ctx context.Context, old, profile string) {
 	service := profiles.SlotName(profile)
 	k.say("profile %s is %s now, and its gateway goes on as %s", old, profile, service)
 	guard.Go("starting a renamed profile", func() {
@@ -169,7 +169,7 @@ func lives(snap *supervisor.Snapshot, service string) bool {
 
 // awaitFormer waits until no gateway of a former name uses the home of this profile: after "mv coder writer" the gateway of coder
 // may still be stopping. It may wait for the disk.
-func (k *Keeper) awaitFormer(ctx context.Context, profile string) error {
+func (k *Reconciler) awaitFormer(ctx context.Context, profile string) error {
 	for {
 		news, snap := k.Registry.News(), k.Registry.Snapshot()
 		former := k.former(profile)
@@ -185,7 +185,7 @@ func (k *Keeper) awaitFormer(ctx context.Context, profile string) error {
 }
 
 // former returns the gateway of a former name of a profile's home, "" for none.
-func (k *Keeper) former(profile string) (service string) {
+func (k *Reconciler) former(profile string) (service string) {
 	k.mu.Lock()
 	g, other := k.gateways[profile], ""
 	if g != nil && g.home != (profiles.HomeID{}) {

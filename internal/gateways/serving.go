@@ -30,7 +30,7 @@ type serving struct {
 
 // by reports whether the default profile's gateway serves another profile. said says that the gateway reports so itself;
 // otherwise it is only expected.
-func (k *Keeper) by(profile string) (serves, said bool) {
+func (k *Reconciler) by(profile string) (serves, said bool) {
 	d := k.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := k.serving.Load()
 	switch {
@@ -44,7 +44,7 @@ func (k *Keeper) by(profile string) (serves, said bool) {
 
 // ServedBy returns which gateway serves the profile of a gateway, in a word of the API. It is "" if each gateway serves its own
 // profile, and for a profile that need not be served.
-func (k *Keeper) ServedBy(s *supervisor.Service) string {
+func (k *Reconciler) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""
 	}
@@ -71,7 +71,7 @@ const servedByDefault = "served by the multiplexer of profile " + profiles.Defau
 
 // Note returns a remark for the status: which gateway serves the profile, and which exclusive values it shares with another
 // gateway.
-func (k *Keeper) Note(s *supervisor.Service) string {
+func (k *Reconciler) Note(s *supervisor.Service) string {
 	switch k.ServedBy(s) {
 	case client.ServedTwice:
 		return "served twice: by its own gateway and by the multiplexer of profile " + profiles.Default + "; end one: hinit stop " + s.Profile
@@ -91,7 +91,7 @@ func (k *Keeper) Note(s *supervisor.Service) string {
 }
 
 // wanted reports whether the state file of a profile wants its gateway up.
-func (k *Keeper) wanted(profile string) bool {
+func (k *Reconciler) wanted(profile string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	g := k.gateways[profile]
@@ -99,7 +99,7 @@ func (k *Keeper) wanted(profile string) bool {
 }
 
 // Beside lets the gateway of a profile run although the multiplexer serves the profile, until the gateway is stopped.
-func (k *Keeper) Beside(service string) {
+func (k *Reconciler) Beside(service string) {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := k.by(profile); ok && serves {
 		k.Registry.SetBeside(context.Background(), profile, true) // the context is not needed: the call ends with the supervisor's loop
@@ -107,7 +107,7 @@ func (k *Keeper) Beside(service string) {
 }
 
 // Refuse returns an error for a gateway that must not be started, because the default profile's gateway serves its profile.
-func (k *Keeper) Refuse(service string) error {
+func (k *Reconciler) Refuse(service string) error {
 	profile, ok := profiles.SlotProfile(service)
 	if serves, _ := k.by(profile); !ok || !serves || k.Registry.Beside(profile) {
 		return nil
@@ -117,7 +117,7 @@ func (k *Keeper) Refuse(service string) error {
 
 // served returns the gateways that run although, according to the configuration, the default profile's gateway serves their
 // profiles.
-func (k *Keeper) served(t profiles.Topology) (names []string) {
+func (k *Reconciler) served(t profiles.Topology) (names []string) {
 	for _, s := range k.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State != supervisor.Down && t.Serves(s.Profile) && !k.Registry.Beside(s.Profile) {
 			names = append(names, s.Name)
@@ -128,7 +128,7 @@ func (k *Keeper) served(t profiles.Topology) (names []string) {
 
 // unserved returns the gateways that are down, although they are wanted and the default profile's gateway does not serve their
 // profiles.
-func (k *Keeper) unserved(t profiles.Topology) (names []string) {
+func (k *Reconciler) unserved(t profiles.Topology) (names []string) {
 	for _, s := range k.Registry.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State == supervisor.Down && !t.Serves(s.Profile) && k.wanted(s.Profile) {
 			names = append(names, s.Name)
@@ -142,7 +142,7 @@ const retireTime = 2 * time.Minute
 
 // retire ends the gateways whose profiles the default profile's gateway will serve, and returns when all their processes have
 // ended. Their desired states stay on the volume.
-func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
+func (k *Reconciler) retire(ctx context.Context, t profiles.Topology) error {
 	names := k.served(t)
 	for _, name := range names {
 		k.say("%s: it ends, because the gateway of profile %s serves its profile", name, profiles.Default)
@@ -151,7 +151,7 @@ func (k *Keeper) retire(ctx context.Context, t profiles.Topology) error {
 }
 
 // end ends gateways. It returns when all their processes have ended, or when one is wanted again.
-func (k *Keeper) end(ctx context.Context, names ...string) error {
+func (k *Reconciler) end(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := k.Registry.Do(ctx, supervisor.Stop{Name: name}); err != nil {
 			return err
@@ -168,7 +168,7 @@ func (k *Keeper) end(ctx context.Context, names ...string) error {
 }
 
 // await waits until what returns "". Otherwise what returns what is missing, for the error.
-func (k *Keeper) await(ctx context.Context, what func(*supervisor.Snapshot) string) error {
+func (k *Reconciler) await(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
 	for {
@@ -187,7 +187,7 @@ func (k *Keeper) await(ctx context.Context, what func(*supervisor.Snapshot) stri
 
 // noteTopology reads how the default profile's gateway, which has just started, serves the profiles. After a change it ends
 // gateways whose profiles would be served twice, or starts wanted gateways again.
-func (k *Keeper) noteTopology(ctx context.Context) {
+func (k *Reconciler) noteTopology(ctx context.Context) {
 	run := k.defaultRun() // read first: a run that begins later is noted separately
 	t, err := k.Store.Topology(os.Getenv, "")
 	if err != nil {
@@ -223,7 +223,7 @@ func (k *Keeper) noteTopology(ctx context.Context) {
 
 // makeWay is called when a default gateway that was started without a command, as after a crash, now serves profiles of other
 // gateways. It ends the default gateway at once, then the others, and then starts the default gateway again.
-func (k *Keeper) makeWay(ctx context.Context, t profiles.Topology) error {
+func (k *Reconciler) makeWay(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
 	k.say("%s: it waits until the gateways whose profiles it serves now have ended", name)
 	if err := k.end(ctx, name); err != nil {
@@ -239,14 +239,14 @@ func (k *Keeper) makeWay(ctx context.Context, t profiles.Topology) error {
 }
 
 // startUnserved starts the wanted gateways whose profiles no gateway serves.
-func (k *Keeper) startUnserved(ctx context.Context, t profiles.Topology) {
+func (k *Reconciler) startUnserved(ctx context.Context, t profiles.Topology) {
 	for _, name := range k.unserved(t) {
 		_ = k.Registry.Do(ctx, supervisor.Start{Name: name}) // fails if the service was removed
 	}
 }
 
 // defaultRun returns the run of the default profile's gateway, 0 for none.
-func (k *Keeper) defaultRun() uint64 {
+func (k *Reconciler) defaultRun() uint64 {
 	if d := k.Registry.Snapshot().Find(profiles.SlotName(profiles.Default)); d != nil {
 		return d.Run
 	}
@@ -255,7 +255,7 @@ func (k *Keeper) defaultRun() uint64 {
 
 // noteServed reads from the state file of the default profile's running gateway which profiles it serves. If these are more than
 // expected, the configuration has changed while the gateway was starting, so the configuration is read again.
-func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
+func (k *Reconciler) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := k.serving.Load()
 	more := func(o *supervisor.Service) bool {
@@ -273,7 +273,7 @@ func (k *Keeper) noteServed(s *supervisor.Service, state profiles.State) {
 
 // Topology changes which gateways serve the profiles. With dry it only reports the effect of such a change. During the change no
 // profile is served twice. A change that has begun is completed, even if the client stops waiting.
-func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
+func (k *Reconciler) Topology(ctx context.Context, mode string, dry bool) (out client.TopologyReply, err error) {
 	if !k.Route().HasProfiles() {
 		return out, errors.New("this container has no gateways")
 	}
@@ -346,7 +346,7 @@ func (k *Keeper) Topology(ctx context.Context, mode string, dry bool) (out clien
 
 // noteExclusives stores the exclusive values of a gateway that has come up, and warns if another living gateway uses one of them
 // too.
-func (k *Keeper) noteExclusives(service, profile string) {
+func (k *Reconciler) noteExclusives(service, profile string) {
 	list, _ := k.Store.Exclusives(profile) // an unreadable file can't be compared
 	k.mu.Lock()
 	k.get(profile).exclusives = list
@@ -360,7 +360,7 @@ func (k *Keeper) noteExclusives(service, profile string) {
 
 // clash describes an exclusive value that a living gateway shares with another one: two programs that use one token lose
 // messages.
-func (k *Keeper) clash(s *supervisor.Service) string {
+func (k *Reconciler) clash(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.PID == 0 {
 		return ""
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // multiplexing makes a host whose default gateway runs and is set to serve all profiles, and says that it serves some.
-func multiplexing(t *testing.T, says []string, names ...string) (*host, *gateways.Keeper) {
+func multiplexing(t *testing.T, says []string, names ...string) (*host, *gateways.Reconciler) {
 	t.Helper()
 	h, k := newHost(t, names...)
 	started, err := profiles.StartTime(os.Getpid())
@@ -39,7 +39,7 @@ func multiplexing(t *testing.T, says []string, names ...string) (*host, *gateway
 	return h, k
 }
 
-func (h *host) servedBy(k *gateways.Keeper, profile, want string) {
+func (h *host) servedBy(k *gateways.Reconciler, profile, want string) {
 	h.t.Helper()
 	h.until(profile+" is served by "+want, func() bool { return k.ServedBy(h.Snapshot().Find(profiles.SlotName(profile))) == want })
 }
@@ -108,8 +108,8 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	}
 }
 
-// takesOver makes the Keeper of the next program of PID 1, before it goes on, with what the one before handed over by the codec.
-func (h *host) takesOver(k *gateways.Keeper) *gateways.Keeper {
+// takesOver makes the Reconciler of the next program of PID 1, before it goes on, with what the one before handed over by the codec.
+func (h *host) takesOver(k *gateways.Reconciler) *gateways.Reconciler {
 	h.t.Helper()
 	old := k.HandOver()
 	var told gateways.Handover
@@ -121,14 +121,14 @@ func (h *host) takesOver(k *gateways.Keeper) *gateways.Keeper {
 		h.t.Fatal(err)
 	}
 	h.forgetEvents()
-	next := h.keeper()
+	next := h.reconciler()
 	next.Registry.TakeOver(k.Registry.HandOver())
 	next.TakeOver(told)
 	return next
 }
 
-// settled waits until a Keeper has done what was queued, and tells which gateways it has stopped.
-func (h *host) settled(k *gateways.Keeper) (stopped []string) {
+// settled waits until a Reconciler has done what was queued, and tells which gateways it has stopped.
+func (h *host) settled(k *gateways.Reconciler) (stopped []string) {
 	h.t.Helper()
 	k.WarnIfMissing("gateway-nobody", "nobody") // the last job
 	h.until("the last job is done", h.hears("there is no profile \"nobody\""))
@@ -153,7 +153,7 @@ func TestAReexecEndsNoGatewayForAnEditOfTheAgents(t *testing.T) {
 	h.write(profiles.Default, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
 
 	next := h.takesOver(k)
-	next.GoOn(t.Context())
+	next.Continue(t.Context())
 	if stopped := h.settled(next); len(stopped) > 0 {
 		t.Errorf("the supervisor got %q", stopped)
 	}
@@ -176,7 +176,7 @@ func TestAReexecKeepsTheGatewayThatAnOperatorForced(t *testing.T) {
 	if !next.HandOver().Wanted["p3"] {
 		t.Error("it is forgotten that p3 is wanted")
 	}
-	next.GoOn(t.Context())
+	next.Continue(t.Context())
 	h.servedBy(next, "p3", client.ServedByNone)
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 3})
 	next.Observe(changed(profiles.Default, supervisor.Starting, supervisor.Up, ""))
@@ -196,7 +196,7 @@ func TestAnImageThatToldNoTopologyEndsNothing(t *testing.T) {
 	h.service(profiles.Default, supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
 	h.service("a", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 2})
 	next.Registry.TakeOver(registry.Handover{Present: map[string]bool{"default": true, "a": true}})
-	next.GoOn(t.Context())
+	next.Continue(t.Context())
 	if stopped := h.settled(next); len(stopped) > 0 {
 		t.Errorf("the supervisor got %q", stopped)
 	}

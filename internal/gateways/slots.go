@@ -17,7 +17,7 @@ const markerTime = 2 * time.Second
 
 // SlotMade registers the gateway of a profile whose slot a client has made, and starts it if start is true. exports are the
 // variables that the slot's run script adds to the container's environment.
-func (k *Keeper) SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error {
+func (k *Reconciler) SlotMade(ctx context.Context, profile string, start bool, exports map[string]string) error {
 	if !k.Route().HasProfiles() {
 		return errors.New("this container has no gateways")
 	}
@@ -43,7 +43,7 @@ func (k *Keeper) SlotMade(ctx context.Context, profile string, start bool, expor
 }
 
 // warnIfMissing warns if a gateway was registered whose profile does not exist. It does not block.
-func (k *Keeper) warnIfMissing(service, profile string) {
+func (k *Reconciler) warnIfMissing(service, profile string) {
 	k.enqueue(service, func() {
 		if there, err := k.Store.Exists(profile); err == nil && !there {
 			k.say("%s: it was registered, but there is no profile %q, so it fails until there is one: hinit profile create %s", service, profile, profile)
@@ -53,7 +53,7 @@ func (k *Keeper) warnIfMissing(service, profile string) {
 
 // SlotRemoved stops a service whose slot a client has removed. The intent for the profile stays on the volume, because the slot
 // is gone only until the next start of the container.
-func (k *Keeper) SlotRemoved(ctx context.Context, service string) {
+func (k *Reconciler) SlotRemoved(ctx context.Context, service string) {
 	k.Registry.SlotGone(service)
 	profile, gateway := profiles.SlotProfile(service)
 	if gateway {

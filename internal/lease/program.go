@@ -13,7 +13,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// The messages of the lease program, see [Held.Told].
+// The messages of the lease program, see [Held.Message].
 const (
 	heldWord  = "held "  // then the end of the lease in microseconds of CLOCK_BOOTTIME
 	waitsWord = "waits " // then the name of the holder of the lease
@@ -47,8 +47,8 @@ func NewHeld(home string, actor *fsutil.Actor, warn func(string)) *Held {
 	return &Held{Volume: v, news: make(chan struct{}, 1)}
 }
 
-// Told handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores anything else. It doesn't block.
-func (p *Held) Told(words string) {
+// Message handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores anything else. It doesn't block.
+func (p *Held) Message(words string) {
 	p.said.Lock()
 	if end, is := strings.CutPrefix(words, heldWord); is {
 		if n, err := strconv.ParseInt(end, 10, 64); err == nil && n < int64(1<<53) {

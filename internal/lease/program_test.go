@@ -14,7 +14,7 @@ func newHeld(home string) *Held { return NewHeld(home, fsutil.Self(), func(strin
 
 // holds tells a lock that it is held for some more time.
 func (p *Held) holds(more time.Duration) {
-	p.Told(fmt.Sprintf("held %d", (now() + more).Microseconds()))
+	p.Message(fmt.Sprintf("held %d", (now() + more).Microseconds()))
 }
 
 // acquireHeld asks for the lock in the background.
@@ -34,7 +34,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 		t.Error("it serves before the program has said anything")
 	}
 	a := acquireHeld(t.Context(), p)
-	p.Told("waits agents-1_7f3c\x1b")
+	p.Message("waits agents-1_7f3c\x1b")
 	if h := take(t, a.busy, "word that it waits")(); h.String() != "another hinit, by its lease agents-1_7f3c" {
 		t.Errorf("it waits for %v", h)
 	}
@@ -60,7 +60,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 	a = acquireHeld(t.Context(), p)
 	p.holds(time.Hour)
 	g = take(t, a.got, "lease")
-	p.Told("waits agents-1_7f3c")
+	p.Message("waits agents-1_7f3c")
 	if err := take(t, g.lost, "loss"); !strings.Contains(err.Error(), "agents-1_7f3c") {
 		t.Error(err)
 	}
@@ -70,7 +70,7 @@ func TestAnInitServesWhileTheProgramOfTheLeaseSaysSo(t *testing.T) {
 func TestWordsThatAreNoneChangeNothing(t *testing.T) {
 	p := newHeld(t.TempDir())
 	for _, words := range []string{"", "held", "held ", "held x", "held -5", "held 99999999999999999999", "held 9007199254740993", "HELD 5", "free"} {
-		p.Told(words)
+		p.Message(words)
 		if left, waits := p.left(); left > 0 || waits {
 			t.Errorf("%q: %v left, waits %v", words, left, waits)
 		}
@@ -96,7 +96,7 @@ func TestTwoInitsOfOneMachineAreKeptApartWhateverTheLeaseSays(t *testing.T) {
 	if g := take(t, a.got, "lock"); g.err != nil {
 		t.Error(g.err)
 	}
-	one.Told("waits two")
+	one.Message("waits two")
 	take(t, again.busy, "word that it waits")
 }
 

@@ -149,7 +149,7 @@ func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 	if err := table.Signal(2, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)
 	}
-	if x := exitOf(t, table, 2); !x.Leftover || len(x.Strays) > 0 {
+	if x := exitOf(t, table, 2); !x.Leftover || len(x.Unmarked) > 0 {
 		t.Errorf("process %d is not known to be left behind: %+v", daemon, x)
 	}
 	table.SignalTree(2, int(unix.SIGKILL))

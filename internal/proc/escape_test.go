@@ -82,8 +82,8 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 		t.Skip("there are no marks here")
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
-	if x := exitOf(t, table, 1); x.Leftover || !slices.Equal(x.Strays, []int{daemon}) {
-		t.Errorf("leftover is %v, and these hide: %v, not %d", x.Leftover, x.Strays, daemon)
+	if x := exitOf(t, table, 1); x.Leftover || !slices.Equal(x.Unmarked, []int{daemon}) {
+		t.Errorf("leftover is %v, and these hide: %v, not %d", x.Leftover, x.Unmarked, daemon)
 	}
 	if !alive(daemon) {
 		t.Error("it was killed on a guess")
@@ -97,8 +97,8 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 		if !ok || later.Start <= p.Start {
 			return false
 		}
-		if len(x.Strays) != 0 {
-			t.Errorf("of a run that began later these are said to hide: %v", x.Strays)
+		if len(x.Unmarked) != 0 {
+			t.Errorf("of a run that began later these are said to hide: %v", x.Unmarked)
 		}
 		return true
 	})
@@ -253,7 +253,7 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 				p, ok := table.proc.stat(daemon)
 				return ok && p.Session == daemon && p.Parent == os.Getpid() && strings.Contains(string(env), ":2\x00")
 			})
-			if id := table.Of(daemon); id != 0 {
+			if id := table.RunOf(daemon); id != 0 {
 				t.Errorf("the daemon is of run %d", id)
 			}
 			if got, own := NewMeter().Measure([]int{table.Main(2)})[0].Bytes, parseMemory(table.proc.read(strconv.Itoa(table.Main(2))+"/status")); got > own+own/2 {

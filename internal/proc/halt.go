@@ -30,7 +30,7 @@ func Halt(patience time.Duration) (before []int, beyond int, err error) {
 	}
 	s := newScanner()
 	defer unix.Close(s.dir)
-	if s.look(); len(s.stats) == 0 {
+	if s.scan(); len(s.stats) == 0 {
 		return nil, 0, errors.New("cannot list the processes, to stop them meanwhile")
 	}
 	for _, p := range s.stats {
@@ -85,7 +85,7 @@ func (s *scanner) haltShells() {
 // moving returns a process with a thread that is not stopped yet, and in beyond a process that this user can't stop, 0 for none.
 // waiting stores between calls since when threads are in an uninterruptible wait.
 func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
-	if s.look(); len(s.stats) == 0 {
+	if s.scan(); len(s.stats) == 0 {
 		return 1, 0 // unknown: report a process, so that Halt goes on waiting
 	}
 	now := time.Now()
@@ -120,7 +120,7 @@ func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 func Resume(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
-	if s.look(); len(s.stats) == 0 { // without a list of processes it is better to continue all than none
+	if s.scan(); len(s.stats) == 0 { // without a list of processes it is better to continue all than none
 		_ = unix.Kill(-1, unix.SIGCONT)
 	}
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })

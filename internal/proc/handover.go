@@ -22,7 +22,7 @@ func (t *Table) HandOver() Handover {
 	for _, r := range t.runs {
 		s.Runs = append(s.Runs, *r)
 	}
-	for who, id := range t.fam.known {
+	for who, id := range t.members.known {
 		s.Known = append(s.Known, member{who, id})
 	}
 	return s
@@ -50,9 +50,9 @@ func TakeOver(s Handover) (*Table, error) {
 			t.byMark[r.mark] = r.id
 		}
 	}
-	t.fam.known = make(map[identity]uint64, len(s.Known))
+	t.members.known = make(map[identity]uint64, len(s.Known))
 	for _, m := range s.Known {
-		t.fam.known[m.Who] = m.Run
+		t.members.known[m.Who] = m.Run
 	}
 	return t, nil
 }

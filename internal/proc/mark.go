@@ -56,13 +56,13 @@ func (m *marker) take() uint64 {
 // marked returns the run whose mark a process has, 0 for none.
 func (t *Table) marked(pid int) uint64 {
 	if limit, ok := t.limit(pid); ok {
-		return t.ofUser(pid, t.runOf(limit))
+		return t.ofUser(pid, t.runOfMark(limit))
 	}
 	return 0
 }
 
-// runOf returns the run whose range contains a limit, 0 for none.
-func (t *Table) runOf(limit uint64) uint64 {
+// runOfMark returns the run whose range contains a limit, 0 for none.
+func (t *Table) runOfMark(limit uint64) uint64 {
 	if limit > t.marks.base || t.marks.step == 0 {
 		return 0
 	}
@@ -101,8 +101,8 @@ func (t *Table) limit(pid int) (uint64, bool) {
 	return m.Limit, m.Limit != 0
 }
 
-// strayed reports whether the limit of a process is lower than all marks so far. Then it comes from a run, but hides from which.
-func (t *Table) strayed(pid int) bool {
+// hidesMark reports whether the limit of a process is lower than all marks so far. Then it comes from a run, but hides from which.
+func (t *Table) hidesMark(pid int) bool {
 	limit, ok := t.limit(pid)
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
@@ -117,7 +117,7 @@ func (t *Table) endedOf(pid int) uint64 {
 	case limit >= t.marks.base:
 		return 0
 	}
-	if id := t.runOf(limit); id != 0 {
+	if id := t.runOfMark(limit); id != 0 {
 		return t.ofUser(pid, id)
 	}
 	return unknown

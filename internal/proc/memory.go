@@ -33,7 +33,7 @@ type Memory struct {
 // If the main process is in a cgroup of its own, the memory of the cgroup counts, plus the memory of processes of the run outside
 // of it.
 func (m *Meter) Measure(mains []int) []Memory {
-	m.proc.look()
+	m.proc.scan()
 	self := os.Getpid()
 	all, roots := make(map[int]stat, len(m.proc.stats)), Roots{Init: self, Mains: make(map[int]string, len(mains)), Mark: m.proc.mark}
 	for _, pid := range mains {

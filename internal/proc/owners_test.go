@@ -95,7 +95,7 @@ func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
 	if err := unix.Prlimit(theirs, unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: mark, Max: mark}, nil); err != nil || mark == 0 {
 		t.Fatal(mark, err)
 	}
-	if there, hit := table.strike(theirs, 1); !there || hit {
+	if there, hit := table.killMember(theirs, 1); !there || hit {
 		t.Errorf("it is there: %v, it was killed: %v", there, hit)
 	}
 	if st, ok := table.proc.stat(theirs); !ok || st.Dead() {

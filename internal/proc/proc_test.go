@@ -293,7 +293,7 @@ func TestAGroupIsSignalledOnlyWhileItsLeaderHoldsTheNumber(t *testing.T) {
 	_, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("children", "2")})
 	line(t, out)
 	table.Observe(1)
-	children := table.fam.living[1]
+	children := table.members.living[1]
 	if len(children) != 2 {
 		t.Fatalf("%d children", len(children))
 	}
@@ -318,12 +318,12 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	line(t, parent)
 	looks := func(id uint64) int {
 		table.proc.at, table.proc.spared = time.Time{}, time.Time{} // long ago
-		before := table.proc.looks
+		before := table.proc.scans
 		table.Observe(id)
-		return table.proc.looks - before
+		return table.proc.scans - before
 	}
-	if n := looks(2); n != 1 || len(table.fam.living[2]) != 2 {
-		t.Errorf("%d looks at a service with children, of which %d are known", n, len(table.fam.living[2]))
+	if n := looks(2); n != 1 || len(table.members.living[2]) != 2 {
+		t.Errorf("%d looks at a service with children, of which %d are known", n, len(table.members.living[2]))
 	}
 	if _, err := os.Stat("/proc/thread-self/children"); err != nil {
 		t.Skip("this kernel does not tell who has children")
@@ -332,8 +332,8 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
 	table.proc.spared = time.Now().Add(time.Hour) // just now, however long this process is held up
-	if table.Observe(1); table.proc.looks != 2 {  // many at a time: one look for all of them
-		t.Errorf("%d looks", table.proc.looks)
+	if table.Observe(1); table.proc.scans != 2 {  // many at a time: one look for all of them
+		t.Errorf("%d looks", table.proc.scans)
 	}
 }
 
@@ -361,13 +361,13 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOM: 300})
 	line(t, out)
 	table.Observe(1)
-	table.proc.look()
-	table.sort()
+	table.proc.scan()
+	table.assignRuns()
 	want := strconv.Itoa(min(int(table.oom)+300, oomMost))
-	if n := len(table.fam.living[1]); n != 3 {
+	if n := len(table.members.living[1]); n != 3 {
 		t.Fatalf("%d children", n)
 	}
-	for _, p := range append(table.fam.living[1], stat{PID: table.Main(1)}) {
+	for _, p := range append(table.members.living[1], stat{PID: table.Main(1)}) {
 		got, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID))
 		if err != nil || strings.TrimSpace(string(got)) != want {
 			t.Errorf("process %d has %q, want %s (%v)", p.PID, got, want, err)

@@ -5,9 +5,9 @@ import "os"
 // mostAncestors limits how many ancestors of a process Of checks.
 const mostAncestors = 256
 
-// Of returns the run that a living process belongs to, 0 for none. It checks this process and its ancestors only. That costs
+// RunOf returns the run that a living process belongs to, 0 for none. It checks this process and its ancestors only. That costs
 // nothing for a main process, and little for others.
-func (t *Table) Of(pid int) uint64 {
+func (t *Table) RunOf(pid int) uint64 {
 	self := os.Getpid()
 	for range mostAncestors {
 		if id := t.owned[pid]; id != 0 {
@@ -18,7 +18,7 @@ func (t *Table) Of(pid int) uint64 {
 			return 0
 		}
 		who := identity{p.PID, p.Start}
-		if id := t.fam.known[who]; t.runs[id] != nil {
+		if id := t.members.known[who]; t.runs[id] != nil {
 			return id
 		}
 		if p.Parent == self || p.Parent == 0 { // an orphan, or a process from outside the container
@@ -26,8 +26,8 @@ func (t *Table) Of(pid int) uint64 {
 			if t.runs[id] == nil {
 				return 0
 			}
-			if t.fam.known != nil { // looked up before
-				t.fam.known[who] = id
+			if t.members.known != nil { // looked up before
+				t.members.known[who] = id
 			}
 			return id
 		}

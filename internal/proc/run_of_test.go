@@ -37,12 +37,12 @@ func TestWhoseProcessItIs(t *testing.T) {
 		for pid, want := range map[int]uint64{
 			main: 7, child: 7, orphan: 7, other: 8, os.Getpid(): 0, os.Getppid(): 0, 0: 0, -1: 0, 1 << 30: 0,
 		} {
-			if got := table.Of(pid); got != want {
+			if got := table.RunOf(pid); got != want {
 				t.Errorf("process %d is of run %d, want %d", pid, got, want)
 			}
 		}
 		table.Observe(7)
-		table.proc.look()
-		table.sort()
+		table.proc.scan()
+		table.assignRuns()
 	}
 }

@@ -21,7 +21,7 @@ const readSize = 4096
 type scanner struct {
 	dir    int       // descriptor of /proc, -1 if it is not mounted
 	stats  []stat    // all visible processes; empty without /proc
-	looks  int       // number of scans
+	scans  int       // number of scans
 	at     time.Time // when the last scan began
 	spared time.Time // when a scan was last found unnecessary
 	dents  []byte
@@ -37,16 +37,16 @@ func newScanner() *scanner {
 	return &scanner{dir: dir}
 }
 
-// lookWithin scans unless the last scan is younger than age.
-func (s *scanner) lookWithin(age time.Duration) {
-	if s.looks == 0 || time.Since(s.at) >= age {
-		s.look()
+// scanWithin scans unless the last scan is younger than age.
+func (s *scanner) scanWithin(age time.Duration) {
+	if s.scans == 0 || time.Since(s.at) >= age {
+		s.scan()
 	}
 }
 
-// look scans the process table.
-func (s *scanner) look() {
-	s.looks++
+// scan scans the process table.
+func (s *scanner) scan() {
+	s.scans++
 	s.at = time.Now()
 	s.stats = s.stats[:0]
 	if s.dir < 0 {

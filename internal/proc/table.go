@@ -13,19 +13,19 @@ import (
 
 // Table holds the processes that this process started and has not reaped. Only one goroutine may use it.
 type Table struct {
-	owned  map[int]uint64  // live main process → run
-	runs   map[uint64]*run // until Forget
-	null   *os.File
-	nonce  string // distinguishes the runs of this table from runs of another hinit on the same machine
-	masked bool   // hinit was started with signals blocked
-	proc   *scanner
-	marks  marker
-	oom    oomScore
-	byMark map[uint64]uint64 // mark → run
-	fam    families
-	held   []int     // main processes that nextHeld returns next, because a tracer holds them
-	heldAt time.Time // when nextHeld last searched
-	findAt time.Time // find does not search before this time
+	owned   map[int]uint64  // live main process → run
+	runs    map[uint64]*run // until Forget
+	null    *os.File
+	nonce   string // distinguishes the runs of this table from runs of another hinit on the same machine
+	masked  bool   // hinit was started with signals blocked
+	proc    *scanner
+	marks   marker
+	oom     oomScore
+	byMark  map[uint64]uint64 // mark → run
+	members membership
+	held    []int     // main processes that nextHeld returns next, because a tracer holds them
+	heldAt  time.Time // when nextHeld last searched
+	findAt  time.Time // find does not search before this time
 }
 
 // run is what the table knows of the processes of one run.
@@ -49,7 +49,7 @@ type Exit struct {
 	Core     bool
 	OOM      *bool // after SIGKILL: whether the kernel has killed a process of its control group for lack of memory; nil if unknown
 	Leftover bool  // other processes of the run are alive
-	Strays   []int // living processes that may belong to the run but hide it
+	Unmarked []int // living processes that may belong to the run but hide it
 	CPU      time.Duration
 	MaxRSS   int64 // bytes
 }
@@ -122,7 +122,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if trees {
 				ends++
 				x.Leftover = t.leftBehind(r, ends > 1)
-				x.Strays = t.straysSince(pid)
+				x.Unmarked = t.unmarkedSince(pid)
 			}
 			r.main = 0
 		} else if trees && t.lingering() {

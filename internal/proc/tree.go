@@ -20,29 +20,29 @@ type identity struct {
 	start uint64
 }
 
-// families says which process belongs to which run, according to one scan.
-type families struct {
-	look    int                 // number of the scan
-	known   map[identity]uint64 // living process → run, without main processes
-	living  map[uint64][]stat   // run → its living processes, without the main one
-	origins map[identity]uint64 // orphan → run, 0 for none, or unknown; looked up once per process
-	ended   map[identity]uint64 // dead orphan that is not reaped → run, 0 for none, or unknown
-	fresh   map[uint64]int      // run → how many of its dead orphans are new in this scan
-	asked   int                 // for how many of these the mark was read
-	strays  []stat              // living orphans that hide their run
-	latest  map[uint64]stat     // run → its youngest process, dead or alive, except the main one
+// membership says which process belongs to which run, according to one scan.
+type membership struct {
+	scan     int                 // number of the scan
+	known    map[identity]uint64 // living process → run, without main processes
+	living   map[uint64][]stat   // run → its living processes, without the main one
+	origins  map[identity]uint64 // orphan → run, 0 for none, or unknown; looked up once per process
+	ended    map[identity]uint64 // dead orphan that is not reaped → run, 0 for none, or unknown
+	fresh    map[uint64]int      // run → how many of its dead orphans are new in this scan
+	asked    int                 // for how many of these the mark was read
+	unmarked []stat              // living orphans that hide their run
+	latest   map[uint64]stat     // run → its youngest process, dead or alive, except the main one
 }
 
 // unknown stands for the run of an orphan that may belong to any run: it is dead with an unreadable mark, or it hides its run.
 const unknown = ^uint64(0)
 
-// sort finds out which run each process of the current scan belongs to. A process belongs to a run if it is its main process, if
+// assignRuns finds out which run each process of the current scan belongs to. A process belongs to a run if it is its main process, if
 // an earlier scan found that, or if its parent belongs to the run. So do members of the group or session that the main process
 // made, while a known process still holds that number, because the number can't have been reused. An orphan belongs to a run if
 // it has the run's mark or tag, and runs as root or as the run's user.
-func (t *Table) sort() {
+func (t *Table) assignRuns() {
 	all := t.proc.stats
-	if t.fam.look == t.proc.looks {
+	if t.members.scan == t.proc.scans {
 		return
 	}
 	self := os.Getpid()
@@ -59,7 +59,7 @@ func (t *Table) sort() {
 		parent[p.PID] = p.Parent
 		id, main := t.owned[p.PID]
 		if !main {
-			id = t.fam.known[identity{p.PID, p.Start}]
+			id = t.members.known[identity{p.PID, p.Start}]
 		}
 		if r := t.runs[id]; r != nil {
 			owner[p.PID] = id
@@ -80,10 +80,10 @@ func (t *Table) sort() {
 			owner[p.PID] = id
 		} else if p.Parent == self {
 			who := identity{p.PID, p.Start}
-			id, asked := t.fam.origins[who]
+			id, asked := t.members.origins[who]
 			if !asked {
 				id = t.origin(p.PID)
-				if id == 0 && t.strayed(p.PID) {
+				if id == 0 && t.hidesMark(p.PID) {
 					id = unknown
 				}
 			}
@@ -95,9 +95,9 @@ func (t *Table) sort() {
 			}
 		}
 	}
-	before := t.fam
-	t.fam = families{
-		look: t.proc.looks, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins, strays: strays,
+	before := t.members
+	t.members = membership{
+		scan: t.proc.scans, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins, unmarked: strays,
 		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
 	}
 	for _, p := range slices.Backward(all) { // the youngest first, while process numbers ascend
@@ -111,8 +111,8 @@ func (t *Table) sort() {
 		}
 		id := ancestry(p.PID, self, owner, parent)
 		if _, main := t.owned[p.PID]; id != 0 && !main {
-			t.fam.known[identity{p.PID, p.Start}] = id
-			t.fam.living[id] = append(t.fam.living[id], p)
+			t.members.known[identity{p.PID, p.Start}] = id
+			t.members.living[id] = append(t.members.living[id], p)
 			t.noteLatest(id, p)
 		}
 	}
@@ -124,7 +124,7 @@ const most = 256
 // sortEnded finds the run of a dead orphan. No scan may see alive a process that forks and ends at once. But a scan sees it dead,
 // because only this process reaps it, and never during a scan. So a scan that shows no process of a run, neither alive nor newly
 // dead, proves that all of them have ended.
-func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uint64) {
+func (t *Table) sortEnded(p stat, before *membership, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
 		return
 	}
@@ -134,24 +134,24 @@ func (t *Table) sortEnded(p stat, before *families, groups, sessions map[int]uin
 		id = before.known[who]
 		switch {
 		case id != 0:
-		case t.fam.asked == most:
+		case t.members.asked == most:
 			id = unknown
 		default:
-			t.fam.asked++
+			t.members.asked++
 			id = t.endedOf(p.PID)
 		}
 		if id == unknown || id == 0 {
 			id = cmp.Or(groups[p.Group], sessions[p.Session], id)
 		}
-		t.fam.fresh[id]++
+		t.members.fresh[id]++
 	}
-	t.fam.ended[who] = id
+	t.members.ended[who] = id
 	t.noteLatest(id, p)
 }
 
 func (t *Table) noteLatest(id uint64, p stat) {
-	if last, ok := t.fam.latest[id]; !ok || last.Start < p.Start || last.Start == p.Start && last.PID < p.PID {
-		t.fam.latest[id] = p
+	if last, ok := t.members.latest[id]; !ok || last.Start < p.Start || last.Start == p.Start && last.PID < p.PID {
+		t.members.latest[id] = p
 	}
 }
 
@@ -186,27 +186,27 @@ func (t *Table) leftBehind(r *run, several bool) bool {
 		if !several && !t.proc.hasChildBesides(t.owned) {
 			return false
 		}
-		t.proc.look()
+		t.proc.scan()
 	}
 	for range confirm {
-		t.sort()
-		if len(t.fam.living[r.id]) > 0 || t.fam.fresh[r.id] == 0 {
+		t.assignRuns()
+		if len(t.members.living[r.id]) > 0 || t.members.fresh[r.id] == 0 {
 			break
 		}
-		t.proc.look() // several processes have just ended: the last scan may lack their children
+		t.proc.scan() // several processes have just ended: the last scan may lack their children
 	}
-	t.sort()
-	return len(t.fam.living[r.id])+t.fam.fresh[r.id] > 0
+	t.assignRuns()
+	return len(t.members.living[r.id])+t.members.fresh[r.id] > 0
 }
 
-// straysSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan. That is
+// unmarkedSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan. That is
 // enough, because each end of a main process causes a scan while an orphan lives.
-func (t *Table) straysSince(main int) (pids []int) {
+func (t *Table) unmarkedSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.proc.stats, func(p stat) bool { return p.PID == main })
-	if at < 0 || t.fam.look != t.proc.looks {
+	if at < 0 || t.members.scan != t.proc.scans {
 		return nil
 	}
-	for _, p := range t.fam.strays {
+	for _, p := range t.members.unmarked {
 		if p.Start >= t.proc.stats[at].Start {
 			pids = append(pids, p.PID)
 		}
@@ -229,8 +229,8 @@ func (t *Table) Observe(id uint64) {
 		t.proc.spared = time.Now()
 		return
 	}
-	t.proc.lookWithin(fresh)
-	t.sort()
+	t.proc.scanWithin(fresh)
+	t.assignRuns()
 }
 
 // SignalTree signals every living process of a run. With KILL it repeats that until a scan finds no new process, so that a
@@ -248,52 +248,52 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		_ = unix.Kill(r.main, syscall.Signal(signal)) // the number is valid: the process is not reaped
 		signalled++
 	}
-	t.proc.lookWithin(fresh)
+	t.proc.scanWithin(fresh)
 	for range 8 {
-		t.sort()
+		t.assignRuns()
 		before := len(seen)
-		for _, p := range t.fam.living[id] {
+		for _, p := range t.members.living[id] {
 			if who := (identity{p.PID, p.Start}); !seen[who] {
 				seen[who] = true
 				if t.kill(p, signal) {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
-					t.fam.ended[who] = id // it can't fork any more, so its death is no sign of new processes
+					t.members.ended[who] = id // it can't fork any more, so its death is no sign of new processes
 				}
 			}
 		}
-		if len(seen) == before && t.fam.fresh[id] == 0 || signal != int(unix.SIGKILL) {
+		if len(seen) == before && t.members.fresh[id] == 0 || signal != int(unix.SIGKILL) {
 			break
 		}
-		if t.fam.fresh[id] > 0 && len(t.fam.living[id]) == 0 {
-			signalled += t.chase(id)
+		if t.members.fresh[id] > 0 && len(t.members.living[id]) == 0 {
+			signalled += t.killForkers(id)
 		}
-		t.proc.look()
+		t.proc.scan()
 	}
-	t.sort()
-	if len(t.fam.living[id])+t.fam.fresh[id] > 0 {
+	t.assignRuns()
+	if len(t.members.living[id])+t.members.fresh[id] > 0 {
 		return max(signalled, 1) // its processes fork and end faster than scans can see
 	}
 	return signalled
 }
 
 const (
-	// chaseTime limits the duration of a chase. chaseLull is how long it waits for the next process.
-	chaseTime = 4 * time.Millisecond
-	chaseLull = time.Millisecond
-	// chaseAhead is how many process numbers it tries, because other programs start processes too.
-	chaseAhead = 16
+	// killForkersTime limits the duration of killForkers. killForkersPause is how long it waits for the next process.
+	killForkersTime  = 4 * time.Millisecond
+	killForkersPause = time.Millisecond
+	// killForkersAhead is how many process numbers it tries, because other programs start processes too.
+	killForkersAhead = 16
 )
 
-// chase kills processes that fork and end faster than the process table can be read. It finds a child by trying the next process
+// killForkers kills processes that fork and end faster than the process table can be read. It finds a child by trying the next process
 // numbers. It kills only processes with the mark of the run, and returns how many.
-func (t *Table) chase(id uint64) (hits int) {
-	pid := t.fam.latest[id].PID
+func (t *Table) killForkers(id uint64) (hits int) {
+	pid := t.members.latest[id].PID
 	begin := time.Now()
 	for met := begin; ; {
-		for next := pid + 1; next <= pid+chaseAhead; next++ {
-			there, hit := t.strike(next, id)
+		for next := pid + 1; next <= pid+killForkersAhead; next++ {
+			there, hit := t.killMember(next, id)
 			if hit {
 				hits++
 			}
@@ -302,28 +302,28 @@ func (t *Table) chase(id uint64) (hits int) {
 				break
 			}
 		}
-		if now := time.Now(); now.Sub(begin) > chaseTime || now.Sub(met) > chaseLull {
+		if now := time.Now(); now.Sub(begin) > killForkersTime || now.Sub(met) > killForkersPause {
 			return hits
 		}
 	}
 }
 
-// strike kills the process with a number if it belongs to a run. It uses a descriptor, which can't come to mean another process.
+// killMember kills the process with a number if it belongs to a run. It uses a descriptor, which can't come to mean another process.
 // there reports whether a process has the number.
-func (t *Table) strike(pid int, id uint64) (there, hit bool) {
+func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
 	case err == nil:
 		defer unix.Close(fd)
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM): // old kernel, or forbidden by seccomp
-		if t.endedOf(pid) != id || t.Of(pid) != id {
+		if t.endedOf(pid) != id || t.RunOf(pid) != id {
 			return unix.Kill(pid, 0) == nil, false
 		}
 		return true, unix.Kill(pid, unix.SIGKILL) == nil
 	default:
 		return !errors.Is(err, unix.ESRCH), false // the number may be a thread's
 	}
-	if t.endedOf(pid) != id || t.Of(pid) != id { // another hinit uses the same marks
+	if t.endedOf(pid) != id || t.RunOf(pid) != id { // another hinit uses the same marks
 		return true, false
 	}
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
@@ -350,10 +350,10 @@ func (t *Table) kill(p stat, signal int) bool {
 // gone; ask again after they are reaped.
 func (t *Table) Gone(ids []uint64) []uint64 {
 	var gone []uint64
-	t.proc.look()
-	t.sort()
+	t.proc.scan()
+	t.assignRuns()
 	for _, id := range ids {
-		if r := t.runs[id]; r == nil || r.main == 0 && len(t.fam.living[id])+t.fam.fresh[id]+t.fam.fresh[unknown] == 0 {
+		if r := t.runs[id]; r == nil || r.main == 0 && len(t.members.living[id])+t.members.fresh[id]+t.members.fresh[unknown] == 0 {
 			gone = append(gone, id)
 		}
 	}
@@ -367,7 +367,7 @@ func (t *Table) SignalRest(signal int) {
 		_ = unix.Kill(-1, syscall.Signal(signal))
 		return
 	}
-	t.proc.look()
+	t.proc.scan()
 	owner, parent := map[int]uint64{self: 1, 0: 0, 1: 0}, make(map[int]int)
 	for _, p := range t.proc.stats {
 		parent[p.PID] = p.Parent
@@ -391,7 +391,7 @@ func (t *Table) KillSession(session int, before uint64) {
 	if session <= 1 {
 		return
 	}
-	t.proc.look()
+	t.proc.scan()
 	for _, p := range t.proc.stats {
 		if p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {
 			t.kill(p, int(unix.SIGKILL))

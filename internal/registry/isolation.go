@@ -50,9 +50,9 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	return out
 }
 
-// ShutOut reports whether a client of the control socket is isolated, and its profile may not use the socket. A client that has
+// DeniesSocket reports whether a client of the control socket is isolated, and its profile may not use the socket. A client that has
 // ended is shut out too, because nothing is known of it.
-func (r *Registry) ShutOut(pid int, uid uint32, gone func() bool) bool {
+func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
 	if uid == 0 || pid == 0 || !cfg.Isolates() { // pid 0 is a process outside of this PID namespace
 		return false

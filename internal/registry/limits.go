@@ -27,14 +27,14 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 		{"pids", "pids.max", strconv.Itoa(own.Priority.MostPIDs)},
 	} {
 		if l.value != "0" {
-			out = append(out, client.Limit{Key: l.key, Value: l.value, By: r.o.Units.CappedBy(v.Name, l.controller, v.PID, user)})
+			out = append(out, client.Limit{Key: l.key, Value: l.value, By: r.o.Units.EnforcedBy(v.Name, l.controller, v.PID, user)})
 		}
 	}
 	return out
 }
 
-// Divide prepares control groups, if a service of the configuration needs one. The caller holds Turn.
-func (r *Registry) Divide(cfg *config.Config) {
+// PrepareCgroups prepares control groups, if a service of the configuration needs one. The caller holds Turn.
+func (r *Registry) PrepareCgroups(cfg *config.Config) {
 	if why := r.o.Units.Divide(cfg); why != nil {
 		r.o.Logger.Say("limits: services have no control groups of their own: %v; hinit measures memory itself, see: hinit doctor", why)
 	}

@@ -37,21 +37,21 @@ type Loop interface {
 
 // Options are the parts that a Registry works with.
 type Options struct {
-	Loop      Loop
-	Config    func() *config.Config // returns the current configuration
-	Store     *profiles.Store
-	Units     *units.Maker
-	Logs      *logs.Logs
-	Health    *health.Health
-	Logger    *initlog.Logger
-	AgentUID  uint32
-	Actor     *fsutil.Actor        // opens the logs of runs, with the identity of the agent's user
-	MayRun    func() error         // returns why no run may be started now, nil if it may
-	Plain     bool                 // a plain supervisor: the path of its configuration doesn't change
-	Serves    func() bool          // reports whether this init supervises the profiles and services
-	Change    func(*config.Config) // makes another configuration the current one
-	Remembers bool                 // the volume can store when tasks ran
-	Doubt     func(error)          // gets errors of storing that
+	Loop          Loop
+	Config        func() *config.Config // returns the current configuration
+	Store         *profiles.Store
+	Units         *units.Maker
+	Logs          *logs.Logs
+	Health        *health.Health
+	Logger        *initlog.Logger
+	AgentUID      uint32
+	Actor         *fsutil.Actor        // opens the logs of runs, with the identity of the agent's user
+	MayRun        func() error         // returns why no run may be started now, nil if it may
+	Plain         bool                 // a plain supervisor: the path of its configuration doesn't change
+	Serves        func() bool          // reports whether this init supervises the profiles and services
+	Change        func(*config.Config) // makes another configuration the current one
+	Remembers     bool                 // the volume can store when tasks ran
+	WarnNotStored func(error)          // gets errors of storing that
 }
 
 // Registry registers services. Its methods may be called from any goroutine.
@@ -80,7 +80,7 @@ func New(o Options) *Registry {
 	if o.Remembers {
 		memory = timetable.LastRuns{Home: o.Config().Home, Actor: o.Actor}
 	}
-	return &Registry{Loop: o.Loop, Times: timetable.New(o.Loop, memory, o.Doubt), o: o, slots: make(map[string]slot), down: make(map[string]bool), present: make(map[string]bool)}
+	return &Registry{Loop: o.Loop, Times: timetable.New(o.Loop, memory, o.WarnNotStored), o: o, slots: make(map[string]slot), down: make(map[string]bool), present: make(map[string]bool)}
 }
 
 // Register adds a service with its log and its checks. A known service gets a new definition and keeps its desired state.
@@ -95,7 +95,7 @@ func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervi
 		return r.Loop.RegisterSoon(ctx, u, want)
 	}
 	u.Needs = r.unmet(u)
-	r.o.Health.Equip(&u)
+	r.o.Health.Prepare(&u)
 	release := r.o.Logs.Hold(u.Name)
 	r.o.Logs.Open(u.Name, u.Profile, u.Log, u.Kind)
 	if u.Kind == supervisor.KindGateway {
@@ -128,7 +128,7 @@ func (r *Registry) Observe(rec supervisor.Record) {
 	}
 	if !r.knows(rec.Service) {
 		r.o.Health.Drop(rec.Service)
-		r.o.Units.Ungroup(rec.Service)
+		r.o.Units.RemoveCgroup(rec.Service)
 	}
 	r.o.Logs.Drop(rec.Service, r.knows)
 }

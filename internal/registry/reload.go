@@ -78,7 +78,7 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (client.Reload
 		}
 	}
 	if !how.DryRun {
-		r.Divide(cfg)
+		r.PrepareCgroups(cfg)
 	}
 	plan, err := r.Plan(old, cfg)
 	if err != nil {

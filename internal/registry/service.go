@@ -12,7 +12,7 @@ import (
 
 // Services registers all services of hinit.yaml and their slots.
 func (r *Registry) Services(ctx context.Context, cfg *config.Config) error {
-	r.Divide(cfg)
+	r.PrepareCgroups(cfg)
 	var problems []error
 	var answers []func() error
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
@@ -50,7 +50,7 @@ func (r *Registry) service(ctx context.Context, cfg *config.Config, s config.Ser
 	if u.Spec.Dir != s.Cwd && cfg.Origin("services."+s.Name+".cwd") != "default" {
 		r.o.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
 	}
-	if doubt := r.o.Units.Doubt(s.Name, u); doubt != "" {
+	if doubt := r.o.Units.WarnOfProgram(s.Name, u); doubt != "" {
 		r.o.Logger.Warn("%s", doubt)
 	}
 	want := supervisor.WantDown

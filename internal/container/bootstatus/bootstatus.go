@@ -1,7 +1,7 @@
 // Package bootstatus holds what status shows about the boot: steps, warnings, the running hook, and services that the boot has
 // not registered yet.
 //
-// Only status reads it. It owns a goroutine while [Status.Look] reads the profiles.
+// Only status reads it. It owns a goroutine while [Status.ExpectSoon] reads the profiles.
 package bootstatus
 
 import (
@@ -113,8 +113,8 @@ func (s *Status) Insert(at int, step client.BootStep) {
 	s.steps = slices.Insert(s.steps, at, step)
 }
 
-// Again forgets the steps, because the boot repeats them.
-func (s *Status) Again() {
+// ForgetSteps forgets the steps, because the boot repeats them.
+func (s *Status) ForgetSteps() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps = nil
@@ -150,8 +150,8 @@ func (s *Status) TakeOver(warnings []string, steps []client.BootStep) {
 	s.End()
 }
 
-// Found sets how many profiles the boot handles, 0 when it has handled them.
-func (s *Status) Found(profiles int) {
+// SetProfiles sets how many profiles the boot handles, 0 when it has handled them.
+func (s *Status) SetProfiles(profiles int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.found = profiles
@@ -174,8 +174,8 @@ func (s *Status) Expect(services []*supervisor.Service) {
 	s.expected = services
 }
 
-// Look adds the services that look returns, in a goroutine. look may block on a disk.
-func (s *Status) Look(look func() []*supervisor.Service) {
+// ExpectSoon adds the services that look returns, in a goroutine. look may block on a disk.
+func (s *Status) ExpectSoon(look func() []*supervisor.Service) {
 	looked := make(chan struct{})
 	s.mu.Lock()
 	s.looked = looked

@@ -53,7 +53,7 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 	if !s.Failed() {
 		t.Error("a step has failed")
 	}
-	s.Again()
+	s.ForgetSteps()
 	if len(s.Steps()) > 0 || s.Failed() {
 		t.Error("the steps are not forgotten")
 	}
@@ -72,7 +72,7 @@ func TestWhoWantsAllServicesWaitsForTheLook(t *testing.T) {
 		s := bootstatus.New()
 		s.Expect([]*supervisor.Service{{Name: "web"}})
 		free := make(chan struct{})
-		s.Look(func() []*supervisor.Service {
+		s.ExpectSoon(func() []*supervisor.Service {
 			<-free
 			return []*supervisor.Service{{Name: "gateway-coder"}}
 		})
@@ -114,7 +114,7 @@ func TestTheHookThatRunsIsShown(t *testing.T) {
 		if s.Profiles(3) != nil {
 			t.Error("the profiles are not read")
 		}
-		s.Found(10)
+		s.SetProfiles(10)
 		if b := s.Profiles(30); *b != (client.BootProfiles{Profiles: 10, Done: 10}) {
 			t.Errorf("got %+v", b)
 		}

@@ -44,8 +44,8 @@ type Options struct {
 
 // Health watches the health of all services. Its methods may be called from any goroutine.
 type Health struct {
-	// Weigh has the boot program measure profiles, see [boot.Weigh]. It is set before the first service is registered.
-	Weigh func(ctx context.Context, profiles []boot.Weigh, share bool) ([]boot.Weighed, error)
+	// MeasureProfiles has the boot program measure profiles, see [boot.Weigh]. It is set before the first service is registered.
+	MeasureProfiles func(ctx context.Context, profiles []boot.Weigh, share bool) ([]boot.Weighed, error)
 
 	o Options
 
@@ -55,13 +55,13 @@ type Health struct {
 	quota  quotaWatch
 	notify *notify.Hub
 
-	lastStranger atomic.Int64 // when a stranger last sent a message, see tellOfStranger; nanoseconds since 1970
+	lastStranger atomic.Int64 // when a stranger last sent a message, see reportStranger; nanoseconds since 1970
 }
 
 // New returns the Health of a container without services, with the present configuration.
 func New(o Options) *Health {
 	h := &Health{o: o}
-	h.notify = notify.New(h.told)
+	h.notify = notify.New(h.notified)
 	h.checks = probe.New(probe.Options{
 		Snapshot: o.Loop.Snapshot, News: o.Loop.News, Ended: o.Loop.Ended(), Post: o.Loop.Post,
 		Env: func(profile string) (map[string]string, error) {
@@ -110,10 +110,10 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 	return nil
 }
 
-// Equip prepares a service for its registration: it adds the socket for its messages, and sets whether checks decide about its
+// Prepare prepares a service for its registration: it adds the socket for its messages, and sets whether checks decide about its
 // readiness.
-func (h *Health) Equip(u *supervisor.Unit) {
-	h.giveSocket(u)
+func (h *Health) Prepare(u *supervisor.Unit) {
+	h.addNotifySocket(u)
 	u.Checked = probe.Gates(probe.RulesOf(checksOf(h.o.Config(), u)))
 }
 
@@ -191,8 +191,8 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 	h.notify.TakeOver(old.Notify) // last, because messages go to the checks
 }
 
-// Steer pauses the checks of a service until a time. A zero time ends the pause and runs them now.
-func (h *Health) Steer(service string, paused time.Time) error {
+// PauseChecksUntil pauses the checks of a service until a time. A zero time ends the pause and runs them now.
+func (h *Health) PauseChecksUntil(service string, paused time.Time) error {
 	if h.checks.PauseUntil(service, paused) {
 		return nil
 	}

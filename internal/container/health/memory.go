@@ -87,11 +87,11 @@ func (w *memoryWatch) watch() {
 		select {
 		case now := <-timer.C:
 			if now.Sub(looked) >= memoryPeriod {
-				w.look()
+				w.measureAll()
 				looked = now
 			}
 			timer.Reset(memoryPeriod)
-			if w.relieve() {
+			if w.shedOrAdmit() {
 				timer.Reset(pressurePeriod)
 			}
 		case <-w.loop.Ended():
@@ -100,8 +100,8 @@ func (w *memoryWatch) watch() {
 	}
 }
 
-// look measures all services once.
-func (w *memoryWatch) look() {
+// measureAll measures all services once.
+func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
 	for _, v := range w.loop.Snapshot().Services {
@@ -117,7 +117,7 @@ func (w *memoryWatch) look() {
 			return nil
 		})
 		for i, v := range services {
-			if note := w.weigh(v, memory[i]); note != "" {
+			if note := w.checkLimit(v, memory[i]); note != "" {
 				notes[v.Name] = note
 			}
 		}
@@ -130,8 +130,8 @@ const (
 	below = " is below memory.warn again"
 )
 
-// weigh compares a service's memory with its limit, acts on the result, and returns the note for the status.
-func (w *memoryWatch) weigh(v *supervisor.Service, m proc.Memory) (note string) {
+// checkLimit compares a service's memory with its limit, acts on the result, and returns the note for the status.
+func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note string) {
 	limit, has := w.of(v), m.Bytes
 	text := "memory: " + amount(has)
 	switch {
@@ -139,7 +139,7 @@ func (w *memoryWatch) weigh(v *supervisor.Service, m proc.Memory) (note string) 
 		limit = limit.Supervised()
 	case m.Killed > 0:
 		killed := fmt.Sprintf("memory: the kernel has killed %d of its processes because the service may have no more than %s", m.Killed, limit.Max.Text())
-		if w.once(v, "killed", killed) {
+		if w.firstTime(v, "killed", killed) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: killed})
 		}
 	}
@@ -150,18 +150,18 @@ func (w *memoryWatch) weigh(v *supervisor.Service, m proc.Memory) (note string) 
 		return text
 	case limit.Warn > 0 && has >= uint64(limit.Warn):
 		note = text + above + amount(uint64(limit.Warn))
-		if w.once(v, "warn", above) {
+		if w.firstTime(v, "warn", above) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
 	case limit.Warn > 0 && has < uint64(limit.Warn)/10*9 && w.told[v.Name+"/warn"] == fmt.Sprint(v.Run, above): // 10% lower, to avoid repeated warnings
-		w.once(v, "warn", below)
+		w.firstTime(v, "warn", below)
 		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
 	}
 	return note
 }
 
-// once reports whether a text about a key was not said yet, or another one since, in this run of a service.
-func (w *memoryWatch) once(v *supervisor.Service, key, text string) bool {
+// firstTime reports whether a text about a key was not said yet, or another one since, in this run of a service.
+func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
 	said := w.told[key] == text
 	w.told[key] = text

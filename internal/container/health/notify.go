@@ -16,9 +16,9 @@ import (
 // strangerPause is the shortest time between two reports of strangers.
 const strangerPause = time.Minute
 
-// giveSocket gives a service the socket for its messages, if its definition asks for one. Without a directory for sockets, the
+// addNotifySocket gives a service the socket for its messages, if its definition asks for one. Without a directory for sockets, the
 // service counts as ready while it runs.
-func (h *Health) giveSocket(u *supervisor.Unit) {
+func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	cfg := h.o.Config()
 	s := cfg.Services[u.Name]
 	if u.Kind != supervisor.KindService || s.Notify.Protocol != config.NotifySystemd {
@@ -53,13 +53,13 @@ func (h *Health) giveSocket(u *supervisor.Unit) {
 	}
 }
 
-// told handles a message on the socket of a service. The supervisor decides which run the process pid belongs to.
-func (h *Health) told(service string, pid int, m notify.Message) {
+// notified handles a message on the socket of a service. The supervisor decides which run the process pid belongs to.
+func (h *Health) notified(service string, pid int, m notify.Message) {
 	run, err := h.o.Loop.Tell(pid, supervisor.Notified{
 		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
 	})
 	if errors.Is(err, supervisor.ErrStranger) {
-		h.tellOfStranger(service, pid)
+		h.reportStranger(service, pid)
 	}
 	if err == nil {
 		h.checks.Told(service, run, &m)
@@ -69,9 +69,9 @@ func (h *Health) told(service string, pid int, m notify.Message) {
 	}
 }
 
-// tellOfStranger reports, at most once a strangerPause, a message from a process that belongs to no run of the service. A process
+// reportStranger reports, at most once a strangerPause, a message from a process that belongs to no run of the service. A process
 // that ended too soon to be identified counts too.
-func (h *Health) tellOfStranger(service string, pid int) {
+func (h *Health) reportStranger(service string, pid int) {
 	now := time.Now().UnixNano()
 	if last := h.lastStranger.Load(); last != 0 && now-last < int64(strangerPause) || !h.lastStranger.CompareAndSwap(last, now) {
 		return

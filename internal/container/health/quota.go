@@ -31,7 +31,7 @@ const (
 type quotaWatch struct {
 	begun    atomic.Bool
 	notes    notes
-	free     [2]uint64 // percent, see fills
+	free     [2]uint64 // percent, see diskIsLow
 	shared   atomic.Bool
 	greedy   notes // about processors
 	confined bool  // a profile has too few processors
@@ -45,15 +45,15 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
 		h.watchQuota("watching quotas", func(n int) {
-			if h.fills() || n%int(quotaPeriod/freePeriod) == 0 {
-				h.weigh(false)
+			if h.diskIsLow() || n%int(quotaPeriod/freePeriod) == 0 {
+				h.checkQuotas(false)
 			}
 		})
 	}
 	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shared.CompareAndSwap(false, true) {
 		h.watchQuota("sharing processors and ports", func(n int) {
 			if n == 0 || h.quota.confined || crowded() {
-				h.weigh(true)
+				h.checkQuotas(true)
 			}
 		})
 	}
@@ -73,17 +73,17 @@ func (h *Health) watchQuota(doing string, look func(n int)) {
 	})
 }
 
-// fills reports whether the data volume, or the file system for temporary files, has less space or fewer inodes than before, or none.
-func (h *Health) fills() (fills bool) {
+// diskIsLow reports whether the data volume, or the file system for temporary files, has less space or fewer inodes than before, or none.
+func (h *Health) diskIsLow() (low bool) {
 	for i, dir := range [...]string{h.o.Config().Home, os.TempDir()} {
 		var st unix.Statfs_t
 		if blocking.Do(blocking.Volume, func() error { return unix.Statfs(dir, &st) }) == nil {
 			free := min(st.Bavail*100/max(1, st.Blocks), st.Ffree*100/max(1, st.Files))
-			fills = fills || free < h.quota.free[i] || free == 0
+			low = low || free < h.quota.free[i] || free == 0
 			h.quota.free[i] = free
 		}
 	}
-	return fills
+	return low
 }
 
 // manySockets are as many as make it worth a look who has them.
@@ -104,9 +104,9 @@ func crowded() (is bool) {
 	return is
 }
 
-// weigh measures once: what profiles have on the disk, or the processors and ports that they share. The boot program does the work, and
+// checkQuotas measures once: what profiles have on the disk, or the processors and ports that they share. The boot program does the work, and
 // says what follows.
-func (h *Health) weigh(share bool) {
+func (h *Health) checkQuotas(share bool) {
 	cfg := h.o.Config()
 	notes, runs := make(map[string]string), make(map[string]uint64)
 	var all []boot.Weigh
@@ -128,7 +128,7 @@ func (h *Health) weigh(share bool) {
 	if len(all) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), quotaPeriod)
 		defer cancel()
-		found, err := h.Weigh(ctx, all, share)
+		found, err := h.MeasureProfiles(ctx, all, share)
 		if err != nil {
 			h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
 			return

@@ -102,8 +102,8 @@ type activity struct {
 	bytes uint64
 }
 
-// relieve measures the container's memory, and acts. It reports whether memory is tight.
-func (w *memoryWatch) relieve() (pressed bool) {
+// shedOrAdmit measures the container's memory, and acts. It reports whether memory is tight.
+func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
 	_ = blocking.Do(blocking.Short, func() error {
 		c = w.container()

@@ -116,12 +116,12 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 	}
 	held := lease.NewHeld(home, agent, host.Doubt)
 	t := newHolder(host, loop, held, steps)
-	t.volume, t.told, t.asked = held, held.Told, "the service "+config.LeaseName
+	t.volume, t.told, t.asked = held, held.Message, "the service "+config.LeaseName
 	return t
 }
 
-// Told handles a message of the lease program. It doesn't block.
-func (t *Holder) Told(words string) {
+// LeaseMessage handles a message of the lease program. It doesn't block.
+func (t *Holder) LeaseMessage(words string) {
 	if t.told != nil {
 		t.told(words)
 	}
@@ -195,17 +195,17 @@ func standby() bool {
 // errHeld means that another process has the lock, and that this init must not wait for it.
 var errHeld = errors.New("another process has the lock")
 
-// answer is the result of Acquire. lost gets the reason when the lock is lost.
-type answer struct {
+// acquireResult is the result of Acquire. lost gets the reason when the lock is lost.
+type acquireResult struct {
 	lost <-chan error
 	err  error
 }
 
-// ask asks for the lock in a goroutine. busy gets a value if another process has the lock. Then ask waits for it, or without wait
+// acquire asks for the lock in a goroutine. busy gets a value if another process has the lock. Then acquire waits for it, or without wait
 // gives up with errHeld.
-func (t *Holder) ask(ctx context.Context, wait bool) (got <-chan answer, busy <-chan struct{}) {
+func (t *Holder) acquire(ctx context.Context, wait bool) (got <-chan acquireResult, busy <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	result, waits := make(chan answer, 1), make(chan struct{}, 1)
+	result, waits := make(chan acquireResult, 1), make(chan struct{}, 1)
 	guard.Go("asking for the lock of the volume", func() {
 		lost, err := t.lock.Acquire(ctx, func(holder func() lease.Holder) {
 			t.state.Store(&state{name: client.LeaseWaiting, since: time.Now(), holder: holder})
@@ -217,7 +217,7 @@ func (t *Holder) ask(ctx context.Context, wait bool) (got <-chan answer, busy <-
 		if err == nil {
 			t.become(client.LeaseHeld, "")
 		}
-		result <- answer{lost, err}
+		result <- acquireResult{lost, err}
 	})
 	return result, waits
 }
@@ -233,7 +233,7 @@ func (t *Holder) Claim(ctx context.Context, b Boot, made bool) (serving context.
 	}
 	begin := time.Now()
 	t.unknown()
-	got, busy := t.ask(ctx, standby())
+	got, busy := t.acquire(ctx, standby())
 	late := time.NewTimer(volumePatience)
 	defer late.Stop()
 	for {
@@ -307,13 +307,13 @@ func (t *Holder) fence(ctx context.Context, end context.CancelCauseFunc, why err
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
 	t.evict("the lock of the volume is lost") // once more, for services that were just being registered
 	t.host.Reset()
-	got, _ := t.ask(ctx, standby())
+	got, _ := t.acquire(ctx, standby())
 	t.regain(ctx, <-got)
 }
 
 // regain handles the result of waiting for the lock. With the lock it takes over; after an error it asks again.
-func (t *Holder) regain(ctx context.Context, a answer) {
-	for ; a.err != nil; a = t.askAgain(ctx) {
+func (t *Holder) regain(ctx context.Context, a acquireResult) {
+	for ; a.err != nil; a = t.acquireAgain(ctx) {
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -329,8 +329,8 @@ func (t *Holder) regain(ctx context.Context, a answer) {
 	t.host.TakeOver(ctx, t.begin(ctx, a.lost)) // begin first, so that a loss during the take-over is noticed
 }
 
-func (t *Holder) askAgain(ctx context.Context) answer {
-	got, _ := t.ask(ctx, standby())
+func (t *Holder) acquireAgain(ctx context.Context) acquireResult {
+	got, _ := t.acquire(ctx, standby())
 	return <-got
 }
 
@@ -342,7 +342,7 @@ func (t *Holder) Resume(ctx context.Context) context.Context {
 	}
 	serves := t.Serves()
 	t.unknown()
-	got, _ := t.ask(ctx, !serves && standby())
+	got, _ := t.acquire(ctx, !serves && standby())
 	if !serves {
 		guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, <-got) })
 		return ctx

@@ -37,7 +37,7 @@ func (s *Stage) StartStandIn(ctx context.Context, exe string) {
 		return
 	}
 	path, found := "", false
-	look(func() { path, found = boot.Lookup(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.StandInName) })
+	readOutsideVolume(func() { path, found = boot.Lookup(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.StandInName) })
 	if !found {
 		path = exe
 	}

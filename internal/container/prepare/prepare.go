@@ -67,7 +67,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var modes []string
 	var wanted, seed bool
-	look(func() {
+	readOutsideVolume(func() {
 		modes = boot.Modes(boot.ModesOptions{
 			Pod: boot.InPod(os.LookupEnv),
 			UID: os.Geteuid(), Agent: s.Agent.Actor, AgentUID: s.Agent.User.UID, Known: s.Agent.Known, Name: cfg.Agent.User,
@@ -83,7 +83,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var plant func(context.Context, *boot.Step) error
 	if seed {
-		plant = r.plant
+		plant = r.fillEmptyHome
 	}
 	report := boot.Prepare(ctx, r.job.Options, plant)
 	if started == nil && report.HasSecrets {
@@ -161,9 +161,9 @@ func (s *Stage) Measure(name string, step func() error) client.BootStep {
 	return p
 }
 
-// TellOuter reports the end of the boot to the program that started this container, if that has asked for messages. It does not
+// NotifyOuterInit reports the end of the boot to the program that started this container, if that has asked for messages. It does not
 // block.
-func (s *Stage) TellOuter() {
+func (s *Stage) NotifyOuterInit() {
 	if s.Registry.Snapshot().Stopping {
 		return
 	}
@@ -204,7 +204,7 @@ func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, 
 // expectProfiles reads the profiles while the hooks run. It blocks on the disk. Later changes by a hook are seen by the boot
 // itself.
 func (s *Stage) expectProfiles(cfg *config.Config) {
-	s.Status.Look(func() []*supervisor.Service {
+	s.Status.ExpectSoon(func() []*supervisor.Service {
 		found, _, err := s.Store.List() // the boot reports the warnings
 		if err != nil {
 			return nil
@@ -230,8 +230,8 @@ func (s *Stage) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	return s.Status.Expected(ctx, all)
 }
 
-// look calls a function that reads files outside of the volume, in a turn, because a disk may hang.
-func look(f func()) {
+// readOutsideVolume calls a function that reads files outside of the volume, in a turn, because a disk may hang.
+func readOutsideVolume(f func()) {
 	_ = blocking.Do(blocking.Foreign, func() error {
 		f()
 		return nil

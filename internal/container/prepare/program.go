@@ -46,8 +46,8 @@ func (r *run) start() func() (*program.Program, error) {
 	}
 }
 
-// plant starts another boot program that fills an empty data directory. It is a phase of [boot.Prepare].
-func (r *run) plant(ctx context.Context, s *boot.Step) error {
+// fillEmptyHome starts another boot program that fills an empty data directory. It is a phase of [boot.Prepare].
+func (r *run) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 	job := r.job
 	job.Plant = true
 	return r.work(ctx, "hinit/plant", job, func(m boot.Message) {
@@ -66,7 +66,7 @@ func (r *run) complete(started func() (*program.Program, error), report *boot.Re
 		if report != nil {
 			r.program.Answer(boot.Answer{Report: report})
 		}
-		err = r.program.Hear(r.ctx, r.take)
+		err = r.program.Receive(r.ctx, r.handleMessage)
 	} else {
 		err = fmt.Errorf("%w: %w", program.ErrEnded, err)
 	}
@@ -83,8 +83,8 @@ func (r *run) complete(started func() (*program.Program, error), report *boot.Re
 	return nil
 }
 
-// take handles a message of the boot program.
-func (r *run) take(m boot.Message) error {
+// handleMessage handles a message of the boot program.
+func (r *run) handleMessage(m boot.Message) error {
 	switch {
 	case m.Line != nil:
 		r.line(*m.Line)
@@ -165,7 +165,7 @@ func (r *run) runHook(h boot.Hook) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if doubt := r.Units.Doubt("the hook "+h.Name, u); doubt != "" {
+	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" {
 		r.Warn("%s", doubt)
 	}
 	name := u.Name
@@ -199,8 +199,8 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 	return results, err
 }
 
-// Weigh makes the boot program measure what profiles have on the disk, or see that they share the processors and ports.
-func (s *Stage) Weigh(ctx context.Context, profiles []boot.Weigh, share bool) (found []boot.Weighed, err error) {
+// MeasureProfiles makes the boot program measure what profiles have on the disk, or see that they share the processors and ports.
+func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Weigh, share bool) (found []boot.Weighed, err error) {
 	job := s.Job(s.Config())
 	job.Weigh, job.Share = profiles, share
 	name := "hinit/weigh"
@@ -225,7 +225,7 @@ func (s *Stage) work(ctx context.Context, name string, job boot.Job, take func(b
 	if err != nil {
 		return err
 	}
-	return p.Hear(ctx, func(m boot.Message) error {
+	return p.Receive(ctx, func(m boot.Message) error {
 		take(m)
 		return nil
 	})

@@ -74,7 +74,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 		return start, ExitFailed, false
 	}
 	wd := "/"
-	look(func() {
+	readOutsideVolume(func() {
 		if here, err := os.Getwd(); err == nil {
 			wd = here
 		}
@@ -113,10 +113,10 @@ func plainFile(named string) (file string, err error) {
 		file = os.Getenv("HINIT_CONFIG")
 	default:
 		file = hereConfig
-		look(func() { _, err = os.Stat(file) })
+		readOutsideVolume(func() { _, err = os.Stat(file) })
 		if errors.Is(err, os.ErrNotExist) {
 			file = config.DefaultPath
-			look(func() { _, err = os.Stat(file) })
+			readOutsideVolume(func() { _, err = os.Stat(file) })
 		}
 		if errors.Is(err, os.ErrNotExist) {
 			return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", hereConfig, config.DefaultPath)

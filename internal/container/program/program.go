@@ -1,6 +1,6 @@
 // Package program starts the boot program and receives its messages, see [boot.Job].
 //
-// It promises that the program has ended when [Program.Hear] returns. It owns a goroutine for each program, which waits for that
+// It promises that the program has ended when [Program.Receive] returns. It owns a goroutine for each program, which waits for that
 // end.
 package program
 
@@ -35,18 +35,18 @@ type Loop interface {
 
 // Program is a running boot program. [Program.Answer] may be called from any goroutine.
 type Program struct {
-	loop Loop
-	name string
-	path string
-	from *os.File
+	loop  Loop
+	name  string
+	path  string
+	input *os.File
 
-	mu sync.Mutex
-	to *os.File
+	mu     sync.Mutex
+	output *os.File
 }
 
 // Start starts the boot program, which is in this program's directory, and gives it a job. name begins its name in the
 // supervisor. The rest of that name is unique, because the supervisor forgets a program only a moment after its end. The caller
-// must call [Program.Hear].
+// must call [Program.Receive].
 func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -72,7 +72,7 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 	return p, nil
 }
 
-func (p *Program) close() { _, _ = p.to.Close(), p.from.Close() }
+func (p *Program) close() { _, _ = p.output.Close(), p.input.Close() }
 
 // Answer sends an answer to the program. If the program has ended, it does nothing.
 func (p *Program) Answer(a boot.Answer) { p.write(a) }
@@ -80,13 +80,13 @@ func (p *Program) Answer(a boot.Answer) { p.write(a) }
 func (p *Program) write(document any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = json.NewEncoder(p.to).Encode(document) // errors are ignored: Hear reports a program that has ended
+	_ = json.NewEncoder(p.output).Encode(document) // errors are ignored: Receive reports a program that has ended
 }
 
-// Hear calls take with each message. It blocks until the program says that it is done, or fails. The program is ended when take
+// Receive calls take with each message. It blocks until the program says that it is done, or fails. The program is ended when take
 // returns an error, or when ctx ends; then the error is the cause of ctx.
-func (p *Program) Hear(ctx context.Context, take func(boot.Message) error) (err error) {
-	stop := context.AfterFunc(ctx, func() { _ = p.from.SetReadDeadline(time.Unix(1, 0)) })
+func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (err error) {
+	stop := context.AfterFunc(ctx, func() { _ = p.input.SetReadDeadline(time.Unix(1, 0)) })
 	defer func() {
 		stop()
 		p.close() // this ends the program if it is still alive
@@ -97,7 +97,7 @@ func (p *Program) Hear(ctx context.Context, take func(boot.Message) error) (err 
 			p.loop.Post(supervisor.Evict{Names: []string{p.name}, Reason: "its work is over"})
 		})
 	}()
-	for heard := json.NewDecoder(p.from); err == nil; {
+	for heard := json.NewDecoder(p.input); err == nil; {
 		var m boot.Message
 		switch fault := heard.Decode(&m); {
 		case ctx.Err() != nil:
@@ -115,7 +115,7 @@ func (p *Program) Hear(ctx context.Context, take func(boot.Message) error) (err 
 	return err
 }
 
-// ErrEnded is wrapped by the error of [Program.Hear] if the program ended before its work was done.
+// ErrEnded is wrapped by the error of [Program.Receive] if the program ended before its work was done.
 var ErrEnded = errors.New("the boot program has failed")
 
 // pipes makes the program's standard input and output, and the other ends for p. The runtime can wait for these without a thread.
@@ -128,6 +128,6 @@ func (p *Program) pipes() (stdin, stdout *os.File, err error) {
 		return nil, nil, errors.Join(fmt.Errorf("cannot make a pipe: %w", err), unix.Close(in[0]), unix.Close(in[1]))
 	}
 	_, _ = unix.SetNonblock(in[1], true), unix.SetNonblock(out[0], true) // can't fail for a pipe
-	p.to, p.from = os.NewFile(uintptr(in[1]), p.name), os.NewFile(uintptr(out[0]), p.name)
+	p.output, p.input = os.NewFile(uintptr(in[1]), p.name), os.NewFile(uintptr(out[0]), p.name)
 	return os.NewFile(uintptr(in[0]), p.name), os.NewFile(uintptr(out[1]), p.name), nil
 }

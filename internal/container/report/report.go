@@ -65,7 +65,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 	for {
 		news := history.News()
-		cursor, some := r.some(history)
+		cursor, some := r.reportNew(history)
 		if some {
 			stir()
 			continue
@@ -90,16 +90,16 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// Use notes work that causes no event, so that its memory is returned to the kernel too.
-func (r *Reporter) Use() {
+// NoteWork notes work that causes no event, so that its memory is returned to the kernel too.
+func (r *Reporter) NoteWork() {
 	select {
 	case r.used <- struct{}{}:
 	default: // a token is waiting already
 	}
 }
 
-// some reports the new records. It returns the Seq of the last one, and whether there was any.
-func (r *Reporter) some(history *supervisor.Ring) (cursor uint64, some bool) {
+// reportNew reports the new records. It returns the Seq of the last one, and whether there was any.
+func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	records, lost := history.Since(r.reported)

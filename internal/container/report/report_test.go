@@ -46,21 +46,21 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	}
 	first := reporter()
 	remark("one")
-	first.some(loop.History())
+	first.reportNew(loop.History())
 	reported, release := first.Hold()
 	remark("two")
 	second := reporter()
 	second.TakeOver(reported)
 	release()
-	second.some(loop.History())
-	if cursor, some := second.some(loop.History()); some || cursor != loop.History().Last() {
+	second.reportNew(loop.History())
+	if cursor, some := second.reportNew(loop.History()); some || cursor != loop.History().Last() {
 		t.Errorf("it reports again, up to %d", cursor)
 	}
 	if !slices.Equal(said, []string{"one", "two"}) || seen != 2 {
 		t.Errorf("it said %q and passed on %d records", said, seen)
 	}
-	second.Use() // it has no receiver, and does not block
-	second.Use()
+	second.NoteWork() // it has no receiver, and does not block
+	second.NoteWork()
 	loop.Post(supervisor.Shutdown{})
 	second.Run(t.Context())
 }

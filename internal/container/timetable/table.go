@@ -45,9 +45,9 @@ type Table struct {
 	warn   func(error)
 	random func() float64 // returns a number in [0,1), for the jitter
 
-	ctx     context.Context //nolint:containedctx // context of the last Serve
-	server  *server         // nil while there is no schedule
-	writing atomic.Bool
+	ctx    context.Context //nolint:containedctx // context of the last Serve
+	server *server         // nil while there is no schedule
+	saving atomic.Bool
 }
 
 // New returns an empty table. With a nil memory, all times are forgotten at the end of the container. warn gets errors of the
@@ -57,7 +57,7 @@ func New(loop Loop, memory Memory, warn func(error)) *Table {
 }
 
 // Writing reports whether the memory is being written to the disk. It may be called at any time.
-func (t *Table) Writing() bool { return t.writing.Load() }
+func (t *Table) Writing() bool { return t.saving.Load() }
 
 // Serve starts tasks by the schedules of a configuration, in a goroutine, until ctx ends. The supervisor must know the tasks.
 // resumed says that the program before re-execution has served until now.
@@ -123,14 +123,14 @@ type server struct {
 func (s *server) serve(entries map[string]config.Schedule, resumed bool) {
 	defer close(s.done)
 	s.load(entries)
-	s.take(entries, resumed)
+	s.replace(entries, resumed)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(s.turn())
+		timer.Reset(s.startDue())
 		select {
 		case entries := <-s.changes:
-			s.take(entries, false)
+			s.replace(entries, false)
 		case <-timer.C:
 		case <-s.ctx.Done():
 			return
@@ -156,13 +156,13 @@ func makesUp(e config.Schedule) bool { return e.Missed == config.MissedRun }
 // clock returns the wall-clock time without a monotonic reading. Schedules follow the wall clock even when it is set.
 func clock() time.Time { return time.Now().Round(0) }
 
-// take replaces the schedules.
-func (s *server) take(entries map[string]config.Schedule, resumed bool) {
+// replace replaces the schedules.
+func (s *server) replace(entries map[string]config.Schedule, resumed bool) {
 	now := clock()
 	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
 		if _, stays := entries[name]; !stays {
 			delete(s.rows, name)
-			s.tell(supervisor.Scheduled{Name: name})
+			s.send(supervisor.Scheduled{Name: name})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
@@ -180,7 +180,7 @@ func (s *server) take(entries map[string]config.Schedule, resumed bool) {
 			}
 			s.rows[name] = r
 		}
-		s.tell(supervisor.Scheduled{Name: name, Next: r.at})
+		s.send(supervisor.Scheduled{Name: name, Next: r.at})
 	}
 }
 
@@ -212,8 +212,8 @@ func (s *server) after(r *row, now time.Time) time.Time {
 	return next.Add(time.Duration(s.random() * float64(r.Jitter)))
 }
 
-// turn starts the tasks that are due, and returns the time until the next check.
-func (s *server) turn() time.Duration {
+// startDue starts the tasks that are due, and returns the time until the next check.
+func (s *server) startDue() time.Duration {
 	now := clock()
 	back := now.Before(s.seen.Add(-look)) // the clock was set back
 	s.seen = now
@@ -223,7 +223,7 @@ func (s *server) turn() time.Duration {
 		switch {
 		case back:
 			r.at = s.after(r, now)
-			s.tell(supervisor.Scheduled{Name: name, Next: r.at})
+			s.send(supervisor.Scheduled{Name: name, Next: r.at})
 		case !r.at.IsZero() && !now.Before(r.at):
 			s.due(name, r, now)
 		}
@@ -239,30 +239,30 @@ func (s *server) turn() time.Duration {
 func (s *server) due(name string, r *row, now time.Time) {
 	missed := now.Sub(r.at) > late && !makesUp(r.Schedule)
 	r.at = s.after(r, now)
-	s.tell(supervisor.Scheduled{Name: name, Next: r.at, Now: !missed})
+	s.send(supervisor.Scheduled{Name: name, Next: r.at, Now: !missed})
 	if missed {
-		s.tell(supervisor.Remark{Service: name, Text: "its time has passed while nothing ran here, and is skipped"})
+		s.send(supervisor.Remark{Service: name, Text: "its time has passed while nothing ran here, and is skipped"})
 	}
 	if makesUp(r.Schedule) {
 		s.note(name, now)
 	}
 }
 
-// tell sends an event to the supervisor. An error, which means that the supervisor has ended, is ignored.
-func (s *server) tell(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
+// send sends an event to the supervisor. An error, which means that the supervisor has ended, is ignored.
+func (s *server) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 
 func (s *server) note(name string, now time.Time) { s.last[name], s.unsaved = now, true }
 
 // save stores when tasks ran. While an earlier save waits for the disk, it leaves that to a later call.
 func (s *server) save() {
-	if !s.unsaved || s.memory == nil || !s.writing.CompareAndSwap(false, true) {
+	if !s.unsaved || s.memory == nil || !s.saving.CompareAndSwap(false, true) {
 		return
 	}
 	s.unsaved = false
 	last := maps.Clone(s.last)
 	maps.DeleteFunc(last, func(name string, _ time.Time) bool { return s.rows[name] == nil })
 	guard.Go("writing down when tasks ran", func() {
-		defer s.writing.Store(false)
+		defer s.saving.Store(false)
 		if err := s.memory.Save(last); err != nil {
 			s.warn(err)
 		}

@@ -48,10 +48,10 @@ func (m *Maker) divided() *proc.Cgroups {
 	return nil
 }
 
-// cap limits a service by its own control group. Without groups there are substitutes: internal/container/health measures the
+// limitByCgroup limits a service by its own control group. Without groups there are substitutes: internal/container/health measures the
 // memory, and a weight becomes a nice value. A limit on processes becomes one on the user, if the profile has its own user; it
 // counts on the whole machine.
-func (m *Maker) cap(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
+func (m *Maker) limitByCgroup(own *config.Setup, service string, ownUser bool, spec *proc.Spec) {
 	if !own.Caps() {
 		return
 	}
@@ -78,9 +78,9 @@ func niceOf(weight int) (nice int) {
 	return nice
 }
 
-// CappedBy returns, in a word of the API, what enforces a control group's limit on a process of a service. pid 0 stands for the
+// EnforcedBy returns, in a word of the API, what enforces a control group's limit on a process of a service. pid 0 stands for the
 // next process.
-func (m *Maker) CappedBy(service, controller string, pid int, ownUser bool) string {
+func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
 	g := m.divided()
 	in := g.Has(controller)
 	if in && pid != 0 {
@@ -105,8 +105,8 @@ func (m *Maker) CappedBy(service, controller string, pid int, ownUser bool) stri
 	return client.LimitedByNothing
 }
 
-// Ungroup removes the control group of a forgotten service. It does not block.
-func (m *Maker) Ungroup(service string) {
+// RemoveCgroup removes the control group of a forgotten service. It does not block.
+func (m *Maker) RemoveCgroup(service string) {
 	if g := m.divided(); g != nil {
 		guard.Go("removing a control group", func() {
 			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // an empty one costs little

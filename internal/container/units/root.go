@@ -78,9 +78,9 @@ func (m *Maker) rootDir(dir string) string {
 	return dir
 }
 
-// Doubt returns a warning if a unit runs as root a program that the agent can change, else "". name is the unit's name for
+// WarnOfProgram returns a warning if a unit runs as root a program that the agent can change, else "". name is the unit's name for
 // people. It may wait for a disk.
-func (m *Maker) Doubt(name string, u supervisor.Unit) string {
+func (m *Maker) WarnOfProgram(name string, u supervisor.Unit) string {
 	if !m.isRoots(u.Spec.Cred) {
 		return ""
 	}

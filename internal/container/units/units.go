@@ -170,7 +170,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		Setup: setupOf(&own.Setup, m.files(cfg.Expand(own.EnvFile, vars), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 	}
 	m.isolate(cfg, p, &spec)
-	m.cap(&own.Setup, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
+	m.limitByCgroup(&own.Setup, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
 	if len(policy.StopCommand) > 0 {
 		policy.StopCommand = isolation.Instead(spec.Argv, policy.StopCommand)
 	}
@@ -192,17 +192,17 @@ func (m *Maker) shared(env []string) []string {
 
 // GatewayVars returns the variables of a profile's gateway in addition to the container's, if it starts in dir.
 func (m *Maker) GatewayVars(cfg *config.Config, p profiles.Profile, dir string) map[string]string {
-	return over(m.venvVars(cfg, dir), m.gatewayVars(cfg, p))
+	return mergeVars(m.venvVars(cfg, dir), m.gatewayVars(cfg, p))
 }
 
 func (m *Maker) gatewayVars(cfg *config.Config, p profiles.Profile) map[string]string {
 	vars := placeholders(p)
 	env := make(map[string]string, len(cfg.Agent.Env))
-	for name, value := range over(cfg.Agent.Env, cfg.ProfileOf(p.Name).Env) {
+	for name, value := range mergeVars(cfg.Agent.Env, cfg.ProfileOf(p.Name).Env) {
 		env[name] = cfg.ExpandString(value, vars)
 	}
 	if t := m.topology.Load(); t != nil {
-		env = over(env, t.Vars())
+		env = mergeVars(env, t.Vars())
 	}
 	if _, own := cfg.ProfileOf(p.Name).Env["HOME"]; cfg.IsolationOf(p.Name).On() && !own {
 		env["HOME"] = p.Home // the configured HOME has the homes of other profiles
@@ -259,7 +259,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 			Setup: setupOf(&s.Setup, m.files(s.EnvFile, agents), s.Env, m.plain || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
-	m.cap(&s.Setup, s.Name, false, &u.Spec)
+	m.limitByCgroup(&s.Setup, s.Name, false, &u.Spec)
 	if s.Log {
 		u.Log = cfg.Logs.Dir + "/" + s.Name + "/current"
 	}
@@ -269,10 +269,10 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 // ServiceVars returns the variables of a service of hinit.yaml in addition to the container's.
 func (m *Maker) ServiceVars(cfg *config.Config, s config.Service) map[string]string {
 	if cred, err := m.agent.CredFor(cfg, s.User); err == nil && m.isRoots(cred) {
-		return over(s.Env, map[string]string{"HOME": proc.Getenv(m.rootEnv(s.Env), "HOME")})
+		return mergeVars(s.Env, map[string]string{"HOME": proc.Getenv(m.rootEnv(s.Env), "HOME")})
 	}
 	if s.Name == config.DashboardName {
-		return over(m.venvVars(cfg, s.Cwd), m.withHome(s.Env))
+		return mergeVars(m.venvVars(cfg, s.Cwd), m.withHome(s.Env))
 	}
 	return m.withHome(s.Env)
 }
@@ -368,7 +368,7 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 	vars := map[string]string{"task": r.Task, "profile": r.Profile, "profile_home": home}
 	set := m.agentVars(cfg)
 	if home != "" {
-		set = over(set, map[string]string{"HERMES_HOME": home})
+		set = mergeVars(set, map[string]string{"HERMES_HOME": home})
 	}
 	dir := r.Dir
 	if dir == "" {
@@ -376,7 +376,7 @@ func (m *Maker) Run(cfg *config.Config, template config.Run, r client.RunRequest
 	}
 	spec := proc.Spec{
 		Argv: cfg.ExpandRun(template.Command, vars, r.Options),
-		Env:  proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), over(set, template.Env)), r.Env),
+		Env:  proc.SetEnv(proc.SetEnv(m.activated(cfg, dir), mergeVars(set, template.Env)), r.Env),
 		Dir:  dir, Cred: m.agent.Cred, Limits: limitsOf(template.Limits), Setup: m.sealed(cfg),
 	}
 	if home != "" {
@@ -409,8 +409,8 @@ func (m *Maker) withHome(env map[string]string) map[string]string {
 	return env
 }
 
-// over returns the variables of a and b; b overrides a.
-func over(a, b map[string]string) map[string]string {
+// mergeVars returns the variables of a and b; b overrides a.
+func mergeVars(a, b map[string]string) map[string]string {
 	all := maps.Clone(a)
 	if all == nil {
 		return b

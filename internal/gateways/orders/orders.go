@@ -28,8 +28,8 @@ const (
 	maxWaiting = 16
 )
 
-// Carrier carries out the parts of an order.
-type Carrier interface {
+// Backend carries out the parts of an order.
+type Backend interface {
 	// Record writes an order to the volume. After an error the order is not carried out. sync makes the record survive a crash of
 	// the machine. Both wait for the disk.
 	Record(o *Order) (sync func() error, err error)
@@ -42,14 +42,14 @@ type Carrier interface {
 
 // Queues holds the orders of all profiles. Its methods may be called from any goroutine.
 type Queues struct {
-	carrier Carrier
+	backend Backend
 
 	mu     sync.Mutex
 	queues map[string]*queue // by profile; only profiles that have orders
 }
 
 // New returns Queues without orders.
-func New(carrier Carrier) *Queues { return &Queues{carrier: carrier, queues: make(map[string]*queue)} }
+func New(backend Backend) *Queues { return &Queues{backend: backend, queues: make(map[string]*queue)} }
 
 // queue holds the orders of one profile. The mutex of Queues guards it.
 type queue struct {
@@ -187,7 +187,7 @@ func (s *Queues) next(q *queue, profile string) bool {
 // after the other.
 func (s *Queues) carryOut(q *queue) {
 	o := q.current
-	sync, err := s.carrier.Record(o)
+	sync, err := s.backend.Record(o)
 	if err != nil {
 		s.finish(o, err)
 		return
@@ -200,7 +200,7 @@ func (s *Queues) carryOut(q *queue) {
 	unrecorded := <-synced
 	err = o.failed
 	if unrecorded != nil {
-		s.carrier.Retry(o)
+		s.backend.Retry(o)
 		if err == nil {
 			err = fmt.Errorf("the %s is under way, but cannot be recorded, so a restart of the container may undo it: %w", o.Verb, unrecorded)
 		}
@@ -234,7 +234,7 @@ func (s *Queues) handOver(q *queue, o *Order, overtakes bool) {
 	if !s.begins(q, o, overtakes) {
 		return
 	}
-	effect, err := s.carrier.Act(o)
+	effect, err := s.backend.Act(o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.acted, o.effect, o.failed = true, effect, err

@@ -134,10 +134,10 @@ func (w *world) check(errs ...error) {
 	}
 }
 
-// recordEvery has the same value in a Keeper.
+// recordEvery has the same value in a Reconciler.
 const recordEvery = time.Second
 
-// recordLater is Keeper.recordLater.
+// recordLater is Reconciler.recordLater.
 func (w *world) recordLater(profile string) {
 	for {
 		time.Sleep(recordEvery)
@@ -166,7 +166,7 @@ func (w *world) rewrite(pause time.Duration, drop bool) {
 	w.check(os.WriteFile(temp, old, 0o600), os.Rename(temp, w.state()))
 }
 
-// watch is what the Keeper does about a state file that changes.
+// watch is what the Reconciler does about a state file that changes.
 func (w *world) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.gate()

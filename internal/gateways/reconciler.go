@@ -27,8 +27,8 @@ import (
 // jobsKept limits the queue of jobs. It exceeds one job for each service of a big container: at its start they all come at once.
 const jobsKept = 8192
 
-// Keeper keeps profiles and gateways consistent. Its methods may be called from any goroutine.
-type Keeper struct {
+// Reconciler keeps profiles and gateways consistent. Its methods may be called from any goroutine.
+type Reconciler struct {
 	Options
 
 	jobs      chan func() // jobs that wait for the disk, executed one after the other
@@ -48,7 +48,7 @@ type Keeper struct {
 
 // watcher follows the profiles on the volume.
 type watcher struct {
-	*profiles.Watcher // nil before [Keeper.Start]
+	*profiles.Watcher // nil before [Reconciler.Start]
 
 	cancel context.CancelFunc
 }
@@ -59,7 +59,7 @@ type bootProgress struct {
 	logged  chan struct{} // closed when the boot log is written; nil if it is not written
 }
 
-// Options are the parts that a Keeper works with. The functions may be called from any goroutine.
+// Options are the parts that a Reconciler works with. The functions may be called from any goroutine.
 type Options struct {
 	Registry *registry.Registry
 	Logger   *initlog.Logger
@@ -80,20 +80,20 @@ type Options struct {
 	Beat func(profile string)
 }
 
-// New returns a Keeper that only queues its calls until Start.
-func New(o Options) *Keeper {
-	k := &Keeper{
+// New returns a Reconciler that only queues its calls until Start.
+func New(o Options) *Reconciler {
+	k := &Reconciler{
 		Options: o, jobs: make(chan func(), jobsKept),
 		gateways: make(map[string]*gateway), left: make(map[profiles.HomeID]departed), changing: make(chan struct{}, 1),
 	}
-	k.orders = orders.New(carrier{k})
+	k.orders = orders.New(orderBackend{k})
 	k.serving.Store(new(serving))
 	return k
 }
 
-// Start begins to watch the volume, where the caller has found the known profiles, and to execute the jobs that [Keeper.Observe]
+// Start begins to watch the volume, where the caller has found the known profiles, and to execute the jobs that [Reconciler.Observe]
 // has queued. It ends with ctx.
-func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
+func (k *Reconciler) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { k.profileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
 	k.mu.Lock()
@@ -114,8 +114,8 @@ func (k *Keeper) Start(ctx context.Context, known []profiles.Profile) {
 	})
 }
 
-// GoOn is Start after re-execution. It carries out the orders that the old program has not finished.
-func (k *Keeper) GoOn(ctx context.Context) {
+// Continue is Start after re-execution. It carries out the orders that the old program has not finished.
+func (k *Reconciler) Continue(ctx context.Context) {
 	k.Start(ctx, k.Registry.Present())
 	// The files may have changed since the default profile's gateway was started; then they count from its next start on.
 	if k.inherited.Topology == nil {
@@ -130,7 +130,7 @@ func (k *Keeper) GoOn(ctx context.Context) {
 }
 
 // Stop ends the watching of the volume before the container stops. It may be called again.
-func (k *Keeper) Stop() {
+func (k *Reconciler) Stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.stopping.IsZero() {
@@ -143,8 +143,8 @@ func (k *Keeper) Stop() {
 	}
 }
 
-// Reset forgets everything, because another init serves the profiles now. The watcher ends with the context of [Keeper.Start].
-func (k *Keeper) Reset() {
+// Reset forgets everything, because another init serves the profiles now. The watcher ends with the context of [Reconciler.Start].
+func (k *Reconciler) Reset() {
 	k.Intents.Clear()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -162,13 +162,13 @@ func (k *Keeper) Reset() {
 	k.Registry.Reset()
 }
 
-func (k *Keeper) isStopping() bool {
+func (k *Reconciler) isStopping() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return !k.stopping.IsZero()
 }
 
-func (k *Keeper) watch() *profiles.Watcher {
+func (k *Reconciler) watch() *profiles.Watcher {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.watcher.Watcher
@@ -178,7 +178,7 @@ func (k *Keeper) watch() *profiles.Watcher {
 var errNotWatching = errors.New("cannot look at the profiles: the boot is not done yet; try again")
 
 // Rescan makes the gateways consistent with the profiles that are on the volume now.
-func (k *Keeper) Rescan(ctx context.Context) error {
+func (k *Reconciler) Rescan(ctx context.Context) error {
 	switch {
 	case !k.Route().HasProfiles(), k.MayServe() != nil: // no profile is supervised here
 		return nil
@@ -189,12 +189,12 @@ func (k *Keeper) Rescan(ctx context.Context) error {
 	if w == nil {
 		return errNotWatching
 	}
-	return silence(ctx, w.Rescan(ctx))
+	return volumeTimeout(ctx, w.Rescan(ctx))
 }
 
 // Find scans for a profile that has just been made, given its name or its gateway's name. A profile's name may look like a
 // gateway's.
-func (k *Keeper) Find(ctx context.Context, name string) error {
+func (k *Reconciler) Find(ctx context.Context, name string) error {
 	if !k.Route().HasProfiles() {
 		return nil
 	}
@@ -204,14 +204,14 @@ func (k *Keeper) Find(ctx context.Context, name string) error {
 	}
 	if profile, ok := profiles.SlotProfile(name); ok {
 		if err := w.Find(ctx, profile); err != nil {
-			return silence(ctx, err)
+			return volumeTimeout(ctx, err)
 		}
 	}
-	return silence(ctx, w.Find(ctx, name))
+	return volumeTimeout(ctx, w.Find(ctx, name))
 }
 
-// silence replaces a timeout error by the error that the data volume does not answer.
-func silence(ctx context.Context, err error) error {
+// volumeTimeout replaces a timeout error by the error that the data volume does not answer.
+func volumeTimeout(ctx context.Context, err error) error {
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("cannot look at the profiles: the data volume does not answer: %w", context.Cause(ctx))
 	}
@@ -219,12 +219,12 @@ func silence(ctx context.Context, err error) error {
 }
 
 // Idle reports whether there is no unfinished order.
-func (k *Keeper) Idle() bool { return k.orders.Idle() }
+func (k *Reconciler) Idle() bool { return k.orders.Idle() }
 
 // Command starts, stops or restarts a service. For a gateway it records the operator's intent first. If ctx ends before that is
 // done, the error says how far it has come, and the order stays in force. Unless it is a stop, it also makes a slot again that a
 // client has removed.
-func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) error {
+func (k *Reconciler) Command(ctx context.Context, verb client.Verb, service string) error {
 	s := k.Registry.Snapshot().Find(service)
 	if s != nil && verb != client.VerbStop {
 		k.Registry.Restore(ctx, service)
@@ -247,11 +247,11 @@ func (k *Keeper) Command(ctx context.Context, verb client.Verb, service string) 
 	return k.orders.Wait(ctx, k.orders.Submit(verb, service, s.Profile, patience, supervisor.ByOf(ctx)))
 }
 
-// carrier adapts Keeper to orders.Carrier.
-type carrier struct{ *Keeper }
+// orderBackend adapts Reconciler to orders.Backend.
+type orderBackend struct{ *Reconciler }
 
-// Record implements orders.Carrier: it writes the intent to the volume, and prepares the gateway for its start.
-func (k carrier) Record(o *orders.Order) (sync func() error, err error) {
+// Record implements orders.Backend: it writes the intent to the volume, and prepares the gateway for its start.
+func (k orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 	if err := k.MayServe(); err != nil {
 		return nil, err
 	}
@@ -281,8 +281,8 @@ func (k carrier) Record(o *orders.Order) (sync func() error, err error) {
 	return sync, nil
 }
 
-// Act implements orders.Carrier.
-func (k carrier) Act(o *orders.Order) (effect string, err error) {
+// Act implements orders.Backend.
+func (k orderBackend) Act(o *orders.Order) (effect string, err error) {
 	if err := k.MayServe(); err != nil {
 		return "", err
 	}
@@ -308,8 +308,8 @@ func (k carrier) Act(o *orders.Order) (effect string, err error) {
 	return "", nil
 }
 
-// Retry implements orders.Carrier.
-func (k carrier) Retry(o *orders.Order) { k.recordLater(o.Service, o.Profile) }
+// Retry implements orders.Backend.
+func (k orderBackend) Retry(o *orders.Order) { k.recordLater(o.Service, o.Profile) }
 
 // event translates a verb to an event of the supervisor.
 func event(verb client.Verb, service string) supervisor.Event {
@@ -326,7 +326,7 @@ func event(verb client.Verb, service string) supervisor.Event {
 }
 
 // announceStop writes the marker that tells a gateway that its end is planned (contract, section 6.1). It waits for the disk.
-func (k *Keeper) announceStop(service, profile string) {
+func (k *Reconciler) announceStop(service, profile string) {
 	s := k.Registry.Snapshot().Find(service)
 	if s == nil || s.PID == 0 {
 		return
@@ -344,7 +344,7 @@ func (k *Keeper) announceStop(service, profile string) {
 const recordEvery = time.Second
 
 // recordLater tries again to record the intent for a profile, until it succeeds or the profile is gone. It does not block.
-func (k *Keeper) recordLater(service, profile string) {
+func (k *Reconciler) recordLater(service, profile string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if g := k.get(profile); !g.unrecorded {
@@ -353,7 +353,7 @@ func (k *Keeper) recordLater(service, profile string) {
 	}
 }
 
-func (k *Keeper) recordAgain(service, profile string) {
+func (k *Reconciler) recordAgain(service, profile string) {
 	k.mu.Lock()
 	if g := k.gateways[profile]; g != nil {
 		g.unrecorded = false // cleared first: a command that fails from now on needs another try
@@ -368,7 +368,7 @@ func (k *Keeper) recordAgain(service, profile string) {
 }
 
 // enqueue adds a job. It does not block: if the disk hangs and the queue is full, it drops the job.
-func (k *Keeper) enqueue(service string, job func()) {
+func (k *Reconciler) enqueue(service string, job func()) {
 	select {
 	case k.jobs <- job:
 	default:
@@ -377,8 +377,8 @@ func (k *Keeper) enqueue(service string, job func()) {
 }
 
 // enqueueIn is enqueue after a delay.
-func (k *Keeper) enqueueIn(delay time.Duration, service string, job func()) {
+func (k *Reconciler) enqueueIn(delay time.Duration, service string, job func()) {
 	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { k.enqueue(service, job) }))
 }
 
-func (k *Keeper) say(format string, args ...any) { k.Logger.Say(format, args...) }
+func (k *Reconciler) say(format string, args ...any) { k.Logger.Say(format, args...) }
