@@ -29,12 +29,11 @@ const (
 // quotaWatch keeps profiles within their quotas: it warns, and it stops gateways. It also sees that profiles with users of their own take
 // no processors and ports from others. It owns a goroutine for each of the two from the first such profile on.
 type quotaWatch struct {
-	begun    atomic.Bool
-	notes    notes
-	free     [2]uint64 // percent, see diskIsLow
-	shared   atomic.Bool
-	greedy   notes // about processors
-	confined bool  // a profile has too few processors
+	begun  atomic.Bool
+	notes  notes
+	free   [2]uint64 // percent, see diskIsLow
+	shared atomic.Bool
+	greedy notes // about processors
 }
 
 // watchQuotas begins to measure when a configuration has the first quota, or the first profile with a user of its own.
@@ -46,14 +45,15 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
 		h.watchQuota("watching quotas", func(n int) {
 			if h.diskIsLow() || n%int(quotaPeriod/freePeriod) == 0 {
-				h.checkQuotas(false)
+				h.checkQuotas(false, &h.quota.notes)
 			}
 		})
 	}
 	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shared.CompareAndSwap(false, true) {
-		h.watchQuota("sharing processors and ports", func(n int) {
-			if n == 0 || h.quota.confined || crowded() {
-				h.checkQuotas(true)
+		confined := true // a profile may have too few processors
+		h.watchQuota("sharing processors and ports", func(int) {
+			if confined || crowded() {
+				confined = h.checkQuotas(true, &h.quota.greedy)
 			}
 		})
 	}
@@ -104,9 +104,9 @@ func crowded() (is bool) {
 	return is
 }
 
-// checkQuotas measures once: what profiles have on the disk, or the processors and ports that they share. The boot program does the work, and
-// says what follows.
-func (h *Health) checkQuotas(share bool) {
+// checkQuotas measures once: what profiles have on the disk, or with share the processors and ports that they share. The boot program does
+// the work, and says what follows. The notes in told are replaced. It reports whether there are any, or the program failed.
+func (h *Health) checkQuotas(share bool, told *notes) (noted bool) {
 	cfg := h.o.Config()
 	notes, runs := make(map[string]string), make(map[string]uint64)
 	var all []boot.Weigh
@@ -121,23 +121,19 @@ func (h *Health) checkQuotas(share bool) {
 			Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
 		})
 	}
-	told := &h.quota.notes
-	if share {
-		told, h.quota.confined = &h.quota.greedy, false
-	}
 	if len(all) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), quotaPeriod)
 		defer cancel()
 		found, err := h.MeasureProfiles(ctx, all, share)
 		if err != nil {
 			h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
-			return
+			return true
 		}
 		for _, w := range found {
 			if notes[w.Service] = w.Note; w.Note != "" && told.of(w.Service) == "" {
 				h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
 			}
-			h.quota.confined = h.quota.confined || share && w.Note != ""
+			noted = noted || w.Note != ""
 			if w.Restart != "" {
 				h.o.Loop.Post(supervisor.Unhealthy{Name: w.Service, Run: runs[w.Service], Answer: w.Restart})
 			}
@@ -147,4 +143,5 @@ func (h *Health) checkQuotas(share bool) {
 		}
 	}
 	told.Store(&notes)
+	return noted
 }
