@@ -238,3 +238,58 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	}
 	b.until("the object gone", func() string { return b.try("get", "agentprofiles", "coder", "--ignore-not-found").out })
 }
+
+// TestAHostIsReachedByItsPoolAloneAndMovesProfiles has a program enforce the NetworkPolicy of a pool on a node with two hosts.
+func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
+	server := withServer(t)
+	if why := server.Enforces(); server.LeftOut == "" && why != "" {
+		t.Skip(why)
+	}
+	b, dir := withFleet(t, 2)
+	for name, text := range map[string]string{
+		"kustomization.yaml": "resources: [deploy/fleet]\nimages: [{name: hinit-demo, newName: registry.example.org/hermes-hinit, newTag: \"1\"}]\n",
+		"pool.yaml": "apiVersion: agents.hinit.dev/v1alpha1\nkind: AgentPool\nmetadata: {name: pool}\n" +
+			"spec: {image: \"registry.example.org/hermes-hinit:1\", hosts: {min: 2, max: 2}, resources: {memory: 256Mi, cpu: 50m}, volume: {size: 1Gi}}\n---\n" +
+			"apiVersion: agents.hinit.dev/v1alpha1\nkind: AgentProfile\nmetadata: {name: coder}\nspec: {pool: pool, pin: pool-0}\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.must("cordon", "node2")
+	t.Cleanup(func() { b.must("uncordon", "node2") })
+	b.shell(dir, "kubectl apply -k . && kubectl create namespace fleet && kubectl -n fleet apply -f pool.yaml")
+	b.shell(dir, "kubectl -n fleet wait agentprofile coder --for=jsonpath='{.status.ready}'=true --timeout=2m")
+	b.shell(dir, "kubectl -n fleet wait pod pool-1 --for=condition=Ready --timeout=1m")
+	listen := "sh -c 'setsid sh -c \"while true; do echo hello | nc -l -p 8080; done\" >/dev/null 2>&1 </dev/null &'"
+	b.shell(dir, "kubectl -n fleet exec pool-1 -c agents -- "+listen)
+	address := b.pod("pool-1").Status.PodIP
+	reached := func() bool {
+		return strings.Contains(b.shell(dir, "kubectl -n fleet exec pool-0 -c agents -- sh -c 'nc -w 2 "+address+" 8080 </dev/null 2>&1; true'"), "hello")
+	}
+	b.until("an agent reaches another pod without a program that enforces", func() string {
+		if !reached() {
+			return "not yet"
+		}
+		return ""
+	})
+	stop, err := b.Enforce(t.Context(), "node1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.until("the policy holds", func() string {
+		if reached() {
+			return "an agent reaches another pod"
+		}
+		return ""
+	})
+	b.shell(dir, "hinit-fleet move coder pool-1 --timeout 1m -n fleet")
+	if reached() {
+		t.Error("after the move an agent reaches another pod")
+	}
+}
