@@ -199,7 +199,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Received:
 		return h.received(ctx, p, local.Incoming)
 	case placement.Install:
-		return h.moved(ctx, h.store.Install(name, uid, local.Incoming))
+		return h.tell(ctx, p, h.moved(ctx, h.store.Install(name, uid, local.Incoming)))
 	case placement.Retire:
 		return errors.Join(h.halt(ctx, name, nil), h.moved(ctx, h.store.Retire(name, uid)))
 	case placement.Drop:
@@ -310,7 +310,7 @@ func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	switch {
 	case err != nil:
 	case p.Spec.Recover != nil && p.Spec.Recover.Archive != "":
-		err = h.restore(ctx, name, uid, p.Spec.Recover.Archive)
+		err = h.restore(name, uid, p.Spec.Recover.Archive)
 	default:
 		err = h.set.Create(ctx, name)
 	}
@@ -321,7 +321,7 @@ func (h *host) create(ctx context.Context, p *v1alpha1.AgentProfile) error {
 }
 
 // restore makes a profile of an archive in the directory of backups.
-func (h *host) restore(ctx context.Context, name, uid, archive string) error {
+func (h *host) restore(name, uid, archive string) error {
 	f, err := h.store.root.Open(path.Join(backupsDir, archive))
 	if err != nil {
 		return fmt.Errorf("cannot recover profile %q: %w; put the archive into %s on the volume of host %s", name, err, backupsDir, h.set.Name)
@@ -337,84 +337,6 @@ func (h *host) restore(ctx context.Context, name, uid, archive string) error {
 		return fmt.Errorf("cannot recover profile %q: %w", name, err)
 	}
 	return h.store.Install(name, uid, nonce)
-}
-
-// quiet asks hinit, and not only the last line, whether a gateway has ended for good. It returns the number of its last run.
-func (h *host) quiet(ctx context.Context, name string) (run uint64, err error) {
-	var s hinit.Service
-	err = h.order(name, func() (hinit.Service, error) {
-		var err error
-		s, err = h.set.Init.Service(ctx, slot(name))
-		return s, err
-	})
-	switch {
-	case errors.Is(err, hinit.ErrUnknown):
-		return 0, nil
-	case err != nil:
-		return 0, err
-	case !settled(&s):
-		return 0, errAgain // somebody has started it by hand
-	}
-	return s.Run, nil
-}
-
-// setAside takes the data away from hinit, unless the gateway has run since its data was sent.
-func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	run, err := h.quiet(ctx, p.Name)
-	if err != nil {
-		return err
-	}
-	if offered, _ := h.offers.known(string(p.UID), "", run); len(offered) == 0 {
-		return errAgain
-	}
-	return h.moved(ctx, h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment))
-}
-
-// offer writes how the data of a profile is had. Its gateway has ended.
-func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	run, err := h.quiet(ctx, p.Name)
-	if err != nil {
-		return err
-	}
-	h.offers.forget(string(p.UID))
-	o, err := h.offers.make(offer{name: p.Name, uid: string(p.UID), to: p.Status.Move.To, run: run})
-	if err != nil {
-		return err
-	}
-	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Offer, st.Move.Received = o, nil })
-}
-
-// give makes the other host the owner: the one write by which a profile changes its host.
-func (h *host) give(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	to := p.Status.Move.To
-	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
-		st.Host, st.Receipt, st.Move = to, st.Move.Received, nil
-		st.Assignment++
-		st.Phase, st.Ready, st.Applied = v1alpha1.PhaseMoving, false, ""
-		st.Message = fmt.Sprintf("host %s has its data and starts it", to)
-	})
-	if err == nil {
-		h.offers.forget(string(p.UID))
-		h.set.Log.Info("profile was given away", "profile", p.Name, "to", to)
-	}
-	return err
-}
-
-// fetch gets the data of a profile that is to come to this host.
-func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
-	token, err := h.set.Token()
-	if err != nil {
-		return fmt.Errorf("cannot fetch profile %q: %w", p.Name, err)
-	}
-	return h.store.fetch(ctx, p.Name, string(p.UID), p.Status.Move.Offer, token)
-}
-
-func (h *host) received(ctx context.Context, p *v1alpha1.AgentProfile, nonce string) error {
-	r, err := h.store.receipt(p.Name, string(p.UID), nonce)
-	if err != nil {
-		return err
-	}
-	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Received = r })
 }
 
 // finish ends a profile whose object is deleted, and lets the object go.

@@ -250,7 +250,10 @@ func (s *Store) Install(name, uid, nonce string) error {
 	if err == nil {
 		err = s.rename(incoming(name, uid, nonce), s.Home(name))
 	}
-	return wrap("install", name, errors.Join(err, s.DropIncoming(name, uid)))
+	if err == nil { // else the data that came is the only one
+		err = s.DropIncoming(name, uid)
+	}
+	return wrap("install", name, err)
 }
 
 // Drop deletes data that was set aside.

@@ -212,6 +212,30 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	}
 }
 
+// TestAnInstallThatFailsKeepsWhatCame has a directory of that name where the profile is to be. As on a full volume, the data that came was
+// removed, and its owner had none.
+func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
+	s, _ := volume(t, "u1", "learnt")
+	_, from, _ := server(t, s, &atomic.Int64{})
+	to, at := volume(t, "", "")
+	if err := to.fetch(context.Background(), "coder", "u1", from, "token"); err != nil {
+		t.Fatal(err)
+	}
+	foreign := filepath.Join(at, "profiles/coder")
+	if err := os.MkdirAll(foreign, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Install("coder", "u1", from.Nonce); err == nil {
+		t.Fatal("the directory of somebody else was taken")
+	}
+	if l := look(t, to, "u1"); l.Incoming != from.Nonce {
+		t.Fatalf("what came is gone: %+v", l)
+	}
+	if err := errors.Join(os.Remove(foreign), to.Install("coder", "u1", from.Nonce)); err != nil || !look(t, to, "u1").Live {
+		t.Error(err)
+	}
+}
+
 // TestAProfileIsRecoveredFromAnExport reads an archive in the directory of backups.
 func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 	from, dir := volume(t, "u1", "learnt")
@@ -225,7 +249,7 @@ func TestAProfileIsRecoveredFromAnExport(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := &host{store: s, set: Settings{Name: "agents-1"}}
-	if err := h.restore(context.Background(), "coder", "u2", "coder.tar"); err != nil {
+	if err := h.restore("coder", "u2", "coder.tar"); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(filepath.Join(at, "profiles/coder/data")); err != nil || string(text) != "learnt" || !look(t, s, "u2").Live {

@@ -126,6 +126,45 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 	}
 }
 
+// TestAMoveToAFullVolumeSaysSoAndGoesOn has a host whose volume is full: the gateway was down, and nothing said why.
+func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a volume that can be full needs root")
+	}
+	f := newSim(t, "full", 2)
+	f.controller(t, f.log)
+	f.create(1)
+	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	to := f.pool + "-0"
+	if f.profile("p00000").Status.Host == to {
+		to = f.pool + "-1"
+	}
+	until(t, time.Minute, "the other host on", func() string {
+		if p := f.pod(to); p.Status.Phase != corev1.PodRunning {
+			return string(p.Status.Phase)
+		}
+		return ""
+	})
+	f.k.fill(to)
+	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
+		t.Fatal(err)
+	}
+	until(t, time.Minute, "the reason told", func() string {
+		if p := f.profile("p00000"); !strings.Contains(p.Status.Message, "no space left on device") {
+			return fmt.Sprintf("%+v", p.Status)
+		}
+		return ""
+	})
+	f.k.drop(to)
+	until(t, time.Minute, "the profile on "+to, func() string {
+		if p := f.profile("p00000"); p.Status.Host != to {
+			return fmt.Sprintf("%+v", p.Status)
+		}
+		return f.missing(1)
+	})
+	f.sound()
+}
+
 // TestAHostWritesOnlyAboutItsOwnProfiles tries, with the token of a host, what its role alone would allow.
 func TestAHostWritesOnlyAboutItsOwnProfiles(t *testing.T) {
 	f := newSim(t, "owner", 2)
