@@ -24,16 +24,16 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// errCode is an error with an exit code of its own.
-type errCode struct {
+// codeError is an error with an exit code of its own.
+type codeError struct {
 	code int
 	error
 }
 
-// errSaid is the exit code of a command line that is done: its help or its mistake was printed.
-type errSaid int
+// saidError is the exit code of a command line that is done: its help or its mistake was printed.
+type saidError int
 
-func (errSaid) Error() string { return "" }
+func (saidError) Error() string { return "" }
 
 // call is one call of the command line.
 type call struct {
@@ -92,10 +92,10 @@ func Main(argv []string, out, errs io.Writer) int {
 
 // end says an error and returns the exit code.
 func (c *call) end(err error) int {
-	if code, is := errors.AsType[errSaid](err); is {
+	if code, is := errors.AsType[saidError](err); is {
 		return int(code)
 	}
-	if coded, is := errors.AsType[errCode](err); is {
+	if coded, is := errors.AsType[codeError](err); is {
 		return c.Fail(coded.code, "%v", err)
 	}
 	return c.Failed("run "+c.Command(), err)
@@ -110,11 +110,11 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
 
-// words reads the flags, and returns the words, whose number is bounded. An error is [errSaid].
+// words reads the flags, and returns the words, whose number is bounded. An error is [saidError].
 func (c *call) words(atLeast, atMost int) ([]string, error) {
 	words, code, ok := c.Parse(atLeast, atMost)
 	if !ok {
-		return nil, errSaid(code)
+		return nil, saidError(code)
 	}
 	return words, nil
 }

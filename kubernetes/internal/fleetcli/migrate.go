@@ -147,7 +147,7 @@ func runImport(ctx context.Context, c *call) error {
 			}
 		}
 		if !known {
-			err = errCode{cmdline.Unknown, fmt.Errorf("cannot import profile %q: there is no such profile", name)}
+			err = codeError{cmdline.Unknown, fmt.Errorf("cannot import profile %q: there is no such profile", name)}
 		}
 		if err != nil {
 			return err

@@ -67,7 +67,7 @@ func (f *fleet) profile(ctx context.Context, name string) (*v1alpha1.AgentProfil
 	p := &v1alpha1.AgentProfile{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, p)
 	if apierrors.IsNotFound(err) {
-		return nil, errCode{cmdline.Unknown, fmt.Errorf("cannot find profile %q: there is no such AgentProfile in namespace %s; hinit-fleet status lists them", name, f.namespace)}
+		return nil, codeError{cmdline.Unknown, fmt.Errorf("cannot find profile %q: there is no such AgentProfile in namespace %s; hinit-fleet status lists them", name, f.namespace)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read profile %q: %w", name, err)
@@ -118,7 +118,7 @@ func runStatus(ctx context.Context, c *call) error {
 	}
 	table(c.Out, "NAME\tHOST\tPHASE\tREADY\tSINCE\tRESTARTS\tMEMORY\tLAST EXIT\tNOTE", rows)
 	if len(names) > 0 && len(down) > 0 {
-		return errCode{cmdline.NotUp, fmt.Errorf("not ready: %s; hinit-fleet explain tells why", strings.Join(down, ", "))}
+		return codeError{cmdline.NotUp, fmt.Errorf("not ready: %s; hinit-fleet explain tells why", strings.Join(down, ", "))}
 	}
 	return nil
 }
