@@ -1,0 +1,34 @@
+package model_test
+
+import (
+	"strings"
+	"testing"
+
+	"hinit/client"
+)
+
+// TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk: in the row of the one that is stopped, and of the one that is warned; the pane has all
+// of it.
+func TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk(t *testing.T) {
+	stopped, warned := up("coder"), up("writer")
+	code := 0
+	stopped.State, stopped.PID, stopped.Ready, stopped.Needs = client.StateWaiting, 0, false, []string{"disk"}
+	stopped.Reason = "disk: its files have 4GiB, and quota.stop is 4GiB; it starts when it has less, or until the next look by: hinit start coder"
+	stopped.LastExit = &client.Exit{Code: &code, Cause: "quota", At: noon}
+	warned.Problem = "disk: its files have 3GiB, and quota.warn is 2GiB"
+	list := []client.Service{stopped, warned}
+	for _, tt := range []struct {
+		keys  []string
+		words []string
+	}{
+		{nil, []string{" quota ", "waits for disk", "quota.warn is 2GiB"}},
+		{[]string{"/", "c", "o", "d", "e", "r", "enter", "d"}, []string{"quota.stop is 4GiB", "(quota)", "hinit start coder"}},
+	} {
+		text := scene(200, 40, list, tt.keys...).Frame().Plain()
+		for _, word := range tt.words {
+			if !strings.Contains(text, word) {
+				t.Errorf("%v: %q is missing:\n%s", tt.keys, word, text)
+			}
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package web
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/client"
+)
+
+// TestThePageSaysThatAProfileHasTooMuchOnTheDisk: which one is stopped for it, why it waits and what helps, and which one is warned.
+func TestThePageSaysThatAProfileHasTooMuchOnTheDisk(t *testing.T) {
+	const full = "disk: its files have 4GiB, and quota.stop is 4GiB; it starts when it has less, or until the next look by: hinit start coder"
+	const warned = "disk: its files have 3GiB, and quota.warn is 2GiB"
+	code := 0
+	stopped := client.Service{
+		Name: "gateway-coder", Profile: "coder", Kind: client.KindGateway, State: client.StateWaiting, Want: client.WantUp, Since: time.Now(), Reason: full, Needs: []string{"disk"},
+		LastExit: &client.Exit{Code: &code, Cause: "quota", At: time.Now()}, Exits: map[string]int{"quota": 1},
+	}
+	large := coder()
+	large.Name, large.Profile, large.Problem = "gateway-writer", "writer", warned
+	s := serve(t, Options{Hinit: newFake(stopped, large)})
+	for path, words := range map[string][]string{
+		"/":                       {"quota.stop is 4GiB", warned},
+		"/service/gateway-coder":  {full, "quota", "disk"},
+		"/service/gateway-writer": {warned},
+	} {
+		_, page := s.do("GET", path, nil)
+		for _, word := range words {
+			if !strings.Contains(page, word) {
+				t.Errorf("%s does not say %q:\n%s", path, word, page)
+			}
+		}
+	}
+}
