@@ -50,7 +50,7 @@ type Job struct {
 	Pack      []gzipped.Archives // only compress these archives of logs, if they are older than Young
 	Young     time.Duration
 	Weigh     []Weigh // only measure what these profiles have on the disk
-	Share     bool    // instead see that none of them takes the processors and ports of the others
+	Measure   string  // what to do with Weigh instead, one of the Measure constants
 	Planted   bool    // the repair also syncs the files that were copied to an empty data directory
 }
 

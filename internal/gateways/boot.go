@@ -26,7 +26,8 @@ type Boot struct {
 	SetRoute func(*boot.Route)      // replaces the meaning of the CMD
 	Settled  func()                 // called when the profiles are known
 	Status   *bootstatus.Status
-	Logger   *initlog.Logger // for messages that no agent can cause
+	Admit    func(ctx context.Context) // makes registered gateways wait that have no room; may block
+	Logger   *initlog.Logger           // for messages that no agent can cause
 }
 
 // Boot registers the gateway of every profile, up or down as the volume says, each as soon as that is decided. It returns the

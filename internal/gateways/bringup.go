@@ -39,6 +39,7 @@ func (k *Reconciler) BringUp(ctx context.Context, b Boot) error {
 		k.ReadTopology()
 		k.warnOfSlowStop(&b)
 		known, err := k.Boot(ctx, b)
+		b.Admit(ctx)
 		_ = k.Registry.Meet(ctx, registry.NeedProfiles) // fails only if the container has ended
 		if !k.Route().DashboardOnly {                   // a dashboard container shares its volume with the container of the gateways
 			k.Start(ctx, known)

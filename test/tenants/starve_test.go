@@ -45,7 +45,7 @@ func eater() {
 }
 
 // limited starts an init in a control group with so much memory, as a container with --memory has it, and profiles that eat.
-func limited(t *testing.T, megabytes int, profiles map[string]int, settings string) *container {
+func limited(t *testing.T, megabytes int, profiles map[string]int, settings string, before ...func(home string)) *container {
 	t.Helper()
 	testkit.NeedRoot(t)
 	group, bind := fmt.Sprintf("/sys/fs/cgroup/memory/hinit-starve-%d", os.Getpid()), "/sys/fs/cgroup/memory"
@@ -82,6 +82,9 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 	must(filepath.WalkDir(home, func(path string, _ os.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, agentID, agentID))
 	}))
+	for _, f := range before {
+		f(home)
+	}
 	must(os.Mkdir(filepath.Join(dir, "run"), 0o755)) //nolint:gosec // likewise
 	config := fmt.Sprintf("home: %[1]s/home\nagent: {user: \"%[2]d:%[2]d\", binary: /bin/sh, gateway: [%[1]s/bin/role], ready: up, env: {%[3]s: eater, EATER_HOME: \"{profile_home}\"}}\ncontrol: {socket: %[1]s/run/control.sock}\n%[4]s", dir, agentID, roleVar, settings)
 	must(os.WriteFile(filepath.Join(dir, "hinit.yaml"), []byte(config), 0o644)) //nolint:gosec // as in most images
@@ -148,4 +151,34 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	if _, err := c.client.Start(ctx, "late", client.Wait{}); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAGatewayThatHadTooMuchWaitsAtTheBoot: of two gateways that ran before, there is room for what the more important one had. The other
+// one starts when there is room for it too.
+func TestAGatewayThatHadTooMuchWaitsAtTheBoot(t *testing.T) {
+	write := func(path, text string, id int) {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600), os.Chown(path, id, id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := limited(t, 200, map[string]int{"low": 1, "high": 40, "vital": 40}, "profiles: {low: {priority: low}, high: {priority: high}, vital: {priority: critical}}\n", func(home string) {
+		write(filepath.Join(home, ".hinit-memory.json"), fmt.Sprintf(`{"gateway-low": %d, "gateway-high": %d, "gateway-none": 5}`, 80<<20, 79<<20), 0)
+		for _, name := range []string{"low", "high", "vital"} {
+			write(filepath.Join(home, "profiles", name, "gateway_state.json"), `{"desired_state":"running"}`, agentID)
+		}
+	})
+	testkit.Until(t, "the others are up", func() bool {
+		return c.of(t, "high").State == client.StateUp && c.of(t, "vital").State == client.StateUp
+	})
+	if s := c.of(t, "low"); s.State != client.StateWaiting || s.Want != client.WantUp || !slices.Contains(s.Needs, "memory") || !strings.HasPrefix(s.Reason, "waits for memory: it had 80MiB before") {
+		t.Errorf("%s, want %s, needs %q: %s", s.State, s.Want, s.Needs, s.Reason)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for _, name := range []string{"high", "vital"} {
+		if _, err := c.client.Stop(ctx, name, client.Wait{Wait: true}); err != nil {
+			t.Error(err)
+		}
+	}
+	testkit.Until(t, "it starts", func() bool { return c.of(t, "low").State == client.StateUp })
 }

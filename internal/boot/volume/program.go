@@ -14,6 +14,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/guard"
+	"hinit/internal/proc"
 	"hinit/logrotate/packer"
 )
 
@@ -52,8 +53,12 @@ func Main(in io.Reader, out io.Writer) int {
 		p.examine(o, job)
 	case job.Pack != nil:
 		p.say(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.Pack, job.Young)})
-	case job.Share:
+	case job.Measure == boot.MeasureShare:
 		p.say(boot.Message{Weighed: share(ctx, o, job.Weigh)})
+	case job.Measure == boot.RecordMemory:
+		err = record(o, job.Weigh)
+	case job.Measure == boot.AdmitMemory:
+		p.say(boot.Message{Weighed: admit(o, job.Weigh, proc.ReadContainerMemory())})
 	case job.Weigh != nil:
 		p.say(boot.Message{Weighed: weigh(ctx, o, job.Weigh)})
 	case job.Plant:

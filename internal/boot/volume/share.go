@@ -72,7 +72,7 @@ func share(ctx context.Context, o Options, list []boot.Weigh) (found []boot.Weig
 	greedy := takers(tenants, crowded, float64(box))
 	hog := holder(tenants, wanted)
 	for _, t := range tenants {
-		out := boot.Weighed{Service: t.Service}
+		out := boot.Weighed{Service: t.Service, Run: t.Run}
 		switch set := &every; {
 		case every.Count() < 2, t.Pinned, proc.InGroup(t.Main, t.Service):
 		case greedy[t]:

@@ -27,10 +27,11 @@ type memoryLoop interface {
 // methods may be called from any goroutine.
 type memoryWatch struct {
 	loop      memoryLoop
-	container func() proc.ContainerMemory     // measures the container's memory; called in a turn of internal/blocking
-	seen      map[string]activity             // by service, while memory is tight
-	measure   func(mains []int) []proc.Memory // measures all processes of each main process; called in a turn of internal/blocking
-	told      map[string]string               // see once
+	container func() proc.ContainerMemory       // measures the container's memory; called in a turn of internal/blocking
+	seen      map[string]activity               // by service, while memory is tight
+	measure   func(mains []int) []proc.Memory   // measures all processes of each main process; called in a turn of internal/blocking
+	told      map[string]string                 // see once
+	had       atomic.Pointer[map[string]uint64] // by service, what it had before the boot; nil if that is not known
 	limits    atomic.Pointer[config.Config]
 	notes     notes
 	begun     atomic.Bool

@@ -27,7 +27,8 @@ const (
 )
 
 // quotaWatch keeps profiles within their quotas: it warns, and it stops gateways. It also sees that profiles with users of their own take
-// no processors and ports from others. It owns a goroutine for each of the two from the first such profile on.
+// no processors and ports from others. It owns a goroutine for each of the two from the first such profile
+// on, and one that has memory recorded.
 type quotaWatch struct {
 	begun  atomic.Bool
 	notes  notes
@@ -104,27 +105,36 @@ func crowded() (is bool) {
 	return is
 }
 
+// list describes the gateways of named profiles that are wanted, for the boot program.
+func (h *Health) list(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Weigh) {
+	cfg := h.o.Config()
+	for _, v := range h.o.Loop.Snapshot().Services {
+		own := cfg.ProfileOf(v.Profile).Priority
+		if v.Kind == supervisor.KindGateway && v.Profile != profiles.Default && wanted(v, own) {
+			all = append(all, boot.Weigh{
+				Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run, Isolated: cfg.IsolationOf(v.Profile).On(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
+				Rank: ranks[own.Class], Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
+			})
+		}
+	}
+	return all
+}
+
 // checkQuotas measures once: what profiles have on the disk, or with share the processors and ports that they share. The boot program does
 // the work, and says what follows. The notes in told are replaced. It reports whether there are any, or the program failed.
 func (h *Health) checkQuotas(share bool, told *notes) (noted bool) {
-	cfg := h.o.Config()
-	notes, runs := make(map[string]string), make(map[string]uint64)
-	var all []boot.Weigh
-	for _, v := range h.o.Loop.Snapshot().Services {
-		own, isolation := cfg.ProfileOf(v.Profile).Priority, cfg.IsolationOf(v.Profile)
-		if wanted := own.Quota.Set() && !share || isolation.Mode == config.IsolationUser && share; v.Kind != supervisor.KindGateway || v.Profile == profiles.Default || !wanted {
-			continue
-		}
-		runs[v.Name] = v.Run
-		all = append(all, boot.Weigh{
-			Service: v.Name, Profile: v.Profile, Main: v.PID, Isolated: isolation.On(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
-			Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
+	notes, what := make(map[string]string), boot.MeasureDisk
+	all := h.list(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.Set() })
+	if share {
+		what = boot.MeasureShare
+		all = h.list(func(v *supervisor.Service, _ config.Priority) bool {
+			return h.o.Config().IsolationOf(v.Profile).Mode == config.IsolationUser
 		})
 	}
 	if len(all) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), quotaPeriod)
 		defer cancel()
-		found, err := h.MeasureProfiles(ctx, all, share)
+		found, err := h.MeasureProfiles(ctx, all, what)
 		if err != nil {
 			h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
 			return true
@@ -135,7 +145,7 @@ func (h *Health) checkQuotas(share bool, told *notes) (noted bool) {
 			}
 			noted = noted || w.Note != ""
 			if w.Restart != "" {
-				h.o.Loop.Post(supervisor.Unhealthy{Name: w.Service, Run: runs[w.Service], Answer: w.Restart})
+				h.o.Loop.Post(supervisor.Unhealthy{Name: w.Service, Run: w.Run, Answer: w.Restart})
 			}
 			if !share {
 				h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold, Disk: true})
@@ -144,4 +154,46 @@ func (h *Health) checkQuotas(share bool, told *notes) (noted bool) {
 	}
 	told.Store(&notes)
 	return noted
+}
+
+// firstRecord is when the memory of gateways is recorded after the boot, and recordPeriod how often from then on. A container that fills its
+// memory as it boots must know that at its next boot.
+const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
+
+// Admit makes gateways wait that have no room for the memory that they had before, if the container has a limit. Call it when they are
+// registered, and before they start. It waits for the boot program. From then on it has their memory recorded.
+func (h *Health) Admit(ctx context.Context) {
+	if h.memory.container().Limit == 0 {
+		return
+	}
+	sheddable := func(v *supervisor.Service, own config.Priority) bool {
+		_, is := ranks[own.Class]
+		return is && v.Want == supervisor.WantUp
+	}
+	ctx, cancel := context.WithTimeout(ctx, freePeriod) // the volume may not answer
+	defer cancel()
+	found, err := h.MeasureProfiles(ctx, h.list(sheddable), boot.AdmitMemory)
+	if err != nil {
+		h.o.Warn("cannot tell which gateways have no room: %v; all start — continuing", err)
+	}
+	had := make(map[string]uint64, len(found))
+	for _, w := range found {
+		if had[w.Service] = w.Bytes; w.Hold != "" {
+			h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold})
+		}
+	}
+	if h.memory.had.Swap(&had) != nil { // this init has served the volume before
+		return
+	}
+	guard.Go("recording memory", func() {
+		for wait := firstRecord; ; wait = recordPeriod {
+			select {
+			case <-time.After(wait):
+				running := h.list(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
+				_, _ = h.MeasureProfiles(context.Background(), running, boot.RecordMemory) // without it the next boot knows less
+			case <-h.o.Loop.Ended():
+				return
+			}
+		}
+	})
 }

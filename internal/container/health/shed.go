@@ -135,6 +135,10 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 // candidates lists the services that may be ended or made to wait. If memory is tight it measures the running ones.
 func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool) (list []candidate) {
 	var mains, at []int
+	var had map[string]uint64
+	if all := w.had.Load(); all != nil {
+		had = *all
+	}
 	for _, v := range snapshot.Services {
 		rank, sheds := ranks[w.setup(v).Priority.Class]
 		if !sheds {
@@ -145,7 +149,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool) (l
 			mains, at = append(mains, v.PID), append(at, len(list))
 		}
 		list = append(list, candidate{
-			name: v.Name, priority: rank, bytes: w.seen[v.Name].bytes, up: up, held: v.Held && v.State == supervisor.Waiting,
+			name: v.Name, priority: rank, bytes: cmp.Or(w.seen[v.Name].bytes, had[v.Name]), up: up, held: v.Held && v.State == supervisor.Waiting,
 			ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
 		})
 	}

@@ -199,15 +199,11 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 	return results, err
 }
 
-// MeasureProfiles makes the boot program measure what profiles have on the disk, or see that they share the processors and ports.
-func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Weigh, share bool) (found []boot.Weighed, err error) {
+// MeasureProfiles makes the boot program measure profiles. what is one of the Measure constants of package boot.
+func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Weigh, what string) (found []boot.Weighed, err error) {
 	job := s.Job(s.Config())
-	job.Weigh, job.Share = profiles, share
-	name := "hinit/weigh"
-	if share {
-		name = "hinit/share"
-	}
-	err = s.work(ctx, name, job, func(m boot.Message) { found = m.Weighed })
+	job.Weigh, job.Measure = profiles, what
+	err = s.work(ctx, "hinit/weigh"+what, job, func(m boot.Message) { found = m.Weighed })
 	return found, err
 }
 

@@ -1,0 +1,114 @@
+package volume
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+
+	"hinit/internal/boot"
+	"hinit/internal/config"
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+	"hinit/internal/procstat"
+	"hinit/internal/usage"
+	"hinit/profiles"
+)
+
+const (
+	// memoryFile has the memory of gateways, in bytes by service. Only a file of this process's user counts: the agent can remove it.
+	memoryFile = ".hinit-memory.json"
+	// mostMemoryFile limits its size.
+	mostMemoryFile = 1 << 20
+	// tight is the share of the container's memory, in percent, up to which gateways start together.
+	tight = 80
+)
+
+// record writes down the memory of gateways that run. It keeps what is known of others in the list of profiles.
+func record(o Options, list []boot.Weigh) error {
+	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	roots := proc.Roots{Init: os.Getppid(), Mains: make(map[int]string)}
+	for _, w := range list {
+		roots.Mains[w.Main] = w.Service
+	}
+	all, err := usage.Read("/proc", nil)
+	if err != nil {
+		return err
+	}
+	used := make(map[string]uint64)
+	for service, bytes := range remembered(home) {
+		if profile, is := profiles.SlotProfile(service); is && home.Has(boot.ProfilesDir+"/"+profile) == nil {
+			used[service] = bytes
+		}
+	}
+	for _, w := range list {
+		used[w.Service] = 0
+	}
+	for pid, main := range roots.Owners(all) {
+		if service, is := roots.Mains[main]; is && main != 0 {
+			status := procstat.StatusOf(strconv.Itoa(pid))
+			anonymous, _ := status.Number("RssAnon", 10)
+			swapped, _ := status.Number("VmSwap", 10)
+			used[service] += (anonymous + swapped) << 10
+		}
+	}
+	text, err := json.Marshal(used)
+	if err != nil {
+		return err
+	}
+	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
+}
+
+// remembered returns what record has written, nil if another user can have written it or it can't be read.
+func remembered(home *fsutil.Dir) (used map[string]uint64) {
+	f, err := home.Open(memoryFile)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || fsutil.UID(info) != uint32(os.Geteuid()) || info.Mode().Perm()&0o022 != 0 {
+		return nil
+	}
+	text, _ := io.ReadAll(io.LimitReader(f, mostMemoryFile))
+	if json.Unmarshal(text, &used) != nil {
+		return nil
+	}
+	return used
+}
+
+// admit says which gateways have no room for the memory that they had before.
+func admit(o Options, list []boot.Weigh, c proc.ContainerMemory) (found []boot.Weighed) {
+	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
+	if err != nil {
+		return nil
+	}
+	defer home.Close()
+	return withoutRoom(list, remembered(home), c)
+}
+
+// withoutRoom gives room to gateways, the most important first, and says which ones must wait. One that is not known needs none. No one
+// counts for more than half of the room: it must not wait for ever.
+func withoutRoom(list []boot.Weigh, used map[string]uint64, c proc.ContainerMemory) (found []boot.Weighed) {
+	most := c.Limit / 100 * tight
+	room := most - min(c.Used, most)
+	list = slices.SortedStableFunc(slices.Values(list), func(a, b boot.Weigh) int { return cmp.Compare(b.Rank, a.Rank) })
+	for _, w := range list {
+		out := boot.Weighed{Service: w.Service, Bytes: min(used[w.Service], most/2)}
+		if out.Bytes > room {
+			out.Hold = fmt.Sprintf("waits for memory: it had %s before, and %s are left for starts; starts when there is room, or by: hinit start %s",
+				config.Bytes(used[w.Service]&^(1<<20-1)).Text(), config.Bytes(room&^(1<<20-1)).Text(), w.Profile)
+		} else {
+			room -= out.Bytes
+		}
+		found = append(found, out)
+	}
+	return found
+}

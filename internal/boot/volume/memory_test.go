@@ -1,0 +1,114 @@
+package volume
+
+import (
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/boot"
+	"hinit/internal/fsutil"
+	"hinit/internal/proc"
+	"hinit/internal/testkit"
+)
+
+// TestWhoWaitsForMemoryAtTheBoot is the policy, row by row. The container has 1000 MiB, of which 800 are for starts.
+func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
+	of := func(name string, rank int) boot.Weigh {
+		return boot.Weigh{Service: "gateway-" + name, Profile: name, Rank: rank}
+	}
+	for _, tt := range []struct {
+		what string
+		list []boot.Weigh
+		used map[string]uint64 // MiB
+		has  uint64            // MiB, of the container
+		want []string
+	}{
+		{"all fit", []boot.Weigh{of("a", 1), of("b", 1)}, map[string]uint64{"a": 300, "b": 300}, 100, nil},
+		{"the last one does not fit", []boot.Weigh{of("a", 1), of("b", 1), of("c", 1)}, map[string]uint64{"a": 300, "b": 300, "c": 300}, 100, []string{"c"}},
+		{"the most important one starts", []boot.Weigh{of("a", 0), of("b", 1), of("c", 2)}, map[string]uint64{"a": 300, "b": 300, "c": 300}, 100, []string{"a"}},
+		{"a small one passes by", []boot.Weigh{of("a", 2), of("b", 1), of("c", 0)}, map[string]uint64{"a": 380, "b": 380, "c": 10}, 100, []string{"b"}},
+		{"none is known", []boot.Weigh{of("a", 1), of("b", 1)}, nil, 100, nil},
+		{"one had more than there is", []boot.Weigh{of("a", 1)}, map[string]uint64{"a": 5000}, 100, nil},
+		{"garbage", []boot.Weigh{of("a", 1), of("b", 1)}, map[string]uint64{"a": 1 << 43, "b": 1 << 43}, 10, []string{"b"}},
+		{"there is no room at all", []boot.Weigh{of("a", 1), of("b", 1)}, map[string]uint64{"a": 1}, 2000, []string{"a"}},
+	} {
+		used := make(map[string]uint64)
+		for name, mib := range tt.used {
+			used["gateway-"+name] = mib << 20
+		}
+		var got []string
+		for _, w := range withoutRoom(tt.list, used, proc.ContainerMemory{Used: tt.has << 20, Limit: 1000 << 20}) {
+			if w.Hold != "" {
+				got = append(got, strings.TrimPrefix(w.Service, "gateway-"))
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q wait, want %q", tt.what, got, tt.want)
+		}
+	}
+}
+
+// TestWhatAGatewayHadIsKnownAtTheNextBoot, if the agent has not written it.
+func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
+	data := t.TempDir()
+	for _, dir := range []string{".hinit", "profiles/coder", "profiles/old"} {
+		if err := os.MkdirAll(filepath.Join(data, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(data, memoryFile)
+	if err := os.WriteFile(file, []byte(`{"gateway-old":7,"gateway-gone":8,"gateway-coder":9,"../x":1}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/bin/sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	o := Options{Options: boot.Options{Home: data}}
+	if err := record(o, []boot.Weigh{{Service: "gateway-coder", Profile: "coder", Main: cmd.Process.Pid}}); err != nil {
+		t.Fatal(err)
+	}
+	home, err := fsutil.OpenReal(data, fsutil.Self())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer home.Close()
+	used := remembered(home)
+	if names := slices.Sorted(maps.Keys(used)); !slices.Equal(names, []string{"gateway-coder", "gateway-old"}) || used["gateway-old"] != 7 || used["gateway-coder"] < 10_000 {
+		t.Errorf("%v", used)
+	}
+	for _, tt := range []struct {
+		what   string
+		change func() error
+	}{
+		{"others can write it", func() error { return os.Chmod(file, 0o666) }},
+		{"no numbers", func() error {
+			return errors.Join(os.Remove(file), os.WriteFile(file, []byte(`{"gateway-coder":-5}`), 0o600))
+		}},
+		{"a FIFO", func() error { return errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)) }},
+		{"a link", func() error { return errors.Join(os.Remove(file), os.Symlink("/etc/passwd", file)) }},
+		{"nothing", func() error { return os.Remove(file) }},
+	} {
+		if err := tt.change(); err != nil {
+			t.Fatal(err)
+		}
+		if used := remembered(home); used != nil {
+			t.Errorf("%s: %v", tt.what, used)
+		}
+	}
+	testkit.NeedRoot(t)
+	if err := os.WriteFile(file, []byte(`{"gateway-coder":1}`), 0o600); err != nil || os.Chown(file, 10000, 10000) != nil {
+		t.Fatal(err)
+	}
+	if used := remembered(home); used != nil {
+		t.Errorf("the agent's: %v", used)
+	}
+}
