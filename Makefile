@@ -65,7 +65,7 @@ test-kubernetes: need-go ## check the manifests, then run hinit's pods on a real
 	cd kubernetes && go vet ./... && go test $$(go list ./... | grep -v /test)
 	cd kubernetes && for v in 1.35 1.36; do go test -modfile=versions/$$v.mod ./internal/strict || exit 1; done
 	[ "$(CLUSTER)" = no ] || { $(MAKE) build build-kubernetes $(OUT)/busybox && go build -o dist/summary ./test/summary && cd kubernetes && \
-	  bin=$$(go run ./internal/cluster/build) && PATH="$$bin:$$PATH" ../dist/summary -again 3 -- "-count=1 -run Agree ./internal/deploy" "-vet=off -count=1 -timeout 20m ./test ./test/failover ./test/fleet"; }
+	  bin=$$(go run ./internal/cluster/build) && PATH="$$bin:$$PATH" ../dist/summary -again 3 -- "-count=1 -run Agree ./internal/deploy" "-vet=off -count=1 -timeout 30m ./test ./test/failover ./test/fleet"; }
 
 FAILOVERS ?= 1000
 failovers: build build-kubernetes $(OUT)/busybox ## have pairs of hinit fail over FAILOVERS (1000) times on a Lease of a real API server, as root, and look every 10 ms whether two serve

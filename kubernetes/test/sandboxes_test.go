@@ -32,10 +32,15 @@ type agentPod struct {
 	volume string // the directory of the agents' volume on this machine
 }
 
-// withSandboxes starts the manifests with the component. more are further variables of the service.
+// withSandboxes starts the manifests with the component, on the first node: faults and policies are that one's. more are further variables of the
+// service.
 func withSandboxes(t *testing.T, more ...string) *agentPod {
 	t.Helper()
 	b := withNode(t, inManifests)
+	if b.nodes[2] != nil { // another test has started it
+		b.must("cordon", "node2")
+		t.Cleanup(func() { b.must("uncordon", "node2") })
+	}
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
 	extra := ""
 	for _, m := range more {
