@@ -10,6 +10,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/guard"
 	"hinit/internal/proc"
+	"hinit/internal/tuning"
 )
 
 // groups is the container's divided control group, or the reason why it could not be divided.
@@ -95,7 +96,7 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 	switch {
 	case in:
 		return client.LimitedByGroup
-	case controller == "memory", controller == "cpu" && ownUser:
+	case controller == "memory", controller == "cpu" && ownUser && tuning.Processors() > 1:
 		return client.LimitedByHinit
 	case controller == "cpu":
 		return client.LimitedByNice
