@@ -159,7 +159,7 @@ func TestTheAgentsDockerRunsInPods(t *testing.T) {
 	if r := a.docker("start", id); r.code != 0 {
 		t.Fatal(r)
 	}
-	if r := a.sh(id, "cat file; cat /tmp/file"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") {
+	if r := a.sh(id, "cat file; cat /tmp/file 2>&1"); !strings.HasPrefix(r.out, "kept\ncat: can't open '/tmp/file'") { // kubectl has two streams
 		t.Error(r)
 	}
 	if r := a.docker("rm", "-f", id); r.code != 0 {
