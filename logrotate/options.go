@@ -73,6 +73,8 @@ type Options struct {
 	Actor *fsutil.Actor
 	// Pack compresses archives. With nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer
+	// Wrote is called when lines of a service were written. It must not block. Nil means no function.
+	Wrote func()
 	// Warn is called once when a fault begins and once when it ends, in a goroutine of this package. service is the name given to
 	// Open, or "" for the console. Warn must not block. Of the methods of Log and Set it may call only a writer from
 	// [Set.Console]. Nil discards warnings.
@@ -99,6 +101,9 @@ func (o Options) withDefaults() Options {
 	o.ConsoleStall = cmp.Or(o.ConsoleStall, time.Second)
 	if o.Actor == nil {
 		o.Actor = fsutil.Self()
+	}
+	if o.Wrote == nil {
+		o.Wrote = func() {}
 	}
 	if o.Warn == nil {
 		o.Warn = func(string, string) {}

@@ -274,6 +274,7 @@ func (s *stream) deliver(chunk []byte) {
 	}
 	l.counters.bytes.Add(uint64(len(chunk)))
 	l.counters.lines.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
+	l.set.opts.Wrote()
 }
 
 // put writes complete lines of a stream to the console and the file. The file never waits for the console: lines that the console

@@ -23,7 +23,8 @@ type WatchOptions struct {
 	// Poll is the time between full scans while notifications are unavailable or incomplete (network and virtual file systems,
 	// limits of inotify). Default 5 s.
 	Poll time.Duration
-	// IdlePoll is the time between full scans while notifications work. Default 60 s. No scan reads unchanged files again.
+	// IdlePoll is the time between full scans while notifications work, in case the kernel has lost one. Default 1 h. No scan reads
+	// unchanged files again.
 	IdlePoll time.Duration
 	// Settle is how long a scan waits for further notifications after the first one. Default 100 ms.
 	Settle time.Duration
@@ -117,7 +118,7 @@ type scanned struct {
 // ends; [Watcher.Done] tells when it has ended.
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	defaultTo(&o.Poll, 5*time.Second)
-	defaultTo(&o.IdlePoll, 60*time.Second)
+	defaultTo(&o.IdlePoll, time.Hour)
 	defaultTo(&o.Settle, 100*time.Millisecond)
 	defaultTo(&o.Appear, min(5*time.Millisecond, o.Settle))
 	defaultTo(&o.MaxSettle, time.Second)

@@ -31,13 +31,19 @@ const (
 	longScan  = 20 * time.Millisecond // shorter scans are not limited
 )
 
+// blindPoll is the time between full scans while there are directories without a watch, or the last scan may be incomplete.
+const blindPoll = time.Minute
+
 // rest sets the time of the next scan, after a scan that began at began.
 func (w *Watcher) rest(began time.Time, err error) {
 	now := time.Now()
 	took := now.Sub(began)
 	pause := w.o.IdlePoll
-	if w.partial || err != nil {
+	switch {
+	case w.partial || err != nil:
 		pause = w.o.Poll
+	case !w.sure || len(w.spare) < len(w.candidates):
+		pause = min(pause, blindPoll)
 	}
 	w.nextPoll = now.Add(max(pause, pollShare*took))
 	if took > longScan {

@@ -99,7 +99,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	agents := c.agents()
 	var err error
 	c.logs, err = logs.New(logs.Options{
-		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn,
+		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.Wrote() },
 		Pack: func(ctx context.Context, logs []gzipped.Archives, young time.Duration) ([]gzipped.Result, error) {
 			return c.stage.Pack(ctx, logs, young)
 		},

@@ -37,6 +37,9 @@ func (s Silence) unusual(after time.Duration) bool {
 	return s.UsualGap > 0 && s.For > after && s.For > unusual*s.UsualGap
 }
 
+// counts reports whether the silence began in this round, or may become unusual.
+func (s Silence) counts() bool { return s.For == 0 || s.UsualGap > 0 }
+
 // Deaf decides by the evidence whether a gateway is deaf, and says why. A stopped process is deaf. A gateway with a port is deaf
 // if /health has answered before and doesn't now, and heartbeats or lines are missing. A gateway without a port must fulfil two
 // conditions. It uses no processor time, and it lacks both heartbeats and lines although they used to come while it was idle.
@@ -108,7 +111,7 @@ func (h *usualGap) silence() Silence {
 }
 
 // signHistory collects the signs of one run over all rounds. A pause of the container or of the machine also stops this process,
-// so a late round counts as a timely one.
+// so a late round counts as a timely one, except for the first round after a rest.
 type signHistory struct {
 	looked     time.Time // time of the last round, by this process's clock
 	beats, log usualGap
@@ -142,10 +145,10 @@ func (h *signHistory) treeRests(ticks uint64) bool {
 	return same
 }
 
-// look adds the signs of one round, and returns the evidence so far. It is called once a period.
-func (h *signHistory) look(now time.Time, period time.Duration, s signs) Evidence {
+// look adds the signs of one round, and returns the evidence so far. Of the time since the last round, at most most counts.
+func (h *signHistory) look(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
-	passed := min(max(now.Sub(h.looked), 0), period*3/2)
+	passed := min(max(now.Sub(h.looked), 0), most)
 	used := s.ticks - h.ticks
 	if first {
 		passed, used = 0, s.ticks

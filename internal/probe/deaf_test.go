@@ -54,7 +54,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			if now.Sub(begin) > 30*time.Minute {
 				clock = now.Add(pause)
 			}
-			e := h.look(clock, period, s)
+			e := h.look(clock, period*3/2, s)
 			answers := living && !(odd && quirk == 2)
 			h.answered = h.answered || asks && answers
 			e.Asked, e.Answers = h.answered, answers

@@ -2,6 +2,8 @@ package probe
 
 import (
 	"context"
+	"math"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -10,6 +12,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
 )
@@ -19,6 +22,8 @@ const (
 	mostAsked = 16
 	// earPatience limits how long a gateway, or the disk, may take to answer.
 	earPatience = 2 * time.Second
+	// longRest is the time after which a rest ends without a sign, in case the kernel has not told of a stopped gateway.
+	longRest = time.Hour
 	// twice is how many rounds in a row must find a gateway deaf.
 	twice = 2
 )
@@ -26,7 +31,8 @@ const (
 // DeafOptions are the parts that [DeafWatch] works with. All functions may be called from any goroutine.
 type DeafOptions struct {
 	Snapshot func() *supervisor.Snapshot
-	Ended    <-chan struct{} // closed when the supervisor has ended
+	Ended    <-chan struct{}  // closed when the supervisor has ended
+	Children <-chan os.Signal // SIGCHLD, by which the kernel also tells that a gateway was stopped
 	Post     func(supervisor.Event)
 	Lines    func(service string) uint64 // number of lines that a service has written
 	// Envs returns the variables of profiles, by profile; unreadable ones are left out. State is the same as in [Options]. Both
@@ -37,11 +43,13 @@ type DeafOptions struct {
 
 // DeafWatch finds deaf gateways at little cost: one goroutine with one timer examines all of them in rounds. A round normally
 // uses only heartbeats and lines that are known already, and asks the kernel for processor times. It uses the disk and /health
-// only for new runs, in one call for all of them, and for gateways that have become silent. Its methods may be called from any
-// goroutine and don't block.
+// only for new runs, in one call for all of them, and for gateways that have become silent. There are no rounds while no gateway
+// can become deaf by silence alone: the next line, heartbeat or stop of a process begins them again. Its methods may be
+// called from any goroutine and don't block.
 type DeafWatch struct {
 	o       DeafOptions
-	wake    chan struct{}
+	wake    chan struct{} // capacity 1; holds a token when rounds begin again, or when the period has changed
+	rests   atomic.Bool   // there are no rounds
 	rounds  atomic.Uint64
 	waiting atomic.Int32 // number of calls that wait for the disk
 	found   atomic.Pointer[map[string]Deafness]
@@ -52,13 +60,16 @@ type DeafWatch struct {
 	begun  bool
 	beats  map[string]time.Time // profile → time of its last heartbeat
 
-	runs map[string]*deafRun // by service; used by the goroutine only
+	// Only the goroutine uses the fields below.
+	runs   map[string]*deafRun // by service
+	rested bool                // there was a rest since the last round
 }
 
 // deafRun is what the rounds know of one run of a gateway.
 type deafRun struct {
 	run     uint64
 	history signHistory
+	looked  bool // there was a round
 	asked   bool // its port has been looked up
 	health  *httpCheck
 	bad     int // rounds in a row that found it deaf
@@ -78,9 +89,11 @@ type Deafness struct {
 	ByCheck  bool // a check of the service reports it and acts on it
 }
 
-// NewDeafWatch returns a DeafWatch that does nothing before Set.
+// NewDeafWatch returns a DeafWatch that does nothing before Set, and then rests until Stir.
 func NewDeafWatch(o DeafOptions) *DeafWatch {
-	return &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
+	e := &DeafWatch{o: o, wake: make(chan struct{}, 1), beats: make(map[string]time.Time), runs: make(map[string]*deafRun)}
+	e.rests.Store(true)
+	return e
 }
 
 // Set says how often there is a round, and what to do about a deaf gateway.
@@ -93,17 +106,30 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 		guard.Go("listening for deaf gateways", e.listen)
 		return
 	}
+	e.begin()
+}
+
+// Stir begins the rounds again, after a period. It is called for each line of a gateway, and for whatever else may be news.
+func (e *DeafWatch) Stir() {
+	if e.rests.Load() {
+		e.begin()
+	}
+}
+
+func (e *DeafWatch) begin() {
+	e.rests.Store(false)
 	select {
 	case e.wake <- struct{}{}:
-	default:
+	default: // a token is waiting already
 	}
 }
 
 // Beat notes a heartbeat of a profile's gateway.
 func (e *DeafWatch) Beat(profile string) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.beats[profile] = time.Now()
+	e.mu.Unlock()
+	e.Stir()
 }
 
 // Deafness returns whether a service is deaf. The caller must compare Deafness.Run with the run that it knows.
@@ -115,17 +141,26 @@ func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
 }
 
 func (e *DeafWatch) listen() {
-	e.mu.Lock()
-	ticker := time.NewTicker(e.period)
-	e.mu.Unlock()
-	defer ticker.Stop()
+	timer := time.NewTimer(longRest)
 	for {
+		stopped := e.o.Children
+		if !e.rests.Load() {
+			stopped = nil
+		}
 		select {
-		case <-ticker.C:
-			e.round()
+		case <-timer.C:
+			e.rests.Store(true) // first, so that a sign during the round counts
+			timer.Reset(longRest)
+			if e.rested = !e.round(); !e.rested {
+				e.begin()
+			}
+		case <-stopped:
+			if proc.Stopped() {
+				e.Stir()
+			}
 		case <-e.wake:
 			e.mu.Lock()
-			ticker.Reset(e.period)
+			timer.Reset(e.period)
 			e.mu.Unlock()
 		case <-e.o.Ended:
 			return
@@ -143,12 +178,16 @@ type silent struct {
 	unknown  bool // its state can't be determined now
 }
 
-// round examines all gateways once.
-func (e *DeafWatch) round() {
+// round examines all gateways once. It reports whether another round may find a deaf one although nothing happens until then.
+func (e *DeafWatch) round() (again bool) {
 	e.rounds.Add(1)
 	e.mu.Lock()
 	period, policyOf := e.period, e.policy
 	e.mu.Unlock()
+	most := period * 3 / 2
+	if e.rested {
+		most = math.MaxInt64
+	}
 	found := make(map[string]Deafness)
 	var closer []*silent
 	doubt := false
@@ -173,7 +212,9 @@ func (e *DeafWatch) round() {
 		if use.state == 0 {
 			continue // it has just ended
 		}
-		s := silent{deafRun: r, service: v, policy: policy, evidence: r.history.look(time.Now(), period, signs{e.o.Lines(v.Name), beat, use})}
+		s := silent{deafRun: r, service: v, policy: policy, evidence: r.history.look(time.Now(), most, signs{e.o.Lines(v.Name), beat, use})}
+		again = again || s.evidence.Stopped || r.looked && (r.bad > 0 || s.evidence.Heartbeat.counts() || s.evidence.Log.counts())
+		r.looked = true
 		doubts := r.history.doubts(s.evidence, policy.After)
 		doubt = doubt || doubts && s.evidence.Idle
 		if doubts || !s.evidence.Stopped && (!r.asked || r.health != nil && !r.history.answered) {
@@ -196,6 +237,7 @@ func (e *DeafWatch) round() {
 	}
 	e.forget()
 	e.found.Store(&found)
+	return again
 }
 
 // forget drops the heartbeats of profiles without a gateway.

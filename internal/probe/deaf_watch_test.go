@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"reflect"
 	"slices"
 	"strings"
@@ -232,7 +233,8 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 	})
 }
 
-// TestDeafWatchWakesUpSeldom: twice a minute however many gateways there are, and they ask no disk while all is well.
+// TestDeafWatchWakesUpSeldom: twice a minute while lines come, however many gateways there are, and once an hour while nothing comes. They ask
+// no disk while all is well.
 func TestDeafWatchWakesUpSeldom(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -241,13 +243,88 @@ func TestDeafWatchWakesUpSeldom(t *testing.T) {
 		ended := make(chan struct{})
 		r.o.Ended = ended
 		r.Set(r.period, r.policy)
-		time.Sleep(10*time.Minute + time.Second)
-		synctest.Wait()
-		if n := r.rounds.Load(); n != 20 {
-			t.Errorf("%d rounds in 10 min", n)
+		write := func(lines int) {
+			for range lines {
+				r.lines.Add(1)
+				r.Stir()
+				time.Sleep(20 * time.Second)
+			}
 		}
+		count := func(what string, want uint64) {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if n := r.rounds.Swap(0); n != want {
+				t.Errorf("%d rounds %s, expected %d", n, what, want)
+			}
+		}
+		time.Sleep(59 * time.Minute)
+		count("before the first line", 0)
+		write(3)
+		time.Sleep(time.Minute)
+		count("for lines in a minute, and one after them", 3)
+		time.Sleep(58 * time.Minute)
+		count("in a rest", 0)
+		write(30)
+		count("in 10 min with lines", 20)
+		time.Sleep(10*time.Minute - time.Second)
+		count("in 10 min of a silence that may become unusual", 20)
 		if n := r.reads.Load(); n != 0 {
 			t.Errorf("%d state files were read", n)
+		}
+		close(ended)
+	})
+}
+
+// TestAGatewayThatIsStoppedInARestIsNamed: the kernel's signal for a stopped child ends the rest.
+func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
+	one := sleeper(t)
+	r := newEarRig(one.Process.Pid)
+	ended := make(chan struct{})
+	defer close(ended)
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	defer signal.Stop(children)
+	r.o.Ended, r.o.Children = ended, children
+	r.Set(time.Millisecond, r.policy)
+	for rested := r.rounds.Load(); rested == 0 || !r.rests.Load(); rested = r.rounds.Load() { // a first round, and a rest after it
+		r.Stir()
+		time.Sleep(time.Millisecond)
+	}
+	_ = one.Process.Signal(unix.SIGSTOP)
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, deaf := r.Deafness("gateway-p0"); deaf {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it is not found in %d rounds", r.rounds.Load())
+		}
+	}
+}
+
+// TestALineAfterALongRestMakesALongHabit: the time of a rest counts, so one that writes once an hour is not accused of a silence of minutes.
+func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
+	one := sleeper(t)
+	pid := one.Process.Pid
+	synctest.Test(t, func(t *testing.T) {
+		r := newEarRig(pid)
+		ended := make(chan struct{})
+		r.o.Ended = ended
+		r.Set(r.period, r.policy)
+		for range 12 {
+			r.lines.Add(1)
+			r.Beat("p0")
+			r.Stir()
+			time.Sleep(time.Hour)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if said := r.words(); len(said) > 0 {
+			t.Errorf("it says %q", said)
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if said := r.words(); len(said) != 1 || !strings.Contains(said[0], "no heartbeat for 3h") {
+			t.Errorf("after three times its habit: %q", said)
 		}
 		close(ended)
 	})

@@ -63,6 +63,13 @@ func peekAt(kind, id int) (pid int, childless bool) {
 	}
 }
 
+// Stopped reports whether a signal has stopped a child. It never blocks.
+func Stopped() bool {
+	var info sigchldInfo
+	err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WSTOPPED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && info.pid != 0
+}
+
 // reap frees the process id of a child that peek returned. If a tracer holds the child, its exit status is unknown: the code is
 // -1.
 func reap(pid int) (status unix.WaitStatus, usage unix.Rusage) {

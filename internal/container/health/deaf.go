@@ -2,6 +2,10 @@ package health
 
 import (
 	"maps"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/config"
@@ -11,8 +15,10 @@ import (
 
 // newDeafWatch returns the watch for deaf gateways.
 func (h *Health) newDeafWatch() *probe.DeafWatch {
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
 	return probe.NewDeafWatch(probe.DeafOptions{
-		Snapshot: h.o.Loop.Snapshot, Ended: h.o.Loop.Ended(), Post: h.o.Loop.Post,
+		Snapshot: h.o.Loop.Snapshot, Ended: h.o.Loop.Ended(), Children: children, Post: h.o.Loop.Post,
 		Lines: func(service string) uint64 {
 			if l := h.o.Log(service); l != nil {
 				return l.Stats().Lines

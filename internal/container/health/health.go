@@ -161,6 +161,9 @@ func (h *Health) Note(v *supervisor.Service) string {
 // Beat notes a heartbeat of a profile's gateway.
 func (h *Health) Beat(profile string) { h.deaf.Beat(profile) }
 
+// Wrote notes that a service has written lines.
+func (h *Health) Wrote() { h.deaf.Stir() }
+
 // Drop forgets a removed service.
 func (h *Health) Drop(service string) {
 	h.checks.Drop(service)
@@ -189,6 +192,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 		h.Check(&u.Unit)
 	}
 	h.notify.TakeOver(old.Notify) // last, because messages go to the checks
+	h.deaf.Stir()
 }
 
 // PauseChecksUntil pauses the checks of a service until a time. A zero time ends the pause and runs them now.

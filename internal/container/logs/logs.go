@@ -32,6 +32,7 @@ type Options struct {
 	// Secrets returns the secrets in a profile's .env, and whether it left some out. It may wait for a disk.
 	Secrets func(profile string) (values []string, more bool, err error)
 	Pack    gzipped.Packer                   // compresses archives
+	Wrote   func()                           // called after each write of a service; it must not block
 	Say     func(format string, args ...any) // writes a line to the container log
 	Warn    func(format string, args ...any) // writes a warning once, and shows it in status
 }
@@ -59,7 +60,7 @@ func New(o Options) (*Logs, error) {
 	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
-		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.Pack,
+		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.Pack, Wrote: o.Wrote,
 		Warn: func(service, message string) {
 			say := o.Say
 			if service == "" { // a warning about the console may not be visible there

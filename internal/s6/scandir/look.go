@@ -240,6 +240,7 @@ func (s *Scanner) takeForeign(name string, link bool) error {
 	service := e.Service
 	if service == nil {
 		service = foreign.New(serviceHost{s.host, s}, name)
+		s.soon() // the checks are more frequent from now on
 	}
 	if err := service.Take(filepath.Join(s.layout.Scan, name), link); err != nil {
 		return err

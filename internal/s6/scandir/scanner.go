@@ -28,8 +28,9 @@ const (
 	makingTime  = 5 * time.Second        // how long another program may take to make a slot
 	makingPoll  = 100 * time.Millisecond // between two checks whether it has finished
 	makingLimit = 3 * makingTime         // limit of that time if its temporary name is renewed all the time
-	idlePoll    = time.Minute            // between two checks, if notifications work
-	busyPoll    = 5 * time.Second        // between two checks, if they don't
+	idlePoll    = time.Hour              // between two checks, if notifications work and all slots are hinit's own
+	foreignPoll = time.Minute            // the same with foreign services
+	busyPoll    = 5 * time.Second        // between two checks, if notifications don't work
 	settleTime  = 50 * time.Millisecond  // from a notification to the check that it causes
 	lookAgain   = time.Second            // between two checks that notifications cause
 	fillTime    = 100 * time.Millisecond // from the last made slot until the first one is completed
@@ -243,10 +244,20 @@ func (s *Scanner) work() {
 			s.fillNext()
 		case <-s.due.C:
 			s.hinted = false
-			s.due.Reset(s.poll)
+			s.due.Reset(s.pause())
 			s.look()
 		}
 	}
+}
+
+// pause returns the time until the next check without a reason.
+func (s *Scanner) pause() time.Duration {
+	for _, e := range s.entries {
+		if e.Service != nil {
+			return min(s.poll, foreignPoll)
+		}
+	}
+	return s.poll
 }
 
 // soon schedules a check, but not right after the last one.
