@@ -149,13 +149,15 @@ var floors = map[string]int{
 	"hinit/internal/cronspec":   -1, // config checks schedules with it
 	"hinit/internal/entry":      0,  // it runs before the runtime does
 	"hinit/internal/fsutil":     0,
-	"hinit/internal/s6/formats": 0,
-	"hinit/internal/loglevel":   0,
-	"hinit/internal/redact":     -1, // config follows its list too
-	"hinit/internal/testkit":    0,
-	"hinit/internal/usage":      2,
-	"hinit/internal/testproc":   0,
-	"hinit/internal/version":    0,
+
+	"hinit/internal/fsutil/owntree": 1, // of programs that repair owners, which PID 1 does not link
+	"hinit/internal/s6/formats":     0,
+	"hinit/internal/loglevel":       0,
+	"hinit/internal/redact":         -1, // config follows its list too
+	"hinit/internal/testkit":        0,
+	"hinit/internal/usage":          2,
+	"hinit/internal/testproc":       0,
+	"hinit/internal/version":        0,
 }
 
 // outside are trees that stand beside the house: no room of it may import them.

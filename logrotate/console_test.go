@@ -20,7 +20,7 @@ import (
 func TestBlockedConsoleDelaysNothing(t *testing.T) {
 	t.Parallel() // it waits
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
-		t.Run(mode.String(), func(t *testing.T) {
+		t.Run(string(mode), func(t *testing.T) {
 			dir := t.TempDir()
 			r, w, err := os.Pipe()
 			if err != nil {

@@ -101,25 +101,17 @@ func (f *file) write(p []byte, now time.Time) {
 	if f.fault != nil {
 		f.keep(p)
 		if now.Sub(f.tried) >= f.set.opts.period {
-			f.inTurn(func() { f.retry(now) })
+			blocking.Run(blocking.Logs, func() { f.retry(now) })
 		}
 		return
 	}
 	var n int
 	var err error
-	f.inTurn(func() { n, err = f.put(p, now) })
+	blocking.Run(blocking.Logs, func() { n, err = f.put(p, now) }) // the caller holds mu, so a file that hangs takes up one turn only
 	if err != nil {
 		f.fail(err, now)
 		f.keep(p[n:])
 	}
-}
-
-// inTurn executes a disk operation in a turn of package blocking. The caller holds mu, so a file that hangs takes up one turn only.
-func (f *file) inTurn(do func()) {
-	_ = blocking.Do(blocking.Logs, func() error {
-		do()
-		return nil
-	})
 }
 
 // put writes formatted lines. It returns how many bytes are in the file; a line is never counted in part.
@@ -308,7 +300,7 @@ func (f *file) retryDue() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fault != nil && f.timer != nil { // otherwise the file was closed meanwhile, and another file may use its writer
-		f.inTurn(func() { f.retry(time.Now()) })
+		blocking.Run(blocking.Logs, func() { f.retry(time.Now()) })
 	}
 }
 
@@ -359,7 +351,7 @@ func (f *file) leave() {
 func (f *file) finish() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.inTurn(func() {
+	blocking.Run(blocking.Logs, func() {
 		if f.fault != nil {
 			f.retry(time.Now())
 		}

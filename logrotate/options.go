@@ -2,50 +2,27 @@ package logrotate
 
 import (
 	"cmp"
-	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"hinit/internal/fsutil"
 	"hinit/logrotate/gzipped"
 )
 
-// ConsoleMode is the format of a service's lines on the container's stdout and stderr.
-type ConsoleMode int
+// ConsoleMode is the format of a service's lines on the container's stdout and stderr, as the configuration spells it.
+type ConsoleMode string
 
 const (
 	// Raw copies lines unchanged.
-	Raw ConsoleMode = iota
+	Raw ConsoleMode = "raw"
 	// Prefixed writes the profile before each line: "coder | line".
-	Prefixed
+	Prefixed ConsoleMode = "prefixed"
 	// JSON writes one object a line with the strings time (RFC 3339), profile, stream ("stdout" or "stderr") and message. Bytes
 	// that aren't UTF-8 become U+FFFD.
-	JSON
+	JSON ConsoleMode = "json"
 	// Off copies no line of a service. The init's own lines are still written, in Raw.
-	Off
+	Off ConsoleMode = "off"
 )
-
-// consoleModes are the names of the modes, as the configuration spells them.
-func consoleModes() [4]string { return [...]string{"raw", "prefixed", "json", "off"} }
-
-// String returns the mode's name in the configuration.
-func (m ConsoleMode) String() string {
-	names := consoleModes()
-	if m < 0 || int(m) >= len(names) {
-		return fmt.Sprintf("ConsoleMode(%d)", int(m))
-	}
-	return names[m]
-}
-
-// ParseConsoleMode converts a name of the configuration (raw, prefixed, json, off) to a mode.
-func ParseConsoleMode(name string) (ConsoleMode, error) {
-	names := consoleModes()
-	if m := slices.Index(names[:], name); m >= 0 {
-		return ConsoleMode(m), nil
-	}
-	return Raw, fmt.Errorf("cannot use console mode %q: use raw, prefixed, json or off", name)
-}
 
 // Options configure a [Set]. The zero value of each field means its default.
 type Options struct {
@@ -98,7 +75,7 @@ func (o Options) withDefaults() Options {
 	o.MaxLine = max(o.MaxLine, 256)
 	o.Archives = count(o.Archives, 10)
 	o.Tail = count(o.Tail, 20)
-	o.ConsoleStall = cmp.Or(o.ConsoleStall, time.Second)
+	o.Console, o.ConsoleStall = cmp.Or(o.Console, Raw), cmp.Or(o.ConsoleStall, time.Second)
 	if o.Actor == nil {
 		o.Actor = fsutil.Self()
 	}

@@ -140,14 +140,3 @@ func TestAppendJSON(t *testing.T) {
 		}
 	}
 }
-
-func TestConsoleModeNames(t *testing.T) {
-	for _, m := range []ConsoleMode{Raw, Prefixed, JSON, Off} {
-		if got, err := ParseConsoleMode(m.String()); err != nil || got != m {
-			t.Errorf("%v: got %v, %v", m, got, err)
-		}
-	}
-	if _, err := ParseConsoleMode("loud"); err == nil {
-		t.Error("an unknown mode is taken")
-	}
-}

@@ -38,13 +38,19 @@ func (s *Store) Envs(profiles []string) (vars map[string]map[string]string, err 
 }
 
 func readEnv(d *fsutil.Dir, home string) (map[string]string, error) {
+	parsed, err := parseEnv(d, home)
+	vars := make(map[string]string)
+	for _, v := range parsed {
+		vars[v.Name] = v.Value()
+	}
+	return vars, err
+}
+
+// parseEnv returns the variables in the .env of a home as they are written.
+func parseEnv(d *fsutil.Dir, home string) ([]dotenv.Var, error) {
 	text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	vars := make(map[string]string)
-	for _, v := range dotenv.Parse(string(text)) {
-		vars[v.Name] = v.Value()
-	}
-	return vars, err
+	return dotenv.Parse(string(text)), err
 }

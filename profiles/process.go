@@ -22,10 +22,6 @@ func alive(pid int) (startTime uint64, ok bool) {
 	return st.Start, err == nil && !st.Dead()
 }
 
-func processStat(pid int) (st procstat.Stat, err error) {
-	err = blocking.Do(blocking.Short, func() (err error) {
-		st, err = procstat.Read(pid)
-		return err
-	})
-	return st, err
+func processStat(pid int) (procstat.Stat, error) {
+	return blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
 }

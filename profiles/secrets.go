@@ -1,9 +1,6 @@
 package profiles
 
 import (
-	"errors"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -25,22 +22,17 @@ const (
 // more reports that some were left out. A missing file has none.
 func (s *Store) Secrets(profile string) (values []string, more bool, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
-		text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err == nil {
-			values, more = secretsIn(string(text))
-		}
+		vars, err := parseEnv(d, home)
+		values, more = secretsIn(vars)
 		return err
 	})
 	return values, more, err
 }
 
-// secretsIn returns the secrets in the text of a .env.
-func secretsIn(text string) (secrets []string, more bool) {
+// secretsIn returns the secrets in the variables of a .env.
+func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	room := mostSecretBytes
-	for _, v := range dotenv.Parse(text) {
+	for _, v := range vars {
 		for _, form := range []string{redact.Secret(v.Name, v.Raw), redact.Secret(v.Name, dotenv.Unescape(v.Raw))} {
 			for part := range strings.Lines(form) {
 				part = strings.TrimRight(part, "\r\n")

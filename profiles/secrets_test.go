@@ -7,13 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"hinit/internal/dotenv"
 )
 
 func TestSecretsOfAProfile(t *testing.T) {
-	got, _ := secretsIn("# A_TOKEN=of-a-comment\nPLAIN=not-a-secret\nAPI_KEY=abcdefgh1\r\nexport BOT_TOKEN = 'quoted # one' # why\n" +
+	got, _ := secretsIn(dotenv.Parse("# A_TOKEN=of-a-comment\nPLAIN=not-a-secret\nAPI_KEY=abcdefgh1\r\nexport BOT_TOKEN = 'quoted # one' # why\n" +
 		"DB_PASSWORD=\"with \\\"quotes\\\"\"\nSHORT_KEY=1234567\nMAX_TOKENS=100000000\nSECRET_FILE=/run/secrets/one\n" +
 		"OTHER_SECRET=plain-value # and a remark\nNO_TOKEN=disabled\nTLS_KEY=\"first line of it\nsecond line of it\n\"\n" +
-		"DB_PASS=by-its-last-word\nDATABASE_URL=postgres://me:in-a-url-1@db/x\nONE_KEY=\"open-ended\nLAST_KEY=abcdefgh1\nNOTHING_KEY=\nnonsense\nEND_KEY=last-value")
+		"DB_PASS=by-its-last-word\nDATABASE_URL=postgres://me:in-a-url-1@db/x\nONE_KEY=\"open-ended\nLAST_KEY=abcdefgh1\nNOTHING_KEY=\nnonsense\nEND_KEY=last-value"))
 	want := []string{
 		"abcdefgh1", "quoted # one", `with \"quotes\"`, `with "quotes"`, "plain-value", "first line of it", "second line of it",
 		"by-its-last-word", "in-a-url-1", "open-ended", "last-value",
@@ -57,11 +59,11 @@ func TestAFileOfSecretsTakesLittleMemory(t *testing.T) {
 	for i := range 30_000 {
 		fmt.Fprintf(&text, "KEY_%d_TOKEN=\"value-%d\n", i, i) // no quote is ever closed
 	}
-	got, more := secretsIn(text.String())
+	got, more := secretsIn(dotenv.Parse(text.String()))
 	if len(got) != mostSecrets || !more {
 		t.Errorf("%d values, more %t", len(got), more)
 	}
-	if got, more := secretsIn("A_KEY=" + strings.Repeat("x", mostSecretBytes+1)); len(got) != 0 || !more {
+	if got, more := secretsIn(dotenv.Parse("A_KEY=" + strings.Repeat("x", mostSecretBytes+1))); len(got) != 0 || !more {
 		t.Errorf("%d values of a long one, more %t", len(got), more)
 	}
 }

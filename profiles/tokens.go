@@ -2,12 +2,8 @@ package profiles
 
 import (
 	"crypto/sha256"
-	"errors"
-	"io/fs"
-	"path/filepath"
 	"strings"
 
-	"hinit/internal/dotenv"
 	"hinit/internal/fsutil"
 )
 
@@ -24,11 +20,8 @@ const mostExclusive = 16
 // port.
 func (s *Store) Exclusives(profile string) (list []Exclusive, err error) {
 	err = s.in(profile, func(d *fsutil.Dir, home string) error {
-		text, err := d.ReadFile(filepath.Join(home, envFile), maxInput)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		for _, v := range dotenv.Parse(string(text)) {
+		vars, err := parseEnv(d, home)
+		for _, v := range vars {
 			token := strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT"
 			if token && v.Value() != "" && !placeholder(v.Value()) && len(list) < mostExclusive {
 				list = append(list, Exclusive{v.Name, sha256.Sum256([]byte(v.Value()))})

@@ -11,6 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 )
 
 // WatchOptions configure [Store.Watch]. A zero duration means its default.
@@ -196,10 +197,7 @@ func (w *Watcher) Interest(profile string, since Hash) {
 	w.mu.Lock()
 	w.interest[profile], w.interestNew[profile] = since, true
 	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default: // the goroutine has been woken already
-	}
+	pause.Wake(w.wake)
 }
 
 // Disinterest ends Interest; one event may still come. It doesn't block.

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"os"
 
+	"hinit/client/dial"
 	"hinit/internal/cmdline"
-	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/internal/web"
 )
@@ -17,7 +17,7 @@ import (
 // no boards, because root does not open the agent's files.
 func beside(env func(string) (string, bool)) web.Beside {
 	b := web.Beside{Sandboxes: func(ctx context.Context, home string) ([]byte, error) {
-		if _, err := os.Stat(config.SandboxSocket(env)); err != nil {
+		if _, err := os.Stat(dial.SandboxSocket(env)); err != nil {
 			return nil, fs.ErrNotExist // no sandbox service runs here
 		}
 		return output(ctx, home, "hinit-sandbox", "ls", "--json")

@@ -95,7 +95,7 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	happened, changed := r.state.Marks.Apply(c, first)
 	c.Apply(&r.all)
 	for _, h := range append(happened, r.stale()...) {
-		actions := r.rules.ActionsOf(h.Service.Name, h.Service.Profile, h.Event)
+		actions := actionsOf(r.rules, h.Service.Name, h.Service.Profile, h.Event)
 		if len(actions) == 0 {
 			continue
 		}
@@ -128,7 +128,7 @@ func (r *Runner) stale() (out []Happening) {
 	r.looked = time.Now()
 	for i := range r.all.Services {
 		s := &r.all.Services[i]
-		if s.Name == config.ActionsName || len(r.rules.ActionsOf(s.Name, s.Profile, config.EventStale)) == 0 {
+		if s.Name == config.ActionsName || len(actionsOf(r.rules, s.Name, s.Profile, config.EventStale)) == 0 {
 			continue
 		}
 		at := varfiles.Changed(s, varfiles.Of(r.rules, s, os.Environ()))

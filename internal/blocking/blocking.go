@@ -81,6 +81,18 @@ func Do(s Share, f func() error) error {
 	return f()
 }
 
+// Run is Do for a function that can't fail.
+func Run(s Share, f func()) { _ = Do(s, func() error { f(); return nil }) }
+
+// Get is Do for a function with a result.
+func Get[T any](s Share, f func() (T, error)) (result T, err error) {
+	err = Do(s, func() (err error) {
+		result, err = f()
+		return err
+	})
+	return result, err
+}
+
 // Wait calls f, which must take turns itself, and returns f's error. If ctx ends first, f goes on without the caller, and the
 // error wraps [ErrSlow]. The caller must then not read anything that f writes. doing describes f for people. A caller that serves
 // clients must limit how many of them wait.

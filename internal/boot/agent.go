@@ -132,11 +132,7 @@ func (a Agent) CredFor(cfg *config.Config, who string) (*proc.Cred, error) {
 	if who == "" || who == cfg.Agent.User {
 		return a.Cred, nil // even if /etc could not be changed accordingly
 	}
-	var user account.User
-	err := blocking.Do(blocking.Foreign, func() (err error) {
-		user, err = account.Lookup("", who)
-		return err
-	})
+	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", who) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot run a service as %q: %w", who, err)
 	}

@@ -92,10 +92,6 @@ func adopt(ctx context.Context, o Options, profile string) error {
 	}
 	defer root.Close()
 	give := &Homes{Options: o, Teller: &Teller{Tell: o.Say}, To: o.Owner()}
-	if all, err := root.Sub(ProfilesDir); err == nil { // it may be a mount
-		give.MoveTenants(all)
-		all.Close()
-	}
 	home, err := root.SubSame(ProfilesDir + "/" + profile)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrMount) {
 		return nil

@@ -182,7 +182,6 @@ func (o *owning) profiles(d *fsutil.Dir) {
 		return
 	}
 	slices.Sort(found)
-	o.homes.MoveTenants(d)
 	for _, name := range found {
 		if o.homes.InTime != nil && o.homes.InTime() != nil {
 			return // the repair in the background handles the rest
@@ -284,10 +283,7 @@ func (o *owning) mounts(ctx context.Context) {
 				mine := o.owning(o.step)
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				_ = blocking.Do(blocking.Foreign, func() error { // a turn of another share, so that calls to the volume go on when this hangs
-					mine.mount(ctx, rel)
-					return nil
-				})
+				blocking.Run(blocking.Foreign, func() { mine.mount(ctx, rel) }) // a turn of another share, so that calls to the volume go on when this hangs
 				done <- outcome{rel, mine.queued}
 			}()
 		}

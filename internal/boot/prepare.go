@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,25 +19,25 @@ import (
 )
 
 // Prepare makes the data volume ready for the gateways: steps 2 and 5 to 10 of contract section 2.1. The boot program does the other steps.
-// plant, if it is not nil, fills an empty data directory. Call Prepare once, after [SettleAgent] and before anything that uses the volume.
+// more are phases of the boot program that must come before the agent's directories are made; they are skipped for a data directory that
+// root must not change. Call Prepare once, after [SettleAgent] and before anything that uses the volume.
 //
 // A phase that fails is a warning. A phase that exceeds its budget is abandoned, and later phases that need the volume are skipped.
 // Prepare returns after all phases, at the latest after o.Budget. When ctx ends, the current phase is abandoned.
-func Prepare(ctx context.Context, o Options, plant func(ctx context.Context, s *Step) error) *Report {
+func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	o = o.withDefaults()
 	p := &preparer{Options: o}
 	r := &Report{Env: map[string]string{}}
-	planting := func(ctx context.Context, s *Step) error {
-		if p.linked || r.ReadOnly {
-			return nil
-		}
-		return plant(ctx, s)
+	phases := []Phase{{"home", true, p.home}, {"ownership", true, p.ownership}}
+	for _, ph := range more {
+		phases = append(phases, Phase{ph.Name, true, func(ctx context.Context, s *Step) error {
+			if p.linked || r.ReadOnly {
+				return nil
+			}
+			return ph.Run(ctx, s)
+		}})
 	}
-	phases := []Phase{{"home", true, p.home}, {"ownership", true, p.ownership}, {"plant", true, planting}, {"directories", true, p.directories}}
-	if plant == nil {
-		phases = slices.Delete(phases, 2, 3)
-	}
-	r.Run(ctx, o, phases)
+	r.Run(ctx, o, append(phases, Phase{"directories", true, p.directories}))
 	if !r.Unusable { // otherwise a hung phase may be writing it
 		r.Linked, r.HasSecrets = p.linked, p.secrets
 	}

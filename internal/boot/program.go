@@ -43,6 +43,7 @@ type Job struct {
 	Strict    bool // the first failed hook ends the boot
 	Scripts   bool // the first failed script of the image ends the boot
 	Plant     bool
+	Move      bool // only give homes to the users that they must belong to, see [Tenants]
 	Repair    bool
 	Examine   bool               // only examine the data volume for hinit doctor
 	Marker    string             // profiles.marker, for Examine

@@ -14,7 +14,6 @@ import (
 	"hinit/client"
 	"hinit/client/dial"
 	"hinit/internal/cmdline"
-	"hinit/internal/control/show"
 )
 
 // StatusVerb is hinit status.
@@ -128,7 +127,7 @@ func (t *Terminal) Look(verbose bool) client.Look {
 func (t *Terminal) writeTable(table []byte) error {
 	var b bytes.Buffer
 	for line := range bytes.Lines(table) {
-		b.WriteString(show.Output(string(bytes.TrimSuffix(line, []byte("\n")))) + "\n")
+		b.WriteString(cmdline.Output(string(bytes.TrimSuffix(line, []byte("\n")))) + "\n")
 	}
 	_, err := t.Raw().Write(b.Bytes())
 	return err
@@ -148,6 +147,6 @@ func encodeJSON(w io.Writer, v any, indent string) error {
 	if err := e.Encode(v); err != nil {
 		return err
 	}
-	_, err := w.Write(show.JSON(b.Bytes()))
+	_, err := w.Write(cmdline.JSON(b.Bytes()))
 	return err
 }

@@ -43,25 +43,6 @@ const actionsState = "HINIT_ACTIONS_STATE"
 // mostActions limits the actions of one event.
 const mostActions = 16
 
-// ActionsOf returns the actions after an event of a service. The service's own actions replace its profile's. These replace the
-// actions of all gateways, and these the actions of all services.
-func (c *Config) ActionsOf(service, profile, event string) []Action {
-	if s, known := c.Services[service]; known {
-		if list, own := s.On[event]; own {
-			return list
-		}
-	}
-	if p, known := c.Profiles.Own[profile]; known && profile != "" {
-		if list, own := p.On[event]; own {
-			return list
-		}
-	}
-	if list, own := c.Agent.On[event]; own && profile != "" {
-		return list
-	}
-	return c.On[event]
-}
-
 // hasActions reports whether any event of a service has an action.
 func (c *Config) hasActions() bool {
 	has := len(c.On)+len(c.Agent.On) > 0

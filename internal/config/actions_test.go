@@ -4,7 +4,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestActions(t *testing.T) {
@@ -19,27 +18,6 @@ profiles:
   coder: {on: {ready: {exec: [coder]}}}
 agent: {on: {unhealthy: {exec: [all]}, ready: [], oom: {exec: [oom]}}}
 `, nil)
-	hook := []Action{{Webhook: "https://example.org/h", SecretFile: "/run/s", Timeout: 5 * time.Second}}
-	say := []Action{{Exec: []string{"say", "hello"}, Timeout: 30 * time.Second}, {Webhook: "http://[::1]:80/x", Timeout: 30 * time.Second}}
-	for _, tt := range []struct {
-		service, profile, event string
-		want                    []Action
-	}{
-		{"web", "", EventParked, hook},
-		{"web", "", EventReady, say},
-		{"db", "", EventParked, []Action{}},
-		{"db", "", EventOOM, []Action{{Exec: []string{"page"}, Timeout: 30 * time.Second}}},
-		{"gateway-coder", "coder", EventReady, []Action{{Exec: []string{"coder"}, Timeout: 30 * time.Second}}},
-		{"gateway-coder", "coder", EventParked, hook},
-		{"gateway-coder", "coder", EventOOM, []Action{{Exec: []string{"oom"}, Timeout: 30 * time.Second}}},
-		{"gateway-default", "default", EventReady, []Action{}},
-		{"web", "", EventOOM, nil},
-		{"gateway-coder", "coder", EventFailed, nil},
-	} {
-		if got := c.ActionsOf(tt.service, tt.profile, tt.event); !reflect.DeepEqual(got, tt.want) {
-			t.Errorf("%s of %s: got %+v, want %+v", tt.event, tt.service, got, tt.want)
-		}
-	}
 	s, ok := c.Services[ActionsName]
 	if want := []string{ActionsName, "serve", "--config", c.Path}; !ok || !s.Enabled || !reflect.DeepEqual(s.Command, want) || s.User != c.Agent.User {
 		t.Errorf("the service is %+v", s)

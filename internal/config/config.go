@@ -54,7 +54,7 @@ type Agent struct {
 	Setup                            // of every gateway
 	Checks         []Check           // of every gateway
 	Deaf           Deaf
-	On             Actions // of every gateway, see [Config.ActionsOf]
+	On             Actions // of every gateway
 }
 
 // Deaf configures the check for gateways that are up and take no messages.
@@ -190,7 +190,7 @@ type Service struct {
 	Setup
 	Checks []Check // with templates of their own, see [Config.Expand]
 	Notify Notify
-	On     Actions // its own actions, see [Config.ActionsOf]
+	On     Actions // its own actions
 }
 
 // Run is a command that a client may run once, as the agent's user. Command is a template for [Config.ExpandRun]; Env is expanded.

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
 )
 
 // value decodes n into the value at a schema pointer. text describes the expected text, for messages.
@@ -61,7 +63,7 @@ func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
 	case *syscall.Signal:
 		sig, ok := parseSignal(n.Value)
 		if !scalar || !ok {
-			fail(n, "one of "+strings.Join(signalNames(), ", "))
+			fail(n, "one of "+strings.Join(signals, ", "))
 			return
 		}
 		*at = sig
@@ -227,12 +229,7 @@ func integer(n *yaml.Node) (int, bool) {
 // parseSignal reads the name of a stop signal, with or without SIG, in any case.
 func parseSignal(name string) (syscall.Signal, bool) {
 	name = strings.TrimPrefix(strings.ToUpper(name), "SIG")
-	for _, s := range signals {
-		if s.name == name {
-			return s.sig, true
-		}
-	}
-	return 0, false
+	return unix.SignalNum("SIG" + name), slices.Contains(signals, name)
 }
 
 // Plain returns the value at a schema pointer in the form of hinit.yaml, for encoding/json.
@@ -248,12 +245,7 @@ func Plain(at any) any {
 	case *time.Duration:
 		return formatDuration(*at)
 	case *syscall.Signal:
-		for _, s := range signals {
-			if s.sig == *at {
-				return s.name
-			}
-		}
-		return strconv.Itoa(int(*at))
+		return strings.TrimPrefix(unix.SignalName(*at), "SIG")
 	case *Bytes:
 		return at.Text()
 	case *Paths:

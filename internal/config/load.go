@@ -249,9 +249,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	}
 	l.applyEnv(fields)
 	c.Home = filepath.Clean(c.Home)
-	if reason := checkRestart(&c.Restart); reason != "" {
-		l.restartProblem("restart.", reason)
-	}
+	l.finishRestart(&c.Restart, "")
 	l.finishSetup(&c.Agent.Setup, "agent.")
 	c.Logs.Dir = filepath.Clean(c.ExpandString(c.Logs.Dir, nil))
 	parkOn := c.Restart.ParkOn
@@ -328,17 +326,6 @@ func (l *loader) applyEnv(fields []field[Config]) {
 		}
 		l.cfg.origins[f.path] = origin{env: f.env}
 	}
-}
-
-// restartProblem reports a contradiction in a policy, at the first of its keys that is set.
-func (l *loader) restartProblem(prefix, reason string) {
-	var at origin
-	for _, name := range restartPairs {
-		if o, ok := l.cfg.origins[prefix+name]; ok && (at == origin{} || o.line < at.line) {
-			at = o
-		}
-	}
-	l.problems.from(at, "cannot use %s: %s", strings.TrimSuffix(prefix, "."), reason)
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -78,7 +78,7 @@ type Profile struct {
 	RestartOn []string
 	Env       map[string]string // on top of [Agent].Env
 	Setup
-	On     Actions // its own actions, see [Config.ActionsOf]
+	On     Actions // its own actions
 	Checks []Check // its own checks, see [Config.ChecksOf]
 	Deaf   string  // as [Deaf].Action
 
@@ -280,18 +280,17 @@ func (l *loader) ownProfiles(d *decoder, own []entry) {
 	}
 }
 
-// finishRestart reports keys of the restart policy at prefix that contradict each other. If all of them are inherited, the place where
-// they are set reports them.
+// finishRestart reports keys of the restart policy at prefix that contradict each other, at the first of them that is set. If all of
+// them are inherited, the policy for all services reports them.
 func (l *loader) finishRestart(r *Restart, prefix string) {
-	reason := checkRestart(r)
-	if reason == "" {
-		return
-	}
+	var at origin
 	for _, name := range restartPairs {
-		if _, own := l.cfg.origins[prefix+"restart."+name]; own {
-			l.restartProblem(prefix+"restart.", reason)
-			return
+		if o, own := l.cfg.origins[prefix+"restart."+name]; own && (at == origin{} || o.line < at.line) {
+			at = o
 		}
+	}
+	if reason := checkRestart(r); reason != "" && (at != origin{} || prefix == "") {
+		l.problems.from(at, "cannot use %srestart: %s", prefix, reason)
 	}
 }
 

@@ -2,7 +2,6 @@ package config
 
 import (
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -167,26 +166,7 @@ func hookFields() []field[Hook] {
 }
 
 // signals are the valid stop signals, in the order of the reference.
-var signals = []struct {
-	name string
-	sig  syscall.Signal
-}{
-	{"TERM", syscall.SIGTERM},
-	{"INT", syscall.SIGINT},
-	{"HUP", syscall.SIGHUP},
-	{"QUIT", syscall.SIGQUIT},
-	{"USR1", syscall.SIGUSR1},
-	{"USR2", syscall.SIGUSR2},
-	{"KILL", syscall.SIGKILL},
-}
-
-func signalNames() []string {
-	names := make([]string, len(signals))
-	for i, s := range signals {
-		names[i] = s.name
-	}
-	return names
-}
+var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
 
 // limitNames are the resource limits of getrlimit(2), without the prefix RLIMIT_ and in lower case.
 var limitNames = []string{
@@ -236,7 +216,7 @@ func restartFields[T any](prefix, inherited string, of func(*T) *Restart) []fiel
 	return below(prefix, inherited, fields)
 }
 
-func signalWords() string { return "signal: `" + strings.Join(signalNames(), "`, `") + "`" }
+func signalWords() string { return "signal: `" + strings.Join(signals, "`, `") + "`" }
 
 // stopFields returns the keys of a [Stop] below prefix.
 func stopFields[T any](prefix, inherited string, of func(*T) *Stop) []field[T] {

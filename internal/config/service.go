@@ -116,17 +116,6 @@ func (s *Service) runs(command ...string) string {
 	return ""
 }
 
-// SandboxSocket returns the path of the sandbox service's socket.
-func SandboxSocket(lookup func(string) (string, bool)) string {
-	if path, _ := lookup("HINIT_SANDBOX_SOCKET"); path != "" {
-		return path
-	}
-	if dir, _ := lookup("HINIT_RUNTIME_DIR"); dir != "" {
-		return filepath.Join(dir, "sandbox.sock")
-	}
-	return "/run/hinit/sandbox.sock"
-}
-
 // sandboxRoots is a variable of the sandbox service. It may name directories of the agent, which root's services do not get
 // otherwise.
 const sandboxRoots = "HINIT_SANDBOX_ROOTS"

@@ -205,7 +205,7 @@ func checkGroup(at any) string { return checkProfileName(*at.(*string)) }
 func checkSignal(at any) string {
 	name := *at.(*string)
 	if _, known := parseSignal(name); !known {
-		return fmt.Sprintf("%q is none of %s", name, strings.Join(signalNames(), ", "))
+		return fmt.Sprintf("%q is none of %s", name, strings.Join(signals, ", "))
 	}
 	return ""
 }

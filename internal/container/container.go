@@ -80,7 +80,7 @@ type progress struct {
 }
 
 // assemble makes the rooms of a container. The table of processes exists already.
-func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*container, error) {
+func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
 	cfg, agent, route := start.Config, start.Agent.Serving(start.Config), start.Route
 	c := &container{
 		agent: agent, args: start.Args, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
@@ -97,16 +97,12 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	c.store = profiles.Open(cfg.Home, agent.Homes(cfg.Home), cfg.Profiles.Marker).Limit(cfg.Profiles.Max)
 	c.Logger = initlog.New(func() io.Writer { return c.logs.Console(2) }, c.boot.Remember, initlog.NewTerminationLog())
 	agents := c.agents()
-	var err error
-	c.logs, err = logs.New(logs.Options{
+	c.logs = logs.New(logs.Options{
 		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, Wrote: func() { c.health.Wrote() },
 		Pack: func(ctx context.Context, logs []gzipped.Archives, young time.Duration) ([]gzipped.Result, error) {
 			return c.stage.Pack(ctx, logs, young)
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
 	sig.Define(route.HasCommand(), prepare.Controls(os.Stdin), func() { c.registry.ReloadAndSay() })
 	turns, spare := parallel(cfg)
 	c.loop = supervisor.NewLoop(supervisor.Config{
@@ -144,7 +140,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	c.health.MeasureProfiles = c.stage.MeasureProfiles
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.holder.Check
-	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair)
+	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair, c.stage.Move)
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
 		MayServe: c.holder.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
@@ -165,7 +161,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) (*co
 	c.volume = volumecheck.New(c.stage.Examine)
 	c.generation = reexec.First(&reexecHost{Signals: sig, c: c}, signals.Handled())
 	guard.Handle(c.generation.Panicked)
-	return c, nil
+	return c
 }
 
 // s6Host is the set of rooms that the personality of s6 calls.

@@ -34,8 +34,8 @@ type handover struct {
 	reexec.Past
 	Started   time.Time
 	Full      bool
-	Prepared  bool // stage 2 was done; versions without this field had always done it
-	Warnings  []string
+	Prepared  bool        // stage 2 was done; versions without this field had always done it
+	Warnings  [2][]string // first those that no agent can cause
 	Phases    []client.BootStep
 	Repair    *client.Repair
 	Interrupt time.Time
@@ -92,7 +92,8 @@ func (h *reexecHost) HandOver(past reexec.Past, fault bool) (state any, thaw fun
 	old.Control = h.socket
 	old.ofStart = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, Route: *c.route.Load()}.HandOver()
 	old.ofUnits, old.ofLease = c.units.HandOver(), c.holder.HandOver()
-	old.Warnings, old.Phases, old.Repair = c.boot.HandOver(), c.boot.Steps(), c.owners.Status()
+	old.Warnings[0], old.Warnings[1] = c.boot.Warnings()
+	old.Phases, old.Repair = c.boot.Steps(), c.owners.Status()
 	old.Handover, old.ofRegistry = c.gateways.HandOver(), c.registry.HandOver()
 	old.Procs, old.Loop, old.Intents = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver()
 	old.ofHealth, old.S6 = c.health.HandOver(), c.s6.HandOver()
@@ -131,10 +132,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	if err != nil {
 		return nil, err
 	}
-	c, err := assemble(start, sig, procs)
-	if err != nil {
-		return nil, err
-	}
+	c := assemble(start, sig, procs)
 	c.generation.Follows(old.Past)
 	c.reporter.TakeOver(old.Reported)
 	c.started = old.Started
@@ -143,7 +141,7 @@ func succeed(args []string, sig *signals.Signals, taken *reexec.Taken) (*contain
 	c.holder.TakeOver(old.ofLease)
 	c.prepared.Store(old.Prepared)
 	c.registry.TakeOver(old.ofRegistry)
-	c.boot.TakeOver(old.Warnings, old.Phases)
+	c.boot.TakeOver(old.Warnings[0], old.Warnings[1], old.Phases)
 	c.owners.TakeOver(old.Repair)
 	c.signals.SetInterrupt(old.Interrupt)
 	c.gateways.TakeOver(old.Handover)

@@ -59,10 +59,7 @@ func begin(args []string, settle func() (start prepare.Start, code int, ok bool)
 	if err != nil {
 		return initlog.Refuse(prepare.ExitFailed, err)
 	}
-	c, err := assemble(start, sig, procs)
-	if err != nil {
-		return initlog.Refuse(prepare.ExitFailed, err)
-	}
+	c := assemble(start, sig, procs)
 	return c.runToEnd(func(ctx context.Context) {
 		defer normalGC()
 		c.bootUp(ctx, threads)

@@ -12,6 +12,7 @@ import (
 
 	"hinit/client"
 	"hinit/internal/blocking"
+	"hinit/internal/config"
 	"hinit/internal/proc"
 )
 
@@ -58,7 +59,7 @@ func authorOf(rt route, who peer) *client.By {
 		return &client.By{UID: int(who.uid), Way: client.WayFIFO}
 	}
 	by := &client.By{UID: int(who.uid), PID: int(who.pid)}
-	_ = blocking.Do(blocking.Short, func() error {
+	blocking.Run(blocking.Short, func() {
 		name, inside := proc.Origin(by.PID)
 		if name == "hinit-tools" { // has the commands of hinit
 			name = "hinit"
@@ -67,7 +68,6 @@ func authorOf(rt route, who peer) *client.By {
 		if inside {
 			by.Way = client.WayAPI
 		}
-		return nil
 	})
 	if strings.Contains(rt.pattern, "/slots/") {
 		by.Way = client.WayS6
@@ -102,7 +102,7 @@ type policy struct {
 }
 
 func newPolicy(o Options) policy {
-	p := policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == OthersStatus, shutOut: o.ShutOut}
+	p := policy{self: uint32(os.Geteuid()), agent: o.AgentUID, others: o.Others == config.OthersStatus, shutOut: o.ShutOut}
 	if p.shutOut == nil {
 		p.shutOut = func(int, uint32, func() bool) bool { return false }
 	}

@@ -120,16 +120,10 @@ func (elsewhere) Is(target error) bool { return target == errElsewhere }
 // Elsewhere marks an error of Core.Find: another hinit supervises the profiles.
 func Elsewhere(err error) error { return elsewhere{err} }
 
-// The rights of users other than root, hinit's own user and the agent's.
-const (
-	OthersStatus = "status" // read the status, events and health, without log lines
-	OthersNone   = "none"   // no rights
-)
-
 // Options have the settings of a Server.
 type Options struct {
 	AgentUID uint32           // user that may control hinit, besides root and hinit's own user
-	Others   string           // OthersStatus or OthersNone; any other value means OthersNone
+	Others   string           // one of the Others constants of package config; any other value means OthersNone
 	Log      func(msg string) // receives messages about faults of the server; must not block; nil for none
 	// ShutOut reports whether a process is refused whatever its user may do. If ShutOut is nil, no process is. gone reports whether the
 	// process has ended: then its number may belong to another process.

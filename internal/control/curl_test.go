@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/config"
 	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
@@ -303,12 +304,12 @@ func TestWhoMayDoWhat(t *testing.T) {
 		uid            int
 		mayR, mayWrite bool
 	}{
-		{OthersStatus, 0, true, true},
-		{OthersStatus, 10000, true, true},
-		{OthersStatus, 65534, true, false},
-		{OthersNone, 0, true, true},
-		{OthersNone, 10000, true, true},
-		{OthersNone, 65534, false, false},
+		{config.OthersStatus, 0, true, true},
+		{config.OthersStatus, 10000, true, true},
+		{config.OthersStatus, 65534, true, false},
+		{config.OthersNone, 0, true, true},
+		{config.OthersNone, 10000, true, true},
+		{config.OthersNone, 65534, false, false},
 		{"nonsense", 65534, false, false},
 	} {
 		core := goldenCore()

@@ -45,10 +45,7 @@ func (e *Endpoint) Open(path string) error {
 // on the disk.
 func (e *Endpoint) OpenAt(configured string) error {
 	var place boot.Runtime
-	_ = blocking.Do(blocking.Runtime, func() error {
-		place = boot.PrepareRuntime(configured, os.LookupEnv, os.Geteuid())
-		return nil
-	})
+	blocking.Run(blocking.Runtime, func() { place = boot.PrepareRuntime(configured, os.LookupEnv, os.Geteuid()) })
 	if place.Warning != "" {
 		e.options.Warn("%s", place.Warning)
 	}
@@ -60,11 +57,7 @@ func (e *Endpoint) OpenAt(configured string) error {
 
 // listen serves the listener that open makes. failed begins the error.
 func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) error {
-	var l net.Listener
-	err := blocking.Do(blocking.Runtime, func() (err error) {
-		l, err = open()
-		return err
-	})
+	l, err := blocking.Get(blocking.Runtime, open)
 	if err != nil {
 		return fmt.Errorf("%s: %w", failed, err)
 	}

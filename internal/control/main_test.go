@@ -22,6 +22,7 @@ import (
 	"hinit/client"
 	"hinit/client/dial"
 	"hinit/internal/blocking"
+	"hinit/internal/config"
 	"hinit/internal/proc"
 	"hinit/internal/testkit"
 	"hinit/supervisor"
@@ -450,7 +451,7 @@ func (f *fakeProcs) Tail(_ string, done func([]string)) {
 }
 
 // everyone is a policy under which others may read.
-var everyone = Options{AgentUID: 10000, Others: OthersStatus}
+var everyone = Options{AgentUID: 10000, Others: config.OthersStatus}
 
 type served struct {
 	*Server

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/config"
 	"hinit/supervisor"
 )
 
@@ -158,7 +159,7 @@ func TestRunsAreForThoseWhoControl(t *testing.T) {
 			t.Errorf("%s may be asked by those who may only look", rt.pattern)
 		}
 	}
-	p := newPolicy(Options{AgentUID: 10000, Others: OthersStatus})
+	p := newPolicy(Options{AgentUID: 10000, Others: config.OthersStatus})
 	if p.check(peer{uid: 4242}, mayControl) == nil {
 		t.Error("a stranger may start runs")
 	}

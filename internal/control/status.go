@@ -363,11 +363,10 @@ var memoryLimit = sync.OnceValue(func() float64 {
 	if unix.Sysinfo(&machine) == nil {
 		limit = float64(machine.Totalram) * float64(machine.Unit)
 	}
-	_ = blocking.Do(blocking.Short, func() error {
+	blocking.Run(blocking.Short, func() {
 		if n, ok := tuning.MemoryLimit(); ok {
 			limit = min(limit, float64(n))
 		}
-		return nil
 	})
 	return limit
 })
@@ -375,10 +374,7 @@ var memoryLimit = sync.OnceValue(func() float64 {
 // look returns the kernel's facts about a process. They are zero if the process has ended or /proc hides it.
 func look(pid int) (st procstat.Stat) {
 	if pid > 0 {
-		_ = blocking.Do(blocking.Short, func() (err error) {
-			st, err = procstat.Read(pid)
-			return err
-		})
+		st, _ = blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
 	}
 	return st
 }

@@ -17,7 +17,7 @@ func (d *Dir) Connect(rel string) (fd int, err error) {
 			return err
 		}
 		defer closeFD(at)
-		if st, err := fstat(at); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		if st, err := Fstat(at); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 			return fmt.Errorf("not a socket: %w", unix.ENOTSOCK)
 		}
 		made, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)

@@ -115,10 +115,10 @@ func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
 	err = d.do("stat", rel, func(names []string) (err error) {
 		var st unix.Stat_t
 		if len(names) == 0 {
-			st, err = fstat(d.fd)
+			st, err = Fstat(d.fd)
 		} else {
 			err = d.inParent(names, func(parent int, base string) (err error) {
-				st, err = lstatat(parent, base)
+				st, err = LstatAt(parent, base)
 				return err
 			})
 		}

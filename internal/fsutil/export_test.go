@@ -7,10 +7,7 @@ import (
 )
 
 // Limits, resolving without openat2, and states that the kernel here can't have.
-const (
-	MaxRemoveNames = maxRemoveNames
-	OwnBatch       = ownBatch
-)
+const MaxRemoveNames = maxRemoveNames
 
 var FSUID = fsuid
 

@@ -120,7 +120,7 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 		if writeErr == nil && n < len(data) {
 			writeErr = fmt.Errorf("%d of %d bytes: %w", n, len(data), io.ErrShortWrite)
 		}
-		st, statErr := fstat(fd)
+		st, statErr := Fstat(fd)
 		size = st.Size
 		return errors.Join(writeErr, statErr)
 	})
@@ -141,7 +141,7 @@ func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size 
 	if err != nil {
 		return -1, 0, err
 	}
-	st, err := fstat(fd)
+	st, err := Fstat(fd)
 	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
 		err = ErrNotRegular
 	}
@@ -189,7 +189,7 @@ func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
 
 func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	mode := uint32(o.Mode.Perm())
-	switch st, err := lstatat(parent, base); {
+	switch st, err := LstatAt(parent, base); {
 	case errors.Is(err, unix.ENOENT):
 	case err != nil:
 		return err
@@ -271,7 +271,7 @@ func writeTemp(parent int, base string, data []byte, mode uint32, o ReplaceOptio
 	if strings.ContainsAny(pattern, "/\x00") {
 		return "", fmt.Errorf("name of the temporary file %q: %w", pattern, fs.ErrInvalid)
 	}
-	fd, name, err := createTemp(parent, pattern)
+	fd, name, err := CreateTemp(parent, pattern)
 	if err != nil {
 		return "", fmt.Errorf("temporary file: %w", err)
 	}
@@ -308,7 +308,8 @@ func writeAll(fd int, name string, data []byte) error {
 	return nil
 }
 
-func createTemp(parent int, pattern string) (fd int, name string, err error) {
+// CreateTemp creates a file in an open directory, with a random text in the place of the last "*" of the pattern, or at its end.
+func CreateTemp(parent int, pattern string) (fd int, name string, err error) {
 	prefix, suffix := pattern, ""
 	if i := strings.LastIndexByte(pattern, '*'); i >= 0 {
 		prefix, suffix = pattern[:i], pattern[i+1:]

@@ -64,7 +64,7 @@ func (d *Dir) ownerOf(names []string) *Actor {
 
 // owner is ownerOf for an open home.
 func (h *homes) owner(fd int) *Actor {
-	st, err := fstat(fd)
+	st, err := Fstat(fd)
 	if err != nil || st.Uid < h.first || st.Uid > h.last {
 		return nil
 	}

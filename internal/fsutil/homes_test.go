@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/fsutil/owntree"
 	"hinit/internal/testkit"
 )
 
@@ -96,8 +97,8 @@ func TestAFileWithANameInAnotherHomeIsGivenToNoUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	w := fsutil.OwnWalk{To: fsutil.Owner{UID: 20001, GID: 20001}, Alone: true}
-	if err := d.OwnTree("a", false, &w); err != nil {
+	w := owntree.Walk{To: fsutil.Owner{UID: 20001, GID: 20001}, Alone: true}
+	if err := w.Give(d, "a", false); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]uint32{"a/mine": 0, "b/secret": 0, "a/cache": 20001, "a/cache2": 20001, "a": 20001} {

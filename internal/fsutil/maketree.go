@@ -30,7 +30,7 @@ type Node struct {
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() error) error {
 	return d.do("make", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
-			if _, err := lstatat(parent, base); err == nil {
+			if _, err := LstatAt(parent, base); err == nil {
 				return fs.ErrExist
 			}
 			temp := "." + base + "." + strconv.FormatUint(rand.Uint64(), 36) + ".new"
@@ -120,7 +120,7 @@ func grow(parent int, base string, n Node) error {
 		return err
 	}
 	if n.Mode.Type() != 0 {
-		if st, err := lstatat(parent, base); err == nil && st.Mode&0o7777 == mode && !n.Spread {
+		if st, err := LstatAt(parent, base); err == nil && st.Mode&0o7777 == mode && !n.Spread {
 			return nil
 		}
 	}
@@ -137,7 +137,7 @@ func grow(parent int, base string, n Node) error {
 			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|topdir)
 		}
 	}
-	if st, err := fstat(fd); err == nil && st.Mode&0o7777 == mode {
+	if st, err := Fstat(fd); err == nil && st.Mode&0o7777 == mode {
 		return nil
 	}
 	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/fault"
 )
 
-// Errors by which [Dir.Chown] and [Dir.OwnTree] refuse a file.
+// Errors by which [Dir.Chown] and package owntree refuse a file.
 var (
 	// ErrDevice: the owner of a device node could use the device.
 	ErrDevice = errors.New("device node refused")
@@ -29,12 +29,7 @@ type Owner struct {
 	// KeepLinked refuses root's regular files with several names ([ErrHardLink]). Without [HardLinksProtected] a user could link
 	// a file of root's into a directory whose files are given to that user.
 	KeepLinked bool
-	// names is the number of names that each file has in a tree, nil to skip the check. A file with further names is refused
-	// ([ErrHardLink]), because these may be in a place of another user.
-	names map[inode]uint64
 }
-
-type inode struct{ dev, ino uint64 }
 
 // HardLinksProtected reports whether the kernel keeps users from linking files that they neither own nor can write
 // (protected_hardlinks of proc_sys_fs(5)). It returns false if that is unknown.
@@ -59,7 +54,7 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 			return err
 		}
 		defer closeFD(fd)
-		st, err := fstat(fd)
+		st, err := Fstat(fd)
 		if err != nil {
 			return err
 		}
@@ -67,15 +62,10 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 			return symlinkError(names[len(names)-1])
 		}
 		was = st.Uid
-		changed, err = own(fd, st, to, false)
+		changed, err = Own(fd, st, to, false)
 		return err
 	})
 	return was, changed, err
-}
-
-// elsewhere reports whether a file has names outside of the tree.
-func (to Owner) elsewhere(st unix.Stat_t) bool {
-	return to.names != nil && uint64(st.Nlink) > max(1, to.names[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
 }
 
 // lstatNear describes a name directly in d, or d itself. The name may be replaced right afterwards.
@@ -83,18 +73,18 @@ func (d *Dir) lstatNear(names []string) (st unix.Stat_t, ok bool) {
 	var err error
 	switch len(names) {
 	case 0:
-		st, err = fstat(d.fd)
+		st, err = Fstat(d.fd)
 	case 1:
-		st, err = lstatat(d.fd, names[0])
+		st, err = LstatAt(d.fd, names[0])
 	default:
 		return st, false
 	}
 	return st, err == nil
 }
 
-// own changes the owner of the open file fd, which st describes, without a lookup of a name. With dry it only reports whether it
+// Own changes the owner of the open file fd, which st describes, without a lookup of a name. With dry it only reports whether it
 // would.
-func own(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
+func Own(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Uid == to.UID {
 		return false, nil
 	}
@@ -102,7 +92,7 @@ func own(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	case unix.S_IFBLK, unix.S_IFCHR:
 		return false, ErrDevice
 	case unix.S_IFREG:
-		if to.KeepLinked && st.Uid == 0 && st.Nlink > 1 || to.elsewhere(st) {
+		if to.KeepLinked && st.Uid == 0 && st.Nlink > 1 {
 			return false, ErrHardLink
 		}
 	}
@@ -116,7 +106,7 @@ func own(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 	if st.Mode&special == 0 || st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return true, nil
 	}
-	return true, chmod(fd, st.Mode&0o7777&^special)
+	return true, ChmodFD(fd, st.Mode&0o7777&^special)
 }
 
 // Chmod sets the permission bits of the regular file or directory rel and reports whether they changed. For a link the error is
@@ -130,7 +120,7 @@ func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 			return err
 		}
 		defer closeFD(fd)
-		st, err := fstat(fd)
+		st, err := Fstat(fd)
 		if err != nil {
 			return err
 		}
@@ -145,14 +135,14 @@ func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 			return nil
 		}
 		changed = true
-		return chmod(fd, uint32(mode.Perm()))
+		return ChmodFD(fd, uint32(mode.Perm()))
 	})
 	return changed && err == nil, err
 }
 
-// chmod changes the mode of an O_PATH descriptor: by fchmodat2(2), or through /proc if the kernel (before 6.6) or a seccomp
+// ChmodFD changes the mode of an O_PATH descriptor: by fchmodat2(2), or through /proc if the kernel (before 6.6) or a seccomp
 // filter does not allow that.
-func chmod(fd int, mode uint32) error {
+func ChmodFD(fd int, mode uint32) error {
 	err := retryEINTR(func() error { return unix.Fchmodat(fd, "", mode, unix.AT_EMPTY_PATH) })
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EINVAL) {
 		err = retryEINTR(func() error { return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode) })
@@ -165,7 +155,7 @@ func chmod(fd int, mode uint32) error {
 func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 	return d.do("create", rel, func(names []string) error {
 		return d.inParent(names, func(parent int, base string) error {
-			if st, err := lstatat(parent, base); err == nil {
+			if st, err := LstatAt(parent, base); err == nil {
 				if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 					return symlinkError(base)
 				}

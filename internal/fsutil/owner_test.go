@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/fsutil/owntree"
 	"hinit/internal/testkit"
 )
 
@@ -211,10 +212,10 @@ func TestOwnTree(t *testing.T) {
 		writeFile(t, base+"/t/sub/mounted", "")
 		d := open(base)
 		var found []string
-		w := fsutil.OwnWalk{To: fsutil.Owner{UID: agentUID, GID: agentGID}, Found: func(path string, was uint32, err error) {
+		w := owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID}, Found: func(path string, was uint32, err error) {
 			found = append(found, fmt.Sprintf("%s %d %v", strings.TrimPrefix(path, base), was, err))
 		}}
-		must(t, d.OwnTree("t", false, &w))
+		must(t, w.Give(d, "t", false))
 		if w.Seen != 4 || w.Changed != 3 || w.Mounts != 1 || w.Failed+w.Refused != 0 || len(found) != 3 || found[0] != "/t 0 <nil>" {
 			t.Errorf("walk is %+v, found %q", w, found)
 		}
@@ -224,23 +225,23 @@ func TestOwnTree(t *testing.T) {
 			}
 		}
 		for rel, want := range map[string]error{"top": fsutil.ErrSymlink, "t/sub": fsutil.ErrMount, "t/a": unix.ENOTDIR, "none": fs.ErrNotExist} {
-			if err := d.OwnTree(rel, false, &w); !errors.Is(err, want) {
+			if err := w.Give(d, rel, false); !errors.Is(err, want) {
 				t.Errorf("%q: %v, want %v", rel, err, want)
 			}
 		}
 		if _, err := d.SubSame("t/sub"); !errors.Is(err, fsutil.ErrMount) {
 			t.Errorf("SubSame: %v", err)
 		}
-		must(t, d.OwnTree("t/sub", true, &w))
+		must(t, w.Give(d, "t/sub", true))
 		if ownerOf(t, base+"/t/sub/mounted") != agentUID {
 			t.Error("a mount at the top was not walked")
 		}
 		stop := errors.New("stop")
-		for i := range 2 * fsutil.OwnBatch {
+		for i := range 2 * owntree.Batch {
 			writeFile(t, fmt.Sprintf("%s/u/m/%d", base, i), "")
 		}
-		w = fsutil.OwnWalk{To: w.To, Between: func() error { return stop }}
-		if err := d.OwnTree("u", false, &w); !errors.Is(err, stop) || w.Seen != fsutil.OwnBatch {
+		w = owntree.Walk{To: w.To, Between: func() error { return stop }}
+		if err := w.Give(d, "u", false); !errors.Is(err, stop) || w.Seen != owntree.Batch {
 			t.Errorf("stopped with %v after %d", err, w.Seen)
 		}
 	})
@@ -263,7 +264,7 @@ func TestAFileThatIsGivenAwayGivesNoPower(t *testing.T) {
 	to := fsutil.Owner{UID: agentUID, GID: agentGID}
 	ways := map[string]func(d *fsutil.Dir, name string) error{
 		"chown":    func(d *fsutil.Dir, name string) error { _, _, err := d.Chown(name, to); return err },
-		"own tree": func(d *fsutil.Dir, name string) error { return d.OwnTree("", false, &fsutil.OwnWalk{To: to}) },
+		"own tree": func(d *fsutil.Dir, name string) error { return (&owntree.Walk{To: to}).Give(d, "", false) },
 		"replace, keeping the mode": func(d *fsutil.Dir, name string) error {
 			return d.Replace(name, []byte("x"), fsutil.ReplaceOptions{KeepMode: true})
 		},

@@ -35,7 +35,7 @@ func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, 
 			return err
 		}
 		defer closeFD(fd)
-		return readEntries(fd, func(name string, mode fs.FileMode) bool {
+		return Entries(fd, func(name string, mode fs.FileMode) bool {
 			if more = len(entries) == most; !more {
 				entries = append(entries, &entry{name: name, mode: mode, dir: d, rel: path.Join(rel, name)})
 			}
@@ -58,7 +58,7 @@ func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) boo
 			return err
 		}
 		defer closeFD(fd)
-		return readEntries(fd, found)
+		return Entries(fd, found)
 	})
 }
 
@@ -76,9 +76,9 @@ func (e *entry) Type() fs.FileMode          { return e.mode }
 func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
 func (e *entry) String() string             { return fs.FormatDirEntry(e) }
 
-// readEntries calls found for each name in the open directory fd except "." and "..", from its current position, until found
+// Entries calls found for each name in the open directory fd except "." and "..", from its current position, until found
 // returns false.
-func readEntries(fd int, found func(name string, mode fs.FileMode) bool) error {
+func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
 	buf := make([]byte, 8<<10)
 	for {
 		n := 0
@@ -101,7 +101,7 @@ func readEntries(fd int, found func(name string, mode fs.FileMode) bool) error {
 			}
 			mode, ok := entryMode(kind)
 			if !ok {
-				st, err := lstatat(fd, name)
+				st, err := LstatAt(fd, name)
 				if errors.Is(err, unix.ENOENT) {
 					continue // removed meanwhile
 				}

@@ -79,7 +79,7 @@ func empty(top, dir, depth int) error {
 			firstErr = err
 		}
 	}
-	err := readEntries(dir, func(name string, _ fs.FileMode) bool {
+	err := Entries(dir, func(name string, _ fs.FileMode) bool {
 		if err := removeName(dir, name); errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 			subdirs = append(subdirs, name)
 		} else if err != nil {

@@ -113,17 +113,18 @@ func symlinkError(name string) error {
 }
 
 func isSymlink(dirfd int, name string) bool {
-	st, err := lstatat(dirfd, name)
+	st, err := LstatAt(dirfd, name)
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK
 }
 
-// lstatat describes a name in a directory, without following a link.
-func lstatat(dirfd int, name string) (st unix.Stat_t, err error) {
+// LstatAt describes a name in a directory, without following a link.
+func LstatAt(dirfd int, name string) (st unix.Stat_t, err error) {
 	err = retryEINTR(func() error { return unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	return st, err
 }
 
-func fstat(fd int) (st unix.Stat_t, err error) {
+// Fstat describes an open file.
+func Fstat(fd int) (st unix.Stat_t, err error) {
 	err = retryEINTR(func() error { return unix.Fstat(fd, &st) })
 	return st, err
 }

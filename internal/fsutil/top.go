@@ -132,7 +132,7 @@ func (r rules) step(parent int, name string, last bool) (fd int, target string, 
 	switch {
 	case errors.Is(err, ErrSymlink) && (!last || r.lastLink):
 		// A user that can write a directory can put a link there, even into a sticky one.
-		if st, statErr := fstat(parent); statErr != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
+		if st, statErr := Fstat(parent); statErr != nil || st.Uid != 0 || st.Mode&0o022 != 0 {
 			return -1, "", false, errors.Join(err, statErr)
 		}
 		target, err = readlinkat(parent, name)

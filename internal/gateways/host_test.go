@@ -85,10 +85,7 @@ func newHost(t *testing.T, names ...string) (*host, *gateways.Reconciler) {
 func (h *host) reconciler() *gateways.Reconciler {
 	h.t.Helper()
 	own := initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog())
-	l, err := logs.New(logs.Options{Config: h.Config, Actor: fsutil.Self(), Secrets: h.store.Secrets, Say: h.Say, Warn: h.Say})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	l := logs.New(logs.Options{Config: h.Config, Actor: fsutil.Self(), Secrets: h.store.Secrets, Say: h.Say, Warn: h.Say})
 	h.t.Cleanup(func() { _ = l.Close(context.Background()) })
 	reg := registry.New(registry.Options{
 		Loop: h, Config: h.Config, Store: h.store, Units: units.NewMaker(boot.Caller(), h.home, nil, false), Logs: l, Logger: own,

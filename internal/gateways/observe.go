@@ -90,6 +90,9 @@ func (k *Reconciler) up(profile string, still bool) {
 	}
 	k.followState(profile)
 	service := profiles.SlotName(profile)
+	if k.Config().Agent.Ready != config.ReadyState {
+		return
+	}
 	k.enqueueIn(hintAfter, service, func() {
 		if s := k.Registry.Snapshot().Find(service); s != nil && s.State == supervisor.Up && !s.Ready {
 			k.followState(profile)

@@ -11,6 +11,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 )
 
 // The messages of the lease program, see [Held.Message].
@@ -61,10 +62,7 @@ func (p *Held) Message(words string) {
 		p.until, p.waits = 0, true
 	}
 	p.said.Unlock()
-	select {
-	case p.news <- struct{}{}:
-	default:
-	}
+	pause.Wake(p.news)
 }
 
 // left returns how much time of the lease is left, and whether the program waits for another holder.

@@ -36,11 +36,7 @@ func (h *Hub) Listen(dir, service string, uid, gid uint32) (path string, err err
 	if s := h.of(service); s != nil && s.UID == uid && s.GID == gid {
 		return s.Path, nil
 	}
-	var s *socket
-	err = blocking.Do(blocking.Runtime, func() (err error) {
-		s, err = listen(dir, service, uid, gid)
-		return err
-	})
+	s, err := blocking.Get(blocking.Runtime, func() (*socket, error) { return listen(dir, service, uid, gid) })
 	if err != nil {
 		return "", err
 	}

@@ -1,4 +1,4 @@
-// Package pause waits. It owns no goroutine.
+// Package pause waits, and wakes a goroutine that waits. It owns no goroutine.
 package pause
 
 import (
@@ -13,4 +13,13 @@ func For(ctx context.Context, d time.Duration) bool {
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
+}
+
+// Wake puts a token into a channel of capacity 1, from which a goroutine takes it when it waits next. It does not block: if a token is
+// waiting already, that is enough.
+func Wake(asleep chan<- struct{}) {
+	select {
+	case asleep <- struct{}{}:
+	default:
+	}
 }

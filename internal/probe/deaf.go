@@ -145,7 +145,7 @@ func (h *signHistory) treeRests(ticks uint64) bool {
 	return same
 }
 
-// look adds the signs of one round, and returns the evidence so far. Of the time since the last round, at most most counts.
+// look adds the signs of one round, and returns the evidence so far. The parameter most limits the time since the last round that counts.
 func (h *signHistory) look(now time.Time, most time.Duration, s signs) Evidence {
 	first := h.looked.IsZero()
 	passed := min(max(now.Sub(h.looked), 0), most)

@@ -12,6 +12,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -118,10 +119,7 @@ func (e *DeafWatch) Stir() {
 
 func (e *DeafWatch) begin() {
 	e.rests.Store(false)
-	select {
-	case e.wake <- struct{}{}:
-	default: // a token is waiting already
-	}
+	pause.Wake(e.wake)
 }
 
 // Beat notes a heartbeat of a profile's gateway.

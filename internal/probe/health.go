@@ -7,17 +7,6 @@ import (
 	"hinit/internal/config"
 )
 
-// Rule says when to run a check, and how many results in a row change its verdict. The thresholds mean the same as in Kubernetes.
-type Rule struct {
-	Name, Kind      string
-	Period, Timeout time.Duration
-	Delay           time.Duration // from the beginning of the run
-	Success         int
-	Failure         int
-	Jitter          float64
-	OnFailure       string
-}
-
 // Verdict is the state of a check.
 type Verdict string
 
@@ -31,7 +20,7 @@ const (
 
 // Progress is the state of one check of a run.
 type Progress struct {
-	Rule    Rule
+	Rule    config.Check // its period and its thresholds, which mean the same as in Kubernetes
 	Verdict Verdict
 	Since   time.Time // when the verdict last changed
 	InARow  int       `reexec:"Row"` // how many results in a row were like the last one
@@ -58,7 +47,7 @@ type Health struct {
 }
 
 // Begin returns the Health of a run that has begun.
-func Begin(rules []Rule, run uint64, began time.Time) Health {
+func Begin(rules []config.Check, run uint64, began time.Time) Health {
 	h := Health{Run: run, Checks: make([]Progress, len(rules))}
 	for i, r := range rules {
 		h.Checks[i] = Progress{Rule: r, Verdict: Pending, Since: began, Due: began.Add(r.Delay)}
@@ -67,7 +56,7 @@ func Begin(rules []Rule, run uint64, began time.Time) Health {
 }
 
 // Follow replaces the rules while the run goes on. A check keeps its state if its kind stays the same.
-func (h *Health) Follow(rules []Rule, now time.Time) {
+func (h *Health) Follow(rules []config.Check, now time.Time) {
 	next := Begin(rules, h.Run, now)
 	started := h.Started()
 	for i := range next.Checks {
@@ -168,8 +157,8 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 }
 
 // Gates reports whether any of the checks decides about readiness.
-func Gates(rules []Rule) bool {
-	return slices.ContainsFunc(rules, func(r Rule) bool { return r.Kind != config.CheckAlive })
+func Gates(rules []config.Check) bool {
+	return slices.ContainsFunc(rules, func(r config.Check) bool { return r.Kind != config.CheckAlive })
 }
 
 // Ready reports whether the run is ready according to its checks. said is why it isn't, or a warning if it is.

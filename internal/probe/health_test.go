@@ -10,12 +10,12 @@ import (
 )
 
 // rule is what a check has that says nothing else.
-func rule(kind string, success, failure int) Rule {
+func rule(kind string, success, failure int) config.Check {
 	on := config.OnRestart
 	if kind == config.CheckReady {
 		on = ""
 	}
-	return Rule{Name: kind, Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: success, Failure: failure, OnFailure: on}
+	return config.Check{Name: kind, Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: success, Failure: failure, OnFailure: on}
 }
 
 // TestThresholds walks answers (+ good, - bad) and what a check has come to after each: . pending, P passing, F failing, r a restart.
@@ -41,7 +41,7 @@ func TestThresholds(t *testing.T) {
 		{config.CheckStartup, 1, 2, "--", ".r"},
 	} {
 		now := time.Unix(1000, 0)
-		h := Begin([]Rule{rule(tt.kind, tt.success, tt.failure)}, 7, now)
+		h := Begin([]config.Check{rule(tt.kind, tt.success, tt.failure)}, 7, now)
 		got, given := "", false
 		for _, a := range tt.answers {
 			now = now.Add(time.Second)
@@ -63,7 +63,7 @@ func TestThresholds(t *testing.T) {
 // TestHeldUntilStarted: nothing else is asked or counted while a start-up check has not passed, nor after the run was given up.
 func TestHeldUntilStarted(t *testing.T) {
 	now := time.Unix(1000, 0)
-	h := Begin([]Rule{rule(config.CheckAlive, 1, 1), rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1)}, 7, now)
+	h := Begin([]config.Check{rule(config.CheckAlive, 1, 1), rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1)}, 7, now)
 	idle := func(int) bool { return false }
 	if !h.Held(0) || h.Held(1) || !h.Held(2) {
 		t.Error("the wrong checks are on hold at first")
@@ -93,7 +93,7 @@ func TestHeldUntilStarted(t *testing.T) {
 	if _, some := h.Next(idle); some {
 		t.Error("a run that is given up is asked")
 	}
-	if h = Begin([]Rule{h.Checks[0].Rule}, 8, now); h.Held(0) {
+	if h = Begin([]config.Check{h.Checks[0].Rule}, 8, now); h.Held(0) {
 		t.Error("the next run is not asked")
 	}
 }
@@ -103,7 +103,7 @@ func TestDelayPeriodAndJitter(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	r := rule(config.CheckAlive, 1, 3)
 	r.Delay, r.Jitter = 4*time.Second, 0.5
-	h := Begin([]Rule{r}, 1, begin)
+	h := Begin([]config.Check{r}, 1, begin)
 	for _, tt := range []struct {
 		random float64
 		want   time.Duration
@@ -120,11 +120,11 @@ func TestDelayPeriodAndJitter(t *testing.T) {
 func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
 	now := time.Unix(1000, 0)
 	alive := rule(config.CheckAlive, 1, 3)
-	h := Begin([]Rule{alive}, 3, now)
+	h := Begin([]config.Check{alive}, 3, now)
 	h.Record(0, now, false, "x")
 	h.Record(0, now, false, "x")
 	alive.Period = time.Second
-	h.Follow([]Rule{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1), alive}, now)
+	h.Follow([]config.Check{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1), alive}, now)
 	if h.Run != 3 || h.Held(2) || h.Checks[2].InARow != 2 || h.Checks[2].Rule.Period != time.Second {
 		t.Errorf("after the reload: %+v", h)
 	}
@@ -135,7 +135,7 @@ func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
 
 func TestSkippedChecksHoldNothing(t *testing.T) {
 	now := time.Unix(1000, 0)
-	h := Begin([]Rule{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 3)}, 1, now)
+	h := Begin([]config.Check{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 3)}, 1, now)
 	h.Skip(0, now, "no port")
 	h.Skip(1, now, "no port")
 	if ready, said := h.Ready(); !ready || said != "" {
@@ -150,7 +150,7 @@ func FuzzHealth(f *testing.F) {
 	f.Add([]byte("checks of a service that flaps"))
 	f.Fuzz(func(t *testing.T, acts []byte) {
 		now := time.Unix(1000, 0)
-		rules := []Rule{rule(config.CheckStartup, 1, 2), rule(config.CheckReady, 2, 3), rule(config.CheckAlive, 1, 3), rule(config.CheckAlive, 1, 2)}
+		rules := []config.Check{rule(config.CheckStartup, 1, 2), rule(config.CheckReady, 2, 3), rule(config.CheckAlive, 1, 3), rule(config.CheckAlive, 1, 2)}
 		rules[3].OnFailure, rules[3].Name = config.OnReport, "report"
 		h := Begin(rules, 1, now)
 		given := 0

@@ -8,6 +8,7 @@ import (
 
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/profiles"
 )
 
 // make prepares the checks of a run. It returns false if it must wait for the .env of the profile. p.mu is held.
@@ -81,6 +82,18 @@ func compile(c config.Check, t *target) (checker, error) {
 		return &unixCheck{patient: patient{timeout: c.Timeout}, path: t.Expand(c.Dial.Path), actor: t.Actor}, nil
 	case config.CheckFile:
 		return &fileCheck{patient: patient{timeout: c.Timeout}, path: t.Expand(c.File.Path), fresher: c.File.Fresher, actor: t.Actor}, nil
+	case config.CheckExec:
+		return newExec(c, t), nil
+	case config.CheckLog:
+		return newLogCheck(c, t), nil
+	case config.CheckDeaf:
+		return deafCheck{t.health.Run, func() (Deafness, bool) { return t.options.Deafness(t.name) }}, nil
+	case config.CheckNotify:
+		return startupCheck{t.beats}, nil
+	case config.CheckWatchdog:
+		return &watchdogCheck{beats: t.beats, readMessages: func() { t.options.ReadMessages(t.name) }}, nil
+	case config.CheckState:
+		return &stateCheck{patient: patient{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
 	}
-	return compileMore(c, t)
+	return nil, fmt.Errorf("%q is no type of a check", c.Type)
 }

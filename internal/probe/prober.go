@@ -10,6 +10,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -86,7 +87,7 @@ type target struct {
 	options    *Options
 	beats      *beats      // messages of its runs; nil if no check uses them
 	logMatches []*logMatch // what its log checks have found; nil for other checks
-	rules      []Rule
+	rules      []config.Check
 	health     Health
 	ended      time.Time // end of the previous run; lines of this run may come before it is known to be up
 	began      time.Time // beginning of this run; after re-execution, when the new program first saw it
@@ -128,7 +129,7 @@ func (p *Prober) Set(service string, t Target) {
 		p.wakeUp()
 		return
 	}
-	next := &target{Target: t, name: service, options: &p.options, beats: p.beatsOf(service, &t, old), logMatches: logMatchesOf(t.Checks), rules: RulesOf(t.Checks), busy: make([]bool, len(t.Checks))}
+	next := &target{Target: t, name: service, options: &p.options, beats: p.beatsOf(service, &t, old), logMatches: logMatchesOf(t.Checks), rules: t.Checks, busy: make([]bool, len(t.Checks))}
 	switch {
 	case old != nil:
 		next.health, next.reported, next.version, next.began = old.health, old.reported, old.version+1, old.began
@@ -155,10 +156,7 @@ func (p *Prober) Set(service string, t Target) {
 func (p *Prober) Drop(service string) { p.Set(service, Target{}) }
 
 func (p *Prober) wakeUp() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	pause.Wake(p.wake)
 }
 
 // run is the scheduler. It ends when there are no checks any more.

@@ -16,37 +16,22 @@ import (
 	"hinit/profiles"
 )
 
-// compileMore prepares the checks that need the service's log, state file or user.
-func compileMore(c config.Check, t *target) (checker, error) {
-	switch c.Type {
-	case config.CheckExec:
-		argv := make([]string, len(c.Command))
-		for i, word := range c.Command {
-			argv[i] = t.Expand(word)
-		}
-		spec := proc.Spec{Argv: isolation.Instead(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits}
-		spec.Setup.NoNewPrivs = t.Spec.Setup.NoNewPrivs
-		return &execCheck{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}, nil
-	case config.CheckLog:
-		return newLogCheck(c, t), nil
-	case config.CheckDeaf:
-		return deafCheck{t.health.Run, func() (Deafness, bool) { return t.options.Deafness(t.name) }}, nil
-	case config.CheckNotify:
-		return startupCheck{t.beats}, nil
-	case config.CheckWatchdog:
-		return &watchdogCheck{beats: t.beats, readMessages: func() { t.options.ReadMessages(t.name) }}, nil
-	case config.CheckState:
-		return &stateCheck{patient: patient{timeout: c.Timeout}, want: c.State, read: func() (profiles.State, error) { return t.options.State(t.Profile) }}, nil
-	}
-	return nil, fmt.Errorf("%q is no type of a check", c.Type)
-}
-
 // execCheck runs a command as the service's user.
 type execCheck struct {
 	name    string
 	spec    proc.Spec
 	run     func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
 	timeout time.Duration
+}
+
+func newExec(c config.Check, t *target) *execCheck {
+	argv := make([]string, len(c.Command))
+	for i, word := range c.Command {
+		argv[i] = t.Expand(word)
+	}
+	spec := proc.Spec{Argv: isolation.Instead(t.Spec.Argv, argv), Env: t.Spec.Env, Dir: t.Spec.Dir, Pinned: t.Spec.Pinned, Cred: t.Spec.Cred, Limits: t.Spec.Limits}
+	spec.Setup.NoNewPrivs = t.Spec.Setup.NoNewPrivs
+	return &execCheck{name: "check/" + t.name + "/" + c.Name, spec: spec, run: t.options.Run, timeout: c.Timeout}
 }
 
 func (e *execCheck) check(deadline time.Time) (good bool, answer string) {

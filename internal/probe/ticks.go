@@ -1,6 +1,9 @@
 package probe
 
-import "hinit/internal/procstat"
+import (
+	"hinit/internal/blocking"
+	"hinit/internal/procstat"
+)
 
 // usage is the processor time of a process.
 type usage struct {
@@ -9,13 +12,9 @@ type usage struct {
 }
 
 // processorTime returns the usage of a process.
-func processorTime(pid int) (u usage) {
-	_ = inShortTurn(func() error {
-		st, err := procstat.Read(pid)
-		u = usage{st.State, st.CPU + st.Waited}
-		return err
-	})
-	return u
+func processorTime(pid int) usage {
+	st, _ := blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
+	return usage{st.State, st.CPU + st.Waited}
 }
 
 // treesOf returns for every process the ticks used by it and all its descendants.

@@ -112,10 +112,6 @@ var fixedKeys = []string{
 }
 
 // LoadConfig is [config.Load] in a turn, because it reads a file and a disk may hang.
-func LoadConfig(o config.Options) (cfg *config.Config, err error) {
-	_ = blocking.Do(blocking.Foreign, func() error {
-		cfg, err = config.Load(o)
-		return nil
-	})
-	return cfg, err
+func LoadConfig(o config.Options) (*config.Config, error) {
+	return blocking.Get(blocking.Foreign, func() (*config.Config, error) { return config.Load(o) })
 }

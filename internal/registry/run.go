@@ -56,18 +56,16 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest) (client.
 
 // openRunLog opens the file for a run's output, with the identity of the agent's user, because the agent may put anything in its
 // place. For an empty path it returns nil.
-func openRunLog(path string, agent *fsutil.Actor) (f *os.File, err error) {
+func openRunLog(path string, agent *fsutil.Actor) (*os.File, error) {
 	if path == "" {
 		return nil, nil
 	}
-	err = blocking.Do(blocking.Volume, func() error {
+	return blocking.Get(blocking.Volume, func() (*os.File, error) {
 		d, err := fsutil.OpenReal(filepath.Dir(path), agent)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer d.Close()
-		f, err = d.OpenAppend(filepath.Base(path), runLogMode)
-		return err
+		return d.OpenAppend(filepath.Base(path), runLogMode)
 	})
-	return f, err
 }

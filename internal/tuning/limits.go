@@ -99,10 +99,7 @@ func SpareDescriptors() error {
 // leaders returns the main processes of the services, by name; it is called only if they are used up. ProcessesUsedUp does not
 // block on a disk.
 func ProcessesUsedUp(leaders func() map[string]int) (text string) {
-	_ = blocking.Do(blocking.Short, func() error {
-		text = processesUsedUp(cgroupDir, "/proc", leaders)
-		return nil
-	})
+	blocking.Run(blocking.Short, func() { text = processesUsedUp(cgroupDir, "/proc", leaders) })
 	return text
 }
 

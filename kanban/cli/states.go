@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"hinit/internal/control/show"
+	"hinit/internal/cmdline"
 	"hinit/kanban"
 )
 
@@ -260,7 +260,7 @@ func workerLog(c *call) action {
 		if c.Screen { // an agent wrote the text
 			lines := strings.Split(string(data), "\n")
 			for i := range lines {
-				lines[i] = show.Output(lines[i])
+				lines[i] = cmdline.Output(lines[i])
 			}
 			data = []byte(strings.Join(lines, "\n"))
 		}

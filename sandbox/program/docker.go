@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"hinit/internal/config"
+	"hinit/client/dial"
 	"hinit/sandbox"
 	"hinit/sandbox/daemon"
 	"hinit/sandbox/dockercli"
@@ -23,7 +23,7 @@ func (p Program) asDocker(args []string) int {
 		return realDocker(args, err)
 	}
 	if err != nil {
-		_, none := os.Stat(config.SandboxSocket(os.LookupEnv))
+		_, none := os.Stat(dial.SandboxSocket(os.LookupEnv))
 		return dockercli.Refuse(os.Stderr, err, none == nil)
 	}
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // if standard output is a pipe: a larger pipe needs fewer writes

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"syscall"
 
+	"hinit/client/dial"
 	"hinit/internal/cmdline"
-	"hinit/internal/config"
 	"hinit/sandbox"
 	"hinit/sandbox/cli"
 	"hinit/sandbox/daemon"
@@ -27,7 +27,7 @@ func (p Program) here(ctx context.Context, req daemon.Request, local daemon.Stre
 	if err != nil {
 		return fail(cmdline.WrongUsage, err)
 	}
-	if err := mayAsk(config.SandboxSocket(os.LookupEnv), opts); err != nil {
+	if err := mayAsk(dial.SandboxSocket(os.LookupEnv), opts); err != nil {
 		return fail(unreachable(req), err)
 	}
 	if !req.Docker {

@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"hinit/client/dial"
 	"hinit/internal/cmdline"
-	"hinit/internal/config"
 	"hinit/internal/pty"
 	"hinit/sandbox"
 	"hinit/sandbox/cli"
@@ -112,7 +112,7 @@ func values(names []string) map[string]string {
 func (p Program) where(ctx context.Context, req daemon.Request, local daemon.Streams) int {
 	req.Home = os.Getenv("HERMES_HOME")
 	req.Parent, _, _ = dockercli.Process(os.Getppid()) // "" where it has gone
-	conn, err := daemon.Dial(ctx, config.SandboxSocket(os.LookupEnv))
+	conn, err := daemon.Dial(ctx, dial.SandboxSocket(os.LookupEnv))
 	switch {
 	case errors.Is(err, daemon.ErrNone):
 		return p.here(ctx, req, local)

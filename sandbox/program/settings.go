@@ -10,8 +10,8 @@ import (
 	"os"
 	"strings"
 
+	"hinit/client/dial"
 	"hinit/internal/cmdline"
-	"hinit/internal/config"
 	"hinit/sandbox/policy"
 )
 
@@ -34,7 +34,7 @@ func (w *words) Set(text string) error {
 // define adds the flags of serve.
 func (s *settings) define(f *flag.FlagSet) {
 	p := &s.policy
-	f.StringVar(&s.socket, "socket", config.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on")
+	f.StringVar(&s.socket, "socket", dial.SandboxSocket(os.LookupEnv), "unix `SOCKET` that it listens on")
 	f.StringVar(&s.state, "state", "/run/hinit-sandbox", "`DIRECTORY` for what it knows of its callers; made for root alone")
 	f.StringVar(&s.user, "user", "hermes", "`USER` who may ask, besides root")
 	f.Var((*words)(&p.Images), "images", "`IMAGES` that sandboxes may be made of: patterns with * and ?, separated by commas; one without a tag allows every tag; none: TERMINAL_DOCKER_IMAGE")

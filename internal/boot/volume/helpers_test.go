@@ -192,11 +192,11 @@ func environ(vars map[string]string) func(string) (string, bool) {
 
 // prepare is the whole preparation: what hinit does itself, and what it has the boot program do.
 func prepare(ctx context.Context, o Options) boot.Report {
-	var plant func(context.Context, *boot.Step) error
+	var more []boot.Phase
 	if _, err := os.Stat(o.withDefaults().Image.Seed); err == nil {
-		plant = func(ctx context.Context, s *boot.Step) error { return Plant(ctx, o, s) }
+		more = append(more, boot.Phase{Name: "plant", Run: func(ctx context.Context, s *boot.Step) error { return Plant(ctx, o, s) }})
 	}
-	r := boot.Prepare(ctx, o.Options, plant)
+	r := boot.Prepare(ctx, o.Options, more...)
 	Complete(ctx, o, r)
 	return *r
 }

@@ -61,6 +61,8 @@ func Main(in io.Reader, out io.Writer) int {
 		p.say(boot.Message{Weighed: admit(o, job.Weigh, proc.ReadContainerMemory())})
 	case job.Weigh != nil:
 		p.say(boot.Message{Weighed: weigh(ctx, o, job.Weigh)})
+	case job.Move:
+		moveHomes(ctx, o.Options)
 	case job.Plant:
 		s := boot.NewStep(o.Say)
 		err = Plant(ctx, o, s)

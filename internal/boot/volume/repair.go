@@ -19,6 +19,7 @@ import (
 	"hinit/client"
 	"hinit/internal/blocking"
 	"hinit/internal/fsutil"
+	"hinit/internal/fsutil/owntree"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
 )
@@ -107,7 +108,7 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	if progress == nil {
 		progress = func(client.Repair) {}
 	}
-	r := &repair{Options: o, progress: progress, walk: fsutil.OwnWalk{To: o.Owner()}, start: time.Now()}
+	r := &repair{Options: o, progress: progress, walk: owntree.Walk{To: o.Owner()}, start: time.Now()}
 	r.shown.Store(&Result{})
 	done := make(chan struct{})
 	go func() {
@@ -166,7 +167,7 @@ type repair struct {
 	Options
 	progress func(client.Repair)
 	start    time.Time
-	walk     fsutil.OwnWalk
+	walk     owntree.Walk
 	batch    time.Time // start of the current batch
 	stop     error     // why the walk has ended early
 	result   Result
@@ -248,20 +249,20 @@ func (r *repair) homes(d *fsutil.Dir, names []string) error {
 		return nil //nolint:nilerr // without the directory there is no home
 	}
 	defer all.Close()
-	tenants, homes, _ := r.Tenants.OwnersOf(all)
+	tenants, homes, _ := OwnersOf(r.Tenants, all)
 	if names == nil {
 		names = slices.Sorted(maps.Keys(homes))
 	}
 	agents := r.walk.To
 	defer func() { r.walk.To, r.walk.Alone, r.walk.TopLast = agents, false, false }()
 	for _, name := range names {
-		r.walk.To, r.walk.Alone = r.HomeOwner(name, tenants)
+		r.walk.To, r.walk.Alone = HomeOwner(r.Options.Options, name, tenants)
 		r.walk.TopLast = r.walk.Alone
 		if err := r.tree(all, name, boot.ProfilesDir+"/"+name, false); err != nil {
 			return err
 		}
 		if r.walk.Alone {
-			_, _ = all.Chmod(name, boot.PrivateMode) // the walk has reported the failure already
+			_, _ = all.Chmod(name, privateMode) // the walk has reported the failure already
 		}
 	}
 	return nil
@@ -270,7 +271,7 @@ func (r *repair) homes(d *fsutil.Dir, names []string) error {
 // tree walks a directory, which messages call name. It returns an error if the repair has to end.
 func (r *repair) tree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 	r.result.Directory = name
-	err := d.OwnTree(rel, crossTop, &r.walk)
+	err := r.walk.Give(d, rel, crossTop)
 	switch {
 	case r.stop != nil:
 		return r.stop

@@ -15,6 +15,7 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/fsutil"
+	"hinit/internal/fsutil/owntree"
 	"hinit/internal/testkit"
 )
 
@@ -164,14 +165,14 @@ func TestRepairRefuses(t *testing.T) {
 	d, err := fsutil.OpenReal(home, nil)
 	must(t, err)
 	defer d.Close()
-	w := fsutil.OwnWalk{To: fsutil.Owner{UID: agentUID, GID: agentGID, KeepLinked: true}}
+	w := owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID, KeepLinked: true}}
 	refused := map[string]error{}
 	w.Found = func(path string, _ uint32, err error) {
 		if err != nil {
 			refused[filepath.Base(path)] = err
 		}
 	}
-	must(t, d.OwnTree("cron", false, &w))
+	must(t, w.Give(d, "cron", false))
 	for name, uid := range map[string]int{"": agentUID, "plain": agentUID, "setuid": agentUID, "theirs": agentUID, "fifo": agentUID, "file-link": agentUID, "dir-link": agentUID, "hard": 0, "device": 0} {
 		if got := uidOf(t, filepath.Join(dir, name)); got != uid {
 			t.Errorf("%q is uid %d's, want %d", name, got, uid)
@@ -186,8 +187,8 @@ func TestRepairRefuses(t *testing.T) {
 	}
 
 	// With protected hard links, root's file with two names was linked by root.
-	w = fsutil.OwnWalk{To: fsutil.Owner{UID: agentUID, GID: agentGID}}
-	must(t, d.OwnTree("cron", false, &w))
+	w = owntree.Walk{To: fsutil.Owner{UID: agentUID, GID: agentGID}}
+	must(t, w.Give(d, "cron", false))
 	if w.Changed != 1 || uidOf(t, dir+"/hard") != agentUID {
 		t.Errorf("walk is %+v", w)
 	}

@@ -65,7 +65,7 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 			if len(value) > valueWidth {
 				gap = "  " // a long value must not move all other rows
 			}
-			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), show.JSON(value), gap, show.Line(e.Origin))
+			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), cmdline.JSON(value), gap, show.Line(e.Origin))
 		}
 		unwritten = tw.Flush()
 	})

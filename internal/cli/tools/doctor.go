@@ -77,7 +77,7 @@ func (x *examination) board(cfg *config.Config) {
 // sandboxes reports the rights of root inside a sandbox. The service writes them to a file beside its socket.
 func (x *examination) sandboxes(cfg *config.Config) {
 	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
-		said, err := os.ReadFile(config.SandboxSocket(x.Env) + ".root")
+		said, err := os.ReadFile(dial.SandboxSocket(x.Env) + ".root")
 		if err != nil {
 			x.found.Warning("sandboxes", "the service %s has not said what root inside is: %v; see: hinit logs %s", config.SandboxName, err, config.SandboxName)
 			return

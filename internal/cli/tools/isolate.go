@@ -9,10 +9,12 @@ import (
 
 	"hinit/client"
 	"hinit/internal/boot"
+	"hinit/internal/boot/volume"
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/fsutil"
+	"hinit/internal/fsutil/owntree"
 )
 
 // homeMove describes the change of a profile home's owner.
@@ -72,7 +74,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 		return nil, err
 	}
 	defer d.Close()
-	tenants, homes, err := options.Tenants.OwnersOf(d)
+	tenants, homes, err := volume.OwnersOf(options.Tenants, d)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +94,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 	moves = []homeMove{}
 	for _, name := range names {
 		uid, is := homes[name]
-		to, tenant := options.HomeOwner(name, tenants)
+		to, tenant := volume.HomeOwner(options, name, tenants)
 		m := homeMove{Profile: name, From: int(uid), To: int(to.UID)}
 		switch {
 		case !is:
@@ -102,8 +104,8 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 		case running[name]:
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
-			w := fsutil.OwnWalk{DryRun: dry}
-			if err := boot.Move(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
+			w := owntree.Walk{DryRun: dry}
+			if err := volume.Move(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
 				m.Error = fmt.Sprintf("%d files failed: %v", w.Failed, err)
 			}
 			m.Changed, m.Left = w.Changed, w.Refused+w.Mounts
@@ -124,6 +126,6 @@ func (m *manager) release(name string) error {
 		return err
 	}
 	defer d.Close()
-	to, _ := options.HomeOwner(name, nil)
-	return boot.Move(d, name, to, false, &fsutil.OwnWalk{})
+	to, _ := volume.HomeOwner(options, name, nil)
+	return volume.Move(d, name, to, false, &owntree.Walk{})
 }

@@ -266,7 +266,7 @@ func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([
 	}
 	return func(line []byte) ([]byte, error) {
 		if screen {
-			return []byte(tag + show.Output(string(line))), nil
+			return []byte(tag + cmdline.Output(string(line))), nil
 		}
 		return append([]byte(tag), line...), nil
 	}
@@ -284,7 +284,7 @@ func jsonLine(name string) func(line []byte) ([]byte, error) {
 	return func(line []byte) ([]byte, error) {
 		written, message, _ := reader.Split(line)
 		text, err := json.Marshal(logLine{written, name, string(message)})
-		return show.JSON(text), err
+		return cmdline.JSON(text), err
 	}
 }
 

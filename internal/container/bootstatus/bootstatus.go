@@ -132,21 +132,9 @@ func (s *Status) Failed() bool {
 	return slices.ContainsFunc(s.Steps(), func(p client.BootStep) bool { return p.Error != "" })
 }
 
-// divider separates the two kinds of warnings in the handed-over list. An older program shows it as a warning.
-const divider = "an agent can cause the warnings below"
-
-// HandOver returns all warnings for TakeOver.
-func (s *Status) HandOver() []string {
-	own, agents := s.Warnings()
-	return slices.Concat(own, []string{divider}, agents)
-}
-
-// TakeOver restores the status that an earlier program of PID 1 had. Without a divider all warnings count as caused by root.
-func (s *Status) TakeOver(warnings []string, steps []client.BootStep) {
-	s.warnings, s.steps = warnings, steps
-	if at := slices.Index(warnings, divider); at >= 0 { // the first occurrence is the real one: an agent's text can only come after it
-		s.warnings, s.agents = slices.Clone(warnings[:at]), slices.Clone(warnings[at+1:])
-	}
+// TakeOver restores the status that an earlier program of PID 1 had, see [Status.Warnings] and [Status.Steps].
+func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
+	s.warnings, s.agents, s.steps = own, agents, steps
 	s.End()
 }
 

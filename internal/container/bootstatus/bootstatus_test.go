@@ -60,7 +60,8 @@ func TestStepsStandInTheOrderInWhichTheyBegan(t *testing.T) {
 	next := bootstatus.New()
 	s.Remember("w")
 	s.RememberAgents("a")
-	next.TakeOver(s.HandOver(), []client.BootStep{{Name: "home"}})
+	own, agents := s.Warnings()
+	next.TakeOver(own, agents, []client.BootStep{{Name: "home"}})
 	if own, agents := next.Warnings(); !next.IsOver() || len(own) != 1 || len(agents) != 1 || len(next.Steps()) != 1 {
 		t.Errorf("taken over is %q, %q, %+v", own, agents, next.Steps())
 	}

@@ -114,7 +114,7 @@ func checksOf(cfg *config.Config, u *supervisor.Unit) []config.Check {
 // readiness.
 func (h *Health) Prepare(u *supervisor.Unit) {
 	h.addNotifySocket(u)
-	u.Checked = probe.Gates(probe.RulesOf(checksOf(h.o.Config(), u)))
+	u.Checked = probe.Gates(checksOf(h.o.Config(), u))
 }
 
 // Check sets the checks of a service. They begin at its next start, or now if the service is running.

@@ -113,10 +113,7 @@ func (w *memoryWatch) measureAll() {
 	notes := make(map[string]string)
 	if len(mains) > 0 {
 		var memory []proc.Memory
-		_ = blocking.Do(blocking.Short, func() error {
-			memory = w.measure(mains)
-			return nil
-		})
+		blocking.Run(blocking.Short, func() { memory = w.measure(mains) })
 		for i, v := range services {
 			if note := w.checkLimit(v, memory[i]); note != "" {
 				notes[v.Name] = note

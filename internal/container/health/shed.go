@@ -105,10 +105,7 @@ type activity struct {
 // shedOrAdmit measures the container's memory, and acts. It reports whether memory is tight.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
-	_ = blocking.Do(blocking.Short, func() error {
-		c = w.container()
-		return nil
-	})
+	blocking.Run(blocking.Short, func() { c = w.container() })
 	snapshot := w.loop.Snapshot()
 	pressed = c.Limit > 0 && c.Used >= c.Limit/100*tight
 	p := pressure{container: c, full: snapshot.Full != "", services: w.candidates(snapshot, pressed)}
@@ -157,10 +154,7 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool) (l
 		return list
 	}
 	var memory []proc.Memory
-	_ = blocking.Do(blocking.Short, func() error {
-		memory = w.measure(mains)
-		return nil
-	})
+	blocking.Run(blocking.Short, func() { memory = w.measure(mains) })
 	now := time.Now()
 	for i, m := range memory {
 		s := &list[at[i]]

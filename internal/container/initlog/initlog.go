@@ -17,6 +17,7 @@ import (
 	"hinit/internal/blocking"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/internal/redact"
 )
 
@@ -99,10 +100,7 @@ func (w *TerminationLog) Add(line string) {
 	w.lines = append(w.lines, show.Line(line))
 	w.lines = w.lines[max(0, len(w.lines)-mostLast):]
 	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	pause.Wake(w.wake)
 	w.start.Do(func() { guard.Go("writing the termination message", w.follow) })
 }
 

@@ -51,15 +51,11 @@ type Logs struct {
 }
 
 // New makes the logs of a container with the present configuration.
-func New(o Options) (*Logs, error) {
+func New(o Options) *Logs {
 	cfg := o.Config()
-	mode, err := logrotate.ParseConsoleMode(cfg.Logs.Console)
-	if err != nil {
-		return nil, err
-	}
 	l := &Logs{o: o, Runs: runs.NewBook(), held: make(map[string]int), masked: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
-		MaxLine: cfg.Logs.MaxLineKB << 10, Console: mode, ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
+		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.Mask,
 		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.Pack, Wrote: o.Wrote,
 		Warn: func(service, message string) {
 			say := o.Say
@@ -69,7 +65,7 @@ func New(o Options) (*Logs, error) {
 			say("log of %s: %s", cmp.Or(service, "console"), message)
 		},
 	})
-	return l, nil
+	return l
 }
 
 // logLimits converts limits of the configuration, in which 0 archives means none.

@@ -25,14 +25,11 @@ func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, b
 	}
 	said = new(strings.Builder)
 	cfg.Logs.Console = "raw"
-	l, err = New(Options{
+	l = New(Options{
 		Config: func() *config.Config { return cfg }, Secrets: secrets,
 		Say:  func(format string, args ...any) { fmt.Fprintf(said, format+"\n", args...) },
 		Warn: func(format string, args ...any) { fmt.Fprintf(said, "warning: "+format+"\n", args...) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	l.Set = logrotate.New(logrotate.Options{Mask: true, Stdout: f, Stderr: f})
 	t.Cleanup(func() { _ = l.Close(t.Context()) })
 	return l, func() string {

@@ -14,6 +14,7 @@ import (
 	"hinit/client"
 	"hinit/internal/boot"
 	"hinit/internal/container/initlog"
+	"hinit/internal/pause"
 	"hinit/profiles"
 )
 
@@ -23,6 +24,7 @@ type Repairer struct {
 
 	remark func(text string) // adds a text to the history
 	work   Work
+	move   func(ctx context.Context)
 	asked  chan struct{} // capacity 1; wakes Run when there are wanted profiles
 
 	mu     sync.Mutex
@@ -33,9 +35,9 @@ type Repairer struct {
 // Work runs a repair, and calls take with each message about it.
 type Work func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
-// New returns a Repairer without work.
-func New(v *initlog.Logger, remark func(text string), work Work) *Repairer {
-	return &Repairer{Logger: v, remark: remark, work: work, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
+// New returns a Repairer without work. move gives all homes to the users that they must belong to, and waits for that.
+func New(v *initlog.Logger, remark func(text string), work Work, move func(ctx context.Context)) *Repairer {
+	return &Repairer{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
 // Run repairs owners until ctx ends: first all files if all is set, then the profiles of [Repairer.Adopt]. The job names the
@@ -85,16 +87,16 @@ func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 	if profile == profiles.Default || !o.Agent.Switches() {
 		return
 	}
+	if o.Tenants.On && !o.Resides(profile) {
+		r.move(ctx)
+	}
 	if err := boot.Adopt(ctx, o, profile); err != nil {
 		r.Say("cannot give the files of profile %s to the agent's user: %v", profile, err)
 	}
 	r.mu.Lock()
 	r.wanted[profile] = true
 	r.mu.Unlock()
-	select {
-	case r.asked <- struct{}{}:
-	default: // a repair is due already
-	}
+	pause.Wake(r.asked)
 }
 
 // Status returns the progress of the repair of all files, nil before it began.

@@ -36,7 +36,7 @@ func (t *teller) Say(format string, args ...any) {
 
 func (t *teller) repairer() *owners.Repairer {
 	v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { t.Say("%s", warning); return true }, initlog.NewTerminationLog())
-	return owners.New(v, func(text string) { t.Say("%s", text) }, work)
+	return owners.New(v, func(text string) { t.Say("%s", text) }, work, func(context.Context) {})
 }
 
 // work is the boot program's repair in this process.

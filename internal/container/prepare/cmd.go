@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/container/units"
 	"hinit/internal/proc"
@@ -37,7 +38,7 @@ func (s *Stage) StartStandIn(ctx context.Context, exe string) {
 		return
 	}
 	path, found := "", false
-	readOutsideVolume(func() { path, found = boot.Lookup(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.StandInName) })
+	blocking.Run(blocking.Foreign, func() { path, found = boot.Lookup(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.StandInName) })
 	if !found {
 		path = exe
 	}

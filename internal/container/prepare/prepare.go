@@ -67,7 +67,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	}
 	var modes []string
 	var wanted, seed bool
-	readOutsideVolume(func() {
+	blocking.Run(blocking.Foreign, func() {
 		modes = boot.Modes(boot.ModesOptions{
 			Pod: boot.InPod(os.LookupEnv),
 			UID: os.Geteuid(), Agent: s.Agent.Actor, AgentUID: s.Agent.User.UID, Known: s.Agent.Known, Name: cfg.Agent.User,
@@ -81,11 +81,14 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	if wanted {
 		started = r.start() // it starts while the volume is prepared
 	}
-	var plant func(context.Context, *boot.Step) error
-	if seed {
-		plant = r.fillEmptyHome
+	var more []boot.Phase
+	if r.job.Options.Tenants.On {
+		more = append(more, boot.Phase{Name: "tenants", Run: r.tenants})
 	}
-	report := boot.Prepare(ctx, r.job.Options, plant)
+	if seed {
+		more = append(more, boot.Phase{Name: "plant", Run: r.fillEmptyHome})
+	}
+	report := boot.Prepare(ctx, r.job.Options, more...)
 	if started == nil && report.HasSecrets {
 		started = r.start()
 	}
@@ -228,12 +231,4 @@ func (s *Stage) Expected(ctx context.Context, all bool) []*supervisor.Service {
 		return nil
 	}
 	return s.Status.Expected(ctx, all)
-}
-
-// readOutsideVolume calls a function that reads files outside of the volume, in a turn, because a disk may hang.
-func readOutsideVolume(f func()) {
-	_ = blocking.Do(blocking.Foreign, func() error {
-		f()
-		return nil
-	})
 }

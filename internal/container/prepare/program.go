@@ -60,6 +60,34 @@ func (r *run) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 	})
 }
 
+// tenants makes the boot program give homes to the profiles' own users. It is a phase of [boot.Prepare].
+func (r *run) tenants(ctx context.Context, s *boot.Step) error {
+	r.move(ctx, r.job, s.Tell)
+	return nil
+}
+
+// Move makes the boot program give homes to the users that they must belong to.
+func (s *Stage) Move(ctx context.Context) {
+	s.move(ctx, s.Job(s.Config()), func(l boot.Line) { pass(s.Agents, l) })
+}
+
+// moveTime limits a move. The boot program itself stops after 5 s, unless the disk hangs.
+const moveTime = 7 * time.Second
+
+func (s *Stage) move(ctx context.Context, job boot.Job, tell func(boot.Line)) {
+	ctx, cancel := context.WithTimeout(ctx, moveTime)
+	defer cancel()
+	job.Move = true
+	err := s.work(ctx, "hinit/move", job, func(m boot.Message) {
+		if m.Agents != nil {
+			tell(*m.Agents)
+		}
+	})
+	if err != nil {
+		tell(boot.Warning("cannot give homes to the users of their profiles: " + err.Error() + " — continuing"))
+	}
+}
+
 // complete makes the boot program do the rest of the boot, including the hooks. report is nil for a plain supervisor.
 func (r *run) complete(started func() (*program.Program, error), report *boot.Report) (err error) {
 	if r.program, err = started(); err == nil {

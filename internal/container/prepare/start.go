@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"hinit/internal/account"
+	"hinit/internal/blocking"
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/container/initlog"
@@ -74,7 +75,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 		return start, ExitFailed, false
 	}
 	wd := "/"
-	readOutsideVolume(func() {
+	blocking.Run(blocking.Foreign, func() {
 		if here, err := os.Getwd(); err == nil {
 			wd = here
 		}
@@ -113,10 +114,10 @@ func plainFile(named string) (file string, err error) {
 		file = os.Getenv("HINIT_CONFIG")
 	default:
 		file = hereConfig
-		readOutsideVolume(func() { _, err = os.Stat(file) })
+		blocking.Run(blocking.Foreign, func() { _, err = os.Stat(file) })
 		if errors.Is(err, os.ErrNotExist) {
 			file = config.DefaultPath
-			readOutsideVolume(func() { _, err = os.Stat(file) })
+			blocking.Run(blocking.Foreign, func() { _, err = os.Stat(file) })
 		}
 		if errors.Is(err, os.ErrNotExist) {
 			return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", hereConfig, config.DefaultPath)

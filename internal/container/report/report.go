@@ -10,20 +10,14 @@ import (
 	"sync"
 	"time"
 
+	"hinit/internal/pause"
 	"hinit/internal/tuning"
 	"hinit/supervisor"
 )
 
-// Loop is the part of [supervisor.Loop] that a Reporter uses.
-type Loop interface {
-	History() *supervisor.Ring
-	Snapshot() *supervisor.Snapshot
-	Ended() <-chan struct{}
-}
-
 // Options are the parts that a Reporter works with. It calls the functions one after the other; none may block.
 type Options struct {
-	Loop     Loop
+	Loop     *supervisor.Loop
 	Say      func(format string, args ...any) // writes a line to the container log
 	Observe  func(supervisor.Record)
 	Lost     func() // called when records were lost before the next one
@@ -92,10 +86,7 @@ func (r *Reporter) Run(ctx context.Context) {
 
 // NoteWork notes work that causes no event, so that its memory is returned to the kernel too.
 func (r *Reporter) NoteWork() {
-	select {
-	case r.used <- struct{}{}:
-	default: // a token is waiting already
-	}
+	pause.Wake(r.used)
 }
 
 // reportNew reports the new records. It returns the Seq of the last one, and whether there was any.

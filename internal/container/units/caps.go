@@ -33,10 +33,7 @@ func (m *Maker) Divide(cfg *config.Config) (why error) {
 		return nil
 	}
 	g := &groups{}
-	_ = blocking.Do(blocking.Foreign, func() error {
-		g.of, g.why = proc.DivideCgroup()
-		return nil
-	})
+	g.of, g.why = blocking.Get(blocking.Foreign, proc.DivideCgroup)
 	m.groups.Store(g)
 	return g.why
 }
@@ -85,10 +82,7 @@ func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) st
 	g := m.divided()
 	in := g.Has(controller)
 	if in && pid != 0 {
-		_ = blocking.Do(blocking.Short, func() error {
-			in = proc.InGroup(pid, service)
-			return nil
-		})
+		blocking.Run(blocking.Short, func() { in = proc.InGroup(pid, service) })
 		if !in {
 			return client.LimitedLater
 		}

@@ -58,11 +58,7 @@ func (m *Maker) agentPlaces() []string {
 
 // rootHome returns the home of root.
 func (m *Maker) rootHome() string {
-	var root account.User
-	err := blocking.Do(blocking.Foreign, func() (err error) {
-		root, err = account.Lookup("", "0")
-		return err
-	})
+	root, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", "0") })
 	if err != nil || root.Name == "" || !filepath.IsAbs(root.Home) || m.pointsToAgent(root.Home) {
 		return "/root"
 	}
@@ -109,11 +105,9 @@ func (m *Maker) agentCanWrite(dir string) bool {
 	if slices.ContainsFunc(m.agentPlaces(), func(place string) bool { return dir == place || strings.HasPrefix(dir, place+"/") }) {
 		return true
 	}
-	var doubt *trust.Doubt
-	err := blocking.Do(blocking.Foreign, func() error {
-		user := m.agent.User
-		doubt, _ = trust.Look(dir, trust.NotBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
-		return nil // a missing file can't be the agent's
+	user := m.agent.User
+	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // after an error it is missing, and can't be the agent's
+		return trust.Look(dir, trust.NotBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
 	})
-	return err != nil || doubt != nil
+	return doubt != nil
 }

@@ -296,11 +296,7 @@ func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 	if s.User == "" {
 		return proc.SetEnv(env, s.Env), nil
 	}
-	var user account.User
-	err := blocking.Do(blocking.Foreign, func() (err error) {
-		user, err = account.Lookup("", s.User)
-		return err
-	})
+	user, err := blocking.Get(blocking.Foreign, func() (account.User, error) { return account.Lookup("", s.User) })
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("cannot run service %q as %q: %w", s.Name, s.User, err)
@@ -321,13 +317,9 @@ func (m *Maker) plainEnv(s config.Service) ([]string, error) {
 func (m *Maker) Cmd(cfg *config.Config, route *boot.Route, tty bool) supervisor.Unit {
 	dir := os.Getenv("HERMES_ORIG_CWD")
 	pwd := dir
-	_ = blocking.Do(blocking.Foreign, func() error {
-		wd, err := os.Getwd()
-		if err == nil && !filepath.IsAbs(dir) {
-			pwd = filepath.Join(wd, dir)
-		}
-		return err
-	})
+	if wd, err := blocking.Get(blocking.Foreign, os.Getwd); err == nil && !filepath.IsAbs(dir) {
+		pwd = filepath.Join(wd, dir)
+	}
 	return supervisor.Unit{
 		Name: CmdName, Kind: supervisor.KindCmd,
 		Policy: supervisor.Policy{Once: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},

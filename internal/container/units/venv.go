@@ -26,12 +26,7 @@ func venvOf(binary string) *venv {
 		return v
 	}
 	root := filepath.Dir(bin)
-	var text []byte
-	var err error
-	_ = blocking.Do(blocking.Foreign, func() error {
-		text, err = os.ReadFile(filepath.Join(root, "pyvenv.cfg"))
-		return nil
-	})
+	text, err := blocking.Get(blocking.Foreign, func() ([]byte, error) { return os.ReadFile(filepath.Join(root, "pyvenv.cfg")) })
 	if err != nil {
 		return v
 	}

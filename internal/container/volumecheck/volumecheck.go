@@ -15,10 +15,8 @@ import (
 	"hinit/internal/guard"
 )
 
-const (
-	// patience limits how long an examination may take.
-	patience = 8 * time.Second
-)
+// patience limits how long an examination may take.
+const patience = 8 * time.Second
 
 // Examiner examines one volume, with one examination at a time. Its methods may be called from any goroutine.
 type Examiner struct {

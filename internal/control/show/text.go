@@ -25,7 +25,7 @@ func Line(text string) string {
 		return text
 	}
 	var b strings.Builder
-	escape(&b, text, false)
+	escape(&b, text)
 	return b.String()
 }
 
@@ -56,18 +56,6 @@ func (w Escaped) Write(text []byte) (int, error) {
 // Name is like [Line] for a name in a table. It cuts the name to 40 columns.
 func Name(name string) string { return cut(Line(name), nameWidth) }
 
-// Output is like [Line] for a program's output. It keeps tabs and colours, and ends a colour at the end of the line.
-func Output(line string) string {
-	if plainText(line) {
-		return line
-	}
-	var b strings.Builder
-	if escape(&b, line, true) {
-		b.WriteString("\x1b[0m")
-	}
-	return b.String()
-}
-
 func plainText(text string) bool {
 	for i := range len(text) {
 		if text[i] < ' ' || text[i] > '~' {
@@ -77,23 +65,11 @@ func plainText(text string) bool {
 	return true
 }
 
-// escape writes an escaped line, with its colours if colours is set. It reports whether the line has a colour.
-func escape(b *strings.Builder, text string, colours bool) (coloured bool) {
+// escape writes an escaped line.
+func escape(b *strings.Builder, text string) {
 	b.Grow(len(text) + 16)
 	marks := mostMarks // a mark at the beginning would join the text before it
 	for len(text) > 0 {
-		if colours {
-			if text[0] == '\t' {
-				b.WriteByte('\t')
-				text, marks = text[1:], mostMarks
-				continue
-			}
-			if n := colour(text); n > 0 {
-				b.WriteString(text[:n])
-				text, coloured = text[n:], true
-				continue
-			}
-		}
 		r, n := utf8.DecodeRuneInString(text)
 		mark := unicode.Is(unicode.M, r)
 		switch {
@@ -113,7 +89,6 @@ func escape(b *strings.Builder, text string, colours bool) (coloured bool) {
 		}
 		text = text[n:]
 	}
-	return coloured
 }
 
 // blank reports whether a letter or symbol is invisible.
@@ -123,22 +98,6 @@ func blank(r rune) bool {
 		return true
 	}
 	return false
-}
-
-// colour returns the length of a colour sequence (ESC [ numbers m) at the beginning of text, or 0.
-func colour(text string) int {
-	if !strings.HasPrefix(text, "\x1b[") {
-		return 0
-	}
-	for i := 2; i < len(text) && i < 64; i++ {
-		switch c := text[i]; {
-		case c == 'm':
-			return i + 1
-		case c != ';' && c != ':' && (c < '0' || c > '9'):
-			return 0
-		}
-	}
-	return 0
 }
 
 // columns returns the width of an escaped text on a terminal.
@@ -175,30 +134,4 @@ func cut(text string, most int) string {
 		}
 	}
 	return text
-}
-
-// JSON escapes the characters of a JSON document that [Line] would escape, as \u. The meaning of the document does not change.
-func JSON(doc []byte) []byte {
-	clean := true
-	for i := range doc {
-		clean = clean && doc[i] < 0x7f
-	}
-	if clean {
-		return doc
-	}
-	out := make([]byte, 0, len(doc)+64)
-	for len(doc) > 0 {
-		r, n := utf8.DecodeRune(doc)
-		switch {
-		case r < 0x7f || strconv.IsPrint(r) && !unicode.Is(unicode.M, r) && !blank(r) && (r != utf8.RuneError || n > 1):
-			out = append(out, doc[:n]...)
-		case r > 0xffff:
-			r -= 0x10000
-			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-		doc = doc[n:]
-	}
-	return out
 }

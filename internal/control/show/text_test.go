@@ -1,8 +1,6 @@
 package show
 
 import (
-	"bytes"
-	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -44,22 +42,6 @@ func TestANameIsNotWiderThanItsColumn(t *testing.T) {
 	}
 	if got := Name(strings.Repeat("x", 40)); got != strings.Repeat("x", 40) {
 		t.Errorf("%q was cut", got)
-	}
-}
-
-func TestALogKeepsItsColoursOnATerminalAndNothingElse(t *testing.T) {
-	for line, want := range map[string]string{
-		"plain\ttext":                           "plain\ttext",
-		"\x1b[1;31mred\x1b[0m done":             "\x1b[1;31mred\x1b[0m done\x1b[0m",
-		"\x1b[38:5:200mx":                       "\x1b[38:5:200mx\x1b[0m",
-		"\x1b[2J\x1b[H":                         `\x1b[2J\x1b[H`,
-		"\x1b]52;c;bHM=\a":                      `\x1b]52;c;bHM=\a`,
-		"50%\r100%":                             `50%\r100%`,
-		"\x1b[" + strings.Repeat("1", 99) + "m": `\x1b[` + strings.Repeat("1", 99) + "m",
-	} {
-		if got := Output(line); got != want {
-			t.Errorf("%q: got %q, want %q", line, got, want)
-		}
 	}
 }
 
@@ -125,25 +107,5 @@ func FuzzNames(f *testing.F) {
 		if got := Name(name); columns(got) > nameWidth {
 			t.Errorf("%q is %d columns wide", got, columns(got))
 		}
-		if got := Output(name); strings.ContainsAny(got, "\a\b\n\v\f\r\x0e\x0f\x7f\u009b") {
-			t.Errorf("output %q", got)
-		}
-		var before, after bytes.Buffer
-		e := json.NewEncoder(&before)
-		e.SetEscapeHTML(false)
-		_ = e.Encode(st)
-		after.Write(JSON(before.Bytes()))
-		if what := hostile(after.String()); what != "" {
-			t.Errorf("JSON has %q in it: %q", what, after.String())
-		}
-		var was, is any
-		if json.Unmarshal(before.Bytes(), &was) != nil || json.Unmarshal(after.Bytes(), &is) != nil {
-			t.Fatalf("no JSON: %q", after.String())
-		}
-		if a, b := must(json.Marshal(was)), must(json.Marshal(is)); a != b {
-			t.Errorf("JSON says something else: %q, %q", a, b)
-		}
 	})
 }
-
-func must(text []byte, _ error) string { return string(text) }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"hinit/internal/pause"
 	"hinit/internal/s6/formats"
 )
 
@@ -77,10 +78,7 @@ func (q *queue) await(t turn) {
 }
 
 func (q *queue) notify() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	pause.Wake(q.wake)
 }
 
 func (q *queue) has(name string) bool {

@@ -1,47 +1,48 @@
-package boot
+package volume
 
 import (
 	"fmt"
 	"maps"
 	"testing"
 
+	"hinit/internal/boot"
 	"hinit/internal/config"
 )
 
 func TestAProfileKeepsItsUserAndNoTwoHaveOne(t *testing.T) {
 	none := func(uint32) bool { return false }
-	tenants := Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20010}, All: true, Own: map[string]bool{"plain": false}}
-	first := tenants.Assign(map[string]uint32{"a": 10000, "b": 10000, "plain": 10000}, none)
+	tenants := boot.Tenants{On: true, UIDs: config.UIDs{First: 20000, Last: 20010}, All: true, Own: map[string]bool{"plain": false}}
+	first := assign(tenants, map[string]uint32{"a": 10000, "b": 10000, "plain": 10000}, none)
 	if len(first) != 2 || first["a"] == first["b"] || !tenants.Has(first["a"]) || !tenants.Has(first["b"]) {
 		t.Fatalf("%v", first)
 	}
-	renamed := tenants.Assign(map[string]uint32{"z": first["a"], "b": first["b"], "a": 10000}, none)
+	renamed := assign(tenants, map[string]uint32{"z": first["a"], "b": first["b"], "a": 10000}, none)
 	if renamed["z"] != first["a"] || renamed["b"] != first["b"] || renamed["a"] == first["a"] {
 		t.Errorf("after a rename: %v, before %v", renamed, first)
 	}
-	if again := tenants.Assign(map[string]uint32{"b": first["b"], "a": 10000}, none); !maps.Equal(again, first) {
+	if again := assign(tenants, map[string]uint32{"b": first["b"], "a": 10000}, none); !maps.Equal(again, first) {
 		t.Errorf("a profile that came back has %v, had %v", again, first)
 	}
-	copied := tenants.Assign(map[string]uint32{"a": first["a"], "b": first["a"]}, none)
+	copied := assign(tenants, map[string]uint32{"a": first["a"], "b": first["a"]}, none)
 	if copied["a"] != first["a"] || copied["b"] == first["a"] {
 		t.Errorf("a copied home: %v", copied)
 	}
-	taken := tenants.Assign(map[string]uint32{"a": 10000}, func(uid uint32) bool { return uid == first["a"] })
+	taken := assign(tenants, map[string]uint32{"a": 10000}, func(uid uint32) bool { return uid == first["a"] })
 	if taken["a"] == first["a"] || !tenants.Has(taken["a"]) {
 		t.Errorf("a user of /etc/passwd is a profile's: %v", taken)
 	}
-	if outside := tenants.Assign(map[string]uint32{"a": 20000, "b": 30000}, none); !tenants.Has(outside["a"]) || !tenants.Has(outside["b"]) {
+	if outside := assign(tenants, map[string]uint32{"a": 20000, "b": 30000}, none); !tenants.Has(outside["a"]) || !tenants.Has(outside["b"]) {
 		t.Errorf("homes of the group's uid and of another range: %v", outside)
 	}
 }
 
 func TestThereAreNoMoreTenantsThanUsers(t *testing.T) {
-	tenants := Tenants{UIDs: config.UIDs{First: 20000, Last: 21000}, On: true, All: true}
+	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 21000}, On: true, All: true}
 	homes := make(map[string]uint32)
 	for i := range 1500 {
 		homes[fmt.Sprintf("p%d", i)] = 10000
 	}
-	got := tenants.Assign(homes, func(uint32) bool { return false })
+	got := assign(tenants, homes, func(uint32) bool { return false })
 	users := make(map[uint32]bool)
 	for _, uid := range got {
 		users[uid] = true
@@ -49,7 +50,7 @@ func TestThereAreNoMoreTenantsThanUsers(t *testing.T) {
 	if len(got) != 1000 || len(users) != 1000 || users[20000] {
 		t.Errorf("%d profiles have %d users", len(got), len(users))
 	}
-	if zero := (Tenants{}); len(zero.Assign(homes, nil)) != 0 || zero.Has(20001) {
+	if zero := (boot.Tenants{}); len(assign(zero, homes, nil)) != 0 || zero.Has(20001) {
 		t.Error("no tenants are some")
 	}
 }

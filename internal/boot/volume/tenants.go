@@ -1,0 +1,164 @@
+package volume
+
+import (
+	"context"
+	"hash/fnv"
+	"io/fs"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"hinit/internal/account"
+	"hinit/internal/boot"
+	"hinit/internal/fsutil"
+	"hinit/internal/fsutil/owntree"
+)
+
+// assign returns the uid of each tenant. homes has the present owners of all homes, by profile. A tenant keeps the uid that owns
+// its home. Another tenant gets the first free uid from a hash of its name on, so that a removed profile that comes back gets its
+// old uid. reserved reports whether a uid belongs to another user. A profile without a uid in the result is no tenant, or there
+// are too many tenants.
+func assign(t boot.Tenants, homes map[string]uint32, reserved func(uid uint32) bool) map[string]uint32 {
+	assigned, taken := make(map[string]uint32), make(map[uint32]bool)
+	if !t.On {
+		return assigned
+	}
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.IsOne(name) })
+	for _, name := range names {
+		if uid := homes[name]; t.Has(uid) && !taken[uid] { // if a home was copied with its owner, only one of the two keeps the uid
+			assigned[name], taken[uid] = uid, true
+		}
+	}
+	users := uint32(t.UIDs.Size() - 1)
+	for _, name := range names {
+		if _, has := assigned[name]; has {
+			continue
+		}
+		hash := fnv.New32a()
+		_, _ = hash.Write([]byte(name)) // never fails
+		for i := range users {
+			uid := t.UIDs.First + 1 + (hash.Sum32()%users+i)%users
+			if !taken[uid] && !reserved(uid) {
+				assigned[name], taken[uid] = uid, true
+				break
+			}
+		}
+	}
+	return assigned
+}
+
+// OwnersOf returns the uids of all tenants, see assign, and the present owners of all homes. d is the directory of the homes; it may act with the agent's
+// identity.
+func OwnersOf(t boot.Tenants, d *fsutil.Dir) (tenants, homes map[string]uint32, err error) {
+	homes = make(map[string]uint32)
+	var names []string
+	err = d.EachName("", func(name string, kind fs.FileMode) bool {
+		if kind.IsDir() && !strings.HasPrefix(name, ".") {
+			names = append(names, name)
+		}
+		return true
+	})
+	for _, name := range names {
+		if info, err := d.Lstat(name); err == nil {
+			homes[name] = fsutil.UID(info)
+		}
+	}
+	return assign(t, homes, reserved), homes, err
+}
+
+// reserved reports whether /etc/passwd has a user.
+func reserved(uid uint32) bool {
+	user, err := account.Lookup("", strconv.FormatUint(uint64(uid), 10))
+	return err == nil && user.Name != ""
+}
+
+// HomeOwner returns the owner for a profile's home and its files. tenant reports whether it is the profile's own user.
+func HomeOwner(o boot.Options, profile string, tenants map[string]uint32) (to fsutil.Owner, tenant bool) {
+	to = o.Owner()
+	uid, tenant := tenants[profile]
+	if tenant {
+		to.UID, to.GID = uid, uid
+	}
+	return to, tenant
+}
+
+// privateMode gives access to a home to its owner only.
+const privateMode = 0o700
+
+// Move gives the home of a profile, in d, to a user: first all files in it, then the home itself. So if the home has the new
+// owner, the move is complete; an interrupted move is repeated. w counts the results; with w.DryRun nothing changes.
+func Move(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
+	w.To, w.Alone, w.TopLast = to, tenant, true
+	if info, err := d.Lstat(profile); err == nil && tenant { // the agent could have linked files of one profile into another
+		w.Copied = fsutil.UID(info)
+	}
+	err := w.Give(d, profile, false)
+	if err == nil && tenant && !w.DryRun {
+		_, err = d.Chmod(profile, privateMode)
+	}
+	return err
+}
+
+// moveTime limits how long the boot, or the start of a gateway, waits for the moves of homes.
+const moveTime = 5 * time.Second
+
+// moveHomes moves the homes that need another owner, for moveTime; the repair in the background does the rest. Then it removes other
+// users' access to the agent's files.
+func moveHomes(ctx context.Context, o boot.Options) {
+	say := boot.Teller{Tell: o.Say}
+	d, err := fsutil.OpenReal(o.Home+"/"+boot.ProfilesDir, nil)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	tenants, homes, err := OwnersOf(o.Tenants, d)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, moveTime, errTime)
+	defer cancel()
+	for _, name := range slices.Sorted(maps.Keys(homes)) {
+		to, tenant := HomeOwner(o, name, tenants)
+		if !tenant && o.Tenants.IsOne(name) {
+			say.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)
+			continue
+		}
+		if homes[name] == to.UID || !tenant && !o.Tenants.Has(homes[name]) {
+			continue
+		}
+		w := owntree.Walk{Between: func() error { return context.Cause(ctx) }}
+		if err := Move(d, name, to, tenant, &w); err != nil || w.Failed > 0 {
+			say.Warn("cannot give the home of profile %s to uid %d: %d files failed: %v; try again with: hinit isolate apply %s — continuing", name, to.UID, w.Failed, err, name)
+			continue
+		}
+		say.Info("The home of profile %s is uid %d's: %d of %d files changed, %d with names elsewhere left", name, to.UID, w.Changed, w.Seen, w.Refused)
+	}
+	closeToOthers(o, tenants)
+}
+
+// closeToOthers removes other users' access to the agent's files in the data directory and in homes that belong to the agent.
+// Tenants keep the right to pass through the directory to their own homes.
+func closeToOthers(o boot.Options, tenants map[string]uint32) {
+	d, err := fsutil.OpenDir(o.Home, o.Agent)
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	set := func(rel string, clear, add fs.FileMode) {
+		if info, err := d.Lstat(rel); err == nil && fsutil.UID(info) == o.Owner().UID {
+			_, _ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // anything other than a file or directory is left alone
+		}
+	}
+	for _, dir := range []string{"", boot.ProfilesDir} {
+		set(dir, 0o006, 0o001)
+		entries, _, _ := d.ReadSome(dir, fsutil.MostNames)
+		for _, e := range entries {
+			if _, tenant := tenants[e.Name()]; dir == "" && e.Name() == boot.ProfilesDir || dir != "" && tenant {
+				continue
+			}
+			set(strings.TrimPrefix(dir+"/"+e.Name(), "/"), 0o007, 0)
+		}
+	}
+}

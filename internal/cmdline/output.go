@@ -1,0 +1,54 @@
+package cmdline
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"hinit/internal/control/show"
+)
+
+// kept are the parts of a program's output that a terminal may obey: a tab, and a colour (ESC [ numbers m).
+var kept = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
+
+// Output is like [show.Line] for a line of a program's output. It keeps tabs and colours, and ends a colour at the end of the line.
+func Output(line string) string {
+	if strings.IndexByte(line, '\t') < 0 && strings.IndexByte(line, '\x1b') < 0 {
+		return show.Line(line)
+	}
+	var b strings.Builder
+	at, end := 0, ""
+	for _, span := range kept().FindAllStringIndex(line, -1) {
+		part := line[span[0]:span[1]]
+		b.WriteString(show.Line(line[at:span[0]]) + part)
+		if at = span[1]; part != "\t" {
+			end = "\x1b[0m"
+		}
+	}
+	return b.String() + show.Line(line[at:]) + end
+}
+
+// JSON escapes the characters of a JSON document that [show.Line] would escape, as \u. The meaning of the document does not change.
+func JSON(doc []byte) []byte {
+	if !slices.ContainsFunc(doc, func(c byte) bool { return c >= 0x7f }) {
+		return doc
+	}
+	out := make([]byte, 0, len(doc)+64)
+	for len(doc) > 0 {
+		r, n := utf8.DecodeRune(doc)
+		switch {
+		case r < 0x7f || show.Line(string(doc[:n])) == string(doc[:n]):
+			out = append(out, doc[:n]...)
+		case r > 0xffff:
+			r -= 0x10000
+			out = fmt.Appendf(out, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+		doc = doc[n:]
+	}
+	return out
+}

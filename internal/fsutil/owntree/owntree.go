@@ -1,0 +1,245 @@
+// Package owntree gives whole trees of files to a user, for the programs that repair owners.
+//
+// It promises that a walk follows no link, leaves no mount and gives away no file that another user may need, see [Walk]. It owns
+// no goroutine.
+package owntree
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/fsutil"
+)
+
+const (
+	// maxDepth limits how many directories a walk holds open. Programs that use paths can't create deeper trees.
+	maxDepth = 1000
+	// Batch is how many entries a walk handles between two calls of Walk.Between.
+	Batch = 256
+)
+
+// Walk configures walks over one or several trees, and counts their results. The caller sets the upper fields.
+type Walk struct {
+	To fsutil.Owner
+	// Alone refuses files that have names outside of the tree, so that no file is reachable in the places of two users.
+	Alone bool
+	// Copied is a user whose files are copied in place of that refusal; 0 for none.
+	Copied uint32
+	// TopLast changes the directory itself after everything in it. It does not change it if anything in it failed.
+	TopLast bool
+	// DryRun changes nothing. Changed counts what would change.
+	DryRun bool
+	From   uint32 // change only files of this user; 0: of any user
+
+	// Between is called after every [Batch] entries. Its error ends the walk.
+	Between func() error
+	// Found is called for every file of another owner that was changed (err is nil), was refused, or has failed. It may be nil.
+	Found func(path string, was uint32, err error)
+
+	Seen    int64 // number of entries
+	Changed int64 // entries whose owner was changed
+	Refused int64 // entries that were refused, see [fsutil.ErrDevice] and [fsutil.ErrHardLink]
+	Failed  int64 // entries that could not be changed or read
+	Mounts  int64 // mount points that were skipped
+
+	stop   error
+	counts bool             // only count the names of files
+	names  map[inode]uint64 // number of names that each file has in the tree, nil to ignore further ones
+}
+
+type inode struct{ dev, ino uint64 }
+
+// elsewhere reports whether a file has names outside of the tree, which may be in a place of another user.
+func (w *Walk) elsewhere(st unix.Stat_t) bool {
+	return w.names != nil && uint64(st.Nlink) > max(1, w.names[inode{st.Dev, st.Ino}]) //nolint:unconvert // 32 bits wide on some machines
+}
+
+// Give gives the directory rel and everything beneath it to w.To. It changes links themselves and never follows them. It does not
+// enter other mounts. It may miss a file that is renamed meanwhile. See [fsutil.Dir.Chown] for the files that it refuses.
+//
+// With crossTop, rel itself may be a mount point; otherwise the error for a mount point is [fsutil.ErrMount]. The failure of a
+// file is counted and does not end the walk. The returned error comes from w.Between, or says why rel could not be opened.
+func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
+	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
+		if w.names = nil; w.Alone {
+			counting := Walk{Between: w.Between, counts: true, names: make(map[inode]uint64)}
+			counting.tree(in, fd, path, 1)
+			if counting.stop != nil {
+				return counting.stop
+			}
+			w.names = counting.names
+		}
+		failed := w.Failed
+		w.tree(in, fd, path, 1)
+		if st, err := fsutil.Fstat(fd); w.TopLast && w.stop == nil && w.Failed == failed && err == nil {
+			w.give(fd, st, path)
+		}
+		err := w.stop
+		w.stop = nil
+		return err
+	})
+}
+
+func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
+	st, err := fsutil.Fstat(fd)
+	if err != nil {
+		w.fail(path, 0, err)
+		return
+	}
+	if depth > 1 || !w.TopLast {
+		w.give(fd, st, path)
+	}
+	if depth > maxDepth {
+		w.fail(path, st.Uid, unix.ENAMETOOLONG)
+		return
+	}
+	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // it may have been read for another purpose before
+		w.fail(path, st.Uid, err)
+		return
+	}
+	err = fsutil.Entries(fd, func(name string, mode fs.FileMode) bool {
+		w.Seen++
+		if w.Seen%Batch == 0 && w.Between != nil {
+			if w.stop = w.Between(); w.stop != nil {
+				return false
+			}
+		}
+		if mode.IsDir() {
+			w.directory(in, fd, name, path, depth)
+		} else {
+			w.file(in, fd, name, path)
+		}
+		return w.stop == nil
+	})
+	if err != nil {
+		w.fail(path, st.Uid, err)
+	}
+}
+
+func (w *Walk) directory(in fsutil.Mount, parent int, name, path string, depth int) {
+	fd, err := in.Open(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
+	switch {
+	case errors.Is(err, fsutil.ErrMount):
+		w.Mounts++
+	case errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // replaced or removed meanwhile
+	case err != nil:
+		w.fail(path+"/"+name, 0, err)
+	default:
+		w.tree(in, fd, path+"/"+name, depth+1)
+		unix.Close(fd)
+	}
+}
+
+func (w *Walk) file(in fsutil.Mount, parent int, name, path string) {
+	st, err := fsutil.LstatAt(parent, name)
+	if w.counts {
+		if err == nil && st.Nlink > 1 {
+			w.names[inode{st.Dev, st.Ino}]++
+		}
+		return
+	}
+	if err == nil && (st.Uid == w.To.UID || w.From != 0 && st.Uid != w.From) {
+		return
+	}
+	fd := -1
+	if err == nil {
+		fd, err = in.Open(parent, name, unix.O_PATH)
+	}
+	switch {
+	case errors.Is(err, fsutil.ErrMount):
+		w.Mounts++
+		return
+	case errors.Is(err, unix.ENOENT):
+		return
+	case err != nil:
+		w.fail(path+"/"+name, st.Uid, err)
+		return
+	}
+	defer unix.Close(fd)
+	if st, err = fsutil.Fstat(fd); err != nil {
+		w.fail(path+"/"+name, st.Uid, err)
+		return
+	}
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // replaced meanwhile
+	case w.elsewhere(st) && w.Copied != 0 && st.Uid == w.Copied && st.Mode&unix.S_IFMT == unix.S_IFREG:
+		if err := w.separate(in, parent, name, st); err != nil {
+			w.fail(path+"/"+name, st.Uid, err)
+			return
+		}
+		w.Changed++
+		if w.Found != nil {
+			w.Found(path+"/"+name, st.Uid, nil)
+		}
+	default:
+		w.give(fd, st, path+"/"+name)
+	}
+}
+
+// separate replaces a file that has names outside of the tree by a copy, which belongs to the new owner.
+func (w *Walk) separate(in fsutil.Mount, parent int, name string, st unix.Stat_t) error {
+	if w.DryRun {
+		return nil
+	}
+	from, err := in.Open(parent, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	source := os.NewFile(uintptr(from), name)
+	defer source.Close()
+	if now, err := fsutil.Fstat(from); err != nil || now.Ino != st.Ino || now.Uid != st.Uid {
+		return errors.Join(err, unix.ESTALE) // replaced meanwhile
+	}
+	to, temp, err := fsutil.CreateTemp(parent, "."+name)
+	if err != nil {
+		return err
+	}
+	target := os.NewFile(uintptr(to), temp)
+	defer target.Close()
+	_, err = io.Copy(target, source)
+	if err == nil {
+		err = errors.Join(unix.Fchown(to, int(w.To.UID), int(w.To.GID)), fsutil.ChmodFD(to, st.Mode&0o777), target.Sync())
+	}
+	if err == nil {
+		err = unix.Renameat(parent, temp, parent, name)
+	}
+	if err != nil {
+		return errors.Join(err, unix.Unlinkat(parent, temp, 0))
+	}
+	return nil
+}
+
+func (w *Walk) give(fd int, st unix.Stat_t, path string) {
+	if w.counts || w.From != 0 && st.Uid != w.From {
+		return
+	}
+	changed, err := false, fsutil.ErrHardLink
+	if st.Uid == w.To.UID || st.Mode&unix.S_IFMT != unix.S_IFREG || !w.elsewhere(st) {
+		changed, err = fsutil.Own(fd, st, w.To, w.DryRun)
+	}
+	switch {
+	case errors.Is(err, fsutil.ErrDevice), errors.Is(err, fsutil.ErrHardLink):
+		w.Refused++
+	case err != nil:
+		w.fail(path, st.Uid, err)
+		return
+	case !changed:
+		return
+	default:
+		w.Changed++
+	}
+	if w.Found != nil {
+		w.Found(path, st.Uid, err)
+	}
+}
+
+func (w *Walk) fail(path string, was uint32, err error) {
+	w.Failed++
+	if w.Found != nil {
+		w.Found(path, was, err)
+	}
+}
