@@ -78,6 +78,7 @@ func (b *bench) startController(t *testing.T, extended bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	config.QPS = -1 // by default it asks five times a second
 	objects, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
