@@ -2,6 +2,7 @@ package boot
 
 import (
 	"io/fs"
+	"slices"
 
 	"hinit/internal/blocking"
 	"hinit/internal/config"
@@ -40,16 +41,28 @@ func (t Tenants) IsOne(profile string) bool {
 // Has reports whether a uid is in the range of tenants.
 func (t Tenants) Has(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
 
-// Resides reports whether the home of a profile has an owner of the right kind: a tenant's user, or another one. It does so too if
-// there is no such home. It blocks on the disk.
+// Resides reports whether the home of a profile has an owner of the right kind: a user that no other home has, or for no tenant another
+// one. It does so too if there is no such home. It blocks on the disk.
 func (o Options) Resides(profile string) bool {
-	info, err := blocking.Get(blocking.Volume, func() (fs.FileInfo, error) {
-		root, err := fsutil.OpenReal(o.Home, nil)
+	resides, err := blocking.Get(blocking.Volume, func() (bool, error) {
+		homes, err := fsutil.OpenReal(o.Home+"/"+ProfilesDir, nil)
 		if err != nil {
-			return nil, err
+			return true, nil //nolint:nilerr // without the directory there is no home
 		}
-		defer root.Close()
-		return root.Lstat(ProfilesDir + "/" + profile)
+		defer homes.Close()
+		info, err := homes.Lstat(profile)
+		if err != nil || !o.Tenants.IsOne(profile) || !o.Tenants.Has(fsutil.UID(info)) {
+			return err != nil || o.Tenants.IsOne(profile) == o.Tenants.Has(fsutil.UID(info)), nil
+		}
+		var names []string
+		err = homes.EachName("", func(name string, _ fs.FileMode) bool {
+			names = append(names, name)
+			return true
+		})
+		return !slices.ContainsFunc(names, func(name string) bool { // a home that was copied with its owner
+			other, err := homes.Lstat(name)
+			return err == nil && name != profile && fsutil.UID(other) == fsutil.UID(info)
+		}), err
 	})
-	return err != nil || o.Tenants.IsOne(profile) == o.Tenants.Has(fsutil.UID(info))
+	return resides && err == nil
 }
