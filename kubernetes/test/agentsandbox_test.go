@@ -283,7 +283,7 @@ func TestASandboxOfTheClustersKind(t *testing.T) {
 	if left := time.Until(until); err != nil || left > time.Minute {
 		t.Errorf("it expires in %v: %v", left, err)
 	}
-	a.must("patch", "sandboxes.agents.x-k8s.io", name, "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`) // so late is it now
+	a.must("patch", "sandboxes.agents.x-k8s.io", name, "--type=merge", "-p", `{"spec": {"shutdownTime": "`+time.Now().UTC().Format(time.RFC3339)+`"}}`) // it expires now
 	a.until("expired", func() string { return a.must("get", "sandboxes.agents.x-k8s.io", "-o", "name") })
 	a.gone(name)
 }

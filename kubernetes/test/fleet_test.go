@@ -205,8 +205,8 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 	t.Log(account)
 }
 
-// TestAPodBecomesAPoolAndComesBack takes the profiles of a pod that is no host, as it would those of a container, and gives one back. The gateway runs
-// on one side at a time, with its files.
+// TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports one back. The gateway runs on
+// one side at a time, with its files.
 func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	b, dir := withFleet(t, 2)
 	const soul, outside = "/opt/data/profiles/coder/SOUL.md", "kubectl -n agents exec -i agents-0 -- "
@@ -239,7 +239,7 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	b.until("the object gone", func() string { return b.try("get", "agentprofiles", "coder", "--ignore-not-found").out })
 }
 
-// TestAHostIsReachedByItsPoolAloneAndMovesProfiles has a program enforce the NetworkPolicy of a pool on a node with two hosts.
+// TestAHostIsReachedByItsPoolAloneAndMovesProfiles makes a program enforce the NetworkPolicy of a pool on a node with two hosts.
 func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
 	server := withServer(t)
 	if why := server.Enforces(); server.LeftOut == "" && why != "" {

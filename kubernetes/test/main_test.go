@@ -158,7 +158,7 @@ func (b *bench) until(what string, cond func() string) {
 		if missing = cond(); missing == "" {
 			return
 		}
-		<-time.After(max(50*time.Millisecond, time.Since(began))) // kubectl takes a tenth of a second of the processor
+		<-time.After(max(50*time.Millisecond, time.Since(began))) // each call of kubectl costs 0.1 s of processor time
 	}
 	b.Fatalf("not %s: %s", what, missing)
 }

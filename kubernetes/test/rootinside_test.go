@@ -11,8 +11,8 @@ import (
 	"hinit/kubernetes/internal/cluster"
 )
 
-// TestRootInsideIsAnotherUserOutside: where nodes give user namespaces, commands may be root, of a user of the pod's own. The node's root and the
-// agents' files are out of reach.
+// TestRootInsideIsAnotherUserOutside: where nodes give user namespaces, commands may be root. Outside they have a user of the
+// pod's own, which reaches neither the node's root nor the agents' files.
 func TestRootInsideIsAnotherUserOutside(t *testing.T) {
 	b := withServer(t)
 	if b.LeftOut == "" && !b.Maps() {

@@ -32,8 +32,8 @@ type agentPod struct {
 	volume string // the directory of the agents' volume on this machine
 }
 
-// withSandboxes starts the manifests with the component, on the first node: faults and policies are that one's. more are further variables of the
-// service.
+// withSandboxes starts the manifests with the component, on the first node, because faults and policies apply there. more are
+// further variables of the service.
 func withSandboxes(t *testing.T, more ...string) *agentPod {
 	t.Helper()
 	b := withNode(t, inManifests)

@@ -132,7 +132,7 @@ func (x *extensions) fromTemplate(ctx context.Context, pool, owner *unstructured
 	return made
 }
 
-// claim gives a claim a Sandbox of its pool that is Ready, or one that it makes. It ends a claim that has expired.
+// claim gives a claim a Ready Sandbox of its pool, or makes one. It deletes an expired claim.
 func (x *extensions) claim(ctx context.Context, claim *unstructured.Unstructured) {
 	claims := x.claims.Namespace(claim.GetNamespace())
 	text, _, _ := unstructured.NestedString(claim.Object, "spec", "lifecycle", "shutdownTime")
@@ -181,8 +181,8 @@ func (a *agentPod) runWithoutFiles(name string, more ...string) result {
 	return a.docker(append(append(words, more...), "hinit-demo", "sleep", "infinity")...)
 }
 
-// TestAClaimTakesASandboxThatWaits: a call without files of the agents gets a Sandbox out of a warm pool, with which everything goes on as with one
-// that was made for it.
+// TestAClaimTakesASandboxThatWaits: a call without files of the agents gets a Sandbox out of a warm pool. The Sandbox then
+// behaves like one that was made for the call.
 func TestAClaimTakesASandboxThatWaits(t *testing.T) {
 	b := withServer(t)
 	b.startController(t, true)

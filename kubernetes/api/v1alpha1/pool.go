@@ -80,21 +80,21 @@ type AgentPoolSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Rollout Rollout `json:"rollout,omitzero"`
-	// network is whom the pods of the hosts may talk to.
+	// network limits the connections of the hosts' pods.
 	// +optional
 	// +kubebuilder:default={}
 	Network Network `json:"network,omitzero"`
-	// env has variables of the container of the agents.
+	// env has variables for the container of the agents.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^[A-Za-z_][A-Za-z0-9_]*$'))",message="a variable has letters, digits and _ and no digit first"
 	Env map[string]string `json:"env,omitempty"`
 }
 
-// Network is whom the pods of the hosts may talk to. What a NetworkPolicy of yours allows is allowed too.
+// Network limits the connections of the hosts' pods. A NetworkPolicy of your own can allow more.
 type Network struct {
-	// policy makes a NetworkPolicy: a host takes connections from hosts of its pool alone, for moves. Of private addresses it reaches them, the
-	// API server and DNS.
+	// policy makes a NetworkPolicy. A host then accepts connections only from hosts of its pool, for moves. Of private addresses it
+	// reaches only these hosts, the API server and DNS.
 	// +optional
 	// +kubebuilder:default=true
 	Policy *bool `json:"policy,omitempty"`

@@ -125,7 +125,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 		config := filepath.Join(pki, name+".kubeconfig")
 		words := append([]string{
 			"--kubeconfig=" + config, "--authentication-kubeconfig=" + config, "--authorization-kubeconfig=" + config, "--bind-address=127.0.0.1",
-			"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000", // by default the end of a namespace waits seconds for its turn
+			"--leader-elect=false", "--kube-api-qps=500", "--kube-api-burst=1000", // by default the deletion of a namespace waits for seconds
 			"--tls-cert-file=" + pki + "/" + name + ".crt", "--tls-private-key-file=" + pki + "/" + name + ".key",
 		}, more...)
 		p, err := c.spawn(program, program, words...)

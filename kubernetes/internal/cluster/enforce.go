@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// enforcer is a program that has the NetworkPolicies of one node hold, by rules of iptables and sets of ipset.
+// enforcer is a program that enforces NetworkPolicies on one node, by rules of iptables and sets of ipset.
 const enforcer = "kube-router"
 
-// noRange has no service. The enforcer lets everything pass to addresses of services, which a proxy would replace; here they are the server's own.
+// noRange is a range of addresses without services. The enforcer allows all traffic to its range of services, because a proxy
+// would rewrite these addresses. Here the addresses of services are the server's own.
 const noRange = "10.96.255.0/24"
 
-// Enforces says what is missing for Enforce, "" where it works.
+// Enforces returns the reason why Enforce can't work here, "" if it can.
 func (c *Cluster) Enforces() string {
 	for _, tool := range []string{"iptables", "ipset"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -24,9 +25,10 @@ func (c *Cluster) Enforces() string {
 	return ""
 }
 
-// Enforce has the NetworkPolicies hold for the pods of a node, until stop. All nodes are in one network namespace, so it can be one node only.
+// Enforce enforces the NetworkPolicies for the pods of a node, until stop. All nodes share one network namespace, so only one
+// node can have an enforcer.
 func (c *Cluster) Enforce(ctx context.Context, node string) (stop func() error, err error) {
-	// Pods of a node are on one bridge, and its frames are to pass iptables too.
+	// The pods of a node share one bridge, and iptables must see its frames.
 	if err := os.WriteFile("/proc/sys/net/bridge/bridge-nf-call-iptables", []byte("1"), 0); err != nil {
 		return nil, fmt.Errorf("cannot have iptables see bridges: %w", err)
 	}
@@ -37,9 +39,9 @@ func (c *Cluster) Enforce(ctx context.Context, node string) (stop func() error, 
 	}
 	stop = func() error {
 		p.kill()
-		for _, words := range []string{"iptables --wait --flush", "iptables --wait --delete-chain", "ipset destroy"} { // nothing else has rules in this table here
+		for _, words := range []string{"iptables --wait --flush", "iptables --wait --delete-chain", "ipset destroy"} { // only the enforcer uses them
 			command := strings.Fields(words)
-			if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil { //nolint:gosec // the words are above
+			if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil { //nolint:gosec // the commands are constants
 				return fmt.Errorf("cannot remove the rules of NetworkPolicies: %s: %w: %s", words, err, out)
 			}
 		}

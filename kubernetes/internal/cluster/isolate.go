@@ -94,7 +94,7 @@ func outside(nodes bool) (int, error) {
 	return inside()
 }
 
-// lock keeps two runs apart where they would meet: in the control groups of nodes, or in the ports where there are no namespaces.
+// lock keeps two runs from using the same control groups of nodes, or the same ports if there are no namespaces.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

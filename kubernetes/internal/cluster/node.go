@@ -84,11 +84,11 @@ imports = []
       SystemdCgroup = false
 `
 
-// MappedRuntime is the handler of a RuntimeClass that gives pods users of their own. The runc of Debian 12 (1.1) can't: it has no mounts with
-// mapped ids, which the kubelet asks for.
+// MappedRuntime is the handler of a RuntimeClass that gives pods users of their own. It needs another runc than Debian 12 has:
+// version 1.1 lacks the mounts with mapped ids that the kubelet requests.
 const MappedRuntime = "mapped"
 
-// Maps reports whether nodes have that handler.
+// Maps reports whether nodes have MappedRuntime.
 func (c *Cluster) Maps() bool { return has(filepath.Join(c.Bin, "runc")) }
 
 // kubeletConfig has in addition NODE, ADDRESS, PKI and GROUP.

@@ -23,7 +23,7 @@ type module struct {
 	dir      string
 	packages []string
 	flags    []string
-	c        string // the C library that it takes, "" for none; it is left out where that can't be compiled against
+	c        string // the C library that the module needs, "" for none; without the library the module is left out
 }
 
 var allModules = []module{
@@ -47,7 +47,7 @@ var allModules = []module{
 	},
 }
 
-// modules returns those that this machine can compile.
+// modules returns the modules that this machine can compile.
 func modules() []module {
 	return slices.DeleteFunc(slices.Clone(allModules), func(m module) bool {
 		return m.c != "" && (exec.Command("pkg-config", "--exists", m.c).Run() != nil || exec.Command("gcc", "--version").Run() != nil)

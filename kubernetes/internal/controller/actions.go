@@ -91,8 +91,8 @@ func (f *fleet) change(ctx context.Context, v *view, name string, change func(*v
 	return nil
 }
 
-// replace gives a host a new image: in its pod, where nothing else has changed, and otherwise by another pod. It deletes the pod that was seen,
-// and no other of its name.
+// replace gives a host a new image. If only the image has changed, replace exchanges it in the pod. Otherwise it deletes the pod,
+// but no later pod of that name.
 func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 	if pod == nil || pod.DeletionTimestamp != nil {
 		return nil
@@ -153,8 +153,8 @@ const (
 	tokenRole = "hinit-fleet-host-tokens"
 )
 
-// allow gives the hosts of a pool their ServiceAccount and what it may do. Of ConfigMaps and Secrets they may read what a profile of the pool
-// names. It writes where that has changed.
+// allow gives the hosts of a pool their ServiceAccount and its rights. They may read only the ConfigMaps and Secrets that a
+// profile of the pool names. allow writes only changes.
 func (f *fleet) allow(ctx context.Context, v *view) error {
 	configMaps, secrets := pool.Sources(maps.Values(v.profiles))
 	wanted := fmt.Sprintf("%s %q %q", v.pool.UID, configMaps, secrets)
@@ -176,7 +176,7 @@ func (f *fleet) allow(ctx context.Context, v *view) error {
 	return nil
 }
 
-// grants returns the ServiceAccount of the hosts of a pool with its roles.
+// grants returns the ServiceAccount of the hosts of a pool, its roles and their bindings.
 func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured.Unstructured {
 	account := pool.Account(p.Name)
 	object := func(api, kind, name string, more map[string]any) *unstructured.Unstructured {
@@ -198,7 +198,7 @@ func grants(p *v1alpha1.AgentPool, configMaps, secrets []string) []*unstructured
 	}
 	rules := []any{}
 	read := func(resource string, names []string) {
-		if len(names) > 0 { // a rule without names is about all
+		if len(names) > 0 { // a rule without names would allow all objects
 			rules = append(rules, map[string]any{"apiGroups": []any{""}, "resources": []any{resource}, "verbs": []any{"get"}, "resourceNames": names})
 		}
 	}

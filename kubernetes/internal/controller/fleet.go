@@ -43,8 +43,8 @@ type fleet struct {
 
 	mu      sync.Mutex
 	rounds  map[client.ObjectKey]time.Time            // when the last round of a pool began
-	phases  map[types.UID]v1alpha1.AgentProfileStatus // what was seen last, for events
-	allowed map[client.ObjectKey]string               // what the hosts of a pool were allowed last
+	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of profiles, for events
+	allowed map[client.ObjectKey]string               // the last rights that the hosts of a pool got
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {

@@ -20,33 +20,35 @@ import (
 const (
 	askEvery = 2 * time.Second
 	askTime  = 2 * time.Second // for one connection
-	// mostSilent is how many connections may fail before a node is told to be silent.
+	// mostSilent is the number of failed connections in a row that make a node silent.
 	mostSilent = 3
-	// believed is how long silence counts. Then Kubernetes has judged: a node that it holds for ready can't be reached from here alone.
+	// believed is how long silence counts. By then Kubernetes has marked a vanished node. If the node is still ready, only the
+	// controller fails to reach it.
 	believed = 90 * time.Second
 )
 
-// nodes connects to the kubelets of the nodes that have hosts. Kubernetes tells after 50 seconds that a node has vanished. A connection that is
-// refused is an answer of the machine. Where none ever worked, the network forbids them, and nothing counts.
+// nodes finds vanished nodes by connections to their kubelets. Kubernetes itself marks a vanished node after 50 seconds. A
+// refused connection is an answer of the machine. A node that has never answered does not count, because the network may forbid
+// the connections.
 type nodes struct {
 	api  client.Reader // of a cache
 	log  *slog.Logger
-	news chan event.GenericEvent // a pod of each node that begins to be silent, or ends it
+	news chan event.GenericEvent // a pod of each node that has become silent, or answers again
 
 	mu sync.Mutex
 	by map[string]*node
 }
 
 type node struct {
-	answered time.Time // the last time; zero for never
-	failed   int       // connections since then
+	answered time.Time // time of the last answer; zero for never
+	failed   int       // failed connections since then
 }
 
 func newNodes(api client.Reader, log *slog.Logger) *nodes {
 	return &nodes{api: api, log: log, news: make(chan event.GenericEvent), by: map[string]*node{}}
 }
 
-// silent reports whether a node has answered, and does not any more.
+// silent reports whether a node that has answered before no longer answers.
 func (n *nodes) silent(name string, now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,7 +56,7 @@ func (n *nodes) silent(name string, now time.Time) bool {
 	return one != nil && one.failed >= mostSilent && now.Sub(one.answered) < believed
 }
 
-// Start asks until ctx ends. Only the controller that leads asks.
+// Start connects to the nodes again and again until ctx ends. It runs only in the leading controller.
 func (n *nodes) Start(ctx context.Context) error {
 	for ctx.Err() == nil {
 		next := time.After(askEvery)
@@ -125,7 +127,7 @@ func (n *nodes) answers(ctx context.Context, name string) bool {
 	return false
 }
 
-// note takes in whether a node answers. It reports whether that makes it silent, or ends it.
+// note records whether a node answers. It reports whether the node has become silent, or answers again.
 func (n *nodes) note(name string, answers bool) (news bool) {
 	now := time.Now()
 	was := n.silent(name, now)

@@ -91,7 +91,8 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 // endGrace is how much longer than its grace a pod may take to end before it counts as lost.
 const endGrace = 30 * time.Second
 
-// trouble says why a host on a good node is lost, "" when it is not, and whether its pod ends or begins.
+// trouble returns the reason why a host is lost although its node is good, "" if it is not lost. replacing reports whether its
+// pod is ending or starting.
 func trouble(pod *corev1.Pod, beat *coordinationv1.Lease, now time.Time) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
 		if now.Sub(pod.DeletionTimestamp.Time) > endGrace {
@@ -127,7 +128,7 @@ func trouble(pod *corev1.Pod, beat *coordinationv1.Lease, now time.Time) (reason
 	return "", false
 }
 
-// ready returns why a node is not ready, "" for one that is.
+// ready returns the reason why a node is not ready, "" for a ready node.
 func ready(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {

@@ -33,14 +33,14 @@ var (
 	formKind   = extensions.WithResource("sandboxtemplates")
 )
 
-// mostPools limits what agents can make wait: each kind of call has a pool of its own.
+// mostPools limits the warm pools, because agents can make calls of any number of kinds, and each kind has its pool.
 const mostPools = 4
 
-// createClaim makes a claim for a container whose kind of call has Sandboxes waiting. It reports false where the container needs a Sandbox of its
-// own. Then it begins a pool for the next call, if one can serve it.
+// createClaim makes a claim for a container if a warm pool has a Sandbox for it. It reports false if the container needs a new
+// Sandbox. Then it makes a pool for the next call of this kind, if a pool can serve it.
 func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (bool, error) {
 	if e.s.Warm == 0 || slices.ContainsFunc(r.spec.Mounts, func(m sandbox.Mount) bool { return m.Type != "tmpfs" && m.Source != gateVolume }) {
-		return false, nil // a pod that runs gets no mounts
+		return false, nil // a running pod can't get mounts
 	}
 	name, err := poolName(r, pod)
 	if err != nil {
@@ -64,7 +64,7 @@ func (e *Engine) createClaim(ctx context.Context, r *record, pod *corev1.Pod) (b
 	if err := decode(pool.GetAnnotations()[noteSpec], &made); err != nil {
 		return false, err
 	}
-	r.spec.Mounts, r.spec.Entrypoint = made.Mounts, made.Entrypoint // the program inside is where the pool has it
+	r.spec.Mounts, r.spec.Entrypoint = made.Mounts, made.Entrypoint // the program is at the path that the pool's template has
 	note, err := json.Marshal(r.spec)
 	if err != nil {
 		return false, err
@@ -101,7 +101,7 @@ func (e *Engine) makePool(ctx context.Context, name string, r *record, pod *core
 	labels := map[string]string{labelNetwork: pod.Labels[labelNetwork], managedBy: pod.Labels[managedBy]}
 	form := map[string]any{
 		"podTemplate":             map[string]any{"metadata": map[string]any{"labels": words(labels)}, "spec": spec},
-		"networkPolicyManagement": "Unmanaged", // the policies of the manifests hold
+		"networkPolicyManagement": "Unmanaged", // the NetworkPolicies of the manifests apply
 	}
 	pool := map[string]any{"replicas": int64(e.s.Warm), "sandboxTemplateRef": map[string]any{"name": name}}
 	labels[labelPool] = "true"
@@ -148,7 +148,7 @@ func (e *Engine) waitingClaims(ctx context.Context, selector string) ([]*record,
 	return out, nil
 }
 
-// claimOf returns the claim that has a Sandbox, as its owner; ok is false for a Sandbox that the engine has made.
+// claimOf returns the claim that owns a Sandbox; ok is false for a Sandbox that the engine has made.
 func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok bool) {
 	owners := object.GetOwnerReferences()
 	at := slices.IndexFunc(owners, func(o metav1.OwnerReference) bool { return o.Kind == "SandboxClaim" })
@@ -158,7 +158,8 @@ func claimOf(object *unstructured.Unstructured) (claim metav1.OwnerReference, ok
 	return owners[at], true
 }
 
-// bind waits until a claim has its Sandbox, and gives that the container's id. The controller copies the labels of the template to the pod.
+// bind waits until a claim has its Sandbox, and labels the Sandbox with the container's id. The controller copies the labels of
+// the template to the pod.
 func (e *Engine) bind(ctx context.Context, r *record) error {
 	name := ""
 	for name == "" {
@@ -180,7 +181,7 @@ func (e *Engine) bind(ctx context.Context, r *record) error {
 	return err
 }
 
-// keepClaim moves the time at which a claim expires, and its Sandbox with it.
+// keepClaim postpones the expiry of a claim and its Sandbox, if it is near.
 func (e *Engine) keepClaim(ctx context.Context, name string) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

@@ -185,7 +185,7 @@ func (e *Engine) removeSandbox(ctx context.Context, r *record) error {
 	of, name, uid, policy := kindVersion, "", types.UID(""), metav1.DeletePropagationBackground
 	if r.claim != nil {
 		of, name, uid = claimKind, r.claim.GetName(), r.claim.GetUID()
-	} else if claim, claimed := claimOf(r.object); claimed { // it would make another Sandbox
+	} else if claim, claimed := claimOf(r.object); claimed { // the claim would replace a deleted Sandbox
 		of, name, uid = claimKind, claim.Name, claim.UID
 	} else {
 		name, uid = r.object.GetName(), r.object.GetUID()
@@ -214,7 +214,7 @@ func (e *Engine) keepOn(ctx context.Context, r *record) error {
 	return e.change(ctx, r, nil, map[string]any{"shutdownTime": e.expires()})
 }
 
-// endsSoon reports whether a time at which an object expires is to be moved.
+// endsSoon reports whether an object expires so soon that its expiry must be postponed.
 func (e *Engine) endsSoon(text string) bool {
 	end, err := time.Parse(time.RFC3339, text)
 	return err != nil || time.Until(end) <= e.s.Expire/expireSoon

@@ -36,7 +36,7 @@ type Settings struct {
 	Class       string            // its StorageClass, "" for the cluster's default
 	Idle        time.Duration     // after which a sandbox without commands and background jobs is suspended; 0 for never
 	Expire      time.Duration     // after which a Sandbox is deleted that no service looks after
-	Warm        int               // Sandboxes that wait for each kind of call, where the cluster has warm pools
+	Warm        int               // number of Sandboxes that wait for each kind of call, if the cluster has warm pools
 
 	API *rest.Config
 }

@@ -24,13 +24,13 @@ import (
 	"hinit/kubernetes/internal/host"
 )
 
-// codeError is an error with an exit code of its own.
+// codeError is an error with its exit code.
 type codeError struct {
 	code int
 	error
 }
 
-// saidError is the exit code of a command line that is done: its help or its mistake was printed.
+// saidError is the exit code of a command whose help or mistake is already printed.
 type saidError int
 
 func (saidError) Error() string { return "" }
@@ -90,7 +90,7 @@ func Main(argv []string, out, errs io.Writer) int {
 	return cmdline.WrongUsage
 }
 
-// end says an error and returns the exit code.
+// end prints an error and returns the exit code.
 func (c *call) end(err error) int {
 	if code, is := errors.AsType[saidError](err); is {
 		return int(code)
@@ -110,7 +110,7 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "\nhinit-fleet COMMAND --help tells more.\n")
 }
 
-// words reads the flags, and returns the words, whose number is bounded. An error is [saidError].
+// words parses the flags, and returns the other words. It checks their number. An error is a [saidError].
 func (c *call) words(atLeast, atMost int) ([]string, error) {
 	words, code, ok := c.Parse(atLeast, atMost)
 	if !ok {
@@ -119,7 +119,7 @@ func (c *call) words(atLeast, atMost int) ([]string, error) {
 	return words, nil
 }
 
-// begin reads the command line as words does, and connects to the API server.
+// begin parses the command line like words, and connects to the API server.
 func (c *call) begin(atLeast, atMost int) (f *fleet, words []string, err error) {
 	if words, err = c.words(atLeast, atMost); err != nil {
 		return nil, nil, err
@@ -173,7 +173,7 @@ func runHost(ctx context.Context, c *call) error {
 	if err := host.Refuse(); err != nil {
 		return err
 	}
-	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no other process of its user reads the tokens from its memory; it can't fail
+	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // keeps other processes of its user from reading the tokens in its memory; it can't fail
 	init, home, err := reach(ctx, c.log())
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func runHost(ctx context.Context, c *call) error {
 	return host.Run(ctx, s)
 }
 
-// reach waits for the hinit of the pod, whose container begins later. It returns its volume too.
+// reach waits for the hinit of the pod, whose container starts later than this one. home is its volume.
 func reach(ctx context.Context, log *slog.Logger) (init *dial.Client, home string, err error) {
 	for said := ""; ; {
 		var st hinit.Status

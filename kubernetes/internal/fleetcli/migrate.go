@@ -24,7 +24,7 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// outside is a hinit that is no host: the words before its command lines, such as docker exec -i agents.
+// outside is a hinit that is not part of the fleet: the words before its command lines, such as docker exec -i agents.
 type outside []string
 
 // run runs a command line of that hinit. in and out may be nil.
@@ -40,7 +40,7 @@ func (o outside) run(ctx context.Context, in, out *os.File, words ...string) err
 	return nil
 }
 
-// piped runs a command line of that hinit beside fn, which has the other end of its output, or of its input.
+// piped runs a command line of that hinit, and fn at the same time. fn reads its output, or writes its input.
 func (o outside) piped(ctx context.Context, output bool, fn func(*os.File) error, words ...string) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -97,7 +97,7 @@ func (f *fleet) change(ctx context.Context, name string, change func(*v1alpha1.A
 	return nil
 }
 
-// stopped waits until a profile has data and no gateway, and returns its host.
+// stopped waits until a profile has data and its gateway has ended. It returns the host.
 func (f *fleet) stopped(ctx context.Context, limit time.Duration, name string) (host string, err error) {
 	err = f.wait(ctx, limit, name+" is stopped", func() (bool, string, error) {
 		p, err := f.profile(ctx, name)
@@ -156,7 +156,8 @@ func runImport(ctx context.Context, c *call) error {
 	return nil
 }
 
-// take makes a profile of a pool of one outside of it. That one is stopped before, and keeps its files. After an error it runs again as before.
+// take copies an outside profile into a pool. It stops the outside profile first, and leaves its files there. After an error the
+// outside profile runs again as before.
 func (f *fleet) take(ctx context.Context, o outside, pool string, from there, name string, limit time.Duration) (err error) {
 	no, up := false, from.Want == "up"
 	p := &v1alpha1.AgentProfile{
@@ -209,7 +210,8 @@ func runExport(ctx context.Context, c *call) error {
 	return nil
 }
 
-// giveBack makes a profile outside of the fleet of one of it, whose object is deleted. After an error it runs on as before.
+// giveBack copies a profile of the fleet to the outside, and deletes its object. After an error it runs on in the fleet as
+// before.
 func (f *fleet) giveBack(ctx context.Context, o outside, name string, limit time.Duration) (err error) {
 	p, err := f.profile(ctx, name)
 	if err != nil {

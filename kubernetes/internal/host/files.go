@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// sourceAge is how old a ConfigMap or Secret may be that files are made of.
+	// sourceAge is how long a ConfigMap or Secret is used after it was read.
 	sourceAge = time.Minute
-	// errorAge is for one that could not be read: the controller may not have allowed it yet.
+	// errorAge is the time after which a failed read is repeated: the controller may not have allowed it yet.
 	errorAge = 5 * time.Second
 )
 
-// sources reads ConfigMaps and Secrets, and keeps what they were for some time.
+// sources reads ConfigMaps and Secrets, and caches their contents.
 type sources struct {
 	api       client.Reader
 	namespace string

@@ -47,7 +47,7 @@ type Settings struct {
 }
 
 const (
-	// Beat is how often a host says that it is alive, where nothing else is said. Fifty hosts make five writes in nine seconds.
+	// Beat is the default time between two renewals of a host's Lease. Fifty hosts make five writes in nine seconds.
 	Beat    = 90 * time.Second
 	resync  = 2 * time.Minute
 	workers = 4
@@ -134,7 +134,7 @@ func (h *host) hear(c hinit.StatusChange) {
 	if c.Whole {
 		h.services = map[string]hinit.Service{}
 	}
-	h.known = !c.Init.Booting && !c.Init.Stopping // what a container that ends says of its gateways is no news
+	h.known = !c.Init.Booting && !c.Init.Stopping // a booting or ending container does not report the gateways' lasting state
 	for _, s := range c.Services {
 		if s.Kind == hinit.KindGateway {
 			h.services[s.Profile] = s

@@ -9,7 +9,8 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// quiet asks hinit, and not only the last line, whether a gateway has ended for good. It returns the number of its last run.
+// quiet asks hinit whether a gateway has ended for good, because the last report may be old. It returns the number of the last
+// run.
 func (h *host) quiet(ctx context.Context, name string) (run uint64, err error) {
 	var s hinit.Service
 	err = h.order(name, func() (hinit.Service, error) {
@@ -40,7 +41,7 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.moved(ctx, h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment))
 }
 
-// offer writes how the data of a profile is had. Its gateway has ended.
+// offer writes into the status how the other host gets the data of a profile. The gateway must have ended.
 func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	run, err := h.quiet(ctx, p.Name)
 	if err != nil {
@@ -54,7 +55,7 @@ func (h *host) offer(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) { st.Move.Offer, st.Move.Received = o, nil })
 }
 
-// give makes the other host the owner: the one write by which a profile changes its host.
+// give makes the other host the owner, by one write of the status.
 func (h *host) give(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	to := p.Status.Move.To
 	err := h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
@@ -83,7 +84,8 @@ func (h *host) fetch(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	return h.tell(ctx, p, err)
 }
 
-// tell writes into the status why a step of a move has failed: the gateway is down as long as that lasts. It returns the error.
+// tell writes into the status why a step of a move has failed, because the gateway is down until the step succeeds. It returns
+// err.
 func (h *host) tell(ctx context.Context, p *v1alpha1.AgentProfile, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err

@@ -23,7 +23,7 @@ func settled(s *hinit.Service) bool {
 // describe writes into a status what hinit says of a gateway. s is nil where hinit does not have it.
 func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 	if c := meta.FindStatusCondition(st.Conditions, v1alpha1.ReachableCondition); c != nil && c.Reason == placement.HostLost {
-		return // the controller tells when it has found the host again
+		return // only the controller ends the phase Lost
 	}
 	phase, message := v1alpha1.PhaseStarting, ""
 	since := metav1.Now()

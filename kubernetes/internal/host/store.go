@@ -23,7 +23,7 @@ const (
 	incomingDir = storeDir + "/incoming" // NAME.UID.NONCE: data that came, and a record beside it
 	retainedDir = storeDir + "/retained" // NAME.UID.TIME: data that nothing refers to
 	backupsDir  = storeDir + "/backups"  // archives to recover from
-	partDir     = storeDir + "/part"     // data that is still coming, see partial; the rest is removed at the start
+	partDir     = storeDir + "/part"     // data that is not complete yet, see partial; all else is removed at the start
 	profilesDir = "profiles"
 )
 
@@ -149,10 +149,10 @@ func (s *Store) Look(name, uid string) (placement.Local, error) {
 	return l, nil
 }
 
-// partly is the nonce of data that has come in part.
+// partly is the nonce of incomplete data.
 const partly = "partly"
 
-// partial is where data of an object has come in part. The next fetch goes on there.
+// partial returns the path of an object's incomplete data. The next fetch continues it.
 func partial(name, uid string) string {
 	return path.Join(partDir, archive.ImportPrefix+name+"."+uid)
 }
@@ -250,7 +250,7 @@ func (s *Store) Install(name, uid, nonce string) error {
 	if err == nil {
 		err = s.rename(incoming(name, uid, nonce), s.Home(name))
 	}
-	if err == nil { // else the data that came is the only one
+	if err == nil { // after the failure the received data is the only copy
 		err = s.DropIncoming(name, uid)
 	}
 	return wrap("install", name, err)
@@ -259,7 +259,7 @@ func (s *Store) Install(name, uid, nonce string) error {
 // Drop deletes data that was set aside.
 func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, uid, "") }
 
-// DropIncoming deletes data that came, in full or in part, and was not installed.
+// DropIncoming deletes received data, complete or not, that was not installed.
 func (s *Store) DropIncoming(name, uid string) error {
 	return errors.Join(s.clear(incomingDir, name, uid, ".json"), s.root.RemoveAll(partial(name, uid)))
 }

@@ -93,7 +93,7 @@ func TestADirectoryThatSomebodyElseMadeIsNotTaken(t *testing.T) {
 	}
 }
 
-// server offers profile coder of a store, by way of a connection that breaks after most bytes, where that is not 0. sent counts them all.
+// server offers profile coder of a store. If most is not 0, each connection breaks after most bytes. sent counts all sent bytes.
 func server(t *testing.T, s *Store, most *atomic.Int64) (o *offers, from *v1alpha1.Offer, sent *atomic.Int64) {
 	t.Helper()
 	o = &offers{
@@ -137,8 +137,8 @@ func server(t *testing.T, s *Store, most *atomic.Int64) (o *offers, from *v1alph
 	return o, from, sent
 }
 
-// TestAMoveThatIsCutShortGoesOnWhereItWas breaks a connection again and again. The other host stores nothing before it has all, and no byte
-// comes twice.
+// TestAMoveThatIsCutShortGoesOnWhereItWas breaks a connection again and again. The other host stores the profile only when it is
+// complete, and no byte is sent twice.
 func TestAMoveThatIsCutShortGoesOnWhereItWas(t *testing.T) {
 	s, dir := volume(t, "u1", strings.Repeat(rand.Text(), 1<<18))
 	home := filepath.Join(dir, "profiles/coder")
@@ -212,8 +212,8 @@ func TestAProfileThatHasChangedIsFetchedFromTheBeginning(t *testing.T) {
 	}
 }
 
-// TestAnInstallThatFailsKeepsWhatCame has a directory of that name where the profile is to be. As on a full volume, the data that came was
-// removed, and its owner had none.
+// TestAnInstallThatFailsKeepsWhatCame has a directory in the profile's place, so the install fails as on a full volume. Earlier
+// the failed install removed the received data, and its owner had none.
 func TestAnInstallThatFailsKeepsWhatCame(t *testing.T) {
 	s, _ := volume(t, "u1", "learnt")
 	_, from, _ := server(t, s, &atomic.Int64{})

@@ -163,7 +163,7 @@ func (o *offers) serve(w http.ResponseWriter, r *http.Request) {
 	one.sent = sum
 }
 
-// send writes the archive of a stopped profile, or the rest of it where the client has the beginning. It returns the checksum of the whole.
+// send writes the archive of a stopped profile, or its rest if the client has the beginning. It returns the checksum of the whole archive.
 func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum string, err error) {
 	home, err := s.root.Open(s.Home(name))
 	if err != nil {
@@ -178,15 +178,15 @@ func (s *Store) send(name string, w http.ResponseWriter, r *http.Request) (sum s
 			}
 		},
 	}
-	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without one it begins at 0
+	_, _ = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &x.From) // without this header the archive begins at 0
 	_, sum, _, err = x.Run(w)
 	return sum, err
 }
 
-// descriptor is the name of an open directory. No program can exchange what it names.
+// descriptor returns a path of an open directory. No program can make the path lead to another directory.
 func descriptor(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", dir.Fd()) }
 
-// fetch stores the data of an offer as data that came. A fetch that was cut short goes on where it was.
+// fetch stores the data of an offer as received data. It continues an interrupted fetch.
 func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offer, token string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+from.Address+dataPath+from.Nonce, nil)
 	if err != nil {
@@ -231,7 +231,7 @@ func (s *Store) fetch(ctx context.Context, name, uid string, from *v1alpha1.Offe
 	return nil
 }
 
-// importer returns an import of an object's data into the directory of data that is still coming. Call done after it.
+// importer returns an import of an object's data into the directory of incomplete data. Call done after the import.
 func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err error) {
 	part, err := s.root.Open(partDir)
 	if err != nil {
@@ -240,10 +240,10 @@ func (s *Store) importer(name, uid string) (im *archive.Import, done func(), err
 	return &archive.Import{Dir: descriptor(part), Name: name + "." + uid, Links: true}, func() { _ = part.Close() }, nil
 }
 
-// errCut says that a stream has ended early, and that what came is kept.
+// errCut says that a stream has ended early, and that the received part is kept.
 var errCut = errors.New("the stream has ended early; it goes on from there")
 
-// receive stores an archive as data that came. An older one of the object is removed before.
+// receive stores an archive as received data. First it removes an older archive of the object.
 func (s *Store) receive(im *archive.Import, name, uid, nonce string, body io.Reader) error {
 	whole := path.Join(partDir, im.Name)
 	if err := s.root.RemoveAll(whole); err != nil { // left by a crash

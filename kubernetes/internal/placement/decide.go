@@ -33,7 +33,7 @@ type Host struct {
 	Ready     bool   // it takes profiles
 	Updated   bool   // it has the wanted image
 	Replacing bool   // its pod ends or begins
-	Broken    bool   // its containers don't run, and its node is not the reason
+	Broken    bool   // its containers don't run although its node is good
 }
 
 // Pool is what the controller knows of an AgentPool.
@@ -47,8 +47,9 @@ type Pool struct {
 	Leaving        string    // the host that is to go, "" for none
 }
 
-// The values of [Lose].What: the owner of a profile is lost, or its pod is being replaced. The controller alone tells that a lost one is back: it
-// may be lost to the controller and alive, and both would go on to write what they see.
+// The values of [Lose].What: the owner of a profile is lost, or its pod is being replaced. Only the controller reports that a
+// lost owner is back. A host may be alive though the controller can't reach it: both would then overwrite each other's status for
+// ever.
 const (
 	HostLost     = "HostLost"
 	HostRestarts = "HostRestarts"
@@ -75,13 +76,13 @@ type (
 	Cancel struct{ Profile, Reason string }
 	// Lose tells that the owner of a profile is lost, or restarts.
 	Lose struct{ Profile, What, Reason string }
-	// Find tells that the owner of a profile, which was lost, is back.
+	// Find reports that the lost owner of a profile is back.
 	Find struct{ Profile string }
 	// Hold tells why a profile has no host.
 	Hold struct{ Profile, Reason string }
 	// GiveUp makes a profile one without owner and data, as somebody has asked.
 	GiveUp struct{ Profile, Owner string }
-	// Replace ends the container or the pod of a host, which comes back with the wanted image.
+	// Replace ends the container or the pod of a host, so that it restarts with the wanted image.
 	Replace struct{ Host string }
 )
 
@@ -310,7 +311,7 @@ func (r *round) rollout() {
 			if !l.Updated {
 				old = append(old, l)
 			}
-		case !l.Updated && l.Broken: // perhaps for the image that it has
+		case !l.Updated && l.Broken: // perhaps the host waited for the image that it already has
 			r.do(Replace{l.Name})
 			away++
 		default:

@@ -75,7 +75,8 @@ func old(hosts []Host) []Host {
 	return hosts
 }
 
-// TestAnImageThatDoesNotStartIsRolledBack has a host that the image before has ended. It was waited for, and the next image never came.
+// TestAnImageThatDoesNotStartIsRolledBack has a host that the previous image has ended. The controller waited for the host, and
+// never gave it the next image.
 func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {
 	hosts := old(hostsOf(3))
 	hosts[2].Trouble, hosts[2].Ready, hosts[2].Broken = "its container agents waits: ImagePullBackOff", false, true

@@ -29,7 +29,7 @@ import (
 const (
 	// TemplateAnnotation has a sum of the template that a pod was made of.
 	TemplateAnnotation = v1alpha1.Group + "/template"
-	// ReplacedAnnotation has the id of the container whose image was exchanged in its pod.
+	// ReplacedAnnotation has the id of the old container, whose image was exchanged in its pod.
 	ReplacedAnnotation = v1alpha1.Group + "/replaced"
 	// Audience is the audience of the tokens that hosts show to each other.
 	Audience = "hinit-fleet"
@@ -40,13 +40,13 @@ const (
 	// Program is where the image has the program.
 	Program = "/usr/local/bin/hinit-fleet"
 
-	// runtimeDir is where the container of the host has /run of the agents.
+	// runtimeDir is where the host's container mounts the agents' /run.
 	runtimeDir  = "/run/agents"
 	stopSeconds = 30
 	megabyte    = 1 << 20
 )
 
-// Account is the ServiceAccount of the hosts of a pool, and the name of what it may do.
+// Account returns the name of the ServiceAccount of a pool's hosts, and of its roles.
 func Account(pool string) string { return "hinit-fleet-host." + pool }
 
 // Objects returns the objects of a pool, with a number of hosts, and the sum of the template of its pods.
@@ -132,7 +132,7 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 	return o, sum, err
 }
 
-// InPlace reports whether a pod of a pool differs from what it shall be in the image alone. template is the sum that it shall have.
+// InPlace reports whether only the image of a pod differs from the pool's template. template is the sum of the wanted template.
 func InPlace(p *v1alpha1.AgentPool, pod *corev1.Pod) (template string, is bool) {
 	was := p.DeepCopy()
 	was.Spec.Image = pod.Spec.Containers[0].Image
@@ -143,13 +143,14 @@ func InPlace(p *v1alpha1.AgentPool, pod *corev1.Pod) (template string, is bool) 
 
 // agents changes the container of the agents.
 func agents(c *corev1.Container, p *v1alpha1.AgentPool) {
-	c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HERMES_GATEWAY_BOOTSTRAP_STATE" }) // the fleet has no default profile
+	c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "HERMES_GATEWAY_BOOTSTRAP_STATE" }) // a pool has no default profile
 	for _, name := range slices.Sorted(maps.Keys(p.Spec.Env)) {
 		c.Env = append(c.Env, corev1.EnvVar{Name: name, Value: p.Spec.Env[name]})
 	}
 }
 
-// host returns the container of the host. The agents have its user, and neither its files nor its processes. It runs before they do.
+// host returns the container of the host. It starts before the container of the agents. The agents have the same user, but can't
+// see its files and processes.
 func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	always := corev1.ContainerRestartPolicyAlways
 	c := corev1.Container{
@@ -172,7 +173,7 @@ func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 	return c
 }
 
-// network adds to the NetworkPolicy of one pod what hosts need: each other, for moves, and the API server.
+// network adds to the NetworkPolicy of one pod the connections that hosts need: to each other, for moves, and to the API server.
 func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, error) {
 	n := &networkingv1.NetworkPolicy{}
 	if err := yaml.UnmarshalStrict(text, n); err != nil {
@@ -192,7 +193,7 @@ func network(p *v1alpha1.AgentPool, text []byte) (*unstructured.Unstructured, er
 	return object(n)
 }
 
-// object returns an object as it is applied.
+// object converts an object to the form that is applied.
 func object(o any) (*unstructured.Unstructured, error) {
 	u, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
@@ -243,7 +244,7 @@ func withoutVolume(volumes []corev1.Volume, name string) (out []corev1.Volume) {
 	return out
 }
 
-// Sources returns the names of the ConfigMaps and Secrets that profiles are made of.
+// Sources returns the names of the ConfigMaps and Secrets that profiles name.
 func Sources(profiles iter.Seq[*v1alpha1.AgentProfile]) (configMaps, secrets []string) {
 	for p := range profiles {
 		s := &p.Spec

@@ -106,7 +106,7 @@ func TestAnAgentHasNoTokenOfItsHost(t *testing.T) {
 	}
 }
 
-// TestOnlyHostsOfItsPoolReachAHost has the NetworkPolicy of a pool.
+// TestOnlyHostsOfItsPoolReachAHost checks the rules of a pool's NetworkPolicy.
 func TestOnlyHostsOfItsPoolReachAHost(t *testing.T) {
 	policy := func(p *v1alpha1.AgentPool) *networkingv1.NetworkPolicy {
 		objects, _, err := Objects(p, 1)

@@ -304,7 +304,7 @@ func (k *kubelet) begin(ctx context.Context, p *corev1.Pod) error {
 	return nil
 }
 
-// volume makes the volume of a pod, once. As root it is a file system of its own, which can be full.
+// volume makes the volume of a pod, once. As root it mounts a separate file system, which can become full.
 func (k *kubelet) volume(home string) error {
 	err := os.Mkdir(home, 0o755)
 	if err == nil && os.Geteuid() == 0 {
@@ -324,11 +324,11 @@ func (k *kubelet) unmount() {
 	}
 }
 
-// fill fills the volume of a host, and drop ends that.
+// fill fills the volume of a host, and drop frees it.
 func (k *kubelet) fill(host string) {
 	f, err := os.Create(filepath.Join(k.dir, host, "filler"))
 	if err != nil {
-		return // it has no volume yet, or is full
+		return // the host has no volume yet, or its volume is full
 	}
 	defer f.Close()
 	block := make([]byte, 1<<16)

@@ -13,8 +13,9 @@ import (
 	"hinit/kubernetes/api/v1alpha1"
 )
 
-// TestAVanishedNodeIsToldWithinTenSeconds gives a node an address, whose connections work, and takes it away. Kubernetes holds the node for ready all
-// the time, so the profiles are found again when the address is back. The host goes on and reports: that is not written against.
+// TestAVanishedNodeIsToldWithinTenSeconds gives a node an address that accepts connections, and takes the address away. To
+// Kubernetes the node stays ready, so the profiles are found again when the address is back. The host reports meanwhile, and does
+// not overwrite the status.
 func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an address of a network namespace needs root")
