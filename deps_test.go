@@ -133,13 +133,13 @@ var floors = map[string]int{
 	"hinit/internal/pty":   -1, // terminals of commands: hinit shell, and both sides of a sandbox
 	"hinit/internal/pause": -2, // what waits for a time or the end of a context
 
-	"hinit/internal/blocking":   -1, // whoever does what may wait for a disk takes a turn there, fsutil for most of them
-	"hinit/internal/procstat":   -1, // whoever asks /proc for a process
+	"hinit/internal/blocking":   -1, // limits calls that may wait for a disk; fsutil uses it for most callers
+	"hinit/internal/procstat":   -1, // used by every package that reads /proc
 	"hinit/internal/isolated":   2,  // it reads what the kernel says of a process
-	"hinit/internal/entry/bare": -1, // what a program can do before the runtime
-	"hinit/internal/isolation":  0,  // what PID 1 and hinit-isolate say to each other
-	"hinit/internal/dotenv":     -1, // profiles reads a .env with it, a process that starts its env_file
-	"hinit/internal/trust":      -1, // whoever reads or runs something as root asks it, the shim too
+	"hinit/internal/entry/bare": -1, // for code that runs before the Go runtime
+	"hinit/internal/isolation":  0,  // the arguments that PID 1 passes to hinit-isolate
+	"hinit/internal/dotenv":     -1, // parses .env for profiles, and env_file for a process that starts
+	"hinit/internal/trust":      -1, // asked before root reads or runs a file; the shim uses it too
 
 	"hinit/internal/account":    0,
 	"hinit/internal/account/db": 1,
@@ -150,7 +150,7 @@ var floors = map[string]int{
 	"hinit/internal/entry":      0,  // it runs before the runtime does
 	"hinit/internal/fsutil":     0,
 
-	"hinit/internal/fsutil/owntree": 1, // of programs that repair owners, which PID 1 does not link
+	"hinit/internal/fsutil/owntree": 1, // for programs that repair owners; PID 1 does not link it
 	"hinit/internal/s6/formats":     0,
 	"hinit/internal/loglevel":       0,
 	"hinit/internal/redact":         -1, // config follows its list too

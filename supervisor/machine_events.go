@@ -143,8 +143,8 @@ type (
 		Answer string // last answer of the check
 		Park   bool   // park the service; otherwise it is restarted
 	}
-	// Hold ends a running service that Policy.Sheddable, and keeps it from starting. A Hold without a reason, or an operator, releases it. Disk says
-	// that its profile has too much on the disk: then its policy does not count.
+	// Hold ends a running service with Policy.Sheddable, and keeps it from starting. A Hold without a reason, or an operator,
+	// releases it. With Disk its profile has too much on the disk: then Policy.Sheddable is not needed.
 	Hold struct {
 		Name, Reason string
 		Disk         bool

@@ -12,7 +12,7 @@ import (
 
 // shortage says which services must not run for lack of memory, or of space on the disk.
 type shortage struct {
-	all  string            `reexec:"full"` // why every service with Policy.Sheddable waits before its start; "" when none has to
+	all  string            `reexec:"full"` // why services with Policy.Sheddable wait before their start; "" when they need not
 	held map[string]string // service → why it alone must not run; a step replaces the map, for undo
 }
 

@@ -67,7 +67,7 @@ type run struct {
 	status         string // from the last Notified with a status
 	paused         bool
 	sent           int          // last signal an operator sent
-	requestedCause Cause        `reexec:"asked"` // why hinit asked it to end, "" when hinit did not
+	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" otherwise
 	leftover       bool         // its main process is gone, but descendants are alive
 	killProgress   killProgress `reexec:"hunt"`
 

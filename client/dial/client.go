@@ -257,7 +257,7 @@ func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, 
 	return c.oneSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).within(slotWaitTime))
 }
 
-// slotWaitTime is so long that it is no limit in practice.
+// slotWaitTime is no limit in practice.
 const slotWaitTime = 100 * 365 * 24 * time.Hour
 
 // SlotScan gives the scanner the commands of s6-svscanctl in flags ("an"), in order. When it returns, a scan is complete: hinit

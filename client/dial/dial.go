@@ -49,8 +49,8 @@ func New(socket string) *Client {
 	return c
 }
 
-// Here returns a client of the init of this container, which it finds at the first request, and again when that init does not listen
-// any more. socket is the configured path, or "". env looks up environment variables. Here does not connect.
+// Here returns a client of the init of this container, which it finds at the first request, and again when that init has stopped
+// listening. socket is the configured path, or "". env looks up environment variables. Here does not connect.
 func Here(socket string, env func(string) (string, bool)) *Client {
 	return anyOf(func() []string { return Sockets(socket, env, os.Geteuid()) })
 }
@@ -68,7 +68,7 @@ func Dial(candidates []string) (*Client, error) {
 	if err := c.Reach(); err != nil {
 		return nil, err
 	}
-	c.places = nil // another hinit that listens later is not meant
+	c.places = nil // the client is for this hinit, not for one that listens later
 	return c, nil
 }
 

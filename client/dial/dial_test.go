@@ -46,7 +46,7 @@ func TestDialTakesTheFirstThatListens(t *testing.T) {
 	}
 }
 
-// TestTheInitIsFoundWhereItListensNow: a page that was opened before the init began to listen elsewhere showed nothing any more.
+// TestTheInitIsFoundWhereItListensNow: a page that was opened before the init changed its socket stayed empty.
 func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
 	dir := ""
 	c := dial.Here("", func(name string) (string, bool) { return dir, name == "HINIT_RUNTIME_DIR" })

@@ -149,7 +149,7 @@ func (c *Client) send(ctx context.Context, q question) (*reply, error) {
 			begin = time.Now() // the request may have waited long for its answer
 			cut = err
 		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
-			return nil, explain(ctx, q, cut) // hinit was there at the first attempt
+			return nil, explain(ctx, q, cut) // hinit answered the first attempt
 		}
 		if time.Since(begin) > c.patience(q, err) {
 			return nil, explain(ctx, q, err)

@@ -283,7 +283,7 @@ func (o *owning) mounts(ctx context.Context) {
 				mine := o.owning(o.step)
 				mountTurns <- struct{}{}
 				defer func() { <-mountTurns }()
-				blocking.Run(blocking.Foreign, func() { mine.mount(ctx, rel) }) // a turn of another share, so that calls to the volume go on when this hangs
+				blocking.Run(blocking.Foreign, func() { mine.mount(ctx, rel) }) // other turns than the volume's: a call that hangs here blocks none there
 				done <- outcome{rel, mine.queued}
 			}()
 		}

@@ -43,7 +43,7 @@ type Job struct {
 	Strict    bool // the first failed hook ends the boot
 	Scripts   bool // the first failed script of the image ends the boot
 	Plant     bool
-	Move      bool // only give homes to the users that they must belong to, see [Tenants]
+	Move      bool // only change the owners of homes, see [Tenants]
 	Repair    bool
 	Examine   bool               // only examine the data volume for hinit doctor
 	Marker    string             // profiles.marker, for Examine
@@ -51,7 +51,7 @@ type Job struct {
 	Pack      []gzipped.Archives // only compress these archives of logs, if they are older than Young
 	Young     time.Duration
 	Weigh     []Weigh // only measure what these profiles have on the disk
-	Measure   string  // what to do with Weigh instead, one of the Measure constants
+	Measure   string  // the work to do for Weigh, one of the Measure constants
 	Planted   bool    // the repair also syncs the files that were copied to an empty data directory
 }
 

@@ -41,8 +41,8 @@ func (t Tenants) IsOne(profile string) bool {
 // Has reports whether a uid is in the range of tenants.
 func (t Tenants) Has(uid uint32) bool { return t.On && t.UIDs.Has(uid) && uid != t.UIDs.First }
 
-// Resides reports whether the home of a profile has an owner of the right kind: a user that no other home has, or for no tenant another
-// one. It does so too if there is no such home. It blocks on the disk.
+// Resides reports whether the home of a profile has the right owner. A tenant's home needs a user of its own, which owns no other
+// home. Any other home must not belong to a tenant's user. A missing home counts as right. Resides blocks on the disk.
 func (o Options) Resides(profile string) bool {
 	resides, err := blocking.Get(blocking.Volume, func() (bool, error) {
 		homes, err := fsutil.OpenReal(o.Home+"/"+ProfilesDir, nil)
@@ -59,7 +59,7 @@ func (o Options) Resides(profile string) bool {
 			names = append(names, name)
 			return true
 		})
-		return !slices.ContainsFunc(names, func(name string) bool { // a home that was copied with its owner
+		return !slices.ContainsFunc(names, func(name string) bool { // true for a home that was copied with its owner
 			other, err := homes.Lstat(name)
 			return err == nil && name != profile && fsutil.UID(other) == fsutil.UID(info)
 		}), err

@@ -13,8 +13,8 @@ type Weigh struct {
 	Rank              int  // the order in which gateways get memory, the highest first
 }
 
-// Weighed has a note for the status of a gateway, the reason why it must not run, and the reason to restart it; "" for none. Bytes is the
-// memory that it had when that was last recorded, Run the run that was measured.
+// Weighed is the result for one gateway: a note for its status, the reason why it must not run, and the reason to restart it; ""
+// for none. Bytes is its memory by the last record. Run is the measured run.
 type Weighed struct {
 	Service, Note, Hold, Restart string
 	Bytes, Run                   uint64
@@ -23,7 +23,7 @@ type Weighed struct {
 // The values of [Job].Measure.
 const (
 	MeasureDisk  = ""       // measure what profiles have on the disk
-	MeasureShare = "share"  // see that none of them takes the processors and ports of the others
+	MeasureShare = "share"  // keep profiles from taking the processors and ports of others
 	RecordMemory = "record" // record the memory of their gateways for the next boot
-	AdmitMemory  = "admit"  // say which gateways have no room, before they start
+	AdmitMemory  = "admit"  // find the gateways without room before they start
 )

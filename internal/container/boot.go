@@ -29,8 +29,8 @@ type bootRun struct {
 	cmd         bool            // the CMD was started
 }
 
-// bootUp boots the container. threads blocks until this program's threads are made, which must happen before services can use up
-// the process numbers.
+// bootUp boots the container. threads blocks until this program has its threads; later, services may have used up the process
+// numbers.
 func (c *container) bootUp(ctx context.Context, threads func()) {
 	defer c.bootIsOver(ctx)
 	c.registry.Turn.Lock()
@@ -196,7 +196,7 @@ func (c *container) takeOver(ctx, serving context.Context) {
 	if serving.Err() != nil {
 		return
 	}
-	c.gateways.Reset() // forget what the reconciler noted after the lease was lost
+	c.gateways.Reset() // discard the reconciler's notes from after the loss of the lease
 	if !c.holder.Serve(serving) {
 		return // the lock is lost again; the goroutine that watches it waits for it
 	}

@@ -16,7 +16,7 @@ const threads = 8
 var (
 	leave uint32
 	never uint32      // always 0
-	held  [64]uintptr // the threads that fill made last
+	held  [64]uintptr // the youngest threads that fill made
 )
 
 // few is the smallest number of threads that PID 1 needs, see internal/tuning.
@@ -31,7 +31,7 @@ var _ = begin
 // hold makes a thread that waits until leave isn't 0. It returns its number, or a negative errno.
 func hold(leave *uint32) int
 
-// begin is called by hinit_bare.
+// hinit_bare calls begin, before the Go runtime.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	if bare.Base(argv.At(0)) == become {

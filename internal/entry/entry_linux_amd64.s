@@ -6,7 +6,7 @@
 #define FUTEX_WAIT_PRIVATE 128
 #define CLONE_FLAGS 0x50f00 // VM, FS, FILES, SIGHAND, THREAD, SYSVSEM
 
-// hinit_entry is where the process begins (ld -E).
+// hinit_entry is the entry point of the process (ld -E).
 TEXT hinit_entry(SB),NOSPLIT|NOFRAME,$0
 	LEAQ	·begin(SB), R12
 	JMP	hinit_bare(SB)

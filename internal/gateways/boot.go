@@ -26,7 +26,7 @@ type Boot struct {
 	SetRoute func(*boot.Route)      // replaces the meaning of the CMD
 	Settled  func()                 // called when the profiles are known
 	Status   *bootstatus.Status
-	Admit    func(ctx context.Context) // makes registered gateways wait that have no room; may block
+	Admit    func(ctx context.Context) // holds back registered gateways without room; may block
 	Logger   *initlog.Logger           // for messages that no agent can cause
 }
 

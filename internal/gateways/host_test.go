@@ -54,7 +54,7 @@ type seen struct {
 	starts map[string]bool // by profile that was registered
 }
 
-// look returns a copy of what the host was told so far: the Reconciler's own goroutine goes on telling.
+// look returns a copy of the host's records so far: the Reconciler's goroutine adds to them.
 func (h *host) look() seen {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -98,7 +98,7 @@ func (h *host) reconciler() *gateways.Reconciler {
 	})
 }
 
-// start starts the Reconciler with what is on the volume.
+// start starts the Reconciler with the profiles on the volume.
 func (h *host) start(k *gateways.Reconciler) {
 	h.t.Helper()
 	found, _, err := h.store.Discover()

@@ -28,7 +28,7 @@ func TestAParkedGatewayStartsWhenItsInputsChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// run starts the gateway and parks it, and waits until the Reconciler knows what it was started with.
+	// run starts the gateway and parks it. It waits until the Reconciler has recorded the definition of that start.
 	run := func(begun time.Time) profiles.Hash {
 		starting := changed("coder", supervisor.Down, supervisor.Starting, "")
 		starting.At = begun
@@ -84,7 +84,7 @@ func TestSecretsAreReadAgain(t *testing.T) {
 	h.until("the new secret is masked", func() bool { return slices.Equal(h.look().masked["gateway-coder"], []string{"sk-fedcba9876543210"}) })
 }
 
-// TestWhatIsKnownIsHandedOver to the Reconciler of the next program.
+// TestWhatIsKnownIsHandedOver: the Reconciler of the next program gets the state of the old one.
 func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h, k := newHost(t, "coder")
 	k.Registry.Found("coder")
@@ -108,7 +108,7 @@ func TestWhatIsKnownIsHandedOver(t *testing.T) {
 	h.until("the order is carried out", h.got("Stop{Name:gateway-coder}"))
 }
 
-// TestAReconcilerThatIsResetKnowsNothing: another container may have changed all of it.
+// TestAReconcilerThatIsResetKnowsNothing: another container may have changed the volume.
 func TestAReconcilerThatIsResetKnowsNothing(t *testing.T) {
 	h, k := newHost(t, "coder")
 	k.Registry.Found("coder")

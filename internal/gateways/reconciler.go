@@ -80,7 +80,7 @@ type Options struct {
 	Beat func(profile string)
 }
 
-// New returns a Reconciler that only queues its calls until Start.
+// New returns a Reconciler. It queues all calls until Start.
 func New(o Options) *Reconciler {
 	k := &Reconciler{
 		Options: o, jobs: make(chan func(), jobsKept),
@@ -91,8 +91,8 @@ func New(o Options) *Reconciler {
 	return k
 }
 
-// Start begins to watch the volume, where the caller has found the known profiles, and to execute the jobs that [Reconciler.Observe]
-// has queued. It ends with ctx.
+// Start begins to watch the volume, where the caller has found the known profiles, and to execute the jobs that
+// [Reconciler.Observe] has queued. It ends with ctx.
 func (k *Reconciler) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { k.profileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)

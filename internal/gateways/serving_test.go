@@ -108,7 +108,8 @@ func TestTwoGatewaysWithOneTokenAreLoud(t *testing.T) {
 	}
 }
 
-// takesOver makes the Reconciler of the next program of PID 1, before it goes on, with what the one before handed over by the codec.
+// takesOver returns the Reconciler of the next program of PID 1, before Continue. It has the state that the old one handed over
+// by the codec.
 func (h *host) takesOver(k *gateways.Reconciler) *gateways.Reconciler {
 	h.t.Helper()
 	old := k.HandOver()
@@ -127,7 +128,7 @@ func (h *host) takesOver(k *gateways.Reconciler) *gateways.Reconciler {
 	return next
 }
 
-// settled waits until a Reconciler has done what was queued, and tells which gateways it has stopped.
+// settled waits until a Reconciler has done its queued jobs, and returns the gateways that it has stopped.
 func (h *host) settled(k *gateways.Reconciler) (stopped []string) {
 	h.t.Helper()
 	k.WarnIfMissing("gateway-nobody", "nobody") // the last job

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// built builds the programs whose help has a page into a directory. remove deletes it.
+// built compiles the programs whose help has a page, into a new directory. remove deletes that directory.
 func built(ctx context.Context, root string) (dir string, remove func(), err error) {
 	dir, err = os.MkdirTemp("", "gendocs-")
 	if err != nil {

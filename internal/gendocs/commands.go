@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// command is what the help of one command says, in the form in which the completion of hinit reads it.
+// command is the help of one command. Its JSON form is the one that the completion of hinit reads.
 type command struct {
 	name, usage, summary string
 	body                 []string // paragraphs of the help
@@ -34,7 +34,8 @@ var (
 	firstWords = regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`)
 )
 
-// commandPages are the table that the completion reads, and the manual pages: all that the programs say of their commands.
+// commandPages returns the table that the completion reads, and the manual pages, by file. It gets both from the help of the
+// programs.
 func commandPages(ctx context.Context, hinit string) (map[string]string, error) {
 	overview, err := output(ctx, hinit, "help")
 	if err != nil {
@@ -52,7 +53,7 @@ func commandPages(ctx context.Context, hinit string) (map[string]string, error) 
 			return nil, err
 		}
 		c.summary = m[2]
-		if companions[m[1]] && c.usage == "" { // it has commands of its own
+		if companions[m[1]] && c.usage == "" { // it has subcommands
 			for _, word := range c.Words {
 				if table[m[1]+" "+word], err = helpOf(ctx, hinit, m[1], word); err != nil {
 					return nil, err
@@ -83,7 +84,7 @@ func helpOf(ctx context.Context, hinit string, words ...string) (c command, err 
 		rest = help
 	}
 	c.usage = strings.TrimSpace(usage)
-	if companions[words[0]] || words[0] == "import" { // their NAMEs are no services
+	if companions[words[0]] || words[0] == "import" { // their NAME is not a service
 		c.Files = strings.HasPrefix(c.usage, "FILE")
 	} else {
 		c.Names, c.Files = strings.Contains(c.usage, "NAME"), strings.Contains(c.usage, "FILE")

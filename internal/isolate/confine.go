@@ -9,8 +9,8 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// rules are what the isolation of all profiles of a container has in common: a head, and parts that follow it. A file has them in the
-// same form. They belong to one version of hinit-isolate and to one state of the container, see isCurrent.
+// rules is the head of the rules that all isolated profiles of a container share. Parts of variable length follow it. The file
+// has the same layout. It is valid for one version of hinit-isolate and one state of the container, see isCurrent.
 type rules struct {
 	program                                [2]uint64 // inode of hinit-isolate, and when it was changed
 	fs, net, scoped                        uint64    // what Landlock confines, as in struct landlock_ruleset_attr
@@ -35,7 +35,8 @@ var (
 // These are used by the assembly only.
 var _ = begin
 
-// begin is called by hinit_bare. If the rules of the container are known, the process becomes the command. Else it goes on in [Main].
+// hinit_bare calls begin before the Go runtime. With valid rules in the file, the process becomes the command. Else begin
+// returns, the runtime starts, and [Main] runs.
 func begin(stack *uintptr) {
 	argv, env := bare.Begun(stack)
 	file, i := "", 1
@@ -66,7 +67,7 @@ func readRules(file string) bool {
 	return n >= uint64(headSize) && n == uint64(headSize)+head.mounts+head.hidden+head.paths+head.filter
 }
 
-// part returns a part of the rules, of size bytes, after the parts before it.
+// part returns a part of the rules of size bytes. before has the sizes of the earlier parts.
 func part(size uint64, before ...uint64) string {
 	at := uint64(headSize)
 	for _, n := range before {
@@ -75,7 +76,7 @@ func part(size uint64, before ...uint64) string {
 	return unsafe.String(&common[at], size)
 }
 
-// isCurrent reports whether the rules are of this program, and of the present mounts and hidden paths.
+// isCurrent reports whether the rules were made by this program, for the present mounts and hidden paths.
 func isCurrent(argv bare.Words) bool {
 	var st unix.Statx_t
 	if stat(unix.AT_FDCWD, "/proc/self/exe\x00", 0, &st) < 0 || head.program != programOf(&st) {
@@ -114,7 +115,7 @@ func confine(path string, argv, env bare.Words) {
 		control, marked, degrade = control || word == "control", marked || word == "marked", degrade || word == "degrade"
 	}
 	temporary()
-	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is not root any more, but a container may give capabilities to every user
+	const drop = unix.PR_CAP_AMBIENT_CLEAR_ALL // the process is no longer root, but a container may give every user capabilities
 	if r := bare.Syscall3(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, drop, 0); r != -int(unix.EINVAL) {
 		check("drop the capabilities", r)
 	}
@@ -126,7 +127,7 @@ func confine(path string, argv, env bare.Words) {
 	}
 	filters := []string{part(head.filter, head.mounts, head.hidden, head.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
-		filters = filters[:1] // PID 1 knows by the second one that the process may not use its control socket
+		filters = filters[:1] // by the second filter PID 1 recognises a process that may not use its control socket
 	}
 	for _, filter := range filters {
 		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
@@ -161,7 +162,7 @@ func environ(env bare.Words) uintptr {
 	return uintptr(unsafe.Pointer(&envp))
 }
 
-// execute becomes the command at a path, with the words of argv from at on.
+// execute replaces this process by the command at a path. Its arguments are argv from index at on.
 func execute(path string, argv bare.Words, at int, env uintptr) {
 	words := uintptr(unsafe.Pointer(argv.First)) + uintptr(at)*unsafe.Sizeof(*argv.First)
 	errno := syscall.Errno(-bare.Syscall3(unix.SYS_EXECVE, address(path), words, env))
@@ -178,7 +179,8 @@ func execute(path string, argv bare.Words, at int, env uintptr) {
 	end(126)
 }
 
-// temporary makes a directory for temporary files that only this user can use. Another user may have taken the usual name.
+// temporary makes a directory for temporary files that only this user can use. It adds a random number if another user has taken
+// the usual name.
 func temporary() {
 	uid := bare.Syscall3(unix.SYS_GETUID, 0, 0, 0)
 	own.Add("TMPDIR=/tmp/hinit-").Add(who).Add("-").Num(uid)
@@ -233,7 +235,7 @@ func allowPort(set int, port uint32) {
 	check("confine its ports by Landlock", bare.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(set), ports, uintptr(unsafe.Pointer(&attr)), 0, 0))
 }
 
-// allow lets the process use a file, or a directory and what is below it. It leaves out what is missing.
+// allow lets the process use a file, or a directory and everything below it. It skips a missing path.
 func allow(set int, path string, write bool) {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_PATH|unix.O_CLOEXEC, 0, 0)
 	allowOpen(set, fd, write)
@@ -260,7 +262,8 @@ func allowOpen(set, fd int, write bool) {
 	bare.Syscall3(unix.SYS_CLOSE, uintptr(fd), 0, 0)
 }
 
-// share allows a shared path. Below a directory that profiles can write to it refuses a link, because that could lead to another profile.
+// share allows a shared path. Profiles can write to some directories. Below these, share refuses a path with a link, because the
+// link could lead to another profile.
 func share(set int, argv bare.Words, path string, write bool) {
 	for i := 1; argv.At(i) != "--"; i++ {
 		place, is := cut(argv.At(i), "hide=")
@@ -299,7 +302,7 @@ func beneath(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
 }
 
-// cut returns a word without its beginning, and whether it begins so.
+// cut removes a prefix from a word. is reports whether the word has the prefix.
 func cut(word, beginning string) (rest string, is bool) {
 	if len(word) < len(beginning) || word[:len(beginning)] != beginning {
 		return "", false
@@ -307,15 +310,15 @@ func cut(word, beginning string) (rest string, is bool) {
 	return word[len(beginning):], true
 }
 
-// address returns where a text begins. The text must end in a NUL.
+// address returns the address of a text, which must end in a NUL.
 func address(text string) uintptr { return uintptr(unsafe.Pointer(unsafe.StringData(text))) }
 
-// stat looks at a path below an open directory, or at fd itself.
+// stat describes a path below an open directory, or fd itself. It returns a negative errno after an error.
 func stat(fd int, path string, flags uintptr, st *unix.Statx_t) int {
 	return bare.Syscall6(unix.SYS_STATX, uintptr(fd), address(path), flags, unix.STATX_BASIC_STATS, uintptr(unsafe.Pointer(st)))
 }
 
-// read reads a file, as much as there is room. It returns a negative errno after an error.
+// read reads a file into to, as far as it fits. It returns the size, or a negative errno after an error.
 func read(path string, to []byte) int {
 	fd := bare.Syscall6(unix.SYS_OPENAT, bare.Here, address(path), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0)
 	if fd < 0 {
@@ -324,7 +327,7 @@ func read(path string, to []byte) int {
 	return drain(fd, to)
 }
 
-// drain reads a file to its end, as much as there is room, and closes it.
+// drain reads a file into to, as far as it fits, and closes it. It returns the size.
 func drain(fd int, to []byte) (n int) {
 	for m := 1; m > 0 && n < len(to); n += max(m, 0) {
 		m = bare.Syscall3(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&to[n])), uintptr(len(to)-n))
@@ -333,7 +336,7 @@ func drain(fd int, to []byte) (n int) {
 	return n
 }
 
-// say writes a line about the profile.
+// say writes a line about the profile to stderr.
 func say(what string, errno int) {
 	bare.Write(2, line.Add("[hinit] ").Add(who).Add(what).Add(syscall.Errno(-errno).Error()).Add("\n").String())
 	line.N = 0
@@ -345,7 +348,7 @@ func check(what string, r int) {
 	}
 }
 
-// fail ends the process.
+// fail writes the reason to stderr and ends the process.
 func fail(what string, errno syscall.Errno) {
 	line.Add("[hinit] cannot isolate ").Add(who).Add(": cannot ").Add(what).Add(": ").Add(errno.Error())
 	end(126)

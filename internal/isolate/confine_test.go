@@ -12,7 +12,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers: the Go runtime says with inittrace whether it began.
+// TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers detects a start of the Go runtime by the output of inittrace.
 func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	testkit.NeedRoot(t)
 	if judge(isolation.LandlockABI()) != nil {

@@ -66,13 +66,13 @@ func Main(argv, env []string) int {
 	return 126
 }
 
-// wordsOf returns words as the kernel lays them out. They come from the kernel, so none has a NUL in it.
+// wordsOf returns words in the layout of the kernel. The words come from the kernel, so none contains a NUL.
 func wordsOf(words []string) bare.Words {
 	list, _ := syscall.SlicePtrFromStrings(words)
 	return bare.Words{First: (*uintptr)(unsafe.Pointer(&list[0])), N: len(words)}
 }
 
-// values returns what the words of a plan say about a key.
+// values returns all values of a key in the words of a plan.
 func values(words []string, key string) (list []string) {
 	for _, word := range words {
 		if value, is := strings.CutPrefix(word, key+"="); is {
@@ -85,7 +85,8 @@ func values(words []string, key string) (list []string) {
 // value returns the first one of values, or "".
 func value(words []string, key string) string { return append(values(words, key), "")[0] }
 
-// write saves the rules, in a directory that only root can change. Another process finds the old file or the new one.
+// write saves the rules to a file, in a directory that only root can change. The file is replaced as a whole, so a reader finds
+// the old rules or the new ones.
 func write(file string) int {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd, err := unix.Openat2(unix.AT_FDCWD, filepath.Dir(file), &how)
@@ -96,7 +97,7 @@ func write(file string) int {
 	if err == nil {
 		dir := fmt.Sprintf("/proc/self/fd/%d/", fd)
 		size := uint64(headSize) + head.mounts + head.hidden + head.paths + head.filter
-		err = errors.Join(os.WriteFile(dir+"isolation.new", common[:size], 0o644), os.Rename(dir+"isolation.new", dir+filepath.Base(file))) //nolint:gosec // the users of all profiles read it
+		err = errors.Join(os.WriteFile(dir+"isolation.new", common[:size], 0o644), os.Rename(dir+"isolation.new", dir+filepath.Base(file))) //nolint:gosec // the users of all profiles must be able to read the file
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot save the rules of isolated processes, so that each one starts 2 ms later: %v\n", err)
@@ -105,7 +106,8 @@ func write(file string) int {
 	return 0
 }
 
-// marked returns an error if PID 1 can't recognise a process with this status by its number of filters. Kernels with Landlock count them.
+// marked returns an error if the status of a process lacks the number of its filters. PID 1 recognises isolated processes by that
+// number. All kernels with Landlock report it.
 func marked(status string) error {
 	if !strings.Contains(status, "\nSeccomp_filters:") {
 		return errors.New("cannot keep it from the control socket: the kernel does not count filters of system calls (Linux 5.9 does)" +

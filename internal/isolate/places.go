@@ -15,11 +15,11 @@ import (
 	"hinit/internal/isolation"
 )
 
-// rights are how many rights to files each version of Landlock knows (landlock(7)). Version 9 is the newest one that is listed.
+// rights has the number of file rights of each version of Landlock (landlock(7)), by version, up to version 9.
 var rights = [...]int{0, 13, 14, 15, 15, 16, 16, 16, 16, 17}
 
-// prepare sets the rules of this container. more are hidden paths. Landlock confines all access to files, TCP ports to listen on, signals
-// and abstract sockets, with all parts that the kernel has. Connections to other machines stay free.
+// prepare sets the rules of this container. more are hidden paths. As far as the kernel supports it, Landlock confines access to
+// files, TCP ports to listen on, signals and abstract sockets. It does not confine connections to other machines.
 func prepare(more []string) error {
 	abi := isolation.LandlockABI()
 	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
@@ -63,7 +63,7 @@ func prepare(more []string) error {
 	return nil
 }
 
-// always are paths that all isolated processes use: r for reading, w also for writing.
+// always has the paths that every isolated process may use: r for reading, w also for writing.
 var always = []string{
 	"w/dev/pts", "r/proc", "r/sys", "w/dev/null", "w/dev/zero", "w/dev/full", "w/dev/random", "w/dev/urandom", "w/dev/tty", "w/dev/ptmx",
 }

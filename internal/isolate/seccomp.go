@@ -21,7 +21,7 @@ var refused = []uint32{
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
 	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG, unix.SYS_OPEN_BY_HANDLE_AT,
 	unix.SYS_FILE_SETATTR, unix.SYS_FANOTIFY_INIT, unix.SYS_MOVE_PAGES, unix.SYS_MIGRATE_PAGES,
-	unix.SYS_SCHED_SETAFFINITY, // hinit takes processors from a profile that takes them from others
+	unix.SYS_SCHED_SETAFFINITY, // hinit limits the processors of a greedy profile; the profile must not undo that
 	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
 	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
@@ -32,9 +32,9 @@ var refusedOn = map[string][]uint32{"amd64": {154}}
 
 // refusedControls are the requests of ioctl(2) that fail.
 var refusedControls = []uint32{
-	unix.TIOCSTI, unix.TIOCLINUX, // they put characters into a terminal that another process may read
+	unix.TIOCSTI, unix.TIOCLINUX, // they insert input into a terminal that another process may read
 	unix.TIOCSETD, // a terminal gets another driver of the kernel
-	// The owner of a file could leave the quota of its project, or of its subvolume of Btrfs.
+	// With these calls the owner of a file could leave the quota of its project or Btrfs subvolume.
 	unix.FS_IOC_SETFLAGS, fsSetXattr, btrfsSnapshot, btrfsSubvolume, btrfsSnapshotV2, btrfsSubvolumeV2,
 }
 
@@ -139,7 +139,7 @@ func inFamily(number uint32) []bpf.Instruction {
 	return append(program, fails(unix.EAFNOSUPPORT), load(dataNumber))
 }
 
-// assembled returns the filter as the kernel takes it.
+// assembled returns the filter in the form that the kernel loads.
 func assembled() (code []byte, err error) {
 	if arches[runtime.GOARCH] == 0 {
 		return nil, fmt.Errorf("cannot filter system calls: hinit has no filter for %s", runtime.GOARCH)

@@ -39,7 +39,7 @@ func Command(argv []string) []string { return argv[Head(argv):] }
 // Instead returns arguments that isolate another command in the same way. If argv is not isolated, it returns command.
 func Instead(argv, command []string) []string { return slices.Concat(argv[:Head(argv)], command) }
 
-// Head is how many arguments of [Argv] come before the command, 0 for other arguments.
+// Head returns the number of arguments of [Argv] before the command, 0 for arguments that Argv did not make.
 func Head(argv []string) int {
 	end := slices.Index(argv, "--") + 1
 	if end < 2 || end == len(argv) || filepath.Base(argv[0]) != Program {

@@ -23,7 +23,7 @@ const (
 	mostAsked = 16
 	// earPatience limits how long a gateway, or the disk, may take to answer.
 	earPatience = 2 * time.Second
-	// longRest is the time after which a rest ends without a sign, in case the kernel has not told of a stopped gateway.
+	// longRest is the time after which a rest ends by itself, in case the kernel's signal about a stopped gateway was lost.
 	longRest = time.Hour
 	// twice is how many rounds in a row must find a gateway deaf.
 	twice = 2
@@ -33,7 +33,7 @@ const (
 type DeafOptions struct {
 	Snapshot func() *supervisor.Snapshot
 	Ended    <-chan struct{}  // closed when the supervisor has ended
-	Children <-chan os.Signal // SIGCHLD, by which the kernel also tells that a gateway was stopped
+	Children <-chan os.Signal // SIGCHLD, which the kernel also sends when a gateway is stopped
 	Post     func(supervisor.Event)
 	Lines    func(service string) uint64 // number of lines that a service has written
 	// Envs returns the variables of profiles, by profile; unreadable ones are left out. State is the same as in [Options]. Both
@@ -50,7 +50,7 @@ type DeafOptions struct {
 type DeafWatch struct {
 	o       DeafOptions
 	wake    chan struct{} // capacity 1; holds a token when rounds begin again, or when the period has changed
-	rests   atomic.Bool   // there are no rounds
+	rests   atomic.Bool   // rounds are suspended
 	rounds  atomic.Uint64
 	waiting atomic.Int32 // number of calls that wait for the disk
 	found   atomic.Pointer[map[string]Deafness]
@@ -63,7 +63,7 @@ type DeafWatch struct {
 
 	// Only the goroutine uses the fields below.
 	runs   map[string]*deafRun // by service
-	rested bool                // there was a rest since the last round
+	rested bool                // rounds were suspended since the last one
 }
 
 // deafRun is what the rounds know of one run of a gateway.
@@ -110,7 +110,7 @@ func (e *DeafWatch) Set(period time.Duration, policy func(v *supervisor.Service)
 	e.begin()
 }
 
-// Stir begins the rounds again, after a period. It is called for each line of a gateway, and for whatever else may be news.
+// Stir resumes the rounds after one period. It is called for each line of a gateway, and for any other sign that may matter.
 func (e *DeafWatch) Stir() {
 	if e.rests.Load() {
 		e.begin()
@@ -176,7 +176,7 @@ type silent struct {
 	unknown  bool // its state can't be determined now
 }
 
-// round examines all gateways once. It reports whether another round may find a deaf one although nothing happens until then.
+// round examines all gateways once. It reports whether the next round may find a deaf gateway even without a new sign.
 func (e *DeafWatch) round() (again bool) {
 	e.rounds.Add(1)
 	e.mu.Lock()

@@ -233,8 +233,8 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 	})
 }
 
-// TestDeafWatchWakesUpSeldom: twice a minute while lines come, however many gateways there are, and once an hour while nothing comes. They ask
-// no disk while all is well.
+// TestDeafWatchWakesUpSeldom: there are two rounds a minute while lines come, for any number of gateways, and one an hour while
+// none come. A round without a doubt reads no disk.
 func TestDeafWatchWakesUpSeldom(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid
@@ -301,7 +301,8 @@ func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	}
 }
 
-// TestALineAfterALongRestMakesALongHabit: the time of a rest counts, so one that writes once an hour is not accused of a silence of minutes.
+// TestALineAfterALongRestMakesALongHabit: the time of a rest counts as a gap. So a gateway that writes once an hour is not called
+// deaf after minutes of silence.
 func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 	one := sleeper(t)
 	pid := one.Process.Pid

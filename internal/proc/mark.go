@@ -101,7 +101,8 @@ func (t *Table) limit(pid int) (uint64, bool) {
 	return m.Limit, m.Limit != 0
 }
 
-// hidesMark reports whether the limit of a process is lower than all marks so far. Then it comes from a run, but hides from which.
+// hidesMark reports whether the limit of a process is lower than all marks so far. Then the process belongs to a run, but hides
+// the number of that run.
 func (t *Table) hidesMark(pid int) bool {
 	limit, ok := t.limit(pid)
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step

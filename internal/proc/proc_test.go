@@ -332,7 +332,7 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
 	table.proc.spared = time.Now().Add(time.Hour) // just now, however long this process is held up
-	if table.Observe(1); table.proc.scans != 2 {  // many at a time: one look for all of them
+	if table.Observe(1); table.proc.scans != 2 {  // many at a time: one search for all of them
 		t.Errorf("%d looks", table.proc.scans)
 	}
 }

@@ -259,7 +259,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 					signalled++
 				}
 				if signal == int(unix.SIGKILL) {
-					t.members.ended[who] = id // it can't fork any more, so its death is no sign of new processes
+					t.members.ended[who] = id // a zombie can't fork, so its death is no sign of new processes
 				}
 			}
 		}

@@ -226,7 +226,8 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 	}
 }
 
-// TestAHomeThatHoldsStillIsSentAsItIs has no copy in the home, gives the same bytes again, and begins anew when the home has changed.
+// TestAHomeThatHoldsStillIsSentAsItIs needs no copy in the home. A second archive has the same bytes. After a change in the home,
+// the archive begins anew.
 func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	dir := home(t)
 	x := archive.Export{Home: dir, Secrets: true, Links: true, Still: true}

@@ -29,7 +29,7 @@ type Export struct {
 	Secrets  bool     // files with secrets too
 	Clone    bool     // without what two profiles must not share
 	Links    bool     // links that lead out of the profile too
-	Still    bool     // nothing writes to the home: it is sent as it is. Snapshot names the archive that From is about; another one begins at 0
+	Still    bool     // no process writes to the home, so it is sent without a copy. Snapshot names the archive of From; another archive begins at 0
 	Keep     bool     // the snapshot stays
 	Snapshot string   // one that was kept
 	From     int64    // its archive begins here
@@ -38,7 +38,7 @@ type Export struct {
 	Backup func(home *os.File, from, to string) error
 	Quiet  func() error     // called after the first copy, to stop the gateway; may be nil
 	Copied func() error     // called when the gateway may start again, with Quiet; may be nil
-	Begin  func(from int64) // of a still home: called before the first byte, with its place in the archive; may be nil
+	Begin  func(from int64) // with Still: called before the first byte, with its position in the archive; may be nil
 }
 
 // Run makes the archive and writes it to out. It returns the head of the archive and its checksum. When out fails, the snapshot stays, and
@@ -131,7 +131,7 @@ func (x *Export) send(dir string, out io.Writer) (head Head, sum string, err err
 	return head, sum, err
 }
 
-// sendStill writes the archive of a home that nothing writes to. The same home gives the same bytes.
+// sendStill writes the archive of a home that no process changes. The same home gives the same bytes.
 func (x *Export) sendStill(home *os.File, out io.Writer) (head Head, sum string, err error) {
 	files, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(home.Fd())))
 	if err != nil {
@@ -179,7 +179,8 @@ func (x *Export) write(head []byte, files *os.Root, out io.Writer) (sum string, 
 	return sum, errors.Join(err, w.Close())
 }
 
-// each calls do with the files of a directory in the order of an archive. Of a home that is sent as it is, leave is told of what stays behind.
+// each calls do with the files of a directory in the order of an archive. With Still, each calls leave for each file that the archive leaves
+// out.
 func (x *Export) each(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {

@@ -82,8 +82,8 @@ func (s sums) add(h *tar.Header) {
 
 func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
-// check refuses files that no export makes: names that leave the profile, bits that give rights, the state of a gateway. It returns the name
-// in the profile. With links it lets links lead out of the profile.
+// check refuses files that no export makes: names that leave the profile, bits that give rights, the state of a gateway. It
+// returns the name in the profile. With links, a link may lead out of the profile.
 func check(h *tar.Header, links bool) (rel string, err error) {
 	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), within)
 	switch {

@@ -48,7 +48,7 @@ type resource struct {
 	// stopped is the cause with which hinit ends the attacker then, of such modes.
 	stopped string
 	never   []string // modes in which it does not
-	// relieved are modes in which hinit gives the victim its part, though the attacker goes on.
+	// relieved has the modes in which hinit protects the victim's share while the attacker goes on.
 	relieved []string
 }
 

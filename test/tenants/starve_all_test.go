@@ -176,7 +176,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 						want = "held"
 					}
 				}
-				if word != want && (want != "held" || word != "closed") { // hinit may have acted before the victim missed anything
+				if word != want && (want != "held" || word != "closed") { // hinit may have acted before the victim had a delay
 					t.Errorf("%s is %s, not %s: %s", r.name, word, want, how)
 				}
 			}

@@ -153,8 +153,8 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	}
 }
 
-// TestAGatewayThatHadTooMuchWaitsAtTheBoot: of two gateways that ran before, there is room for what the more important one had. The other
-// one starts when there is room for it too.
+// TestAGatewayThatHadTooMuchWaitsAtTheBoot: two gateways ran before, and the memory has room for the more important one only. The
+// other one starts when there is room.
 func TestAGatewayThatHadTooMuchWaitsAtTheBoot(t *testing.T) {
 	write := func(path, text string, id int) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600), os.Chown(path, id, id)); err != nil {

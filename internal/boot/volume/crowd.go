@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// crowd is what all processes of this network namespace want together. Numbers that the kernel does not tell are 0.
+// crowd counts the demand of all processes in this network namespace. A number is 0 if the kernel does not report it.
 type crowd struct {
 	runnable int // threads of the machine that run, or wait for a processor
 	sockets  int // open sockets
@@ -27,8 +27,8 @@ func readCrowd() (c crowd) {
 	return c
 }
 
-// busy reports whether twice as many threads want to run as there are processors.
+// busy reports whether there are at least two runnable threads for each processor.
 func (c crowd) busy(processors int) bool { return c.runnable >= 2*processors }
 
-// short reports whether there is a socket for most ports.
+// short reports whether the open sockets may use three quarters of the ports.
 func (c crowd) short() bool { return c.ports > 0 && c.sockets >= c.ports/4*3 }

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// memoryFile has the memory of gateways, in bytes by service. Only a file of this process's user counts: the agent can remove it.
+	// memoryFile stores the memory of gateways, in bytes by service. Only a file of this process's user counts; the agent can remove it.
 	memoryFile = ".hinit-memory.json"
-	// mostMemoryFile limits its size.
+	// mostMemoryFile limits the size of memoryFile, in bytes.
 	mostMemoryFile = 1 << 20
 	// tight is the share of the container's memory, in percent, up to which gateways start together.
 	tight = 80
 )
 
-// record writes down the memory of gateways that run. It keeps what is known of others in the list of profiles.
+// record writes down the memory of gateways that run. It keeps the records of other gateways whose profiles still exist.
 func record(o Options, list []boot.Weigh) error {
 	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
 	if err != nil {
@@ -66,7 +66,7 @@ func record(o Options, list []boot.Weigh) error {
 	return home.Replace(memoryFile, text, fsutil.ReplaceOptions{Mode: 0o600})
 }
 
-// remembered returns what record has written, nil if another user can have written it or it can't be read.
+// remembered returns the records in memoryFile. It returns nil if the file can't be read, or another user could have written it.
 func remembered(home *fsutil.Dir) (used map[string]uint64) {
 	f, err := home.Open(memoryFile)
 	if err != nil {
@@ -94,8 +94,8 @@ func admit(o Options, list []boot.Weigh, c proc.ContainerMemory) (found []boot.W
 	return withoutRoom(list, remembered(home), c)
 }
 
-// withoutRoom gives room to gateways, the most important first, and says which ones must wait. One that is not known needs none. No one
-// counts for more than half of the room: it must not wait for ever.
+// withoutRoom gives room to gateways, the most important first, and says which ones must wait. A gateway without a record needs
+// no room. No gateway counts for more than half of the room, so that none waits for ever.
 func withoutRoom(list []boot.Weigh, used map[string]uint64, c proc.ContainerMemory) (found []boot.Weighed) {
 	most := c.Limit / 100 * tight
 	room := most - min(c.Used, most)

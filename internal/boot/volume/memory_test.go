@@ -55,7 +55,7 @@ func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 	}
 }
 
-// TestWhatAGatewayHadIsKnownAtTheNextBoot, if the agent has not written it.
+// TestWhatAGatewayHadIsKnownAtTheNextBoot: the record counts only if the agent did not write it.
 func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	data := t.TempDir()
 	for _, dir := range []string{".hinit", "profiles/coder", "profiles/old"} {

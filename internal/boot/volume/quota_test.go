@@ -110,7 +110,7 @@ func TestAHomeThatIsAFileSystemOfItsOwnIsAskedAsOne(t *testing.T) {
 	}
 }
 
-// A home with a project quota on ext4 can't take more than that from others, and hinit asks the file system what it has.
+// A project quota on ext4 limits a home, and hinit asks the file system for the usage.
 func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 	testkit.NeedRoot(t)
 	image := filepath.Join(t.TempDir(), "image")

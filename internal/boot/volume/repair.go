@@ -162,7 +162,7 @@ func idly(work func()) {
 	runtime.UnlockOSThread()
 }
 
-// repair is one call of Repair. The goroutine of the walk owns it, except shown.
+// repair is one call of Repair. The walk's goroutine owns all fields except shown.
 type repair struct {
 	Options
 	progress func(client.Repair)
@@ -223,7 +223,7 @@ func (r *repair) formerly(d *fsutil.Dir) error {
 		return nil
 	}
 	r.walk.From = was
-	entries, _, _ := d.ReadSome("", fsutil.MostNames) // what can't be read keeps its owner
+	entries, _, _ := d.ReadSome("", fsutil.MostNames) // an unreadable file keeps its owner
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
 		case slices.Contains(boot.AlwaysDirs, e.Name()), slices.Contains(boot.TargetedDirs, e.Name()), err != nil:
@@ -324,6 +324,6 @@ func (r *repair) show(err error, done bool) {
 	if err != nil {
 		r.result.Stopped = err.Error()
 	}
-	now := r.result // later elements of its slices are no part of it
+	now := r.result // later appends do not change this result
 	r.shown.Store(&now)
 }

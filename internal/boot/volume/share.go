@@ -23,22 +23,22 @@ const (
 	// shareTime is how long the use of processors is measured, in this many steps.
 	shareTime  = time.Second
 	shareSteps = 4
-	// mostPasses is how often processes are looked for that were started meanwhile.
+	// mostPasses limits the scans for processes that were started during the last scan.
 	mostPasses = 10
 )
 
-// tenant is what the processes of a profile's own user do.
+// tenant sums up the processes of a profile's own user.
 type tenant struct {
 	boot.Weigh
 	uid      uint32
 	used     float64 // processors
 	waits    bool    // a process of it was runnable
-	confined bool    // it has only some of the processors
-	files    int     // file descriptors, at most twice as many as there are
+	confined bool    // one of its processes may use only few processors
+	files    int     // room in the descriptor tables, at most twice the open descriptors
 }
 
-// share finds profiles that take processors or ports from others. It gives such a profile fewer processors, until it rests, and asks for
-// the restart of a gateway that has most of the ports. Nothing of that needs a right: each step is done as the profile's user.
+// share finds profiles that take processors or ports from others. It gives such a profile fewer processors until it rests. For a
+// gateway that has most of the ports it requests a restart. No step needs a capability: each runs as the profile's user.
 func share(ctx context.Context, o Options, list []boot.Weigh) (found []boot.Weighed) {
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
 	if err != nil {
@@ -90,8 +90,8 @@ func share(ctx context.Context, o Options, list []boot.Weigh) (found []boot.Weig
 	return found
 }
 
-// takers returns the profiles that must have fewer processors, which are box: those that take more than their share while another one that
-// wants to run has less than half of its own, and those that were confined and do not rest.
+// takers returns the profiles that get only box processors. A profile is one if it uses more than its share while another one
+// waits and has less than half of its share. A confined profile remains one until it rests.
 func takers(tenants []*tenant, crowded bool, box float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waits }
@@ -109,7 +109,8 @@ func takers(tenants []*tenant, crowded bool, box float64) map[*tenant]bool {
 	return out
 }
 
-// holder returns the profile with most file descriptors, if most ports are taken and it can have a quarter of them.
+// holder returns the profile with most file descriptors, if most ports are taken and its descriptors could hold a quarter of
+// them. Else it returns nil.
 func holder(tenants []*tenant, want crowd) *tenant {
 	if !want.short() || len(tenants) == 0 {
 		return nil
@@ -121,9 +122,9 @@ func holder(tenants []*tenant, want crowd) *tenant {
 	return most
 }
 
-// measure sets what the processes of each profile use. few are the processors of a confined profile.
+// measure sets the usage of each profile by its processes. few are the processors of a confined profile.
 func measure(ctx context.Context, all map[uint32]*tenant, few *unix.CPUSet) {
-	before, _ := usage.Read("/proc", nil) // without /proc nothing is found
+	before, _ := usage.Read("/proc", nil) // without /proc all usage is 0
 	now, begin := usage.Table{}, time.Now()
 	seen := make(map[int]*tenant)
 	for range shareSteps {
@@ -165,8 +166,8 @@ func measure(ctx context.Context, all map[uint32]*tenant, few *unix.CPUSet) {
 	}
 }
 
-// bind lets all processes of a user run on these processors only. They can't change that themselves (internal/isolate). It has the user
-// meanwhile, because another user's process would need a right.
+// bind lets all processes of a user run on these processors only. The processes can't undo it (internal/isolate). Meanwhile this
+// thread has their user: any other user would need CAP_SYS_NICE.
 func bind(uid uint32, set *unix.CPUSet) {
 	runtime.LockOSThread()
 	keep := ^uintptr(0)

@@ -18,8 +18,8 @@ import (
 
 // assign returns the uid of each tenant. homes has the present owners of all homes, by profile. A tenant keeps the uid that owns
 // its home. Another tenant gets the first free uid from a hash of its name on, so that a removed profile that comes back gets its
-// old uid. reserved reports whether a uid belongs to another user. A profile without a uid in the result is no tenant, or there
-// are too many tenants.
+// old uid. reserved reports whether a uid belongs to another user. A profile is missing in the result if it is no tenant, or if
+// all uids are taken.
 func assign(t boot.Tenants, homes map[string]uint32, reserved func(uid uint32) bool) map[string]uint32 {
 	assigned, taken := make(map[string]uint32), make(map[uint32]bool)
 	if !t.On {
@@ -68,7 +68,7 @@ func OwnersOf(t boot.Tenants, d *fsutil.Dir) (tenants, homes map[string]uint32, 
 	return assign(t, homes, reserved), homes, err
 }
 
-// reserved reports whether /etc/passwd has a user.
+// reserved reports whether a uid has an entry in /etc/passwd.
 func reserved(uid uint32) bool {
 	user, err := account.Lookup("", strconv.FormatUint(uint64(uid), 10))
 	return err == nil && user.Name != ""

@@ -188,7 +188,7 @@ func offerNames(t *cli.Terminal, several bool, typed string, offer func(word, ab
 	}
 }
 
-// command describes a command, as its help does. internal/gendocs writes the table of all commands.
+// command describes one command, taken from its help. internal/gendocs writes the table of all commands.
 type command struct {
 	Words []string      `json:"words"` // words that may come first, such as check and schema
 	Names bool          `json:"names"` // it accepts names of services and profiles

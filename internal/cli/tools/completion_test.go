@@ -55,7 +55,7 @@ func TestCompletionWithoutALivingHinit(t *testing.T) {
 	}
 }
 
-// TestEveryVerbIsDescribed: the table of the completion is what the verbs say of themselves.
+// TestEveryVerbIsDescribed: the completion's table agrees with the help of each verb.
 func TestEveryVerbIsDescribed(t *testing.T) {
 	all, flags := described(), 0
 	for _, v := range table() {

@@ -30,8 +30,8 @@ type memoryWatch struct {
 	container func() proc.ContainerMemory       // measures the container's memory; called in a turn of internal/blocking
 	seen      map[string]activity               // by service, while memory is tight
 	measure   func(mains []int) []proc.Memory   // measures all processes of each main process; called in a turn of internal/blocking
-	told      map[string]string                 // see once
-	had       atomic.Pointer[map[string]uint64] // by service, what it had before the boot; nil if that is not known
+	told      map[string]string                 // by service and key, the last message, see firstTime
+	had       atomic.Pointer[map[string]uint64] // by service, its memory before the boot; nil if unknown
 	limits    atomic.Pointer[config.Config]
 	notes     notes
 	begun     atomic.Bool
@@ -158,7 +158,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	return note
 }
 
-// firstTime reports whether a text about a key was not said yet, or another one since, in this run of a service.
+// firstTime reports whether a message about a key is new in this run of a service. It is new again after another message.
 func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
 	said := w.told[key] == text

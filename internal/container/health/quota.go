@@ -26,18 +26,18 @@ const (
 	freePeriod = 5 * time.Second
 )
 
-// quotaWatch keeps profiles within their quotas: it warns, and it stops gateways. It also sees that profiles with users of their own take
-// no processors and ports from others. It owns a goroutine for each of the two from the first such profile
-// on, and one that has memory recorded.
+// quotaWatch keeps profiles within their quotas: it warns, and it stops gateways. It also keeps profiles with users of their own
+// from taking the processors and ports of others. Each of the two tasks has a goroutine from the first such profile on. A third
+// one has memory recorded.
 type quotaWatch struct {
 	begun  atomic.Bool
 	notes  notes
 	free   [2]uint64 // percent, see diskIsLow
 	shared atomic.Bool
-	greedy notes // about processors
+	greedy notes // notes about processors
 }
 
-// watchQuotas begins to measure when a configuration has the first quota, or the first profile with a user of its own.
+// watchQuotas begins to measure with the first configuration that has a quota, or a profile with a user of its own.
 func (h *Health) watchQuotas(cfg *config.Config) {
 	set := cfg.Agent.Priority.Quota.Set()
 	for _, p := range cfg.Profiles.Own {
@@ -51,7 +51,7 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 		})
 	}
 	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shared.CompareAndSwap(false, true) {
-		confined := true // a profile may have too few processors
+		confined := true // an earlier init may have left a profile confined
 		h.watchQuota("sharing processors and ports", func(int) {
 			if confined || crowded() {
 				confined = h.checkQuotas(true, &h.quota.greedy)
@@ -60,7 +60,7 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 }
 
-// watchQuota calls look every freePeriod, with the number of calls before.
+// watchQuota calls look every freePeriod, with the number of earlier calls.
 func (h *Health) watchQuota(doing string, look func(n int)) {
 	guard.Go(doing, func() {
 		for tick, n := time.Tick(freePeriod), 0; ; n++ {
@@ -74,7 +74,8 @@ func (h *Health) watchQuota(doing string, look func(n int)) {
 	})
 }
 
-// diskIsLow reports whether the data volume, or the file system for temporary files, has less space or fewer inodes than before, or none.
+// diskIsLow reports whether the data volume or the file system for temporary files is full, or has less space or fewer inodes
+// than at the last call.
 func (h *Health) diskIsLow() (low bool) {
 	for i, dir := range [...]string{h.o.Config().Home, os.TempDir()} {
 		var st unix.Statfs_t
@@ -87,16 +88,16 @@ func (h *Health) diskIsLow() (low bool) {
 	return low
 }
 
-// manySockets are as many as make it worth a look who has them.
+// manySockets is the number of open sockets from which on their owners are searched.
 const manySockets = 4000
 
-// crowded reports whether profiles may take processors or ports from others.
+// crowded reports whether the container may lack processors or ports.
 func crowded() (is bool) {
 	_ = blocking.Do(blocking.Short, func() error {
 		load, _ := os.ReadFile("/proc/loadavg")
 		network, _ := os.ReadFile("/proc/net/sockstat")
 		var average float64
-		runnable, sockets := 0, 0 // where the kernel does not tell
+		runnable, sockets := 0, 0 // zero if the kernel does not report them
 		_, _ = fmt.Sscanf(string(load), "%f %f %f %d/", &average, &average, &average, &runnable)
 		_, _ = fmt.Sscanf(string(network), "sockets: used %d", &sockets)
 		is = runnable >= 2*tuning.Processors() || sockets >= manySockets
@@ -105,7 +106,7 @@ func crowded() (is bool) {
 	return is
 }
 
-// list describes the gateways of named profiles that are wanted, for the boot program.
+// list describes gateways of named profiles for the boot program. wanted chooses them.
 func (h *Health) list(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Weigh) {
 	cfg := h.o.Config()
 	for _, v := range h.o.Loop.Snapshot().Services {
@@ -120,8 +121,8 @@ func (h *Health) list(wanted func(v *supervisor.Service, own config.Priority) bo
 	return all
 }
 
-// checkQuotas measures once: what profiles have on the disk, or with share the processors and ports that they share. The boot program does
-// the work, and says what follows. The notes in told are replaced. It reports whether there are any, or the program failed.
+// checkQuotas measures once: the disk usage of profiles, or with share their processors and ports. The boot program measures and
+// decides. checkQuotas replaces the notes in told. It reports whether there are notes, or the program failed.
 func (h *Health) checkQuotas(share bool, told *notes) (noted bool) {
 	notes, what := make(map[string]string), boot.MeasureDisk
 	all := h.list(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.Set() })
@@ -156,12 +157,12 @@ func (h *Health) checkQuotas(share bool, told *notes) (noted bool) {
 	return noted
 }
 
-// firstRecord is when the memory of gateways is recorded after the boot, and recordPeriod how often from then on. A container that fills its
-// memory as it boots must know that at its next boot.
+// The memory of gateways is recorded firstRecord after the boot, then every recordPeriod. firstRecord is short, so that a
+// container that fills its memory at the boot has a record for the next one.
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
-// Admit makes gateways wait that have no room for the memory that they had before, if the container has a limit. Call it when they are
-// registered, and before they start. It waits for the boot program. From then on it has their memory recorded.
+// Admit holds back gateways for whose recorded memory there is no room, if the container has a limit. Call it after they are
+// registered and before they start. It waits for the boot program. It then starts the recording of their memory.
 func (h *Health) Admit(ctx context.Context) {
 	if h.memory.container().Limit == 0 {
 		return
@@ -190,7 +191,7 @@ func (h *Health) Admit(ctx context.Context) {
 			select {
 			case <-time.After(wait):
 				running := h.list(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
-				_, _ = h.MeasureProfiles(context.Background(), running, boot.RecordMemory) // without it the next boot knows less
+				_, _ = h.MeasureProfiles(context.Background(), running, boot.RecordMemory) // after a failure the next boot has an older record
 			case <-h.o.Loop.Ended():
 				return
 			}

@@ -35,7 +35,7 @@ type Repairer struct {
 // Work runs a repair, and calls take with each message about it.
 type Work func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
-// New returns a Repairer without work. move gives all homes to the users that they must belong to, and waits for that.
+// New returns a Repairer without work. move corrects the owners of all homes, and blocks until that is done.
 func New(v *initlog.Logger, remark func(text string), work Work, move func(ctx context.Context)) *Repairer {
 	return &Repairer{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }

@@ -66,7 +66,7 @@ func (r *run) tenants(ctx context.Context, s *boot.Step) error {
 	return nil
 }
 
-// Move makes the boot program give homes to the users that they must belong to.
+// Move makes the boot program correct the owners of homes. It blocks for moveTime at most.
 func (s *Stage) Move(ctx context.Context) {
 	s.move(ctx, s.Job(s.Config()), func(l boot.Line) { pass(s.Agents, l) })
 }

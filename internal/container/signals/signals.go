@@ -51,8 +51,8 @@ func Listen() *Signals {
 	return s
 }
 
-// Define sets the meaning of signals: cmd says that there is a CMD, tty that standard input is the controlling terminal. SIGHUP calls
-// reload in a new goroutine. Call it before the supervisor's loop runs.
+// Define sets the meaning of signals: cmd reports whether the container has a CMD, tty whether standard input is the controlling
+// terminal. SIGHUP calls reload in a new goroutine. Call it before the supervisor's loop runs.
 func (s *Signals) Define(cmd, tty bool, reload func()) { s.cmd, s.tty, s.reload = cmd, tty, reload }
 
 // Event translates a signal to an event of the supervisor, nil for none. The supervisor's loop calls it.

@@ -80,7 +80,7 @@ func (m *Maker) hidden(cfg *config.Config) (words []string) {
 	return words
 }
 
-// rulesWord names the file in which root saves what the isolation of all profiles has in common.
+// rulesWord names the file in which root saves the isolation rules that all profiles share.
 func rulesWord(key string, cfg *config.Config) string {
 	return key + filepath.Join(filepath.Dir(cfg.Control.Socket), "isolation")
 }

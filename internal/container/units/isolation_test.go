@@ -11,7 +11,8 @@ import (
 	"hinit/profiles"
 )
 
-// plan returns what hinit-isolate is told about a profile, its command, and its directory. The words are empty where nothing isolates it.
+// plan returns the words for hinit-isolate about a profile, its command, and its directory. There are no words if the profile is
+// not isolated.
 func plan(t *testing.T, yaml, profile string) (words, command []string, dir string) {
 	t.Helper()
 	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})

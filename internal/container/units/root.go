@@ -106,7 +106,7 @@ func (m *Maker) agentCanWrite(dir string) bool {
 		return true
 	}
 	user := m.agent.User
-	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // after an error it is missing, and can't be the agent's
+	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Doubt, error) { // after an error the file is missing, so no agent owns it
 		return trust.Look(dir, trust.NotBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
 	})
 	return doubt != nil

@@ -10,7 +10,7 @@ import (
 // State of the thread before the runtime. A g of zeros has the lowest possible stack limit, so every stack check passes.
 var (
 	g0     [64]uintptr
-	thread [2]uintptr // amd64 finds g there
+	thread [2]uintptr // amd64 reads g from here
 )
 
 // These are used by the assembly only.
@@ -30,7 +30,7 @@ func Begun(stack *uintptr) (argv, env Words) {
 		Words{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 }
 
-// At returns a word, "" after the end. Its bytes are on the stack and do not change.
+// At returns the word at an index, "" after the end. Its bytes are on the stack and do not change.
 func (w Words) At(i int) string {
 	if i >= w.N {
 		return ""
@@ -60,7 +60,7 @@ func (w Words) Get(name string) string {
 	return ""
 }
 
-// Base returns what follows the last slash of a path.
+// Base returns the part of a path after its last slash.
 func Base(path string) string {
 	for i := len(path) - 1; i >= 0; i-- {
 		if path[i] == '/' {

@@ -1,8 +1,8 @@
 #include "textflag.h"
 
-// hinit_bare is where a process begins: the stack is as the kernel left it. It gives Go code what that expects of a thread, a g that
-// lets every check of the stack pass, and calls the function in R19 with that stack. Then it goes on to the runtime, which sets all of it
-// again.
+// hinit_bare runs first in a process: the stack is as the kernel made it. Go code needs a thread with a g. hinit_bare sets a g
+// with which every stack check passes, and calls the function in R19 with that stack. Then it jumps to the runtime, which sets
+// the thread up anew.
 TEXT hinit_bare(SB),NOSPLIT|NOFRAME,$0
 	MOVD	RSP, R0
 	SUB	$64, RSP

@@ -27,7 +27,7 @@ type Walk struct {
 	To fsutil.Owner
 	// Alone refuses files that have names outside of the tree, so that no file is reachable in the places of two users.
 	Alone bool
-	// Copied is a user whose files are copied in place of that refusal; 0 for none.
+	// Copied is a user whose files Alone copies instead of refusing them; 0 for none.
 	Copied uint32
 	// TopLast changes the directory itself after everything in it. It does not change it if anything in it failed.
 	TopLast bool
@@ -97,7 +97,7 @@ func (w *Walk) tree(in fsutil.Mount, fd int, path string, depth int) {
 		w.fail(path, st.Uid, unix.ENAMETOOLONG)
 		return
 	}
-	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // it may have been read for another purpose before
+	if _, err = unix.Seek(fd, 0, unix.SEEK_SET); err != nil { // an earlier reader may have moved its position
 		w.fail(path, st.Uid, err)
 		return
 	}

@@ -134,7 +134,7 @@ func (w *world) check(errs ...error) {
 	}
 }
 
-// recordEvery has the same value in a Reconciler.
+// recordEvery has the value that a Reconciler uses.
 const recordEvery = time.Second
 
 // recordLater is Reconciler.recordLater.

@@ -29,7 +29,7 @@ const (
 	makingPoll  = 100 * time.Millisecond // between two checks whether it has finished
 	makingLimit = 3 * makingTime         // limit of that time if its temporary name is renewed all the time
 	idlePoll    = time.Hour              // between two checks, if notifications work and all slots are hinit's own
-	foreignPoll = time.Minute            // the same with foreign services
+	foreignPoll = time.Minute            // the same if a slot is not hinit's own
 	busyPoll    = 5 * time.Second        // between two checks, if notifications don't work
 	settleTime  = 50 * time.Millisecond  // from a notification to the check that it causes
 	lookAgain   = time.Second            // between two checks that notifications cause

@@ -29,8 +29,8 @@ type Feed struct {
 	status atomic.Pointer[client.Status] // newest status
 }
 
-// Open finds the running hinit with the help of the environment. It blocks and fails as [dial.Dial] does. The feed finds a hinit that
-// begins to listen elsewhere later.
+// Open finds the running hinit with the help of the environment. It blocks and fails as [dial.Dial] does. The feed follows a
+// hinit that later changes its socket.
 func Open(env func(string) (string, bool)) (*Feed, error) {
 	f := &Feed{env: env, here: true, client: dial.Here(config.Socket(config.Options{Env: env}), env)}
 	return f, f.client.Reach()

@@ -7,8 +7,8 @@ import (
 	"hinit/client"
 )
 
-// TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk: in the row of the one that is stopped, and of the one that is warned; the pane has all
-// of it.
+// TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk: the rows of the stopped and of the warned profile say so, and the pane has
+// the whole text.
 func TestTheScreenSaysThatAProfileHasTooMuchOnTheDisk(t *testing.T) {
 	stopped, warned := up("coder"), up("writer")
 	code := 0
