@@ -135,7 +135,7 @@ var floors = map[string]int{
 
 	"hinit/internal/blocking":   -1, // limits calls that may wait for a disk; fsutil uses it for most callers
 	"hinit/internal/procstat":   -1, // used by every package that reads /proc
-	"hinit/internal/isolated":   2,  // it reads what the kernel says of a process
+	"hinit/internal/isolated":   2,  // reads the kernel's status of a process
 	"hinit/internal/entry/bare": -1, // for code that runs before the Go runtime
 	"hinit/internal/isolation":  0,  // the arguments that PID 1 passes to hinit-isolate
 	"hinit/internal/dotenv":     -1, // parses .env for profiles, and env_file for a process that starts

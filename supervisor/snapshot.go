@@ -45,7 +45,7 @@ type Service struct {
 	ReadySince time.Time
 	Announces  bool      // it reports its readiness itself
 	Warning    string    // warning from the running main process, see [Ready]; the service controls this text
-	Status     string    // what the running service says it is doing, see [Notified]; no warning
+	Status     string    // the running service's own text about its work, see [Notified]; no warning
 	Paused     bool      // an operator has stopped its process with SIGSTOP
 	Started    bool      // it has been started at least once
 	Permanent  bool      // it doesn't restart by itself: its finish command said so, or it is parked or failed

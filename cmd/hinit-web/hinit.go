@@ -13,7 +13,7 @@ import (
 	"hinit/internal/usage"
 )
 
-// hinit is a client of this container's hinit, with what this program reads beside it.
+// hinit is a client of this container's hinit, and the other sources of this program's data.
 type hinit struct {
 	*dial.Client
 	env func(string) (string, bool)

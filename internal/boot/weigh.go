@@ -1,7 +1,7 @@
 package boot
 
-// Weigh asks what a profile has on the disk. Main is the main process of its gateway, 0 for none. Stopped says that the gateway was
-// stopped for the quota, which is Warn and Stop in bytes, 0 for none.
+// Weigh asks for a measurement of one profile, see [Job].Measure. Main is the main process of its gateway, 0 for none. Stopped
+// says that the gateway was stopped for the quota, which is Warn and Stop in bytes, 0 for none.
 type Weigh struct {
 	Service, Profile  string
 	Main              int
@@ -22,7 +22,7 @@ type Weighed struct {
 
 // The values of [Job].Measure.
 const (
-	MeasureDisk  = ""       // measure what profiles have on the disk
+	MeasureDisk  = ""       // measure the disk usage of profiles
 	MeasureShare = "share"  // keep profiles from taking the processors and ports of others
 	RecordMemory = "record" // record the memory of their gateways for the next boot
 	AdmitMemory  = "admit"  // find the gateways without room before they start

@@ -8,7 +8,7 @@ import (
 	"hinit/profiles"
 )
 
-// gateway is what the Reconciler knows of one profile. The Reconciler's mutex guards it.
+// gateway is the Reconciler's record of one profile. The Reconciler's mutex guards it.
 type gateway struct {
 	home       profiles.HomeID // identity of its home directory; zero if unknown
 	begun      time.Time       // when the last start began

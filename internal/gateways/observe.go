@@ -62,7 +62,7 @@ func (k *Reconciler) asked(profile string) bool {
 	return asked
 }
 
-// Catchup does what [Reconciler.Observe] would have done for records that were lost or that another program observed.
+// Catchup makes up for records that [Reconciler.Observe] has not seen: they were lost, or another program observed them.
 func (k *Reconciler) Catchup() {
 	for _, s := range k.Registry.Snapshot().Services {
 		profile, ok := profiles.SlotProfile(s.Name)

@@ -13,7 +13,7 @@ import (
 // has the same layout. It is valid for one version of hinit-isolate and one state of the container, see isCurrent.
 type rules struct {
 	program                                [2]uint64 // inode of hinit-isolate, and when it was changed
-	fs, net, scoped                        uint64    // what Landlock confines, as in struct landlock_ruleset_attr
+	fs, net, scoped                        uint64    // the accesses that Landlock confines, as in struct landlock_ruleset_attr
 	writeDir, writeFile, readDir, readFile uint64    // rights below a path
 	mounts, hidden, paths, filter          uint64    // lengths of the parts: table of mounts, hidden paths, allowed paths, filter of system calls
 }

@@ -19,7 +19,7 @@ const Program = "hinit-isolate"
 //	hide           file or directory that it may not use, even if a permitted directory has it
 //	share, read    path that it may change, or read, wherever it is
 //	port           TCP port that it may listen on
-//	rules          file with what all plans have in common, which saves time
+//	rules          file with the rules that all plans share; it saves time
 //	save           write this file instead
 //	refused        reason for which the command must not start
 //	control        it may use the control socket of PID 1

@@ -86,7 +86,7 @@ type target struct {
 	name       string
 	options    *Options
 	beats      *beats      // messages of its runs; nil if no check uses them
-	logMatches []*logMatch // what its log checks have found; nil for other checks
+	logMatches []*logMatch // the matches of its log checks; nil for other checks
 	rules      []config.Check
 	health     Health
 	ended      time.Time // end of the previous run; lines of this run may come before it is known to be up
@@ -100,7 +100,7 @@ type target struct {
 	check      int // index of the check that is being made
 }
 
-// readinessReport is what the supervisor was last told about a run.
+// readinessReport is the last report to the supervisor about a run.
 type readinessReport struct {
 	run   uint64
 	ready bool

@@ -89,7 +89,7 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 	})
 }
 
-// logMatch is what a log check has found in the lines of a service, over all runs.
+// logMatch has the matches of a log check in the lines of a service, over all runs.
 type logMatch struct {
 	contains []byte
 	matches  *regexp.Regexp
@@ -152,7 +152,7 @@ func (s *logMatch) among(lines []byte) bool {
 	return false
 }
 
-// logCheck checks what its logMatch has found in a run.
+// logCheck checks the matches of its logMatch in a run.
 type logCheck struct {
 	found *logMatch
 	want  config.LogCheck

@@ -1,5 +1,5 @@
-// Package bare is what a program can use before the Go runtime begins: system calls, the words of its command line, text.
+// Package bare has functions for code that runs before the Go runtime begins: system calls, the words of the command line, text.
 //
-// A binary that is linked with -E and a symbol that jumps to hinit_bare begins in a function of its own, see package entry. The code has
-// no heap, no growing stack and no garbage collector. It works in a running program too. It owns no goroutine.
+// A binary begins in its own function if it is linked with -E and a symbol that jumps to hinit_bare, see package entry. Such code
+// has no heap, no growing stack and no garbage collector. It works in a running program too. It owns no goroutine.
 package bare

@@ -166,7 +166,7 @@ func (w *world) rewrite(pause time.Duration, drop bool) {
 	w.check(os.WriteFile(temp, old, 0o600), os.Rename(temp, w.state()))
 }
 
-// watch is what the Reconciler does about a state file that changes.
+// watch reacts to a changed state file like the Reconciler.
 func (w *world) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.gate()

@@ -117,7 +117,7 @@ func (c *Cluster) startControllers(ctx context.Context, pki string) error {
 	for name, more := range map[string][]string{
 		"controllers": {
 			"--service-account-private-key-file=" + pki + "/accounts.key", "--root-ca-file=" + pki + "/ca.crt", "--use-service-account-credentials=true",
-			"--secure-port=16257", "--node-monitor-grace-period=25s", // half of what a lost node takes otherwise
+			"--secure-port=16257", "--node-monitor-grace-period=25s", // half of the default, so that a lost node is noticed sooner
 		},
 		"scheduler": {"--secure-port=16259"},
 	} {

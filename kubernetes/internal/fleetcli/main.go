@@ -1,5 +1,5 @@
-// Package fleetcli is the command line of hinit-fleet. Its goroutines are the one of [cmdline.Interruptible]
-// and one for a command beside it, which ends before the call.
+// Package fleetcli is the command line of hinit-fleet. It owns the goroutine of [cmdline.Interruptible], and one for a command
+// that runs beside the call and ends before it.
 package fleetcli
 
 import (

@@ -1,5 +1,6 @@
-// Package pool makes the objects of an AgentPool: StatefulSet, Service, NetworkPolicy, PodDisruptionBudget and the configuration of hinit. The
-// pod is the one of package deploy, with the host of the fleet in a container of its own. The package has pure functions and owns no goroutine.
+// Package pool makes the objects of an AgentPool: StatefulSet, Service, NetworkPolicy, PodDisruptionBudget and the configuration
+// of hinit. The pod comes from package deploy, with a further container for the host. The package has pure functions and owns no
+// goroutine.
 package pool
 
 import (

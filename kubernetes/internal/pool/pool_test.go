@@ -79,7 +79,7 @@ func TestAHostIsThePodOfTheManifests(t *testing.T) {
 	}
 }
 
-// TestAnAgentHasNoTokenOfItsHost looks at what the container of the agents mounts, and at what it shares with the container of the host.
+// TestAnAgentHasNoTokenOfItsHost checks the mounts of the agents' container, and everything that it shares with the host's container.
 func TestAnAgentHasNoTokenOfItsHost(t *testing.T) {
 	set, _ := setOf(t, aPool(), 1)
 	pod := set.Spec.Template.Spec
