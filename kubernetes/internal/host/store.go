@@ -250,7 +250,7 @@ func (s *Store) Install(name, uid, nonce string) error {
 	if err == nil {
 		err = s.rename(incoming(name, uid, nonce), s.Home(name))
 	}
-	if err == nil { // after the failure the received data is the only copy
+	if err == nil { // after an error the received data stays: it is the only copy
 		err = s.DropIncoming(name, uid)
 	}
 	return wrap("install", name, err)

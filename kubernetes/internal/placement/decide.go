@@ -311,7 +311,7 @@ func (r *round) rollout() {
 			if !l.Updated {
 				old = append(old, l)
 			}
-		case !l.Updated && l.Broken: // perhaps the host waited for the image that it already has
+		case !l.Updated && l.Broken: // its present image may be the reason
 			r.do(Replace{l.Name})
 			away++
 		default:
