@@ -8,8 +8,8 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 82_458
-	mostPID1    = 40_645
+	mostProduct = 82_482
+	mostPID1    = 40_652
 )
 
 // TestTheProductStaysSmall holds the product and PID 1's program to a number of lines of code.

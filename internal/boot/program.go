@@ -43,7 +43,8 @@ type Job struct {
 	Strict    bool // the first failed hook ends the boot
 	Scripts   bool // the first failed script of the image ends the boot
 	Plant     bool
-	Move      bool // only change the owners of homes, see [Tenants]
+	Move      bool   // only change the owners of homes, see [Tenants]
+	Starting  string // of Move: the only profile whose home may change, because others may run; "" for all, before the first start
 	Repair    bool
 	Examine   bool               // only examine the data volume for hinit doctor
 	Marker    string             // profiles.marker, for Examine

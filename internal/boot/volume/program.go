@@ -62,7 +62,7 @@ func Main(in io.Reader, out io.Writer) int {
 	case job.Weigh != nil:
 		p.say(boot.Message{Weighed: weigh(ctx, o, job.Weigh)})
 	case job.Move:
-		moveHomes(ctx, o.Options)
+		moveHomes(ctx, o.Options, job.Starting)
 	case job.Plant:
 		s := boot.NewStep(o.Say)
 		err = Plant(ctx, o, s)

@@ -249,7 +249,7 @@ func (r *repair) homes(d *fsutil.Dir, names []string) error {
 		return nil //nolint:nilerr // without the directory there is no home
 	}
 	defer all.Close()
-	tenants, homes, _ := OwnersOf(r.Tenants, all)
+	tenants, homes, _ := OwnersOf(r.Tenants, all, "")
 	if names == nil {
 		names = slices.Sorted(maps.Keys(homes))
 	}

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"context"
 	"hash/fnv"
 	"io/fs"
@@ -16,30 +17,44 @@ import (
 	"hinit/internal/fsutil/owntree"
 )
 
-// assign returns the uid of each tenant. homes has the present owners of all homes, by profile. A tenant keeps the uid that owns
-// its home. Another tenant gets the first free uid from a hash of its name on, so that a removed profile that comes back gets its
-// old uid. reserved reports whether a uid belongs to another user. A profile is missing in the result if it is no tenant, or if
-// all uids are taken.
-func assign(t boot.Tenants, homes map[string]uint32, reserved func(uid uint32) bool) map[string]uint32 {
+// assign returns the uid of each tenant. homes has the present owners of all homes, by profile. A tenant keeps the uid that owns its
+// home. Several homes have one owner after a copy: the one with the uid that its name suggests keeps it, else any but last. Another
+// tenant gets the first free uid from a hash of its name on, so that a removed profile that comes back gets its old uid. reserved
+// reports whether a uid belongs to another user. A profile is missing in the result if it is no tenant, or if all uids
+// are taken.
+func assign(t boot.Tenants, homes map[string]uint32, last string, reserved func(uid uint32) bool) map[string]uint32 {
 	assigned, taken := make(map[string]uint32), make(map[uint32]bool)
-	if !t.On {
+	if !t.On || t.UIDs.Size() < 2 {
 		return assigned
 	}
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(homes)), func(name string) bool { return !t.IsOne(name) })
+	users := uint32(t.UIDs.Size() - 1)
+	first := func(name string) uint32 { // the first candidate for a name
+		hash := fnv.New32a()
+		_, _ = hash.Write([]byte(name)) // never fails
+		return hash.Sum32() % users
+	}
+	rank := func(name string) int { // the lowest keeps the uid
+		switch {
+		case homes[name] == t.UIDs.First+1+first(name):
+			return 0
+		case name == last:
+			return 2
+		}
+		return 1
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(rank(a), rank(b)) })
 	for _, name := range names {
 		if uid := homes[name]; t.Has(uid) && !taken[uid] { // if a home was copied with its owner, only one of the two keeps the uid
 			assigned[name], taken[uid] = uid, true
 		}
 	}
-	users := uint32(t.UIDs.Size() - 1)
 	for _, name := range names {
 		if _, has := assigned[name]; has {
 			continue
 		}
-		hash := fnv.New32a()
-		_, _ = hash.Write([]byte(name)) // never fails
 		for i := range users {
-			uid := t.UIDs.First + 1 + (hash.Sum32()%users+i)%users
+			uid := t.UIDs.First + 1 + (first(name)+i)%users
 			if !taken[uid] && !reserved(uid) {
 				assigned[name], taken[uid] = uid, true
 				break
@@ -49,9 +64,9 @@ func assign(t boot.Tenants, homes map[string]uint32, reserved func(uid uint32) b
 	return assigned
 }
 
-// OwnersOf returns the uids of all tenants, see assign, and the present owners of all homes. d is the directory of the homes; it may act with the agent's
-// identity.
-func OwnersOf(t boot.Tenants, d *fsutil.Dir) (tenants, homes map[string]uint32, err error) {
+// OwnersOf returns the uids of all tenants, see assign, and the present owners of all homes. d is the directory of the homes; it may
+// act with the agent's identity.
+func OwnersOf(t boot.Tenants, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	var names []string
 	err = d.EachName("", func(name string, kind fs.FileMode) bool {
@@ -65,7 +80,7 @@ func OwnersOf(t boot.Tenants, d *fsutil.Dir) (tenants, homes map[string]uint32, 
 			homes[name] = fsutil.UID(info)
 		}
 	}
-	return assign(t, homes, reserved), homes, err
+	return assign(t, homes, last, reserved), homes, err
 }
 
 // reserved reports whether a uid has an entry in /etc/passwd.
@@ -105,21 +120,24 @@ func Move(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *owntre
 const moveTime = 5 * time.Second
 
 // moveHomes moves the homes that need another owner, for moveTime; the repair in the background does the rest. Then it removes other
-// users' access to the agent's files.
-func moveHomes(ctx context.Context, o boot.Options) {
+// users' access to the agent's files. With a profile that is about to start it moves only that one's home, because others may run.
+func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.Teller{Tell: o.Say}
 	d, err := fsutil.OpenReal(o.Home+"/"+boot.ProfilesDir, nil)
 	if err != nil {
 		return
 	}
 	defer d.Close()
-	tenants, homes, err := OwnersOf(o.Tenants, d)
+	tenants, homes, err := OwnersOf(o.Tenants, d, starting)
 	if err != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, moveTime, errTime)
 	defer cancel()
 	for _, name := range slices.Sorted(maps.Keys(homes)) {
+		if starting != "" && name != starting {
+			continue
+		}
 		to, tenant := HomeOwner(o, name, tenants)
 		if !tenant && o.Tenants.IsOne(name) {
 			say.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)

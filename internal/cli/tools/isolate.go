@@ -74,7 +74,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool) (moves []homeMove, err
 		return nil, err
 	}
 	defer d.Close()
-	tenants, homes, err := volume.OwnersOf(options.Tenants, d)
+	tenants, homes, err := volume.OwnersOf(options.Tenants, d, "")
 	if err != nil {
 		return nil, err
 	}

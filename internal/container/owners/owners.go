@@ -7,6 +7,7 @@ package owners
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"hinit/internal/container/initlog"
 	"hinit/internal/pause"
 	"hinit/profiles"
+	"hinit/supervisor"
 )
 
 // Repairer repairs owners. Its methods may be called from any goroutine.
@@ -24,7 +26,7 @@ type Repairer struct {
 
 	remark func(text string) // adds a text to the history
 	work   Work
-	move   func(ctx context.Context)
+	move   func(ctx context.Context, profile string)
 	asked  chan struct{} // capacity 1; wakes Run when there are wanted profiles
 
 	mu     sync.Mutex
@@ -35,8 +37,8 @@ type Repairer struct {
 // Work runs a repair, and calls take with each message about it.
 type Work func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
-// New returns a Repairer without work. move corrects the owners of all homes, and blocks until that is done.
-func New(v *initlog.Logger, remark func(text string), work Work, move func(ctx context.Context)) *Repairer {
+// New returns a Repairer without work. move corrects the owner of a home, and blocks until that is done.
+func New(v *initlog.Logger, remark func(text string), work Work, move func(ctx context.Context, profile string)) *Repairer {
 	return &Repairer{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
@@ -76,7 +78,7 @@ func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
 			r.remark(m.Result)
 		}
 	})
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, supervisor.ErrStopping) {
 		r.Warn("cannot repair the owners of the agent's files: %v", err)
 	}
 }
@@ -88,7 +90,7 @@ func (r *Repairer) Adopt(ctx context.Context, o boot.Options, profile string) {
 		return
 	}
 	if o.Tenants.On && !o.Resides(profile) {
-		r.move(ctx)
+		r.move(ctx, profile)
 	}
 	if err := boot.Adopt(ctx, o, profile); err != nil {
 		r.Say("cannot give the files of profile %s to the agent's user: %v", profile, err)

@@ -18,6 +18,8 @@ import (
 	"hinit/internal/boot/volume"
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/owners"
+	"hinit/internal/fsutil"
+	"hinit/supervisor"
 )
 
 const agentUID = 10000
@@ -36,7 +38,7 @@ func (t *teller) Say(format string, args ...any) {
 
 func (t *teller) repairer() *owners.Repairer {
 	v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { t.Say("%s", warning); return true }, initlog.NewTerminationLog())
-	return owners.New(v, func(text string) { t.Say("%s", text) }, work, func(context.Context) {})
+	return owners.New(v, func(text string) { t.Say("%s", text) }, work, func(context.Context, string) {})
 }
 
 // work is the boot program's repair in this process.
@@ -142,5 +144,20 @@ func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
 	r.TakeOver(&client.Repair{Seen: 3, Done: true})
 	if s := r.Status(); s == nil || s.Seen != 3 || !r.Done() {
 		t.Errorf("it knows %+v", s)
+	}
+}
+
+// TestAContainerThatStopsWarnsOfNoRepair: a CMD that ended in 50 ms left a warning to install another hinit-tools.
+func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
+	for fault, warnings := range map[error]int{supervisor.ErrStopping: 0, io.EOF: 1} {
+		var told teller
+		v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { told.Say("%s", warning); return true }, initlog.NewTerminationLog())
+		failed := func(context.Context, boot.Job, func(boot.Message)) error {
+			return fmt.Errorf("the program has failed: %w", fault)
+		}
+		owners.New(v, nil, failed, nil).Run(t.Context(), boot.Job{Planted: true, Options: boot.Options{Agent: fsutil.Self()}}, true)
+		if len(told.said) != warnings {
+			t.Errorf("%v: %q", fault, told.said)
+		}
 	}
 }

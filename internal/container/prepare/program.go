@@ -66,9 +66,11 @@ func (r *run) tenants(ctx context.Context, s *boot.Step) error {
 	return nil
 }
 
-// Move makes the boot program correct the owners of homes. It blocks for moveTime at most.
-func (s *Stage) Move(ctx context.Context) {
-	s.move(ctx, s.Job(s.Config()), func(l boot.Line) { pass(s.Agents, l) })
+// Move makes the boot program correct the owner of the home of a profile that is about to start. It blocks for moveTime at most.
+func (s *Stage) Move(ctx context.Context, profile string) {
+	job := s.Job(s.Config())
+	job.Starting = profile
+	s.move(ctx, job, func(l boot.Line) { pass(s.Agents, l) })
 }
 
 // moveTime limits a move. The boot program itself stops after 5 s, unless the disk hangs.
@@ -193,7 +195,7 @@ func (r *run) runHook(h boot.Hook) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" {
+	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" && h.Number > 0 { // not about a program of hinit, see SaveRules
 		r.Warn("%s", doubt)
 	}
 	name := u.Name

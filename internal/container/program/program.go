@@ -102,6 +102,8 @@ func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (e
 		switch fault := heard.Decode(&m); {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
+		case fault != nil && p.loop.Snapshot().Stopping:
+			return fmt.Errorf("%w: %w", ErrEnded, supervisor.ErrStopping)
 		case fault != nil:
 			return fmt.Errorf("%w: %q cannot be started, or has ended early: %w; install the one of this version beside hinit", ErrEnded, p.path, fault)
 		case m.Done == nil:
