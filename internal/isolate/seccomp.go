@@ -27,7 +27,7 @@ var refused = []uint32{
 	unix.SYS_SEMGET, unix.SYS_SEMOP, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL, unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK,
 }
 
-// refusedOn are calls that one architecture has: modify_ldt(2).
+// refusedOn are calls of a single architecture: modify_ldt(2).
 var refusedOn = map[string][]uint32{"amd64": {154}}
 
 // refusedControls are the requests of ioctl(2) that fail.

@@ -110,8 +110,8 @@ func (h *usualGap) silence() Silence {
 	return s
 }
 
-// signHistory collects the signs of one run over all rounds. A pause of the container or of the machine also stops this process,
-// so a late round counts as a timely one, except for the first round after a rest.
+// signHistory collects the signs of one run over all rounds. A pause of the container or of the machine also stops this process, so a
+// late round counts as a timely one. The first round after a rest is an exception.
 type signHistory struct {
 	looked     time.Time // time of the last round, by this process's clock
 	beats, log usualGap

@@ -120,7 +120,7 @@ func Move(d *fsutil.Dir, profile string, to fsutil.Owner, tenant bool, w *owntre
 const moveTime = 5 * time.Second
 
 // moveHomes moves the homes that need another owner, for moveTime; the repair in the background does the rest. Then it removes other
-// users' access to the agent's files. With a profile that is about to start it moves only that one's home, because others may run.
+// users' access to the agent's files. If a profile is about to start, only its home is moved, because other gateways may run.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.Teller{Tell: o.Say}
 	d, err := fsutil.OpenReal(o.Home+"/"+boot.ProfilesDir, nil)

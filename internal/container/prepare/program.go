@@ -229,7 +229,7 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 	return results, err
 }
 
-// MeasureProfiles makes the boot program measure profiles. what is one of the Measure constants of package boot.
+// MeasureProfiles makes the boot program measure profiles, by one of the Measure constants of package boot.
 func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Weigh, what string) (found []boot.Weighed, err error) {
 	job := s.Job(s.Config())
 	job.Weigh, job.Measure = profiles, what
