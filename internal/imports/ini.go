@@ -9,22 +9,16 @@ type section struct {
 	keys []setting
 }
 
-type setting struct {
-	name, value string
-	place
-	used bool
-}
-
-// take returns a value and marks it as used. Values that are never taken are unknown settings.
-func (s *section) take(name string) (value string, at place, ok bool) {
-	at = s.place
-	for i, k := range s.keys { // the last one wins
-		if k.name == name {
-			value, at, ok = k.value, k.place, true
-			s.keys[i].used = true
+// take returns a setting and marks it as used. Without one, the result is not marked and has the place of the section.
+func (s *section) take(name string) (found setting) {
+	found.place = s.place
+	for i := range s.keys { // the last one wins
+		if k := &s.keys[i]; k.name == name {
+			k.used = true
+			found = *k
 		}
 	}
-	return value, at, ok
+	return found
 }
 
 // dialect describes a kind of INI file.
@@ -67,12 +61,14 @@ func parseINI(file, text string, d dialect) (sections []*section, bad []place) {
 				bad = append(bad, at)
 				continue
 			}
+			in := sections[len(sections)-1]
 			name := strings.TrimSpace(line[:end])
+			where := name
 			if !d.unit {
 				name, more = strings.ToLower(name), true
+				where = "[" + in.name + "] " + name
 			}
-			in := sections[len(sections)-1]
-			in.keys = append(in.keys, setting{name: name, value: strings.TrimSpace(line[end+1:]), place: at})
+			in.keys = append(in.keys, setting{from: from{at, where}, name: name, value: strings.TrimSpace(line[end+1:])})
 			last = &in.keys[len(in.keys)-1]
 		}
 		if !more {

@@ -49,7 +49,7 @@ func (s *service) take(key string, at place, value any) {
 // came records the place of a key. The first place counts.
 func (s *service) came(key string, at place) {
 	key, _, _ = strings.Cut(key, ".")
-	if _, known := s.from[key]; !known {
+	if _, known := s.from[key]; !known && key != "" {
 		s.from[key] = at
 	}
 }
@@ -119,16 +119,11 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 func (s *service) node(tables map[string][]config.Key) *yaml.Node {
 	var needs, checks []*yaml.Node
 	for _, n := range s.needs {
-		if n.until == "" && !n.optional {
-			needs = append(needs, text(n.name))
-			continue
-		}
-		one := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{text("name"), text(n.name)}}
-		if n.until != "" {
-			one.Content = append(one.Content, text("until"), text(n.until))
-		}
-		if n.optional {
-			one.Content = append(one.Content, text("optional"), scalar("true"))
+		one := text(n.name)
+		if n.until != "" || n.optional {
+			table := []config.Key{{Path: "name", Value: &n.name}, {Path: "until", Value: &n.until}, {Path: "optional"}}
+			one = encode(table, values{"name": n.name, "until": n.until, "optional": map[bool]string{true: "true"}[n.optional]})
+			one.Style = yaml.FlowStyle
 		}
 		needs = append(needs, one)
 	}

@@ -8,63 +8,47 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// entry is a key of a YAML mapping.
-type entry struct {
-	name string
-	line int
-	node *yaml.Node
-}
-
-func (e entry) text() string { return strings.TrimSpace(e.node.Value) }
-
-// words returns the text of an entry, or "" without a text.
-func (e entry) words() string {
-	if e.node == nil || e.node.Kind != yaml.ScalarNode {
-		return ""
-	}
-	return e.node.Value
-}
-
 // isTrue reports whether the value is a true boolean, also in the words of YAML 1.1.
-func (e entry) isTrue() bool {
-	return e.node.Kind == yaml.ScalarNode && slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.node.Value))
+func (e setting) isTrue() bool {
+	return slices.Contains([]string{"true", "yes", "on", "y"}, strings.ToLower(e.value))
 }
 
 // isNull reports whether a key has no value.
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
-// entries returns the keys of a mapping in order, with the keys that << merges into it.
-func entries(n *yaml.Node) []entry { return entriesIn(n, 0) }
+// keys returns the keys of a mapping in order, with the keys that << merges into it. Their names in notes begin with the mapping's.
+func (e setting) keys() []setting { return e.keysAt(0) }
 
 // mostMerges limits the depth of <<, because a mapping can merge itself.
 const mostMerges = 8
 
-func entriesIn(n *yaml.Node, depth int) (list []entry) {
-	n = aliased(n)
+func (e setting) keysAt(depth int) (list []setting) {
+	n := aliased(e.node)
 	if n == nil || n.Kind != yaml.MappingNode || depth > mostMerges {
 		return nil
 	}
-	var merged []entry
+	var merged []setting
 	have := make(map[string]bool)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		name, value := n.Content[i], aliased(n.Content[i+1])
-		if name.Value == "<<" {
-			if value.Kind == yaml.SequenceNode {
-				for _, one := range value.Content {
-					merged = append(merged, entriesIn(one, depth+1)...)
-				}
-			} else {
-				merged = append(merged, entriesIn(value, depth+1)...)
-			}
+		if name.Value != "<<" {
+			have[name.Value] = true
+			where := strings.TrimPrefix(e.where+"."+name.Value, ".")
+			list = append(list, setting{from: from{place{e.file, name.Line}, where}, name: name.Value, value: strings.TrimSpace(value.Value), node: value})
 			continue
 		}
-		have[name.Value] = true
-		list = append(list, entry{name.Value, name.Line, value})
+		sources := []*yaml.Node{value}
+		if value.Kind == yaml.SequenceNode {
+			sources = value.Content
+		}
+		for _, e.node = range sources {
+			merged = append(merged, e.keysAt(depth+1)...)
+		}
 	}
-	for _, e := range merged {
-		if !have[e.name] {
-			have[e.name] = true
-			list = append(list, e)
+	for _, k := range merged {
+		if !have[k.name] {
+			have[k.name] = true
+			list = append(list, k)
 		}
 	}
 	return list
@@ -78,8 +62,8 @@ func aliased(n *yaml.Node) *yaml.Node {
 }
 
 // items returns the scalars of a list, or a single scalar.
-func items(n *yaml.Node) (list []string) {
-	n = aliased(n)
+func (e setting) items() (list []string) {
+	n := aliased(e.node)
 	if n == nil || isNull(n) {
 		return nil
 	}
@@ -94,27 +78,26 @@ func items(n *yaml.Node) (list []string) {
 	return list
 }
 
+// variables is [setting.variables] for a rule.
+func variables(e setting) any { return e.variables() }
+
 // variables reads variables from a mapping, or from a list of NAME=VALUE.
-func variables(n *yaml.Node) (list []pair) {
-	n = aliased(n)
-	if n == nil {
-		return nil
+func (e setting) variables() (list []pair) {
+	for _, k := range e.keys() {
+		list = append(list, pair{k.name, k.node.Value})
 	}
-	if n.Kind == yaml.MappingNode {
-		for _, e := range entries(n) {
-			list = append(list, pair{e.name, e.node.Value})
-		}
+	if list != nil || e.node == nil || aliased(e.node).Kind == yaml.MappingNode {
 		return list
 	}
-	for _, one := range items(n) {
+	for _, one := range e.items() {
 		name, value, _ := strings.Cut(one, "=")
 		list = append(list, pair{name, value})
 	}
 	return list
 }
 
-// readYAML reads one document, which must be a mapping.
-func readYAML(path string) (*yaml.Node, error) {
+// readYAML reads the keys of one document, which must be a mapping.
+func readYAML(path string) ([]setting, error) {
 	text, err := readFile(path)
 	if err != nil {
 		return nil, err
@@ -126,5 +109,5 @@ func readYAML(path string) (*yaml.Node, error) {
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 || aliased(doc.Content[0]).Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("%s holds no mapping", path)
 	}
-	return aliased(doc.Content[0]), nil
+	return setting{from: from{place: place{file: path}}, node: doc.Content[0]}.keys(), nil
 }

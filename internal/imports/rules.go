@@ -8,88 +8,106 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"go.yaml.in/yaml/v3"
 )
 
-// rule says how to import a setting of another supervisor: as a key of hinit.yaml, as a note, by a function, or not at all.
-type rule struct {
-	name string                             // regular expression for the names of the settings
-	key  string                             // key of hinit.yaml
-	as   func(value string) (string, error) // makes the value of the key; nil for the same value. Its error becomes the note
-	why  string                             // note that says why the setting is left out; the value replaces %s in it
-	do   func(im *importer, s *service, at from, value string)
+// setting is a setting of the other supervisor: a key of a mapping or of a section, or a file in a directory.
+type setting struct {
+	from
+	name, value string     // the value is "" for a list or a mapping
+	node        *yaml.Node // the value in YAML; nil in other formats
+	used        bool       // see [section.take]
 }
 
-// from is a setting of the other supervisor: its place and its name there.
+// from says where a setting comes from: its place, and its whole name in notes.
 type from struct {
 	place
 	where string
 }
 
+// rule says how to import a setting: as a key of hinit.yaml, as a note, by a function, or not at all.
+type rule struct {
+	name string                             // regular expression for the names of the settings
+	key  string                             // key of hinit.yaml
+	as   func(value string) (string, error) // makes the value of the key; nil for the same value. Its error becomes the note
+	of   func(e setting) any                // makes a value that is a list or a mapping
+	why  string                             // note that says why the setting is left out; the value replaces %s in it
+	in   rules                              // rules for the settings in this one, which is a mapping
+	do   func(im *importer, s *service, e setting)
+}
+
 // rules are tried in their order, and [ways] after them.
 type rules []rule
 
-// apply applies the first rule that matches a setting. Without one it notes the setting.
-func (im *importer) apply(list rules, name string, at from, s *service, value string) {
-	r := rule{why: "hinit has nothing like this setting; hinit config schema lists what it has"}
-	if value != "" {
-		r.why += " (%s)"
-	}
-	for _, one := range slices.Concat(list, ways) {
-		if regexp.MustCompile("^(?:" + one.name + ")$").MatchString(name) {
-			r = one
-			break
+// apply applies to each setting the first rule that matches it. Without one it notes the setting.
+func (im *importer) apply(list rules, s *service, settings ...setting) {
+	for _, e := range settings {
+		switch r := list.find(e); {
+		case r.do != nil:
+			s.came(r.key, e.place)
+			r.do(im, s, e)
+		case r.in != nil:
+			im.apply(r.in, s, e.keys()...)
+		default:
+			im.take(r, e, func(value any) { s.take(r.key, e.place, value) })
 		}
 	}
+}
+
+// find returns the rule for a setting.
+func (list rules) find(e setting) rule {
+	for _, r := range slices.Concat(list, ways) {
+		if regexp.MustCompile("^(?:" + r.name + ")$").MatchString(e.name) {
+			return r
+		}
+	}
+	if e.value != "" {
+		return rule{why: "hinit has nothing like this setting; hinit config schema lists what it has (%s)"}
+	}
+	return rule{why: "hinit has nothing like this setting; hinit config schema lists what it has"}
+}
+
+// take calls set with the value of a rule's key, or notes why there is none.
+func (im *importer) take(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
-	case r.do != nil:
-		r.do(im, s, at, value)
 	case r.why != "":
-		im.note(at, "%s", strings.ReplaceAll(r.why, "%s", oneLine(value)))
+		im.note(e.from, "%s", strings.ReplaceAll(r.why, "%s", oneLine(e.value)))
+	case r.of != nil:
+		set(r.of(e))
+		return
 	case r.as != nil:
-		if value, err = r.as(value); err != nil {
-			im.note(at, "%v", err)
+		if e.value, err = r.as(e.value); err != nil {
+			im.note(e.from, "%v", err)
 		}
 	}
-	if r.key != "" && value != "" {
-		s.take(r.key, at.place, value)
+	if r.key != "" && e.value != "" {
+		set(e.value)
 	}
 }
 
 // constantDelay imports a time as the delay before each restart.
-func constantDelay(read func(string) (string, error)) func(*importer, *service, from, string) {
-	return func(im *importer, s *service, at from, value string) {
-		delay, err := read(value)
-		if err != nil {
-			im.note(at, "%v", err)
-		} else if delay != "" {
-			s.take("restart.initial", at.place, delay)
+func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
+	return func(im *importer, s *service, e setting) {
+		im.take(rule{key: "restart.initial", as: read}, e, func(delay any) {
+			s.take("restart.initial", e.place, delay)
 			s.set("restart.max", delay)
 			s.set("restart.factor", "1")
-		}
+		})
 	}
 }
 
 // addCodes adds the exit codes of a value to a list.
-func addCodes(key, separators string) func(*importer, *service, from, string) {
-	return func(im *importer, s *service, at from, value string) {
-		words := strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(separators, r) })
+func addCodes(key, separators string) func(*importer, *service, setting) {
+	return func(im *importer, s *service, e setting) {
+		words := strings.FieldsFunc(e.value, func(r rune) bool { return strings.ContainsRune(separators, r) })
 		words = slices.DeleteFunc(words, func(word string) bool { return word == "0" })
 		codes := exitCodes(words)
-		s.take(key, at.place, append(s.list(key), codes...))
+		s.take(key, e.place, append(s.list(key), codes...))
 		if len(codes) < len(words) {
-			im.note(at, "hinit.yaml has numbers for exit codes; signals and names are left out (%s)", value)
+			im.note(e.from, "hinit.yaml has numbers for exit codes; signals and names are left out (%s)", e.value)
 		}
-	}
-}
-
-// choice maps a value by a fixed set of words.
-func choice(otherwise, whatFollows string, words map[string]string) func(string) (string, error) {
-	return func(value string) (string, error) {
-		if made, known := words[strings.ToLower(value)]; known {
-			return made, nil
-		}
-		return otherwise, fmt.Errorf("%q is not known; %s", oneLine(value), whatFollows)
 	}
 }
 

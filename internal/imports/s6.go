@@ -159,22 +159,18 @@ func milliseconds(value string) (string, error) {
 	return durationText(time.Duration(n) * time.Millisecond), nil
 }
 
-// value reads a file with one word. It is "" for a directory.
-func (d *s6dir) value(dir string, e os.DirEntry) string {
-	if e.IsDir() {
-		return ""
-	}
-	return d.word(dir, e.Name())
-}
-
 // files imports the files of a service directory, except for the named ones.
 func (d *s6dir) files(s *service, dir string, names ...string) {
 	list, _ := os.ReadDir(dir)
 	for _, e := range list {
-		name := e.Name()
-		if !slices.Contains(names, name) {
-			d.apply(s6Rules, name, file(dir, name), s, d.value(dir, e))
+		k := setting{from: file(dir, e.Name()), name: e.Name()}
+		if slices.Contains(names, k.name) {
+			continue
 		}
+		if !e.IsDir() {
+			k.value = d.word(dir, k.name)
+		}
+		d.apply(s6Rules, s, k)
 	}
 }
 

@@ -41,7 +41,7 @@ func (im *importer) supervisord(path string) error {
 			im.program(s, name, priorities)
 		case "supervisord", "group", "include": // handled elsewhere
 		default:
-			im.apply(supervisordSections, kind, from{s.place, s.name}, nil, "")
+			im.apply(supervisordSections, nil, setting{from: from{s.place, s.name}, name: kind})
 		}
 	}
 	for _, s := range sections {
@@ -49,14 +49,13 @@ func (im *importer) supervisord(path string) error {
 		if !is {
 			continue
 		}
-		programs, _, _ := s.take("programs")
-		for program := range strings.SplitSeq(programs, ",") {
+		for program := range strings.SplitSeq(s.take("programs").value, ",") {
 			for _, member := range im.find(strings.TrimSpace(program)) {
 				member.set("group", serviceName(name))
 			}
 		}
-		if value, at, ok := s.take("priority"); ok {
-			im.note(from{at, "priority"}, "of a group is left out (%s); say needs where one program waits for another", value)
+		if k := s.take("priority"); k.used {
+			im.note(from{k.place, "priority"}, "of a group is left out (%s); say needs where one program waits for another", k.value)
 		}
 	}
 	im.byPriority(priorities)
@@ -73,15 +72,15 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 		if s.name != "include" {
 			continue
 		}
-		value, at, _ := s.take("files")
-		for pattern := range strings.FieldsSeq(value) {
+		k := s.take("files")
+		for pattern := range strings.FieldsSeq(k.value) {
 			pattern = strings.ReplaceAll(pattern, "%(here)s", filepath.Dir(path))
 			if !filepath.IsAbs(pattern) {
 				pattern = filepath.Join(filepath.Dir(path), pattern)
 			}
 			found, err := filepath.Glob(pattern)
 			if err != nil || len(found) == 0 {
-				im.note(from{at, "files"}, "nothing is at %s", pattern)
+				im.note(from{k.place, "files"}, "nothing is at %s", pattern)
 			}
 			for _, name := range found {
 				more, err := im.readINI(name, supervisordINI)
@@ -109,28 +108,28 @@ var supervisordKeys = rules{
 
 // supervisordSelf imports the settings of supervisord itself.
 func (im *importer) supervisordSelf(s *section) {
-	if value, at, ok := s.take("environment"); ok {
-		im.defaults.environment = im.variablesOf(value, map[string]string{"here": filepath.Dir(s.file)}, from{at, "environment"})
+	if k := s.take("environment"); k.used {
+		k.where = k.name
+		im.defaults.environment = im.variablesOf(k, map[string]string{"here": filepath.Dir(s.file)})
 	}
 	for _, k := range s.keys {
-		at := from{k.place, k.name}
-		if !k.used {
-			im.apply(supervisordKeys, k.name, at, nil, k.value)
+		if k.where = k.name; !k.used {
+			im.apply(supervisordKeys, nil, k)
 		}
 	}
 }
 
 // variablesOf reads the variables of a program. It leaves out variables whose values refer to others.
-func (im *importer) variablesOf(value string, vars map[string]string, at from) []pair {
-	list, err := environmentOf(value)
+func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
+	list, err := environmentOf(e.value)
 	if err != nil {
-		im.note(at, "cannot be read: %v", err)
+		im.note(e.from, "cannot be read: %v", err)
 	}
 	var out []pair
 	for _, v := range list {
 		text, refers := expandPython(v.value, vars)
 		if refers {
-			im.note(at, "%s refers to a variable (%s) and is left out; services inherit the variables that hinit run is started with", v.name, v.value)
+			im.note(e.from, "%s refers to a variable (%s) and is left out; services inherit the variables that hinit run is started with", v.name, v.value)
 			continue
 		}
 		out = append(out, pair{v.name, text})
@@ -141,23 +140,22 @@ func (im *importer) variablesOf(value string, vars map[string]string, at from) [
 // program imports a section program, once for each of its processes.
 func (im *importer) program(s *section, name string, priorities map[*service]int) {
 	number := func(key string, otherwise int) (int, place) {
-		value, at, ok := s.take(key)
-		if !ok {
-			return otherwise, at
+		k := s.take(key)
+		n, err := strconv.Atoi(k.value)
+		if err != nil && k.used {
+			im.note(from{k.place, key}, "%q is no number; %d is taken", k.value, otherwise)
 		}
-		n, err := strconv.Atoi(value)
 		if err != nil {
-			im.note(from{at, key}, "%q is no number; %d is taken", value, otherwise)
-			return otherwise, at
+			n = otherwise
 		}
-		return n, at
+		return n, k.place
 	}
 	processes, _ := number("numprocs", 1)
 	first, _ := number("numprocs_start", 0)
 	priority, prioritized := number("priority", 999)
-	process, _, named := s.take("process_name")
-	if !named {
-		process = "%(program_name)s"
+	process := "%(program_name)s"
+	if k := s.take("process_name"); k.used {
+		process = k.value
 	}
 	if processes > 1 && !strings.Contains(process, "process_num") {
 		process += "-%(process_num)d"
@@ -200,6 +198,8 @@ var programRules = rules{
 	{name: "exitcodes", do: addCodes("success_codes", " ,")},
 	{name: "user", key: "user"},
 	{name: "umask", key: "umask"},
+	{name: "directory", key: "cwd", of: func(e setting) any { return absolute(e.file, e.value) }},
+	{name: "(stdout|stderr)_logfile", do: logFile},
 	{name: "redirect_stderr", as: whenFalse(oneLog)},
 	{name: "stdout_logfile_maxbytes", key: "logs.max_size_mb", as: megabytes},
 	{name: "stdout_logfile_backups", key: "logs.archives"},
@@ -231,30 +231,24 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 	svc.addVariables(im.defaults.environment...)
 	svc.set("log", "true")
 	for _, k := range s.keys {
-		at := from{k.place, "[" + s.name + "] " + k.name}
-		value, refers := expandPython(k.value, vars)
+		written, refers := k.value, false
+		k.value, refers = expandPython(written, vars)
 		switch {
-		case k.used, k.name == "startsecs" && value == "1":
+		case k.used, k.name == "startsecs" && k.value == "1":
 		case k.name == "command":
-			words, err := split(value, shellEscape)
-			if err != nil {
-				im.note(at, "cannot be taken apart: %v", err)
-			}
+			words := im.split(k)
 			if refers {
 				words = throughShell(words)
 			}
 			svc.set("command", words)
 		case k.name == "environment":
 			svc.came("env", k.place)
-			svc.addVariables(im.variablesOf(k.value, vars, at)...)
+			k.value = written
+			svc.addVariables(im.variablesOf(k, vars)...)
 		case refers:
-			im.note(at, "refers to variables (%s), and is left out; write the value into hinit.yaml", k.value)
-		case k.name == "directory":
-			svc.take("cwd", k.place, absolute(s.file, value))
-		case k.name == "stdout_logfile" || k.name == "stderr_logfile":
-			im.logFile(svc, at, k.name, value)
+			im.note(k.from, "refers to variables (%s), and is left out; write the value into hinit.yaml", written)
 		default:
-			im.apply(programRules, k.name, at, svc, value)
+			im.apply(programRules, svc, k)
 		}
 	}
 	if svc.text("restart.policy") == "" {
@@ -263,16 +257,16 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 	im.needCommand(svc, from{s.place, s.name})
 }
 
-func (im *importer) logFile(svc *service, at from, name, value string) {
+func logFile(im *importer, s *service, e setting) {
 	switch {
-	case strings.EqualFold(value, "none"), strings.HasPrefix(value, "/dev/"):
-		if name == "stdout_logfile" {
-			svc.set("log", "")
+	case strings.EqualFold(e.value, "none"), strings.HasPrefix(e.value, "/dev/"):
+		if e.name == "stdout_logfile" {
+			s.set("log", "")
 		}
-	case strings.EqualFold(value, "syslog"):
-		im.note(at, "hinit forward sends the log to syslog")
-	case !strings.EqualFold(value, "auto"):
-		im.note(at, "hinit writes both streams to logs/%s/current below logs.dir, not to %s", svc.name, value)
+	case strings.EqualFold(e.value, "syslog"):
+		im.note(e.from, "hinit forward sends the log to syslog")
+	case !strings.EqualFold(e.value, "auto"):
+		im.note(e.from, "hinit writes both streams to logs/%s/current below logs.dir, not to %s", s.name, e.value)
 	}
 }
 

@@ -185,7 +185,7 @@ func (u *units) specifiers(n *unit) {
 			case m == "%H" && strings.HasPrefix(k.name, "Exec"):
 				return "${HOSTNAME}"
 			}
-			u.note(from{k.place, k.name}, "%s stands for a value of the running system; write the value into hinit.yaml", m)
+			u.note(k.from, "%s stands for a value of the running system; write the value into hinit.yaml", m)
 			return m
 		})
 	}
@@ -195,13 +195,11 @@ func (u *units) specifiers(n *unit) {
 var unitRules = rules{
 	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // imported elsewhere
 	{name: "Type", do: typeOf},
-	{name: "User", do: func(_ *importer, s *service, at from, value string) { s.take("user", at.place, value+s.text("user")) }},
-	{name: "Group", do: func(_ *importer, s *service, at from, value string) {
-		s.take("user", at.place, s.text("user")+":"+value)
-	}},
-	{name: "TimeoutStartSec", do: func(_ *importer, s *service, at from, value string) {
-		span, _ := timeSpan(value) // an error means infinity, which is hinit's default too
-		s.take("notify.timeout", at.place, span)
+	{name: "User", key: "user", do: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
+	{name: "Group", key: "user", do: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},
+	{name: "TimeoutStartSec", key: "notify.timeout", of: func(e setting) any {
+		span, _ := timeSpan(e.value) // an error means infinity, which is hinit's default too
+		return span
 	}},
 	{name: "Restart", key: "restart.policy", as: func(value string) (string, error) {
 		if slices.Contains([]string{"on-abnormal", "on-abort", "on-watchdog"}, value) {
@@ -212,20 +210,19 @@ var unitRules = rules{
 		}
 		return value, nil
 	}},
-	{name: "Description", do: func(_ *importer, s *service, _ from, value string) { s.about = comment(value) }},
-	{name: "Environment", do: func(im *importer, s *service, at from, value string) {
-		assignments, err := unitWords(value)
+	{name: "Description", do: func(_ *importer, s *service, e setting) { s.about = comment(e.value) }},
+	{name: "Environment", key: "env", do: func(im *importer, s *service, e setting) {
+		assignments, err := unitWords(e.value)
 		if err != nil {
-			im.note(at, "cannot be read: %v", err)
+			im.note(e.from, "cannot be read: %v", err)
 		}
-		s.came("env", at.place)
 		for _, a := range assignments {
 			name, value, _ := strings.Cut(a, "=")
 			s.addVariables(pair{name, value})
 		}
 	}},
-	{name: "EnvironmentFile", do: func(_ *importer, s *service, at from, value string) {
-		s.take("env_file", at.place, append(s.list("env_file"), value))
+	{name: "EnvironmentFile", key: "env_file", do: func(_ *importer, s *service, e setting) {
+		s.set("env_file", append(s.list("env_file"), e.value))
 	}},
 	{name: "WorkingDirectory", key: "cwd", as: func(value string) (string, error) {
 		if value == "~" {
@@ -233,10 +230,10 @@ var unitRules = rules{
 		}
 		return strings.TrimPrefix(value, "-"), nil
 	}},
-	{name: "Limit.*", do: func(_ *importer, s *service, at from, value string) {
+	{name: "Limit.*", key: "limits", do: func(_ *importer, s *service, e setting) {
 		limits, _ := s.values["limits"].([]pair)
-		limit := pair{strings.ToLower(strings.TrimPrefix(at.where, "Limit")), strings.ReplaceAll(value, "infinity", "unlimited")}
-		s.take("limits", at.place, append(limits, limit))
+		limit := pair{strings.ToLower(strings.TrimPrefix(e.name, "Limit")), strings.ReplaceAll(e.value, "infinity", "unlimited")}
+		s.set("limits", append(limits, limit))
 	}},
 	{name: "RestartSec", do: constantDelay(timeSpan)},
 	{name: "SuccessExitStatus", do: addCodes("success_codes", " ")},
@@ -244,12 +241,12 @@ var unitRules = rules{
 	{name: "RestartSteps", why: "set restart.factor (%s)"},
 	{name: "RestartMaxDelaySec", key: "restart.max", as: timeSpan},
 	{name: "StartLimitBurst", key: "restart.max_restarts"},
-	{name: "StartLimitInterval(Sec)?", do: func(im *importer, s *service, at from, value string) {
-		if strings.Trim(value, "0s") == "" {
-			s.take("restart.max_restarts", at.place, "0")
+	{name: "StartLimitInterval(Sec)?", key: "restart", do: func(im *importer, s *service, e setting) {
+		if strings.Trim(e.value, "0s") == "" {
+			s.set("restart.max_restarts", "0")
 			return
 		}
-		im.apply(rules{{name: ".*", key: "restart.max_restarts_window", as: timeSpan}}, "", at, s, value)
+		im.take(rule{key: "restart.max_restarts_window", as: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
 	}},
 	{name: "TimeoutStopSec|TimeoutSec", key: "stop.grace", as: timeSpan},
 	{name: "KillSignal", key: "stop.signal", as: signalName},
@@ -297,8 +294,8 @@ func standardOutput(value string) (string, error) {
 }
 
 // typeOf imports the type of a service.
-func typeOf(im *importer, s *service, at from, value string) {
-	switch value {
+func typeOf(im *importer, s *service, e setting) {
+	switch e.value {
 	case "oneshot":
 		s.set("once", "boot")
 		s.set("restart.policy", strings.TrimPrefix(s.text("restart.policy"), "never"))
@@ -307,14 +304,14 @@ func typeOf(im *importer, s *service, at from, value string) {
 		if _, said := s.from["notify"]; !said {
 			s.set("notify.timeout", "90s")
 		}
-		if value == "notify-reload" {
+		if e.value == "notify-reload" {
 			s.set("reload_signal", "HUP")
 		}
 	case "forking":
 		s.set("enabled", "false")
-		im.note(at, "is not enabled: a service stays in the foreground under hinit; give the program the option for that, and remove enabled: false")
+		im.note(e.from, "is not enabled: a service stays in the foreground under hinit; give the program the option for that, and remove enabled: false")
 	case "dbus", "idle":
-		im.note(at, "counts as started at once (%s); add a check of kind ready where others wait for it", value)
+		im.note(e.from, "counts as started at once (%s); add a check of kind ready where others wait for it", e.value)
 	}
 }
 
@@ -322,9 +319,7 @@ func typeOf(im *importer, s *service, at from, value string) {
 func (u *units) translate(n *unit) {
 	n.service.set("log", "true")
 	n.service.set("restart.policy", "never")
-	for _, k := range n.keys {
-		u.apply(unitRules, k.name, from{k.place, k.name}, n.service, k.value)
-	}
+	u.apply(unitRules, n.service, n.keys...)
 	u.commands(n)
 }
 
@@ -339,7 +334,6 @@ func (u *units) order(n *unit) {
 		if !slices.Contains(unitOrder, k.name) {
 			continue
 		}
-		at := from{k.place, k.name}
 		var absent, restarting []string
 		for name := range strings.FieldsSeq(k.value) {
 			found := u.find(strings.TrimSuffix(name, ".service"))
@@ -370,11 +364,11 @@ func (u *units) order(n *unit) {
 			}
 		}
 		if len(absent) > 0 {
-			u.note(at, "not imported, and not waited for: %s", strings.Join(absent, ", "))
+			u.note(k.from, "not imported, and not waited for: %s", strings.Join(absent, ", "))
 		}
 		if len(restarting) > 0 {
 			s.take("restart_on", k.place, append(s.list("restart_on"), restarting...))
-			u.note(at, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
+			u.note(k.from, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package imports
 import (
 	"cmp"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,19 +35,18 @@ type unitCommand struct {
 
 // commandsOf reads the commands of a setting, with their prefixes.
 func (u *units) commandsOf(n *unit, k setting) (list []unitCommand) {
-	at := from{k.place, k.name}
 	line := strings.TrimLeft(k.value, "-@:+!|")
 	prefixes := k.value[:len(k.value)-len(line)]
 	words, err := unitWords(line)
 	if err != nil {
-		u.note(at, "cannot be taken apart: %v", err)
+		u.note(k.from, "cannot be taken apart: %v", err)
 	}
 	if strings.Contains(prefixes, "@") && len(words) > 1 {
-		u.note(at, "hinit passes the program's own name as its first argument, not %s", words[1])
+		u.note(k.from, "hinit passes the program's own name as its first argument, not %s", words[1])
 		words = append(words[:1], words[2:]...)
 	}
 	if user := n.last("User"); strings.ContainsAny(prefixes, "+!") && user != "" {
-		u.note(at, "runs as %s here too; let root do it in a task of its own, which this service needs", user)
+		u.note(k.from, "runs as %s here too; let root do it in a task of its own, which this service needs", user)
 	}
 	begin := 0
 	for i := range len(words) + 1 {
@@ -112,22 +112,21 @@ func sequenceOf(list []unitCommand, lastMayFail bool) []string {
 func (u *units) commands(n *unit) {
 	s, by := n.service, make(map[string][]unitCommand)
 	for _, k := range n.keys {
-		at := from{k.place, k.name}
 		kill := killing.FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
 		switch {
 		case k.name == "ExecStop" && kill != nil:
-			u.apply(unitRules, "KillSignal", at, s, cmp.Or(kill[1], "TERM"))
+			u.apply(rules{{name: ".*", key: "stop.signal", as: signalName}}, s, setting{from: k.from, value: cmp.Or(kill[1], "TERM")})
 		case k.name == "ExecReload" && kill != nil:
 			signal, err := signalName(cmp.Or(kill[1], "TERM"))
 			if err != nil {
-				u.note(at, "hinit reload sends no %s", kill[1])
+				u.note(k.from, "hinit reload sends no %s", kill[1])
 			}
 			s.take("reload_signal", k.place, signal)
 		case k.name == "ExecReload":
-			u.note(at, "hinit reload sends reload_signal and runs no command (%s)", oneLine(k.value))
+			u.note(k.from, "hinit reload sends reload_signal and runs no command (%s)", oneLine(k.value))
 		case k.name == "ExecStop" && strings.Contains(k.value, "MAINPID"):
-			u.note(at, "stop_command knows no process id; see stop.signal (%s)", oneLine(k.value))
-		case k.name == "ExecStart" || k.name == "ExecStop" || k.name == "ExecStartPre" || k.name == "ExecStartPost":
+			u.note(k.from, "stop_command knows no process id; see stop.signal (%s)", oneLine(k.value))
+		case slices.Contains(unitCommands, k.name):
 			by[k.name] = append(by[k.name], u.commandsOf(n, k)...)
 		}
 		if key, is := map[string]string{"ExecStart": "command", "ExecStop": "stop_command"}[k.name]; is {

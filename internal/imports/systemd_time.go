@@ -126,7 +126,6 @@ func (u *units) timer(n *unit) {
 		s.set("restart.policy", "")
 	}
 	for _, k := range n.keys {
-		at := from{k.place, k.name}
 		var err error
 		cron, zone := "", ""
 		switch k.name {
@@ -139,16 +138,16 @@ func (u *units) timer(n *unit) {
 		case "OnBootSec", "OnStartupSec", "OnActiveSec":
 			s.take("once", k.place, "boot")
 			if strings.Trim(k.value, "0s") != "" {
-				u.note(at, "it runs at the boot, and not later (%s)", k.value)
+				u.note(k.from, "it runs at the boot, and not later (%s)", k.value)
 			}
 		default:
-			u.apply(slices.Concat(timerRules, unitRules), k.name, at, s, k.value)
+			u.apply(slices.Concat(timerRules, unitRules), s, k)
 		}
 		switch {
 		case err != nil:
-			u.note(at, "%v", err)
+			u.note(k.from, "%v", err)
 		case cron != "" && s.text("schedule.cron") != "":
-			u.note(at, "a task has one schedule; write a second task for %s", k.value)
+			u.note(k.from, "a task has one schedule; write a second task for %s", k.value)
 		case cron != "":
 			s.take("schedule.cron", k.place, cron)
 			s.set("schedule.timezone", zone)

@@ -66,6 +66,15 @@ func split(line string, escape unescape) (words []string, err error) {
 	return words, nil
 }
 
+// split splits the text of a setting as a shell does. It notes an error.
+func (im *importer) split(e setting) []string {
+	words, err := split(e.value, shellEscape)
+	if err != nil {
+		im.note(e.from, "cannot be taken apart: %v", err)
+	}
+	return words
+}
+
 // variable matches a reference that the other supervisor replaces and hinit does not.
 var variable = regexp.MustCompile(`\$(\{[A-Za-z_][A-Za-z0-9_]*\}|[A-Za-z_][A-Za-z0-9_]*)`)
 

@@ -1,0 +1,131 @@
+package imports
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// apply is like [importer.apply], for settings of a check.
+func (k check) apply(im *importer, list rules, settings ...setting) {
+	for _, e := range settings {
+		r := list.find(e)
+		if r.in != nil {
+			k.apply(im, r.in, e.keys()...)
+			continue
+		}
+		im.take(r, e, func(value any) { k.set(r.key, value) })
+	}
+}
+
+// looks reports whether a check has something to look at.
+func (k check) looks() bool {
+	for key := range k.values {
+		if word, _, _ := strings.Cut(key, "."); slices.Contains([]string{"exec", "http", "tcp"}, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// saysNothing is the note on a check that looks at nothing.
+const saysNothing = "says nothing to look at and is left out"
+
+// probe imports a check in the form of Kubernetes.
+func (c *compose) probe(_ *importer, s *service, at setting) {
+	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
+	k := check{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
+	list := rules{
+		{name: "exec", in: rules{{name: "command", key: "exec.command", of: c.inShell}, {name: ".*", why: "a check runs where the service does"}}},
+		{name: "initial_delay_seconds", key: "initial_delay", as: seconds},
+		{name: "period_seconds", key: "period", as: seconds},
+		{name: "timeout_seconds", key: "timeout", as: seconds},
+		{name: "success_threshold", key: map[string]string{"ready": "success_threshold"}[kind]},
+		{name: "failure_threshold", key: "failure_threshold"},
+		{name: ".*", why: nothingLike},
+	}
+	for _, e := range at.keys() {
+		if e.name == "http_get" {
+			c.httpGet(e, k)
+		} else {
+			k.apply(c.importer, list, e)
+		}
+	}
+	if !k.looks() {
+		c.note(at.from, saysNothing)
+		return
+	}
+	s.checks = append(s.checks, k)
+	if kind == "ready" && s.text("restart.policy") != "never" {
+		c.note(at.from, "hinit restarts nothing that is not ready; make it a check of kind alive for that")
+	}
+}
+
+func (c *compose) httpGet(at setting, k check) {
+	host, port, path, scheme := "", "80", "/", "http"
+	parts := map[string]*string{"host": &host, "port": &port, "num_port": &port, "path": &path, "scheme": &scheme}
+	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", of: variables}, {name: ".*", why: nothingLike}}
+	for _, e := range at.keys() {
+		if part := parts[e.name]; part != nil {
+			*part = c.filled(e)
+		} else {
+			k.apply(c.importer, list, e)
+		}
+	}
+	if scheme = strings.ToLower(scheme); scheme != "http" { // package config refuses it with the reason
+		k.set("http.url", scheme+"://"+cmp.Or(host, "127.0.0.1")+":"+port+"/"+strings.TrimPrefix(path, "/"))
+		return
+	}
+	if host != "127.0.0.1" {
+		k.set("http.host", host)
+	}
+	k.set("http.port", port)
+	k.set("http.path", "/"+strings.TrimPrefix(path, "/"))
+}
+
+// words returns the words of a command, which may be written as one text.
+func (c *compose) words(e setting) []string {
+	words := e.items()
+	if e.node.Kind == yaml.ScalarNode {
+		words = c.split(e)
+	}
+	for i, word := range words {
+		words[i] = strings.ReplaceAll(word, "$$", "$")
+	}
+	return words
+}
+
+// healthcheck imports the check of a container as a check of kind ready. Such a check restarts nothing, so it needs no start_period.
+func healthcheck(im *importer, s *service, at setting) {
+	k := check{values{"kind": "ready", "period": "30s", "timeout": "30s", "failure_threshold": "3"}, at.place}
+	for _, e := range at.keys() {
+		switch e.name {
+		case "disable":
+			return
+		case "test":
+			command := []string{"sh", "-c", e.value}
+			if words := e.items(); e.node.Kind != yaml.ScalarNode && len(words) > 1 && words[0] == "CMD" {
+				command = words[1:]
+			} else if e.node.Kind != yaml.ScalarNode {
+				command[2] = strings.Join(words[min(1, len(words)):], " ") // after CMD-SHELL or NONE
+			}
+			if command[len(command)-1] != "" {
+				k.set("exec.command", command)
+			}
+		default:
+			k.apply(im, healthRules, e)
+		}
+	}
+	if k.looks() {
+		s.checks = append(s.checks, k)
+	}
+}
+
+var healthRules = rules{
+	{name: "interval", key: "period"},
+	{name: "timeout", key: "timeout"},
+	{name: "retries", key: "failure_threshold"},
+	{name: "start_period|start_interval"},
+}
