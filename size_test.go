@@ -44,7 +44,6 @@ var grown = map[string]int{
 	"internal/gateways.Reconciler": 23,
 	"internal/probe.target":        22,
 	"internal/web.Server":          24,
-	"internal/web.hub":             24,
 	"internal/web.servicePage":     27,
 	"kanban.watched":               43,
 	"logrotate.console":            27,

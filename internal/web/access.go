@@ -26,15 +26,14 @@ const (
 type keys struct{ session, page []byte }
 
 func newKeys(token string) keys {
-	page := make([]byte, 32)
-	_, _ = rand.Read(page) // never fails
-	return keys{session: sign([]byte(token), "hinit session"), page: page}
+	return keys{session: []byte(sign([]byte(token), "hinit session")), page: []byte(rand.Text())}
 }
 
-func sign(key []byte, text string) []byte {
+// sign returns the signature of a text in hexadecimal digits.
+func sign(key []byte, text string) string {
 	mac := hmac.New(sha256.New, key)
 	_, _ = mac.Write([]byte(text))
-	return mac.Sum(nil)
+	return hex.EncodeToString(mac.Sum(nil))
 }
 
 func same(a, b string) bool {
@@ -75,7 +74,7 @@ func (s *Server) knows(r *http.Request) bool {
 	}
 	until, mac, _ := strings.Cut(c.Value, ".")
 	end, err := strconv.ParseInt(until, 10, 64)
-	return err == nil && time.Now().Unix() < end && same(mac, hex.EncodeToString(sign(s.keys.session, until)))
+	return err == nil && time.Now().Unix() < end && same(mac, sign(s.keys.session, until))
 }
 
 // key returns the key under which the limits count a request.
@@ -92,7 +91,7 @@ func (s *Server) mayControl(r *http.Request) bool { return bySocket(r) || s.know
 // beginSession begins a session for a client that has shown the token.
 func (s *Server) beginSession(w http.ResponseWriter, r *http.Request) {
 	until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
-	s.setCookie(w, r, sessionCookie, until+"."+hex.EncodeToString(sign(s.keys.session, until)), int(sessionTime/time.Second))
+	s.setCookie(w, r, sessionCookie, until+"."+sign(s.keys.session, until), int(sessionTime/time.Second))
 }
 
 func (s *Server) setCookie(w http.ResponseWriter, r *http.Request, name, value string, age int) {
@@ -109,7 +108,7 @@ func (s *Server) formSecret(w http.ResponseWriter, r *http.Request) string {
 		c = &http.Cookie{Value: rand.Text() + rand.Text()[:6]}
 		s.setCookie(w, r, pageCookie, c.Value, 0)
 	}
-	return hex.EncodeToString(sign(s.keys.page, c.Value))
+	return sign(s.keys.page, c.Value)
 }
 
 // fromOurPage reports whether a form came from a page of this server in the same browser.
@@ -118,7 +117,7 @@ func (s *Server) fromOurPage(r *http.Request) bool {
 	if err != nil || s.crossOrigin.Check(r) != nil {
 		return false
 	}
-	return same(r.PostFormValue("secret"), hex.EncodeToString(sign(s.keys.page, c.Value)))
+	return same(r.PostFormValue("secret"), sign(s.keys.page, c.Value))
 }
 
 // knownHost reports whether the host in a request is this machine, or a configured name. Otherwise any name that leads to a loopback

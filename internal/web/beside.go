@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -28,6 +29,7 @@ const (
 // source runs a command for all readers together, one run at a time.
 type source struct {
 	ask    func(ctx context.Context, home string) ([]byte, error)
+	none   string // output that means the same as [fs.ErrNotExist]
 	asking singleflight.Group
 
 	mu   sync.Mutex
@@ -74,10 +76,10 @@ func (s *source) question(home string) answer {
 	defer s.mu.Unlock()
 	s.last.at = time.Now()
 	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && string(bytes.TrimSpace(text)) == s.none:
+		s.last = answer{at: s.last.at}
 	case err == nil:
 		s.last = answer{at: s.last.at, text: text, there: true}
-	case errors.Is(err, fs.ErrNotExist):
-		s.last = answer{at: s.last.at}
 	default:
 		s.last.there, s.last.fault = true, err.Error()
 	}

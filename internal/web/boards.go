@@ -2,13 +2,10 @@ package web
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
-	"io/fs"
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -106,20 +103,6 @@ func listed[T any](said answer, program string) (list []T, fault string) {
 	return list, fault
 }
 
-// boardsThere returns a function like ask that returns [fs.ErrNotExist] if there are no boards.
-func boardsThere(ask func(context.Context, string) ([]byte, error)) func(context.Context, string) ([]byte, error) {
-	if ask == nil {
-		return nil
-	}
-	return func(ctx context.Context, home string) ([]byte, error) {
-		text, err := ask(ctx, home)
-		if err == nil && strings.TrimSpace(string(text)) == "[]" {
-			err = fs.ErrNotExist
-		}
-		return text, err
-	}
-}
-
 func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.current(r.Context())
 	said := s.boards.get(st.Init.Home, besideFresh, besideTime)
@@ -145,12 +128,6 @@ func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	s.show(w, r, http.StatusOK, "boards", "Task board", page)
 }
 
-// sandboxesPage is the content of the page with the sandboxes.
-type sandboxesPage struct {
-	Fault     string
-	Sandboxes []sandbox
-}
-
 const mostSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
@@ -164,7 +141,10 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	slices.SortStableFunc(list, func(a, b sandbox) int {
 		return cmp.Or(cmp.Compare(a.Profile, b.Profile), cmp.Compare(a.Task, b.Task))
 	})
-	s.show(w, r, http.StatusOK, "sandboxes", "Sandboxes", sandboxesPage{fault, list[:min(len(list), mostSandboxes)]})
+	s.show(w, r, http.StatusOK, "sandboxes", "Sandboxes", struct {
+		Fault     string
+		Sandboxes []sandbox
+	}{fault, list[:min(len(list), mostSandboxes)]})
 }
 
 // optionalPages reports which navigation entries a page has: the boards and the sandboxes, if the container has any.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"html/template"
 	"maps"
 	"slices"
@@ -26,7 +27,7 @@ const (
 	fresh      = time.Second           // longest age of an answer that another request received
 	lookTime   = 5 * time.Second       // limit for the status
 	keepWatch  = 10 * time.Second      // how long the hub follows the status after the last reader has left
-	mostShared = 16                    // encoded answers that are kept
+	mostShared = 16                    // versions that are kept, and encoded changes to each
 	mostAtOnce = 50                    // services in one request by name
 )
 
@@ -40,15 +41,14 @@ type hub struct {
 
 	meter  meter
 	asking sync.Mutex // held while a request asks for the status
-	shared struct {   // encoded answers that several readers get
-		sync.Mutex        // held while an answer is encoded
-		of         uint64 // version that the answers belong to
-		from       map[uint64]string
-	}
 
 	mu      sync.Mutex
-	version uint64
-	shown
+	status  client.Status
+	used    measured
+	at      time.Time // time of the status
+	fault   string    // reason for which hinit does not answer
+	page    *version
+	past    []*version // the last versions, with the present one
 	events  []client.Event
 	changed chan struct{} // closed at the next version
 	readers int
@@ -56,30 +56,27 @@ type hub struct {
 	idle    time.Time     // when the last reader left
 }
 
-// shown is the content of the page with its versions.
-type shown struct {
-	status  client.Status
-	used    measured
-	at      time.Time // time of the status
-	fault   string    // reason for which hinit does not answer
-	rows    map[string]*row
-	order   []string
-	ordered uint64 // version of the order
-	top     template.HTML
-	topped  uint64 // version of top
+// version is the content of the page at one time. It does not change.
+type version struct {
+	number uint64
+	top    template.HTML
+	order  []string
+	rows   map[string]*row // a row that is equal in two versions is the same one
+
+	mu      sync.Mutex // held while the changes are encoded
+	encoded map[string]string
 }
 
 // row is the row of a service on the page.
 type row struct {
-	view    rowView
-	html    template.HTML
-	version uint64
+	view rowView
+	html template.HTML
 }
 
 func newHub(h Hinit, proc func(client.Init) string) *hub {
 	// The versions of an older process are lower than all versions of this one.
-	begin := uint64(time.Now().UnixMilli()) * 1000
-	return &hub{hinit: h, meter: meter{proc: proc}, look: lookTime, version: begin, shown: shown{rows: make(map[string]*row)}, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
+	begin := &version{number: uint64(time.Now().UnixMilli()) * 1000}
+	return &hub{hinit: h, meter: meter{proc: proc}, look: lookTime, page: begin, changed: make(chan struct{}), wanted: make(chan struct{}, 1)}
 }
 
 // run follows hinit until ctx ends: its events always, its status only while there are readers.
@@ -204,27 +201,23 @@ func (h *hub) followEvents(ctx context.Context) {
 // askFor updates services after their events.
 func (h *hub) askFor(ctx context.Context, names <-chan string) {
 	for {
-		set := make(map[string]bool)
+		var list []string
 		select {
 		case name := <-names:
-			set[name] = true
+			list = append(list, name)
 		case <-ctx.Done():
 			return
 		}
 		pause.For(ctx, gather)
 		for range len(names) { // no other goroutine receives
-			set[<-names] = true
+			list = append(list, <-names)
 		}
+		slices.Sort(list)
 		h.mu.Lock()
-		useful := h.readers > 0 && h.status.Version != 0
-		var list []string
-		for name := range set {
-			if h.rows[name] != nil {
-				list = append(list, name)
-			}
-		}
+		list = slices.DeleteFunc(slices.Compact(list), func(name string) bool { return h.page.rows[name] == nil })
+		useful := h.readers > 0 && h.status.Version != 0 && len(list) > 0
 		h.mu.Unlock()
-		if !useful || len(list) == 0 {
+		if !useful {
 			continue
 		}
 		look, cancel := context.WithTimeout(ctx, h.look)
@@ -283,8 +276,6 @@ func (h *hub) set(st client.Status, failed error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	next := h.version + 1
-	news := false
 	h.at, h.fault = time.Now(), ""
 	if failed != nil {
 		h.fault = failed.Error()
@@ -292,28 +283,19 @@ func (h *hub) set(st client.Status, failed error) {
 	}
 	st.Services = distinct(st.Services)
 	h.status, h.used = st, used
-	order := make([]string, len(st.Services))
+	next := &version{number: h.page.number + 1, rows: make(map[string]*row, len(st.Services)), encoded: make(map[string]string)}
+	next.top = render(func(w *bytes.Buffer) error { return h.head(w, &st, h.fault, used) })
 	for i := range st.Services {
 		s := &st.Services[i]
-		order[i] = s.Name
 		view := h.view(s, used.view(s.Name))
-		if old := h.rows[s.Name]; old == nil || old.view != view {
-			h.rows[s.Name], news = &row{view, render(func(w *bytes.Buffer) error { return h.row(w, &view) }), next}, true
+		r := h.page.rows[s.Name]
+		if r == nil || r.view != view {
+			r = &row{view, render(func(w *bytes.Buffer) error { return h.row(w, &view) })}
 		}
+		next.order, next.rows[s.Name] = append(next.order, s.Name), r
 	}
-	if !slices.Equal(order, h.order) {
-		h.order, h.ordered, news = order, next, true
-		there := make(map[string]bool, len(order))
-		for _, name := range order {
-			there[name] = true
-		}
-		maps.DeleteFunc(h.rows, func(name string, _ *row) bool { return !there[name] })
-	}
-	if top := render(func(w *bytes.Buffer) error { return h.head(w, &st, h.fault, used) }); top != h.top {
-		h.top, h.topped, news = top, next, true
-	}
-	if news {
-		h.version = next
+	if next.top != h.page.top || !slices.Equal(next.order, h.page.order) || !maps.Equal(next.rows, h.page.rows) {
+		h.page, h.past = next, append(h.past[max(0, len(h.past)-mostShared+1):], next)
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
@@ -348,75 +330,55 @@ type delta struct {
 	Order   []string                 `json:"order,omitempty"`
 }
 
-// since returns the changes since a version, and a channel that is closed at the next change. For a version that is higher than the
-// hub's, it returns everything. With only, it returns the changes of that service alone.
-func (h *hub) since(version uint64, only string) (d delta, more <-chan struct{}) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if version > h.version {
-		version = 0
+// since returns the changes since an older version. With only, it returns the changes of that service alone.
+func (v *version) since(old *version, only string) delta {
+	d := delta{Version: v.number, Rows: make(map[string]template.HTML)}
+	if only == "" && v.top != old.top {
+		d.Head = v.top
 	}
-	d = delta{Version: h.version}
-	if only != "" {
-		if r := h.rows[only]; r != nil && r.version > version {
-			d.Rows = map[string]template.HTML{only: r.html}
-		}
-		return d, h.changed
+	if only == "" && !slices.Equal(v.order, old.order) {
+		d.Order = v.order
 	}
-	if h.topped > version {
-		d.Head = h.top
-	}
-	if h.ordered > version {
-		d.Order = h.order
-	}
-	for name, r := range h.rows {
-		if r.version > version {
-			if d.Rows == nil {
-				d.Rows = make(map[string]template.HTML)
-			}
+	for name, r := range v.rows {
+		if r != old.rows[name] && (only == "" || only == name) {
 			d.Rows[name] = r.html
 		}
 	}
-	return d, h.changed
+	return d
 }
 
-// encoded returns the result of since as JSON, or "" without changes. Readers with the same version share it.
-func (h *hub) encoded(version uint64, only string) (text string, now uint64, more <-chan struct{}) {
-	if only != "" {
-		d, more := h.since(version, only)
-		if d.Rows == nil {
-			return "", d.Version, more
-		}
+// encoded returns the changes since a version as JSON, or "" without changes, and a channel that is closed at the next change. For a
+// version that the hub does not know, it returns everything. Readers with the same version share the text.
+func (h *hub) encoded(from uint64, only string) (text string, now uint64, more <-chan struct{}) {
+	h.mu.Lock()
+	v, old, more := h.page, &version{}, h.changed
+	if i := slices.IndexFunc(h.past, func(v *version) bool { return v.number == from }); i >= 0 {
+		old = h.past[i]
+	}
+	h.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	key := fmt.Sprint(old.number, only)
+	if text, known := v.encoded[key]; known {
+		return text, v.number, more
+	}
+	if d := v.since(old, only); d.Head != "" || d.Order != nil || len(d.Rows) > 0 {
 		data, _ := json.Marshal(d) // never fails for strings
-		return string(data), d.Version, more
-	}
-	h.shared.Lock()
-	defer h.shared.Unlock()
-	d, more := h.since(version, "")
-	if d.Head == "" && d.Order == nil && d.Rows == nil {
-		return "", d.Version, more
-	}
-	if h.shared.of != d.Version {
-		h.shared.of, h.shared.from = d.Version, make(map[uint64]string)
-	}
-	text, known := h.shared.from[version]
-	if !known {
-		data, _ := json.Marshal(d)
-		if text = string(data); len(h.shared.from) < mostShared {
-			h.shared.from[version] = text
+		if text = string(data); len(v.encoded) < mostShared {
+			v.encoded[key] = text
 		}
 	}
-	return text, d.Version, more
+	return text, v.number, more
 }
 
 // all returns the rows in hinit's order, the head above them, and their version.
-func (h *hub) all() (list []row, top template.HTML, version uint64) {
+func (h *hub) all() (list []row, top template.HTML, number uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, name := range h.order {
-		list = append(list, *h.rows[name])
+	for _, name := range h.page.order {
+		list = append(list, *h.page.rows[name])
 	}
-	return list, h.top, h.version
+	return list, h.page.top, h.page.number
 }
 
 // uses returns the use of a service.

@@ -104,10 +104,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	arrange(shown, page.Order)
-	if page.Order == "" && page.By != "" { // in each group, services in trouble come first too
-		grade := func(x row) int {
-			return slices.IndexFunc(grades, func(g look) bool { return g.Class == x.view.Class })
-		}
+	if page.Order == "" || page.By == "" { // in each group, services in trouble come first too
 		slices.SortStableFunc(shown, func(x, y row) int { return cmp.Compare(grade(x), grade(y)) })
 	}
 	page.Groups, page.Shown = grouped(shown, page.By), len(shown)
@@ -134,42 +131,34 @@ func arrange(list []row, order string) {
 	})
 }
 
-// grouped groups rows: trouble first, or by profile or group. Rows without a group come last.
+// grade returns the position of a row's look in grades.
+func grade(x row) int {
+	return slices.IndexFunc(grades, func(g look) bool { return g.Class == x.view.Class })
+}
+
+// grouped groups rows by their looks in the order of the rows, or by profile or group. Rows without one come last.
 func grouped(list []row, by string) (out []group) {
-	if by == "none" {
-		out = append(out, group{Key: "all", Title: "all"})
-		for i := range list {
-			out[0].Rows = append(out[0].Rows, list[i].html)
-		}
-		return out
-	}
 	at := make(map[string]int)
-	if by == "" {
-		for i, g := range grades {
-			at[g.Class] = i
-			out = append(out, group{Key: g.Class, Class: g.Class, Sign: g.Sign, Title: g.Word})
-		}
-	}
-	for i := range list {
-		key := list[i].view.Class
-		title := ""
+	for _, x := range list {
+		g := group{Key: "all", Title: "all"}
 		switch by {
+		case "":
+			look := grades[grade(x)]
+			g = group{Key: look.Class, Class: look.Class, Sign: look.Sign, Title: look.Word}
 		case "profile":
-			key = list[i].view.Profile
-			title = cmp.Or(key, "no profile")
+			g = group{Key: x.view.Profile, Title: cmp.Or(x.view.Profile, "no profile")}
 		case "group":
-			key = list[i].view.Group
-			title = map[bool]string{true: "no group", false: "@" + key}[key == ""]
+			g = group{Key: x.view.Group, Title: map[bool]string{true: "no group", false: "@" + x.view.Group}[x.view.Group == ""], Link: x.view.Group != ""}
 		}
-		if _, is := at[key]; !is {
-			at[key] = len(out)
-			out = append(out, group{Key: key, Title: title, Link: by == "group" && key != ""})
+		i, is := at[g.Key]
+		if !is {
+			i = len(out)
+			at[g.Key], out = i, append(out, g)
 		}
-		g := &out[at[key]]
-		if by != "" && list[i].view.Class == "bad" {
-			g.Bad++
+		if (by == "profile" || by == "group") && x.view.Class == "bad" {
+			out[i].Bad++
 		}
-		g.Rows = append(g.Rows, list[i].html)
+		out[i].Rows = append(out[i].Rows, x.html)
 	}
 	if by != "" {
 		slices.SortFunc(out, func(a, b group) int {
@@ -179,7 +168,7 @@ func grouped(list []row, by string) (out []group) {
 			return cmp.Compare(a.Key, b.Key)
 		})
 	}
-	return slices.DeleteFunc(out, func(g group) bool { return len(g.Rows) == 0 })
+	return out
 }
 
 // names answers the palette with the names of all services, each with the class of its look and its group.

@@ -89,7 +89,7 @@ func New(o Options) (*Server, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit, o.Proc), boards: source{ask: boardsThere(o.Beside.Boards)}, sandboxes: source{ask: o.Beside.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: source{ask: o.Beside.Boards, none: "[]"}, sandboxes: source{ask: o.Beside.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newPlaces(mostStreams), followers: newPlaces(mostFollowers),
 		searches: make(chan struct{}, mostSearches), ended: make(chan struct{}),
 	}
