@@ -40,32 +40,28 @@ type app struct {
 	drawn   time.Time
 }
 
-type (
-	changeMsg struct {
-		host   int
-		change client.StatusChange
-	}
-	lostMsg struct {
-		host int
-		err  error
-	}
-	usageMsg struct {
-		host int
-		used map[string]usage.Usage
-	}
-	eventsMsg []event
-	event     struct {
-		client.Event
-		host int
-	}
-	logMsg struct {
-		of    model.Log
-		lines []model.LogLine
-	}
-	insideMsg model.Inside
-	endedMsg  model.Result
-	tickMsg   time.Time
-)
+// report is a message of a source. It changes the model, in the goroutine of the terminal library.
+type report func(now time.Time) next
+
+// next is what follows a message: a command, and whether to draw the screen.
+type next struct {
+	cmd  tea.Cmd
+	draw bool
+}
+
+// event is an event of a host.
+type event struct {
+	client.Event
+	host int
+}
+
+// report sends a change of the model, after which the screen is drawn.
+func (a *app) report(change func(now time.Time)) {
+	a.send(report(func(now time.Time) next {
+		change(now)
+		return next{draw: true}
+	}))
+}
 
 // Init starts to follow the status and the usage.
 func (a *app) Init() tea.Cmd {
@@ -74,97 +70,82 @@ func (a *app) Init() tea.Cmd {
 	a.draw()
 	for i, f := range a.feeds {
 		guard.Go("following the status", func() {
-			f.Status(a.ctx, func(c client.StatusChange) { a.send(changeMsg{i, c}) }, func(err error) { a.send(lostMsg{i, err}) })
+			f.Status(a.ctx,
+				func(c client.StatusChange) { a.report(func(now time.Time) { a.model.Change(i, c, now) }) },
+				func(err error) { a.report(func(now time.Time) { a.model.Lost(i, err.Error(), now) }) })
 		})
-		guard.Go("measuring", func() {
-			f.Usage(a.ctx, func(u map[string]usage.Usage) { a.send(usageMsg{i, u}) })
-		})
+		guard.Go("measuring", func() { f.Usage(a.ctx, func(u map[string]usage.Usage) { a.send(a.used(i, u)) }) })
 	}
-	return tick()
+	return a.tick()
 }
 
-func tick() tea.Cmd { return tea.Tick(tickEvery, func(t time.Time) tea.Msg { return tickMsg(t) }) }
+// tick returns the command that updates the screen after a while, unless it has just been drawn.
+func (a *app) tick() tea.Cmd {
+	return tea.Tick(tickEvery, func(time.Time) tea.Msg {
+		return report(func(now time.Time) next {
+			a.model.Tick(now)
+			return next{a.tick(), now.Sub(a.drawn) >= tickEvery*3/4}
+		})
+	})
+}
+
+// used reports the use of services. The next tick draws it.
+func (a *app) used(host int, measured map[string]usage.Usage) report {
+	used := make(map[string]model.Usage, len(measured))
+	for name, u := range measured {
+		used[name] = model.Usage(u)
+	}
+	return func(now time.Time) next {
+		a.model.Used(host, used, now)
+		return next{}
+	}
+}
+
+// ended reports the end of an order.
+func (a *app) ended(o model.Order, err error) report {
+	return func(time.Time) next { return next{a.do(a.model.Ended(model.Result{Order: o, Err: err})), true} }
+}
 
 // Update handles a message.
 func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
-	now := time.Now()
-	var next tea.Cmd
+	then := next{draw: true}
 	switch msg := msg.(type) {
-	case tickMsg:
-		a.model.Tick(now)
-		next = tick()
-		if now.Sub(a.drawn) < tickEvery*3/4 { // the status has just been drawn
-			return a, next
-		}
-	case changeMsg:
-		a.model.Change(msg.host, msg.change, now)
-	case lostMsg:
-		a.model.Lost(msg.host, msg.err.Error(), now)
-	case usageMsg: // the next tick draws it
-		used := make(map[string]model.Usage, len(msg.used))
-		for name, u := range msg.used {
-			used[name] = model.Usage(u)
-		}
-		a.model.Used(msg.host, used, now)
-		return a, nil
-	case eventsMsg:
-		for _, e := range msg {
-			a.model.Event(e.host, e.Event)
-		}
-	case logMsg:
-		if msg.of != a.wants.Log {
-			return a, nil // the cursor has moved on
-		}
-		a.model.Log(msg.of, msg.lines)
-	case insideMsg:
-		a.model.Inside(model.Inside(msg))
-	case endedMsg:
-		next = a.do(a.model.Ended(model.Result(msg)))
+	case report:
+		then = msg(time.Now())
 	case tea.WindowSizeMsg:
 		a.model.Resize(msg.Width, msg.Height)
-	default:
-		is := false
-		if next, is = a.pressed(msg, now); !is {
-			return a, nil
-		}
-	}
-	if a.model.Over() {
-		return a, tea.Quit
-	}
-	a.follow()
-	a.draw()
-	return a, next
-}
-
-// pressed handles keys and the mouse. is reports whether the message was one of them.
-func (a *app) pressed(msg tea.Msg, now time.Time) (next tea.Cmd, is bool) {
-	switch msg := msg.(type) {
 	case tea.KeyPressMsg:
-		a.model.Tick(now)
+		a.model.Tick(time.Now())
 		key := msg.String()
 		if msg.Text != "" && msg.Text != " " {
 			key = msg.Text
 		}
-		next = a.do(a.model.Key(key))
+		then.cmd = a.do(a.model.Key(key))
 	case tea.PasteMsg:
 		for _, r := range msg.Content {
 			a.model.Paste(r)
 		}
 	case tea.MouseClickMsg:
-		if msg.Button != tea.MouseLeft {
-			return nil, false
+		if then.draw = msg.Button == tea.MouseLeft; then.draw {
+			a.model.Click(msg.X, msg.Y)
 		}
-		a.model.Click(msg.X, msg.Y)
 	case tea.MouseWheelMsg:
-		by, is := map[tea.MouseButton]int{tea.MouseWheelUp: -1, tea.MouseWheelDown: 1}[msg.Button]
-		if !is {
-			return nil, false
+		by := map[tea.MouseButton]int{tea.MouseWheelUp: -1, tea.MouseWheelDown: 1}[msg.Button]
+		if then.draw = by != 0; then.draw {
+			a.model.Wheel(msg.Y, by)
 		}
-		a.model.Wheel(msg.Y, by)
 	default:
-		return nil, false
+		then.draw = false
 	}
-	return next, true
+	switch {
+	case !then.draw:
+	case a.model.Over():
+		return a, tea.Quit
+	default:
+		a.follow()
+		a.draw()
+	}
+	return a, then.cmd
 }
 
 // draw makes the frame. The library calls View after each message, and most messages change nothing.
@@ -198,7 +179,7 @@ func (a *app) do(orders []model.Order) (next tea.Cmd) {
 			act = func() error { return feed.Save(o.Word, text) }
 		case model.VerbShell:
 			if a.local {
-				return tea.Exec(shell{o.Name}, func(err error) tea.Msg { return endedMsg{Order: o, Err: err} })
+				return tea.Exec(shell{o.Name}, func(err error) tea.Msg { return a.ended(o, err) })
 			}
 			act = func() error { return errElsewhere }
 		}
@@ -209,7 +190,7 @@ func (a *app) do(orders []model.Order) (next tea.Cmd) {
 				return
 			}
 			defer func() { <-a.places }()
-			a.send(endedMsg{Order: o, Err: act()})
+			a.send(a.ended(o, act()))
 		})
 	}
 	return nil
@@ -223,14 +204,21 @@ func (a *app) follow() {
 	if now.Log != was.Log {
 		a.log()
 		a.log = a.during(now.Log.File != "", "following a log", func(ctx context.Context) {
-			a.feeds[now.Log.Host].Log(ctx, now.Log, func(lines []model.LogLine) { a.send(logMsg{now.Log, lines}) })
+			a.feeds[now.Log.Host].Log(ctx, now.Log, func(lines []model.LogLine) {
+				a.report(func(time.Time) {
+					if now.Log == a.wants.Log { // the cursor may have moved on
+						a.model.Log(now.Log, lines)
+					}
+				})
+			})
 		})
 	}
 	if now.Inside != was.Inside || now.PID != was.PID {
 		a.inside()
 		a.inside = a.during(now.Inside.Name != "", "looking at processes", func(ctx context.Context) {
 			for ctx.Err() == nil {
-				a.send(insideMsg(a.feeds[now.Inside.Host].Inside(now.Inside, now.PID)))
+				in := a.feeds[now.Inside.Host].Inside(now.Inside, now.PID)
+				a.report(func(time.Time) { a.model.Inside(in) })
 				pause.For(ctx, insideEvery)
 			}
 		})
@@ -269,7 +257,7 @@ func (a *app) followEvents() {
 		})
 	}
 	for {
-		var batch eventsMsg
+		var batch []event
 		select {
 		case e := <-fresh:
 			batch = append(batch, e)
@@ -280,6 +268,10 @@ func (a *app) followEvents() {
 		for range len(fresh) { // no other goroutine receives
 			batch = append(batch, <-fresh)
 		}
-		a.send(batch)
+		a.report(func(time.Time) {
+			for _, e := range batch {
+				a.model.Event(e.host, e.Event)
+			}
+		})
 	}
 }

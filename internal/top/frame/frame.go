@@ -77,14 +77,9 @@ func (l *Line) Fit(width int) []Span {
 		if room == 0 {
 			break
 		}
-		text := clean(s.Text)
-		n := Width(text)
-		if n > room {
-			text = Cut(text, room)
-			n = Width(text)
-		}
+		text := Cut(clean(s.Text), room)
 		out = append(out, Span{text, s.Role})
-		room -= n
+		room -= Width(text)
 	}
 	if room > 0 {
 		out = append(out, Span{strings.Repeat(" ", room), Plain})
@@ -133,21 +128,13 @@ type Frame struct {
 func (f Frame) Plain() string {
 	var b strings.Builder
 	for i := range f.rows() {
-		for _, s := range f.line(i).Fit(f.Width) {
-			b.WriteString(s.Text)
-		}
-		b.WriteByte('\n')
+		fitted := Line{Spans: f.Lines[i].Fit(f.Width)}
+		b.WriteString(strings.TrimRight(fitted.String(), " ") + "\n")
 	}
-	lines := strings.Split(b.String(), "\n")
-	for i := range lines {
-		lines[i] = strings.TrimRight(lines[i], " ")
-	}
-	return strings.Join(lines, "\n")
+	return b.String()
 }
 
 func (f Frame) rows() int { return min(len(f.Lines), f.Height) }
-
-func (f Frame) line(i int) *Line { return &f.Lines[i] }
 
 // Width returns the number of columns of a text.
 func Width(text string) int {
@@ -159,13 +146,10 @@ func Width(text string) int {
 
 // Cut shortens a text to most columns, and ends it with an ellipsis.
 func Cut(text string, most int) string {
-	switch {
-	case most <= 0:
-		return ""
-	case Width(text) <= most:
+	if Width(text) <= most {
 		return text
 	}
-	return ansi.Truncate(text, most, "…")
+	return ansi.Truncate(text, max(most, 0), "…")
 }
 
 // Fill cuts a text to a width, or fills it with spaces.

@@ -34,7 +34,7 @@ func (f Frame) ANSI(t Theme) string {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		l := f.line(i)
+		l := &f.Lines[i]
 		for _, s := range l.Fit(f.Width) {
 			code := t.sgr[s.Role]
 			if l.Chosen {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"hinit/internal/control/show"
@@ -51,17 +52,15 @@ func (m *Model) Frame() frame.Frame {
 	}
 	if at.lines > 0 {
 		f.Lines = append(f.Lines, m.paneHead())
-		window := m.window(at.lines)
-		for len(window) < at.lines {
-			window = append(window, frame.Line{})
-		}
-		f.Lines = append(f.Lines, window...)
+		f.Lines = append(f.Lines, exactly(m.window(at.lines), at.lines)...)
 	}
-	for len(f.Lines) < m.height-1 {
-		f.Lines = append(f.Lines, frame.Line{})
-	}
-	f.Lines = append(f.Lines[:max(m.height-1, 0)], m.bottom())
+	f.Lines = append(exactly(f.Lines, m.height-1), m.bottom())
 	return f
+}
+
+// exactly returns a number of lines: the given ones, and empty lines after them.
+func exactly(lines []frame.Line, count int) []frame.Line {
+	return append(slices.Clip(lines), make([]frame.Line, max(count-len(lines), 0))...)[:max(count, 0)]
 }
 
 // tableLines returns the head of the table and its rows.
@@ -98,10 +97,7 @@ func (m *Model) tableLines(height int) []frame.Line {
 			out = append(out, frame.Text(frame.Dim, "  "+text))
 		}
 	}
-	for len(out) < height+1 {
-		out = append(out, frame.Line{})
-	}
-	return out
+	return exactly(out, height+1)
 }
 
 func (m *Model) rowLine(i int, columns []column) frame.Line {
@@ -254,9 +250,5 @@ func (m *Model) help() []frame.Line {
 	}
 	out := []frame.Line{frame.Text(frame.Title, "hinit top: keys (down goes on, any other goes back)")}
 	m.helpTop = max(min(m.helpTop, len(lines)-m.height+1), 0)
-	out = append(out, lines[m.helpTop:]...)
-	for len(out) < m.height {
-		out = append(out, frame.Line{})
-	}
-	return out[:m.height]
+	return exactly(append(out, lines[m.helpTop:]...), m.height)
 }

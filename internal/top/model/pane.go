@@ -283,11 +283,11 @@ func (m *Model) detailLines() (out []frame.Line) {
 	if !is {
 		return nil
 	}
+	const logged = "           | " // before a line of the log, which may be empty
 	say := func(role frame.Role, head, text string) {
-		var l frame.Line
-		l.Add(frame.Dim, head)
-		l.Add(role, text)
-		out = append(out, l)
+		if text != "" || head == logged {
+			out = append(out, frame.Line{Spans: []frame.Span{{Text: head, Role: frame.Dim}, {Text: text, Role: role}}})
+		}
 	}
 	look := looks[m.trouble(s)]
 	text := fmt.Sprintf("%s %s for %s, wanted %s", look.sign, stateWord(s.Service), age(m.now.Sub(s.Since)), show.Line(s.Want))
@@ -295,16 +295,12 @@ func (m *Model) detailLines() (out []frame.Line) {
 		text += fmt.Sprintf(", pid %d, run %d", s.PID, s.Run)
 	}
 	say(look.role, "", text)
-	if note := show.Note(s.Service, m.now); note != "" {
-		say(frame.Plain, "note       ", show.Line(note))
-	}
-	if s.Reason != "" {
-		say(frame.Plain, "why        ", show.Line(s.Reason))
-	}
+	say(frame.Plain, "note       ", show.Line(show.Note(s.Service, m.now)))
+	say(frame.Plain, "why        ", show.Line(s.Reason))
 	if x := s.LastExit; x != nil {
 		say(frame.Plain, "last exit  ", show.Line(show.LastExitAt(x, m.now))+", after "+show.Seconds(x.UptimeSeconds))
 		for _, line := range x.Tail {
-			say(frame.Plain, "           | ", textOf(line))
+			say(frame.Plain, logged, textOf(line))
 		}
 	}
 	if s.Group != "" {
@@ -312,16 +308,12 @@ func (m *Model) detailLines() (out []frame.Line) {
 	}
 	say(frame.Plain, "restarts   ", fmt.Sprintf("%d, of them %d quick failures in a row", s.Restarts, s.ConsecutiveFailures))
 	say(frame.Plain, "command    ", show.Line(strings.Join(s.Command, " ")))
-	if s.Log != "" {
-		say(frame.Plain, "log        ", show.Line(s.Log))
-	}
-	if m.pane.inside.ID != s.ID() {
+	say(frame.Plain, "log        ", show.Line(s.Log))
+	in := m.pane.inside
+	if in.ID != s.ID() {
 		return out
 	}
-	in := m.pane.inside
-	if in.Missing != "" {
-		say(frame.Dim, "inside     ", show.Line(in.Missing))
-	}
+	say(frame.Dim, "inside     ", show.Line(in.Missing))
 	head := "processes  "
 	for _, p := range in.Processes {
 		say(frame.Plain, head, fmt.Sprintf("%s%d %s %s", strings.Repeat("  ", min(p.Depth, 12)), p.PID, size(p.Memory), show.Line(p.Command)))

@@ -175,26 +175,16 @@ func (m *Model) compare(a, b Service) int {
 		}
 		return Usage{}
 	}
-	switch m.table.sort {
-	case byTrouble:
-		return cmp.Compare(m.trouble(a), m.trouble(b))
-	case byName:
-		return strings.Compare(a.Name, b.Name)
-	case byState:
-		return strings.Compare(stateWord(a.Service), stateWord(b.Service))
-	case bySince:
-		return b.Since.Compare(a.Since)
-	case byRestarts:
-		return cmp.Compare(b.Restarts, a.Restarts)
-	case byCPU:
-		return cmp.Compare(last(b).CPU, last(a).CPU)
-	case byMemory:
-		return cmp.Compare(last(b).Memory, last(a).Memory)
-	case byHost:
-		return cmp.Compare(a.Host, b.Host)
-	case orders:
-	}
-	return 0
+	return [orders]func() int{
+		byTrouble:  func() int { return cmp.Compare(m.trouble(a), m.trouble(b)) },
+		byName:     func() int { return strings.Compare(a.Name, b.Name) },
+		byState:    func() int { return strings.Compare(stateWord(a.Service), stateWord(b.Service)) },
+		bySince:    func() int { return b.Since.Compare(a.Since) },
+		byRestarts: func() int { return cmp.Compare(b.Restarts, a.Restarts) },
+		byCPU:      func() int { return cmp.Compare(last(b).CPU, last(a).CPU) },
+		byMemory:   func() int { return cmp.Compare(last(b).Memory, last(a).Memory) },
+		byHost:     func() int { return cmp.Compare(a.Host, b.Host) },
+	}[m.table.sort]()
 }
 
 // chosen returns the marked services in the order of the table. Without marks it returns the service at the cursor, or the services
