@@ -28,10 +28,10 @@ type Actions map[string][]Action
 
 // Action runs a command or sends a request after an event of a service.
 type Action struct {
-	Exec       []string // nil for a webhook
-	Webhook    string   // "" for a command
-	SecretFile string   // file with the key that signs the request, "" for none
-	Timeout    time.Duration
+	Exec       []string      `key:"exec" is:"command"`      // nil for a webhook
+	Webhook    string        `key:"webhook" is:"webhook"`   // "" for a command
+	SecretFile string        `key:"secret_file" is:"path?"` // file with the key that signs the request, "" for none
+	Timeout    time.Duration `key:"timeout" is:"positive"`
 }
 
 // ActionsName is the service that carries out actions. It needs no entry in the file; it exists if the file has an action.
@@ -69,30 +69,11 @@ func (l *loader) actions(s *Service) {
 	s.Env["HERMES_HOME"] = "{home}"
 }
 
-// onField describes the key "on" below prefix, which holds the actions.
-func onField[T any](prefix string, of func(*T) *Actions) field[T] {
-	return field[T]{path: prefix + "on", is: kind{name: "mapping of events to actions"}, at: func(t *T) any { return of(t) }}
-}
-
-// actionFields is the schema of one action. of is exec for a command, webhook for a webhook, or "" for all keys.
-func actionFields(of string) []field[Action] {
-	fields := []field[Action]{
-		{path: "exec", is: command, at: func(a *Action) any { return &a.Exec }},
-		{path: "webhook", is: kind{"URL", checkWebhook}, at: func(a *Action) any { return &a.Webhook }},
-		{path: "secret_file", is: optional(absolutePath), at: func(a *Action) any { return &a.SecretFile }},
-		{path: "timeout", is: positive, at: func(a *Action) any { return &a.Timeout }},
-	}
-	return slices.DeleteFunc(fields, func(f field[Action]) bool {
-		return of == "exec" && (f.path == "webhook" || f.path == "secret_file") || of == "webhook" && f.path == "exec"
-	})
-}
-
 // fields is the schema for this action's type.
-func (a *Action) fields() []field[Action] {
-	if a.Webhook != "" {
-		return actionFields("webhook")
-	}
-	return actionFields("exec")
+func (a *Action) fields() []field {
+	return slices.DeleteFunc(slices.Clone(actionFields()), func(f field) bool {
+		return a.Webhook == "" && (f.path == "webhook" || f.path == "secret_file") || a.Webhook != "" && f.path == "exec"
+	})
 }
 
 func newAction() Action { return Action{Timeout: 30 * time.Second} }
@@ -133,7 +114,7 @@ func (d *decoder) action(n *yaml.Node, key string) (a Action, ok bool) {
 	}
 	before := len(d.problems.list)
 	a = newAction()
-	decodeFields(d, n, key+".", "", actionFields(""), &a, nil)
+	d.fields(n, key+".", "", actionFields(), &a, nil)
 	switch {
 	case len(d.problems.list) > before:
 	case (a.Exec == nil) == (a.Webhook == ""):

@@ -11,21 +11,23 @@ const DefaultPath = "/etc/hinit/hinit.yaml"
 
 // Config is the whole configuration, checked and complete. Its fields mirror the keys of hinit.yaml.
 type Config struct {
-	Home      string // data directory, absolute and clean: home of the root profile
-	Agent     Agent
-	Profiles  Profiles
-	Restart   Restart
-	Stop      Stop
-	Start     Start
-	Isolation Isolation // of every gateway, see [Config.IsolationOf]
-	Shutdown  Shutdown
-	Logs      Logs
-	Services  map[string]Service // by name; all supervised processes except for the gateways
-	Runs      map[string]Run     // by name; commands that a client may run once
-	Boot      Boot
-	Control   Control
-	Image     Image
-	On        Actions // actions after events of services, unless the service or its profile has its own for the event
+	Home string `key:"home,root" is:"home" env:"HERMES_HOME"` // data directory, absolute and clean: home of the root profile
+	// On has the actions after events of services, unless the service or its profile has its own for the event.
+	On        Actions   `key:"on"`
+	Agent     Agent     `key:"agent." fill:"profile"`
+	Profiles  Profiles  `key:""`
+	Start     Start     `key:"start."`
+	Shutdown  Shutdown  `key:"shutdown."`
+	Logs      Logs      `key:"logs."`
+	Boot      Boot      `key:"boot.,root"`
+	Control   Control   `key:"control.,root"`
+	Isolation Isolation `key:"isolation.,root" fill:"profile"` // of every gateway, see [Config.IsolationOf]
+	Restart   Restart   `key:"restart."`
+	Stop      Stop      `key:"stop."`
+
+	Services map[string]Service // by name; all supervised processes except for the gateways
+	Runs     map[string]Run     // by name; commands that a client may run once
+	Image    Image
 
 	// Path is the file that was read, empty when there was none.
 	Path string
@@ -40,28 +42,33 @@ type Config struct {
 
 // Agent says how the hosted agent runs. The commands, Cwd and the values of Env are templates for [Config.Expand].
 type Agent struct {
-	User           string   // name, uid, or user:group, of every gateway and of the CMD
-	Binary         string   // absolute path: {agent} in templates, and the program that the exec shim runs
-	Gateway        []string // command of a named profile's gateway
-	GatewayDefault []string // command of the root profile's gateway
-	Cwd            string
-	Env            map[string]string // set on top of the container's environment
-	Ready          string            // one of the Ready constants
-	Settle         time.Duration     // time up after which a service without a readiness message counts as started
-	ProfileCreate  []string          // command; empty: hinit creates a profile by itself
-	ProfileDelete  []string          // command; empty: hinit deletes a profile by itself
-	ProfileRename  []string          // command; empty: hinit renames a profile by itself
-	Setup                            // of every gateway
-	Checks         []Check           // of every gateway
-	Deaf           Deaf
-	On             Actions // of every gateway
+	User   string `key:"user,root" is:"user"`   // name, uid, or user:group, of every gateway and of the CMD
+	Binary string `key:"binary,root" is:"path"` // absolute path: {agent} in templates, and the program that the exec shim runs
+
+	Gateway        []string          `key:"gateway" is:"command" fill:"."`         // command of a named profile's gateway
+	GatewayDefault []string          `key:"gateway_default" is:"command" fill:"."` // command of the root profile's gateway
+	Cwd            string            `key:"cwd" is:"dir" fill:"cwd"`
+	Env            map[string]string `key:"env" fill:"."` // set on top of the container's environment
+
+	Ready  string        `key:"ready" is:"oneof state-file up"` // one of the Ready constants
+	Settle time.Duration `key:"settle" is:"positive"`           // time up after which a service without a readiness message counts as started
+	Checks []Check       `key:"checks"`                         // of every gateway
+	Deaf   Deaf          `key:"deaf."`
+
+	// The commands for profiles. If one is empty, hinit does the work by itself.
+	ProfileCreate []string `key:"profile_create" is:"command?" fill:"."`
+	ProfileDelete []string `key:"profile_delete" is:"command?" fill:"."`
+	ProfileRename []string `key:"profile_rename" is:"command?" fill:"rename"`
+
+	On    Actions  `key:"on"` // of every gateway
+	Setup `key:""` // of every gateway
 }
 
 // Deaf configures the check for gateways that are up and take no messages.
 type Deaf struct {
-	Action string        // one of [OnReport], [OnRestart], [DeafOff]; a profile's is in [Profile].Deaf
-	After  time.Duration // shortest silence that is a sign
-	Period time.Duration // time between two checks of all gateways
+	Action string        `key:"action,short" is:"oneof report restart off"` // one of [OnReport], [OnRestart], [DeafOff]; a profile's is in [Profile].Deaf
+	After  time.Duration `key:"after" is:"atleast 1s"`                      // shortest silence that is a sign
+	Period time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
 // These are further values of [Deaf].Action.
@@ -78,40 +85,43 @@ const (
 
 // Profiles says how a profile is recognised on disk.
 type Profiles struct {
-	Marker string // name of the file that makes a directory a profile
-	Max    int    // limits the supervised profiles besides the root profile, and also the watched directories without the marker
-	UIDs   string // the range of user ids for profiles with [IsolationUser], see [Config.UIDRange]
+	Marker string `key:"profiles.marker" is:"filename"` // name of the file that makes a directory a profile
+	// Max limits the supervised profiles besides the root profile, and also the watched directories without the marker.
+	Max  int    `key:"profiles.max,root" is:"between 1 100000"`
+	UIDs string `key:"isolation.uids,root" is:"uids"` // the range of user ids for profiles with [IsolationUser], see [Config.UIDRange]
 
 	Own map[string]Profile // settings of single profiles by name; see [Config.ProfileOf]
 }
 
 // Restart is the policy for a process that ends without an order.
 type Restart struct {
-	Initial         time.Duration // delay before the first restart
-	Factor          float64       // factor between two delays; at least 1
-	Max             time.Duration // longest delay; at least Initial
-	Jitter          float64       // each delay is varied by up to this part of it, 0 to 0.5
-	ResetAfter      time.Duration // time up after which a run counts as healthy: the next restart is immediate, later ones begin at Initial
-	ParkOn          []int         // exit codes after which the service is parked
-	ImmediateOn     []int         // exit codes after which it restarts at once, without counting a failure
-	SuccessCodes    []int         // exit codes besides 0 that count as success
-	CrashLoopCount  int           // number of exits within CrashLoopWindow that counts as a crash loop
-	CrashLoopWindow time.Duration
+	Policy string `key:"policy,short" is:"oneof always on-failure never on-success"` // one of the Restart constants: the ends after which it restarts
+	// MaxRestarts is the number of restarts within MaxRestartsWindow after which it does not restart any more; 0: no limit.
+	MaxRestarts       int           `key:"max_restarts" is:"between 0 1000"`
+	MaxRestartsWindow time.Duration `key:"max_restarts_window" is:"positive"`
 
-	Policy            string        // one of the Restart constants: the ends after which it restarts
-	MaxRestarts       int           // number of restarts within MaxRestartsWindow after which it does not restart any more; 0: no limit
-	MaxRestartsWindow time.Duration //
+	Initial time.Duration `key:"initial" is:"positive"`      // delay before the first restart
+	Factor  float64       `key:"factor" is:"between 1 1000"` // factor between two delays
+	Max     time.Duration `key:"max" is:"positive"`          // longest delay; at least Initial
+	Jitter  float64       `key:"jitter" is:"between 0 0.5"`  // each delay is varied by up to this part of it
+	// ResetAfter is the time up after which a run counts as healthy: the next restart is immediate, later ones begin at Initial.
+	ResetAfter      time.Duration `key:"reset_after" is:"positive"`
+	ParkOn          []int         `key:"park_on" is:"codes"`                   // exit codes after which the service is parked
+	ImmediateOn     []int         `key:"immediate_on" is:"codes"`              // exit codes after which it restarts at once, without counting a failure
+	SuccessCodes    []int         `key:"success_codes" is:"codes"`             // exit codes besides 0 that count as success
+	CrashLoopCount  int           `key:"crash_loop_count" is:"between 2 1000"` // number of exits within CrashLoopWindow that counts as a crash loop
+	CrashLoopWindow time.Duration `key:"crash_loop_window" is:"positive"`
 }
 
 // Stop says how one service is stopped.
 type Stop struct {
-	Signal syscall.Signal // the first signal
-	Grace  time.Duration  // time before SIGKILL follows
+	Signal syscall.Signal `key:"signal"`              // the first signal
+	Grace  time.Duration  `key:"grace" is:"positive"` // time before SIGKILL follows
 }
 
 // Start says how gateways start.
 type Start struct {
-	Parallel string // number of gateways that start at the same time, or ParallelAuto for the number of processors
+	Parallel string `key:"parallel" is:"auto"` // number of gateways that start at the same time, or ParallelAuto for the number of processors
 }
 
 // ParallelAuto is the default of Start.Parallel.
@@ -119,33 +129,34 @@ const ParallelAuto = "auto"
 
 // Shutdown says how the container is stopped.
 type Shutdown struct {
-	Budget time.Duration // time for the whole shutdown, KILL included
+	Budget time.Duration `key:"budget" is:"positive" env:"HINIT_STOP_TIMEOUT"` // time for the whole shutdown, KILL included
 }
 
 // Logs says where the output of gateways and services goes.
 type Logs struct {
-	LogLimits        // limits of every log without its own
-	Dir       string // absolute; it has one directory for each profile
-	Console   string // one of the Console constants
-	MaxLineKB int    // a longer line is split
+	Dir     string `key:"dir,root" is:"dir" fill:"home"`                                    // absolute; it has one directory for each profile
+	Console string `key:"console" is:"oneof raw prefixed json off" env:"HINIT_LOG_CONSOLE"` // one of the Console constants
 
 	// ConsoleStall is how long the reader of the console may pause before the console drops lines. 0: no service waits for the
 	// reader.
-	ConsoleStall time.Duration
+	ConsoleStall time.Duration `key:"console_stall,root" is:"notnegative"`
 
-	Mask     bool                 // secrets are not shown on the console
+	MaxLineKB int      `key:"max_line_kb,root" is:"between 1 65536"` // a longer line is split
+	Mask      bool     `key:"mask"`                                  // secrets are not shown on the console
+	LogLimits `key:""` // limits of every log without its own
+
 	Profiles map[string]LogLimits // limits of single profiles by name
 }
 
 // LogLimits bound one log.
 type LogLimits struct {
-	MaxSizeMB int           // size at which a file is rotated
-	Archives  int           // rotated files kept; 0 keeps none
-	MaxAge    time.Duration // after which a rotated file is removed; 0: never
-	QuotaMB   int           // of all files of the log together; 0: no limit
-	MinFreeMB int           // least free space: with less, no file is written; 0: no limit
-	RateLimit int           // most lines a second; 0: no limit
-	Compress  string        // one of the Compress constants
+	MaxSizeMB int           `key:"max_size_mb" is:"between 1 1048576"`    // size at which a file is rotated
+	Archives  int           `key:"archives" is:"between 0 10000"`         // rotated files kept; 0 keeps none
+	MaxAge    time.Duration `key:"max_age" is:"notnegative"`              // after which a rotated file is removed; 0: never
+	QuotaMB   int           `key:"quota_mb" is:"between 0 1073741824"`    // of all files of the log together; 0: no limit
+	MinFreeMB int           `key:"min_free_mb" is:"between 0 1073741824"` // least free space: with less, no file is written; 0: no limit
+	RateLimit int           `key:"rate_limit" is:"between 0 1073741824"`  // most lines a second; 0: no limit
+	Compress  string        `key:"compress" is:"oneof none gzip"`         // one of the Compress constants
 }
 
 // The values of [LogLimits].Compress.
@@ -173,32 +184,33 @@ const (
 // Service is one supervised process that is no gateway. Command, Cwd and Env are final: their templates are expanded, and missing
 // keys are inherited from the rest of the configuration.
 type Service struct {
-	Name      string
-	Command   []string
-	Enabled   bool   // result of EnabledBy and the key "enabled"
-	EnabledBy string // environment variable that switches it on, or ""
-	User      string
-	Cwd       string
-	Env       map[string]string
-	Restart   Restart
-	Stop      Stop
-	Log       bool // false: its output goes to the console only
-	Logs      LogLimits
-	Needs     []Need   // needs in force; an optional need that can't be met is left out
-	RestartOn []string // names of services whose restart also restarts this one
-	Task      Task
-	Setup
-	Checks []Check // with templates of their own, see [Config.Expand]
-	Notify Notify
-	On     Actions // its own actions
+	Name string
+
+	Command   []string          `key:"command" is:"command" fill:"service"`
+	Enabled   bool              `key:"enabled"`                   // result of EnabledBy and the key "enabled"
+	EnabledBy string            `key:"enabled_by" is:"variable?"` // environment variable that switches it on, or ""
+	User      string            `key:"user,root" is:"user" inherits:"agent.user"`
+	Cwd       string            `key:"cwd" is:"dir" fill:"home"`
+	Env       map[string]string `key:"env" fill:"service"`
+	Log       bool              `key:"log"`                   // false: its output goes to the console only
+	Checks    []Check           `key:"checks"`                // with templates of their own, see [Config.Expand]
+	On        Actions           `key:"on"`                    // its own actions
+	Needs     []Need            `key:"needs"`                 // needs in force; an optional need that can't be met is left out
+	RestartOn []string          `key:"restart_on" is:"names"` // names of services whose restart also restarts this one
+	Task      Task              `key:""`
+	Notify    Notify            `key:""`
+	Setup     `key:"" fill:"service" without:"quota."`
+	Logs      LogLimits `key:"logs." inherits:"logs."`
+	Restart   Restart   `key:"restart." inherits:"restart."`
+	Stop      Stop      `key:"stop." inherits:"stop."`
 }
 
 // Run is a command that a client may run once, as the agent's user. Command is a template for [Config.ExpandRun]; Env is expanded.
 type Run struct {
-	Command []string
-	Env     map[string]string
-	Limits  map[string]ResourceLimit // as in a [Service]
-	Grace   time.Duration            // time between TERM and KILL
+	Command []string                 `key:"command" is:"command" fill:"run"`
+	Env     map[string]string        `key:"env" fill:"service"`
+	Limits  map[string]ResourceLimit `key:"limits,root"`         // as in a [Service]
+	Grace   time.Duration            `key:"grace" is:"positive"` // time between TERM and KILL
 }
 
 // Unlimited is the resource limit "unlimited" (RLIM_INFINITY of getrlimit(2)).
@@ -206,9 +218,9 @@ const Unlimited uint64 = math.MaxUint64
 
 // Boot configures the boot: its hooks, and the effect of a failed step.
 type Boot struct {
-	Steps  string // [StepsHinit] or [StepsImage]
-	Strict bool   // a failed step ends the boot
-	Hooks  []Hook // in the order in which they run, before any service
+	Strict bool   `key:"strict" env:"HINIT_BOOT_STRICT"`                // a failed step ends the boot
+	Steps  string `key:"steps" is:"oneof hinit image" env:"HINIT_BOOT"` // [StepsHinit] or [StepsImage]
+	Hooks  []Hook `key:"hooks"`                                         // in the order in which they run, before any service
 }
 
 // The values of [Boot].Steps: the boot steps that prepare the data directory.
@@ -219,21 +231,21 @@ const (
 
 // Hook is a command that runs once at boot. Its templates are already expanded.
 type Hook struct {
-	Command  []string
-	User     string        // a name, a uid or user:group
-	Timeout  time.Duration // limit, after which it is killed and counts as failed
-	Required bool          // its failure ends the boot, even if Boot.Strict is false
-	IfExists string        // it runs only if this file exists; empty: always
+	Command  []string      `key:"command" is:"command" fill:"service"`
+	User     string        `key:"user" is:"user" inherits:"agent.user"` // a name, a uid or user:group
+	Timeout  time.Duration `key:"timeout" is:"positive"`                // limit, after which it is killed and counts as failed
+	Required bool          `key:"required"`                             // its failure ends the boot, even if Boot.Strict is false
+	IfExists string        `key:"if_exists" is:"dir?" fill:"service"`   // it runs only if this file exists; empty: always
 
 	// Inputs are absolute paths and globs of the files that the hook reads and writes. It runs only if one of them has changed since
 	// its last success. If Inputs is empty, it runs at every boot.
-	Inputs []string
+	Inputs []string `key:"inputs" is:"inputs" fill:"service"`
 }
 
 // Control configures the control socket.
 type Control struct {
-	Socket string // absolute path
-	Others string // one of the Others constants
+	Socket string `key:"socket" is:"socket" env:"HINIT_RUNTIME_DIR"` // absolute path
+	Others string `key:"others" is:"oneof status none"`              // one of the Others constants
 }
 
 // The values of [Control].Others: the rights of users other than root and the agent's user on the control socket.

@@ -108,32 +108,32 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// decodeFields reads the mapping n into root. Its keys are the keys of fields below the path within (which ends in a dot or is
-// empty). Messages and origins have base before them. A key whose path is in other is passed to its function instead.
-func decodeFields[T any](d *decoder, n *yaml.Node, base, within string, fields []field[T], root *T, other map[string]func(*yaml.Node)) {
-	names := fieldNames(fields, within, other)
+// fields reads the mapping n into root. Its keys are the keys of schema below the path within (which ends in a dot or is empty).
+// Messages and origins have base before them. A key whose path is in other is passed to its function instead.
+func (d *decoder) fields(n *yaml.Node, base, within string, schema []field, root any, other map[string]func(*yaml.Node)) {
+	names := fieldNames(schema, within, other)
 	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
 		path := within + e.key
 		if take, ok := other[path]; ok {
 			take(e.value)
 			continue
 		}
-		i := slices.IndexFunc(fields, func(f field[T]) bool { return f.path == path })
+		i := slices.IndexFunc(schema, func(f field) bool { return f.path == path })
 		switch {
 		case i >= 0:
-			decodeField(d, e, base, &fields[i], root)
-		case slices.Contains(names, e.key) && isWord(e.value) && shortOf(fields, path) != nil:
-			decodeField(d, e, base, shortOf(fields, path), root)
+			d.field(e, base, &schema[i], root)
+		case slices.Contains(names, e.key) && isWord(e.value) && shortOf(schema, path) != nil:
+			d.field(e, base, shortOf(schema, path), root)
 		case slices.Contains(names, e.key):
-			decodeFields(d, e.value, base, path+".", fields, root, other)
+			d.fields(e.value, base, path+".", schema, root, other)
 		default:
-			d.unknown(e.line, base+within, e.key, names, fieldPaths(fields))
+			d.unknown(e.line, base+within, e.key, names, fieldPaths(schema))
 		}
 	}
 }
 
 // shortOf returns the field that a text sets if it stands in the place of the mapping at path, or nil.
-func shortOf[T any](fields []field[T], path string) *field[T] {
+func shortOf(fields []field, path string) *field {
 	for i := range fields {
 		if fields[i].short && strings.HasPrefix(fields[i].path, path+".") {
 			return &fields[i]
@@ -145,7 +145,7 @@ func shortOf[T any](fields []field[T], path string) *field[T] {
 func isWord(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
 // fieldNames returns the keys that are valid directly below the path within.
-func fieldNames[T any](fields []field[T], within string, other map[string]func(*yaml.Node)) []string {
+func fieldNames(fields []field, within string, other map[string]func(*yaml.Node)) []string {
 	var names []string
 	for _, path := range slices.AppendSeq(fieldPaths(fields), maps.Keys(other)) {
 		if rest, ok := strings.CutPrefix(path, within); ok {
@@ -157,7 +157,7 @@ func fieldNames[T any](fields []field[T], within string, other map[string]func(*
 	return slices.Compact(names)
 }
 
-func fieldPaths[T any](fields []field[T]) []string {
+func fieldPaths(fields []field) []string {
 	paths := make([]string, len(fields))
 	for i, f := range fields {
 		paths[i] = f.path
@@ -200,8 +200,8 @@ func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 	d.problems.at(line, "unknown key %q%s", prefix+key, listKeys("; known here: ", names))
 }
 
-// decodeField reads and checks one value, and records its origin.
-func decodeField[T any](d *decoder, e entry, base string, f *field[T], root *T) {
+// field reads and checks one value, and records its origin.
+func (d *decoder) field(e entry, base string, f *field, root any) {
 	key := base + f.path
 	at := f.at(root)
 	was := copyOf(at)

@@ -135,7 +135,7 @@ func (d *decoder) hook(n *yaml.Node, key string) (Hook, bool) {
 		d.problems.at(n.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", key, describe(n))
 		return h, false
 	}
-	decodeFields(d, n, key+".", "", hookFields(), &h, nil)
+	d.fields(n, key+".", "", hookFields(), &h, nil)
 	if h.Command == nil && len(d.problems.list) == before {
 		d.problems.at(n.Line, "cannot use %s: its command is missing", key)
 	}
@@ -261,7 +261,7 @@ func Plain(at any) any {
 	}
 }
 
-// plainLimit is like asYAML for one resource limit.
+// plainLimit is like [Plain] for one resource limit.
 func plainLimit(l ResourceLimit) any {
 	if l.Soft != l.Hard {
 		return fmt.Sprintf("%v:%v", plainLimit(ResourceLimit{l.Soft, l.Soft}), plainLimit(ResourceLimit{l.Hard, l.Hard}))

@@ -4,8 +4,8 @@
 // mistake is ignored: an unknown key, a wrong type, a value out of range, a key given twice and an invalid environment variable are
 // errors. All of them are reported at once, each with its place. And the origin of every value is known.
 //
-// One table (schema.go) has the meaning, check and environment variable of each key. Decoding, the effective listing, the comparison
-// of two configurations and the generated reference all read that table, so they cannot disagree.
+// The tags of the structs have the path, the valid values and the environment variable of each key (schema.go). Decoding, the
+// effective listing, the comparison of two configurations and the generated reference all read these tags, so they cannot disagree.
 //
 // The environment wins over the file and the file wins over the defaults. An empty environment variable counts as unset.
 //

@@ -79,7 +79,7 @@ func (l leaf) shown() any {
 // leaves returns every value of c, sorted by key.
 func (c *Config) leaves() []leaf {
 	leaves := appendLeaves(nil, "", configFields(), c)
-	leaves = appendNamed(leaves, "logs.profiles.", profileLogFields(), c.Logs.Profiles)
+	leaves = appendNamed(leaves, "logs.profiles.", logFields(), c.Logs.Profiles)
 	leaves = appendNamed(leaves, "services.", serviceFields(), c.Services)
 	leaves = appendNamed(leaves, "profiles.", profileFields(), c.Profiles.Own)
 	leaves = appendNamed(leaves, "runs.", runFields(), c.Runs)
@@ -88,14 +88,14 @@ func (c *Config) leaves() []leaf {
 }
 
 // appendNamed appends the leaves of all values in a mapping from names.
-func appendNamed[T any](leaves []leaf, base string, fields []field[T], of map[string]T) []leaf {
+func appendNamed[T any](leaves []leaf, base string, fields []field, of map[string]T) []leaf {
 	for name, value := range of {
 		leaves = appendLeaves(leaves, base+name+".", fields, &value)
 	}
 	return leaves
 }
 
-func appendLeaves[T any](leaves []leaf, base string, fields []field[T], root *T) []leaf {
+func appendLeaves(leaves []leaf, base string, fields []field, root any) []leaf {
 	for _, f := range fields {
 		if f.alias != "" {
 			continue
@@ -107,9 +107,8 @@ func appendLeaves[T any](leaves []leaf, base string, fields []field[T], root *T)
 				leaves = append(leaves, leaf{key: key + "." + name, value: value, variable: name})
 			}
 		case *[]Hook:
-			hooks := hookFields()
 			for i := range *at {
-				leaves = appendLeaves(leaves, key+"."+strconv.Itoa(i)+".", hooks, &(*at)[i])
+				leaves = appendLeaves(leaves, key+"."+strconv.Itoa(i)+".", hookFields(), &(*at)[i])
 			}
 		case *[]Check:
 			for i := range *at {
@@ -174,19 +173,19 @@ func (c *Config) InForce(service string) (entries []Entry) {
 
 // These lists are made once, because every status of one service needs them.
 var (
-	serviceInForce = sync.OnceValue(func() []field[Service] { return listed(serviceFields()) })
-	profileInForce = sync.OnceValue(func() []field[Profile] { return listed(profileFields()) })
+	serviceInForce = sync.OnceValue(func() []field { return listed(serviceFields()) })
+	profileInForce = sync.OnceValue(func() []field { return listed(profileFields()) })
 )
 
-func listed[T any](fields []field[T]) []field[T] {
-	return slices.DeleteFunc(fields, func(f field[T]) bool {
+func listed(fields []field) []field {
+	return slices.DeleteFunc(slices.Clone(fields), func(f field) bool {
 		first, _, _ := strings.Cut(f.path, ".")
 		return !slices.Contains(inForce, first)
 	})
 }
 
 // differing lists the values of own that differ from builtin, sorted by key. prefix is the path of the keys in the configuration.
-func differing[T any](c *Config, prefix string, fields []field[T], own, builtin *T) (entries []Entry) {
+func differing(c *Config, prefix string, fields []field, own, builtin any) (entries []Entry) {
 	defaults := appendLeaves(nil, prefix, fields, builtin)
 	for _, l := range appendLeaves(nil, prefix, fields, own) {
 		same := func(o leaf) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }

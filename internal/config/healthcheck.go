@@ -12,24 +12,25 @@ import (
 
 // Check is one check of a service or of every gateway: the question, its period, and how many answers decide.
 type Check struct {
-	Name      string // unique in its service
-	Kind      string // one of the Check kinds
-	Type      string // one of the Check types: selects the field below
-	Period    time.Duration
-	Timeout   time.Duration
-	Delay     time.Duration // from the start of the process to the first question
-	Success   int           // good answers in a row until it passes
-	Failure   int           // bad answers in a row until it fails
-	Jitter    float64       // largest part of a period by which it varies
-	OnFailure string        // one of the On constants; "" for a ready check
+	Type string // one of the Check types: selects the field below
 
-	HTTP    HTTPCheck
-	Dial    DialCheck // tcp, unix
-	Command []string  // exec
-	File    FileCheck
-	Log     LogCheck
-	State   StateCheck
-	Deaf    DeafCheck
+	Kind      string        `key:"kind" is:"oneof startup ready alive"` // one of the Check kinds
+	Name      string        `key:"name" is:"name"`                      // unique in its service
+	Period    time.Duration `key:"period" is:"atleast 100ms"`
+	Timeout   time.Duration `key:"timeout" is:"atleast 10ms"`
+	Delay     time.Duration `key:"initial_delay" is:"notnegative"`                     // from the start of the process to the first question
+	Success   int           `key:"success_threshold" is:"between 1 1000"`              // good answers in a row until it passes
+	Failure   int           `key:"failure_threshold" is:"between 1 100000"`            // bad answers in a row until it fails
+	Jitter    float64       `key:"jitter" is:"between 0 0.5"`                          // largest part of a period by which it varies
+	OnFailure string        `key:"on_failure" is:"oneof restart report park shutdown"` // one of the On constants; "" for a ready check
+
+	HTTP    HTTPCheck  `key:"http." fill:"profile"`
+	Dial    DialCheck  `key:"" fill:"profile"` // tcp, unix
+	Command []string   `key:"exec.command" is:"command" fill:"profile"`
+	File    FileCheck  `key:"file." fill:"profile"`
+	Log     LogCheck   `key:"log."`
+	State   StateCheck `key:"state."`
+	Deaf    DeafCheck  `key:"deaf."`
 }
 
 // The kinds of a check.
@@ -61,40 +62,46 @@ const (
 
 // HTTPCheck sends a GET request to a server of the container. All texts but Status, Contains and Matches are templates.
 type HTTPCheck struct {
-	URL, Host, Port, Path string
-	Status                string // codes and ranges of codes: "200-399,404"
-	Contains, Matches     string // a text and a regular expression that the body must match; "" for none
-	Headers               map[string]string
+	URL      string            `key:"url" is:"url" fill:"."`
+	Port     string            `key:"port" is:"port" fill:"."`
+	Host     string            `key:"host" is:"address"`
+	Path     string            `key:"path" fill:"."`
+	Status   string            `key:"status" is:"status"`  // codes and ranges of codes: "200-399,404"
+	Contains string            `key:"contains"`            // a text that the body must have; "" for none
+	Matches  string            `key:"matches" is:"regexp"` // a regular expression that the body must match; "" for none
+	Headers  map[string]string `key:"headers" is:"headers" fill:"."`
 }
 
 // DialCheck opens a connection and sends nothing.
 type DialCheck struct {
-	Host, Port string
-	Path       string // of a Unix socket
+	Port string `key:"tcp.port" is:"port" fill:"."`
+	Host string `key:"tcp.host" is:"address"`
+	Path string `key:"unix.path" is:"dir" fill:"."` // of a Unix socket
 }
 
 // FileCheck tests that a file exists.
 type FileCheck struct {
-	Path    string
-	Fresher time.Duration // longest time since it was written; 0: it only has to exist
+	Path    string        `key:"path" is:"dir" fill:"."`
+	Fresher time.Duration `key:"fresher_than" is:"positive"` // longest time since it was written; 0: it only has to exist
 }
 
 // LogCheck tests the lines that the service writes.
 type LogCheck struct {
-	Contains, Matches string        // both must match the same line, if set
-	Never             bool          // no matching line may occur
-	Within            time.Duration // longest time between two matching lines; 0: one line in a run is enough
+	Contains string        `key:"contains"` // must match the same line as Matches, if both are set
+	Matches  string        `key:"matches" is:"regexp"`
+	Never    bool          `key:"never"`                // no matching line may occur
+	Within   time.Duration `key:"within" is:"positive"` // longest time between two matching lines; 0: one line in a run is enough
 }
 
 // StateCheck tests the gateway's state file.
 type StateCheck struct {
-	Heartbeat time.Duration // longest time since it was written; 0: any time
-	Platforms string        // "any" or "all": platforms that must be connected; "" for no such test
+	Heartbeat time.Duration `key:"heartbeat" is:"positive"`      // longest time since it was written; 0: any time
+	Platforms string        `key:"platforms" is:"oneof any all"` // "any" or "all": platforms that must be connected; "" for no such test
 }
 
 // DeafCheck fails if several signs agree that a gateway is up and takes no messages.
 type DeafCheck struct {
-	After time.Duration // shortest silence that is a sign
+	After time.Duration `key:"after" is:"atleast 1s"` // shortest silence that is a sign
 }
 
 var (
@@ -193,7 +200,7 @@ func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
 		c.Type = types[0]
 		fields = checkFields(c.Type)
 	}
-	decodeFields(d, n, key+".", "", fields, &c, nil)
+	d.fields(n, key+".", "", fields, &c, nil)
 	if len(d.problems.list) > before {
 		return c, false
 	}
@@ -258,48 +265,9 @@ func (h HTTPCheck) contradiction() string {
 
 // checkFields is the schema of one entry of a list of checks: the keys of every check, and the keys of the type of. "" stands for
 // all types.
-func checkFields(of string) []field[Check] {
-	fields := []field[Check]{
-		{path: "kind", is: oneOf(checkKinds...), at: func(c *Check) any { return &c.Kind }},
-		{path: "name", is: kind{check: checkGroup}, at: func(c *Check) any { return &c.Name }},
-		{path: "period", is: atLeast(100 * time.Millisecond), at: func(c *Check) any { return &c.Period }},
-		{path: "timeout", is: atLeast(10 * time.Millisecond), at: func(c *Check) any { return &c.Timeout }},
-		{path: "initial_delay", is: notNegative, at: func(c *Check) any { return &c.Delay }},
-		{path: "success_threshold", is: between(1, 1000), at: func(c *Check) any { return &c.Success }},
-		{path: "failure_threshold", is: between(1, 100_000), at: func(c *Check) any { return &c.Failure }},
-		{path: "jitter", is: between(0, 0.5), at: func(c *Check) any { return &c.Jitter }},
-		{path: "on_failure", is: oneOf(OnRestart, OnReport, OnPark, OnShutdown), at: func(c *Check) any { return &c.OnFailure }},
-	}
-	for _, f := range typedCheckFields() {
-		if of == "" || strings.HasPrefix(f.path, of+".") {
-			fields = append(fields, f)
-		}
-	}
-	return fields
-}
-
-func typedCheckFields() []field[Check] {
-	return []field[Check]{
-		{path: "http.url", holes: ofProfile, is: kind{"URL", checkURL}, at: func(c *Check) any { return &c.HTTP.URL }},
-		{path: "http.port", holes: ofProfile, is: port, at: func(c *Check) any { return &c.HTTP.Port }},
-		{path: "http.host", is: address, at: func(c *Check) any { return &c.HTTP.Host }},
-		{path: "http.path", holes: ofProfile, at: func(c *Check) any { return &c.HTTP.Path }},
-		{path: "http.status", is: kind{"status codes", checkStatus}, at: func(c *Check) any { return &c.HTTP.Status }},
-		{path: "http.contains", at: func(c *Check) any { return &c.HTTP.Contains }},
-		{path: "http.matches", is: regularExpression, at: func(c *Check) any { return &c.HTTP.Matches }},
-		{path: "http.headers", holes: ofProfile, is: kind{check: checkHeaders}, at: func(c *Check) any { return &c.HTTP.Headers }},
-		{path: "tcp.port", holes: ofProfile, is: port, at: func(c *Check) any { return &c.Dial.Port }},
-		{path: "tcp.host", is: address, at: func(c *Check) any { return &c.Dial.Host }},
-		{path: "unix.path", holes: ofProfile, is: dirTemplate, at: func(c *Check) any { return &c.Dial.Path }},
-		{path: "exec.command", holes: ofProfile, is: command, at: func(c *Check) any { return &c.Command }},
-		{path: "file.path", holes: ofProfile, is: dirTemplate, at: func(c *Check) any { return &c.File.Path }},
-		{path: "file.fresher_than", is: positive, at: func(c *Check) any { return &c.File.Fresher }},
-		{path: "log.contains", at: func(c *Check) any { return &c.Log.Contains }},
-		{path: "log.matches", is: regularExpression, at: func(c *Check) any { return &c.Log.Matches }},
-		{path: "log.never", at: func(c *Check) any { return &c.Log.Never }},
-		{path: "log.within", is: positive, at: func(c *Check) any { return &c.Log.Within }},
-		{path: "state.heartbeat", is: positive, at: func(c *Check) any { return &c.State.Heartbeat }},
-		{path: "state.platforms", is: oneOf("any", "all"), at: func(c *Check) any { return &c.State.Platforms }},
-		{path: "deaf.after", is: atLeast(time.Second), at: func(c *Check) any { return &c.Deaf.After }},
-	}
+func checkFields(of string) []field {
+	return slices.DeleteFunc(slices.Clone(checkKeys()), func(f field) bool {
+		typ, _, typed := strings.Cut(f.path, ".")
+		return typed && of != "" && typ != of
+	})
 }

@@ -69,7 +69,7 @@ func (l *loader) finishChecks(s *Service, prefix string) {
 			}
 		}
 		for _, text := range c.Templates() {
-			if reason := checkTemplate(text, ofService); reason != "" {
+			if reason := checkTemplate(text, holes["service"]); reason != "" {
 				l.problems.from(at, "cannot use %s: %s", key, reason)
 			}
 		}

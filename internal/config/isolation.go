@@ -10,11 +10,11 @@ import (
 
 // Isolation says which files, ports and sockets the gateway of a profile may use.
 type Isolation struct {
-	Mode    string // one of the Isolation constants
-	Share   Paths  // templates of paths that it may use besides its home; PATH:ro is for reading only
-	Ports   []int  // TCP ports that it may listen on
-	Control bool   // it may use the control socket
-	Missing string // one of the Missing constants
+	Mode    string `key:"mode,short" is:"oneof none files user"` // one of the Isolation constants
+	Share   Paths  `key:"share" is:"paths" fill:"."`             // templates of paths that it may use besides its home; PATH:ro is for reading only
+	Ports   []int  `key:"ports" is:"ports"`                      // TCP ports that it may listen on
+	Control bool   `key:"control"`                               // it may use the control socket
+	Missing string `key:"missing" is:"oneof refuse degrade"`     // one of the Missing constants
 }
 
 // The values of [Isolation].Mode.
@@ -127,17 +127,6 @@ func checkPorts(at any) string {
 		}
 	}
 	return ""
-}
-
-// isolationFields is the schema of an isolation. inherited is the prefix of the keys whose values it inherits, or "".
-func isolationFields[T any](inherited string, of func(*T) *Isolation) []field[T] {
-	return below("isolation.", inherited, []field[T]{
-		{root: true, path: "mode", short: true, is: oneOf(IsolationNone, IsolationFiles, IsolationUser), at: func(t *T) any { return &of(t).Mode }},
-		{root: true, path: "share", holes: ofProfile, is: kind{"list of paths", checkShare}, at: func(t *T) any { return &of(t).Share }},
-		{root: true, path: "ports", is: kind{"list of ports", checkPorts}, at: func(t *T) any { return &of(t).Ports }},
-		{root: true, path: "control", at: func(t *T) any { return &of(t).Control }},
-		{root: true, path: "missing", is: oneOf(MissingRefuse, MissingDegrade), at: func(t *T) any { return &of(t).Missing }},
-	})
 }
 
 func (i Isolation) inherited() Isolation {

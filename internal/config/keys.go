@@ -26,17 +26,17 @@ func Keys() map[string][]Key {
 	check, action := newCheck(CheckAlive), newAction()
 	return map[string][]Key{
 		"":                    keysOf(configFields(), root),
-		"logs.profiles.NAME.": keysOf(profileLogFields(), &root.Logs.LogLimits),
+		"logs.profiles.NAME.": keysOf(logFields(), &root.Logs.LogLimits),
 		"profiles.NAME.":      keysOf(profileFields(), &profile),
 		"boot.hooks[].":       keysOf(hookFields(), &hook),
 		"services.NAME.":      keysOf(serviceFields(), &service),
 		"checks[].":           keysOf(checkFields(""), &check),
-		"on.EVENT[].":         keysOf(actionFields(""), &action),
+		"on.EVENT[].":         keysOf(actionFields(), &action),
 		"runs.NAME.":          keysOf(runFields(), &run),
 	}
 }
 
-func keysOf[T any](fields []field[T], root *T) (keys []Key) {
+func keysOf(fields []field, root any) (keys []Key) {
 	for _, f := range fields {
 		keys = append(keys, Key{f.path, f.env, f.inherits, f.alias, f.is.name, f.holes, f.root, f.short, f.at(root)})
 	}

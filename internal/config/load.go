@@ -240,7 +240,7 @@ func (l *loader) finish(doc *yaml.Node) {
 	var services, runs, profileLogs *yaml.Node
 	var own []entry
 	if doc != nil {
-		decodeFields(d, doc, "", "", fields, c, map[string]func(*yaml.Node){
+		d.fields(doc, "", "", fields, c, map[string]func(*yaml.Node){
 			"services":      func(n *yaml.Node) { services = n },
 			"runs":          func(n *yaml.Node) { runs = n },
 			"profiles":      func(n *yaml.Node) { own = l.takeProfiles(d, n, fields) },
@@ -284,13 +284,13 @@ func (l *loader) finish(doc *yaml.Node) {
 func (l *loader) profileLogs(d *decoder, n *yaml.Node) {
 	for name, e := range d.named(n, "logs.profiles", "%q as the name of a profile", checkProfileName) {
 		limits := l.cfg.Logs.LogLimits
-		decodeFields(d, e.value, "logs.profiles."+name+".", "", profileLogFields(), &limits, nil)
+		d.fields(e.value, "logs.profiles."+name+".", "", logFields(), &limits, nil)
 		l.cfg.Logs.Profiles[name] = limits
 	}
 }
 
 // applyEnv sets the keys whose variables are set. The environment wins over the file.
-func (l *loader) applyEnv(fields []field[Config]) {
+func (l *loader) applyEnv(fields []field) {
 	for _, f := range fields {
 		if f.env == "" || l.plain && strings.HasPrefix(f.env, "HERMES_") {
 			continue
@@ -299,26 +299,22 @@ func (l *loader) applyEnv(fields []field[Config]) {
 		if !ok {
 			continue
 		}
-		text, reason := value, ""
-		if f.fromEnv != nil {
-			text, reason = f.fromEnv(value)
-		}
-		if reason == "" && strings.Contains(text, "\x00") {
-			reason = "it contains a NUL byte"
-		}
-		at := f.at(l.cfg)
-		if reason == "" {
-			switch at := at.(type) { // fromEnv has checked the values that are no text
-			case *string:
-				*at = text
-			case *time.Duration:
-				*at, _ = time.ParseDuration(text)
-			case *bool:
-				*at = text == "true"
+		reason, at := "", f.at(l.cfg)
+		switch at := at.(type) {
+		case *string:
+			if *at = value; f.env == runtimeDirVar {
+				*at, reason = socketInDir(value)
 			}
-			if f.is.check != nil {
-				reason = f.is.check(at)
+			if reason == "" && strings.Contains(*at, "\x00") {
+				reason = "it contains a NUL byte"
 			}
+		case *time.Duration:
+			*at, reason = secondsOrDuration(value)
+		case *bool:
+			*at, reason = switchText(value)
+		}
+		if reason == "" && f.is.check != nil {
+			reason = f.is.check(at)
 		}
 		if reason != "" {
 			l.problems.env(f.env, value, reason)

@@ -12,9 +12,9 @@ import (
 
 // Need says which state of another service a service or a gateway waits for before it starts.
 type Need struct {
-	Name     string // service name; gateway-NAME is the gateway of a profile
-	Until    string // one of the Until constants
-	Optional bool   // it is left out if there is no such service, or if the service is not enabled
+	Name     string `key:"name"`                                // service name; gateway-NAME is the gateway of a profile
+	Until    string `key:"until" is:"oneof started ready done"` // one of the Until constants
+	Optional bool   `key:"optional"`                            // it is left out if there is no such service, or if the service is not enabled
 
 	said bool // the file sets Until
 	line int
@@ -50,16 +50,16 @@ const (
 
 // Task says when a service that ends by itself runs. A service without both keys is no task.
 type Task struct {
-	Once     string // one of the Once constants; "": the schedule decides
-	Schedule Schedule
+	Once     string   `key:"once" is:"oneof? boot each-start manual"` // one of the Once constants; "": the schedule decides
+	Schedule Schedule `key:"schedule."`
 }
 
 // Schedule says at which times a task runs.
 type Schedule struct {
-	Cron     string        // in cron's syntax; "": no schedule
-	Timezone string        // "": the container's
-	Jitter   time.Duration // longest random delay of each time
-	Missed   string        // one of the Missed constants
+	Cron     string        `key:"cron,short" is:"cron?"`      // in cron's syntax; "": no schedule
+	Timezone string        `key:"timezone" is:"zone?"`        // "": the container's
+	Jitter   time.Duration `key:"jitter" is:"notnegative"`    // longest random delay of each time
+	Missed   string        `key:"missed" is:"oneof skip run"` // one of the Missed constants
 }
 
 // IsTask reports whether the service is a task: it ends by itself and counts as done.
@@ -72,17 +72,16 @@ func (s *Service) WantedUp() bool {
 
 // Profile has the settings of one profile, with the inherited ones. The values of Env are templates.
 type Profile struct {
-	Restart   Restart
-	Stop      Stop
-	Needs     []Need
-	RestartOn []string
-	Env       map[string]string // on top of [Agent].Env
-	Setup
-	On     Actions // its own actions
-	Checks []Check // its own checks, see [Config.ChecksOf]
-	Deaf   string  // as [Deaf].Action
-
-	Isolation Isolation // see [Config.IsolationOf]
+	Env       map[string]string `key:"env" fill:"profile"`                                              // on top of [Agent].Env
+	On        Actions           `key:"on"`                                                              // its own actions
+	Checks    []Check           `key:"checks"`                                                          // its own checks, see [Config.ChecksOf]
+	Deaf      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // as [Deaf].Action
+	Needs     []Need            `key:"needs"`
+	RestartOn []string          `key:"restart_on" is:"names"`
+	Setup     `key:"" fill:"profile" inherits:"agent."`
+	Isolation Isolation `key:"isolation.,root" fill:"profile" inherits:"isolation."` // see [Config.IsolationOf]
+	Restart   Restart   `key:"restart." inherits:"restart."`
+	Stop      Stop      `key:"stop." inherits:"stop."`
 }
 
 // ProfileOf returns the settings of a profile.
@@ -96,62 +95,11 @@ func (c *Config) ProfileOf(name string) Profile {
 // gatewayPrefix begins the service name of a gateway.
 const gatewayPrefix = "gateway-"
 
-// needsFields are the keys needs and restart_on.
-func needsFields[T any](needs func(*T) *[]Need, restartOn func(*T) *[]string) []field[T] {
-	return []field[T]{
-		{
-			path: "needs", is: kind{name: "list of names, or of mappings with `name`, `until` and `optional`"},
-			at: func(t *T) any { return needs(t) },
-		},
-		{path: "restart_on", is: kind{name: "list of names"}, at: func(t *T) any { return restartOn(t) }},
-	}
-}
-
-// taskFields are the keys of a task.
-func taskFields() []field[Service] {
-	return []field[Service]{
-		{path: "once", is: optional(oneOf(OnceBoot, OnceEachStart, OnceManual)), at: func(s *Service) any { return &s.Task.Once }},
-		{
-			path: "schedule.cron", short: true, is: optional(kind{"schedule", checkCron}),
-			at: func(s *Service) any { return &s.Task.Schedule.Cron },
-		},
-		{path: "schedule.timezone", is: optional(kind{"time zone", checkZone}), at: func(s *Service) any { return &s.Task.Schedule.Timezone }},
-		{path: "schedule.jitter", is: notNegative, at: func(s *Service) any { return &s.Task.Schedule.Jitter }},
-		{path: "schedule.missed", is: oneOf(MissedSkip, MissedRun), at: func(s *Service) any { return &s.Task.Schedule.Missed }},
-	}
-}
-
-// profileFields is the schema of profiles.NAME.
-func profileFields() []field[Profile] {
-	fields := []field[Profile]{{path: "env", holes: ofProfile, at: func(p *Profile) any { return &p.Env }}, onField("", func(p *Profile) *Actions { return &p.On }), {
-		path: "checks",
-		at:   func(p *Profile) any { return &p.Checks },
-	}, {
-		path: "deaf", inherits: "agent.deaf.action", is: oneOf(OnReport, OnRestart, DeafOff),
-		at: func(p *Profile) any { return &p.Deaf },
-	}}
-	fields = append(fields, needsFields(func(p *Profile) *[]Need { return &p.Needs }, func(p *Profile) *[]string { return &p.RestartOn })...)
-	fields = append(fields, setupFields("", "agent.", ofProfile, func(p *Profile) *Setup { return &p.Setup })...)
-	fields = append(fields, quotaFields("", "agent.", func(p *Profile) *Quota { return &p.Priority.Quota })...)
-	fields = append(fields, isolationFields("isolation.", func(p *Profile) *Isolation { return &p.Isolation })...)
-	fields = append(fields, restartFields("restart.", "restart.", func(p *Profile) *Restart { return &p.Restart })...)
-	return append(fields, stopFields("stop.", "stop.", func(p *Profile) *Stop { return &p.Stop })...)
-}
-
 func newProfile(c *Config) Profile {
 	p := Profile{Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited(), Deaf: c.Agent.Deaf.Action, Isolation: c.Isolation.inherited()}
 	p.Restart.ParkOn, p.Restart.ImmediateOn = slices.Clone(c.Restart.ParkOn), slices.Clone(c.Restart.ImmediateOn)
 	p.Restart.SuccessCodes = slices.Clone(c.Restart.SuccessCodes)
 	return p
-}
-
-// needFields are the keys of one need.
-func needFields() []field[Need] {
-	return []field[Need]{
-		{path: "name", at: func(n *Need) any { return &n.Name }},
-		{path: "until", is: oneOf(UntilStarted, UntilReady, UntilDone), at: func(n *Need) any { return &n.Until }},
-		{path: "optional", at: func(n *Need) any { return &n.Optional }},
-	}
 }
 
 // needs reads a list of needs.
@@ -162,7 +110,7 @@ func (d *decoder) needs(n *yaml.Node, key string) []Need {
 		if item.Kind != yaml.MappingNode {
 			need.Name, _ = d.text(item, key, "names")
 		} else {
-			decodeFields(d, item, one+".", "", needFields(), &need, nil)
+			d.fields(item, one+".", "", needFields(), &need, nil)
 			if need.Name == "" && len(d.problems.list) == before {
 				d.problems.at(item.Line, "cannot set %s: its name is missing; write {name: db}", one)
 			}
@@ -177,7 +125,7 @@ func (d *decoder) needs(n *yaml.Node, key string) []Need {
 	})
 }
 
-// plainNeeds is like asYAML for a list of needs.
+// plainNeeds is like [Plain] for a list of needs.
 func plainNeeds(needs []Need) []any {
 	out := make([]any, 0, len(needs))
 	for _, n := range needs {
@@ -240,12 +188,12 @@ func (l *loader) finishTask(s *Service, prefix string) {
 }
 
 // takeProfiles reads the mapping "profiles". It decodes the mapping's fixed keys, and returns the entries of single profiles in own.
-func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field[Config]) (own []entry) {
+func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field) (own []entry) {
 	const within = "profiles."
 	names := fieldNames(fields, within, nil)
 	for _, e := range d.entries(n, "profiles", append(slices.Clone(names), "names of profiles")) {
-		if i := slices.IndexFunc(fields, func(f field[Config]) bool { return f.path == within+e.key }); i >= 0 {
-			decodeField(d, e, "", &fields[i], l.cfg)
+		if i := slices.IndexFunc(fields, func(f field) bool { return f.path == within+e.key }); i >= 0 {
+			d.field(e, "", &fields[i], l.cfg)
 			continue
 		}
 		switch {
@@ -266,11 +214,10 @@ func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field[Config]) 
 
 // ownProfiles makes the settings of single profiles. Call it when the inherited values are final.
 func (l *loader) ownProfiles(d *decoder, own []entry) {
-	fields := profileFields()
 	for _, e := range own {
 		p, prefix := newProfile(l.cfg), "profiles."+e.key+"."
 		before := len(d.problems.list)
-		decodeFields(d, e.value, prefix, "", fields, &p, nil)
+		d.fields(e.value, prefix, "", profileFields(), &p, nil)
 		if len(d.problems.list) == before {
 			l.finishRestart(&p.Restart, prefix)
 			l.finishSetup(&p.Setup, prefix)

@@ -25,7 +25,6 @@ func (l *loader) runs(d *decoder, n *yaml.Node) {
 	if _, ok := nodes[KanbanWorker]; !ok && !l.plain {
 		nodes[KanbanWorker] = entry{}
 	}
-	fields := runFields()
 	for _, name := range sortedKeys(nodes) {
 		r, e, prefix := newRun(), nodes[name], "runs."+name+"."
 		if name == KanbanWorker && !l.plain {
@@ -36,7 +35,7 @@ func (l *loader) runs(d *decoder, n *yaml.Node) {
 			}
 		}
 		if e.value != nil {
-			decodeFields(d, e.value, prefix, "", fields, &r, nil)
+			d.fields(e.value, prefix, "", runFields(), &r, nil)
 		}
 		if r.Command == nil {
 			l.problems.at(e.line, "cannot use the run %q: %scommand is missing", name, prefix)

@@ -1,25 +1,111 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 )
 
-// field is one key of the configuration below a root of type T. Its description is in the reference (internal/gendocs).
-type field[T any] struct {
-	path     string       // dotted, below the root
-	is       kind         // valid values
-	env      string       // environment variable that wins over the file
-	fromEnv  fromEnv      // makes the key's text from the variable's text; nil: unchanged
-	inherits string       // key whose value this one has while it is not set
-	alias    string       // path of the key of which this one is another spelling
-	holes    []string     // placeholders that its text may have; nil: no template
-	at       func(*T) any // pointer to the value
-	short    bool         // a text in the place of its mapping sets this key
+// field is one key of the configuration below a root, which is a struct. The tags of the struct's fields have everything about the
+// key but its description, which is in the reference (internal/gendocs):
+//
+//   - key: the path from the enclosing struct on, and options. A path that ends in a dot, or is empty, belongs to a struct with further
+//     keys. The option "root" says that the key decides which user runs a program, where root works, or how large PID 1 gets. It counts
+//     only in a file that root alone can change. The option "short" says that a text in the place of the key's mapping sets this key.
+//   - is: the valid values, see kindOf.
+//   - env: the environment variable that wins over the file.
+//   - inherits: the key whose value this one has while it is not set.
+//   - fill: the placeholders that its text may have, see holes. On a struct it is for the fields with fill ".".
+//   - without: a key of an embedded struct that is left out.
+type field struct {
+	path     string // dotted, below the root
+	is       kind
+	env      string
+	inherits string
+	alias    string   // path of the key of which this one is another spelling
+	holes    []string // nil: no template
+	root     bool
+	short    bool
+	index    []int  // place of the value in the root
+	without  string // of a struct
+}
 
-	// root says that the key decides which user runs a program, where root works, or how large PID 1 gets. It counts only in a file
-	// that root alone can change.
-	root bool
+// at returns the pointer to the value in a root, given the pointer to the root.
+func (f *field) at(root any) any {
+	return reflect.ValueOf(root).Elem().FieldByIndex(f.index).Addr().Interface()
+}
+
+// The schemas of all mappings of hinit.yaml.
+var (
+	configFields  = schema[Config]("agent.rlimits", "agent.limits")
+	profileFields = schema[Profile]("rlimits", "limits") // of profiles.NAME
+	serviceFields = schema[Service]("rlimits", "limits", "park_on", "restart.park_on", "immediate_on", "restart.immediate_on",
+		"success_codes", "restart.success_codes") // of services.NAME
+	runFields    = schema[Run]()    // of runs.NAME
+	hookFields   = schema[Hook]()   // of an entry of boot.hooks
+	needFields   = schema[Need]()   // of an entry of needs
+	checkKeys    = schema[Check]()  // of an entry of checks
+	actionFields = schema[Action]() // of an action
+	logFields    = sync.OnceValue(func() []field { return appendFields(nil, reflect.TypeFor[LogLimits](), &field{inherits: "logs."}) })
+)
+
+// schema returns the schema of the root T. aliases are pairs of a further spelling and the key that it means.
+func schema[T any](aliases ...string) func() []field {
+	return sync.OnceValue(func() []field {
+		fields := appendFields(nil, reflect.TypeFor[T](), &field{})
+		for pair := range slices.Chunk(aliases, 2) {
+			i := slices.IndexFunc(fields, func(f field) bool { return f.path == pair[1] })
+			f := fields[i]
+			f.path, f.alias, f.inherits = pair[0], pair[1], ""
+			fields = slices.Insert(fields, i+1, f)
+		}
+		return fields
+	})
+}
+
+// appendFields appends the keys of a struct, which is in another one.
+func appendFields(fields []field, of reflect.Type, in *field) []field {
+	for i := range of.NumField() {
+		tag := of.Field(i).Tag
+		words, isKey := tag.Lookup("key")
+		name, options, _ := strings.Cut(words, ",")
+		if !isKey || name != "" && name == in.without {
+			continue
+		}
+		f := field{
+			path: in.path + name, env: tag.Get("env"), inherits: tag.Get("inherits"), without: cmp.Or(tag.Get("without"), in.without),
+			root: in.root || strings.Contains(options, "root"), short: strings.Contains(options, "short"), index: append(slices.Clone(in.index), i),
+		}
+		if f.inherits == "" && in.inherits != "" {
+			f.inherits = in.inherits + name
+		}
+		fill, isStruct := tag.Get("fill"), of.Field(i).Type.Kind() == reflect.Struct
+		if f.holes = holes[fill]; fill == "." || fill == "" && isStruct {
+			f.holes = in.holes
+		}
+		if isStruct {
+			fields = appendFields(fields, of.Field(i).Type, &f)
+			continue
+		}
+		f.is = kindOf(tag.Get("is"), of.Field(i).Type)
+		fields = append(fields, f)
+	}
+	return fields
+}
+
+// holes are the sets of placeholders, see template.go.
+var holes = map[string][]string{
+	"profile": {holeAgent, holeProfile, holeHome, holeProfileHome},
+	"rename":  {holeAgent, holeProfile, holeTo, holeHome, holeProfileHome},
+	"cwd":     {holeHome, holeProfile, holeProfileHome},
+	"service": {holeAgent, holeHome},
+	"home":    {holeHome},
+	"run":     {holeAgent, holeProfile, holeTask, holeOptions, holeHome, holeProfileHome},
 }
 
 // kind describes the valid values of a key beyond its Go type.
@@ -28,211 +114,96 @@ type kind struct {
 	check check
 }
 
-type (
-	// check gets the pointer that field.at returns. It returns the fault of the value, or "".
-	check func(at any) string
-	// fromEnv returns the text for the key, and the fault of the variable, or "".
-	fromEnv func(text string) (string, string)
-)
+// check gets the pointer that field.at returns. It returns the fault of the value, or "".
+type check func(at any) string
 
-var (
-	absolutePath      = kind{"path", checkAbs}
-	address           = kind{"IP address", checkHost}
-	command           = kind{"command", checkCommand}
-	dirTemplate       = kind{"path", checkDirTemplate}
-	exitCodes         = kind{"list of exit codes", checkCodes}
-	limitMapping      = kind{name: "mapping of limit names to numbers or `unlimited`"}
-	notNegative       = durationThat("of 0s or more", func(d time.Duration) bool { return d >= 0 })
-	optionalCommand   = optional(command)
-	port              = kind{"port", checkPort}
-	positive          = durationThat("above zero", func(d time.Duration) bool { return d > 0 })
-	regularExpression = kind{"regular expression", checkRegexp}
-	user              = kind{"user", checkUser}
-)
-
-var (
-	ofProfile = []string{holeAgent, holeProfile, holeHome, holeProfileHome}
-	ofRename  = []string{holeAgent, holeProfile, holeTo, holeHome, holeProfileHome}
-	ofService = []string{holeAgent, holeHome}
-	ofHome    = []string{holeHome}
-	ofRun     = []string{holeAgent, holeProfile, holeTask, holeOptions, holeHome, holeProfileHome}
-)
-
-// configFields is the schema of all keys except for services, runs and other mappings from names.
-func configFields() []field[Config] {
-	fields := []field[Config]{
-		{root: true, path: "home", env: "HERMES_HOME", is: kind{"path", checkHome}, at: func(c *Config) any { return &c.Home }},
-		{root: true, path: "agent.user", is: user, at: func(c *Config) any { return &c.Agent.User }},
-		{root: true, path: "agent.binary", is: absolutePath, at: func(c *Config) any { return &c.Agent.Binary }},
-		{path: "agent.gateway", holes: ofProfile, is: command, at: func(c *Config) any { return &c.Agent.Gateway }},
-		{path: "agent.gateway_default", holes: ofProfile, is: command, at: func(c *Config) any { return &c.Agent.GatewayDefault }},
-		{
-			path: "agent.cwd", holes: []string{holeHome, holeProfile, holeProfileHome}, is: dirTemplate,
-			at: func(c *Config) any { return &c.Agent.Cwd },
-		},
-		{path: "agent.env", holes: ofProfile, at: func(c *Config) any { return &c.Agent.Env }},
-		{path: "agent.ready", is: oneOf(ReadyState, ReadyUp), at: func(c *Config) any { return &c.Agent.Ready }},
-		{path: "agent.settle", is: positive, at: func(c *Config) any { return &c.Agent.Settle }},
-		{path: "agent.checks", at: func(c *Config) any { return &c.Agent.Checks }},
-		{
-			path: "agent.deaf.action", short: true, is: oneOf(OnReport, OnRestart, DeafOff),
-			at: func(c *Config) any { return &c.Agent.Deaf.Action },
-		},
-		{path: "agent.deaf.after", is: atLeast(time.Second), at: func(c *Config) any { return &c.Agent.Deaf.After }},
-		{path: "agent.deaf.period", is: atLeast(100 * time.Millisecond), at: func(c *Config) any { return &c.Agent.Deaf.Period }},
-		{path: "agent.profile_create", holes: ofProfile, is: optionalCommand, at: func(c *Config) any { return &c.Agent.ProfileCreate }},
-		{path: "agent.profile_delete", holes: ofProfile, is: optionalCommand, at: func(c *Config) any { return &c.Agent.ProfileDelete }},
-		{path: "agent.profile_rename", holes: ofRename, is: optionalCommand, at: func(c *Config) any { return &c.Agent.ProfileRename }},
-		{path: "profiles.marker", is: kind{"file name", checkFileName}, at: func(c *Config) any { return &c.Profiles.Marker }},
-		{root: true, path: "profiles.max", is: between(1, 100_000), at: func(c *Config) any { return &c.Profiles.Max }},
-		{root: true, path: "isolation.uids", is: kind{"range of uids", checkUIDs}, at: func(c *Config) any { return &c.Profiles.UIDs }},
-		{path: "start.parallel", is: kind{"auto or a number", checkParallel}, at: func(c *Config) any { return &c.Start.Parallel }},
-		{
-			path: "shutdown.budget", env: "HINIT_STOP_TIMEOUT", fromEnv: secondsOrDuration, is: positive,
-			at: func(c *Config) any { return &c.Shutdown.Budget },
-		},
-		{root: true, path: "logs.dir", holes: ofHome, is: dirTemplate, at: func(c *Config) any { return &c.Logs.Dir }},
-		{
-			path: "logs.console", env: "HINIT_LOG_CONSOLE", is: oneOf(ConsoleRaw, ConsolePrefixed, ConsoleJSON, ConsoleOff),
-			at: func(c *Config) any { return &c.Logs.Console },
-		},
-		{root: true, path: "logs.console_stall", is: notNegative, at: func(c *Config) any { return &c.Logs.ConsoleStall }},
-		{root: true, path: "logs.max_line_kb", is: between(1, 65536), at: func(c *Config) any { return &c.Logs.MaxLineKB }},
-		{path: "logs.mask", at: func(c *Config) any { return &c.Logs.Mask }},
-		{root: true, path: "boot.strict", env: "HINIT_BOOT_STRICT", fromEnv: switchText, at: func(c *Config) any { return &c.Boot.Strict }},
-		{root: true, path: "boot.steps", env: "HINIT_BOOT", is: oneOf(StepsHinit, StepsImage), at: func(c *Config) any { return &c.Boot.Steps }},
-		{root: true, path: "boot.hooks", is: kind{name: "list of hooks"}, at: func(c *Config) any { return &c.Boot.Hooks }},
-		{
-			root: true, path: "control.socket", env: "HINIT_RUNTIME_DIR", fromEnv: socketInDir, is: kind{"path", checkSocket},
-			at: func(c *Config) any { return &c.Control.Socket },
-		},
-		{root: true, path: "control.others", is: oneOf(OthersStatus, OthersNone), at: func(c *Config) any { return &c.Control.Others }},
-		onField("", func(c *Config) *Actions { return &c.On }),
-		onField("agent.", func(c *Config) *Actions { return &c.Agent.On }),
+// kinds are the valid values that a tag can name.
+var kinds = sync.OnceValue(func() map[string]kind {
+	return map[string]kind{
+		"address":     {"IP address", checkHost},
+		"auto":        {"auto or a number", checkParallel},
+		"codes":       {"list of exit codes", checkCodes},
+		"command":     {"command", checkCommand},
+		"cpus":        {"list of processors", checkCPUs},
+		"cron":        {"schedule", checkCron},
+		"dir":         {"path", checkDirTemplate},
+		"envfiles":    {check: checkEnvFiles},
+		"filename":    {"file name", checkFileName},
+		"group":       {"name of a group", checkGroup},
+		"headers":     {check: checkHeaders},
+		"home":        {"path", checkHome},
+		"inputs":      {"list of paths and globs", checkInputs},
+		"name":        {check: checkGroup},
+		"names":       {name: "list of names"},
+		"notnegative": durationThat("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
+		"path":        {"path", checkAbs},
+		"paths":       {"list of paths", checkShare},
+		"port":        {"port", checkPort},
+		"ports":       {"list of ports", checkPorts},
+		"positive":    durationThat("above zero", func(d time.Duration) bool { return d > 0 }),
+		"regexp":      {"regular expression", checkRegexp},
+		"signal":      {signalWords(), checkSignal},
+		"socket":      {"path", checkSocket},
+		"status":      {"status codes", checkStatus},
+		"uids":        {"range of uids", checkUIDs},
+		"umask":       {"octal number", checkUmask},
+		"url":         {"URL", checkURL},
+		"user":        {"user", checkUser},
+		"variable":    {"variable", checkVar},
+		"webhook":     {"URL", checkWebhook},
+		"zone":        {"time zone", checkZone},
 	}
-	fields = append(fields, setupFields("agent.", "", ofProfile, func(c *Config) *Setup { return &c.Agent.Setup })...)
-	fields = append(fields, quotaFields("agent.", "", func(c *Config) *Quota { return &c.Agent.Priority.Quota })...)
-	fields = append(fields, isolationFields("", func(c *Config) *Isolation { return &c.Isolation })...)
-	fields = append(fields, logFields("logs.", "", func(c *Config) *LogLimits { return &c.Logs.LogLimits })...)
-	fields = append(fields, restartFields("restart.", "", func(c *Config) *Restart { return &c.Restart })...)
-	return append(fields, stopFields("stop.", "", func(c *Config) *Stop { return &c.Stop })...)
+})
+
+// kindOf returns the valid values that a tag describes, for a value of this Go type. A tag has the name of one of kinds, "oneof
+// WORD…", "between LEAST MOST", or "atleast DURATION". After "?" an empty value is valid too.
+func kindOf(is string, of reflect.Type) (k kind) {
+	words := strings.Fields(is)
+	if is == "" {
+		return kind{name: typeName(of)}
+	}
+	word, isOptional := strings.CutSuffix(words[0], "?")
+	switch words := words[1:]; word {
+	case "oneof":
+		k = oneOf(words...)
+	case "between":
+		k = between(words[0], words[1])
+	case "atleast":
+		least, _ := time.ParseDuration(words[0])
+		k = durationThat(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })
+	default:
+		k = kinds()[word]
+	}
+	if isOptional {
+		return optional(k)
+	}
+	return k
 }
 
-// serviceFields is the schema of services.NAME.
-func serviceFields() []field[Service] {
-	fields := []field[Service]{
-		{path: "command", holes: ofService, is: command, at: func(s *Service) any { return &s.Command }},
-		{path: "enabled", at: func(s *Service) any { return &s.Enabled }},
-		{path: "enabled_by", is: optional(kind{"variable", checkVar}), at: func(s *Service) any { return &s.EnabledBy }},
-		{root: true, path: "user", inherits: "agent.user", is: user, at: func(s *Service) any { return &s.User }},
-		{path: "cwd", holes: ofHome, is: dirTemplate, at: func(s *Service) any { return &s.Cwd }},
-		{path: "env", holes: ofService, at: func(s *Service) any { return &s.Env }},
-		{path: "log", at: func(s *Service) any { return &s.Log }},
-		{path: "checks", at: func(s *Service) any { return &s.Checks }},
-		onField("", func(s *Service) *Actions { return &s.On }),
-		{path: "park_on", alias: "restart.park_on", is: exitCodes, at: func(s *Service) any { return &s.Restart.ParkOn }},
-		{path: "immediate_on", alias: "restart.immediate_on", is: exitCodes, at: func(s *Service) any { return &s.Restart.ImmediateOn }},
-		{path: "success_codes", alias: "restart.success_codes", is: exitCodes, at: func(s *Service) any { return &s.Restart.SuccessCodes }},
+// typeName returns the name of a Go type whose keys need no further check, or "".
+func typeName(of reflect.Type) string {
+	switch of {
+	case reflect.TypeFor[Actions]():
+		return "mapping of events to actions"
+	case reflect.TypeFor[[]Hook]():
+		return "list of hooks"
+	case reflect.TypeFor[[]Need]():
+		return "list of names, or of mappings with `name`, `until` and `optional`"
+	case reflect.TypeFor[map[string]ResourceLimit]():
+		return "mapping of limit names to numbers or `unlimited`"
+	case reflect.TypeFor[syscall.Signal]():
+		return signalWords()
 	}
-	fields = append(fields, needsFields(func(s *Service) *[]Need { return &s.Needs }, func(s *Service) *[]string { return &s.RestartOn })...)
-	fields = append(fields, taskFields()...)
-	fields = append(fields, notifyFields()...)
-	fields = append(fields, setupFields("", "", ofService, func(s *Service) *Setup { return &s.Setup })...)
-	fields = append(fields, logFields("logs.", "logs.", func(s *Service) *LogLimits { return &s.Logs })...)
-	fields = append(fields, restartFields("restart.", "restart.", func(s *Service) *Restart { return &s.Restart })...)
-	return append(fields, stopFields("stop.", "stop.", func(s *Service) *Stop { return &s.Stop })...)
-}
-
-// runFields is the schema of runs.NAME.
-func runFields() []field[Run] {
-	return []field[Run]{
-		{path: "command", holes: ofRun, is: command, at: func(r *Run) any { return &r.Command }},
-		{path: "env", holes: ofService, at: func(r *Run) any { return &r.Env }},
-		{root: true, path: "limits", is: limitMapping, at: func(r *Run) any { return &r.Limits }},
-		{path: "grace", is: positive, at: func(r *Run) any { return &r.Grace }},
-	}
-}
-
-// hookFields is the schema of one entry of boot.hooks.
-func hookFields() []field[Hook] {
-	return []field[Hook]{
-		{path: "command", holes: ofService, is: command, at: func(h *Hook) any { return &h.Command }},
-		{path: "user", inherits: "agent.user", is: user, at: func(h *Hook) any { return &h.User }},
-		{path: "timeout", is: positive, at: func(h *Hook) any { return &h.Timeout }},
-		{path: "required", at: func(h *Hook) any { return &h.Required }},
-		{path: "if_exists", holes: ofService, is: optional(dirTemplate), at: func(h *Hook) any { return &h.IfExists }},
-		{path: "inputs", holes: ofService, is: kind{"list of paths and globs", checkInputs}, at: func(h *Hook) any { return &h.Inputs }},
-	}
+	return ""
 }
 
 // signals are the valid stop signals, in the order of the reference.
 var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
 
+func signalWords() string { return "signal: `" + strings.Join(signals, "`, `") + "`" }
+
 // limitNames are the resource limits of getrlimit(2), without the prefix RLIMIT_ and in lower case.
 var limitNames = []string{
 	"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
 	"sigpending", "stack",
-}
-
-// profileLogFields is the schema of logs.profiles.NAME.
-func profileLogFields() []field[LogLimits] {
-	return logFields("", "logs.", func(l *LogLimits) *LogLimits { return l })
-}
-
-// logFields returns the keys of a [LogLimits] below prefix.
-func logFields[T any](prefix, inherited string, of func(*T) *LogLimits) []field[T] {
-	fields := []field[T]{
-		{path: "max_size_mb", is: between(1, 1<<20), at: func(t *T) any { return &of(t).MaxSizeMB }},
-		{path: "archives", is: between(0, 10000), at: func(t *T) any { return &of(t).Archives }},
-		{path: "max_age", is: notNegative, at: func(t *T) any { return &of(t).MaxAge }},
-		{path: "quota_mb", is: between(0, 1<<30), at: func(t *T) any { return &of(t).QuotaMB }},
-		{path: "min_free_mb", is: between(0, 1<<30), at: func(t *T) any { return &of(t).MinFreeMB }},
-		{path: "rate_limit", is: between(0, 1<<30), at: func(t *T) any { return &of(t).RateLimit }},
-		{path: "compress", is: oneOf(CompressNone, CompressGzip), at: func(t *T) any { return &of(t).Compress }},
-	}
-	return below(prefix, inherited, fields)
-}
-
-// restartFields is the schema of a restart policy at prefix. inherited is the prefix of the keys whose values it inherits, or "".
-func restartFields[T any](prefix, inherited string, of func(*T) *Restart) []field[T] {
-	fields := []field[T]{
-		{
-			path: "policy", short: true, is: oneOf(RestartAlways, RestartOnFailure, RestartNever, RestartOnSuccess),
-			at: func(t *T) any { return &of(t).Policy },
-		},
-		{path: "max_restarts", is: between(0, 1000), at: func(t *T) any { return &of(t).MaxRestarts }},
-		{path: "max_restarts_window", is: positive, at: func(t *T) any { return &of(t).MaxRestartsWindow }},
-		{path: "initial", is: positive, at: func(t *T) any { return &of(t).Initial }},
-		{path: "factor", is: between(1.0, 1000), at: func(t *T) any { return &of(t).Factor }},
-		{path: "max", is: positive, at: func(t *T) any { return &of(t).Max }},
-		{path: "jitter", is: between(0, 0.5), at: func(t *T) any { return &of(t).Jitter }},
-		{path: "reset_after", is: positive, at: func(t *T) any { return &of(t).ResetAfter }},
-		{path: "park_on", is: exitCodes, at: func(t *T) any { return &of(t).ParkOn }},
-		{path: "immediate_on", is: exitCodes, at: func(t *T) any { return &of(t).ImmediateOn }},
-		{path: "success_codes", is: exitCodes, at: func(t *T) any { return &of(t).SuccessCodes }},
-		{path: "crash_loop_count", is: between(2, 1000), at: func(t *T) any { return &of(t).CrashLoopCount }},
-		{path: "crash_loop_window", is: positive, at: func(t *T) any { return &of(t).CrashLoopWindow }},
-	}
-	return below(prefix, inherited, fields)
-}
-
-func signalWords() string { return "signal: `" + strings.Join(signals, "`, `") + "`" }
-
-// stopFields returns the keys of a [Stop] below prefix.
-func stopFields[T any](prefix, inherited string, of func(*T) *Stop) []field[T] {
-	fields := []field[T]{
-		{path: "signal", is: kind{name: signalWords()}, at: func(t *T) any { return &of(t).Signal }},
-		{path: "grace", is: positive, at: func(t *T) any { return &of(t).Grace }},
-	}
-	return below(prefix, inherited, fields)
-}
-
-func below[T any](prefix, inherited string, fields []field[T]) []field[T] {
-	for i := range fields {
-		if inherited != "" {
-			fields[i].inherits = inherited + fields[i].path
-		}
-		fields[i].path = prefix + fields[i].path
-	}
-	return fields
 }

@@ -22,17 +22,16 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 			nodes[b.name] = entry{}
 		}
 	}
-	fields := serviceFields()
 	for _, name := range sortedKeys(nodes) {
-		l.service(d, name, nodes[name], fields)
+		l.service(d, name, nodes[name])
 	}
 	if _, written := nodes[ActionsName]; !written && c.hasActions() {
-		l.service(d, ActionsName, entry{}, fields)
+		l.service(d, ActionsName, entry{})
 	}
 }
 
 // service makes one service.
-func (l *loader) service(d *decoder, name string, e entry, fields []field[Service]) {
+func (l *loader) service(d *decoder, name string, e entry) {
 	s := newService(l.cfg, name)
 	if l.plain {
 		l.plainService(&s)
@@ -52,7 +51,7 @@ func (l *loader) service(d *decoder, name string, e entry, fields []field[Servic
 		d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			name, d.doubt)
 	} else if e.value != nil {
-		decodeFields(d, e.value, prefix, "", fields, &s, nil)
+		d.fields(e.value, prefix, "", serviceFields(), &s, nil)
 	}
 	if _, kept := l.lookup(actionsState); name == ActionsName && !l.plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentDecides(s.User) {
 		d.problems.at(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
@@ -217,10 +216,10 @@ func (l *loader) finishService(s *Service, prefix, commandFrom string, line int)
 
 // Notify says how a service reports that it is ready. With the zero value it can't.
 type Notify struct {
-	FD       int           // descriptor to which it writes a newline; 0: none
-	Protocol string        // NotifySystemd, or "" for none
-	Timeout  time.Duration // time within which it has to report; 0: no limit
-	Watchdog time.Duration // longest time between two messages that it is alive; 0: no limit
+	FD       int           `key:"notify.fd" is:"between? 3 1023"`            // descriptor to which it writes a newline; 0: none. The first ones are its input and output.
+	Protocol string        `key:"notify.protocol,short" is:"oneof? systemd"` // NotifySystemd, or "" for none
+	Timeout  time.Duration `key:"notify.timeout" is:"notnegative"`           // time within which it has to report; 0: no limit
+	Watchdog time.Duration `key:"watchdog" is:"atleast? 100ms"`              // longest time between two messages that it is alive; 0: no limit
 }
 
 // NotifySystemd is the protocol of sd_notify(3).
@@ -250,21 +249,6 @@ func (s *Service) AllChecks() []Check {
 	return checks
 }
 
-const (
-	firstNotifyFD = 3    // lower ones are its input and output
-	lastNotifyFD  = 1023 // as large as the supervisor allows
-)
-
-// notifyFields are the keys for the messages of a service about itself.
-func notifyFields() []field[Service] {
-	return []field[Service]{
-		{path: "notify.fd", is: optional(between(firstNotifyFD, lastNotifyFD)), at: func(s *Service) any { return &s.Notify.FD }},
-		{path: "notify.protocol", short: true, is: optional(oneOf(NotifySystemd)), at: func(s *Service) any { return &s.Notify.Protocol }},
-		{path: "notify.timeout", is: notNegative, at: func(s *Service) any { return &s.Notify.Timeout }},
-		{path: "watchdog", is: optional(atLeast(leastWatchdog)), at: func(s *Service) any { return &s.Notify.Watchdog }},
-	}
-}
-
 // finishNotify reports keys that contradict notify.
 func (l *loader) finishNotify(s *Service, prefix string) {
 	if s.Notify.Set() && s.IsTask() {
@@ -292,6 +276,3 @@ func (l *loader) finishNotify(s *Service, prefix string) {
 		}
 	}
 }
-
-// leastWatchdog is the shortest interval that a watchdog can have.
-const leastWatchdog = 100 * time.Millisecond

@@ -14,13 +14,13 @@ import (
 // Setup has the settings of a process before it becomes its command, its permissions, and the ways in which operators address it.
 // The zero value sets nothing.
 type Setup struct {
-	EnvFile    Paths // files of variables; if a "-" precedes the path, the file may be missing
-	Priority   Priority
-	Umask      string                   // octal, "": hinit's
-	NoNewPrivs Switch                   // see [Config.NoNewPrivs]
-	Limits     map[string]ResourceLimit // by name ("nofile")
-	Memory     Memory
-	Operation  Operation
+	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // files of variables; if a "-" precedes the path, the file may be missing
+	Priority   Priority                 `key:",root"`
+	Umask      string                   `key:"umask,root" is:"umask?"` // octal, "": hinit's
+	NoNewPrivs Switch                   `key:"no_new_privs,root"`      // see [Config.NoNewPrivs]
+	Limits     map[string]ResourceLimit `key:"limits,root"`            // by name ("nofile")
+	Memory     Memory                   `key:"memory."`
+	Operation  Operation                `key:""`
 }
 
 // Caps reports whether a limit needs a control group for the service.
@@ -30,31 +30,24 @@ func (s *Setup) Caps() bool {
 
 // Priority is the share of the machine that a service gets.
 type Priority struct {
-	Nice        int // added to hinit's
-	IONice      IONice
-	OOMScore    int    // added to hinit's oom_score_adj, 0: the value of its kind
-	Class       string // one of the Priority constants: the order in which services end when memory runs out
-	CPUAffinity string // list of processors such as 0-3,6, "": hinit's
-	CPUWeight   int    // share of the processors, where 100 is the default of each service; 0: the default
-	MostPIDs    int    // most processes and threads, 0: no limit
-	Quota       Quota  // of the profile
+	Nice        int    `key:"nice" is:"between -20 19"` // added to hinit's
+	IONice      IONice `key:"ionice."`
+	OOMScore    int    `key:"oom_score" is:"between 0 1000"`                // added to hinit's oom_score_adj, 0: the value of its kind
+	CPUAffinity string `key:"cpu_affinity" is:"cpus?"`                      // list of processors such as 0-3,6, "": hinit's
+	Class       string `key:"priority" is:"oneof low normal high critical"` // one of the Priority constants: the order in which services end when memory runs out
+	CPUWeight   int    `key:"cpu.weight" is:"between 0 10000"`              // share of the processors, where 100 is the default of each service; 0: the default
+	MostPIDs    int    `key:"pids.max" is:"between 0 4194304"`              // most processes and threads, at most the kernel's limit; 0: no limit
+	Quota       Quota  `key:"quota."`                                       // of the profile
 }
 
 // Quota limits what a profile has on the disk. hinit measures it now and then. 0 is no limit.
 type Quota struct {
-	Warn Bytes // from here on hinit says so
-	Stop Bytes // from here on its gateway does not run
+	Warn Bytes `key:"warn"` // from here on hinit says so
+	Stop Bytes `key:"stop"` // from here on its gateway does not run
 }
 
 // Set reports whether there is a limit.
 func (q Quota) Set() bool { return q != Quota{} }
-
-// quotaFields is the schema of a quota; inherited is the prefix of the keys it follows, "" for none.
-func quotaFields[T any](prefix, inherited string, of func(*T) *Quota) []field[T] {
-	return below(prefix, inherited, []field[T]{
-		{root: true, path: "quota.warn", at: func(t *T) any { return &of(t).Warn }}, {root: true, path: "quota.stop", at: func(t *T) any { return &of(t).Stop }},
-	})
-}
 
 // The values of [Priority].Class. A critical service never ends because memory runs out.
 const (
@@ -66,15 +59,15 @@ const (
 
 // Operation says how operators address a service.
 type Operation struct {
-	Group        string   // name of a group of services, as @GROUP in commands; "" for none
-	ReloadSignal string   // signal that makes it read its configuration again, such as HUP; "" for none
-	StopCommand  []string // command that asks it to end, before the stop signal; empty for none
+	Group        string   `key:"group" is:"group?"`                   // name of a group of services, as @GROUP in commands; "" for none
+	ReloadSignal string   `key:"reload_signal" is:"signal?"`          // signal that makes it read its configuration again, such as HUP; "" for none
+	StopCommand  []string `key:"stop_command" is:"command?" fill:"."` // command that asks it to end, before the stop signal; empty for none
 }
 
 // IONice is the priority for the disk.
 type IONice struct {
-	Class string // one of the IO constants, "": hinit's
-	Level int    // 0 is served first, 7 last
+	Class string `key:"class" is:"oneof? best-effort idle realtime"` // one of the IO constants, "": hinit's
+	Level int    `key:"level" is:"between 0 7"`                      // 0 is served first, 7 last
 }
 
 // The values of [IONice].Class.
@@ -87,10 +80,10 @@ const (
 // Memory limits the memory of all processes of a service together; 0 is no limit. hinit measures it every few seconds. The kernel
 // enforces High and Max if the service has its own control group. If not, High acts as Warn and Max as Restart.
 type Memory struct {
-	Warn    Bytes // above it, hinit warns
-	Restart Bytes // above it, hinit restarts the service
-	High    Bytes // above it, the kernel slows the service down
-	Max     Bytes // hard limit: above it, the kernel kills one of the processes
+	Warn    Bytes `key:"warn"`      // above it, hinit warns
+	Restart Bytes `key:"restart"`   // above it, hinit restarts the service
+	High    Bytes `key:"high,root"` // above it, the kernel slows the service down
+	Max     Bytes `key:"max,root"`  // hard limit: above it, the kernel kills one of the processes
 }
 
 // Set reports whether there is any limit.
@@ -169,36 +162,6 @@ func newSetup() Setup {
 	return Setup{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
 }
 
-// setupFields is the schema of a Setup at prefix. inherited is the prefix of the keys whose values it inherits, or "". holes are the
-// placeholders of the paths.
-func setupFields[T any](prefix, inherited string, holes []string, of func(*T) *Setup) []field[T] {
-	return below(prefix, inherited, []field[T]{
-		{path: "env_file", holes: holes, is: kind{check: checkEnvFiles}, at: func(t *T) any { return &of(t).EnvFile }},
-		{root: true, path: "nice", is: between(-20, 19), at: func(t *T) any { return &of(t).Priority.Nice }},
-		{
-			root: true, path: "ionice.class", is: optional(oneOf(IOBestEffort, IOIdle, IORealtime)),
-			at: func(t *T) any { return &of(t).Priority.IONice.Class },
-		},
-		{root: true, path: "ionice.level", is: between(0, 7), at: func(t *T) any { return &of(t).Priority.IONice.Level }},
-		{root: true, path: "oom_score", is: between(0, 1000), at: func(t *T) any { return &of(t).Priority.OOMScore }},
-		{root: true, path: "cpu_affinity", is: optional(kind{"list of processors", checkCPUs}), at: func(t *T) any { return &of(t).Priority.CPUAffinity }},
-		{root: true, path: "priority", is: oneOf(PriorityLow, PriorityNormal, PriorityHigh, PriorityCritical), at: func(t *T) any { return &of(t).Priority.Class }},
-		{root: true, path: "umask", is: optional(kind{"octal number", checkUmask}), at: func(t *T) any { return &of(t).Umask }},
-		{root: true, path: "no_new_privs", at: func(t *T) any { return &of(t).NoNewPrivs }},
-		{root: true, path: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
-		{root: true, path: "rlimits", alias: "limits", is: limitMapping, at: func(t *T) any { return &of(t).Limits }},
-		{path: "memory.warn", at: func(t *T) any { return &of(t).Memory.Warn }},
-		{path: "memory.restart", at: func(t *T) any { return &of(t).Memory.Restart }},
-		{root: true, path: "memory.high", at: func(t *T) any { return &of(t).Memory.High }},
-		{root: true, path: "memory.max", at: func(t *T) any { return &of(t).Memory.Max }},
-		{root: true, path: "cpu.weight", is: between(0, 10000), at: func(t *T) any { return &of(t).Priority.CPUWeight }},
-		{root: true, path: "pids.max", is: between(0, maxPIDs), at: func(t *T) any { return &of(t).Priority.MostPIDs }},
-		{path: "group", is: optional(kind{"name of a group", checkGroup}), at: func(t *T) any { return &of(t).Operation.Group }},
-		{path: "reload_signal", is: optional(kind{signalWords(), checkSignal}), at: func(t *T) any { return &of(t).Operation.ReloadSignal }},
-		{path: "stop_command", holes: holes, is: optionalCommand, at: func(t *T) any { return &of(t).Operation.StopCommand }},
-	})
-}
-
 // checkGroup accepts a valid service name.
 func checkGroup(at any) string { return checkProfileName(*at.(*string)) }
 
@@ -220,9 +183,6 @@ func checkEnvFiles(at any) string {
 	}
 	return ""
 }
-
-// maxPIDs is the kernel's largest number of processes.
-const maxPIDs = 1 << 22
 
 // maxCPU is the largest valid processor number.
 const maxCPU = 1023

@@ -145,14 +145,20 @@ func durationThat(is string, ok func(time.Duration) bool) kind {
 	}}
 }
 
-func atLeast(least time.Duration) kind {
-	return durationThat(fmt.Sprintf("from %v to 24h", least), func(d time.Duration) bool { return d >= least && d <= 24*time.Hour })
-}
-
-func between[T int | float64](lo, hi T) kind {
+// between accepts numbers in a range. least and most are the words for it.
+func between(least, most string) kind {
 	return kind{check: func(at any) string {
-		if n := *at.(*T); !(n >= lo && n <= hi) { // false for NaN
-			return fmt.Sprintf("expected a number from %v to %v, got %v", lo, hi, n)
+		var n float64
+		switch at := at.(type) {
+		case *int:
+			n = float64(*at)
+		case *float64:
+			n = *at
+		}
+		lo, _ := strconv.ParseFloat(least, 64)
+		hi, _ := strconv.ParseFloat(most, 64)
+		if !(n >= lo && n <= hi) { // false for NaN
+			return fmt.Sprintf("expected a number from %s to %s, got %v", least, most, reflect.ValueOf(at).Elem())
 		}
 		return ""
 	}}
@@ -238,27 +244,28 @@ func IsName(s string) bool {
 	return s != "" && len(s) <= serviceNameMax
 }
 
-// secondsOrDuration turns a number of seconds into a duration: "7.5" becomes "7.5s".
-func secondsOrDuration(text string) (string, string) {
+// secondsOrDuration reads a duration, or a number of seconds such as 7.5.
+func secondsOrDuration(text string) (d time.Duration, reason string) {
 	if f, err := strconv.ParseFloat(text, 64); err == nil && !math.IsNaN(f) && !math.IsInf(f, 0) {
-		return strconv.FormatFloat(f, 'f', -1, 64) + "s", ""
+		text = strconv.FormatFloat(f, 'f', -1, 64) + "s"
 	}
-	if _, err := time.ParseDuration(text); err != nil {
-		return "", "expected a duration such as 8s, or a number of seconds"
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		reason = "expected a duration such as 8s, or a number of seconds"
 	}
-	return text, ""
+	return d, reason
 }
 
 // switchText reads a switch as the image's scripts do, and refuses a text that means neither yes nor no.
-func switchText(text string) (string, string) {
-	switch {
-	case ShellTruthy(text):
-		return "true", ""
-	case PlainlyFalse(text):
-		return "false", ""
+func switchText(text string) (on bool, reason string) {
+	if on = ShellTruthy(text); !on && !PlainlyFalse(text) {
+		reason = "expected 1, true or yes, or 0, false or no"
 	}
-	return "", "expected 1, true or yes, or 0, false or no"
+	return on, reason
 }
+
+// runtimeDirVar names the directory of the control socket.
+const runtimeDirVar = "HINIT_RUNTIME_DIR"
 
 // socketInDir returns the path of the control socket in a directory.
 func socketInDir(dir string) (string, string) {
