@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +16,9 @@ import (
 	"hinit/internal/reexec"
 	"hinit/shim/agentuser"
 )
+
+// init keeps the main goroutine on the main thread, see [container.Main].
+func init() { runtime.LockOSThread() } //nolint:gochecknoinits // only in an init is the main goroutine sure to have the main thread
 
 func main() { os.Exit(run(os.Args)) }
 

@@ -22,19 +22,30 @@ const flushTime = 700 * time.Millisecond
 
 // Main is the init of a container. It blocks until the container ends and returns its exit code. argv0 is the name of the
 // program, args are its arguments.
+//
+// The caller's goroutine must be locked to the main thread. Main only waits in it. For a signal to the process, the kernel wakes the
+// main thread before any other (complete_signal in Linux's kernel/signal.c). If that thread hung in a call to a dead disk, SIGTERM would
+// not be noticed.
 func Main(argv0 string, args []string) int {
 	return begin(args, func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.Path) })
 }
 
 // Plain is an init that supervises only the services of a file; "" means the usual places. It blocks until they are stopped, and
-// returns the exit code of the process.
+// returns the exit code of the process. The caller's goroutine is as for [Main].
 func Plain(file string) int {
 	return begin(nil, func() (prepare.Start, int, bool) { return prepare.Plain(file) })
 }
 
-// begin is the common beginning of every init. It continues the container of the program before re-execution, or builds and boots
-// the container that settle describes. It builds everything before it touches anything that could hang.
+// begin runs an init in a goroutine that can't get the main thread, and waits for its exit code.
 func begin(args []string, settle func() (start prepare.Start, code int, ok bool)) int {
+	code := make(chan int)
+	go func() { code <- initMain(args, settle) }()
+	return <-code
+}
+
+// initMain is the common beginning of every init. It continues the container of the program before re-execution, or builds and boots
+// the container that settle describes. It builds everything before it touches anything that could hang.
+func initMain(args []string, settle func() (start prepare.Start, code int, ok bool)) int {
 	// Without a handler the Go runtime would end the process on a signal. Package early already handles the signals that ask for
 	// a stop.
 	sig := signals.Listen()

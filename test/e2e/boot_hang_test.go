@@ -103,6 +103,15 @@ func TestADataDirectoryThatNeverAnswersHoldsUpNoCommand(t *testing.T) {
 		return nil
 	})
 	c.awaitLines("the CMD\n", "nothing but the CMD runs until then")
+	// The kernel wakes the main thread for SIGTERM. Under load one of the calls that hang was that thread's, and docker stop took a minute.
+	stat := "/proc/" + c.inspect("{{.State.Pid}}") + "/stat"
+	eventually(t, settle, func() error {
+		got, err := os.ReadFile(stat)
+		if err == nil && !strings.Contains(string(got), ") S ") {
+			return fmt.Errorf("the main thread of PID 1 does not wait for signals: %s", got)
+		}
+		return err
+	})
 	if took := c.stop(); took > stopTime {
 		t.Errorf("docker stop took %v", took)
 	}
