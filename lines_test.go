@@ -8,8 +8,8 @@ import (
 
 // The most lines of code that the product and PID 1's program may have, as tools/lines counts them. Lower them when code goes.
 const (
-	mostProduct = 82_081
-	mostPID1    = 40_471
+	mostProduct = 82_101
+	mostPID1    = 40_491
 )
 
 // TestTheProductStaysSmall holds the product and PID 1's program to a number of lines of code.

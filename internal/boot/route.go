@@ -2,6 +2,7 @@ package boot
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -240,8 +241,9 @@ func Breadcrumb(profile string) string {
 
 // Lookup returns a function that finds a program like a shell's "command -v", given PATH and the working directory. A word with a
 // slash is found if the file exists; an error appears when it is run. Another word must name an executable file in a directory of
-// path. A directory that does not answer counts as empty, so that a hung data volume early on the PATH does not hide the system's
-// programs.
+// path. A directory that does not answer hides no later one: a hung data volume early on the PATH does not hide the system's programs.
+// Before a word counts as unknown, the directories that did not answer are asked once more, and longer. So a slow disk does not turn
+// the container's command into words for the agent.
 func Lookup(path, dir string) func(word string) (string, bool) {
 	inDir := func(name string) string {
 		if filepath.IsAbs(name) {
@@ -251,28 +253,40 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 	}
 	return func(word string) (string, bool) {
 		if strings.Contains(word, "/") {
-			_, err := StatWithin(blocking.Volume, inDir(word))
+			_, err := StatWithin(blocking.Volume, longPatience, inDir(word))
 			return word, err == nil
 		}
 		if word == "" || word == "." || word == ".." {
 			return "", false
 		}
-		for _, where := range filepath.SplitList(path) {
-			file := filepath.Join(inDir(where), word)
-			if info, err := StatWithin(blocking.Volume, file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
-				return file, true
+		places := filepath.SplitList(path)
+		for _, patience := range []time.Duration{shortPatience, longPatience} {
+			var slow []string
+			for _, where := range places {
+				file := filepath.Join(inDir(where), word)
+				info, err := StatWithin(blocking.Volume, patience, file)
+				if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+					return file, true
+				}
+				if errors.Is(err, blocking.ErrSlow) || errors.Is(err, blocking.ErrBusy) {
+					slow = append(slow, where)
+				}
 			}
+			places = slow
 		}
 		return "", false
 	}
 }
 
-// statPatience limits the time for one stat.
-const statPatience = 2 * time.Second
+// How long Lookup waits for one directory.
+const (
+	shortPatience = 2 * time.Second
+	longPatience  = 8 * time.Second
+)
 
-// StatWithin is os.Stat with that limit.
-func StatWithin(share blocking.Share, path string) (fs.FileInfo, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), statPatience)
+// StatWithin is os.Stat with a time limit, in a turn of share.
+func StatWithin(share blocking.Share, patience time.Duration, path string) (fs.FileInfo, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var info fs.FileInfo
 	if err := blocking.Within(ctx, share, "looking for "+path, func() (err error) {

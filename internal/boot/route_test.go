@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -9,7 +10,11 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"hinit/internal/blocking"
 )
 
 const agentBinary = "/opt/hermes/.venv/bin/hermes"
@@ -340,5 +345,28 @@ func TestLookup(t *testing.T) {
 	}
 	if got, ok := Lookup("/none:", dir+"/a")("tool"); !ok || got != dir+"/a/tool" {
 		t.Errorf("an empty element of PATH is the working directory: got %q, %t", got, ok)
+	}
+}
+
+// A machine so busy that no directory answered within two seconds made the container's "sh" a word for the agent, which did not know it.
+func TestASlowDiskHidesNoCommand(t *testing.T) {
+	free := make(chan struct{})
+	var hung sync.WaitGroup
+	for range blocking.Turns() { // some of them wait for a turn
+		hung.Go(func() { _ = blocking.Do(blocking.Volume, func() error { <-free; return nil }) })
+	}
+	defer hung.Wait()
+	for busy := false; !busy; {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		busy = errors.Is(blocking.Within(ctx, blocking.Volume, "nothing", func() error { return nil }), blocking.ErrBusy)
+		cancel()
+	}
+	time.AfterFunc(shortPatience+shortPatience/2, func() { close(free) })
+	begin := time.Now()
+	if got, ok := Lookup("/bin", "/")("sh"); !ok || got != "/bin/sh" {
+		t.Errorf("got %q, %t", got, ok)
+	}
+	if took := time.Since(begin); took < shortPatience {
+		t.Errorf("the directory answered after %v: nothing was slow", took)
 	}
 }
