@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 )
 
@@ -21,6 +22,9 @@ func (c *Cluster) Enforces() string {
 		if _, err := exec.LookPath(tool); err != nil {
 			return tool + " is missing; apt-get install iptables ipset"
 		}
+	}
+	if !has(filepath.Join(c.Bin, enforcer)) {
+		return enforcer + " was not built; make test-kubernetes builds it"
 	}
 	return ""
 }

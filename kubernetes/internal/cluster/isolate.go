@@ -31,6 +31,14 @@ func Main(m *testing.M) int { return run(m, true) }
 // MainServer is Main for tests that need an API server only, see [StartServer].
 func MainServer(m *testing.M) int { return run(m, false) }
 
+// InFull skips a test in a short run (go test -short), which tries each requirement once.
+func InFull(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("a short run tries each requirement once; make test-kubernetes runs all tests")
+	}
+}
+
 func run(m *testing.M, nodes bool) int {
 	switch os.Getenv(stageVar) {
 	case "init":
@@ -94,7 +102,8 @@ func outside(nodes bool) (int, error) {
 	return inside()
 }
 
-// lock keeps two runs from using the same control groups of nodes, or the same ports if there are no namespaces.
+// lock waits for the lock of a file. Two builds have one for their programs. Two runs have one for the control groups of their nodes, or for
+// their ports if there are no namespaces.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

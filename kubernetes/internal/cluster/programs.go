@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"time"
 )
 
 // CacheVar names the variable with the directory of the built programs. Its default is hinit-kubernetes in the cache of the user.
@@ -24,13 +26,12 @@ type module struct {
 	packages []string
 	flags    []string
 	c        string // the C library that the module needs, "" for none; without the library the module is left out
+	optional bool   // a short build leaves it out; the tests that need it are skipped then
 }
 
 var allModules = []module{
 	{dir: "programs/pause", packages: []string{"."}},
 	{dir: "programs/etcd", packages: []string{"."}},
-	{dir: "programs/runc", packages: []string{"github.com/opencontainers/runc"}, flags: []string{"-tags=seccomp", "-ldflags=-s -w"}, c: "libseccomp"},
-	{dir: "programs/kube-router", packages: []string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, flags: []string{"-ldflags=-s -w"}},
 	{
 		dir:      "programs/containerd",
 		packages: []string{"github.com/containerd/containerd/v2/cmd/containerd", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/ctr"},
@@ -45,13 +46,26 @@ var allModules = []module{
 		flags: []string{"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + version +
 			" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"},
 	},
+	{dir: "programs/runc", packages: []string{"github.com/opencontainers/runc"}, flags: []string{"-tags=seccomp", "-ldflags=-s -w"}, c: "libseccomp", optional: true},
+	{dir: "programs/kube-router", packages: []string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, flags: []string{"-ldflags=-s -w"}, optional: true},
 }
 
-// modules returns the modules that this machine can compile.
-func modules() []module {
-	return slices.DeleteFunc(slices.Clone(allModules), func(m module) bool {
-		return m.c != "" && (exec.Command("pkg-config", "--exists", m.c).Run() != nil || exec.Command("gcc", "--version").Run() != nil)
-	})
+// programs returns the names of the module's programs.
+func (m module) programs() (names []string) {
+	for _, p := range m.packages {
+		names = append(names, path.Base(path.Join(m.dir, p)))
+	}
+	return names
+}
+
+// builtIn reports whether a directory has the module's programs.
+func (m module) builtIn(bin string) bool {
+	return !slices.ContainsFunc(m.programs(), func(name string) bool { return !has(filepath.Join(bin, name)) })
+}
+
+// compiles reports whether this machine can compile the module.
+func (m module) compiles() bool {
+	return m.c == "" || exec.Command("pkg-config", "--exists", m.c).Run() == nil && exec.Command("gcc", "--version").Run() == nil
 }
 
 // CacheDir returns the directory of the built programs.
@@ -63,10 +77,10 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "hinit-kubernetes"), err
 }
 
-// programs returns the directory with the built programs. It is named after the sources, so it has all of them or does not exist.
+// programs returns the directory of the built programs. It is named after the sources.
 func programs(cache, root string) (string, error) {
 	h := sha256.New()
-	fmt.Fprintln(h, runtime.Version(), modules())
+	fmt.Fprintln(h, runtime.Version(), allModules)
 	sources, err := filepath.Glob(filepath.Join(root, "internal/cluster/programs/*/*"))
 	if err != nil {
 		return "", err
@@ -99,52 +113,76 @@ func findPlace() (place, error) {
 	return place{cache, root, bin}, err
 }
 
-// built reports whether the programs are in the cache.
-func (p place) built() bool { return has(p.bin) }
+// built reports whether the programs are in the cache. Optional ones may be missing.
+func (p place) built() bool {
+	return !slices.ContainsFunc(allModules, func(m module) bool { return !m.optional && !m.builtIn(p.bin) })
+}
 
-// Build builds the programs into the cache and returns their directory. It takes about 900 s of processor time without the build cache of
-// Go. It does nothing where they are there, and removes the programs of other sources.
-func Build(out io.Writer) (bin string, err error) {
+// Build builds the programs that are missing into the cache and returns their directory. short leaves out the programs that few tests
+// need. Without the build cache of Go it takes about 900 s of processor time, a short build 700 s.
+func Build(out io.Writer, short bool) (bin string, err error) {
 	p, err := findPlace()
 	if err != nil {
 		return "", err
 	}
+	if err := os.MkdirAll(p.bin, 0o755); err != nil {
+		return "", err
+	}
+	unlock, err := lock(filepath.Join(p.cache, "build-lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	if err := fetchDefinitions(p.cache); err != nil {
 		return "", err
 	}
-	if p.built() {
-		return p.bin, nil
+	for _, m := range allModules {
+		if m.builtIn(p.bin) || m.optional && (short || !m.compiles()) {
+			continue
+		}
+		if err := p.build(m, out); err != nil {
+			return "", fmt.Errorf("cannot build %s: %w", m.dir, err)
+		}
 	}
-	return p.bin, p.build(out)
+	return p.bin, p.forgetOthers()
 }
 
-func (p place) build(out io.Writer) error {
-	bin, root := p.bin, p.root
-	unfinished := bin + ".part"
+// build builds the programs of a module beside the others, so that none of them is there in part.
+func (p place) build(m module, out io.Writer) error {
+	fmt.Fprintln(out, "building", m.dir, "for the cluster of the tests; the first time takes minutes")
+	unfinished := p.bin + ".part"
 	if err := os.MkdirAll(unfinished, 0o755); err != nil {
 		return err
 	}
-	for _, m := range modules() {
-		fmt.Fprintln(out, "building", m.dir, "for the cluster of the tests; the first time takes minutes")
-		words := slices.Concat([]string{"-n", "10", "go", "build", "-trimpath", "-buildvcs=false", "-o", unfinished + "/"}, m.flags, m.packages)
-		cmd := exec.Command("nice", words...)
-		cmd.Dir = filepath.Join(root, "internal/cluster", m.dir)
-		cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED="+map[bool]string{true: "0", false: "1"}[m.c == ""])
-		cmd.Stdout, cmd.Stderr = out, out
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("cannot build %s: %w", m.dir, err)
-		}
-	}
-	others, err := filepath.Glob(filepath.Join(filepath.Dir(bin), "bin-*"))
-	if err != nil {
+	words := slices.Concat([]string{"-n", "19", "go", "build", "-trimpath", "-buildvcs=false", "-o", unfinished + "/"}, m.flags, m.packages)
+	cmd := exec.Command("nice", words...)
+	cmd.Dir = filepath.Join(p.root, "internal/cluster", m.dir)
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "CGO_ENABLED="+map[bool]string{true: "0", false: "1"}[m.c == ""])
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
 		return err
 	}
+	for _, name := range m.programs() {
+		if err := os.Rename(filepath.Join(unfinished, name), filepath.Join(p.bin, name)); err != nil {
+			return err
+		}
+	}
+	return os.Remove(unfinished)
+}
+
+// forgetOthers removes the programs of other sources that no build has used for a day.
+func (p place) forgetOthers() error {
+	now := time.Now()
+	if err := os.Chtimes(p.bin, now, now); err != nil {
+		return err
+	}
+	others, err := filepath.Glob(filepath.Join(p.cache, "bin-*"))
 	for _, other := range others {
-		if other != unfinished {
+		if info, err := os.Stat(other); err == nil && now.Sub(info.ModTime()) > 24*time.Hour {
 			_ = os.RemoveAll(other) // it only takes room
 		}
 	}
-	return os.Rename(unfinished, bin)
+	return err
 }
 
 // moduleRoot finds the directory of the module from the one of the test.

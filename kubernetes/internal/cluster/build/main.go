@@ -1,8 +1,9 @@
 // Command build builds the programs of a test cluster into the cache, where they are not there already, and
-// prints their directory. It owns no goroutine.
+// prints their directory. With -short it leaves out those that few tests need. It owns no goroutine.
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 
@@ -10,7 +11,9 @@ import (
 )
 
 func main() {
-	bin, err := cluster.Build(os.Stderr)
+	short := flag.Bool("short", false, "leave out the programs that few tests need")
+	flag.Parse()
+	bin, err := cluster.Build(os.Stderr, *short)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
