@@ -25,7 +25,6 @@ func TestTheServerTakesTheManifests(t *testing.T) {
 	b := withServer(t)
 	b.ns = inManifests
 	b.must("apply", "-f", base+"/namespace.yaml")
-	t.Cleanup(func() { b.must("delete", "namespace", inManifests, "--timeout=3m") })
 	components, err := filepath.Glob("../deploy/components/*")
 	if err != nil || len(components) == 0 {
 		t.Fatal(err, components)

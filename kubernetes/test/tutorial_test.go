@@ -13,6 +13,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 var write = flag.Bool("write", false, "write the output of the commands into the tutorial")
@@ -27,7 +29,9 @@ var moves = regexp.MustCompile(`^kubectl (apply -k \. \||drain )`)
 
 // TestTheTutorial types the page: each command that follows a $ succeeds and prints the lines below it, with other numbers perhaps.
 func TestTheTutorial(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, inManifests)
+	b.must("delete", "namespace", inManifests, "--ignore-not-found", "--timeout=3m") // the page makes it
 	b.second()
 	b.volumes(1, corev1.ReadWriteOnce)
 	text, err := os.ReadFile(tutorial)
