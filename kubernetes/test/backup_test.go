@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 // hooks are the commands that Velero runs in the pod before and after its backup, as the page has them.
@@ -36,6 +38,7 @@ func (b *bench) hooks() (pre, post []string) {
 
 // TestABackupIsOfAVolumeAtRest runs the hooks of the page, copies the volume twice meanwhile, and lets another pod go on with the copy.
 func TestABackupIsOfAVolumeAtRest(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, "backup")
 	pre, post := b.hooks()
 	dirs := b.volumes(2, corev1.ReadWriteOnce)

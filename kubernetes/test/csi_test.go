@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 const driverName = "directories.hinit.test"
@@ -113,6 +115,7 @@ func (d *driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 
 // TestAVolumeOfADriver has a root-owned volume of a CSI driver, mounted noexec: the kubelet gives it to the pod's group.
 func TestAVolumeOfADriver(t *testing.T) {
+	cluster.InFull(t)
 	d := withServer(t).startDriver() // it lives longer than the pod
 	b := withNode(t, "driver")
 	b.volumes(0, corev1.ReadWriteOnce)

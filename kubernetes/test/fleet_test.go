@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/cluster"
 )
 
 const (
@@ -68,6 +69,7 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 
 // TestTheFirstFleet types the tutorial.
 func TestTheFirstFleet(t *testing.T) {
+	cluster.InFull(t)
 	b, dir := withFleet(t, 3)
 	text, err := os.ReadFile(firstFleet)
 	if err != nil {
@@ -122,6 +124,7 @@ func mostMemory(pid int) int {
 // TestSixtyAgentsOnThreeHosts goes through a move of 1 GB, a drained host, a killed one and a new image, with real pods and real gateways. /proc is
 // looked at every ten milliseconds for a second gateway of a profile.
 func TestSixtyAgentsOnThreeHosts(t *testing.T) {
+	cluster.InFull(t)
 	const n = 60
 	b, dir := withFleet(t, 3)
 	kustomization := "resources: [deploy/fleet]\nimages: [{name: hinit-demo, newName: registry.example.org/hermes-hinit, newTag: \"1\"}]\n"
@@ -208,6 +211,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 // TestAPodBecomesAPoolAndComesBack imports the profiles of a pod outside of the fleet, and exports one back. The gateway runs on
 // one side at a time, with its files.
 func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
+	cluster.InFull(t)
 	b, dir := withFleet(t, 2)
 	const soul, outside = "/opt/data/profiles/coder/SOUL.md", "kubectl -n agents exec -i agents-0 -- "
 	for name, text := range map[string]string{
@@ -241,6 +245,7 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 
 // TestAHostIsReachedByItsPoolAloneAndMovesProfiles makes a program enforce the NetworkPolicy of a pool on a node with two hosts.
 func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
+	cluster.InFull(t)
 	server := withServer(t)
 	if why := server.Enforces(); server.LeftOut == "" && why != "" {
 		t.Skip(why)

@@ -7,10 +7,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 // TestAStandbyTakesOverByALease applies the components standby and lease: two restricted pods on two nodes, and a Lease that decides.
 func TestAStandbyTakesOverByALease(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, inManifests)
 	b.second()
 	b.volumes(1, corev1.ReadWriteMany)

@@ -3,11 +3,14 @@ package test
 import (
 	"strings"
 	"testing"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 // TestASandboxReachesNoOtherPod lets sandboxes connect to the API server, to the agents and to each other, first without and then with a
 // program that enforces NetworkPolicies.
 func TestASandboxReachesNoOtherPod(t *testing.T) {
+	cluster.InFull(t)
 	b := withServer(t)
 	if why := b.Enforces(); b.LeftOut == "" && why != "" {
 		t.Skip(why)

@@ -18,6 +18,7 @@ var manifest = regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```")
 // TestTheServerTakesTheObjectsOfThePages has the API server judge every object in docs/, strictly, by the definitions of the projects that
 // they belong to.
 func TestTheServerTakesTheObjectsOfThePages(t *testing.T) {
+	cluster.InFull(t)
 	b := withServer(t)
 	dir, err := cluster.Definitions()
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"hinit/kubernetes/internal/cluster"
 	"hinit/kubernetes/internal/deploy"
 )
 
@@ -104,6 +105,7 @@ func TestNotReadyWhereNothingCanWork(t *testing.T) {
 
 // TestAGatewayInTroubleRestartsNoPod has a gateway that crashes at once and one that is deaf beside one that works, then none that works.
 func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, "trouble")
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
 	b.single("many", nil)
@@ -152,6 +154,7 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 
 // TestPodsOfOtherShapes has pods that hinit refused, or that another rule of the cluster asks for.
 func TestPodsOfOtherShapes(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, "shapes")
 	b.volumes(3, corev1.ReadWriteOnce)
 	b.single("plain-run", func(s *corev1.PodSpec) {

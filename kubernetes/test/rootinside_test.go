@@ -14,6 +14,7 @@ import (
 // TestRootInsideIsAnotherUserOutside: where nodes give user namespaces, commands may be root. Outside they have a user of the
 // pod's own, which reaches neither the node's root nor the agents' files.
 func TestRootInsideIsAnotherUserOutside(t *testing.T) {
+	cluster.InFull(t)
 	b := withServer(t)
 	if b.LeftOut == "" && !b.Maps() {
 		t.Skip("no runc that maps ids of mounts was built; apt-get install gcc pkg-config libseccomp-dev, and make test-kubernetes")

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 var span = flag.Duration("span", 40*time.Second, "how long the chaos of sandboxes goes on")
@@ -138,6 +140,7 @@ func around(text, n string) string {
 
 // TestEveryCommandIsAccountedFor lets two workers run commands while pods, programs and the API server end around them.
 func TestEveryCommandIsAccountedFor(t *testing.T) {
+	cluster.InFull(t)
 	a := withSandboxes(t)
 	t.Cleanup(func() { a.must("uncordon", "node1") })
 	if err := os.WriteFile(a.volume+"/worker", []byte(worker), 0o755); err != nil { //nolint:gosec // the agents run it

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 // lostOne runs a command that a fault hits, and returns what its caller is told. The command notes that it has begun.
@@ -34,6 +36,7 @@ func (a *agentPod) lostOne(id string, fault func()) result {
 
 // TestWhatBefallsASandboxIsSaidInWords has each fault hit a running command. The command is not run again, and the answer says what happened.
 func TestWhatBefallsASandboxIsSaidInWords(t *testing.T) {
+	cluster.InFull(t)
 	a := withSandboxes(t)
 	t.Cleanup(func() { a.must("uncordon", "node1") })
 	name := "hermes-0000000a"

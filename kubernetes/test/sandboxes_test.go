@@ -9,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 // sandboxPatch has the service take the image of the tests.
@@ -177,6 +179,7 @@ func TestTheAgentsDockerRunsInPods(t *testing.T) {
 
 // TestTheCommandLineOfSandboxes is hinit sandbox on a cluster: the session goes on, jobs run in the background, files pass both ways.
 func TestTheCommandLineOfSandboxes(t *testing.T) {
+	cluster.InFull(t)
 	a := withSandboxes(t, "TERMINAL_DOCKER_IMAGE=hinit-demo", "TERMINAL_CONTAINER_MEMORY=128")
 	hinit := func(words ...string) result {
 		return a.try(append([]string{"exec", "agents-0", "-c", "agents", "--", "hinit", "sandbox"}, words...)...)
@@ -215,6 +218,7 @@ func TestTheCommandLineOfSandboxes(t *testing.T) {
 // TestAWarmSandboxIsFast measures commands in a sandbox whose connection is there, from a process in the pod of the agents. docker version is
 // the measure: it starts the same program, asks the same service, and that makes one round trip to the API server.
 func TestAWarmSandboxIsFast(t *testing.T) {
+	cluster.InFull(t)
 	a := withSandboxes(t)
 	id := a.made(a.run("hermes-1a2b3c4d"))
 	a.sh(id, "true")

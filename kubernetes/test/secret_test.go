@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"hinit/kubernetes/internal/cluster"
 	"hinit/kubernetes/internal/deploy"
 )
 
@@ -51,6 +52,7 @@ func hasVariable(name, value string) func() string {
 
 // TestASecretIsVariablesOfTheGateways gives a gateway the keys of a Secret as the page says, changes the Secret, and waits for the restart.
 func TestASecretIsVariablesOfTheGateways(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, "secret")
 	b.volumes(1, corev1.ReadWriteOnce)
 	b.must("create", "secret", "generic", "keys", "--from-literal=OPENAI_API_KEY=first", "--from-literal=tls.crt=none")
@@ -72,6 +74,7 @@ func TestASecretIsVariablesOfTheGateways(t *testing.T) {
 
 // TestAFileIsAVariableOfTheGateways has Docker's convention, and a variable whose file is missing.
 func TestAFileIsAVariableOfTheGateways(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, "secret-file")
 	b.volumes(2, corev1.ReadWriteOnce)
 	b.must("create", "secret", "generic", "keys", "--from-literal=openai=first")

@@ -8,10 +8,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 // TestAStandbyTakesOver applies the component standby: two pods on two nodes with one volume. It ends the one that serves in three ways.
 func TestAStandbyTakesOver(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, inManifests)
 	b.second()
 	b.volumes(1, corev1.ReadWriteMany)
@@ -74,6 +77,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 
 // TestADrainedNode moves the pod to the other node.
 func TestADrainedNode(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, inManifests)
 	b.second()
 	b.volumes(1, corev1.ReadWriteOnce)
@@ -92,6 +96,7 @@ func TestADrainedNode(t *testing.T) {
 
 // TestALostKubelet leaves a container alive without its kubelet. The same pod goes on when the kubelet is back.
 func TestALostKubelet(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, "lost")
 	b.volumes(1, corev1.ReadWriteOnce)
 	b.single("one", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"kubernetes.io/hostname": "node1"} })

@@ -5,10 +5,13 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 // TestAVolumeThatExecutesNothing is mounted noexec, nosuid and nodev, as storage classes of many clusters have it.
 func TestAVolumeThatExecutesNothing(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, "noexec")
 	dir := b.volumes(1, corev1.ReadWriteOnce)[0]
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, "mode=755"); err != nil {
@@ -20,6 +23,7 @@ func TestAVolumeThatExecutesNothing(t *testing.T) {
 
 // TestAPartOfAVolume has the data directory in a subPath, which the kubelet makes.
 func TestAPartOfAVolume(t *testing.T) {
+	cluster.InFull(t)
 	b := withNode(t, "part")
 	b.volumes(1, corev1.ReadWriteOnce)
 	b.works(func(s *corev1.PodSpec) { s.Containers[0].VolumeMounts[0].SubPath = "teams/one" })

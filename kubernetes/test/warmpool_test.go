@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 // extensionKinds are the kinds of agent-sandbox's extensions and the fields of their specs.
@@ -184,6 +186,7 @@ func (a *agentPod) runWithoutFiles(name string, more ...string) result {
 // TestAClaimTakesASandboxThatWaits: a call without files of the agents gets a Sandbox out of a warm pool. The Sandbox then
 // behaves like one that was made for the call.
 func TestAClaimTakesASandboxThatWaits(t *testing.T) {
+	cluster.InFull(t)
 	b := withServer(t)
 	b.startController(t, true)
 	a := withSandboxes(t, "HINIT_SANDBOX_KUBERNETES_WARM=1", "HINIT_SANDBOX_KUBERNETES_EXPIRE=1m")

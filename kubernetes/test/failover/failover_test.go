@@ -17,6 +17,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"hinit/kubernetes/internal/cluster"
 )
 
 const (
@@ -106,6 +108,7 @@ func serving(t *testing.T, s *site, pair int) (w *watch, two []*pod, serves *pod
 
 // TestAnotherImageOfPID1GoesOnWithTheLease re-executes the hinit that serves: its gateway stays, and so does the Lease.
 func TestAnotherImageOfPID1GoesOnWithTheLease(t *testing.T) {
+	cluster.InFull(t)
 	s := newSite(t)
 	w, two, serves := serving(t, s, 92)
 	before := w.gateway(serves)
@@ -150,13 +153,17 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 	defer w.end()
 	var sum summary
 	var all sync.WaitGroup
+	times := *failovers / *pairs
+	if testing.Short() {
+		times = min(times, 2)
+	}
 	for pair := range *pairs {
 		two := newPair(t, s, pair)
 		random := rand.New(rand.NewPCG(*seed, uint64(pair))) //nolint:gosec // it may be guessed
 		all.Go(func() {
 			defer two[0].end()
 			defer two[1].end()
-			if err := storm(t, w, two, random, *failovers / *pairs, &sum); err != nil {
+			if err := storm(t, w, two, random, times, &sum); err != nil {
 				t.Error(err)
 			}
 		})
@@ -213,6 +220,7 @@ func TestAPodThatWasFrozenEndsItsGatewaysWhenItGoesOn(t *testing.T) {
 // TestTheAPIServerStopsForLongerThanTheLease: the gateway ends by the deadline, no pod takes over meanwhile, and one serves when the
 // server goes on.
 func TestTheAPIServerStopsForLongerThanTheLease(t *testing.T) {
+	cluster.InFull(t)
 	w, two, old := serving(t, newSite(t), 93)
 	server := 0
 	for pid, command := range commands() {

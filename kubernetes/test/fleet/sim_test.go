@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/cluster"
 	"hinit/kubernetes/internal/controller"
 )
 
@@ -112,9 +113,12 @@ type sim struct {
 	log  *os.File
 }
 
-// newSim makes nodes and a pool of hosts, and starts what runs its pods.
+// newSim makes nodes and a pool of hosts, and starts what runs its pods. A short run has the pool of TestAProfileMovesWithItsData only.
 func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.AgentPool)) *sim {
 	t.Helper()
+	if name != "mover" {
+		cluster.InFull(t)
+	}
 	s := withServer(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	dir, err := os.MkdirTemp("/run", "f") //nolint:usetesting // the path of a socket is short
