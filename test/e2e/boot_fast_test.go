@@ -120,6 +120,16 @@ func TestBootStepsRunOnce(t *testing.T) {
 	boot(nil, "3\n1\n")
 }
 
+// After the agent's user had changed, a command could not write to its files: they still belonged to the user before.
+func TestAFirstCommandMayWriteWhereTheUserHasChanged(t *testing.T) {
+	image := needHermes(t)
+	const files = "cd /volume; mkdir skills home; for i in $(seq 4000); do : >skills/$i; done; : >home/notes; chown -R 4321 /volume"
+	out, stderr := said(t, image, []string{"-v", newVolume(t, files) + ":/opt/data:nocopy", "-e", "PUID=1234"}, "sh", "-c", "echo changed >>/opt/data/home/notes; cat /opt/data/home/notes")
+	if out != "changed\n" {
+		t.Errorf("%q\n%s", out, stderr)
+	}
+}
+
 // TestAShortCmdIsSparedTheRestOfItsSlots looks at what a container changed below /run, which is its own layer here: a slot's
 // definition, the directories of s6 and the control socket. The rest of a slot is made a moment after the CMD began, and a CMD
 // that is over by then never pays for it. A machine that is slow may take longer than that moment now and then.
