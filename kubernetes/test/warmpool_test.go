@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"hinit/kubernetes/internal/cluster"
+	"hinit/kubernetes/test/agentsandbox"
 )
 
 // extensionKinds are the kinds of agent-sandbox's extensions and the fields of their specs.
@@ -58,11 +59,11 @@ type extensions struct {
 	templates, pools, claims dynamic.NamespaceableResourceInterface
 }
 
-func newExtensions(c *controller, objects dynamic.Interface) *extensions {
+func newExtensions(c *agentsandbox.Controller, objects dynamic.Interface) *extensions {
 	of := func(plural string) dynamic.NamespaceableResourceInterface {
 		return objects.Resource(schema.GroupVersionResource{Group: "extensions.agents.x-k8s.io", Version: "v1beta1", Resource: plural})
 	}
-	return &extensions{sandboxes: c.objects, templates: of("sandboxtemplates"), pools: of("sandboxwarmpools"), claims: of("sandboxclaims")}
+	return &extensions{sandboxes: c.Objects, templates: of("sandboxtemplates"), pools: of("sandboxwarmpools"), claims: of("sandboxclaims")}
 }
 
 func each(ctx context.Context, of dynamic.NamespaceableResourceInterface, do func(*unstructured.Unstructured)) {
