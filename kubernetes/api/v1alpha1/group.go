@@ -21,6 +21,8 @@ const (
 	Finalizer = Group + "/gateway"
 	// PoolLabel has the name of the pool, on everything that belongs to it.
 	PoolLabel = Group + "/pool"
+	// ProfileLabel has the name of the profile, on what belongs to a pod of its own.
+	ProfileLabel = Group + "/profile"
 	// ReachableCondition is False while the host of a profile is lost.
 	ReachableCondition = "HostReachable"
 	// PlacedCondition is False while no host has room for a profile.

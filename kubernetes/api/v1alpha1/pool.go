@@ -37,7 +37,7 @@ type AgentPoolSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[^\\\\s]+$')",message="an image has no white space"
 	Image string `json:"image"`
-	// hosts is how many pods there may be.
+	// hosts is how many pods there may be. Profiles with a pod of their own don't count.
 	Hosts HostRange `json:"hosts"`
 	// resources of one host.
 	// +optional
@@ -174,16 +174,16 @@ type AgentPoolStatus struct {
 	// observedGeneration is the generation of the spec that the rest is about.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// wanted is the number of hosts that the StatefulSet shall have.
+	// wanted is the number of pods that there shall be: hosts, and pods of one profile each.
 	// +optional
 	Wanted int32 `json:"wanted"`
 	// hosts is the number of pods.
 	// +optional
 	Hosts int32 `json:"hosts"`
-	// reachable is the number of hosts that run and report.
+	// reachable is the number of pods that run and report.
 	// +optional
 	Reachable int32 `json:"reachable"`
-	// updated is the number of hosts with the wanted image.
+	// updated is the number of pods with the wanted image.
 	// +optional
 	Updated int32 `json:"updated"`
 	// profiles is the number of profiles of the pool.

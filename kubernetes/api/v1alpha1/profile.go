@@ -21,6 +21,7 @@ import (
 // +kubebuilder:printcolumn:name="Restarts",type=integer,JSONPath=`.status.restarts`
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.status.memory`
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`
+// +kubebuilder:printcolumn:name="Placement",type=string,JSONPath=`.spec.placement`,priority=1
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63 && self.metadata.name.matches('^[a-z0-9][-a-z0-9]*$')",message="the name of a profile has at most 63 letters, digits and -: the agent knows it by that name"
 // +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['default', 'hermes', 'test', 'tmp', 'root', 'sudo'])",message="the agent keeps the names default, hermes, test, tmp, root and sudo for itself"
 type AgentProfile struct {
@@ -37,6 +38,7 @@ type AgentProfile struct {
 //
 // +kubebuilder:validation:XValidation:rule="self.pool == oldSelf.pool",message="the pool of a profile can't change: its data is on a host of that pool"
 // +kubebuilder:validation:XValidation:rule="!has(self.pin) || size(self.pin) == 0 || self.pin.startsWith(self.pool + '-')",message="pin names a host of the pool, such as POOL-0"
+// +kubebuilder:validation:XValidation:rule="!has(self.placement) || self.placement != 'pod' || !has(self.pin) || size(self.pin) == 0",message="pin is for packed profiles: placement pod gives a pod of its own"
 // +kubebuilder:validation:XValidation:rule="!has(self.recover) || self.recover.lostHost.startsWith(self.pool + '-')",message="recover.lostHost names a host of the pool, such as POOL-0"
 type AgentProfileSpec struct {
 	// pool is the name of the AgentPool, in the same namespace.
@@ -79,12 +81,19 @@ type AgentProfileSpec struct {
 	// +kubebuilder:validation:Minimum=-1000
 	// +kubebuilder:validation:Maximum=1000
 	Priority int32 `json:"priority,omitempty"`
+	// placement is packed for a host with other profiles, or pod for a pod of its own. The pod is as the pool's hosts are. Another
+	// value moves the profile with its data.
+	// +optional
+	// +kubebuilder:default=packed
+	// +kubebuilder:validation:Enum=packed;pod
+	Placement string `json:"placement,omitempty"`
 	// pin is the host that the profile shall be on; empty for any.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^([a-z]([-a-z0-9]*[a-z0-9])?-(0|[1-9][0-9]{0,3}))?$`
 	Pin string `json:"pin,omitempty"`
-	// onDelete is what comes of the data when the object is deleted: Retain keeps it on the volume of the host.
+	// onDelete is what comes of the data when the object is deleted: Retain keeps it on the volume of the host. Delete removes it, and
+	// the volume of a pod of its own.
 	// +optional
 	// +kubebuilder:default=Retain
 	// +kubebuilder:validation:Enum=Retain;Delete
@@ -169,6 +178,9 @@ type Recovery struct {
 	// +optional
 	Empty bool `json:"empty,omitempty"`
 }
+
+// PlacementPod is the placement of a profile with a pod of its own.
+const PlacementPod = "pod"
 
 // Phase is how a profile is, in one word.
 type Phase string
@@ -305,6 +317,9 @@ type AgentProfileList struct {
 
 	Items []AgentProfile `json:"items"`
 }
+
+// Alone reports whether the profile shall have a pod of its own.
+func (p *AgentProfile) Alone() bool { return p.Spec.Placement == PlacementPod }
 
 // Wanted reports whether the gateway is wanted up.
 func (p *AgentProfile) Wanted() bool { return p.Spec.Running == nil || *p.Spec.Running }

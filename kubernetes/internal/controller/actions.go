@@ -98,15 +98,11 @@ func (f *fleet) replace(ctx context.Context, v *view, pod *corev1.Pod) error {
 		return nil
 	}
 	f.log.Info("host is replaced", "host", pod.Name)
-	template, is := pool.InPlace(v.pool, pod)
-	if statuses := pod.Status.ContainerStatuses; is && len(statuses) == 1 && statuses[0].State.Running != nil {
+	_, imageOnly := pool.Updated(v.pool, v.template, &pod.Spec)
+	if statuses := pod.Status.ContainerStatuses; imageOnly && len(statuses) == 1 && statuses[0].State.Running != nil {
 		next := pod.DeepCopy()
-		for _, containers := range [][]corev1.Container{next.Spec.InitContainers, next.Spec.Containers} {
-			for i := range containers {
-				containers[i].Image = v.pool.Spec.Image
-			}
-		}
-		next.Annotations[pool.TemplateAnnotation], next.Annotations[pool.ReplacedAnnotation] = template, statuses[0].ContainerID
+		pool.SetImage(&next.Spec, v.pool.Spec.Image)
+		metav1.SetMetaDataAnnotation(&next.ObjectMeta, pool.ReplacedAnnotation, statuses[0].ContainerID)
 		if err := f.api.Patch(ctx, next, client.StrategicMergeFrom(pod, client.MergeFromWithOptimisticLock{})); err != nil {
 			return fmt.Errorf("cannot change the image of host %q: %w", pod.Name, err)
 		}
@@ -120,13 +116,13 @@ const sumAnnotation = v1alpha1.Group + "/applied"
 
 // keep makes the objects of a pool as they shall be.
 func (f *fleet) keep(ctx context.Context, v *view, hosts int) error {
-	objects, template, err := pool.Objects(v.pool, hosts)
-	if err != nil {
-		return err
-	}
-	wanted := fmt.Sprintf("%s/%d/%d", template, v.pool.Generation, hosts)
+	wanted := fmt.Sprintf("%s/%d/%d", v.template, v.pool.Generation, hosts)
 	if v.set != nil && v.set.Annotations[sumAnnotation] == wanted {
 		return nil
+	}
+	objects, _, err := pool.Objects(v.pool, hosts)
+	if err != nil {
+		return err
 	}
 	for _, o := range objects { // the StatefulSet comes last, so its annotation is about all
 		if o.GetKind() == "StatefulSet" {

@@ -45,12 +45,15 @@ type fleet struct {
 	rounds  map[client.ObjectKey]time.Time            // when the last round of a pool began
 	phases  map[types.UID]v1alpha1.AgentProfileStatus // the last known status of profiles, for events
 	allowed map[client.ObjectKey]string               // the last rights that the hosts of a pool got
+	leaving map[types.UID]time.Time                   // what makes a pod whose profile has moved away, and since when
+	refused map[types.UID]string                      // why the pods of single profiles can't be made
 }
 
 func newFleet(api client.Client, fresh client.Reader, recorder events.EventRecorder, log *slog.Logger) *fleet {
 	return &fleet{
 		api: api, fresh: fresh, events: recorder, log: log, written: &written{by: map[types.UID]*v1alpha1.AgentProfile{}},
 		rounds: map[client.ObjectKey]time.Time{}, phases: map[types.UID]v1alpha1.AgentProfileStatus{}, allowed: map[client.ObjectKey]string{},
+		leaving: map[types.UID]time.Time{}, refused: map[types.UID]string{},
 	}
 }
 
@@ -78,12 +81,12 @@ func (f *fleet) reconcile(ctx context.Context, r reconcile.Request) (reconcile.R
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("cannot look at pool %q: %w", p.Name, err)
 	}
-	in, profiles := v.input()
+	in, profiles := f.input(v)
 	plan := placement.Decide(in, profiles, v.hosts, now)
 	if err := errors.Join(f.allow(ctx, v), f.keep(ctx, v, plan.Replicas)); err != nil {
 		return reconcile.Result{}, fmt.Errorf("cannot keep pool %q: %w", p.Name, err)
 	}
-	err = errors.Join(f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
+	err = errors.Join(f.keepAlone(ctx, v, plan.Alone, now), f.prepare(ctx, v), f.carryOut(ctx, v, plan.Actions))
 	f.tell(v)
 	err = errors.Join(err, f.report(ctx, v, plan))
 	return reconcile.Result{RequeueAfter: lookTime}, ignoreConflicts(err)
@@ -183,7 +186,7 @@ func (f *fleet) report(ctx context.Context, v *view, plan placement.Plan) error 
 	next := v.pool.DeepCopy()
 	s := &next.Status
 	*s = v1alpha1.AgentPoolStatus{
-		ObservedGeneration: v.pool.Generation, Wanted: int32(plan.Replicas), Hosts: int32(len(v.hosts)), Profiles: int32(len(v.profiles)),
+		ObservedGeneration: v.pool.Generation, Wanted: int32(plan.Replicas + len(plan.Alone)), Hosts: int32(len(v.hosts)), Profiles: int32(len(v.profiles)),
 		Doing: plan.Doing, Leaving: plan.Leaving,
 	}
 	if !plan.SpareSince.IsZero() {

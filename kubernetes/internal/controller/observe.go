@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"hinit/kubernetes/api/v1alpha1"
@@ -22,15 +26,19 @@ import (
 // view is what a controller sees of one pool.
 type view struct {
 	pool     *v1alpha1.AgentPool
+	template string              // the sum of the wanted template of its pods
 	set      *appsv1.StatefulSet // nil for none
 	profiles map[string]*v1alpha1.AgentProfile
 	hosts    []placement.Host
 	pods     map[string]*corev1.Pod
+	makers   []*metav1.PartialObjectMetadata // what makes the pods of single profiles
+	// sandboxes is whether the cluster has agent-sandbox. It is known where a profile shall have a pod of its own.
+	sandboxes bool
 }
 
 // observe reads a pool from the cache. template is the sum of the wanted template of its pods.
 func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template string, now time.Time) (*view, error) {
-	v := &view{pool: p, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
+	v := &view{pool: p, template: template, profiles: map[string]*v1alpha1.AgentProfile{}, pods: map[string]*corev1.Pod{}}
 	profiles := &v1alpha1.AgentProfileList{}
 	if err := f.api.List(ctx, profiles, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, err
@@ -40,17 +48,23 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 			v.profiles[one.Name] = f.written.newer(one)
 		}
 	}
-	set := &appsv1.StatefulSet{}
-	err := f.api.Get(ctx, client.ObjectKeyFromObject(p), set)
-	if client.IgnoreNotFound(err) != nil {
+	only := []client.ListOption{client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: p.Name}}
+	sets := &appsv1.StatefulSetList{}
+	if err := f.api.List(ctx, sets, only...); err != nil {
 		return nil, err
 	}
-	if err == nil {
-		v.set = set
+	for i := range sets.Items {
+		set := &sets.Items[i]
+		if set.Name == p.Name {
+			v.set = set
+		} else if set.Labels[v1alpha1.ProfileLabel] != "" {
+			m := &metav1.PartialObjectMetadata{ObjectMeta: set.ObjectMeta}
+			m.SetGroupVersionKind(appsv1.SchemeGroupVersion.WithKind("StatefulSet"))
+			v.makers = append(v.makers, m)
+		}
 	}
 	beats := map[string]*coordinationv1.Lease{}
 	leases := &coordinationv1.LeaseList{}
-	only := []client.ListOption{client.InNamespace(p.Namespace), client.MatchingLabels{v1alpha1.PoolLabel: p.Name}}
 	if err := f.api.List(ctx, leases, only...); err != nil {
 		return nil, err
 	}
@@ -63,12 +77,14 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		ordinal, err := strconv.Atoi(strings.TrimPrefix(pod.Name, p.Name+"-"))
-		if err != nil {
+		h := placement.Host{Name: pod.Name, For: pod.Labels[v1alpha1.ProfileLabel]}
+		var err error
+		h.Ordinal, err = strconv.Atoi(strings.TrimPrefix(pod.Name, p.Name+"-"))
+		if h.For == "" && err != nil || h.For != "" && pod.Name != pool.Pod(p.Name, h.For) {
 			continue // somebody else has given it the label
 		}
 		v.pods[pod.Name] = pod
-		h := placement.Host{Name: pod.Name, Ordinal: ordinal, Updated: pod.Annotations[pool.TemplateAnnotation] == template}
+		h.Updated, _ = pool.Updated(p, template, &pod.Spec)
 		node := &corev1.Node{}
 		if pod.Spec.NodeName != "" && f.api.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node) == nil {
 			h.Zone = node.Labels[p.Spec.TopologyKey]
@@ -84,8 +100,27 @@ func (f *fleet) observe(ctx context.Context, p *v1alpha1.AgentPool, template str
 		h.Ready = h.Trouble == "" && !h.Replacing
 		v.hosts = append(v.hosts, h)
 	}
-	slices.SortFunc(v.hosts, func(a, b placement.Host) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
-	return v, nil
+	return v, f.observeSandboxes(ctx, v, only)
+}
+
+// observeSandboxes lists the Sandboxes of a pool where there can be any. It reads no cache, because the cluster may get and lose their kind.
+func (f *fleet) observeSandboxes(ctx context.Context, v *view, only []client.ListOption) error {
+	if !slices.ContainsFunc(v.hosts, func(h placement.Host) bool { return h.For != "" }) &&
+		!slices.ContainsFunc(slices.Collect(maps.Values(v.profiles)), (*v1alpha1.AgentProfile).Alone) {
+		return nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(pool.Sandbox)
+	err := f.fresh.List(ctx, list, append(only, client.HasLabels{v1alpha1.ProfileLabel})...)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	v.sandboxes = err == nil
+	for i := range list.Items {
+		list.Items[i].SetGroupVersionKind(pool.Sandbox)
+		v.makers = append(v.makers, &list.Items[i])
+	}
+	return err
 }
 
 // endGrace is how much longer than its grace a pod may take to end before it counts as lost.
@@ -158,7 +193,9 @@ func pending(pod *corev1.Pod) string {
 }
 
 // input is what package placement decides by.
-func (v *view) input() (placement.Pool, []placement.Profile) {
+func (f *fleet) input(v *view) (placement.Pool, []placement.Profile) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	p := v.pool
 	in := placement.Pool{
 		Min: int(p.Spec.Hosts.Min), Max: int(p.Spec.Hosts.Max), Room: pool.Room(p), Drain: p.Spec.Drain,
@@ -176,7 +213,7 @@ func (v *view) input() (placement.Pool, []placement.Profile) {
 		s := &one.Status
 		q := placement.Profile{
 			Name: one.Name, Owner: s.Host, Installed: s.Installed == s.Assignment && s.Assignment > 0, Memory: pool.Counts(p, one), Priority: one.Spec.Priority,
-			Pin: one.Spec.Pin, Deleting: one.DeletionTimestamp != nil,
+			Pin: one.Spec.Pin, Pod: pool.Pod(p.Name, one.Name), Alone: one.Alone(), Refused: f.refused[one.UID], Deleting: one.DeletionTimestamp != nil,
 		}
 		for _, c := range s.Conditions {
 			if c.Type == v1alpha1.ReachableCondition {

@@ -81,7 +81,7 @@ func runMove(ctx context.Context, c *call) error {
 	})
 }
 
-// poolOf returns the pool of a host.
+// poolOf returns the pool of a host of any profiles.
 func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, error) {
 	pod := &corev1.Pod{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: host}, pod)
@@ -90,6 +90,9 @@ func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, e
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot find host %q: %w", host, err)
+	}
+	if profile := pod.Labels[v1alpha1.ProfileLabel]; profile != "" {
+		return nil, fmt.Errorf("cannot drain host %q: it is the pod of profile %q alone; spec.placement: packed moves the profile to a host", host, profile)
 	}
 	return f.pool(ctx, pod.Labels[v1alpha1.PoolLabel])
 }

@@ -196,6 +196,8 @@ func hostRow(p *v1alpha1.AgentPool, pod *corev1.Pod, profiles []v1alpha1.AgentPr
 		note = "is to go"
 	case pod.DeletionTimestamp != nil:
 		note = "ends"
+	case pod.Labels[v1alpha1.ProfileLabel] != "":
+		note = "of " + pod.Labels[v1alpha1.ProfileLabel] + " alone"
 	}
 	return fmt.Sprintf("%s\t%s\t%d\t%d\t%d MB\t%d MB\t%s\t%s", pod.Name, cmp.Or(pod.Spec.NodeName, "-"), n, ready, memory>>20, pool.Room(p)>>20, pod.Spec.Containers[0].Image, note)
 }
@@ -222,6 +224,9 @@ func runExplain(ctx context.Context, c *call) error {
 		fmt.Fprintln(c.Out, "  no host has its data yet")
 	} else {
 		fmt.Fprintf(c.Out, "  its data is on the volume of host %s (assignment %d, installed %d)\n", s.Host, s.Assignment, s.Installed)
+	}
+	if pod := pool.Pod(p.Spec.Pool, p.Name); p.Alone() {
+		fmt.Fprintf(c.Out, "  it shall have a pod of its own, %s\n", pod)
 	}
 	if m := s.Move; m != nil {
 		state := "the gateway is being stopped"

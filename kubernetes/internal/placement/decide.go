@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -18,6 +17,9 @@ type Profile struct {
 	Memory    int64  // what it counts for
 	Priority  int32
 	Pin       string // the host that it shall be on, "" for any
+	Pod       string // the name of a pod of its own
+	Alone     bool   // it shall be in that pod, and not on a host with others
+	Refused   string // why that pod can't be made, "" for nothing
 	Lost      string // what is told of its owner: [HostLost], [HostRestarts], or "" for nothing
 	Pending   string // why it is told to be pending, "" when it is not
 	GiveUp    bool   // somebody has given up the data of its owner
@@ -28,6 +30,7 @@ type Profile struct {
 type Host struct {
 	Name      string
 	Ordinal   int
+	For       string // the only profile that it takes, "" for a host of any profiles
 	Zone      string // the value of the topology key
 	Trouble   string // why it is lost, "" when it is not
 	Ready     bool   // it takes profiles
@@ -53,12 +56,6 @@ type Pool struct {
 const (
 	HostLost     = "HostLost"
 	HostRestarts = "HostRestarts"
-)
-
-// spareFor is how long a host must be spare before it goes, and spareRoom the part of the room that is left free by the others then.
-const (
-	spareFor  = 10 * time.Minute
-	spareRoom = 0.75
 )
 
 // mostMoves is the number of moves of a pool at one time.
@@ -98,7 +95,8 @@ func (Replace) action() {}
 // Plan is what the controller decides in one round.
 type Plan struct {
 	Actions    []Action
-	Replicas   int // the number of hosts that the StatefulSet shall have
+	Replicas   int      // the number of hosts that the StatefulSet shall have
+	Alone      []string // the profiles that have a pod of their own
 	SpareSince time.Time
 	Leaving    string
 	Doing      string // for people, "" for nothing
@@ -109,7 +107,8 @@ type round struct {
 	Plan
 	pool     Pool
 	now      time.Time
-	hosts    []*load
+	hosts    []*load // of any profiles
+	alone    []*load // of one profile each
 	byName   map[string]*load
 	profiles []Profile
 	moves    int
@@ -133,9 +132,15 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 	})
 	for _, h := range hosts {
 		l := &load{Host: h, takes: h.Ready && h.Trouble == "" && h.Name != pool.Leaving && !slices.Contains(pool.Drain, h.Name)}
-		r.hosts, r.byName[h.Name] = append(r.hosts, l), l
+		r.byName[h.Name] = l
+		if h.For != "" {
+			r.alone = append(r.alone, l)
+		} else {
+			r.hosts = append(r.hosts, l)
+		}
 	}
 	slices.SortFunc(r.hosts, func(a, b *load) int { return cmp.Compare(a.Ordinal, b.Ordinal) })
+	slices.SortFunc(r.alone, func(a, b *load) int { return cmp.Compare(a.Name, b.Name) })
 	for _, p := range r.profiles {
 		r.count(p.Owner, p.Memory)
 		if p.To != "" {
@@ -144,6 +149,9 @@ func Decide(pool Pool, profiles []Profile, hosts []Host, now time.Time) Plan {
 		}
 	}
 	for _, p := range r.profiles {
+		if r.needsPod(p) {
+			r.Alone = append(r.Alone, p.Name)
+		}
 		r.decide(p)
 	}
 	r.rollout()
@@ -159,6 +167,19 @@ func (r *round) count(host string, memory int64) {
 }
 
 func (r *round) do(a Action) { r.Actions = append(r.Actions, a) }
+
+// needsPod reports whether a profile has a pod of its own. A pod that the profile leaves stays until the data is on the new host.
+func (r *round) needsPod(p Profile) bool {
+	return p.Owner == p.Pod || p.To == p.Pod || p.Alone && !p.Deleting || r.byName[p.Pod] != nil && p.Owner != "" && !p.Installed
+}
+
+// host returns a host of any profiles if it takes profiles, else nil.
+func (r *round) host(name string) *load {
+	if l := r.byName[name]; l != nil && l.takes && l.For == "" {
+		return l
+	}
+	return nil
+}
 
 // decide is about one profile.
 func (r *round) decide(p Profile) {
@@ -191,8 +212,20 @@ func (r *round) decide(p Profile) {
 
 // place finds a host for a profile that has none.
 func (r *round) place(p Profile) {
+	if p.Alone {
+		l := r.byName[p.Pod]
+		switch {
+		case l == nil:
+			r.hold(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(p.Refused, "it does not exist yet")))
+		case !l.takes:
+			r.hold(p, fmt.Sprintf("waits for its pod %s: %s", p.Pod, cmp.Or(l.Trouble, "it is drained")))
+		default:
+			r.give(p, l)
+		}
+		return
+	}
 	if p.Pin != "" {
-		if l := r.byName[p.Pin]; l != nil && l.takes {
+		if l := r.host(p.Pin); l != nil {
 			r.give(p, l)
 			return
 		}
@@ -253,7 +286,7 @@ func (r *round) better(a, b *load, zones map[string]int) bool {
 // follow looks at a move that has begun.
 func (r *round) follow(p Profile) {
 	to := r.byName[p.To]
-	if !p.Received && (to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
+	if !p.Received && (p.Alone != (p.To == p.Pod) || to == nil || to.Trouble != "" && !to.Replacing || slices.Contains(r.pool.Drain, p.To) || p.To == r.pool.Leaving) {
 		r.do(Cancel{p.Name, "host " + p.To + " can't take it"})
 		return
 	}
@@ -267,8 +300,13 @@ func (r *round) move(p Profile) {
 	}
 	reason := ""
 	switch {
+	case p.Alone:
+		if l := r.byName[p.Pod]; p.Owner != p.Pod && l != nil && l.takes {
+			r.begin(p, l, "it gets a pod of its own")
+		}
+		return
 	case p.Pin != "" && p.Pin != p.Owner:
-		if l := r.byName[p.Pin]; l != nil && l.takes {
+		if l := r.host(p.Pin); l != nil {
 			r.begin(p, l, "it is pinned to "+p.Pin)
 		}
 		return
@@ -276,6 +314,8 @@ func (r *round) move(p Profile) {
 		return // who pins it there has a reason
 	case slices.Contains(r.pool.Drain, p.Owner):
 		reason = "host " + p.Owner + " is drained"
+	case p.Owner == p.Pod:
+		reason = "it is to be packed"
 	case p.Owner == r.pool.Leaving:
 		reason = "host " + p.Owner + " is spare"
 	default:
@@ -295,108 +335,4 @@ func (r *round) begin(p Profile, to *load, reason string) {
 	r.moves++
 	r.do(Begin{p.Name, to.Name, reason})
 	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("moves %s to %s", p.Name, to.Name))
-}
-
-// rollout replaces hosts that have an old image.
-func (r *round) rollout() {
-	var old []*load
-	away := 0
-	left := 0
-	for _, l := range r.hosts {
-		if !l.Updated {
-			left++
-		}
-		switch {
-		case !l.Replacing && l.Trouble == "":
-			if !l.Updated {
-				old = append(old, l)
-			}
-		case !l.Updated && l.Broken: // its present image may be the reason
-			r.do(Replace{l.Name})
-			away++
-		default:
-			away++
-		}
-	}
-	if left == 0 {
-		return
-	}
-	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("replaces hosts for the new image, %d to go", left))
-	slices.Reverse(old) // as a StatefulSet does: the last comes first
-	for _, l := range old {
-		if away >= r.pool.MaxUnavailable {
-			return
-		}
-		if r.moving(l.Name) {
-			continue // a move is not begun anew
-		}
-		r.do(Replace{l.Name})
-		away++
-	}
-}
-
-// moving reports whether a move from or to a host goes on.
-func (r *round) moving(host string) bool {
-	return slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.To != "" && (p.Owner == host || p.To == host) })
-}
-
-// scale decides on the number of hosts.
-func (r *round) scale() {
-	n := max(r.pool.Min, min(r.pool.Replicas, r.pool.Max))
-	if r.need > 0 && r.pool.Room > 0 {
-		coming := max(0, r.pool.Replicas-r.taking()) // hosts that are about to take profiles
-		n += max(0, int((r.need+r.pool.Room-1)/r.pool.Room)-coming)
-	}
-	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
-	r.Replicas = min(max(n, r.pool.Min), r.pool.Max)
-	if r.need == 0 && !rolling && r.Replicas == r.pool.Replicas {
-		r.shrink()
-		return
-	}
-	r.Leaving = ""
-}
-
-// taking is the number of hosts that take profiles, are drained, or are lost: hosts that will not bring room by waiting.
-func (r *round) taking() int {
-	n := 0
-	for _, l := range r.hosts {
-		if l.Ready || l.Trouble != "" && !l.Replacing || slices.Contains(r.pool.Drain, l.Name) {
-			n++
-		}
-	}
-	return n
-}
-
-// shrink has the last host go when it has been spare for some time. Its profiles are moved before.
-func (r *round) shrink() {
-	last := len(r.hosts) - 1
-	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *load) bool { return l.Trouble != "" || l.Replacing }) {
-		r.Leaving = ""
-		return
-	}
-	var used int64
-	takers := 0
-	for _, l := range r.hosts {
-		used += l.used
-		if l.takes && l.Ordinal != r.pool.Replicas-1 {
-			takers++
-		}
-	}
-	if float64(used) > spareRoom*float64(r.pool.Room)*float64(takers) {
-		r.Leaving = ""
-		return
-	}
-	r.SpareSince = r.pool.SpareSince
-	if r.SpareSince.IsZero() {
-		r.SpareSince = r.now
-	}
-	if r.now.Sub(r.SpareSince) < spareFor {
-		return
-	}
-	r.Leaving = r.hosts[last].Name
-	r.Doing = cmp.Or(r.Doing, "drains "+r.Leaving+", which is spare")
-	pinned := slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.Pin == r.Leaving })
-	if r.pool.Leaving == r.Leaving && r.hosts[last].profiles == 0 && !pinned {
-		r.Replicas, r.Leaving, r.SpareSince = r.pool.Replicas-1, "", time.Time{}
-	}
 }

@@ -75,6 +75,61 @@ func old(hosts []Host) []Host {
 	return hosts
 }
 
+// TestAPodOfItsOwn has what the controller does about profiles that shall have a pod of their own, or have one.
+func TestAPodOfItsOwn(t *testing.T) {
+	two := hostsOf(2)
+	pod := Host{Name: "pool-a-0", For: "a", Ready: true, Updated: true}
+	with := func(h Host) []Host { return append(slices.Clone(two), h) }
+	a := func(change func(*Profile)) Profile {
+		p := Profile{Name: "a", Pod: "pool-a-0", Alone: true, Memory: 300}
+		change(&p)
+		return p
+	}
+	on := func(host string) func(*Profile) { return func(p *Profile) { p.Owner, p.Installed = host, true } }
+	b := Profile{Name: "b", Pod: "pool-b-0", Memory: 900}
+	for _, c := range []struct {
+		name     string
+		hosts    []Host
+		profiles []Profile
+		want     []Action
+		alone    bool // a has a pod of its own
+	}{
+		{"it waits for its pod, and for no room", two, []Profile{a(func(*Profile) {})}, []Action{Hold{"a", "waits for its pod pool-a-0: it does not exist yet"}}, true},
+		{"it says why its pod is not made", two, []Profile{a(func(p *Profile) { p.Refused = "exceeded quota" })}, []Action{Hold{"a", "waits for its pod pool-a-0: exceeded quota"}}, true},
+		{"it says why its pod does not begin", with(Host{Name: "pool-a-0", For: "a", Trouble: "too big", Replacing: true}), []Profile{a(func(*Profile) {})}, []Action{Hold{"a", "waits for its pod pool-a-0: too big"}}, true},
+		{"it begins in its pod", with(pod), []Profile{a(func(*Profile) {})}, []Action{Assign{"a", "pool-a-0"}}, true},
+		{"no other one does", []Host{pod}, []Profile{b}, []Action{Hold{"b", "no host has room for its memory"}}, false},
+		{"nor by a pin", with(pod), []Profile{{Name: "b", Pod: "pool-b-0", Pin: "pool-a-0"}}, []Action{Hold{"b", "waits for host pool-a-0, which it is pinned to"}}, false},
+		{"its host keeps it until its pod is on", two, []Profile{a(on("pool-0"))}, nil, true},
+		{"it moves to its pod", with(pod), []Profile{a(on("pool-0"))}, []Action{Begin{"a", "pool-a-0", "it gets a pod of its own"}}, true},
+		{"it stays there", with(pod), []Profile{a(on("pool-a-0"))}, nil, true},
+		{"it moves back", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.Alone = false })}, []Action{Begin{"a", "pool-0", "it is to be packed"}}, true},
+		{"it moves back to a pin", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.Alone, p.Pin = false, "pool-1" })}, []Action{Begin{"a", "pool-1", "it is pinned to pool-1"}}, true},
+		{"its pod stays until the data is on the host", with(pod), []Profile{a(func(p *Profile) { p.Owner, p.Alone = "pool-0", false })}, nil, true},
+		{"then it goes", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.Alone = false })}, nil, false},
+		{"a deleted one keeps its pod until it has ended", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.Deleting = true })}, nil, true},
+		{"a deleted one without data gets none", two, []Profile{a(func(p *Profile) { p.Deleting = true })}, nil, false},
+		{"a move to its pod ends with its placement", with(pod), []Profile{a(func(p *Profile) { on("pool-0")(p); p.Alone, p.To = false, "pool-a-0" })}, []Action{Cancel{"a", "host pool-a-0 can't take it"}}, true},
+		{"a move to a host too", with(pod), []Profile{a(func(p *Profile) { on("pool-a-0")(p); p.To = "pool-0" })}, []Action{Cancel{"a", "host pool-0 can't take it"}}, true},
+		{"a lost pod is told", with(Host{Name: "pool-a-0", For: "a", Trouble: "node gone"}), []Profile{a(on("pool-a-0"))}, []Action{Lose{"a", HostLost, "host pool-a-0: node gone"}}, true},
+		{"its pod gets the new image, and waits for no host", append(old(two), old([]Host{pod})...), []Profile{a(on("pool-a-0"))}, []Action{Replace{"pool-1"}, Replace{"pool-a-0"}}, true},
+		{"a host waits for no pod of one profile", append(old(two), Host{Name: "pool-a-0", For: "a", Trouble: "it is pending", Replacing: true, Updated: true}), nil, []Action{Replace{"pool-1"}}, false},
+	} {
+		pool := poolOf(2)
+		pool.Max = 2
+		plan := Decide(pool, c.profiles, c.hosts, noon)
+		if !slices.Equal(plan.Actions, c.want) || plan.Replicas != 2 || slices.Contains(plan.Alone, "a") != c.alone {
+			t.Errorf("%s:\ngot  %#v, %d hosts, pods for %q\nwant %#v", c.name, plan.Actions, plan.Replicas, plan.Alone, c.want)
+		}
+	}
+	// A pod is no host that the pool has too many of, or too few.
+	pool := poolOf(1)
+	pool.SpareSince = noon
+	if p := Decide(pool, []Profile{a(on("pool-a-0"))}, append(hostsOf(1), pod), noon.Add(spareFor)); p.Replicas != 1 || p.Leaving != "" || !p.SpareSince.IsZero() {
+		t.Errorf("%+v", p)
+	}
+}
+
 // TestAnImageThatDoesNotStartIsRolledBack has a host that the previous image has ended. The controller waited for the host, and
 // never gave it the next image.
 func TestAnImageThatDoesNotStartIsRolledBack(t *testing.T) {

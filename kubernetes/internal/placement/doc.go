@@ -10,6 +10,19 @@
 //  4. A host makes an empty profile only while Installed is 0. Later a missing profile is lost, and nothing starts.
 //  5. Each write carries the version of the object that was read, so a write after a stale read fails.
 //
+// A pod of its own is a host that takes one profile. The controller makes and ends such pods, and their volumes stay, so an ended one is a
+// host that has crashed. [Decide] goes by the placement of a profile:
+//
+//	placement  owner      move        decision
+//	pod        none       -           Assign its pod once that is ready, until then Hold
+//	pod        a host     none        Begin to its pod once that is ready
+//	pod        its pod    none        nothing
+//	packed     its pod    none        Begin to a host with room
+//	pod        any        to a host   Cancel unless the data is stored there; then the next move goes back
+//	packed     any        to its pod  the same
+//
+// A profile has a pod while its placement is pod, and while the pod is its owner or the goal of its move.
+//
 // The steps of a host, by what the object says and what the volume has. "me" is the host. A step that is done changes the state, so the
 // next call returns the next step.
 //

@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -28,8 +29,9 @@ import (
 )
 
 const (
-	// TemplateAnnotation has a sum of the template that a pod was made of.
-	TemplateAnnotation = v1alpha1.Group + "/template"
+	// templateVar is a variable of the host's container with a sum of the template, without its image. It is no annotation: agent-sandbox
+	// copies the annotations of a new template to the old pod.
+	templateVar = "HINIT_FLEET_TEMPLATE"
 	// ReplacedAnnotation has the id of the old container, whose image was exchanged in its pod.
 	ReplacedAnnotation = v1alpha1.Group + "/replaced"
 	// Audience is the audience of the tokens that hosts show to each other.
@@ -43,6 +45,7 @@ const (
 
 	// runtimeDir is where the host's container mounts the agents' /run.
 	runtimeDir  = "/run/agents"
+	dataVolume  = "data"
 	stopSeconds = 30
 	megabyte    = 1 << 20
 )
@@ -60,8 +63,10 @@ func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstruct
 	for _, m := range manifests {
 		u := &unstructured.Unstructured{}
 		switch m.File {
-		case "service.yaml", "disruption.yaml", "config.yaml":
+		case "service.yaml", "config.yaml":
 			err = yaml.Unmarshal(m.Text, u)
+		case "disruption.yaml":
+			u, err = disruption(m.Text)
 		case "network.yaml":
 			u, err = network(p, m.Text)
 		case "pod.yaml":
@@ -72,14 +77,30 @@ func Objects(p *v1alpha1.AgentPool, hosts int) (objects []*unstructured.Unstruct
 		if err != nil {
 			return nil, "", fmt.Errorf("cannot make %s of pool %q: %w", m.File, p.Name, err)
 		}
-		u.SetNamespace(p.Namespace)
-		labels := u.GetLabels()
-		labels[v1alpha1.PoolLabel] = p.Name
-		u.SetLabels(labels)
-		u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(p, v1alpha1.GroupVersion.WithKind("AgentPool"))})
-		objects = append(objects, u)
+		objects = append(objects, own(p, u))
 	}
 	return objects, template, nil
+}
+
+// own makes an object one of a pool.
+func own(p *v1alpha1.AgentPool, u *unstructured.Unstructured) *unstructured.Unstructured {
+	u.SetNamespace(p.Namespace)
+	labels := u.GetLabels()
+	labels[v1alpha1.PoolLabel] = p.Name
+	u.SetLabels(labels)
+	u.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(p, v1alpha1.GroupVersion.WithKind("AgentPool"))})
+	return u
+}
+
+// disruption leaves pods of one profile out of the PodDisruptionBudget: a budget of hosts can't count the pods of Sandboxes, and one pod needs
+// none.
+func disruption(text []byte) (*unstructured.Unstructured, error) {
+	d := &policyv1.PodDisruptionBudget{}
+	if err := yaml.UnmarshalStrict(text, d); err != nil {
+		return nil, err
+	}
+	d.Spec.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: v1alpha1.ProfileLabel, Operator: metav1.LabelSelectorOpDoesNotExist}}
+	return object(d)
 }
 
 // valuesOf are the values of package deploy that a pool has.
@@ -99,19 +120,30 @@ func valuesOf(p *v1alpha1.AgentPool) map[string]any {
 	}
 }
 
-// statefulSet makes the StatefulSet of the one that package deploy has for one pod.
+// statefulSet makes the StatefulSet of the hosts.
 func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.Unstructured, string, error) {
-	set := &appsv1.StatefulSet{}
-	if err := yaml.UnmarshalStrict(text, set); err != nil {
+	set, sum, err := template(p, text)
+	if err != nil {
 		return nil, "", err
 	}
 	replicas := int32(hosts)
 	set.Spec.Replicas, set.Spec.PodManagementPolicy = &replicas, appsv1.ParallelPodManagement
-	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller decides when
 	set.Spec.PersistentVolumeClaimRetentionPolicy = &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
 		WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType, WhenScaled: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 	}
 	set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{claim(p)}
+	o, err := object(set)
+	return o, sum, err
+}
+
+// template makes a StatefulSet with the pod of a host, without its volume, of the one that package deploy has for one pod. sum is a sum of
+// the pod without its image.
+func template(p *v1alpha1.AgentPool, text []byte) (set *appsv1.StatefulSet, sum string, err error) {
+	set = &appsv1.StatefulSet{}
+	if err := yaml.UnmarshalStrict(text, set); err != nil {
+		return nil, "", err
+	}
+	set.Spec.UpdateStrategy = appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType} // the controller decides when
 	pod := &set.Spec.Template
 	pod.Labels[v1alpha1.PoolLabel] = p.Name
 	pod.Spec.ServiceAccountName = Account(p.Name)
@@ -119,27 +151,38 @@ func statefulSet(p *v1alpha1.AgentPool, text []byte, hosts int) (*unstructured.U
 		MaxSkew: 1, TopologyKey: p.Spec.TopologyKey, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{v1alpha1.PoolLabel: p.Name}},
 	}}
-	pod.Spec.Volumes = append(withoutVolume(pod.Spec.Volumes, "data"), tokens())
+	pod.Spec.Volumes = append(withoutVolume(pod.Spec.Volumes, dataVolume), tokens())
 	agents(&pod.Spec.Containers[0], p)
 	pod.Spec.InitContainers = append(pod.Spec.InitContainers, host(&pod.Spec.Containers[0], p))
-	template, err := json.Marshal(pod)
+	bare := pod.DeepCopy()
+	SetImage(&bare.Spec, "")
+	all, err := json.Marshal(bare)
 	if err != nil {
 		return nil, "", err
 	}
-	h := sha256.Sum256(template)
-	sum := hex.EncodeToString(h[:])[:16]
-	pod.Annotations = map[string]string{TemplateAnnotation: sum}
-	o, err := object(set)
-	return o, sum, err
+	h := sha256.Sum256(all)
+	sum = hex.EncodeToString(h[:])[:16]
+	fleet := &pod.Spec.InitContainers[len(pod.Spec.InitContainers)-1]
+	fleet.Env = append(fleet.Env, corev1.EnvVar{Name: templateVar, Value: sum})
+	return set, sum, nil
 }
 
-// InPlace reports whether only the image of a pod differs from the pool's template. template is the sum of the wanted template.
-func InPlace(p *v1alpha1.AgentPool, pod *corev1.Pod) (template string, is bool) {
-	was := p.DeepCopy()
-	was.Spec.Image = pod.Spec.Containers[0].Image
-	_, old, err := Objects(was, 0)
-	_, template, err2 := Objects(p, 0)
-	return template, err == nil && err2 == nil && was.Spec.Image != p.Spec.Image && pod.Annotations[TemplateAnnotation] == old
+// SetImage gives all containers of a pod an image.
+func SetImage(pod *corev1.PodSpec, image string) {
+	for _, containers := range [][]corev1.Container{pod.InitContainers, pod.Containers} {
+		for i := range containers {
+			containers[i].Image = image
+		}
+	}
+}
+
+// Updated reports whether a pod is as the pool's template, whose sum is template. imageOnly reports whether it is, but for the image.
+func Updated(p *v1alpha1.AgentPool, template string, pod *corev1.PodSpec) (is, imageOnly bool) {
+	same := slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool {
+		return slices.Contains(c.Env, corev1.EnvVar{Name: templateVar, Value: template})
+	})
+	image := pod.Containers[0].Image == p.Spec.Image
+	return same && image, same && !image
 }
 
 // agents changes the container of the agents.
@@ -159,7 +202,7 @@ func host(agents *corev1.Container, p *v1alpha1.AgentPool) corev1.Container {
 		SecurityContext: agents.SecurityContext,
 		Env:             []corev1.EnvVar{{Name: "HINIT_FLEET_POOL", Value: p.Name}, {Name: "HINIT_RUNTIME_DIR", Value: runtimeDir + "/hinit"}},
 		VolumeMounts: []corev1.VolumeMount{
-			{Name: "data", MountPath: "/opt/data"}, {Name: "run", MountPath: runtimeDir}, {Name: "fleet", MountPath: Credentials, ReadOnly: true},
+			{Name: dataVolume, MountPath: "/opt/data"}, {Name: "run", MountPath: runtimeDir}, {Name: "fleet", MountPath: Credentials, ReadOnly: true},
 		},
 		Resources: corev1.ResourceRequirements{
 			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
@@ -209,7 +252,7 @@ func object(o any) (*unstructured.Unstructured, error) {
 func claim(p *v1alpha1.AgentPool) corev1.PersistentVolumeClaim {
 	c := corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
-		ObjectMeta: metav1.ObjectMeta{Name: "data", Labels: map[string]string{v1alpha1.PoolLabel: p.Name}},
+		ObjectMeta: metav1.ObjectMeta{Name: dataVolume, Labels: map[string]string{v1alpha1.PoolLabel: p.Name}},
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: p.Spec.Volume.Size}},

@@ -150,8 +150,8 @@ func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
 	if _, nine := setOf(t, aPool(), 9); nine != one {
 		t.Error("another number of hosts is a rollout")
 	}
-	if _, next := setOf(t, aPool(func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" }), 1); next == one {
-		t.Error("another image is no rollout")
+	if _, next := setOf(t, aPool(func(p *v1alpha1.AgentPool) { p.Spec.Isolation = "files" }), 1); next == one {
+		t.Error("another isolation is no rollout")
 	}
 	idle, _ := setOf(t, aPool(func(p *v1alpha1.AgentPool) { p.Spec.Rollout.WhenIdle = true }), 1)
 	hook := idle.Spec.Template.Spec.Containers[0].Lifecycle
@@ -162,20 +162,31 @@ func TestOnlyAChangeOfTheTemplateIsARollout(t *testing.T) {
 
 // TestOnlyAnImageIsExchangedInItsPod has other changes, which need another pod.
 func TestOnlyAnImageIsExchangedInItsPod(t *testing.T) {
-	set, old := setOf(t, aPool(), 1)
-	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
+	set, _ := setOf(t, aPool(), 1)
+	pod := set.Spec.Template.Spec
 	next := func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" }
-	if template, is := InPlace(aPool(next), pod); !is || template == old {
-		t.Errorf("another image: %v, %s", is, template)
-	}
-	for name, p := range map[string]*v1alpha1.AgentPool{
-		"nothing": aPool(), "a variable too": aPool(next, func(p *v1alpha1.AgentPool) { p.Spec.Env = map[string]string{"A": "b"} }),
-		"a variable": aPool(func(p *v1alpha1.AgentPool) { p.Spec.Env = map[string]string{"A": "b"} }),
+	variable := func(p *v1alpha1.AgentPool) { p.Spec.Env = map[string]string{"A": "b"} }
+	for name, c := range map[string]struct {
+		pool          *v1alpha1.AgentPool
+		is, imageOnly bool
+	}{
+		"nothing": {aPool(), true, false}, "an image": {aPool(next), false, true}, "a variable": {aPool(variable), false, false}, "both": {aPool(next, variable), false, false},
 	} {
-		if _, is := InPlace(p, pod); is {
-			t.Errorf("%s is exchanged in the pod", name)
+		_, template := setOf(t, c.pool, 1)
+		if is, imageOnly := Updated(c.pool, template, &pod); is != c.is || imageOnly != c.imageOnly {
+			t.Errorf("another pool by %s: updated %v, but for the image %v", name, is, imageOnly)
 		}
 	}
+	SetImage(&pod, "agent:2")
+	if is, _ := Updated(aPool(next), templateOf(t, aPool(next)), &pod); !is {
+		t.Error("a pod with its image exchanged is not the pool's")
+	}
+}
+
+func templateOf(t *testing.T, p *v1alpha1.AgentPool) string {
+	t.Helper()
+	_, template := setOf(t, p, 1)
+	return template
 }
 
 // TestAProfileCountsForTheMostThatIsKnown has the memory that placement goes by.

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
 )
 
 var span = flag.Duration("span", time.Minute, "how long the chaos goes on")
@@ -92,6 +93,9 @@ func (c *chaos) strike(t *testing.T) {
 	t.Helper()
 	host := fmt.Sprintf("%s-%d", c.pool, c.rnd.IntN(chaosHosts))
 	name := fmt.Sprintf("p%05d", c.rnd.IntN(chaosProfiles))
+	if c.rnd.IntN(4) == 0 {
+		host = pool.Pod(c.pool, name) // most have none
+	}
 	later := func(do func()) {
 		time.AfterFunc(time.Duration(500+c.rnd.IntN(4000))*time.Millisecond, do)
 		c.after = append(c.after, do)
@@ -108,6 +112,14 @@ func (c *chaos) strike(t *testing.T) {
 		c.did["full volumes"]++
 		c.k.fill(host)
 		later(func() { c.k.drop(host) })
+	case k < 16:
+		c.did["placements"]++
+		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) {
+			p.Spec.Pin = ""
+			if p.Spec.Placement = v1alpha1.PlacementPod; c.rnd.IntN(2) == 0 {
+				p.Spec.Placement = "packed"
+			}
+		})
 	case k < 40:
 		c.did["pins"]++
 		_ = c.editProfile(name, func(p *v1alpha1.AgentProfile) { p.Spec.Pin = host }) // the API server may be away

@@ -64,6 +64,10 @@ var wrong = []struct{ text, says string }{
 	{aProfile(`{pool: pool, memory: 2Ti}`), "memory is from 1Mi to 1Ti"},
 	{aProfile(`{pool: pool, memory: much}`), "spec.memory"},
 	{aProfile(`{pool: pool, priority: 5000}`), "spec.priority in body should be less than or equal to 1000"},
+	{aProfile(`{pool: pool, placement: alone}`), `Unsupported value: "alone": supported values: "packed", "pod"`},
+	{aProfile(`{pool: pool, placement: ""}`), `Unsupported value: "": supported values: "packed", "pod"`},
+	{aProfile(`{pool: pool, placement: [pod]}`), "spec.placement in body must be of type string"},
+	{aProfile(`{pool: pool, placement: pod, pin: pool-0}`), "pin is for packed profiles: placement pod gives a pod of its own"},
 	{aProfile(`{pool: pool, pin: other-0}`), "pin names a host of the pool"},
 	{aProfile(`{pool: pool, pin: pool-01}`), "spec.pin in body should match"},
 	{aProfile(`{pool: pool, onDelete: Keep}`), `Unsupported value: "Keep": supported values: "Retain", "Delete"`},
@@ -94,7 +98,8 @@ func TestRightManifestsAreTaken(t *testing.T) {
 	s := withServer(t)
 	for _, text := range []string{
 		aPool(`{image: a, hosts: {min: 1, max: 3}, resources: {memory: 1Gi, cpu: "1"}, drain: [pool-2], env: {A_1: x}, topologyKey: topology.kubernetes.io/zone}`),
-		aProfile(`{pool: pool, soul: {configMap: souls, key: coder}, env: [{secret: keys}], files: [{path: notes/a.md, configMap: a, key: b}], skills: [{name: git, configMap: a}], memory: 64Mi, pin: pool-0}`),
+		aProfile(`{pool: pool, soul: {configMap: souls, key: coder}, env: [{secret: keys}], files: [{path: notes/a.md, configMap: a, key: b}], skills: [{name: git, configMap: a}], memory: 64Mi, placement: packed, pin: pool-0}`),
+		manifest("AgentProfile", "alone", `{pool: pool, placement: pod, recover: {lostHost: pool-alone-0a1b2c3d-0, empty: true}}`),
 		manifest("AgentProfile", "other", `{pool: pool, recover: {lostHost: pool-0, archive: other.tar}}`),
 	} {
 		if err := s.create(t, text, client.DryRunAll); err != nil {

@@ -1,0 +1,110 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/pool"
+)
+
+// leaveTime is how long a pod stays after its profile has moved to a host. Meanwhile the pod deletes its copy of the data.
+const leaveTime = time.Minute
+
+// mostReason is the length of a reason in bytes. The status of a profile has room for it.
+const mostReason = 800
+
+// keepAlone makes the pods of some profiles, by name, as they shall be, and ends the pods of others.
+func (f *fleet) keepAlone(ctx context.Context, v *view, names []string, now time.Time) error {
+	makers := map[string]*metav1.PartialObjectMetadata{}
+	var work []func() error
+	remove := func(o client.Object) {
+		uid := o.GetUID()
+		work = append(work, func() error { return client.IgnoreNotFound(f.api.Delete(ctx, o, client.Preconditions{UID: &uid})) })
+	}
+	for _, m := range v.makers { // StatefulSets come first
+		name := m.Labels[v1alpha1.ProfileLabel]
+		wanted := slices.Contains(names, name)
+		if wanted && makers[name] != nil { // made by two controllers, of which one knew of agent-sandbox
+			remove(makers[name])
+		}
+		if wanted {
+			makers[name] = m
+		}
+		if f.left(m, wanted, v.profiles[name] != nil, now) {
+			remove(m)
+		}
+	}
+	for _, name := range names {
+		work = append(work, func() error {
+			f.refuse(v.profiles[name], f.keepOne(ctx, v, v.profiles[name], makers[name]))
+			return nil
+		})
+		if pod := v.pods[pool.Pod(v.pool.Name, name)]; pod != nil && pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded) {
+			remove(pod) // agent-sandbox makes no other one before
+		}
+	}
+	return together(work)
+}
+
+// left reports whether what makes a pod is to go. there is whether its profile exists.
+func (f *fleet) left(m *metav1.PartialObjectMetadata, wanted, there bool, now time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	since, leaving := f.leaving[m.UID]
+	switch {
+	case wanted:
+		delete(f.leaving, m.UID)
+	case !there || leaving && now.Sub(since) >= leaveTime:
+		delete(f.leaving, m.UID)
+		return true
+	case !leaving:
+		f.leaving[m.UID] = now
+	}
+	return false
+}
+
+// refuse notes why the pod of a profile can't be made; nil for nothing. The profile says so, and others don't wait for it.
+func (f *fleet) refuse(p *v1alpha1.AgentProfile, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil {
+		delete(f.refused, p.UID)
+		return
+	}
+	reason := err.Error()
+	reason = reason[:min(len(reason), mostReason)]
+	if f.refused[p.UID] != reason {
+		f.log.Warn("pod can't be made", "profile", p.Name, "error", err)
+	}
+	f.refused[p.UID] = reason
+}
+
+// keepOne makes the pod of one profile as it shall be. maker is what makes it, nil for nothing yet. Its kind stays.
+func (f *fleet) keepOne(ctx context.Context, v *view, profile *v1alpha1.AgentProfile, maker *metav1.PartialObjectMetadata) error {
+	wanted := fmt.Sprintf("%s/%d/%s", v.template, v.pool.Generation, profile.Spec.OnDelete)
+	sandbox := v.sandboxes
+	if maker != nil {
+		if maker.Annotations[sumAnnotation] == wanted {
+			return nil
+		}
+		sandbox = maker.Kind == pool.Sandbox.Kind
+	}
+	objects, err := pool.Alone(v.pool, profile, sandbox)
+	if err != nil {
+		return err
+	}
+	objects[len(objects)-1].SetAnnotations(map[string]string{sumAnnotation: wanted}) // the last one's annotation is about all
+	for _, o := range objects {
+		if err := f.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// spareFor is how long a host must be spare before it goes, and spareRoom the part of the room that is left free by the others then.
+const (
+	spareFor  = 10 * time.Minute
+	spareRoom = 0.75
+)
+
+// rollout replaces hosts that have an old image. Pods of one profile don't wait for hosts of others.
+func (r *round) rollout() {
+	left := 0
+	for _, l := range slices.Concat(r.hosts, r.alone) {
+		if !l.Updated {
+			left++
+		}
+	}
+	if left == 0 {
+		return
+	}
+	r.Doing = cmp.Or(r.Doing, fmt.Sprintf("replaces hosts for the new image, %d to go", left))
+	r.replace(r.hosts)
+	r.replace(r.alone)
+}
+
+// replace replaces hosts with an old image, MaxUnavailable at a time.
+func (r *round) replace(hosts []*load) {
+	var old []*load
+	away := 0
+	for _, l := range hosts {
+		switch {
+		case !l.Replacing && l.Trouble == "":
+			if !l.Updated {
+				old = append(old, l)
+			}
+		case !l.Updated && l.Broken: // its present image may be the reason
+			r.do(Replace{l.Name})
+			away++
+		default:
+			away++
+		}
+	}
+	slices.Reverse(old) // as a StatefulSet does: the last comes first
+	for _, l := range old {
+		if away >= r.pool.MaxUnavailable {
+			return
+		}
+		if r.moving(l.Name) {
+			continue // a move is not begun anew
+		}
+		r.do(Replace{l.Name})
+		away++
+	}
+}
+
+// moving reports whether a move from or to a host goes on.
+func (r *round) moving(host string) bool {
+	return slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.To != "" && (p.Owner == host || p.To == host) })
+}
+
+// scale decides on the number of hosts.
+func (r *round) scale() {
+	n := max(r.pool.Min, min(r.pool.Replicas, r.pool.Max))
+	if r.need > 0 && r.pool.Room > 0 {
+		coming := max(0, r.pool.Replicas-r.taking()) // hosts that are about to take profiles
+		n += max(0, int((r.need+r.pool.Room-1)/r.pool.Room)-coming)
+	}
+	rolling := strings.HasPrefix(r.Doing, "replaces hosts")
+	r.Replicas = min(max(n, r.pool.Min), r.pool.Max)
+	if r.need == 0 && !rolling && r.Replicas == r.pool.Replicas {
+		r.shrink()
+		return
+	}
+	r.Leaving = ""
+}
+
+// taking is the number of hosts that take profiles, are drained, or are lost: hosts that will not bring room by waiting.
+func (r *round) taking() int {
+	n := 0
+	for _, l := range r.hosts {
+		if l.Ready || l.Trouble != "" && !l.Replacing || slices.Contains(r.pool.Drain, l.Name) {
+			n++
+		}
+	}
+	return n
+}
+
+// shrink has the last host go when it has been spare for some time. Its profiles are moved before.
+func (r *round) shrink() {
+	last := len(r.hosts) - 1
+	if r.pool.Replicas <= r.pool.Min || last < 0 || r.hosts[last].Ordinal != r.pool.Replicas-1 || slices.ContainsFunc(r.hosts, func(l *load) bool { return l.Trouble != "" || l.Replacing }) {
+		r.Leaving = ""
+		return
+	}
+	var used int64
+	takers := 0
+	for _, l := range r.hosts {
+		used += l.used
+		if l.takes && l.Ordinal != r.pool.Replicas-1 {
+			takers++
+		}
+	}
+	if float64(used) > spareRoom*float64(r.pool.Room)*float64(takers) {
+		r.Leaving = ""
+		return
+	}
+	r.SpareSince = r.pool.SpareSince
+	if r.SpareSince.IsZero() {
+		r.SpareSince = r.now
+	}
+	if r.now.Sub(r.SpareSince) < spareFor {
+		return
+	}
+	r.Leaving = r.hosts[last].Name
+	r.Doing = cmp.Or(r.Doing, "drains "+r.Leaving+", which is spare")
+	pinned := slices.ContainsFunc(r.profiles, func(p Profile) bool { return p.Pin == r.Leaving })
+	if r.pool.Leaving == r.Leaving && r.hosts[last].profiles == 0 && !pinned {
+		r.Replicas, r.Leaving, r.SpareSince = r.pool.Replicas-1, "", time.Time{}
+	}
+}

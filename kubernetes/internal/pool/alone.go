@@ -1,0 +1,99 @@
+package pool
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"hinit/kubernetes/api/v1alpha1"
+	"hinit/kubernetes/internal/deploy"
+)
+
+// Sandbox is the kind of agent-sandbox that makes the pods of single profiles where the cluster has it.
+var Sandbox = schema.GroupVersionKind{Group: "agents.x-k8s.io", Version: "v1beta1", Kind: "Sandbox"}
+
+const (
+	first    = "-0" // what a StatefulSet appends to its name for its first pod
+	mostName = 43   // characters; with the sum and what Kubernetes appends for its labels they are 63
+)
+
+// Pod returns the name of a profile's own pod, the same for either kind. It has a sum, because the names of the pool and the profile together can
+// be another pool's.
+func Pod(pool, profile string) string {
+	name := pool + "-" + profile
+	sum := sha256.Sum256([]byte(pool + "/" + profile))
+	return strings.TrimRight(name[:min(len(name), mostName)], "-") + "-" + hex.EncodeToString(sum[:4]) + first
+}
+
+// Alone returns what a profile's own pod is made of: its claim of a volume, then a Sandbox or a StatefulSet. The volume outlives the pod. With
+// onDelete: Delete the claim goes with the profile.
+func Alone(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, sandbox bool) ([]*unstructured.Unstructured, error) {
+	manifests, err := deploy.Render(deploy.Default(valuesOf(p)))
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the pod of profile %q: %w", profile.Name, err)
+	}
+	for _, m := range manifests {
+		if m.File == "pod.yaml" {
+			return alone(p, profile, sandbox, m.Text)
+		}
+	}
+	return nil, fmt.Errorf("cannot make the pod of profile %q: there is no manifest of a pod", profile.Name)
+}
+
+func alone(p *v1alpha1.AgentPool, profile *v1alpha1.AgentProfile, sandbox bool, text []byte) ([]*unstructured.Unstructured, error) {
+	set, _, err := template(p, text)
+	if err != nil {
+		return nil, err
+	}
+	name := Pod(p.Name, profile.Name)
+	data := claim(p)
+	data.Name = dataVolume + "-" + name
+	pod := &set.Spec.Template
+	pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{
+		Name: dataVolume, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: data.Name}},
+	})
+	one := int32(1)
+	set.Name, set.Spec.Replicas = strings.TrimSuffix(name, first), &one
+	for _, labels := range []map[string]string{set.Labels, pod.Labels, set.Spec.Selector.MatchLabels, data.Labels} {
+		labels[v1alpha1.ProfileLabel] = profile.Name
+	}
+	volume, err := object(&data)
+	if err != nil {
+		return nil, err
+	}
+	volume.SetNamespace(p.Namespace)
+	if profile.Spec.OnDelete == "Delete" {
+		volume.SetOwnerReferences([]metav1.OwnerReference{{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "AgentProfile", Name: profile.Name, UID: profile.UID,
+		}})
+	}
+	maker, err := object(set)
+	if err == nil && sandbox {
+		maker, err = sandboxOf(name, set.Labels, pod)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return []*unstructured.Unstructured{volume, own(p, maker)}, nil
+}
+
+// sandboxOf makes a Sandbox with a pod.
+func sandboxOf(name string, labels map[string]string, pod *corev1.PodTemplateSpec) (*unstructured.Unstructured, error) {
+	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	if err != nil {
+		return nil, err
+	}
+	unstructured.RemoveNestedField(template, "metadata", "creationTimestamp")
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"podTemplate": template}}}
+	u.SetGroupVersionKind(Sandbox)
+	u.SetName(name)
+	u.SetLabels(labels)
+	return u, nil
+}
