@@ -89,7 +89,8 @@ var floors = map[string]int{
 	"hinit/internal/runs/local":      5, // outside PID 1
 	"hinit/internal/reexec":          4,
 
-	"hinit/internal/imports": 1, // of hinit-import, which PID 1 does not link
+	"hinit/internal/imports":   1, // of hinit-import, which PID 1 does not link
+	"hinit/internal/wholefile": 0, // of programs outside PID 1
 
 	"hinit/internal/control/show": 1, // how what a client hears is shown to people
 	"hinit/internal/cmdline":      2,

@@ -40,7 +40,8 @@ var readers = map[string][]string{
 		"Dir.Born", "Dir.Connect", "Dir.EachName", "Dir.Has", "Dir.Lock", "Dir.LockWait", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
 		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadSome", "OpenForRoot",
 	},
-	"hinit/internal/trust": {"Look", "Open"},
+	"hinit/internal/trust":     {"Look", "Open"},
+	"hinit/internal/wholefile": {"Open", "Read"},
 }
 
 // notShipped are the directories whose code no shipped program has.

@@ -16,6 +16,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/wholefile"
 )
 
 // DefaultBoard is the board that always exists.
@@ -64,7 +66,7 @@ func (b *Boards) db(slug string) string {
 
 // Current returns the board of a command without --board.
 func (b *Boards) Current() string {
-	line, _ := readRegular(b.pointer(), mostRead)
+	line, _ := wholefile.Read(b.pointer(), mostRead)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
 		if slug, err := Slug(name); err == nil && slug != "" && b.Exists(slug) {
 			return slug
@@ -102,7 +104,7 @@ func (b *Boards) List() ([]Meta, error) {
 // Meta reads a board's metadata. It makes up the metadata if the file is missing or malformed.
 func (b *Boards) Meta(slug string) Meta {
 	var m Meta
-	data, err := readRegular(filepath.Join(b.dir(slug), "board.json"), mostRead)
+	data, err := wholefile.Read(filepath.Join(b.dir(slug), "board.json"), mostRead)
 	if err != nil || json.Unmarshal(data, &m) != nil {
 		m = Meta{}
 	}
@@ -201,7 +203,7 @@ func (b *Boards) Remove(now time.Time, slug string, hard bool) (movedTo string, 
 	if err != nil {
 		return "", fmt.Errorf("cannot remove board %s: %w", slug, err)
 	}
-	if line, _ := readRegular(b.pointer(), mostRead); strings.TrimSpace(string(line)) == slug {
+	if line, _ := wholefile.Read(b.pointer(), mostRead); strings.TrimSpace(string(line)) == slug {
 		_ = os.Remove(b.pointer())
 	}
 	return movedTo, nil
@@ -279,7 +281,7 @@ func (p ProfileDirs) Toolsets(name string) []string {
 			Disabled []string `yaml:"disabled_toolsets"`
 		} `yaml:"agent"`
 	}
-	data, err := readRegular(filepath.Join(p.Dir(name), "config.yaml"), mostRead)
+	data, err := wholefile.Read(filepath.Join(p.Dir(name), "config.yaml"), mostRead)
 	if err != nil || p.Dir(name) == "" || yaml.Unmarshal(data, &file) != nil {
 		return nil
 	}

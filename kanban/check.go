@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"hinit/internal/pause"
+	"hinit/internal/wholefile"
 )
 
 const magic = "SQLite format 3\x00"
@@ -23,7 +24,7 @@ const magic = "SQLite format 3\x00"
 // check refuses a file that isn't a sound database, and does not change it.
 func (s *Store) check(ctx context.Context) error {
 	path := s.paths.DB
-	f, err := openRegular(path)
+	f, err := wholefile.Open(path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -105,7 +106,7 @@ func copyCorrupt(path string) (string, error) {
 }
 
 func hashFile(path string) (string, error) {
-	f, err := openRegular(path)
+	f, err := wholefile.Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return "", err
 	}
@@ -122,12 +123,12 @@ func copyFile(from, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return nil
 	}
-	in, err := openRegular(from)
+	in, err := wholefile.Open(from, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	return replace(to, in, 0o600)
+	return wholefile.Replace(to, in, 0o600)
 }
 
 // TornError means that a file is shorter than its header says, although each commit reported success.
@@ -183,7 +184,7 @@ func (s *Store) torn() error {
 // inLog reports whether a write-ahead log has every page from first to last. The format is SQLite's: a header of 32 bytes, then
 // frames of a header of 24 bytes and a page. Only frames with the salt of the header count.
 func inLog(path string, size, first, last int64) bool {
-	f, err := openRegular(path)
+	f, err := wholefile.Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return false
 	}

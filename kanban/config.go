@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/wholefile"
 )
 
 // The agent's dispatcher uses most of these times and limits too. A time without a unit is in seconds.
@@ -67,7 +69,7 @@ func (c Config) GatewaysDispatch(env Env) bool {
 
 // ReadConfig reads the board's configuration from a config.yaml. A missing or unreadable file means the default configuration.
 func ReadConfig(path string) (c Config, warnings []string, err error) {
-	data, err := readRegular(path, mostRead)
+	data, err := wholefile.Read(path, mostRead)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/wholefile"
 )
 
 // Lock is a file lock that this process holds. The kernel releases it when the process dies.
@@ -56,34 +58,6 @@ func (l *Lock) Release() {
 // mostRead is the size of the largest file of a board or profile that is read as a whole.
 const mostRead = 16 << 20
 
-// openRegular opens a regular file for reading. Any program that can write to the directory can put a FIFO or a device there, which
-// would block or never end.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		_ = f.Close()
-		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.Join(err, errors.New("it is no regular file"))}
-	}
-	return f, nil
-}
-
-// readRegular reads a regular file. A file with more than most bytes is an error.
-func readRegular(path string, most int64) ([]byte, error) {
-	f, err := openRegular(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(data)) > most {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", most)}
-	}
-	return data, err
-}
-
 // isAt reports whether an open file is still the file at a path. A program that may write to the directory may have replaced it.
 func isAt(f *os.File, path string) bool {
 	open, err := f.Stat()
@@ -96,23 +70,7 @@ func writeWhole(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return replace(path, bytes.NewReader(data), 0o644)
-}
-
-// replace replaces a file by content atomically.
-func replace(path string, content io.Reader, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, content)
-	if err = errors.Join(err, f.Chmod(mode), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // the first error is the one to report
-	}
-	return err
+	return wholefile.Replace(path, bytes.NewReader(data), 0o644)
 }
 
 func (c Config) rotateBytes() int64 {
@@ -149,7 +107,7 @@ func rotate(log string, size int64, backups int) error {
 
 // TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. A limit of 0 means the whole log.
 func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
-	f, err := openRegular(p.Log(task))
+	f, err := wholefile.Open(p.Log(task), os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}

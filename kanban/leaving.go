@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"hinit/internal/procstat"
+	"hinit/internal/wholefile"
 )
 
 // unopened returns the workers in the ledger whose attempt is over on the board: it was finished, or released by another program.
@@ -198,7 +199,7 @@ type ledger struct {
 
 func readLedger(path string) *ledger {
 	l := &ledger{path: path, runs: make(map[int64]entry), locks: make(map[string]entry)}
-	data, _ := readRegular(path, mostRead) // a file that can't be read is replaced by the next entry
+	data, _ := wholefile.Read(path, mostRead) // a file that can't be read is replaced by the next entry
 	for line := range bytes.Lines(data) {
 		var e entry
 		if json.Unmarshal(line, &e) == nil {

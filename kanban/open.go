@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/pause"
+	"hinit/internal/wholefile"
 )
 
 // Options say how to open a board. The zero value follows the contract.
@@ -172,7 +173,7 @@ func (s *Store) attach(ctx context.Context, mode string) (err error) {
 		_, err = first[int](ctx, s.db, "SELECT count(*) FROM sqlite_master")
 	}
 	if err == nil {
-		s.raw, err = openRegular(s.paths.DB)
+		s.raw, err = wholefile.Open(s.paths.DB, os.O_RDONLY, 0)
 	}
 	return s.cannotOpen(err)
 }

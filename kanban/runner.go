@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/procstat"
+	"hinit/internal/wholefile"
 )
 
 // Runner starts workers, knows how each one ended, and ends them with all processes that they have left. The dispatcher calls its
@@ -202,7 +203,7 @@ func ProcessesWith(vars map[string]string) (pids []int, sure bool) {
 			continue
 		}
 		dir := "/proc/" + strconv.Itoa(p.PID)
-		env, err := readRegular(dir+"/environ", mostEnvironment)
+		env, err := wholefile.Read(dir+"/environ", mostEnvironment)
 		if err != nil {
 			var st unix.Stat_t
 			sure = sure && (unix.Stat(dir, &st) != nil || int(st.Uid) != os.Geteuid())

@@ -1,14 +1,15 @@
 package actions
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"time"
 
 	"hinit/internal/config"
+	"hinit/internal/wholefile"
 )
 
 // Job is an action that is due.
@@ -34,49 +35,28 @@ type state struct {
 const mostState = 64 << 20
 
 // load reads the state. A missing file is an empty state.
-func load(path string) (state, error) {
-	s := state{Marks: Marks{}}
-	fi, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
-	}
-	var text []byte
-	if err == nil && (!fi.Mode().IsRegular() || fi.Size() > mostState) {
-		err = errors.New("it is no file of hinit-actions")
-	}
-	if err == nil {
-		text, err = os.ReadFile(path)
-	}
+func load(path string) (s state, err error) {
+	text, err := wholefile.Read(path, mostState)
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
 	if err != nil {
-		return state{Marks: Marks{}}, fmt.Errorf("cannot read %s, so what was waiting is lost: %w", path, err)
+		s, err = state{}, fmt.Errorf("cannot read %s, so what was waiting is lost: %w", path, err)
 	}
 	if s.Marks == nil {
 		s.Marks = Marks{}
 	}
-	return s, nil
+	return s, err
 }
 
-// save replaces the file. Only its user may read it, because addresses and keys of webhooks are often secret. The file survives the
-// end of this process, but may not survive a crash of the machine.
+// save replaces the file. Only its user may read it, because addresses and keys of webhooks are often secret.
 func (s *state) save(path string) error {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
 	}
-	next := path + ".new"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(next, path)
+	return wholefile.Replace(path, bytes.NewReader(text), 0o600)
 }

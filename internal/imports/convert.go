@@ -1,16 +1,15 @@
 package imports
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"hinit/internal/wholefile"
 )
 
 // The formats.
@@ -135,21 +134,7 @@ func detect(path string) (string, error) {
 }
 
 // readFile reads a regular file of limited size.
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, cmp.Or(err, errors.New(path+" is no regular file"))
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
-	}
-	return text, err
-}
+func readFile(path string) ([]byte, error) { return wholefile.Read(path, maxFile) }
 
 // importer collects services and notes.
 type importer struct {

@@ -21,6 +21,7 @@ import (
 	"hinit/internal/proc"
 	"hinit/internal/runs"
 	onehost "hinit/internal/runs/local"
+	"hinit/internal/wholefile"
 	"hinit/kanban"
 )
 
@@ -81,9 +82,11 @@ func (h local) start(ctx context.Context, tag string, job kanban.Job) (client.Ru
 		return client.Run{}, err
 	}
 	argv[0] = program
-	output, err := openLog(job.Log)
-	if err != nil {
-		return client.Run{}, err
+	var output *os.File
+	if job.Log != "" {
+		if output, err = wholefile.Open(job.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644); err != nil {
+			return client.Run{}, err
+		}
 	}
 	return h.book.Start(ctx, runs.Order{
 		Tag: tag, Template: Template, Profile: job.Profile, Output: output, Log: job.Log, Grace: template.Grace,

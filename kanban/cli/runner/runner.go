@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"hinit/client"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
@@ -345,19 +343,4 @@ func (r *Runner) byEnv(vars map[string]string) (pids []int, sure, ok bool) {
 	case <-time.After(scanTime):
 		return nil, false, false
 	}
-}
-
-// openLog opens the file for a worker's output.
-func openLog(path string) (*os.File, error) {
-	if path == "" {
-		return nil, nil
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY|unix.O_NONBLOCK, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, errors.Join(err, f.Close(), fmt.Errorf("cannot write the log %s: it is no regular file", path))
-	}
-	return f, nil
 }

@@ -1,0 +1,58 @@
+// Package wholefile reads and replaces whole regular files, for programs outside PID 1. It follows symbolic links as other programs
+// do, so a caller that is root must not use it below a directory of an agent; package fsutil is for that. It owns no goroutine.
+package wholefile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open opens a regular file. Any program that can write to the directory can put a FIFO or a device there, which would block or never
+// end. flags and mode are as in [os.OpenFile].
+func Open(path string, flags int, mode fs.FileMode) (*os.File, error) {
+	f, err := os.OpenFile(path, flags|unix.O_NONBLOCK, mode)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		_ = f.Close()
+		return nil, &fs.PathError{Op: "open", Path: path, Err: errors.Join(err, errors.New("it is no regular file"))}
+	}
+	return f, nil
+}
+
+// Read reads a regular file. A file with more than most bytes is an error.
+func Read(path string, most int64) ([]byte, error) {
+	f, err := Open(path, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", most)}
+	}
+	return data, err
+}
+
+// Replace replaces a file by content atomically. The file survives the end of this process, but may not survive a crash of the machine.
+func Replace(path string, content io.Reader, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, content)
+	if err = errors.Join(err, f.Chmod(mode), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name()) // the first error is the one to report
+	}
+	return err
+}
