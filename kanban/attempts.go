@@ -308,47 +308,35 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		return time.Time{}, err
 	}
 	var next int64
-	at := func(t int64) {
-		if t = max(t, p.now+1); next == 0 || t < next {
+	at := func(holds bool, t int64) {
+		if t = max(t, p.now+1); holds && (next == 0 || t < next) {
 			next = t
 		}
 	}
 	interval := int64(d.Config.interval() / time.Second)
-	if d.Backoff > 0 { // a service also makes a pass at each interval while tasks are ready or running
-		some, err := first[bool](ctx, d.Store.db, "SELECT EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))")
-		if err != nil {
-			return time.Time{}, err
-		}
-		if some {
-			at(p.now + interval)
-		}
+	// A service also makes a pass at each interval while tasks are ready or running.
+	some, err := first[bool](ctx, d.Store.db, "SELECT ? AND EXISTS (SELECT 1 FROM tasks WHERE status IN ('ready', 'review', 'running'))", d.Backoff > 0)
+	if err != nil {
+		return time.Time{}, err
 	}
+	at(some || len(p.unanswered) > 0, p.now+interval)
+	limit := int64(d.Config.StaleTimeout / time.Second)
 	for _, w := range p.watched {
-		if w.ClaimExpires != 0 {
-			at(w.ClaimExpires + 1)
+		here := w.WorkerPID != 0 && w.local
+		at(w.ClaimExpires != 0, w.ClaimExpires+1)
+		at(w.judged() != 0, w.judged())
+		at(here && w.sight == Unknown && !w.gone, p.now+interval) // its end is not announced
+		if w.MaxRuntimeSeconds != nil {
+			at(here, w.since+*w.MaxRuntimeSeconds)
 		}
-		if judged := w.judged(); judged != 0 {
-			at(judged)
+		silent := w.since + limit + 1
+		if w.LastHeartbeatAt != 0 {
+			silent = max(silent, w.LastHeartbeatAt+heartbeatStaleAfter)
 		}
-		if w.WorkerPID != 0 && w.local && w.sight == Unknown && !w.gone {
-			at(p.now + interval) // its end is not announced
-		}
-		if w.WorkerPID != 0 && w.local && w.MaxRuntimeSeconds != nil {
-			at(w.since + *w.MaxRuntimeSeconds)
-		}
-		if limit := int64(d.Config.StaleTimeout / time.Second); limit > 0 {
-			silent := w.since + limit + 1
-			if w.LastHeartbeatAt != 0 {
-				silent = max(silent, w.LastHeartbeatAt+heartbeatStaleAfter)
-			}
-			at(silent)
-		}
+		at(limit > 0, silent)
 	}
 	for _, w := range p.leaving {
-		at(p.leaves(w))
-	}
-	if len(p.unanswered) > 0 {
-		at(p.now + interval)
+		at(true, p.leaves(w))
 	}
 	held, err := d.Store.held(ctx, p.now-activePRWindow)
 	for _, h := range held {
@@ -359,9 +347,7 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		case "completed":
 			end = h.At + recentSuccessWindow + 1
 		}
-		if end > p.now {
-			at(end)
-		}
+		at(end > p.now, end)
 	}
 	if err != nil || next == 0 {
 		return time.Time{}, err

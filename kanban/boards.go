@@ -247,11 +247,10 @@ func (p ProfileDirs) Exists(name string) (bool, error) {
 
 // Dir returns a profile's home, or "" if it doesn't exist.
 func (p ProfileDirs) Dir(name string) string {
-	dir := p.path(name)
-	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+	if st, err := os.Stat(p.path(name)); err != nil || !st.IsDir() {
 		return ""
 	}
-	return dir
+	return p.path(name)
 }
 
 // List returns the names of the profiles, `default` first.

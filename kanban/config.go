@@ -99,7 +99,7 @@ func ParseConfig(data []byte) (Config, []string, error) {
 		}
 	}
 	c := Config{
-		DispatchInGateway:       r.truth("dispatch_in_gateway", true),
+		DispatchInGateway:       value(&r, "dispatch_in_gateway", "true or false", true, true, typed[bool]),
 		Interval:                r.seconds("dispatch_interval_seconds", DefaultInterval, DefaultInterval),
 		MaxSpawn:                r.count("max_spawn", 1),
 		MaxInProgress:           r.count("max_in_progress", 1),
@@ -110,10 +110,7 @@ func ParseConfig(data []byte) (Config, []string, error) {
 		LogBackups:              r.count("worker_log_backup_count", 0),
 	}
 	c.Interval = c.interval()
-	c.DefaultAssignee = value(&r, "default_assignee", "a profile's name", "", "", func(v any) (string, bool) {
-		who, is := v.(string)
-		return strings.TrimSpace(who), is
-	})
+	c.DefaultAssignee = strings.TrimSpace(value(&r, "default_assignee", "a profile's name", "", "", typed[string]))
 	return c, r.warnings, nil
 }
 
@@ -140,11 +137,10 @@ func value[T any](r *configReader, key, want string, missing, invalid T, use fun
 	return got
 }
 
-func (r *configReader) truth(key string, otherwise bool) bool {
-	return value(r, key, "true or false", otherwise, otherwise, func(v any) (bool, bool) {
-		yes, is := v.(bool)
-		return yes, is
-	})
+// typed returns a value of a configuration that must have this type.
+func typed[T any](v any) (T, bool) {
+	got, is := v.(T)
+	return got, is
 }
 
 // Int converts a value of a configuration to an integer, as Python's int() does. It accepts text with an integer, cuts off a

@@ -66,8 +66,8 @@ func corrupt(err error) bool { return isCode(err, sqlite3.SQLITE_CORRUPT, sqlite
 
 // isCode reports whether an error has one of these codes of the engine.
 func isCode(err error, codes ...int) bool {
-	var e *sqlite.Error
-	return errors.As(err, &e) && slices.Contains(codes, e.Code()&0xff)
+	e, is := errors.AsType[*sqlite.Error](err)
+	return is && slices.Contains(codes, e.Code()&0xff)
 }
 
 // tx is a write transaction. All rows that it writes have its time. Its first error stays: later calls do nothing, and the

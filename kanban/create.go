@@ -3,7 +3,6 @@ package kanban
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -12,9 +11,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
 )
 
 // NewTask is a task to be created.
@@ -49,26 +45,20 @@ func (s *Store) Create(ctx context.Context, now time.Time, n NewTask) (string, e
 			return id, err
 		}
 	}
-	for again := true; ; again = false {
-		id := newID()
-		err := s.write(ctx, now, func(t *tx) error { return t.create(id, n) })
-		if err == nil {
-			return id, nil
+	var id string
+	err := s.write(ctx, now, func(t *tx) error {
+		for id = newID(); one[bool](t, "SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?)", id); {
+			id = newID()
 		}
-		if !again || !taken(err) {
-			return "", err
-		}
+		return t.create(id, n)
+	})
+	if err != nil {
+		return "", err
 	}
+	return id, nil
 }
 
-func newID() string {
-	return fmt.Sprintf("t_%08x", rand.Uint32())
-}
-
-func taken(err error) bool {
-	var e *sqlite.Error
-	return errors.As(err, &e) && e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY
-}
+func newID() string { return fmt.Sprintf("t_%08x", rand.Uint32()) }
 
 // tidy checks the fields and makes them canonical.
 func (s *Store) tidy(n *NewTask) error {
