@@ -1,8 +1,13 @@
 package actions
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -17,6 +22,7 @@ import (
 	"hinit/internal/pause"
 	"hinit/internal/redact"
 	"hinit/internal/varfiles"
+	"hinit/internal/wholefile"
 )
 
 // mostWaiting limits the number of jobs that wait for one target.
@@ -244,4 +250,114 @@ func (j *Job) shown() string {
 		return redact.Address(j.Action.Webhook)
 	}
 	return strings.Join(j.Action.Exec, " ")
+}
+
+// linesTime is the longest time that a message waits for the last log lines of a service that has ended. The status reports the end
+// before all output is read.
+const linesTime = 10 * time.Second
+
+// lines says which last log lines a job waits for.
+type lines struct {
+	end  time.Time     // when the service ended
+	came chan struct{} // closed when the lines have arrived
+	late <-chan time.Time
+}
+
+// linesToCome returns the lines that a message about a service has to wait for, or nil.
+func linesToCome(s *client.Service) *lines {
+	if x := s.LastExit; x == nil || !x.TailPending || time.Since(x.At) > linesTime {
+		return nil
+	}
+	return &lines{end: s.LastExit.At, came: make(chan struct{}), late: time.After(linesTime)}
+}
+
+// awaitLines returns when the lines of a job have arrived, or when the wait is over. After that the job's body does not change.
+func (r *Runner) awaitLines(ctx context.Context, j *Job) {
+	r.mu.Lock()
+	l := j.lines
+	r.mu.Unlock()
+	if l == nil {
+		return
+	}
+	select {
+	case <-l.came:
+	case <-l.late:
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	j.lines = nil
+	r.mu.Unlock()
+}
+
+// complete adds the lines that have arrived to the waiting jobs, and reports whether it changed a job. The caller holds the lock.
+func (r *Runner) complete(services []client.Service) (changed bool) {
+	for _, j := range r.state.Jobs {
+		if j.lines == nil {
+			continue
+		}
+		for i := range services {
+			x := services[i].LastExit
+			if services[i].Name != j.Service || x == nil || x.TailPending || !x.At.Equal(j.lines.end) {
+				continue
+			}
+			var m Message
+			if json.Unmarshal(j.Body, &m) == nil { // never fails, because text made it
+				m.Tail = shownTail(x)
+				j.Body = m.text()
+			}
+			close(j.lines.came)
+			j.lines, changed = nil, true
+			break
+		}
+	}
+	return changed
+}
+
+// Job is an action that is due.
+type Job struct {
+	Event   string        `json:"event"`
+	Service string        `json:"service"`
+	Profile string        `json:"profile"`
+	Action  config.Action `json:"action"`
+	Body    []byte        `json:"body"` // a [Message]
+
+	lines *lines // log lines that the message still waits for; nil if it is complete
+}
+
+// state is the content of the file.
+type state struct {
+	Init  time.Time            `json:"init"` // start of the hinit that the marks belong to
+	Marks Marks                `json:"marks"`
+	Stale map[string]time.Time `json:"stale,omitempty"` // last reported change of files, by service
+	Jobs  []*Job               `json:"jobs"`            // oldest first
+}
+
+// mostState limits how much is read. This program writes no larger file.
+const mostState = 64 << 20
+
+// load reads the state. A missing file is an empty state.
+func load(path string) (s state, err error) {
+	text, err := wholefile.Read(path, mostState)
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		s, err = state{}, fmt.Errorf("cannot read %s, so what was waiting is lost: %w", path, err)
+	}
+	if s.Marks == nil {
+		s.Marks = Marks{}
+	}
+	return s, err
+}
+
+// save replaces the file. Only its user may read it, because addresses and keys of webhooks are often secret.
+func (s *state) save(path string) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return wholefile.Replace(path, bytes.NewReader(text), 0o600)
 }

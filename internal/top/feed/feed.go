@@ -6,19 +6,35 @@
 package feed
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 	"hinit/client/dial"
+	"hinit/internal/boot/lookup"
 	"hinit/internal/config"
+	"hinit/internal/fsutil"
+	"hinit/internal/guard"
 	"hinit/internal/pause"
+	"hinit/internal/proc"
+	"hinit/internal/redact"
 	"hinit/internal/s6/formats"
+	"hinit/internal/top/model"
+	"hinit/internal/usage"
+	"hinit/logrotate/reader"
 )
 
 // Feed reads the sources of one hinit. Make it with Open or OpenSocket.
@@ -128,4 +144,209 @@ func Save(path, text string) error {
 	}
 	_, err = file.WriteString(text)
 	return errors.Join(err, file.Close())
+}
+
+// These constants limit the details of a service.
+const (
+	mostProcesses = 64
+	mostText      = 4 << 10
+)
+
+// Inside reads the processes of a service and its environment from /proc. pid is the main process. It leaves out the secrets that it
+// recognises.
+func (f *Feed) Inside(of model.ID, pid int) model.Inside {
+	out := model.Inside{ID: of}
+	if pid <= 0 {
+		out.Missing = "it has no process"
+		return out
+	}
+	root := f.proc()
+	if root == "" {
+		out.Missing = "its processes are not to be seen from here: ask inside the container, as root or as the agent's user"
+		return out
+	}
+	all, err := usage.Read(root, nil)
+	if err != nil {
+		out.Missing = err.Error()
+		return out
+	}
+	roots := proc.Roots{Mains: map[int]string{pid: of.Name}}
+	if st := f.status.Load(); st != nil {
+		roots = usage.RootsOf(*st, root)
+	}
+	owners := roots.Owners(all)
+	list := all.Tree(pid, func(of int) bool { return owners[of] == pid })
+	for _, p := range list[:min(len(list), mostProcesses)] {
+		command := usage.Command(root, p.PID)
+		out.Processes = append(out.Processes, model.Process{PID: p.PID, Depth: p.Depth, Memory: p.Memory, Command: command[:min(len(command), mostText)]})
+	}
+	environ, err := usage.ReadHead(fmt.Sprintf("%s/%d/environ", root, pid))
+	if err != nil {
+		out.Missing = "its environment may not be read by this user"
+	}
+	out.Environment = environment(environ)
+	return out
+}
+
+// environment returns the variables of an environment as sorted lines, without secrets.
+func environment(environ []byte) (out []string) {
+	for kv := range bytes.SplitSeq(environ, []byte{0}) {
+		name, value, is := strings.Cut(string(kv), "=")
+		if !is {
+			continue
+		}
+		shown := redact.Text(redact.Value(name, value))
+		out = append(out, name+"="+shown[:min(len(shown), mostText)])
+	}
+	slices.Sort(out)
+	return out
+}
+
+const (
+	// logHistory is the number of past lines at the beginning of a log.
+	logHistory = 500
+	// logEvery is the time between two calls of lines. logBatch is the largest number of lines in a call; older lines are dropped.
+	logEvery = 200 * time.Millisecond
+	logBatch = 2000
+	// logWidth limits the bytes of a line.
+	logWidth = 4 << 10
+)
+
+// Log follows a log file, over rotations, until ctx ends. For an earlier run it reads the last lines of that run. It calls lines
+// with nil first, and then with new lines, at most five times a second. If too many lines arrive, lines gets only the newest. If the
+// volume hangs, it delays only the goroutine that reads.
+func (f *Feed) Log(ctx context.Context, of model.Log, lines func([]model.LogLine)) {
+	as, err := f.logReader()
+	if err != nil {
+		lines([]model.LogLine{{Text: "cannot read the log: " + err.Error()}})
+		return
+	}
+	var mu sync.Mutex
+	var fresh []model.LogLine
+	ended := make(chan error, 1)
+	guard.Go("reading a log", func() {
+		o := reader.Options{Dir: filepath.Dir(of.File), N: logHistory, Follow: true}
+		if !of.Until.IsZero() {
+			o.N, o.Follow, o.Since, o.Previous = -1, false, of.From, true
+		}
+		ended <- reader.Read(ctx, as, o, func(line []byte) error {
+			at, text, _ := reader.Split(line)
+			if !of.Until.IsZero() && at.After(of.Until) {
+				return errPast
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(fresh) == 2*logBatch {
+				fresh = append(fresh[:0], fresh[logBatch:]...)
+			}
+			fresh = append(fresh, model.LogLine{At: at, Text: string(text[:min(len(text), logWidth)])})
+			return nil
+		})
+	})
+	lines(nil)
+	tick := time.NewTicker(logEvery)
+	defer tick.Stop()
+	for over := false; !over; {
+		select {
+		case <-ctx.Done():
+			return
+		case err = <-ended:
+			over = true
+		case <-tick.C:
+		}
+		mu.Lock()
+		batch := fresh[max(0, len(fresh)-logBatch):]
+		fresh = nil
+		mu.Unlock()
+		if over && err != nil && !errors.Is(err, errPast) {
+			batch = append(batch, model.LogLine{Text: "cannot read the log: " + err.Error()})
+		}
+		if len(batch) > 0 && ctx.Err() == nil {
+			lines(batch)
+		}
+	}
+}
+
+// errPast ends the reading of an earlier run's log.
+var errPast = errors.New("the lines are of a later run")
+
+// logReader returns the identity that reads the logs. The path of a log belongs to the init's file system. If the user has named a
+// socket, it allows the read only if this process has the same file system, and never as root.
+func (f *Feed) logReader() (*fsutil.Actor, error) {
+	st := f.status.Load()
+	if st == nil {
+		return nil, errors.New("hinit has not answered yet")
+	}
+	if f.here {
+		return lookup.LogReader(st.Init.Plain != "", f.env)
+	}
+	here, err := os.Stat("/")
+	if err != nil {
+		return nil, err
+	}
+	there, err := os.Stat(fmt.Sprintf("%s/%d/root/", f.proc(), st.Init.PID))
+	if err != nil || f.proc() == "" || !os.SameFile(here, there) {
+		return nil, errors.New("it is in another file system; call hinit top or hinit logs in that container")
+	}
+	return lookup.LogReader(false, f.env)
+}
+
+const (
+	// measureEvery is the shortest time between two measurements.
+	measureEvery = time.Second
+	// measureShare is the length of the pause between two measurements, as a multiple of their duration. So they use at most a
+	// hundredth of a processor.
+	measureShare = 100
+)
+
+// proc returns the path of the /proc with the services' processes, or "" if it is not visible.
+func (f *Feed) proc() string {
+	if st := f.status.Load(); st != nil && st.Init.PID > 0 {
+		return usage.Root(f.client.Socket(), st.Init.PID)
+	}
+	return ""
+}
+
+// Usage measures the use of the services repeatedly: once a second, or less often, so that it takes at most a hundredth of a
+// processor. It calls used with nil if it can't measure.
+func (f *Feed) Usage(ctx context.Context, used func(map[string]usage.Usage)) {
+	runtime.LockOSThread() // the time of this thread is measured
+	defer runtime.UnlockOSThread()
+	var root string
+	var at time.Time
+	var before, last, spare usage.Table
+	for ctx.Err() == nil {
+		begin := threadTime()
+		st := f.status.Load()
+		if root == "" {
+			root = f.proc()
+		}
+		if st != nil && root != "" {
+			now, err := time.Now(), error(nil)
+			before, spare = last, before
+			if last, err = usage.Read(root, spare); err != nil {
+				root, before = "", nil
+				used(nil)
+			} else {
+				used(last.Used(usage.RootsOf(*st, root), before, now.Sub(at)))
+				at = now
+			}
+		} else if st != nil {
+			used(nil)
+		}
+		rest := max(measureEvery, measureShare*(threadTime()-begin))
+		if st == nil {
+			rest = retry
+		}
+		pause.For(ctx, rest)
+	}
+}
+
+// threadTime returns the processor time of this thread.
+func threadTime() time.Duration {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now) != nil {
+		return 0
+	}
+	return time.Duration(now.Nano())
 }
