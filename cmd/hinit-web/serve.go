@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"hinit/internal/cmdline"
 	"hinit/internal/isolated"
 	"hinit/internal/metrics"
@@ -111,40 +113,30 @@ func (o ownersOnly) Accept() (net.Conn, error) {
 
 // serveAll serves until ctx ends or a listener fails.
 func serveAll(ctx context.Context, s *web.Server, listeners []net.Listener, c *cmdline.Call) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	server := web.NewHTTPServer(s)
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // mistakes of clients are not logged
-	failed := make(chan error, len(listeners))
+	all, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
-		go func() { failed <- server.Serve(l) }()
+		all.Go(func() error { return server.Serve(l) })
 		if l.Addr().Network() == "unix" {
 			fmt.Fprintf(c.Out, "serving on unix:%s\n", l.Addr())
 			continue
 		}
 		fmt.Fprintf(c.Out, "serving on http://%s%s/\n", l.Addr(), s.Base)
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	all.Go(func() error {
 		s.Run(ctx)
-	}()
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-failed:
+		last, stop := context.WithTimeout(context.Background(), 2*time.Second)
+		defer stop()
+		if server.Shutdown(last) != nil {
+			_ = server.Close()
+		}
+		return nil
+	})
+	if err := all.Wait(); !errors.Is(err, http.ErrServerClosed) {
+		return err
 	}
-	cancel()
-	<-ended
-	last, stop := context.WithTimeout(context.Background(), 2*time.Second)
-	defer stop()
-	if server.Shutdown(last) != nil {
-		_ = server.Close()
-	}
-	if errors.Is(err, http.ErrServerClosed) {
-		err = nil
-	}
-	return err
+	return nil
 }
 
 // tokenOf reads the token from its variable or file.

@@ -146,10 +146,7 @@ func (h *hub) join() (leave func()) {
 	h.mu.Lock()
 	h.readers++
 	h.mu.Unlock()
-	select {
-	case h.wanted <- struct{}{}:
-	default:
-	}
+	pause.Wake(h.wanted)
 	return func() {
 		h.mu.Lock()
 		h.readers--

@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"html/template"
 	"net/http"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"hinit/internal/pause"
 )
 
 // listPage is the content of the list of services.
@@ -194,66 +197,85 @@ func (v *rowView) has(text string) bool {
 	return text == "" || strings.Contains(strings.ToLower(strings.Join([]string{v.Name, v.Profile, v.Word, v.ServedBy, v.Exit, v.Note}, " ")), strings.ToLower(text))
 }
 
-// stream makes the response a stream of events, and returns a function that writes one. A client that does not read is cut off.
-func (s *Server) stream(w http.ResponseWriter) func(event string, data []byte) error {
-	c := http.NewResponseController(w)
+const heartbeat = ": beat\n\n"
+
+// stream sends events of one kind until the client leaves or the server ends. produce makes their data, at most ahead many before the
+// client has read them, until its context ends. A client that does not read is cut off.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *places, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
+	key := s.key(r)
+	if !of.take(key) {
+		w.Header().Set("Retry-After", "30")
+		http.Error(w, "too many pages are live", http.StatusServiceUnavailable)
+		return
+	}
+	defer of.leave(key)
+	ctx, cancel := context.WithCancel(r.Context())
+	data := make(chan []byte, ahead)
+	go func() {
+		defer close(data)
+		produce(ctx, data)
+	}()
+	defer func() {
+		cancel()
+		for range data { // until produce has returned
+		}
+	}()
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // or nginx would buffer the stream
-	return func(event string, data []byte) error {
-		if err := c.SetWriteDeadline(time.Now().Add(s.patience)); err != nil {
-			return err
+	c := http.NewResponseController(w)
+	beats := time.NewTicker(beat)
+	defer beats.Stop()
+	for text := heartbeat; ; {
+		if c.SetWriteDeadline(time.Now().Add(s.patience)) != nil {
+			return
 		}
-		text := ": beat\n\n"
-		if event != "" {
-			text = "event: " + event + "\ndata: " + string(data) + "\n\n" // JSON has no line ends
+		if _, err := w.Write([]byte(text)); err != nil || c.Flush() != nil {
+			return
 		}
-		if _, err := w.Write([]byte(text)); err != nil {
-			return err
+		select {
+		case one, more := <-data:
+			for text = ""; more; one, more = <-data {
+				text += "event: " + event + "\ndata: " + string(one) + "\n\n" // JSON has no line ends
+				if len(data) == 0 {
+					break
+				}
+			}
+			if text == "" {
+				return
+			}
+		case <-beats.C:
+			text = heartbeat
+		case <-s.ended:
+			return
 		}
-		return c.Flush()
+	}
+}
+
+// offer puts data into a stream. It returns false if the stream has ended.
+func offer(ctx context.Context, out chan<- []byte, data []byte) bool {
+	select {
+	case out <- data:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
 // live streams the changes of the list.
 func (s *Server) live(w http.ResponseWriter, r *http.Request) {
-	key := s.key(r)
-	if !s.streams.take(key) {
-		w.Header().Set("Retry-After", "30")
-		http.Error(w, "too many pages are live", http.StatusServiceUnavailable)
-		return
-	}
-	defer s.streams.leave(key)
-	defer s.hub.join()()
 	version, _ := strconv.ParseUint(r.FormValue("version"), 10, 64)
 	only := r.FormValue("only")
-	send := s.stream(w)
-	if send("", nil) != nil {
-		return
-	}
-	heart := time.NewTicker(beat)
-	defer heart.Stop()
-	for {
-		data, now, more := s.hub.encoded(version, only)
-		if version = now; data != "" {
-			if send("rows", []byte(data)) != nil {
+	s.stream(w, r, s.streams, "rows", 0, func(ctx context.Context, out chan<- []byte) {
+		defer s.hub.join()()
+		for ctx.Err() == nil {
+			data, now, more := s.hub.encoded(version, only)
+			if version = now; data != "" && (!offer(ctx, out, []byte(data)) || !pause.For(ctx, pace)) { // changes during the pause are sent together
 				return
 			}
-			select { // changes during the pause are sent together
-			case <-time.After(pace):
-			case <-r.Context().Done():
-				return
+			select {
+			case <-more:
+			case <-ctx.Done():
 			}
 		}
-		select {
-		case <-more:
-		case <-heart.C:
-			if send("", nil) != nil {
-				return
-			}
-		case <-r.Context().Done():
-			return
-		case <-s.ended:
-			return
-		}
-	}
+	})
 }

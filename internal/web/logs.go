@@ -232,59 +232,19 @@ func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, oneLine(err.Error()), http.StatusInternalServerError)
 		return
 	}
-	key := s.key(r)
-	if !s.followers.take(key) {
-		http.Error(w, "too many pages follow a log", http.StatusServiceUnavailable)
-		return
-	}
-	defer s.followers.leave(key)
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	send := s.stream(w)
-	if send("", nil) != nil {
-		return
-	}
-	lines := make(chan logLine, 256)
 	what := newSearch(r, v, 0)
 	what.N, what.Since, what.Previous, what.Follow = 0, time.Time{}, false, true
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
+	s.stream(w, r, s.followers, "lines", 256, func(ctx context.Context, out chan<- []byte) {
 		_ = reader.Read(ctx, as, what.Options, func(line []byte) error {
-			out, is := what.wanted(line)
+			shown, is := what.wanted(line)
 			if !is {
 				return nil
 			}
-			select {
-			case lines <- out:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
+			data, err := json.Marshal([]logLine{shown})
+			if err == nil && !offer(ctx, out, data) {
+				err = ctx.Err()
 			}
+			return err
 		})
-	}()
-	defer func() { cancel(); <-read }()
-	heart := time.NewTicker(beat)
-	defer heart.Stop()
-	for {
-		select {
-		case line := <-lines:
-			batch := []logLine{line}
-			for range len(lines) { // no other goroutine receives
-				batch = append(batch, <-lines)
-			}
-			data, err := json.Marshal(batch)
-			if err != nil || send("lines", data) != nil {
-				return
-			}
-		case <-heart.C:
-			if send("", nil) != nil {
-				return
-			}
-		case <-read:
-			return
-		case <-s.ended:
-			return
-		}
-	}
+	})
 }

@@ -98,15 +98,7 @@ func (r *Runner) note(run client.Run) {
 	if run.End != nil {
 		close(r.bell)
 		r.bell = make(chan struct{})
-		r.notify()
-	}
-}
-
-// notify signals that a worker has ended. Several ends before the receiver runs are one signal.
-func (r *Runner) notify() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
+		pause.Wake(r.wake)
 	}
 }
 
@@ -296,7 +288,7 @@ func (r *Runner) adopt(w kanban.Worker) {
 		r.mu.Lock()
 		delete(r.adopted, w.PID)
 		r.mu.Unlock()
-		r.notify()
+		pause.Wake(r.wake)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/pause"
 	"hinit/kanban"
 )
 
@@ -88,7 +89,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-s.Wake: // every board examines its workers
 			s.mu.Lock()
 			for _, b := range s.serves {
-				notify(b.poked)
+				pause.Wake(b.poked)
 			}
 			s.mu.Unlock()
 		}
@@ -147,16 +148,8 @@ func (s *Server) scan(ctx context.Context, all *sync.WaitGroup) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.serves, m.Slug)
-			notify(s.ended) // there is room for another board
+			pause.Wake(s.ended) // there is room for another board
 		})
-	}
-}
-
-// notify wakes the receiver. Several calls before it runs are one wake-up.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 
@@ -256,7 +249,7 @@ func run(ctx context.Context, base string, poll bool, watcher *fsnotify.Watcher,
 		case <-lost: //nolint:errcheck // too many events at a time, so some are lost; whatever the error, assume a change
 		case <-tick:
 		}
-		notify(news)
+		pause.Wake(news)
 	}
 }
 
