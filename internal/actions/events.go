@@ -30,15 +30,23 @@ type Happening struct {
 // bootTime limits how long after the start of hinit the first sight of a ready service counts as the event ready.
 const bootTime = time.Minute
 
+// linesTime is the longest time that an event waits for the last log lines of a service that has ended. The status reports the end
+// before all output is read.
+const linesTime = 10 * time.Second
+
 // was begins the mark of a process that was unhealthy and is not any more.
 const was = "was "
 
 // Apply updates the marks, and returns the events in the order of the services. changed reports whether a mark has changed. first
 // says that the marks are from an earlier run of hinit. A failure then counts as new, and an old end does not count. A ready service
-// counts only shortly after the boot.
-func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, changed bool) {
+// counts only shortly after the boot. held has the services that count later, when the last log lines before their end are known.
+func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, held []string, changed bool) {
 	for _, s := range c.Services {
 		if s.Expected || s.Name == config.ActionsName {
+			continue
+		}
+		if x := s.LastExit; x != nil && x.TailPending && time.Since(x.At) <= linesTime {
+			held = append(held, s.Name)
 			continue
 		}
 		known := m[s.Name]
@@ -69,7 +77,7 @@ func (m Marks) Apply(c client.StatusChange, first bool) (out []Happening, change
 			}
 		}
 	}
-	return out, changed
+	return out, held, changed
 }
 
 // conditions returns the events whose conditions a service fulfils, each with its mark.
@@ -144,25 +152,15 @@ func message(h Happening, host string, at time.Time) []byte {
 	}
 	if x := s.LastExit; x != nil {
 		m.Cause, m.Exit = x.Cause, &Exit{Code: x.Code, Signal: x.Signal, At: x.At, Error: x.Error}
-		m.Tail = shownTail(x)
+		if len(x.Tail) > 0 {
+			m.Tail = strings.Split(redact.Text(strings.Join(x.Tail, "\n")), "\n")
+		}
 	}
-	return m.text()
-}
-
-func (m *Message) text() []byte {
 	body, err := json.Marshal(m)
 	if err != nil {
 		panic(err) // a struct of texts and numbers
 	}
 	return body
-}
-
-// shownTail returns the last lines before an end, without secrets of known shapes.
-func shownTail(x *client.Exit) []string {
-	if len(x.Tail) == 0 {
-		return []string{}
-	}
-	return strings.Split(redact.Text(strings.Join(x.Tail, "\n")), "\n")
 }
 
 // actionsOf returns the actions after an event of a service. The service's own actions replace its profile's. These replace the

@@ -47,6 +47,7 @@ type Runner struct {
 	rules   *config.Config
 	wrong   string        // the last error of the configuration
 	all     client.Status // at the last change
+	held    []string      // services whose last log lines are not known yet
 	looked  time.Time     // for files that have changed
 	work    sync.WaitGroup
 }
@@ -96,10 +97,15 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 	if first {
 		r.state.Init, r.state.Marks = c.Init.StartedAt, Marks{}
 	}
-	completed := r.complete(c.Services)
-	var fresh []*Job
-	happened, changed := r.state.Marks.Apply(c, first)
 	c.Apply(&r.all)
+	for _, name := range r.held {
+		if s := r.all.Find(name); s != nil {
+			c.Services = append(c.Services, *s)
+		}
+	}
+	var fresh []*Job
+	happened, held, changed := r.state.Marks.Apply(c, first)
+	r.held = held
 	for _, h := range append(happened, r.stale()...) {
 		actions := actionsOf(r.rules, h.Service.Name, h.Service.Profile, h.Event)
 		if len(actions) == 0 {
@@ -107,14 +113,14 @@ func (r *Runner) see(ctx context.Context, c client.StatusChange) {
 		}
 		body := message(h, r.Host, time.Now())
 		for _, a := range actions {
-			fresh = append(fresh, &Job{Event: h.Event, Service: h.Service.Name, Profile: h.Service.Profile, Action: a, Body: body, lines: linesToCome(&h.Service)})
+			fresh = append(fresh, &Job{Event: h.Event, Service: h.Service.Name, Profile: h.Service.Profile, Action: a, Body: body})
 		}
 	}
 	r.state.Jobs = append(r.state.Jobs, fresh...)
 	for _, j := range fresh {
 		r.bound(j.target())
 	}
-	if first || changed || completed || len(fresh) > 0 {
+	if first || changed || len(fresh) > 0 {
 		r.save()
 	}
 	for _, j := range fresh {
@@ -213,7 +219,6 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 		}
 		j := r.state.Jobs[at]
 		r.mu.Unlock()
-		r.awaitLines(ctx, j)
 		err := r.carryOut(ctx, j)
 		if ctx.Err() != nil {
 			continue
@@ -252,67 +257,6 @@ func (j *Job) shown() string {
 	return strings.Join(j.Action.Exec, " ")
 }
 
-// linesTime is the longest time that a message waits for the last log lines of a service that has ended. The status reports the end
-// before all output is read.
-const linesTime = 10 * time.Second
-
-// lines says which last log lines a job waits for.
-type lines struct {
-	end  time.Time     // when the service ended
-	came chan struct{} // closed when the lines have arrived
-	late <-chan time.Time
-}
-
-// linesToCome returns the lines that a message about a service has to wait for, or nil.
-func linesToCome(s *client.Service) *lines {
-	if x := s.LastExit; x == nil || !x.TailPending || time.Since(x.At) > linesTime {
-		return nil
-	}
-	return &lines{end: s.LastExit.At, came: make(chan struct{}), late: time.After(linesTime)}
-}
-
-// awaitLines returns when the lines of a job have arrived, or when the wait is over. After that the job's body does not change.
-func (r *Runner) awaitLines(ctx context.Context, j *Job) {
-	r.mu.Lock()
-	l := j.lines
-	r.mu.Unlock()
-	if l == nil {
-		return
-	}
-	select {
-	case <-l.came:
-	case <-l.late:
-	case <-ctx.Done():
-	}
-	r.mu.Lock()
-	j.lines = nil
-	r.mu.Unlock()
-}
-
-// complete adds the lines that have arrived to the waiting jobs, and reports whether it changed a job. The caller holds the lock.
-func (r *Runner) complete(services []client.Service) (changed bool) {
-	for _, j := range r.state.Jobs {
-		if j.lines == nil {
-			continue
-		}
-		for i := range services {
-			x := services[i].LastExit
-			if services[i].Name != j.Service || x == nil || x.TailPending || !x.At.Equal(j.lines.end) {
-				continue
-			}
-			var m Message
-			if json.Unmarshal(j.Body, &m) == nil { // never fails, because text made it
-				m.Tail = shownTail(x)
-				j.Body = m.text()
-			}
-			close(j.lines.came)
-			j.lines, changed = nil, true
-			break
-		}
-	}
-	return changed
-}
-
 // Job is an action that is due.
 type Job struct {
 	Event   string        `json:"event"`
@@ -320,8 +264,6 @@ type Job struct {
 	Profile string        `json:"profile"`
 	Action  config.Action `json:"action"`
 	Body    []byte        `json:"body"` // a [Message]
-
-	lines *lines // log lines that the message still waits for; nil if it is complete
 }
 
 // state is the content of the file.
