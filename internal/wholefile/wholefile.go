@@ -1,5 +1,5 @@
 // Package wholefile reads and replaces whole regular files, for programs outside PID 1. It follows symbolic links as other programs
-// do, so a caller that is root must not use it below a directory of an agent; package fsutil is for that. It owns no goroutine.
+// do. So root must not use it below a directory of an agent: package fsutil is for that. It owns no goroutine.
 package wholefile
 
 import (
