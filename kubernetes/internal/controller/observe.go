@@ -133,11 +133,11 @@ func trouble(pod *corev1.Pod, beat *coordinationv1.Lease, now time.Time) (reason
 		if now.Sub(pod.DeletionTimestamp.Time) > endGrace {
 			return "its pod does not end", false
 		}
-		return "its pod ends, and another one follows", true
+		return "its pod is being replaced", true
 	}
 	switch pod.Status.Phase {
 	case corev1.PodPending:
-		return "its pod begins: " + pending(pod), true
+		return "its pod starts: " + pending(pod), true
 	case corev1.PodFailed, corev1.PodSucceeded:
 		return "its pod has ended: " + cmp.Or(pod.Status.Reason, pod.Status.Message, string(pod.Status.Phase)), false
 	}

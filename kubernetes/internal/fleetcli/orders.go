@@ -1,10 +1,12 @@
 package fleetcli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -136,7 +138,7 @@ func runDrain(ctx context.Context, c *call) error {
 		return err
 	}
 	if *undo || *limit == 0 {
-		fmt.Fprintf(c.Out, "the pool %s drains %v\n", p.Name, p.Spec.Drain)
+		fmt.Fprintf(c.Out, "hosts that the pool %s drains: %s\n", p.Name, cmp.Or(strings.Join(p.Spec.Drain, ", "), "none"))
 		return nil
 	}
 	return f.wait(ctx, *limit, "host "+host+" is empty", func() (bool, string, error) {

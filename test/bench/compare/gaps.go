@@ -40,5 +40,5 @@ func (b *bench) explain(measure string) string {
 	case "M11":
 		return "the boot of hinit and the end of its logs; an engine that is busy varies by more than that."
 	}
-	return "the looks for [deaf gateways](../explanation/deaf-gateways.md) and at the profiles go on."
+	return "the watch for [deaf gateways](../explanation/deaf-gateways.md) wakes after a line of output and after a heartbeat."
 }
