@@ -37,7 +37,7 @@ var readers = map[string][]string{
 		"Openat", "Openat2", "Pread", "Read", "ReadDirent", "Readlinkat", "Recvfrom", "Recvmsg", "Stat", "Statfs",
 	},
 	"hinit/internal/fsutil": {
-		"Dir.Born", "Dir.Connect", "Dir.EachName", "Dir.Has", "Dir.Lock", "Dir.LockWait", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
+		"Dir.Born", "Dir.Connect", "Dir.EachName", "Dir.Has", "Dir.Lock", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
 		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadSome", "OpenForRoot",
 	},
 	"hinit/internal/trust":     {"Look", "Open"},

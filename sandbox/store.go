@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/internal/pause"
@@ -89,20 +91,45 @@ func (v *store) lock(ctx context.Context, labels map[string]string, warn func(st
 	}
 	defer dir.Close()
 	for wait := time.Millisecond; ; wait = min(wait*3/2, 50*time.Millisecond) {
-		held, err := dir.Lock()
+		held, err := lockNow(dir)
 		switch {
 		case err == nil:
 			return func() { held.Close() }, nil
-		case errors.Is(err, fsutil.ErrNotLocal):
+		case errors.Is(err, errNotLocal):
 			warn(fmt.Sprintf("%s is on a file system without locks: two processes may make two containers of one task", v.path))
 			return func() {}, nil
-		case !errors.Is(err, fsutil.ErrLocked):
+		case !errors.Is(err, errLocked):
 			return nil, err
 		}
 		if !pause.For(ctx, wait) {
 			return nil, fmt.Errorf("cannot have the sandbox: another process is finding or making it: %w", context.Cause(ctx))
 		}
 	}
+}
+
+var (
+	errLocked   = errors.New("another process holds the lock")
+	errNotLocal = errors.New("not a local file system") // other machines may use the directory without seeing the lock
+)
+
+// lockNow takes the lock of a directory without waiting. The error may wrap errLocked or errNotLocal.
+func lockNow(dir *fsutil.Dir) (held *os.File, err error) {
+	held, err = dir.Lock(func(at *os.File) error {
+		if !fsutil.LocalFile(at) {
+			return errNotLocal
+		}
+		return errLocked
+	})
+	for _, missing := range []error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL} {
+		if errors.Is(err, missing) {
+			return nil, errNotLocal
+		}
+	}
+	if err == nil && !fsutil.LocalFile(held) {
+		_ = held.Close()
+		return nil, errNotLocal
+	}
+	return held, err
 }
 
 // sub opens a directory below the volume, which it makes if it is missing.

@@ -233,6 +233,11 @@ func (d *Dir) do(verb, rel string, fn func(names []string) error) error {
 	return nil
 }
 
+// at calls fn with the directory of rel's last component, like do. fn must not follow a link at base.
+func (d *Dir) at(verb, rel string, fn func(parent int, base string) error) error {
+	return d.do(verb, rel, func(names []string) error { return d.inParent(names, fn) })
+}
+
 func (d *Dir) name(rel string) string {
 	if rel == "" || rel == "." {
 		return d.path

@@ -180,11 +180,7 @@ type ReplaceOptions struct {
 // If rel is a link the error is [ErrSymlink], if it is another irregular file [ErrNotRegular]. A link that appears after that
 // check is replaced, and its target isn't touched.
 func (d *Dir) Replace(rel string, data []byte, o ReplaceOptions) error {
-	return d.do("replace", rel, func(names []string) error {
-		return d.inParent(names, func(parent int, base string) error {
-			return replaceIn(parent, base, data, o)
-		})
-	})
+	return d.at("replace", rel, func(parent int, base string) error { return replaceIn(parent, base, data, o) })
 }
 
 func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
@@ -230,15 +226,13 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 // SyncName syncs the directory of rel, so that Replace's rename survives a crash of the machine. It blocks as long as the disk
 // takes.
 func (d *Dir) SyncName(rel string) error {
-	return d.do("sync the directory of", rel, func(names []string) error {
-		return d.inParent(names, func(parent int, base string) error {
-			dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
-			if err != nil {
-				return err
-			}
-			defer closeFD(dir)
-			return fsync(dir, base)
-		})
+	return d.at("sync the directory of", rel, func(parent int, base string) error {
+		dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		defer closeFD(dir)
+		return fsync(dir, base)
 	})
 }
 

@@ -12,12 +12,6 @@ import (
 	"hinit/internal/fault"
 )
 
-// ErrLocked is wrapped by [Dir.Lock] if another process holds the lock.
-var ErrLocked = errors.New("somebody else holds the lock")
-
-// ErrNotLocal is wrapped by [Dir.Lock] if other machines may use the directory without seeing the lock.
-var ErrNotLocal = errors.New("not a local file system")
-
 // local lists the file systems that only this kernel writes (statfs(2), f_type).
 var local = []int64{
 	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
@@ -43,46 +37,23 @@ func isLocal(st unix.Statfs_t) bool {
 	return slices.Contains(local, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
 }
 
-// Lock takes the exclusive lock (flock(2)) of the directory without waiting. The kernel releases it when the returned file is
-// closed or the process ends. The directory itself is locked, because users who can only write in it can't replace it. The error
-// may wrap [ErrLocked] or [ErrNotLocal].
-func (d *Dir) Lock() (held *os.File, err error) {
-	return d.lock(func(f *os.File) error {
-		if !LocalFile(f) {
-			return ErrNotLocal
-		}
-		err := flock(f, unix.LOCK_NB)
-		switch {
-		case errors.Is(err, unix.EWOULDBLOCK):
-			return ErrLocked
-		case errors.Is(err, unix.ENOLCK), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
-			return errors.Join(ErrNotLocal, err)
-		}
-		return err
-	})
-}
-
-// LockWait is [Dir.Lock] on any file system, and waits for the lock. Before it waits it calls busy with the directory.
-func (d *Dir) LockWait(busy func(*os.File)) (held *os.File, err error) {
-	return d.lock(func(f *os.File) error {
-		err := flock(f, unix.LOCK_NB)
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			busy(f)
-			err = flock(f, 0)
-		}
-		return err
-	})
-}
-
-// lock opens the directory and calls take with it.
-func (d *Dir) lock(take func(*os.File) error) (held *os.File, err error) {
+// Lock takes the exclusive lock (flock(2)) of the directory. If another process holds it, Lock calls busy with the directory, and
+// waits for the lock unless busy returns an error. The kernel releases it when the returned file is closed or the process ends. The
+// directory itself is locked, because users who can only write in it can't replace it.
+func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 	err = d.do("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if err != nil {
 			return err
 		}
 		f := os.NewFile(uintptr(fd), d.path)
-		if err := take(f); err != nil {
+		err = flock(f, unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			if err = busy(f); err == nil {
+				err = flock(f, 0)
+			}
+		}
+		if err != nil {
 			_ = f.Close()
 			return err
 		}
@@ -112,18 +83,16 @@ func (d *Dir) OpenUpdate(rel string, mode fs.FileMode) (f *os.File, err error) {
 // Exclusive creates the regular file rel, and fails with fs.ErrExist if the name exists. Of several callers, even on different
 // machines, exactly one succeeds. A reader may see the file while it is still empty.
 func (d *Dir) Exclusive(rel string, data []byte, mode fs.FileMode) error {
-	return d.do("create", rel, func(names []string) error {
-		return d.inParent(names, func(parent int, base string) error {
-			fd := -1
-			err := call(fault.Open, base, func() (err error) {
-				fd, err = openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, uint32(mode.Perm()))
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			defer closeFD(fd)
-			return writeAll(fd, base, data)
+	return d.at("create", rel, func(parent int, base string) error {
+		fd := -1
+		err := call(fault.Open, base, func() (err error) {
+			fd, err = openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, uint32(mode.Perm()))
+			return err
 		})
+		if err != nil {
+			return err
+		}
+		defer closeFD(fd)
+		return writeAll(fd, base, data)
 	})
 }

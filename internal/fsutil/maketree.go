@@ -28,24 +28,22 @@ type Node struct {
 // dot. If rel exists, the error is fs.ErrExist. Everything belongs to the actor; nothing is synced. If may is not nil, it is
 // called just before the rename, and its error undoes everything. may must use only Dirs of [Dir.Together].
 func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, may func() error) error {
-	return d.do("make", rel, func(names []string) error {
-		return d.inParent(names, func(parent int, base string) error {
-			if _, err := LstatAt(parent, base); err == nil {
-				return fs.ErrExist
-			}
-			temp := "." + base + "." + strconv.FormatUint(rand.Uint64(), 36) + ".new"
-			err := growTree(parent, temp, mode, nodes)
-			if err == nil && may != nil {
-				err = may()
-			}
-			if err == nil {
-				err = moveTree(parent, temp, base)
-			}
-			if err != nil {
-				return errors.Join(err, ignoreMissing(removeTree(parent, temp)))
-			}
-			return nil
-		})
+	return d.at("make", rel, func(parent int, base string) error {
+		if _, err := LstatAt(parent, base); err == nil {
+			return fs.ErrExist
+		}
+		temp := "." + base + "." + strconv.FormatUint(rand.Uint64(), 36) + ".new"
+		err := growTree(parent, temp, mode, nodes)
+		if err == nil && may != nil {
+			err = may()
+		}
+		if err == nil {
+			err = moveTree(parent, temp, base)
+		}
+		if err != nil {
+			return errors.Join(err, ignoreMissing(removeTree(parent, temp)))
+		}
+		return nil
 	})
 }
 

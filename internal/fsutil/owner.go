@@ -153,23 +153,20 @@ func ChmodFD(fd int, mode uint32) error {
 // Create creates the regular file rel with exactly these permission bits, and with all of data or not at all. It replaces
 // nothing: for an existing file the error is fs.ErrExist, for a link [ErrSymlink]. The file is synced.
 func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
-	return d.do("create", rel, func(names []string) error {
-		return d.inParent(names, func(parent int, base string) error {
-			if st, err := LstatAt(parent, base); err == nil {
-				if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-					return symlinkError(base)
-				}
-				return fs.ErrExist
+	return d.at("create", rel, func(parent int, base string) error {
+		if st, err := LstatAt(parent, base); err == nil {
+			if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+				return symlinkError(base)
 			}
-			temp, err := writeTemp(parent, base, data, uint32(mode.Perm()), ReplaceOptions{})
-			if err != nil {
-				return err
+			return fs.ErrExist
+		}
+		temp, err := writeTemp(parent, base, data, uint32(mode.Perm()), ReplaceOptions{})
+		if err == nil {
+			if err = RenameNew(parent, temp, base); err != nil {
+				err = errors.Join(err, removeName(parent, temp))
 			}
-			if err := RenameNew(parent, temp, base); err != nil {
-				return errors.Join(err, removeName(parent, temp))
-			}
-			return nil
-		})
+		}
+		return err
 	})
 }
 

@@ -23,21 +23,13 @@ const (
 
 // Remove removes the file, link or empty directory at rel. If it is missing the error is fs.ErrNotExist.
 func (d *Dir) Remove(rel string) error {
-	return d.do("remove", rel, func(names []string) error {
-		return d.inParent(names, removeName)
-	})
+	return d.at("remove", rel, removeName)
 }
 
 // RemoveAll removes rel with everything in it. It is no error if rel is missing. It removes links and never follows them. It
 // can't remove d itself.
 func (d *Dir) RemoveAll(rel string) error {
-	return d.do("remove", rel, func(names []string) error {
-		err := d.inParent(names, removeTree)
-		if errors.Is(err, unix.ENOENT) {
-			return nil
-		}
-		return err
-	})
+	return ignoreMissing(d.at("remove", rel, removeTree))
 }
 
 func removeName(parent int, name string) error {

@@ -119,9 +119,10 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	wait := sync.OnceFunc(func() { busy(func() Holder { return v.holder(at) }) })
 	err := v.as(func(d *fsutil.Dir) (err error) {
 		h.release()
-		h.Lock, err = d.LockWait(func(dir *os.File) {
+		h.Lock, err = d.Lock(func(dir *os.File) error {
 			at, _ = placeOf(dir), v.readNote(d)
 			wait()
+			return nil
 		})
 		if h.File = nil; err == nil {
 			shared, alone = v.sharing(h.Lock)
@@ -133,7 +134,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 		case err == nil, unable(err):
 			pause.For(ctx, unnoticed)
 			continue
-		case errors.Is(err, fsutil.ErrLocked):
+		case errors.Is(err, errLocked):
 			_ = v.as(v.readNote) // only to show it
 			wait()
 			unnoticed = v.every + v.every/10 // a holder that has lost the lock, as with its FUSE client, notices that only at its next confirmation
@@ -278,7 +279,7 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 	return false, "hinit can't tell which file system it has"
 }
 
-// lockFile creates the lock file if necessary, and locks it without waiting. It returns [fsutil.ErrLocked] if another machine
+// lockFile creates the lock file if necessary, and locks it without waiting. It returns [errLocked] if another machine
 // holds the lock.
 func (v *Volume) lockFile() (file *os.File, err error) {
 	err = v.as(func(d *fsutil.Dir) (err error) {
@@ -309,11 +310,13 @@ func (v *Volume) lockFile() (file *os.File, err error) {
 	return file, err
 }
 
+var errLocked = errors.New("another machine holds the lock")
+
 // relock locks a file, or confirms an existing lock with the server.
 func relock(file *os.File) error {
 	err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-		return fsutil.ErrLocked
+		return errLocked
 	}
 	return err
 }
