@@ -51,9 +51,9 @@ type Job struct {
 	Profiles  int                // profiles.max, for Examine
 	Pack      []gzipped.Archives // only compress these archives of logs, if they are older than Young
 	Young     time.Duration
-	Weigh     []Weigh // only measure what these profiles have on the disk
-	Measure   string  // the work to do for Weigh, one of the Measure constants
-	Planted   bool    // the repair also syncs the files that were copied to an empty data directory
+	Gateways  []Gateway `json:"Weigh"` // only measure these, see Measure; earlier versions of hinit use this name
+	Measure   string    // one of the Measure constants
+	Planted   bool      // the repair also syncs the files that were copied to an empty data directory
 }
 
 // Wanted reports whether the boot program has work before the first service. It has in the image of the agent, and if hooks,
@@ -97,9 +97,9 @@ type Message struct {
 
 	Examining *Examining `json:",omitempty"` // a check of Examine begins
 
-	Packed  []gzipped.Result `json:",omitempty"` // result of Pack for each log
-	Weighed []Weighed        `json:",omitempty"` // result of Weigh
-	Done    *Done            `json:",omitempty"` // the program ends
+	Packed   []gzipped.Result `json:",omitempty"`        // result of Pack for each log
+	Measured []Measurement    `json:"Weighed,omitempty"` // result of Measure for each gateway
+	Done     *Done            `json:",omitempty"`        // the program ends
 }
 
 // Examining names the current check of an examination. Silent is the finding if the check does not end.

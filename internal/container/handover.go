@@ -176,6 +176,7 @@ func (c *container) resumeServices(ctx context.Context) {
 		c.gateways.ReadTopology()
 	}
 	c.gateways.Continue(ctx)
+	c.health.RecordMemory()
 	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.Job(c.cfg.Load()), !c.owners.Done()) })
 }
 

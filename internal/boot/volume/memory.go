@@ -28,7 +28,7 @@ const (
 )
 
 // record writes down the memory of gateways that run. It keeps the records of other gateways whose profiles still exist.
-func record(o Options, list []boot.Weigh) error {
+func record(o Options, list []boot.Gateway) error {
 	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func remembered(home *fsutil.Dir) (used map[string]uint64) {
 }
 
 // admit says which gateways have no room for the memory that they had before.
-func admit(o Options, list []boot.Weigh, c proc.ContainerMemory) (found []boot.Weighed) {
+func admit(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
 	home, err := fsutil.OpenReal(o.Home, fsutil.Self())
 	if err != nil {
 		return nil
@@ -96,12 +96,12 @@ func admit(o Options, list []boot.Weigh, c proc.ContainerMemory) (found []boot.W
 
 // withoutRoom gives room to gateways, the most important first, and says which ones must wait. A gateway without a record needs
 // no room. No gateway counts for more than half of the room, so that none waits for ever.
-func withoutRoom(list []boot.Weigh, used map[string]uint64, c proc.ContainerMemory) (found []boot.Weighed) {
+func withoutRoom(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
 	most := c.Limit / 100 * tight
 	room := most - min(c.Used, most)
-	list = slices.SortedStableFunc(slices.Values(list), func(a, b boot.Weigh) int { return cmp.Compare(b.Rank, a.Rank) })
+	list = slices.SortedStableFunc(slices.Values(list), func(a, b boot.Gateway) int { return cmp.Compare(b.Rank, a.Rank) })
 	for _, w := range list {
-		out := boot.Weighed{Service: w.Service, Bytes: min(used[w.Service], most/2)}
+		out := boot.Measurement{Service: w.Service, Bytes: min(used[w.Service], most/2)}
 		if out.Bytes > room {
 			out.Hold = fmt.Sprintf("waits for memory: it had %s before, and %s are left for starts; starts when there is room, or by: hinit start %s",
 				config.Bytes(used[w.Service]&^(1<<20-1)).Text(), config.Bytes(room&^(1<<20-1)).Text(), w.Profile)

@@ -20,24 +20,24 @@ import (
 
 // TestWhoWaitsForMemoryAtTheBoot is the policy, row by row. The container has 1000 MiB, of which 800 are for starts.
 func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
-	of := func(name string, rank int) boot.Weigh {
-		return boot.Weigh{Service: "gateway-" + name, Profile: name, Rank: rank}
+	of := func(name string, rank int) boot.Gateway {
+		return boot.Gateway{Service: "gateway-" + name, Profile: name, Rank: rank}
 	}
 	for _, tt := range []struct {
 		what string
-		list []boot.Weigh
+		list []boot.Gateway
 		used map[string]uint64 // MiB
 		has  uint64            // MiB, of the container
 		want []string
 	}{
-		{"all fit", []boot.Weigh{of("a", 1), of("b", 1)}, map[string]uint64{"a": 300, "b": 300}, 100, nil},
-		{"the last one does not fit", []boot.Weigh{of("a", 1), of("b", 1), of("c", 1)}, map[string]uint64{"a": 300, "b": 300, "c": 300}, 100, []string{"c"}},
-		{"the most important one starts", []boot.Weigh{of("a", 0), of("b", 1), of("c", 2)}, map[string]uint64{"a": 300, "b": 300, "c": 300}, 100, []string{"a"}},
-		{"a small one passes by", []boot.Weigh{of("a", 2), of("b", 1), of("c", 0)}, map[string]uint64{"a": 380, "b": 380, "c": 10}, 100, []string{"b"}},
-		{"none is known", []boot.Weigh{of("a", 1), of("b", 1)}, nil, 100, nil},
-		{"one had more than there is", []boot.Weigh{of("a", 1)}, map[string]uint64{"a": 5000}, 100, nil},
-		{"garbage", []boot.Weigh{of("a", 1), of("b", 1)}, map[string]uint64{"a": 1 << 43, "b": 1 << 43}, 10, []string{"b"}},
-		{"there is no room at all", []boot.Weigh{of("a", 1), of("b", 1)}, map[string]uint64{"a": 1}, 2000, []string{"a"}},
+		{"all fit", []boot.Gateway{of("a", 1), of("b", 1)}, map[string]uint64{"a": 300, "b": 300}, 100, nil},
+		{"the last one does not fit", []boot.Gateway{of("a", 1), of("b", 1), of("c", 1)}, map[string]uint64{"a": 300, "b": 300, "c": 300}, 100, []string{"c"}},
+		{"the most important one starts", []boot.Gateway{of("a", 0), of("b", 1), of("c", 2)}, map[string]uint64{"a": 300, "b": 300, "c": 300}, 100, []string{"a"}},
+		{"a small one passes by", []boot.Gateway{of("a", 2), of("b", 1), of("c", 0)}, map[string]uint64{"a": 380, "b": 380, "c": 10}, 100, []string{"b"}},
+		{"none is known", []boot.Gateway{of("a", 1), of("b", 1)}, nil, 100, nil},
+		{"one had more than there is", []boot.Gateway{of("a", 1)}, map[string]uint64{"a": 5000}, 100, nil},
+		{"garbage", []boot.Gateway{of("a", 1), of("b", 1)}, map[string]uint64{"a": 1 << 43, "b": 1 << 43}, 10, []string{"b"}},
+		{"there is no room at all", []boot.Gateway{of("a", 1), of("b", 1)}, map[string]uint64{"a": 1}, 2000, []string{"a"}},
 	} {
 		used := make(map[string]uint64)
 		for name, mib := range tt.used {
@@ -73,7 +73,7 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	o := Options{Options: boot.Options{Home: data}}
-	if err := record(o, []boot.Weigh{{Service: "gateway-coder", Profile: "coder", Main: cmd.Process.Pid}}); err != nil {
+	if err := record(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder", Main: cmd.Process.Pid}}); err != nil {
 		t.Fatal(err)
 	}
 	home, err := fsutil.OpenReal(data, fsutil.Self())

@@ -54,13 +54,13 @@ func Main(in io.Reader, out io.Writer) int {
 	case job.Pack != nil:
 		p.say(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.Pack, job.Young)})
 	case job.Measure == boot.MeasureShare:
-		p.say(boot.Message{Weighed: share(ctx, o, job.Weigh)})
+		p.say(boot.Message{Measured: share(ctx, o, job.Gateways)})
 	case job.Measure == boot.RecordMemory:
-		err = record(o, job.Weigh)
+		err = record(o, job.Gateways)
 	case job.Measure == boot.AdmitMemory:
-		p.say(boot.Message{Weighed: admit(o, job.Weigh, proc.ReadContainerMemory())})
-	case job.Weigh != nil:
-		p.say(boot.Message{Weighed: weigh(ctx, o, job.Weigh)})
+		p.say(boot.Message{Measured: admit(o, job.Gateways, proc.ReadContainerMemory())})
+	case job.Gateways != nil:
+		p.say(boot.Message{Measured: weigh(ctx, o, job.Gateways)})
 	case job.Move:
 		moveHomes(ctx, o.Options, job.Starting)
 	case job.Plant:

@@ -43,7 +43,7 @@ type scales struct {
 }
 
 // weigh measures what profiles have on the disk, and compares it with their quotas.
-func weigh(ctx context.Context, o Options, list []boot.Weigh) (found []boot.Weighed) {
+func weigh(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // a profile could have many files to slow others down
 	ctx, cancel := context.WithTimeout(ctx, weighTime)
 	defer cancel()
@@ -83,12 +83,12 @@ func weigh(ctx context.Context, o Options, list []boot.Weigh) (found []boot.Weig
 }
 
 // judge says what follows from a profile's quota.
-func (s *scales) judge(w boot.Weigh) boot.Weighed {
+func (s *scales) judge(w boot.Gateway) boot.Measurement {
 	has := config.Bytes(s.bytes &^ (1<<20 - 1)).Text()
 	if s.part {
 		has = "at least " + has
 	}
-	out := boot.Weighed{Service: w.Service}
+	out := boot.Measurement{Service: w.Service}
 	switch {
 	case w.Stop > 0 && s.bytes >= w.Stop, w.Stopped && s.part:
 		out.Hold = fmt.Sprintf("disk: its files have %s, and quota.stop is %s; it starts when it has less, or until the next look by: hinit start %s",
@@ -164,14 +164,14 @@ func (s *scales) add(st *syscall.Stat_t) {
 
 // unnamedFiles finds files without a name that the processes of profiles have open: they take space too. The function that it returns adds
 // the files of one profile.
-func unnamedFiles(list []boot.Weigh) func(s *scales, w boot.Weigh, home *syscall.Stat_t) {
+func unnamedFiles(list []boot.Gateway) func(s *scales, w boot.Gateway, home *syscall.Stat_t) {
 	roots := proc.Roots{Init: os.Getppid(), Mains: make(map[int]string)}
 	for _, w := range list {
 		roots.Mains[w.Main] = w.Service
 	}
 	all, _ := usage.Read("/proc", nil) // without /proc nothing is found
 	owners := roots.Owners(all)
-	return func(s *scales, w boot.Weigh, home *syscall.Stat_t) {
+	return func(s *scales, w boot.Gateway, home *syscall.Stat_t) {
 		// The kernel shows a user its own processes.
 		_ = fsutil.NewActor(fsutil.Identity{UID: home.Uid, GID: home.Gid}).Do(func() error {
 			for pid := range all {

@@ -18,7 +18,7 @@ import (
 )
 
 // weighed measures one profile with a quota of 1 and 2 MiB, after change has made its home.
-func weighed(t *testing.T, w boot.Weigh, change func(home string)) boot.Weighed {
+func weighed(t *testing.T, w boot.Gateway, change func(home string)) boot.Measurement {
 	t.Helper()
 	data := t.TempDir()
 	home := filepath.Join(data, boot.ProfilesDir, "coder")
@@ -27,7 +27,7 @@ func weighed(t *testing.T, w boot.Weigh, change func(home string)) boot.Weighed 
 	}
 	change(home)
 	w.Service, w.Profile, w.Warn, w.Stop = "gateway-coder", "coder", 1<<20, 2<<20
-	found := weigh(t.Context(), Options{Options: boot.Options{Home: data}}, []boot.Weigh{w})
+	found := weigh(t.Context(), Options{Options: boot.Options{Home: data}}, []boot.Gateway{w})
 	if len(found) != 1 || found[0].Service != "gateway-coder" {
 		t.Fatalf("%+v", found)
 	}
@@ -43,21 +43,21 @@ func file(t *testing.T, path string, kib int) {
 }
 
 func TestAProfileWithMoreThanItsQuotaIsStoppedByName(t *testing.T) {
-	if w := weighed(t, boot.Weigh{}, func(home string) { file(t, home+"/deep/a", 900) }); w.Note+w.Hold != "" {
+	if w := weighed(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/a", 900) }); w.Note+w.Hold != "" {
 		t.Errorf("with little: %+v", w)
 	}
-	w := weighed(t, boot.Weigh{}, func(home string) { file(t, home+"/deep/er/a", 900); file(t, home+"/b", 200) })
+	w := weighed(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/er/a", 900); file(t, home+"/b", 200) })
 	if w.Hold != "" || w.Note != "disk: its files have 1MiB, and quota.warn is 1MiB" {
 		t.Errorf("with more than it should have: %+v", w)
 	}
-	w = weighed(t, boot.Weigh{}, func(home string) { file(t, home+"/deep/er/a", 3000) })
+	w = weighed(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/er/a", 3000) })
 	if !strings.HasPrefix(w.Hold, "disk: its files have 2MiB, and quota.stop is 2MiB; ") || !strings.HasSuffix(w.Hold, "hinit start coder") {
 		t.Errorf("with more than it may have: %+v", w)
 	}
 }
 
 func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
-	w := weighed(t, boot.Weigh{}, func(home string) {
+	w := weighed(t, boot.Gateway{}, func(home string) {
 		file(t, home+"/a", 900)
 		for _, name := range []string{"b", "c", "deep/d"} {
 			if err := os.Link(home+"/a", home+"/"+name); err != nil {
@@ -69,7 +69,7 @@ func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
 	if w.Note+w.Hold != "" {
 		t.Errorf("names of one file: %+v", w)
 	}
-	w = weighed(t, boot.Weigh{}, func(home string) {
+	w = weighed(t, boot.Gateway{}, func(home string) {
 		for i := range 600 {
 			file(t, filepath.Join(home, "deep", strings.Repeat("f", i%200+1)+string(rune('a'+i/200))), 0)
 		}
@@ -80,7 +80,7 @@ func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
 }
 
 func TestAFileWithoutANameCountsWhileAProcessHasItOpen(t *testing.T) {
-	w := weighed(t, boot.Weigh{Main: os.Getpid()}, func(home string) {
+	w := weighed(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
 		file(t, home+"/gone", 3000)
 		f, err := os.Open(home + "/gone")
 		if err == nil {
@@ -98,7 +98,7 @@ func TestAFileWithoutANameCountsWhileAProcessHasItOpen(t *testing.T) {
 
 func TestAHomeThatIsAFileSystemOfItsOwnIsAskedAsOne(t *testing.T) {
 	testkit.NeedRoot(t)
-	w := weighed(t, boot.Weigh{}, func(home string) {
+	w := weighed(t, boot.Gateway{}, func(home string) {
 		if err := unix.Mount("none", home, "tmpfs", 0, "size=8m"); err != nil {
 			testkit.Cannot(t, "cannot mount a file system: "+err.Error())
 		}
@@ -119,7 +119,7 @@ func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 			t.Skipf("no file system with project quotas can be made here (tools/in-uml can): %v: %s", err, out)
 		}
 	}
-	w := weighed(t, boot.Weigh{}, func(home string) {
+	w := weighed(t, boot.Gateway{}, func(home string) {
 		data := filepath.Dir(filepath.Dir(home))
 		t.Cleanup(func() { _ = unix.Unmount(data, 0) })
 		run(`truncate -s 64M "$0"; mkfs.ext4 -q -O project,quota -E quotatype=prjquota "$0"; mount -o loop,prjquota "$0" ` + data + `; mkdir -p ` + home +
@@ -142,9 +142,9 @@ func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 
 // A home that is measured in part keeps its stopped gateway from starting, and stops no running one.
 func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
-	part := func(bytes uint64, stopped bool) boot.Weighed {
+	part := func(bytes uint64, stopped bool) boot.Measurement {
 		s := scales{bytes: bytes, part: true}
-		return s.judge(boot.Weigh{Profile: "coder", Stop: 2 << 20, Stopped: stopped})
+		return s.judge(boot.Gateway{Profile: "coder", Stop: 2 << 20, Stopped: stopped})
 	}
 	if w := part(1<<20, false); w.Hold != "" {
 		t.Errorf("little of a running one: %+v", w)

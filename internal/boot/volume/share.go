@@ -29,7 +29,7 @@ const (
 
 // tenant sums up the processes of a profile's own user.
 type tenant struct {
-	boot.Weigh
+	boot.Gateway
 	uid      uint32
 	used     float64 // processors
 	waits    bool    // a process of it was runnable
@@ -39,7 +39,7 @@ type tenant struct {
 
 // share finds profiles that take processors or ports from others. It gives such a profile fewer processors until it rests. For a
 // gateway that has most of the ports it requests a restart. No step needs a capability: each runs as the profile's user.
-func share(ctx context.Context, o Options, list []boot.Weigh) (found []boot.Weighed) {
+func share(ctx context.Context, o Options, list []boot.Gateway) (found []boot.Measurement) {
 	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
 	if err != nil {
 		return nil
@@ -48,51 +48,52 @@ func share(ctx context.Context, o Options, list []boot.Weigh) (found []boot.Weig
 	all := make(map[uint32]*tenant)
 	for _, w := range list {
 		if info, err := homes.Lstat(w.Profile); err == nil && o.Tenants.Has(fsutil.UID(info)) {
-			all[fsutil.UID(info)] = &tenant{Weigh: w, uid: fsutil.UID(info)}
+			all[fsutil.UID(info)] = &tenant{Gateway: w, uid: fsutil.UID(info)}
 		}
 	}
-	var every, few unix.CPUSet
+	var every, fewer unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &every); err != nil {
 		return nil
 	}
-	box := max(1, every.Count()/4)
-	for cpu, n := len(every)*64-1, 0; n < box && cpu >= 0; cpu-- {
+	confined := max(1, every.Count()/4) // processors of a profile that takes too many
+	for cpu, n := len(every)*64-1, 0; n < confined && cpu >= 0; cpu-- {
 		if every.IsSet(cpu) {
-			few.Set(cpu)
+			fewer.Set(cpu)
 			n++
 		}
 	}
-	wanted := readCrowd()
-	measure(ctx, all, &few)
-	crowded := wanted.busy(every.Count()) && readCrowd().busy(every.Count())
+	demand := procstat.ReadDemand()
+	measure(ctx, all, &fewer)
+	crowded := demand.Busy(every.Count()) && procstat.ReadDemand().Busy(every.Count())
 	tenants := make([]*tenant, 0, len(all))
 	for _, t := range all {
 		tenants = append(tenants, t)
 	}
-	greedy := takers(tenants, crowded, float64(box))
-	hog := holder(tenants, wanted)
+	greedy := takers(tenants, crowded, float64(confined))
+	ports := localPorts()
+	hog := holder(tenants, demand.Sockets, ports)
 	for _, t := range tenants {
-		out := boot.Weighed{Service: t.Service, Run: t.Run}
+		out := boot.Measurement{Service: t.Service, Run: t.Run}
 		switch set := &every; {
 		case every.Count() < 2, t.Pinned, proc.InGroup(t.Main, t.Service):
 		case greedy[t]:
-			set = &few
-			out.Note = fmt.Sprintf("processors: others wait while it takes more than its share, so it has %d of %d until it rests", box, every.Count())
+			set = &fewer
+			out.Note = fmt.Sprintf("processors: others wait while it takes more than its share, so it has %d of %d until it rests", confined, every.Count())
 			fallthrough
 		case t.confined:
 			bind(t.uid, set)
 		}
 		if t == hog {
-			out.Restart = fmt.Sprintf("its processes hold up to %d files and sockets, and %d of the %d ports that the kernel chooses are taken", t.files, wanted.sockets, wanted.ports)
+			out.Restart = fmt.Sprintf("its processes hold up to %d files and sockets, and %d of the %d ports that the kernel chooses are taken", t.files, demand.Sockets, ports)
 		}
 		found = append(found, out)
 	}
 	return found
 }
 
-// takers returns the profiles that get only box processors. A profile is one if it uses more than its share while another one
+// takers returns the profiles that get only so many processors. A profile is one if it uses more than its share while another one
 // waits and has less than half of its share. A confined profile remains one until it rests.
-func takers(tenants []*tenant, crowded bool, box float64) map[*tenant]bool {
+func takers(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
 	active := func(t *tenant) bool { return t.used > 0.02 || t.waits }
 	for _, t := range tenants {
@@ -104,26 +105,34 @@ func takers(tenants []*tenant, crowded bool, box float64) map[*tenant]bool {
 	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return t.waits && t.used < fair(t)/2 })
 	out := make(map[*tenant]bool)
 	for _, t := range tenants {
-		out[t] = crowded && hungry && active(t) && t.used > fair(t) || t.confined && t.used >= box/2
+		out[t] = crowded && hungry && active(t) && t.used > fair(t) || t.confined && t.used >= processors/2
 	}
 	return out
 }
 
-// holder returns the profile with most file descriptors, if most ports are taken and its descriptors could hold a quarter of
-// them. Else it returns nil.
-func holder(tenants []*tenant, want crowd) *tenant {
-	if !want.short() || len(tenants) == 0 {
+// localPorts returns the number of ports that the kernel may choose from, 0 if it does not report that.
+func localPorts() int {
+	text, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	first, last := 0, -1
+	_, _ = fmt.Sscanf(string(text), "%d %d", &first, &last)
+	return last - first + 1
+}
+
+// holder returns the profile with most file descriptors, if the open sockets may use three quarters of the ports and its descriptors
+// could hold a quarter of them. Else it returns nil.
+func holder(tenants []*tenant, sockets, ports int) *tenant {
+	if ports == 0 || sockets < ports/4*3 || len(tenants) == 0 {
 		return nil
 	}
 	most := slices.MaxFunc(tenants, func(a, b *tenant) int { return cmp.Compare(a.files, b.files) })
-	if most.files < want.ports/4 {
+	if most.files < ports/4 {
 		return nil
 	}
 	return most
 }
 
-// measure sets the usage of each profile by its processes. few are the processors of a confined profile.
-func measure(ctx context.Context, all map[uint32]*tenant, few *unix.CPUSet) {
+// measure sets the usage of each profile by its processes. fewer are the processors of a confined profile.
+func measure(ctx context.Context, all map[uint32]*tenant, fewer *unix.CPUSet) {
 	before, _ := usage.Read("/proc", nil) // without /proc all usage is 0
 	now, begin := usage.Table{}, time.Now()
 	seen := make(map[int]*tenant)
@@ -162,7 +171,7 @@ func measure(ctx context.Context, all map[uint32]*tenant, few *unix.CPUSet) {
 		files, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("FDSize", 10)
 		t.files += int(files)
 		var set unix.CPUSet
-		t.confined = t.confined || unix.SchedGetaffinity(pid, &set) == nil && set == *few
+		t.confined = t.confined || unix.SchedGetaffinity(pid, &set) == nil && set == *fewer
 	}
 }
 

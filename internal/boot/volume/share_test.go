@@ -17,7 +17,7 @@ import (
 // TestWhoGetsFewerProcessors is the policy, row by row: two processors, of which a confined profile has one.
 func TestWhoGetsFewerProcessors(t *testing.T) {
 	of := func(name string, used float64, waits bool) *tenant {
-		return &tenant{Weigh: boot.Weigh{Service: name}, used: used, waits: waits}
+		return &tenant{Gateway: boot.Gateway{Service: name}, used: used, waits: waits}
 	}
 	heavy := func(t *tenant, weight int) *tenant { t.Weight = weight; return t }
 	confined := func(t *tenant) *tenant { t.confined = true; return t }
@@ -52,17 +52,17 @@ func TestWhoGetsFewerProcessors(t *testing.T) {
 
 func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 	a, b := &tenant{files: 20_000}, &tenant{files: 500}
-	full := crowd{sockets: 22_000, ports: 28_232}
-	if got := holder([]*tenant{b, a}, full); got != a {
+	const ports = 28_232
+	if got := holder([]*tenant{b, a}, 22_000, ports); got != a {
 		t.Errorf("%+v", got)
 	}
-	if got := holder([]*tenant{b}, full); got != nil {
+	if got := holder([]*tenant{b}, 22_000, ports); got != nil {
 		t.Errorf("another container's: %+v", got)
 	}
-	if got := holder([]*tenant{a}, crowd{sockets: 15_000, ports: 28_232}); got != nil {
+	if got := holder([]*tenant{a}, 15_000, ports); got != nil {
 		t.Errorf("there are free ones: %+v", got)
 	}
-	if got := holder([]*tenant{a}, crowd{}); got != nil {
+	if got := holder([]*tenant{a}, 0, 0); got != nil {
 		t.Errorf("the kernel tells nothing: %+v", got)
 	}
 }

@@ -44,8 +44,8 @@ type Options struct {
 
 // Health watches the health of all services. Its methods may be called from any goroutine.
 type Health struct {
-	// MeasureProfiles makes the boot program measure profiles, see [boot.Weigh]. It is set before the first service is registered.
-	MeasureProfiles func(ctx context.Context, profiles []boot.Weigh, what string) ([]boot.Weighed, error)
+	// MeasureProfiles makes the boot program measure profiles, see [boot.Gateway]. It is set before the first service is registered.
+	MeasureProfiles func(ctx context.Context, profiles []boot.Gateway, work string) ([]boot.Measurement, error)
 
 	o Options
 

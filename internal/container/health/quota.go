@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 	"hinit/internal/boot"
 	"hinit/internal/config"
 	"hinit/internal/guard"
+	"hinit/internal/procstat"
 	"hinit/internal/tuning"
 	"hinit/profiles"
 	"hinit/supervisor"
@@ -28,13 +28,14 @@ const (
 
 // quotaWatch keeps profiles within their quotas: it warns, and it stops gateways. It also keeps profiles with users of their own
 // from taking the processors and ports of others. Each of the two tasks has a goroutine from the first such profile on. A third
-// one has memory recorded.
+// goroutine has the memory of gateways recorded.
 type quotaWatch struct {
-	begun  atomic.Bool
-	notes  notes
-	free   [2]uint64 // percent, see diskIsLow
-	shared atomic.Bool
-	greedy notes // notes about processors
+	begun    atomic.Bool
+	notes    notes
+	free     [2]uint64 // percent, see diskIsLow
+	shared   atomic.Bool
+	greedy   notes // notes about processors
+	recorded atomic.Bool
 }
 
 // watchQuotas begins to measure with the first configuration that has a quota, or a profile with a user of its own.
@@ -44,7 +45,7 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 		set = set || p.Priority.Quota.Set()
 	}
 	if set && !h.o.Plain && h.quota.begun.CompareAndSwap(false, true) {
-		h.watchQuota("watching quotas", func(n int) {
+		h.every("watching quotas", 0, freePeriod, func(n int) {
 			if h.diskIsLow() || n%int(quotaPeriod/freePeriod) == 0 {
 				h.checkQuotas(false, &h.quota.notes)
 			}
@@ -52,7 +53,7 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 	if cfg.Isolated(config.IsolationUser) && !h.o.Plain && h.quota.shared.CompareAndSwap(false, true) {
 		confined := true // an earlier init may have left a profile confined
-		h.watchQuota("sharing processors and ports", func(int) {
+		h.every("sharing processors and ports", 0, freePeriod, func(int) {
 			if confined || crowded() {
 				confined = h.checkQuotas(true, &h.quota.greedy)
 			}
@@ -60,13 +61,15 @@ func (h *Health) watchQuotas(cfg *config.Config) {
 	}
 }
 
-// watchQuota calls look every freePeriod, with the number of earlier calls.
-func (h *Health) watchQuota(doing string, look func(n int)) {
+// every calls look after a delay and then once a period, with the number of earlier calls.
+func (h *Health) every(doing string, delay, period time.Duration, look func(n int)) {
 	guard.Go(doing, func() {
-		for tick, n := time.Tick(freePeriod), 0; ; n++ {
-			look(n)
+		timer := time.NewTimer(delay)
+		for n := 0; ; n++ {
 			select {
-			case <-tick:
+			case <-timer.C:
+				timer.Reset(period)
+				look(n)
 			case <-h.o.Loop.Ended():
 				return
 			}
@@ -92,27 +95,26 @@ func (h *Health) diskIsLow() (low bool) {
 const manySockets = 4000
 
 // crowded reports whether the container may lack processors or ports.
-func crowded() (is bool) {
-	_ = blocking.Do(blocking.Short, func() error {
-		load, _ := os.ReadFile("/proc/loadavg")
-		network, _ := os.ReadFile("/proc/net/sockstat")
-		var average float64
-		runnable, sockets := 0, 0 // zero if the kernel does not report them
-		_, _ = fmt.Sscanf(string(load), "%f %f %f %d/", &average, &average, &average, &runnable)
-		_, _ = fmt.Sscanf(string(network), "sockets: used %d", &sockets)
-		is = runnable >= 2*tuning.Processors() || sockets >= manySockets
-		return nil
-	})
-	return is
+func crowded() bool {
+	var demand procstat.Demand
+	blocking.Run(blocking.Short, func() { demand = procstat.ReadDemand() })
+	return demand.Busy(tuning.Processors()) || demand.Sockets >= manySockets
+}
+
+// measure makes the boot program measure gateways, within quotaPeriod.
+func (h *Health) measure(list []boot.Gateway, work string) ([]boot.Measurement, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), quotaPeriod)
+	defer cancel()
+	return h.MeasureProfiles(ctx, list, work)
 }
 
 // list describes gateways of named profiles for the boot program. wanted chooses them.
-func (h *Health) list(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Weigh) {
+func (h *Health) list(wanted func(v *supervisor.Service, own config.Priority) bool) (all []boot.Gateway) {
 	cfg := h.o.Config()
 	for _, v := range h.o.Loop.Snapshot().Services {
 		own := cfg.ProfileOf(v.Profile).Priority
 		if v.Kind == supervisor.KindGateway && v.Profile != profiles.Default && wanted(v, own) {
-			all = append(all, boot.Weigh{
+			all = append(all, boot.Gateway{
 				Service: v.Name, Profile: v.Profile, Main: v.PID, Run: v.Run, Isolated: cfg.IsolationOf(v.Profile).On(), Weight: own.CPUWeight, Pinned: own.CPUAffinity != "",
 				Rank: ranks[own.Class], Stopped: slices.Contains(v.Needs, supervisor.NeedDisk), Warn: uint64(own.Quota.Warn), Stop: uint64(own.Quota.Stop),
 			})
@@ -122,26 +124,24 @@ func (h *Health) list(wanted func(v *supervisor.Service, own config.Priority) bo
 }
 
 // checkQuotas measures once: the disk usage of profiles, or with share their processors and ports. The boot program measures and
-// decides. checkQuotas replaces the notes in told. It reports whether there are notes, or the program failed.
-func (h *Health) checkQuotas(share bool, told *notes) (noted bool) {
-	notes, what := make(map[string]string), boot.MeasureDisk
+// decides. checkQuotas replaces the notes in last. It reports whether there are notes, or the program failed.
+func (h *Health) checkQuotas(share bool, last *notes) (noted bool) {
+	notes, work := make(map[string]string), boot.MeasureDisk
 	all := h.list(func(_ *supervisor.Service, own config.Priority) bool { return own.Quota.Set() })
 	if share {
-		what = boot.MeasureShare
+		work = boot.MeasureShare
 		all = h.list(func(v *supervisor.Service, _ config.Priority) bool {
 			return h.o.Config().IsolationOf(v.Profile).Mode == config.IsolationUser
 		})
 	}
 	if len(all) > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), quotaPeriod)
-		defer cancel()
-		found, err := h.MeasureProfiles(ctx, all, what)
+		found, err := h.measure(all, work)
 		if err != nil {
 			h.o.Loop.Post(supervisor.Remark{Text: "cannot measure what profiles have: " + err.Error(), Key: "quota"})
 			return true
 		}
 		for _, w := range found {
-			if notes[w.Service] = w.Note; w.Note != "" && told.of(w.Service) == "" {
+			if notes[w.Service] = w.Note; w.Note != "" && last.of(w.Service) == "" {
 				h.o.Loop.Post(supervisor.Remark{Service: w.Service, Text: w.Note})
 			}
 			noted = noted || w.Note != ""
@@ -153,7 +153,7 @@ func (h *Health) checkQuotas(share bool, told *notes) (noted bool) {
 			}
 		}
 	}
-	told.Store(&notes)
+	last.Store(&notes)
 	return noted
 }
 
@@ -162,7 +162,7 @@ func (h *Health) checkQuotas(share bool, told *notes) (noted bool) {
 const firstRecord, recordPeriod = 30 * time.Second, 5 * time.Minute
 
 // Admit holds back gateways for whose recorded memory there is no room, if the container has a limit. Call it after they are
-// registered and before they start. It waits for the boot program. It then starts the recording of their memory.
+// registered and before they start. It waits for the boot program. It then starts [Health.RecordMemory].
 func (h *Health) Admit(ctx context.Context) {
 	if h.memory.container().Limit == 0 {
 		return
@@ -183,18 +183,20 @@ func (h *Health) Admit(ctx context.Context) {
 			h.o.Loop.Post(supervisor.Hold{Name: w.Service, Reason: w.Hold})
 		}
 	}
-	if h.memory.had.Swap(&had) != nil { // this init has served the volume before
+	h.memory.had.Store(&had)
+	h.RecordMemory()
+}
+
+// RecordMemory starts the recording of the memory of gateways for the next boot, if the container has a limit. Another call does
+// nothing. Without a running gateway nothing is recorded: another init may serve the volume.
+func (h *Health) RecordMemory() {
+	if h.memory.container().Limit == 0 || !h.quota.recorded.CompareAndSwap(false, true) {
 		return
 	}
-	guard.Go("recording memory", func() {
-		for wait := firstRecord; ; wait = recordPeriod {
-			select {
-			case <-time.After(wait):
-				running := h.list(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
-				_, _ = h.MeasureProfiles(context.Background(), running, boot.RecordMemory) // after a failure the next boot has an older record
-			case <-h.o.Loop.Ended():
-				return
-			}
+	h.every("recording memory", firstRecord, recordPeriod, func(int) {
+		running := h.list(func(v *supervisor.Service, _ config.Priority) bool { return v.State == supervisor.Up })
+		if len(running) > 0 {
+			_, _ = h.measure(running, boot.RecordMemory) // after a failure the next boot has an older record
 		}
 	})
 }

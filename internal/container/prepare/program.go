@@ -230,10 +230,10 @@ func (s *Stage) Pack(ctx context.Context, logs []gzipped.Archives, young time.Du
 }
 
 // MeasureProfiles makes the boot program measure profiles, by one of the Measure constants of package boot.
-func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Weigh, what string) (found []boot.Weighed, err error) {
+func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
 	job := s.Job(s.Config())
-	job.Weigh, job.Measure = profiles, what
-	err = s.work(ctx, "hinit/weigh"+what, job, func(m boot.Message) { found = m.Weighed })
+	job.Gateways, job.Measure = profiles, work
+	err = s.work(ctx, "hinit/measure"+work, job, func(m boot.Message) { found = m.Measured })
 	return found, err
 }
 

@@ -1,8 +1,8 @@
 package boot
 
-// Weigh asks for a measurement of one profile, see [Job].Measure. Main is the main process of its gateway, 0 for none. Stopped
-// says that the gateway was stopped for the quota, which is Warn and Stop in bytes, 0 for none.
-type Weigh struct {
+// Gateway asks for a measurement of the gateway of one profile, see [Job].Measure. Main is its main process, 0 for none. Stopped
+// says that it was stopped for the quota, which is Warn and Stop in bytes, 0 for none.
+type Gateway struct {
 	Service, Profile  string
 	Main              int
 	Run               uint64
@@ -13,9 +13,9 @@ type Weigh struct {
 	Rank              int  // the order in which gateways get memory, the highest first
 }
 
-// Weighed is the result for one gateway: a note for its status, the reason why it must not run, and the reason to restart it; ""
+// Measurement is the result for one gateway: a note for its status, the reason why it must not run, and the reason to restart it; ""
 // for none. Bytes is its memory by the last record. Run is the measured run.
-type Weighed struct {
+type Measurement struct {
 	Service, Note, Hold, Restart string
 	Bytes, Run                   uint64
 }

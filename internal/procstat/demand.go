@@ -1,0 +1,24 @@
+package procstat
+
+import (
+	"fmt"
+	"os"
+)
+
+// Demand counts what all processes use together. A number is 0 if the kernel does not report it.
+type Demand struct {
+	Runnable int // threads of the machine that run, or wait for a processor
+	Sockets  int // open sockets of this network namespace
+}
+
+// ReadDemand returns the present demand. It reads only /proc: it does not block, but in PID 1 it takes a turn (internal/blocking).
+func ReadDemand() (d Demand) {
+	load, _ := os.ReadFile("/proc/loadavg")
+	network, _ := os.ReadFile("/proc/net/sockstat")
+	_, _ = fmt.Sscanf(string(load), "%s %s %s %d/", new(string), new(string), new(string), &d.Runnable)
+	_, _ = fmt.Sscanf(string(network), "sockets: used %d", &d.Sockets)
+	return d
+}
+
+// Busy reports whether there are at least two runnable threads for each processor.
+func (d Demand) Busy(processors int) bool { return d.Runnable >= 2*processors }

@@ -1,0 +1,29 @@
+package promises_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMemoryIsRecordedAfterAReExecution: after hinit reexec the memory of gateways was not recorded any more. So the next boot
+// started more gateways together than fit.
+func TestMemoryIsRecordedAfterAReExecution(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	b := newBox(t, setup{config: quick, order: order{Memory: memoryGroup(t, 64<<20)}})
+	b.profile("calm", sleeper)
+	b.boot()
+	b.check(b.tell("start", "calm"))
+	b.up("calm")
+	b.reexec()
+	within(t, patience+time.Minute, func() error {
+		text, err := os.ReadFile(b.volume() + "/.hinit-memory.json")
+		if err == nil && !strings.Contains(string(text), `"gateway-calm"`) {
+			err = fmt.Errorf("it has %s", text)
+		}
+		return err
+	})
+}
