@@ -9,7 +9,7 @@
 //
 // A pass has its order in dispatch.go. File running.go examines the running tasks and their workers. File leaving.go does so for
 // workers whose attempt is over, and has the ledger with all workers. claim.go claims and releases tasks, and spawn.go starts
-// workers. attempts.go says what follows from the end of an attempt, and when the next pass is due. finish.go promotes tasks. The
+// workers and keeps their logs. attempts.go says what follows from the end of an attempt, and when the next pass is due. finish.go promotes tasks. The
 // other files have the changes that people and workers make, and SQLite.
 //
 // The package owns no goroutine that outlives a call. It starts processes only through the [Runner] and the git function that it is

@@ -1,6 +1,7 @@
 package kanban
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
@@ -263,4 +264,59 @@ func (s *Store) hostLocal(lock string) bool { return strings.HasPrefix(lock, s.o
 // DataVersion returns a number that changes whenever another connection has changed the board.
 func (s *Store) DataVersion(ctx context.Context) (int64, error) {
 	return first[int64](ctx, s.db, "PRAGMA data_version")
+}
+
+// Lock is a file lock that this process holds. The kernel releases it when the process dies.
+type Lock struct{ file *os.File }
+
+// TryLock takes the lock of a file without waiting. held is false if another process holds it. An error means that the file can't be
+// locked.
+//
+// It takes both kinds of lock that the kernel has, flock and the record lock of the whole file. They don't exclude each other, and
+// the other writers of the board may use either.
+func TryLock(path string) (l *Lock, held bool, err error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, false, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, false, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	}
+	if err == nil {
+		return &Lock{f}, true, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EACCES) {
+		return nil, false, nil
+	}
+	return nil, false, &os.PathError{Op: "lock", Path: path, Err: err}
+}
+
+// Release releases the lock. To close the file is not enough while a child that is being started has a copy of the descriptor.
+func (l *Lock) Release() {
+	_ = unix.FcntlFlock(l.file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK})
+	_ = unix.Flock(int(l.file.Fd()), unix.LOCK_UN)
+	_ = l.file.Close()
+}
+
+// mostRead is the size of the largest file of a board or profile that is read as a whole.
+const mostRead = 16 << 20
+
+// isAt reports whether an open file is still the file at a path. A program that may write to the directory may have replaced it.
+func isAt(f *os.File, path string) bool {
+	open, err := f.Stat()
+	there, failed := os.Stat(path)
+	return err == nil && failed == nil && os.SameFile(open, there)
+}
+
+// writeWhole replaces a file atomically, and makes its directory.
+func writeWhole(path string, data []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return wholefile.Replace(path, bytes.NewReader(data), 0o644)
 }

@@ -1,19 +1,23 @@
 package kanban
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"hinit/internal/proc"
+	"hinit/internal/wholefile"
 )
 
 // SpawnOptions have the data for the environment and the arguments of workers.
@@ -292,3 +296,89 @@ func (p *pass) tip(task Task) {
 		p.log().Debug("cannot write the hint about scratch workspaces", "error", err)
 	}
 }
+
+func (c Config) rotateBytes() int64 {
+	return cmp.Or(max(c.RotateBytes, 0), DefaultRotateBytes)
+}
+
+func (c Config) logBackups() int {
+	return max(*cmp.Or(c.LogBackups, new(DefaultLogBackups)), 0)
+}
+
+// rotate renames a log that has grown too large, and makes the directory of the log.
+func rotate(log string, size int64, backups int) error {
+	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
+		return err
+	}
+	st, err := os.Stat(log)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && st.Size() <= size {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if backups == 0 {
+		return os.Remove(log)
+	}
+	for n := backups - 1; n >= 1; n-- {
+		err := os.Rename(fmt.Sprintf("%s.%d", log, n), fmt.Sprintf("%s.%d", log, n+1))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return os.Rename(log, log+".1")
+}
+
+// TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. A limit of 0 means the whole log.
+func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
+	f, err := wholefile.Open(p.Log(task), os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || limit <= 0 || limit >= st.Size() {
+		data, failed := io.ReadAll(f)
+		return data, errors.Join(err, failed)
+	}
+	data, err := io.ReadAll(io.NewSectionReader(f, st.Size()-limit-1, limit+1)) // also the byte before, which may end a line
+	if _, whole, found := bytes.Cut(data, []byte("\n")); found || err != nil {
+		return whole, err
+	}
+	return data[min(1, len(data)):], nil
+}
+
+// Collected counts what [Store.Collect] removed.
+type Collected struct {
+	Events int64 `json:"events"`
+	Logs   int   `json:"logs"`
+}
+
+// Collect removes events of finished tasks, and log files, that have at least the given ages.
+func (s *Store) Collect(ctx context.Context, now time.Time, events, logs time.Duration) (c Collected, err error) {
+	err = s.write(ctx, now, func(t *tx) error {
+		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?
+			AND task_id IN (SELECT id FROM tasks WHERE status IN ('done', 'archived'))`, now.Add(-events).Unix())
+		return nil
+	})
+	if err != nil {
+		return c, err
+	}
+	entries, err := os.ReadDir(s.paths.Logs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	for _, e := range entries {
+		info, failed := e.Info()
+		if failed != nil || !info.Mode().IsRegular() || !logNames.MatchString(e.Name()) || !info.ModTime().Before(now.Add(-logs)) {
+			continue
+		}
+		if os.Remove(filepath.Join(s.paths.Logs, e.Name())) == nil {
+			c.Logs++
+		}
+	}
+	return c, err
+}
+
+// logNames matches the names of workers' logs and of their rotated files.
+var logNames = regexp.MustCompile(`\.log(\.\d+)?$`)

@@ -59,9 +59,9 @@ type search struct {
 	mask  redact.Masker
 }
 
-func newSearch(r *http.Request, v *client.Service, n int) *search {
+func newSearch(r *http.Request, log string, n int) *search {
 	s := &search{text: bytes.ToLower([]byte(r.FormValue("q"))), least: loglevel.Named([]byte(r.FormValue("level")))}
-	s.Dir, s.N, s.Previous = filepath.Dir(v.Log), n, r.FormValue("archives") != ""
+	s.Dir, s.N, s.Previous = filepath.Dir(log), n, r.FormValue("archives") != ""
 	if d, err := time.ParseDuration(r.FormValue("since")); err == nil && d > 0 {
 		s.Since, s.N = time.Now().Add(-d), -1
 	}
@@ -110,7 +110,7 @@ func (s *search) wanted(line []byte) (out logLine, is bool) {
 
 // readLog reads the last lines of a service's log that match the search, or all last lines without a search. With at, it reads the
 // lines around that time.
-func (s *Server) readLog(r *http.Request, init client.Init, v *client.Service) logView {
+func (s *Server) readLog(r *http.Request, v about) logView {
 	view := logView{
 		There: v.Log != "", Name: v.Name, Query: r.FormValue("q"), N: usualLines, Archive: r.FormValue("archives") != "",
 		Since: r.FormValue("since"), Sinces: sinces, Levels: loglevel.Names(), At: r.FormValue("at"),
@@ -129,7 +129,7 @@ func (s *Server) readLog(r *http.Request, init client.Init, v *client.Service) l
 		view.N = max(1, min(n, mostLines))
 	}
 	at, after := lineOf(r), 0
-	err := s.searchLog(r, init, newSearch(r, v, view.N), searchTime, func(line logLine) error {
+	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N), searchTime, func(line logLine) error {
 		if view.Lines = append(view.Lines, line); len(view.Lines) >= 2*view.N {
 			view.Lines = append(view.Lines[:0], view.Lines[len(view.Lines)-view.N:]...)
 		}
@@ -182,14 +182,8 @@ func (s *Server) searchLog(r *http.Request, init client.Init, what *search, limi
 }
 
 // logPage shows the log of a service on its own page.
-func (s *Server) logPage(w http.ResponseWriter, r *http.Request) {
-	st, err := s.hub.current(r.Context())
-	v := st.Find(r.PathValue("name"))
-	if v == nil {
-		s.noService(w, r, err)
-		return
-	}
-	page := s.readLog(r, st.Init, v)
+func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v about) {
+	page := s.readLog(r, v)
 	page.Whole = true
 	s.show(w, r, http.StatusOK, "log", v.Name+", log", page)
 }
@@ -198,18 +192,16 @@ func (s *Server) logPage(w http.ResponseWriter, r *http.Request) {
 const downloadTime = time.Minute
 
 // download sends the log lines that match a search, as text.
-func (s *Server) download(w http.ResponseWriter, r *http.Request) {
-	st, err := s.hub.current(r.Context())
-	v := st.Find(r.PathValue("name"))
-	if v == nil || v.Log == "" {
-		s.noService(w, r, err)
+func (s *Server) download(w http.ResponseWriter, r *http.Request, v about) {
+	if v.Log == "" {
+		s.noService(w, r, nil)
 		return
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(downloadTime))
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": v.Name + ".log"}))
 	out := bufio.NewWriter(w)
-	err = s.searchLog(r, st.Init, newSearch(r, v, -1), downloadTime, func(line logLine) error {
+	err := s.searchLog(r, v.init, newSearch(r, v.Log, -1), downloadTime, func(line logLine) error {
 		_, err := fmt.Fprintf(out, "%s  %s\n", line.Time, line.Text)
 		return err
 	})
@@ -220,19 +212,17 @@ func (s *Server) download(w http.ResponseWriter, r *http.Request) {
 }
 
 // follow streams new log lines of a service.
-func (s *Server) follow(w http.ResponseWriter, r *http.Request) {
-	st, _ := s.hub.current(r.Context())
-	v := st.Find(r.PathValue("name"))
-	if v == nil || v.Log == "" {
+func (s *Server) follow(w http.ResponseWriter, r *http.Request, v about) {
+	if v.Log == "" {
 		http.Error(w, "there is no such log", http.StatusNotFound)
 		return
 	}
-	as, err := s.LogsAs(st.Init)
+	as, err := s.LogsAs(v.init)
 	if err != nil {
 		http.Error(w, oneLine(err.Error()), http.StatusInternalServerError)
 		return
 	}
-	what := newSearch(r, v, 0)
+	what := newSearch(r, v.Log, 0)
 	what.N, what.Since, what.Previous, what.Follow = 0, time.Time{}, false, true
 	s.stream(w, r, s.followers, "lines", 256, func(ctx context.Context, out chan<- []byte) {
 		_ = reader.Read(ctx, as, what.Options, func(line []byte) error {

@@ -120,10 +120,10 @@ func New(o Options) (*Server, error) {
 	s.mux.HandleFunc("GET /events", s.read(s.events))
 	s.mux.HandleFunc("GET /boards", s.read(s.boardsPage))
 	s.mux.HandleFunc("GET /sandboxes", s.read(s.sandboxesPage))
-	s.mux.HandleFunc("GET /service/{name}", s.read(s.service))
-	s.mux.HandleFunc("GET /service/{name}/follow", s.read(s.follow))
-	s.mux.HandleFunc("GET /service/{name}/log", s.read(s.logPage))
-	s.mux.HandleFunc("GET /service/{name}/download", s.read(s.download))
+	s.mux.HandleFunc("GET /service/{name}", s.named(s.service))
+	s.mux.HandleFunc("GET /service/{name}/follow", s.named(s.follow))
+	s.mux.HandleFunc("GET /service/{name}/log", s.named(s.logPage))
+	s.mux.HandleFunc("GET /service/{name}/download", s.named(s.download))
 	s.mux.HandleFunc("GET /service/{name}/stop", s.read(s.ask))
 	s.mux.HandleFunc("POST /service/{name}/{verb}", s.command)
 	s.mux.HandleFunc("GET /group/{name}", s.read(s.list))
@@ -206,6 +206,26 @@ func (s *Server) read(page http.HandlerFunc) http.HandlerFunc {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 		http.Error(w, "cannot answer without the token", http.StatusUnauthorized)
 	}
+}
+
+// about is the service that a page is about. fault says why its status is old, if it is.
+type about struct {
+	*client.Service
+	init  client.Init
+	fault error
+}
+
+// named wraps a page about the service that the path names.
+func (s *Server) named(page func(w http.ResponseWriter, r *http.Request, of about)) http.HandlerFunc {
+	return s.read(func(w http.ResponseWriter, r *http.Request) {
+		st, err := s.hub.current(r.Context())
+		v := st.Find(r.PathValue("name"))
+		if v == nil {
+			s.noService(w, r, err)
+			return
+		}
+		page(w, r, about{v, st.Init, err})
+	})
 }
 
 // frame has the values that every page needs.

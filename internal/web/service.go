@@ -59,23 +59,17 @@ const readOnly = "This page is for reading: hinit web runs without a token. To s
 // serviceEvents is the number of events on a service's page.
 const serviceEvents = 20
 
-func (s *Server) service(w http.ResponseWriter, r *http.Request) {
-	st, err := s.hub.current(r.Context())
-	v := st.Find(r.PathValue("name"))
-	if v == nil {
-		s.noService(w, r, err)
-		return
-	}
-	page := servicePage{rowView: s.view(v, s.hub.uses(v.Name)), Service: v, Tree: s.hub.meter.processes(v.Name), Orders: s.orders(r, "service", v.Name)}
-	if err != nil {
-		page.Fault = oneLine(err.Error())
+func (s *Server) service(w http.ResponseWriter, r *http.Request, v about) {
+	page := servicePage{rowView: s.view(v.Service, s.hub.uses(v.Name)), Service: v.Service, Tree: s.hub.meter.processes(v.Name), Orders: s.orders(r, "service", v.Name)}
+	if v.fault != nil {
+		page.Fault = oneLine(v.fault.Error())
 	}
 	history := s.hub.history()
 	page.Past = span(r, time.Now())
-	page.Past.Bars, _ = timeline([]client.Service{*v}, history, page.Past.From, page.Past.To)
+	page.Past.Bars, _ = timeline([]client.Service{*v.Service}, history, page.Past.From, page.Past.To)
 	page.Events = slices.DeleteFunc(history, func(e client.Event) bool { return e.Service != v.Name })
 	page.Events = page.Events[max(0, len(page.Events)-serviceEvents):]
-	page.Log = s.readLog(r, st.Init, v)
+	page.Log = s.readLog(r, v)
 	s.show(w, r, http.StatusOK, "service", v.Name, page)
 }
 
