@@ -45,14 +45,10 @@ type pass struct {
 
 // dead reports whether the worker has ended, or seems to have ended by its pid.
 func (p *pass) dead(w *watched) bool {
-	switch w.sight {
-	case Alive:
-		return false
-	case Ended, NeverStarted:
-		return true
-	default:
-		return w.gone || w.other || !p.procs().Alive(w.WorkerPID)
+	if w.sight != Unknown {
+		return w.sight != Alive
 	}
+	return w.gone || w.other || !p.procs().Alive(w.WorkerPID)
 }
 
 // replaced reports whether the pid now belongs to another process. The worker's start time is from the ledger, or from the first

@@ -85,6 +85,9 @@ func Convert(path, format string) (Result, error) {
 	return Result{Format: format, YAML: text, Notes: im.notes}, err
 }
 
+// firstSection matches the beginning of an INI file: comments, and the head of a section.
+var firstSection = regexp.MustCompile(`^(?:\s*(?:[#;].*)?\n)*\s*\[(\w*)`)
+
 // detect returns the format of a file or a directory.
 func detect(path string) (string, error) {
 	if slices.Contains(unitKinds, filepath.Ext(path)) {
@@ -108,16 +111,8 @@ func detect(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); line != "" && line[0] != '#' && line[0] != ';' {
-			if slices.Contains([]string{"[Unit]", "[Service]", "[Timer]"}, line) {
-				return Systemd, nil
-			}
-			if line[0] == '[' {
-				return Supervisord, nil
-			}
-			break
-		}
+	if first := firstSection.FindSubmatch(text); first != nil {
+		return map[bool]string{true: Systemd, false: Supervisord}[slices.Contains([]string{"Unit", "Service", "Timer"}, string(first[1]))], nil
 	}
 	var top map[string]any
 	if err := yaml.Unmarshal(text, &top); err != nil {

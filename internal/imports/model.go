@@ -237,11 +237,9 @@ func comment(texts ...string) string {
 		return -1
 	}
 	var lines []string
-	for _, text := range texts {
-		for line := range strings.Lines(text) {
-			if line = strings.Map(printable, strings.Join(strings.Fields(line), " ")); line != "" {
-				lines = append(lines, line)
-			}
+	for line := range strings.Lines(strings.Join(texts, "\n")) {
+		if line = strings.Map(printable, strings.Join(strings.Fields(line), " ")); line != "" {
+			lines = append(lines, line)
 		}
 	}
 	return strings.Join(lines, "\n")

@@ -85,14 +85,19 @@ func (d *s6dir) onlyOfBundle() {
 
 // interpreter notes that the interpreter of a script is missing on this machine.
 func (d *s6dir) interpreter(script string) {
-	text, err := readFile(script)
-	if err != nil {
-		return
-	}
-	first, _, _ := strings.Cut(string(text), "\n")
-	if words := strings.Fields(strings.TrimPrefix(first, "#!")); strings.HasPrefix(first, "#!") && len(words) > 0 && !exists(words[0]) {
+	if words := shebang(script); len(words) > 0 && !exists(words[0]) {
 		d.note(from{place: place{script, 1}}, "needs %s, which is not on this machine; install it, or write the script for sh", words[0])
 	}
+}
+
+// shebang returns the words of the first line of a script, or nil if that names no interpreter.
+func shebang(script string) []string {
+	text, _ := readFile(script) // a script that can't be read names none
+	first, _, _ := strings.Cut(string(text), "\n")
+	if !strings.HasPrefix(first, "#!") {
+		return nil
+	}
+	return strings.Fields(first[2:])
 }
 
 func exists(path string) bool {
@@ -186,11 +191,8 @@ func (d *s6dir) longrun(name, dir string) {
 	if info, err := os.Stat(run); err != nil || info.Mode()&0o111 == 0 {
 		command = []string{"sh", run}
 		what := "sh"
-		if text, err := readFile(run); err == nil {
-			if first, _, _ := strings.Cut(string(text), "\n"); strings.HasPrefix(first, "#!") {
-				command = append(strings.Fields(first[2:]), run)
-				what = "what its first line names"
-			}
+		if words := shebang(run); words != nil {
+			command, what = append(words, run), "what its first line names"
 		}
 		d.note(file(run), "is not executable; it is given to %s", what)
 	}
@@ -214,9 +216,8 @@ func (d *s6dir) oneshot(name, dir string) {
 	switch {
 	case err == nil && len(words) > 0 && !strings.ContainsAny(text, "\n{}$#"):
 		s.set("command", words)
-	case strings.HasPrefix(text, "#!"):
-		first, _, _ := strings.Cut(text[2:], "\n")
-		s.set("command", append(strings.Fields(first), up))
+	case shebang(up) != nil:
+		s.set("command", append(shebang(up), up))
 	default:
 		s.set("command", []string{"execlineb", "-P", up})
 		d.note(file(up), "is a script of execline; install execlineb, or write it for sh")

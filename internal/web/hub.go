@@ -186,9 +186,7 @@ func (h *hub) followEvents(ctx context.Context) {
 		if err != nil {
 			last = 0
 			h.mu.Lock()
-			if h.events != nil {
-				h.events = h.events[:0:0] // it sends its whole history again
-			}
+			h.events = nil // it sends its whole history again
 			h.mu.Unlock()
 		}
 		pause.For(ctx, retry)

@@ -118,22 +118,16 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 
 // arrange sorts rows. The largest use, the most failures or the latest change comes first.
 func arrange(list []row, order string) {
-	slices.SortStableFunc(list, func(x, y row) int {
-		a, b := &x.view, &y.view
-		switch order {
-		case "name":
-			return cmp.Compare(a.Name, b.Name)
-		case "since":
-			return b.Since.Compare(a.Since)
-		case "restarts":
-			return cmp.Compare(b.Restarts, a.Restarts)
-		case "cpu":
-			return cmp.Compare(b.Hundredths, a.Hundredths)
-		case "memory":
-			return cmp.Compare(b.Megabytes, a.Megabytes)
-		}
-		return 0
-	})
+	compare := map[string]func(a, b *rowView) int{
+		"name":     func(a, b *rowView) int { return cmp.Compare(a.Name, b.Name) },
+		"since":    func(a, b *rowView) int { return b.Since.Compare(a.Since) },
+		"restarts": func(a, b *rowView) int { return cmp.Compare(b.Restarts, a.Restarts) },
+		"cpu":      func(a, b *rowView) int { return cmp.Compare(b.Hundredths, a.Hundredths) },
+		"memory":   func(a, b *rowView) int { return cmp.Compare(b.Megabytes, a.Megabytes) },
+	}[order]
+	if compare != nil {
+		slices.SortStableFunc(list, func(x, y row) int { return compare(&x.view, &y.view) })
+	}
 }
 
 // grade returns the position of a row's look in grades.

@@ -256,15 +256,9 @@ func (m *Model) eventLines() []frame.Line {
 		}
 		l.Add(frame.Dim, e.At.Local().Format("15:04:05 "))
 		l.Add(frame.Title, m.label(ID{e.host, e.Service})+" ")
-		role := frame.Plain
-		switch e.To {
-		case client.StateBackoff, client.StateFailed, client.StateParked:
-			role = frame.Bad
-		case client.StateUp:
-			role = frame.Good
-		}
 		if e.To != "" {
-			l.Add(role, e.From+" → "+e.To+" ")
+			roles := map[string]frame.Role{client.StateBackoff: frame.Bad, client.StateFailed: frame.Bad, client.StateParked: frame.Bad, client.StateUp: frame.Good}
+			l.Add(roles[e.To], e.From+" → "+e.To+" ")
 		}
 		l.Add(frame.Plain, show.Line(e.Reason))
 		if e.Exit != nil {

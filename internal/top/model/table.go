@@ -230,27 +230,15 @@ var groupingNames = [groupings]string{"no groups", "grouped as in the configurat
 
 // groupOf returns the group of a service, or "".
 func (m *Model) groupOf(s Service) string {
-	switch m.table.groups {
-	case byGroup:
-		return s.Group
-	case byProfile:
-		return s.Profile
-	case perHost:
-		return m.hosts[s.Host].name
-	case noGroups, groupings:
-	}
-	return ""
+	return [groupings]string{byGroup: s.Group, byProfile: s.Profile, perHost: m.hosts[s.Host].name}[m.table.groups]
 }
 
 // regroup selects the next grouping in which a service has a group.
 func (m *Model) regroup() {
 	t := &m.table
 	for t.groups = (t.groups + 1) % groupings; t.groups != noGroups; t.groups = (t.groups + 1) % groupings {
-		first := ""
-		for _, s := range m.services {
-			first = max(first, m.groupOf(s))
-		}
-		if first != "" && (t.groups != perHost || len(m.hosts) > 1) {
+		some := slices.ContainsFunc(m.services, func(s Service) bool { return m.groupOf(s) != "" })
+		if some && (t.groups != perHost || len(m.hosts) > 1) {
 			break
 		}
 	}
