@@ -20,3 +20,20 @@ var (
 func (s *Store) SetClock(now func() time.Time) { s.now = now }
 
 func (s *Store) Locks() int { return len(s.locks) }
+
+// SetDesired writes the operator's intent so that it survives a crash of the machine.
+func (s *Store) SetDesired(profile, want string) error {
+	defer s.lock(profile)()
+	return s.setDesired(profile, want, synced)
+}
+
+// Set records an operator's order and makes it survive a crash of the machine.
+func (in *Intents) Set(profile, want string) error {
+	sync, err := in.Begin(profile, want)
+	if err != nil {
+		return err
+	}
+	return sync()
+}
+
+func (w *Watcher) Done() <-chan struct{} { return w.done }

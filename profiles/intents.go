@@ -64,22 +64,13 @@ func NewIntents(s *Store) *Intents {
 	return &Intents{store: s, asked: make(map[string]intent)}
 }
 
-// Set records an operator's order for profile, [Running] or [Stopped], and writes it as [Store.SetDesired] does. If writing fails
-// although the profile exists (disk full), the order counts all the same, and the next Restore writes it again. It blocks on the
-// disk.
-func (in *Intents) Set(profile, want string) error {
-	sync, err := in.Begin(profile, want)
-	if err != nil {
-		return err
-	}
-	return sync()
-}
-
-// Begin is the first half of Set: it writes the order, so that it survives the end of this process. The function sync is the
-// second half: it makes the order survive a crash of the machine. The caller may act on the order between the two.
+// Begin records an operator's order for profile, [Running] or [Stopped], and writes it, so that it survives the end of this process.
+// The function sync makes it survive a crash of the machine. The caller may act on the order between the two.
+//
+// If writing fails although the profile exists (disk full), the order counts all the same, and the next Restore writes it again.
 //
 // Call Begin before you start a gateway, which writes the same file. Call sync once; after several calls of Begin for a profile
-// only the last sync is needed. An error of sync means the same as an error of Set: the order counts all the same. An error of
+// only the last sync is needed. An error of sync means that the order counts all the same. An error of
 // Begin says that the profile or the value is invalid, and that nothing was recorded.
 func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	if err := in.may(); err != nil {

@@ -294,21 +294,6 @@ func encodeObject(members []member) []byte {
 	return b.Bytes()
 }
 
-// SetDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, and the present time in whole
-// seconds into updated_at. Everything else in the file, and its mode, stays the same to the byte (a new file has 0644). When it
-// returns nil, the intent is synced. Neither a reader nor a crash sees half a file.
-//
-// A file without a JSON object is moved to gateway_state.json.corrupt and replaced by a new one. For a missing home the error is
-// [ErrNotExist]. A symbolic link in place of the file is refused.
-//
-// Writers in this process exclude each other by a lock. The gateway and the agent's commands don't know that lock. So SetDesired
-// reads the file again right before it writes, and starts over if the file has changed. An update of another writer can get lost
-// only during one small synced write. [Intents] handles the opposite case, a lost desired_state.
-func (s *Store) SetDesired(profile, want string) error {
-	defer s.lock(profile)()
-	return s.setDesired(profile, want, synced)
-}
-
 // durability says what a finished write survives. It always survives the end of this process.
 type durability bool
 
@@ -328,7 +313,17 @@ func (s *Store) syncState(profile string) error {
 	})
 }
 
-// setDesired does the work of SetDesired. The caller holds the lock of profile.
+// setDesired writes the operator's intent, [Running] or [Stopped], into the state file of profile, and the present time in whole
+// seconds into updated_at. Everything else in the file, and its mode, stays the same to the byte (a new file has 0644). Neither a reader nor a crash sees half a file.
+//
+// A file without a JSON object is moved to gateway_state.json.corrupt and replaced by a new one. For a missing home the error is
+// [ErrNotExist]. A symbolic link in place of the file is refused.
+//
+// Writers in this process exclude each other by a lock. The gateway and the agent's commands don't know that lock. So setDesired
+// reads the file again right before it writes, and starts over if the file has changed. An update of another writer can get lost
+// only during one small synced write. [Intents] handles the opposite case, a lost desired_state.
+//
+// The caller holds the lock of profile.
 func (s *Store) setDesired(profile, want string, how durability) error {
 	if want != Running && want != Stopped {
 		return fmt.Errorf("cannot set the desired state of profile %q: want %q or %q, not %q", profile, Running, Stopped, want)

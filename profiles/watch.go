@@ -154,10 +154,6 @@ func defaultTo(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Done returns a channel that is closed when the watcher has ended and released everything. On a hung disk that waits for the
-// disk.
-func (w *Watcher) Done() <-chan struct{} { return w.done }
-
 // Rescan scans everything now; simultaneous callers share one scan. When it returns nil, Notify has returned for every event of
 // that scan. An error means that the volume can't be used, or is the error of ctx (the scan goes on), or [context.Canceled] after
 // the end of the watcher.

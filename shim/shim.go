@@ -149,7 +149,7 @@ func (o *options) drop(env []string) (home string, err error) {
 		return "", err
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Published); err == nil {
-		u.Publish(text, o.user)
+		setPublished(&u, text, o.user)
 	} else { // in a read-only container PID 1 may lack a place for the file
 		u.Ask(func(name string) string { return lookupEnv(env, name) })
 	}
@@ -173,6 +173,25 @@ func (o *options) drop(env []string) (home string, err error) {
 		return "/", nil
 	}
 	return u.Home, nil
+}
+
+// setPublished sets the ids of u to the ids in the text of [account.Published], if the text names the user who as the agent's user.
+func setPublished(u *account.User, text, who string) {
+	f := strings.Split(text, "\n")
+	if len(f) != 5 || f[0] != who {
+		return
+	}
+	uid, uidOK := account.ParseID(f[1])
+	gid, gidOK := account.ParseID(f[2])
+	var groups []uint32
+	for word := range strings.FieldsSeq(f[3]) {
+		if id, ok := account.ParseID(word); ok {
+			groups = append(groups, id)
+		}
+	}
+	if uidOK && gidOK {
+		u.UID, u.GID, u.Groups = uid, gid, groups
+	}
 }
 
 // replaceProcess returns only on failure. It calls unix.Exec, not execve(2) itself: Go raised the soft limit of open files at its

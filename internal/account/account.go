@@ -41,25 +41,6 @@ const RuntimeDir = "/run/hinit"
 // Published is the name of a file in root's runtime directory, by which PID 1 publishes the ids of the agent.
 const Published = "agent"
 
-// Publish sets the ids of u to the ids in the text of that file, if the text names the user who as the agent's user.
-func (u *User) Publish(text, who string) {
-	f := strings.Split(text, "\n")
-	if len(f) != 5 || f[0] != who {
-		return
-	}
-	uid, uidOK := parseID(f[1])
-	gid, gidOK := parseID(f[2])
-	var groups []uint32
-	for word := range strings.FieldsSeq(f[3]) {
-		if id, ok := parseID(word); ok {
-			groups = append(groups, id)
-		}
-	}
-	if uidOK && gidOK {
-		u.UID, u.GID, u.Groups = uid, gid, groups
-	}
-}
-
 // The variables by which a container asks for ids of the agent's user. Of each two, the first one that is not empty counts.
 var (
 	UIDVars = [2]string{"HERMES_UID", "PUID"}
@@ -76,7 +57,7 @@ func Asked(env func(name string) string, names [2]string) (id uint32, name, text
 			break
 		}
 	}
-	id, ok = parseID(text)
+	id, ok = ParseID(text)
 	return id, name, text, ok && id >= 1 && id <= maxAsked
 }
 
@@ -106,8 +87,8 @@ func (u *User) Ask(env func(name string) string) {
 // any goroutine.
 func Lookup(root, who string) (User, error) {
 	uidText, gidText, withGID := strings.Cut(who, ":")
-	uid, numeric := parseID(uidText)
-	gid, gidOK := parseID(gidText)
+	uid, numeric := ParseID(uidText)
+	gid, gidOK := ParseID(gidText)
 	switch {
 	case who == "":
 		return User{}, &lookupError{who, "the name is empty", ErrNotFound}
@@ -167,8 +148,8 @@ func parsePasswd(line []byte) (User, bool) {
 	if len(f) < 6 || !validName(f[0]) {
 		return User{}, false
 	}
-	uid, uidOK := parseID(f[2])
-	gid, gidOK := parseID(f[3])
+	uid, uidOK := ParseID(f[2])
+	gid, gidOK := ParseID(f[3])
 	if !uidOK || !gidOK {
 		return User{}, false
 	}
@@ -181,7 +162,7 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	if len(f) < 4 || !validName(f[0]) {
 		return groups
 	}
-	gid, ok := parseID(f[2])
+	gid, ok := ParseID(f[2])
 	if !ok || slices.Contains(groups, gid) {
 		return groups
 	}
@@ -198,8 +179,8 @@ func validName(name string) bool {
 	return name != "" && name[0] != '#' && name[0] != '+' && name[0] != '-'
 }
 
-// parseID parses a uid or a gid in decimal.
-func parseID(s string) (uint32, bool) {
+// ParseID parses a uid or a gid in decimal.
+func ParseID(s string) (uint32, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
 	return uint32(n), err == nil && n != 1<<32-1
 }

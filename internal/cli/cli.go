@@ -16,7 +16,6 @@ import (
 	"hinit/client/dial"
 	"hinit/internal/cmdline"
 	"hinit/internal/config"
-	"hinit/internal/control/show"
 	"hinit/internal/pause"
 	"hinit/internal/proc"
 	"hinit/internal/procstat"
@@ -25,7 +24,7 @@ import (
 // Terminal has the input and the outputs of a verb.
 type Terminal struct {
 	In       *os.File
-	Out, Err io.Writer // for people: see show.Escaped
+	Out, Err io.Writer // for people: see cmdline.Escaped
 	Screen   bool      // Out is a terminal
 	notes    *os.File  // the terminal behind Err, for a line that is overwritten; nil if Err is no terminal
 	Env      func(string) (string, bool)
@@ -33,7 +32,7 @@ type Terminal struct {
 
 // NewTerminal returns the terminal of this process.
 func NewTerminal() *Terminal {
-	out, errs := show.Escaped{Writer: os.Stdout}, show.Escaped{Writer: os.Stderr}
+	out, errs := cmdline.Escaped{Writer: os.Stdout}, cmdline.Escaped{Writer: os.Stderr}
 	t := &Terminal{In: os.Stdin, Out: out, Err: errs, Screen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
 	if proc.IsTerminal(os.Stderr) {
 		t.notes = os.Stderr
@@ -43,7 +42,7 @@ func NewTerminal() *Terminal {
 
 // Raw returns a writer to Out that escapes nothing.
 func (t *Terminal) Raw() io.Writer {
-	if w, ok := t.Out.(show.Escaped); ok {
+	if w, ok := t.Out.(cmdline.Escaped); ok {
 		return w.Writer
 	}
 	return t.Out

@@ -2,6 +2,7 @@ package cmdline
 
 import (
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
@@ -51,4 +52,16 @@ func JSON(doc []byte) []byte {
 		doc = doc[n:]
 	}
 	return out
+}
+
+// Escaped is a writer that escapes text for a terminal and keeps line ends. Each write must have whole lines or cells. A name that
+// the agent can choose also needs [show.Line] or [show.Name], because it could contain a line end.
+type Escaped struct{ io.Writer }
+
+// Write implements io.Writer.
+func (w Escaped) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(w.Writer, show.Text(string(text))); err != nil {
+		return 0, err
+	}
+	return len(text), nil
 }

@@ -108,6 +108,9 @@ func coreOf(c core) Core {
 	}
 }
 
+// hold is the default time that a run has to be up to count as started.
+const hold = time.Second
+
 // absent is what a Core has nothing to say to.
 type absent struct{}
 

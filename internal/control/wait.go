@@ -12,12 +12,8 @@ import (
 	"hinit/supervisor"
 )
 
-const (
-	// hold is the default time that a run has to be up to count as started.
-	hold = time.Second
-	// tailTime limits how long an error message waits for the last log lines, which are read after the exit.
-	tailTime = 2 * time.Second
-)
+// tailTime limits how long an error message waits for the last log lines, which are read after the exit.
+const tailTime = 2 * time.Second
 
 // goal is the effect that a command waits for.
 //

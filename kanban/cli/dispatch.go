@@ -17,6 +17,7 @@ import (
 	"hinit/client"
 	"hinit/client/dial"
 	"hinit/internal/config"
+	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
 	"hinit/internal/notify"
 	"hinit/kanban"
@@ -107,7 +108,7 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 }
 
 func (c *call) logger(level slog.Level) *slog.Logger {
-	return slog.New(slog.NewTextHandler(show.Escaped{Writer: c.Terminal.Err}, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(cmdline.Escaped{Writer: c.Terminal.Err}, &slog.HandlerOptions{Level: level}))
 }
 
 func dispatch(c *call) action {

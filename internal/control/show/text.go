@@ -2,7 +2,6 @@ package show
 
 import (
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"unicode"
@@ -39,18 +38,6 @@ func Text(text string) string {
 		lines[i] = Line(lines[i])
 	}
 	return strings.Join(lines, "\n")
-}
-
-// Escaped is a writer that escapes text for a terminal and keeps line ends. Each write must have whole lines or cells. A name that
-// the agent can choose also needs [Line] or [Name], because it could contain a line end.
-type Escaped struct{ io.Writer }
-
-// Write implements io.Writer.
-func (w Escaped) Write(text []byte) (int, error) {
-	if _, err := io.WriteString(w.Writer, Text(string(text))); err != nil {
-		return 0, err
-	}
-	return len(text), nil
 }
 
 // Name is like [Line] for a name in a table. It cuts the name to 40 columns.
