@@ -7,8 +7,6 @@ import (
 	"path"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // cgroupRoot is where the container sees its cgroups (cgroups(7)).
@@ -51,12 +49,7 @@ func (c memoryCgroups) made(main int) (killed uint64, ok bool) {
 	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {
 		return 0, false
 	}
-	fd, err := unix.Open(dir+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, false
-	}
-	defer unix.Close(fd)
-	return oomKills(fd)
+	return oomKillsIn(dir)
 }
 
 // containerCgroup returns the cgroup of the container, given the path of PID 1's cgroup.

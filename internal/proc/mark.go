@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/procstat"
 )
 
 // A mark is the limit RLIMIT_RTTIME, in microseconds of real-time scheduling (getrlimit(2)). Every process of a run inherits it,
@@ -140,9 +142,7 @@ func ParseMark(limits, status []byte) (m Mark, ok bool) {
 	if f := bytes.Fields(line); len(f) > 1 {
 		m.Limit, _ = strconv.ParseUint(string(f[1]), 10, 64) // 0, which is no mark, for "unlimited"
 	}
-	_, ids, _ := bytes.Cut(status, []byte("\nUid:\t"))
-	first, _, _ := bytes.Cut(ids, []byte{'\t'})
-	uid, err := strconv.ParseUint(string(first), 10, 32)
+	uid, ok := procstat.Status(status).Number("Uid", 10)
 	m.User = uint32(uid)
-	return m, err == nil
+	return m, ok
 }

@@ -1,10 +1,11 @@
 package proc
 
 import (
-	"bytes"
 	"os"
 	"slices"
 	"strconv"
+
+	"hinit/internal/procstat"
 )
 
 // Meter measures the memory of process trees. It reads /proc independently of a Table. Only one goroutine may use it at a time.
@@ -85,18 +86,12 @@ func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
 }
 
 // parseMemory returns RssAnon plus VmSwap from a status file (proc_pid_status(5)), or VmRSS if the kernel has no RssAnon.
-func parseMemory(status []byte) uint64 {
-	value := func(name string) (kb uint64, found bool) {
-		_, rest, found := bytes.Cut(status, []byte("\n"+name+":"))
-		if f := bytes.Fields(rest); found && len(f) > 0 {
-			kb, _ = strconv.ParseUint(string(f[0]), 10, 54)
-		}
-		return kb, found
-	}
-	anon, found := value("RssAnon")
+func parseMemory(text []byte) uint64 {
+	status := procstat.Status(text)
+	anon, found := status.Number("RssAnon", 10)
 	if !found {
-		anon, _ = value("VmRSS")
+		anon, _ = status.Number("VmRSS", 10)
 	}
-	swapped, _ := value("VmSwap")
+	swapped, _ := status.Number("VmSwap", 10)
 	return (anon + swapped) << 10
 }

@@ -87,17 +87,22 @@ func OOMKills() func() uint64 {
 // killedForMemory reports whether the kernel has killed a process of a control group for lack of memory; nil if the kernel does
 // not tell.
 func killedForMemory(group string) *bool {
-	fd, err := unix.Open(group+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil
-	}
-	defer unix.Close(fd)
-	n, ok := oomKills(fd)
+	n, ok := oomKillsIn(group)
 	if !ok {
 		return nil
 	}
 	killed := n > 0
 	return &killed
+}
+
+// oomKillsIn is oomKills for a control group of version 2.
+func oomKillsIn(group string) (uint64, bool) {
+	fd, err := unix.Open(group+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer unix.Close(fd)
+	return oomKills(fd)
 }
 
 func oomKills(fd int) (uint64, bool) {

@@ -270,14 +270,8 @@ func LookPath(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
-	var path string
-	for _, kv := range env {
-		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
-			path = v
-		}
-	}
 	found := error(unix.ENOENT)
-	for _, dir := range filepath.SplitList(path) {
+	for _, dir := range filepath.SplitList(Getenv(env, "PATH")) {
 		if dir == "" {
 			dir = "."
 		}

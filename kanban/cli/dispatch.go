@@ -16,8 +16,8 @@ import (
 
 	"hinit/client"
 	"hinit/client/dial"
-	"hinit/internal/config"
 	"hinit/internal/cmdline"
+	"hinit/internal/config"
 	"hinit/internal/control/show"
 	"hinit/internal/notify"
 	"hinit/kanban"
