@@ -148,8 +148,8 @@ type attempt struct {
 	req  Request // with the streams and the further input
 
 	start time.Time
-	st    *mux.Stream // nil if it can't have begun
-	fed   bool        // some of its standard input was read
+	st    *mux.Channel // nil if it can't have begun
+	fed   bool         // some of its standard input was read
 }
 
 // sent reports whether the program inside may have received the request. began reports whether it has certainly started the command.
@@ -228,7 +228,7 @@ func codeOf(end mux.End) int {
 }
 
 // follow passes input and cancellation to a command until its end is known. It returns an error if the end will never be known.
-func (t *attempt) follow(ctx context.Context, st *mux.Stream) error {
+func (t *attempt) follow(ctx context.Context, st *mux.Channel) error {
 	timeout := t.req.Timeout
 	if timeout == 0 {
 		timeout = t.s.m.opts.Timeout

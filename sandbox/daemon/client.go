@@ -68,10 +68,6 @@ func (c *Conn) Run(ctx context.Context, req Request, local Streams) (int, error)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { _ = c.c.Close() })() // closing the connection ends everything
 	service, err := mux.NewClient(c.c)
-	if refused := (*mux.RefusedError)(nil); errors.As(err, &refused) {
-		fmt.Fprintln(local.Err, refused.Text)
-		return refused.Code, nil
-	}
 	if err != nil {
 		return 0, fmt.Errorf("cannot ask the service of sandboxes: %w", err)
 	}

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -112,15 +111,8 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	done := s.await(from.UID, nc)
 	defer done()
 	_ = nc.SetReadDeadline(time.Now().Add(requestTime)) // never fails on an open socket
-	c := mux.Accept(nc, func(mux.Hello) (hello mux.Hello) {
-		if s.Allow != nil {
-			if err := s.Allow(from); err != nil {
-				hello.Code, hello.Refused = codeNotAllowed, fmt.Sprintf("cannot use the sandboxes: %v", err)
-			}
-		}
-		return hello
-	})
-	if c == nil {
+	c, err := mux.Accept(nc, "")
+	if err != nil {
 		return
 	}
 	kept := 0
@@ -140,11 +132,17 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	var answering sync.WaitGroup
 	defer answering.Wait()
 	begun := false
-	mux.Serve(c, keep, func(ch *mux.Served, req Request) {
+	mux.Serve(c, keep, func(ch *mux.Channel, req Request) {
 		streams := served(ch, req, cancel)
 		if begun { // a connection carries only one request
 			cancel()
 			return
+		}
+		if s.Allow != nil {
+			if err := s.Allow(from); err != nil {
+				_ = ch.Finish(mux.End{Code: codeNotAllowed, Fault: mux.BadOpen, Text: "cannot use the sandboxes: " + err.Error()}) // a caller that has gone needs no answer
+				return
+			}
 		}
 		begun = true
 		done()
@@ -159,7 +157,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 }
 
 // served returns the streams of a request. gone is called when its caller has gone. Only the newest size is kept.
-func served(ch *mux.Served, req Request, gone func()) Streams {
+func served(ch *mux.Channel, req Request, gone func()) Streams {
 	resizes := make(chan sandbox.Size, 1)
 	ch.Kill = func(time.Duration) { gone() }
 	ch.Resize = func(columns, rows uint16) {

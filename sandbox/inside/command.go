@@ -75,7 +75,7 @@ type streams struct {
 
 type out struct {
 	file *os.File
-	to   *mux.Outlet
+	to   *mux.Stream
 }
 
 // streams makes the descriptors and puts the command's ends into the spec.
@@ -98,7 +98,7 @@ func (ch *channel) streams(spec *proc.Spec) (*streams, error) {
 		return s, nil
 	}
 	spec.Files = make([]*os.File, 3)
-	outlets := []*mux.Outlet{1: ch.Output, 2: ch.Errors}
+	outlets := []*mux.Stream{1: ch.Output, 2: ch.Errors}
 	for at, wanted := range []bool{ch.open.Input, true, ch.open.Apart} {
 		if !wanted {
 			continue

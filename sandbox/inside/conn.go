@@ -16,7 +16,7 @@ import (
 
 // channel is one request of a client. Its own goroutine serves it; the goroutine of the connection passes frames to it.
 type channel struct {
-	*mux.Served
+	*mux.Channel
 	server *server
 	open   mux.Open
 
@@ -28,8 +28,8 @@ type channel struct {
 	end   context.CancelFunc
 }
 
-func (s *server) begin(served *mux.Served, open mux.Open) {
-	ch := &channel{Served: served, server: s, open: open}
+func (s *server) begin(served *mux.Channel, open mux.Open) {
+	ch := &channel{Channel: served, server: s, open: open}
 	ch.ctx, ch.end = context.WithCancel(context.Background())
 	ch.Resize, ch.Kill = ch.resize, ch.cancel
 	guard.Go("serving a command", func() {
@@ -61,7 +61,7 @@ func (ch *channel) cancel(grace time.Duration) {
 		ch.server.loop.end(ch.run, grace, nil)
 	}
 	if ch.open.Op != mux.OpRun {
-		ch.Output.Close()
+		ch.Output.End(nil)
 	}
 }
 

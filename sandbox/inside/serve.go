@@ -126,17 +126,8 @@ const helloTime = 10 * time.Second
 func (s *server) serve(nc net.Conn) {
 	defer nc.Close()
 	_ = nc.SetReadDeadline(time.Now().Add(helloTime))
-	c := mux.Accept(nc, func(hello mux.Hello) mux.Hello {
-		answer := mux.Hello{ID: s.id}
-		if !allowed(nc) {
-			answer.Refused = "it belongs to another user"
-		}
-		if hello.Version != mux.Version {
-			answer.Refused = fmt.Sprintf("it speaks version %d", mux.Version)
-		}
-		return answer
-	})
-	if c == nil {
+	c, err := mux.Accept(nc, s.id)
+	if err != nil || !allowed(nc) {
 		return
 	}
 	_ = nc.SetReadDeadline(time.Time{})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
@@ -70,7 +71,7 @@ func runOne(t *testing.T, c *mux.Client, open mux.Open) (mux.End, string) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	_, _ = st.Output.WriteTo(&out)
+	_, _ = io.Copy(&out, st.Output)
 	<-st.Done()
 	end, err := st.End()
 	if err != nil {
@@ -143,7 +144,7 @@ func TestHostileClients(t *testing.T) {
 		}),
 		"more room than a window": greeted(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
-			_ = w.Write(mux.KindRoom, 1, mux.Room(mux.KindOutput, 1))
+			_ = w.Write(mux.KindConfirm, 1, []byte{byte(mux.KindOutput)})
 		}),
 		"a signal that is none": greeted(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})

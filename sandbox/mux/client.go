@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"hinit/internal/guard"
@@ -14,52 +12,30 @@ import (
 
 // Client is the side of a connection that makes requests.
 type Client struct {
-	conn  io.ReadWriteCloser
-	w     *Writer
-	hello Hello
-	heard atomic.Int64 // time of the last frame, in nanoseconds
+	conn
+	other Hello
 	done  chan struct{}
 
-	mu      sync.Mutex
-	streams map[uint32]*Stream
-	next    uint32
-	err     error
-	pong    chan struct{} // closed when the other side has answered a ping
+	// The mutex of conn guards these.
+	next uint32
+	err  error
+	pong chan struct{} // closed when the other side has answered a ping
 }
 
 // NewClient sends a hello and waits for the hello of the other side. The wait ends when the connection is closed.
-func NewClient(conn io.ReadWriteCloser) (*Client, error) {
-	c := &Client{conn: conn, w: NewWriter(conn), done: make(chan struct{}), pong: make(chan struct{}), streams: make(map[uint32]*Stream)}
-	_ = c.w.WriteJSON(KindHello, 0, Hello{Version: Version}) // the other side may refuse before it reads this
-	r := NewReader(conn)
-	f, err := r.Next()
-	if err != nil {
-		return nil, fmt.Errorf("cannot hear from the other side: %w", err)
-	}
-	switch {
-	case f.Kind != KindHello || json.Unmarshal(f.Data, &c.hello) != nil:
-		return nil, fmt.Errorf("cannot talk to the other side: %w", ErrProtocol)
-	case c.hello.Refused != "":
-		return nil, &RefusedError{c.hello.Refused, c.hello.Code}
-	case c.hello.Version != Version:
-		return nil, fmt.Errorf("cannot talk to the other side: it speaks version %d, this is version %d", c.hello.Version, Version)
+func NewClient(rw io.ReadWriteCloser) (*Client, error) {
+	c := &Client{conn: newConn(rw), done: make(chan struct{}), pong: make(chan struct{})}
+	var err error
+	if c.other, err = c.greet(""); err != nil {
+		return nil, err
 	}
 	c.heard.Store(time.Now().UnixNano())
-	guard.Go("reading from a sandbox", func() { c.fail(c.read(r)) })
+	guard.Go("reading from a sandbox", func() { c.fail(c.read(c.take)) })
 	return c, nil
 }
 
-// RefusedError means that the other side does not serve this client.
-type RefusedError struct {
-	Text string
-	Code int // exit code for this refusal, or 0
-}
-
-// Error implements error.
-func (e *RefusedError) Error() string { return e.Text }
-
 // Hello returns the hello of the other side.
-func (c *Client) Hello() Hello { return c.hello }
+func (c *Client) Hello() Hello { return c.other }
 
 // Err returns why the connection has ended, or nil while it works.
 func (c *Client) Err() error {
@@ -102,95 +78,138 @@ func (c *Client) fail(err error) {
 		return
 	}
 	c.err = err
-	for _, s := range c.streams {
-		s.finish(End{}, err)
+	for _, ch := range c.channels {
+		ch.finish(End{}, err)
 	}
 	close(c.done)
-	_ = c.conn.Close()
+	_ = c.rw.Close()
 }
 
-func (c *Client) read(r *Reader) error {
-	for {
-		f, err := r.Next()
-		if err != nil {
-			return err
-		}
-		c.heard.Store(time.Now().UnixNano())
-		if f.Kind == KindPong {
-			c.mu.Lock()
-			close(c.pong)
-			c.pong = make(chan struct{})
-			c.mu.Unlock()
-			continue
-		}
+// take handles the frames of the other side that belong to no stream.
+func (c *Client) take(f Frame, ch *Channel) error {
+	switch {
+	case f.Kind == KindPong:
 		c.mu.Lock()
-		s := c.streams[f.Channel]
-		c.mu.Unlock()
-		if s == nil {
-			return fmt.Errorf("%w: a frame for channel %d, which is not open", ErrProtocol, f.Channel)
-		}
-		if err := c.take(s, f); err != nil {
-			return err
-		}
-	}
-}
-
-func (c *Client) take(s *Stream, f Frame) error {
-	switch f.Kind {
-	case KindBegun:
-		pid, err := ParseNumber(f.Data)
-		if err != nil {
-			return err
-		}
-		return s.begin(int(pid))
-	case KindOutput:
-		return s.Output.Put(f.Data)
-	case KindErrors:
-		return s.Errors.Put(f.Data)
-	case KindRoom:
-		if !addRoom(f.Data, s.Input) {
-			return fmt.Errorf("%w: too much room", ErrProtocol)
-		}
+		defer c.mu.Unlock()
+		close(c.pong)
+		c.pong = make(chan struct{})
 		return nil
-	case KindEnd:
+	case ch == nil:
+		return fmt.Errorf("%w: a frame for channel %d, which is not open", ErrProtocol, f.Channel)
+	case f.Kind == KindBegun && !closed(ch.begun):
+		pid, err := ParseNumber(f.Data)
+		ch.pid = int(pid)
+		close(ch.begun)
+		return err
+	case f.Kind == KindEnd:
 		var end End
 		if err := json.Unmarshal(f.Data, &end); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		c.mu.Lock()
-		delete(c.streams, f.Channel)
-		c.mu.Unlock()
-		s.finish(end, nil)
+		c.remove(ch)
+		ch.finish(end, nil)
 		return nil
-	default:
-		return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)
 	}
+	return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)
 }
 
 // openTime is how long the other side may take to read a request.
 const openTime = 30 * time.Second
 
 // Open begins a channel with a request. On an error the other side has not received the request.
-func (c *Client) Open(open any) (*Stream, error) {
+func (c *Client) Open(open any) (*Channel, error) {
 	c.mu.Lock()
-	if c.err != nil {
-		defer c.mu.Unlock()
-		return nil, fmt.Errorf("the request was not sent: %w", c.err)
+	c.next++
+	ch := newChannel(&c.conn, c.next, false)
+	err := c.err
+	if err == nil && len(c.channels) >= MaxChannels {
+		err = fmt.Errorf("%d commands run already", MaxChannels)
 	}
-	if len(c.streams) >= MaxChannels {
-		defer c.mu.Unlock()
-		return nil, fmt.Errorf("the request was not sent: %d commands run already", MaxChannels)
+	if err == nil {
+		c.channels[ch.id] = ch
 	}
-	for c.next++; c.next == 0 || c.streams[c.next] != nil; {
-		c.next++
-	}
-	s := newStream(c.w, c.next)
-	c.streams[s.channel] = s
 	c.mu.Unlock()
-	defer time.AfterFunc(openTime, guard.Func("giving up a connection", func() { c.fail(errors.New("the other side reads nothing")) })).Stop()
-	if err := c.w.WriteJSON(KindOpen, s.channel, open); err != nil {
-		c.fail(err)
+	if err == nil {
+		defer time.AfterFunc(openTime, guard.Func("giving up a connection", func() { c.fail(errors.New("the other side reads nothing")) })).Stop()
+		if err = c.w.WriteJSON(KindOpen, ch.id, open); err != nil {
+			c.fail(err)
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the request was not sent: %w", err)
 	}
-	return s, nil
+	return ch, nil
+}
+
+// Begun returns a channel that is closed when the command has begun.
+func (ch *Channel) Begun() <-chan struct{} { return ch.begun }
+
+// Done returns a channel that is closed when the end is known or the connection is lost. The streams keep their content.
+func (ch *Channel) Done() <-chan struct{} { return ch.done }
+
+// PID returns the process id inside the container, or 0 before Begun.
+func (ch *Channel) PID() int {
+	if closed(ch.begun) {
+		return ch.pid
+	}
+	return 0
+}
+
+func closed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// End returns how the command ended. Call it after Done. The error means that the connection was lost.
+func (ch *Channel) End() (End, error) { return ch.end, ch.err }
+
+// finish records the end, or the reason why it will never be known.
+func (ch *Channel) finish(end End, err error) {
+	ch.end, ch.err = end, err
+	close(ch.done)
+	ch.endStreams(io.EOF)
+}
+
+// Feed copies r to the standard input until the channel ends, and ends the input at the end of r. It calls failed if r fails. If
+// failed returns true, the input ends.
+func (ch *Channel) Feed(r io.Reader, failed func(error) (end bool)) {
+	guard.Go("reading an input", func() {
+		_, err := io.Copy(ch.Input, r)
+		if !errors.Is(err, errNoReader) && (err == nil || failed(err)) {
+			_ = ch.Send(KindInputEnd, nil) // the reader of the connection reports errors
+		}
+	})
+}
+
+// Relay sends sizes of the terminal, until sizes is closed or the command's end is known. sizes may be nil.
+func (ch *Channel) Relay(sizes <-chan TerminalSize) {
+	if sizes == nil {
+		return
+	}
+	guard.Go("passing on sizes of a terminal", func() {
+		for {
+			select {
+			case size, more := <-sizes:
+				if !more {
+					return
+				}
+				_ = ch.Send(KindResize, Number(uint32(size.Columns)<<16|uint32(size.Rows))) // the reader of the connection reports errors
+			case <-ch.done:
+				return
+			}
+		}
+	})
+}
+
+// Outputs writes both outputs until the channel ends. wait waits for that and returns the error of a writer, for which failed was
+// called at once. A writer may be nil.
+func (ch *Channel) Outputs(out, errs io.Writer, failed func(error)) (wait func() error) {
+	ended := make(chan error, 2)
+	guard.Go("writing an output", func() { ended <- ch.Output.Deliver(out, failed) })
+	guard.Go("writing errors", func() { ended <- ch.Errors.Deliver(errs, failed) })
+	return func() error { return errors.Join(<-ended, <-ended) }
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Version is the version of the protocol. Both sides must have the same.
-const Version = 3
+const Version = 4
 
 const (
 	// MaxData limits the data in one frame of a stream. maxOpen limits a request: the kernel accepts no longer command line. maxEnd
@@ -20,8 +20,9 @@ const (
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10
-	// Window limits the bytes of one stream that the receiver has not consumed yet.
-	Window = 512 << 10
+	// unconfirmed limits the frames of one stream that the receiver has not consumed yet, and Window their bytes.
+	unconfirmed = 4
+	Window      = unconfirmed * MaxData
 	// MaxChannels limits the commands of a connection at the same time.
 	MaxChannels = 4096
 
@@ -40,7 +41,7 @@ const (
 	KindInputEnd                 // c
 	KindOutput                   // i: standard output
 	KindErrors                   // i: standard error
-	KindRoom                     // both: a stream's kind and how many bytes more it may send, 1 and 4 bytes
+	KindConfirm                  // both: a frame of a stream was consumed; the stream's kind, 1 byte
 	KindResize                   // c: columns and rows, 2 bytes each
 	KindKill                     // c: end the whole tree; milliseconds between TERM and KILL, 4 bytes
 	KindEnd                      // i: End; the channel ends
@@ -52,7 +53,7 @@ const (
 // ErrProtocol is wrapped by errors that mean that the other side breaks the protocol.
 var ErrProtocol = errors.New("the other side does not keep to the protocol")
 
-// Frame is one frame of a connection. Data is valid until the next frame is read.
+// Frame is one frame of a connection.
 type Frame struct {
 	Kind    Kind
 	Channel uint32
@@ -74,7 +75,6 @@ func most(kind Kind) int {
 // Reader reads frames.
 type Reader struct {
 	r    *bufio.Reader
-	buf  []byte
 	keep func(size int) error // may refuse a request before it is read; nil accepts all
 }
 
@@ -98,18 +98,32 @@ func (r *Reader) Next() (Frame, error) {
 			return f, err
 		}
 	}
-	if size > MaxData { // allocate only as much as has arrived
-		var long bytes.Buffer
-		_, err := io.CopyN(&long, r.r, int64(size))
-		f.Data = long.Bytes()
+	if size <= MaxData {
+		f.Data = buffer(int(size))
+		_, err := io.ReadFull(r.r, f.Data)
 		return f, unexpected(err)
 	}
-	if int(size) > cap(r.buf) {
-		r.buf = make([]byte, max(int(size), 4<<10))
-	}
-	f.Data = r.buf[:size]
-	_, err := io.ReadFull(r.r, f.Data)
+	var long bytes.Buffer // allocate only as much as has arrived
+	_, err := io.CopyN(&long, r.r, int64(size))
+	f.Data = long.Bytes()
 	return f, unexpected(err)
+}
+
+// buffers has buffers for the data of long frames.
+var buffers = sync.Pool{New: func() any { return new([MaxData]byte) }}
+
+// buffer returns a buffer. [release] makes it available again.
+func buffer(size int) []byte {
+	if size <= 4<<10 {
+		return make([]byte, size)
+	}
+	return buffers.Get().(*[MaxData]byte)[:size]
+}
+
+func release(data []byte) {
+	if cap(data) == MaxData {
+		buffers.Put((*[MaxData]byte)(data[:MaxData]))
+	}
 }
 
 // unexpected returns the error for an incomplete frame.
@@ -171,9 +185,4 @@ func ParseNumber(data []byte) (uint32, error) {
 		return 0, fmt.Errorf("%w: %d bytes where a number belongs", ErrProtocol, len(data))
 	}
 	return binary.BigEndian.Uint32(data), nil
-}
-
-// Room encodes how many bytes more of a stream may be sent.
-func Room(stream Kind, n int) []byte {
-	return binary.BigEndian.AppendUint32([]byte{byte(stream)}, uint32(n))
 }

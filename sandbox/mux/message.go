@@ -6,15 +6,13 @@ import "time"
 const (
 	RunDir   = "/run/hinit"       // directory of the host in the container, for the socket
 	ToolsDir = "/run/hinit-tools" // another one, read-only, with the program inside
-	Socket   = "sock-v3"          // name of the socket; other versions of the protocol have other names
+	Socket   = "sock-v4"          // name of the socket; other versions of the protocol have other names
 )
 
 // Hello is the first message of each side.
 type Hello struct {
 	Version int    `json:"version"`
-	ID      string `json:"id,omitempty"`      // identity with which the program inside was started
-	Refused string `json:"refused,omitempty"` // reason for which the connection ends now
-	Code    int    `json:"code,omitempty"`    // exit code for the refusal
+	ID      string `json:"id,omitempty"` // identity with which the program inside was started
 }
 
 // Op is the operation of a channel.

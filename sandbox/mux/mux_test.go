@@ -25,9 +25,27 @@ type peer struct {
 	w *Writer
 }
 
+// sockets returns the two ends of a connection whose writes don't wait for a reader.
+func sockets(t *testing.T) (near, far net.Conn) {
+	t.Helper()
+	l, err := net.Listen("unix", t.TempDir()+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near, err = net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if far, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return near, far
+}
+
 func connect(t *testing.T) (*Client, *peer) {
 	t.Helper()
-	near, far := net.Pipe()
+	near, far := sockets(t)
 	p := &peer{t, far, NewReader(far), NewWriter(far)}
 	greeted := make(chan struct{})
 	go func() {
@@ -47,12 +65,12 @@ func connect(t *testing.T) (*Client, *peer) {
 }
 
 // open opens a channel while the peer reads it.
-func open(t *testing.T, c *Client, p *peer) *Stream {
+func open(t *testing.T, c *Client, p *peer) *Channel {
 	t.Helper()
 	got := make(chan Frame)
 	go func() { f, _ := p.r.Next(); got <- f }()
 	s, err := c.Open(Open{Op: OpRun, Argv: []string{"x"}})
-	if f := <-got; err != nil || f.Kind != KindOpen || f.Channel != s.channel {
+	if f := <-got; err != nil || f.Kind != KindOpen || f.Channel != s.id {
 		t.Fatal(f, err)
 	}
 	return s
@@ -62,14 +80,14 @@ func TestCommand(t *testing.T) {
 	c, p := connect(t)
 	s := open(t, c, p)
 	go func() {
-		_ = p.w.Write(KindBegun, s.channel, Number(7))
-		_ = p.w.Write(KindOutput, s.channel, []byte("out"))
-		_ = p.w.Write(KindErrors, s.channel, []byte("err"))
-		_ = p.w.WriteJSON(KindEnd, s.channel, End{Code: 3, Text: strings.Repeat("x", 3*MaxData/2)})
+		_ = p.w.Write(KindBegun, s.id, Number(7))
+		_ = p.w.Write(KindOutput, s.id, []byte("out"))
+		_ = p.w.Write(KindErrors, s.id, []byte("err"))
+		_ = p.w.WriteJSON(KindEnd, s.id, End{Code: 3, Text: strings.Repeat("x", 3*MaxData/2)})
 	}()
 	var out, errs bytes.Buffer
-	_, _ = s.Output.WriteTo(&out)
-	_, _ = s.Errors.WriteTo(&errs)
+	_, _ = io.Copy(&out, s.Output)
+	_, _ = io.Copy(&errs, s.Errors)
 	<-s.Done()
 	if end, err := s.End(); err != nil || end.Code != 3 || len(end.Text) != 3*MaxData/2 || out.String() != "out" || errs.String() != "err" || s.PID() != 7 {
 		t.Errorf("%d %v %q %q", end.Code, err, out.String(), errs.String())
@@ -81,54 +99,61 @@ func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 	c, p := connect(t)
 	slow, quick := open(t, c, p), open(t, c, p)
 	for range Window / MaxData {
-		if err := p.w.Write(KindOutput, slow.channel, make([]byte, MaxData)); err != nil {
+		if err := p.w.Write(KindOutput, slow.id, make([]byte, MaxData)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_ = p.w.Write(KindOutput, quick.channel, []byte("x"))
-	_ = p.w.WriteJSON(KindEnd, quick.channel, End{})
+	_ = p.w.Write(KindOutput, quick.id, []byte("x"))
+	_ = p.w.WriteJSON(KindEnd, quick.id, End{})
 	<-quick.Done()
 	room := make(chan int)
 	go func() {
-		for got := 0; ; {
+		for got := 1; ; got++ {
 			f, err := p.r.Next()
 			if err != nil {
 				return
 			}
-			n, _ := ParseNumber(f.Data[1:])
-			if got += int(n); got == Window {
+			if f.Kind != KindConfirm || f.Channel != slow.id || !bytes.Equal(f.Data, []byte{byte(KindOutput)}) {
+				continue
+			}
+			if got == unconfirmed {
 				room <- got
 			}
 		}
 	}()
-	go func() { _, _ = slow.Output.WriteTo(io.Discard) }()
+	go func() { _, _ = io.Copy(io.Discard, slow.Output) }()
 	<-room // as it is taken, there is room again
-	_ = p.w.WriteJSON(KindEnd, slow.channel, End{})
+	_ = p.w.WriteJSON(KindEnd, slow.id, End{})
 	<-slow.Done()
 }
 
 // TestPeerThatBreaksTheProtocol: whatever comes from inside, the connection ends with an error, and nothing is kept.
 func TestPeerThatBreaksTheProtocol(t *testing.T) {
-	for name, send := range map[string]func(w *Writer, s *Stream){
-		"more than the window": func(w *Writer, s *Stream) {
+	for name, send := range map[string]func(w *Writer, s *Channel){
+		"more than the window": func(w *Writer, s *Channel) {
 			for range Window/MaxData + 1 {
-				_ = w.Write(KindOutput, s.channel, make([]byte, MaxData))
+				_ = w.Write(KindOutput, s.id, make([]byte, MaxData))
 			}
 		},
-		"a channel that isn't open": func(w *Writer, s *Stream) { _ = w.Write(KindOutput, s.channel+9, nil) },
-		"begins twice": func(w *Writer, s *Stream) {
-			_ = w.Write(KindBegun, s.channel, Number(1))
-			_ = w.Write(KindBegun, s.channel, Number(1))
+		"a channel that isn't open": func(w *Writer, s *Channel) { _ = w.Write(KindOutput, s.id+9, nil) },
+		"begins twice": func(w *Writer, s *Channel) {
+			_ = w.Write(KindBegun, s.id, Number(1))
+			_ = w.Write(KindBegun, s.id, Number(1))
 		},
-		"room beyond the window":  func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindInput, 1)) },
-		"room for what isn't":     func(w *Writer, s *Stream) { _ = w.Write(KindRoom, s.channel, Room(KindOutput, 1)) },
-		"a ping":                  func(w *Writer, _ *Stream) { _ = w.Write(KindPing, 0, nil) },
-		"a client's frame":        func(w *Writer, s *Stream) { _ = w.WriteJSON(KindOpen, s.channel, Open{}) },
-		"an end that is no JSON":  func(w *Writer, s *Stream) { _ = w.Write(KindEnd, s.channel, []byte("{")) },
-		"a number that is none":   func(w *Writer, s *Stream) { _ = w.Write(KindBegun, s.channel, []byte{1}) },
-		"an end that is too long": func(w *Writer, _ *Stream) { _, _ = w.w.Write([]byte{byte(KindEnd), 0, 0, 0, 1, 0, 4, 0, 1}) },
-		"a frame without a kind":  func(w *Writer, s *Stream) { _, _ = w.w.Write(make([]byte, headerSize)) },
-		"a frame without end":     func(w *Writer, s *Stream) { _, _ = w.w.Write([]byte{byte(KindOutput), 0, 0, 0, 1, 255, 255, 255, 255}) },
+		"room beyond the window":  func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindInput)}) },
+		"room for what isn't":     func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindOutput)}) },
+		"room of no stream":       func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindEnd)}) },
+		"room of two streams":     func(w *Writer, s *Channel) { _ = w.Write(KindConfirm, s.id, []byte{byte(KindInput), 1}) },
+		"an input":                func(w *Writer, s *Channel) { _ = w.Write(KindInput, s.id, nil) },
+		"a ping":                  func(w *Writer, _ *Channel) { _ = w.Write(KindPing, 0, nil) },
+		"a client's frame":        func(w *Writer, s *Channel) { _ = w.WriteJSON(KindOpen, s.id, Open{}) },
+		"an end that is no JSON":  func(w *Writer, s *Channel) { _ = w.Write(KindEnd, s.id, []byte("{")) },
+		"a number that is none":   func(w *Writer, s *Channel) { _ = w.Write(KindBegun, s.id, []byte{1}) },
+		"an end that is too long": func(w *Writer, _ *Channel) { _, _ = w.w.Write([]byte{byte(KindEnd), 0, 0, 0, 1, 0, 4, 0, 1}) },
+		"a frame without a kind":  func(w *Writer, s *Channel) { _, _ = w.w.Write(make([]byte, headerSize)) },
+		"a frame without end": func(w *Writer, s *Channel) {
+			_, _ = w.w.Write([]byte{byte(KindOutput), 0, 0, 0, 1, 255, 255, 255, 255})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, p := connect(t)
@@ -155,7 +180,10 @@ func TestConnectionEnds(t *testing.T) {
 	waiting := make(chan int)
 	go func() {
 		n := 0
-		for s.Input.take(MaxData) > 0 {
+		for {
+			if _, err := s.Input.Write(make([]byte, MaxData)); err != nil {
+				break
+			}
 			n++
 		}
 		waiting <- n
@@ -209,32 +237,34 @@ func TestManyChannels(t *testing.T) {
 				return
 			}
 			var out bytes.Buffer
-			_, _ = s.Output.WriteTo(&out)
-			if n, err := ParseNumber(out.Bytes()); err != nil || n != s.channel {
-				t.Errorf("channel %d got %q", s.channel, out.Bytes())
+			_, _ = io.Copy(&out, s.Output)
+			if n, err := ParseNumber(out.Bytes()); err != nil || n != s.id {
+				t.Errorf("channel %d got %q", s.id, out.Bytes())
 			}
 		})
 	}
 	all.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.streams) != 0 {
-		t.Errorf("%d channels are left", len(c.streams))
+	if len(c.channels) != 0 {
+		t.Errorf("%d channels are left", len(c.channels))
 	}
 }
 
-func TestRefusedAndOtherVersions(t *testing.T) {
-	for want, hello := range map[string]Hello{"another user": {Version: Version, Refused: "another user"}, "version 99": {Version: 99}} {
-		near, far := net.Pipe()
-		go func() {
-			_, _ = NewReader(far).Next()
-			_ = NewWriter(far).WriteJSON(KindHello, 0, hello)
-		}()
-		if _, err := NewClient(near); err == nil || !strings.Contains(err.Error(), want) {
-			t.Error(err)
-		}
-		near.Close()
-		far.Close()
+func TestOtherVersions(t *testing.T) {
+	near, far := sockets(t)
+	defer near.Close()
+	defer far.Close()
+	_ = NewWriter(far).WriteJSON(KindHello, 0, Hello{Version: 99})
+	if _, err := NewClient(near); err == nil || !strings.Contains(err.Error(), "version 99") {
+		t.Error(err)
+	}
+	if _, err := Accept(far, ""); err != nil {
+		t.Error(err)
+	}
+	_ = NewWriter(near).WriteJSON(KindHello, 0, Hello{Version: 99})
+	if _, err := Accept(far, ""); err == nil || !strings.Contains(err.Error(), "version 99") {
+		t.Error(err)
 	}
 }
 
@@ -264,7 +294,6 @@ func FuzzReader(f *testing.F) {
 				t.Fatal(err)
 			}
 			_, _ = ParseNumber(frame.Data)
-			addRoom(frame.Data, newOutlet(nil, KindOutput))
 		}
 		if !bytes.Equal(again.Bytes(), data[:read]) {
 			t.Fatal("what was read is not what was written")
@@ -276,14 +305,15 @@ func FuzzReader(f *testing.F) {
 func FuzzClient(f *testing.F) {
 	f.Add([]byte{byte(KindOutput), 0, 0, 0, 1, 0, 0, 0, 1, 'x', byte(KindEnd), 0, 0, 0, 1, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c := &Client{conn: nopConn{}, w: NewWriter(io.Discard), done: make(chan struct{}), pong: make(chan struct{}), streams: make(map[uint32]*Stream)}
+		c := &Client{conn: newConn(nopConn{}), done: make(chan struct{}), pong: make(chan struct{})}
+		c.r = NewReader(bytes.NewReader(data))
 		s, err := c.Open(Open{Op: OpRun})
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.fail(c.read(NewReader(bytes.NewReader(data))))
+		c.fail(c.read(c.take))
 		<-s.Done()
-		if len(s.Output.data)+len(s.Errors.data) > 2*Window {
+		if n, _ := io.Copy(io.Discard, io.MultiReader(s.Output, s.Errors)); n > 2*Window {
 			t.Fatal("it holds too much")
 		}
 	})

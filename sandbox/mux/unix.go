@@ -1,0 +1,70 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"hinit/internal/guard"
+	"hinit/internal/pause"
+)
+
+// Each serves every connection of a listener in its own goroutine, until the context ends. If the process has too many descriptors,
+// it waits.
+func Each(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })() // ends Accept
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		c, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ECONNABORTED):
+			pause.For(ctx, 50*time.Millisecond) // until a connection has ended
+		case err != nil:
+			return fmt.Errorf("cannot accept connections: %w", err)
+		default:
+			all.Go(func() {
+				defer guard.Catch("a client")
+				serve(c)
+			})
+		}
+	}
+}
+
+// Peer returns the credentials of a unix socket's client, as the kernel reports them (unix(7), SO_PEERCRED).
+func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
+	c, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("not a unix socket")
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	failed := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return cred, errors.Join(failed, err)
+}
+
+// PrivateDir makes a directory that only this user can use, or accepts an existing one.
+func PrivateDir(dir string) error {
+	err := unix.Mkdir(dir, 0o700)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return fmt.Errorf("cannot use %s: it is not a directory that only user %d can use; remove it", dir, os.Geteuid())
+	}
+	return nil
+}
