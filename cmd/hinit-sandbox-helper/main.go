@@ -5,9 +5,7 @@
 //	hinit-sandbox-helper gate CMD...  wait until somebody outside has looked at the mounts, then become the command (package gate)
 //	hinit-sandbox-helper gate-init CMD...  the same, and be the command's init
 //	hinit-sandbox-helper init CMD...  be the command's init, without a gate
-//	hinit-sandbox-helper waits  say whether the first process still waits
-//	hinit-sandbox-helper unpack DIR  unpack the archive on standard input
-//	hinit-sandbox-helper check PATH...  show what is mounted, and open the gate if the answer is go
+//	hinit-sandbox-helper check PATH...  say whether the first process waits, show what is mounted, and open the gate if the answer is go
 //
 // People don't run it. Package inside starts its goroutines.
 package main
@@ -17,7 +15,6 @@ import (
 	"fmt"
 	"os"
 
-	"hinit/sandbox/archive"
 	"hinit/sandbox/gate"
 	"hinit/sandbox/inside"
 )
@@ -42,18 +39,12 @@ func run(verb string, args []string) (code int, err error) {
 		return gate.Init(args, verb == "gate-init")
 	case verb == "check":
 		return 0, gate.Check(args, os.Stdin, os.Stdout)
-	case verb == "waits":
-		_, err = os.Stdout.WriteString(gate.State())
 	case verb == "serve" && len(args) == 1:
 		if err = inside.Serve(args[0]); errors.Is(err, inside.ErrServed) {
 			err = nil
 		}
 	case verb == "attach" && len(args) == 1:
 		err = inside.Attach("/proc/self/exe", []string{"serve", args[0]}, os.Stdin, os.Stdout)
-	case verb == "unpack" && len(args) == 1:
-		if err = archive.Unpack(os.Stdin, args[0]); err == nil {
-			fmt.Println("unpacked")
-		}
 	default:
 		return 2, errors.New("cannot run by itself: package sandbox starts it inside a container")
 	}

@@ -129,7 +129,7 @@ func same(a, b fs.FileInfo) bool {
 	return isOne && isOther && one.Dev == other.Dev && one.Ino == other.Ino
 }
 
-// Unpack unpacks an archive below a directory.
+// Unpack unpacks an archive below a directory. It reads nothing behind the archive.
 func Unpack(r io.Reader, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -196,8 +196,7 @@ func each(r io.Reader, do func(*tar.Header, io.Reader) error) error {
 	for {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			_, err = io.Copy(io.Discard, r)
-			return err
+			return nil
 		}
 		if err == nil {
 			err = do(h, archive)

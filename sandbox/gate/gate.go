@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/proc"
+	"hinit/sandbox/archive"
 )
 
 // Dir is the prefix of the program's directory inside a container, and Name the program's name in it. A random suffix follows the
@@ -38,9 +39,11 @@ const address = "@hinit-gate"
 // initName is the process name of an init that has passed the gate.
 const initName = "hinit-init"
 
-// Go is the verdict that lets the command run. Opened and Waiting are the states of the gate that the program reports.
+// Go is the verdict that lets the command run, and Unpack announces an archive. Opened and Waiting are the states of the gate that the
+// program reports.
 const (
 	Go      = "go\n"
+	Unpack  = "unpack\n"
 	Opened  = "open\n"
 	Waiting = "waits\n"
 )
@@ -145,9 +148,19 @@ func State() string {
 	return Waiting
 }
 
-// Check prints "DEVICE NUMBER" for each path, with "- -" for a missing one, and then an empty line. It passes on the verdict that it
-// reads, and returns when the first process has received it.
-func Check(paths []string, in io.Reader, out io.Writer) error {
+// Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, with "- -" for a
+// missing one, and then an empty line. Then it carries out the lines that it reads. [Unpack] is followed by an archive, which it unpacks below
+// the root. At [Go] it passes the verdict on, and returns when the first process has received it. It answers each line with the same one.
+func Check(paths []string, in io.Reader, out io.Writer) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot open the gate: %w", err)
+		}
+	}()
+	state := State()
+	if _, err := io.WriteString(out, state); err != nil || state == Opened {
+		return err
+	}
 	for _, path := range paths {
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err != nil {
@@ -157,21 +170,32 @@ func Check(paths []string, in io.Reader, out io.Writer) error {
 		fmt.Fprintln(out, st.Dev, st.Ino)
 	}
 	fmt.Fprintln(out)
-	line, err := bufio.NewReader(in).ReadString('\n')
-	if err != nil || line != Go {
-		return errors.New("cannot open the gate: it was not allowed")
+	line, lines := "", bufio.NewReader(in)
+	for err == nil && line != Go {
+		switch line, err = lines.ReadString('\n'); line {
+		case Unpack:
+			err = archive.Unpack(lines, "/")
+		case Go:
+			err = open()
+		default:
+			err = errors.New("it was not allowed")
+		}
+		if err == nil {
+			_, err = io.WriteString(out, line)
+		}
 	}
+	return err
+}
+
+// open sends the verdict to the first process, and waits until it has received it.
+func open() error {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
 	if err != nil {
-		return fmt.Errorf("cannot open the gate: %w", err)
+		return err
 	}
 	defer c.Close()
-	if _, err := io.WriteString(c, Go); err != nil {
-		return fmt.Errorf("cannot open the gate: %w", err)
+	if _, err = io.WriteString(c, Go); err == nil {
+		_, err = bufio.NewReader(c).ReadString('\n')
 	}
-	if answer, err := bufio.NewReader(c).ReadString('\n'); answer != "gone\n" {
-		return fmt.Errorf("cannot open the gate: %w", err)
-	}
-	_, err = io.WriteString(out, Opened)
 	return err
 }

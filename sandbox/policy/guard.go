@@ -14,7 +14,6 @@ import (
 
 	"hinit/internal/fsutil"
 	"hinit/sandbox"
-	"hinit/sandbox/gate"
 )
 
 // Owner is the user and profile that a guard serves.
@@ -248,27 +247,26 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 		return err
 	}
 	defer release()
-	if c, err := g.Engine.Inspect(ctx, id); err == nil && c.State == sandbox.Running {
+	c, err := g.Engine.Inspect(ctx, id)
+	if err == nil && c.State == sandbox.Running {
 		return g.enter(ctx, id) // another caller has started it
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
 		g.gate.forget()
 		return err
 	}
-	return g.admit(ctx, id)
+	if c, err = g.Engine.Inspect(ctx, id); err == nil {
+		_, err = g.pass(ctx, c)
+	}
+	return g.orStop(ctx, id, err)
 }
 
-// admit lets a container pass its gate, or kills it. The caller holds the container's lock.
-func (g *Guarded) admit(ctx context.Context, id string) error {
-	c, err := g.Engine.Inspect(ctx, id)
-	if err == nil {
-		err = g.pass(ctx, c)
-	}
+// orStop kills a container whose gate can't be opened.
+func (g *Guarded) orStop(ctx context.Context, id string, err error) error {
 	if err != nil {
-		return errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))
+		err = errors.Join(err, g.Engine.Stop(context.WithoutCancel(ctx), id, 0))
 	}
-	g.gate.opened(id, c.Started)
-	return nil
+	return err
 }
 
 // enter lets a running container pass its gate, because its mounts may be wrong before. It does so for a container that this service
@@ -278,21 +276,11 @@ func (g *Guarded) enter(ctx context.Context, id string) error {
 	if err != nil || c.State != sandbox.Running || g.gate.passed(c) {
 		return err
 	}
-	if gateOf(c) != "" {
-		q, err := g.ask(ctx, c, "waits")
-		if err != nil {
-			return err
-		}
-		defer q.end()
-		switch said, err := q.hear(""); {
-		case err != nil:
-			return err
-		case said == gate.Waiting:
-			return g.admit(ctx, id)
-		}
+	waits, err := g.pass(ctx, c)
+	if waits {
+		return g.orStop(ctx, id, err)
 	}
-	g.gate.opened(id, c.Started)
-	return nil
+	return err
 }
 
 // Unpause implements sandbox.Engine.

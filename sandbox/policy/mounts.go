@@ -119,12 +119,12 @@ type question struct {
 
 // ask connects to the program at a container's gate. The connection ends when the container ends, or at the time limit.
 func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string) (*question, error) {
-	limit := gateTime
+	limit, user := gateTime, ""
 	if c.Labels[labelCopies] != "" {
-		limit += copyTime
+		limit, user = limit+copyTime, "0:0" // it unpacks the files
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
-	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateOf(c)}, words...), Stdin: true})
+	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateOf(c)}, words...), User: user, Stdin: true})
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot ask the gate of container %.12s: %w", c.ID, err)
@@ -154,12 +154,13 @@ func (q *question) hear(want string) (string, error) {
 	return line, err
 }
 
-// pass verifies the mounts of a container before its command begins. The program at the container's gate tells the identity of what is
-// mounted at each target, and this process compares it with the source. It then copies the files of the call into the container and opens
-// the gate. Links are not followed.
-func (g *Guarded) pass(ctx context.Context, c sandbox.Container) error {
+// pass lets a container pass its gate, and reports whether it waited there. The program at the gate reports the identity of what is
+// mounted at each target, and this process compares it with the source. It then sends the files of the call and opens the gate. Links
+// are not followed.
+func (g *Guarded) pass(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateOf(c) == "" {
-		return nil
+		g.gate.opened(c.ID, c.Started)
+		return false, nil
 	}
 	words, sources := []string{"check"}, []string(nil)
 	for _, m := range c.Mounts {
@@ -169,9 +170,21 @@ func (g *Guarded) pass(ctx context.Context, c sandbox.Container) error {
 	}
 	q, err := g.ask(ctx, c, words...)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer q.end()
+	said, err := q.hear("")
+	if waits = said == gate.Waiting; err == nil && waits {
+		err = g.check(c, q, words[1:], sources)
+	}
+	if err == nil {
+		g.gate.opened(c.ID, c.Started)
+	}
+	return waits, err
+}
+
+// check compares each target of a container at its gate with its source, and opens the gate.
+func (g *Guarded) check(c sandbox.Container, q *question, targets, sources []string) error {
 	for i, source := range sources {
 		want, err := g.identity(source)
 		if err != nil {
@@ -186,19 +199,19 @@ func (g *Guarded) pass(ctx context.Context, c sandbox.Container) error {
 			got, want = got[strings.LastIndexByte(got, ' ')+1:], want[strings.LastIndexByte(want, ' ')+1:]
 		}
 		if got != want {
-			return &RefusedError{"what is mounted at " + words[1+i] + ": it is not what the path leads to (somebody changes it at this moment)", "try again"}
+			return &RefusedError{"what is mounted at " + targets[i] + ": it is not what the path leads to (somebody changes it at this moment)", "try again"}
 		}
 	}
 	if _, err := q.hear("\n"); err != nil {
 		return err
 	}
-	if err := g.copyIn(ctx, c); err != nil {
+	if err := g.copyIn(c, q); err != nil {
 		return err
 	}
 	if _, err := io.WriteString(q, gate.Go); err != nil {
 		return err
 	}
-	_, err = q.hear(gate.Opened)
+	_, err := q.hear(gate.Go)
 	return err
 }
 

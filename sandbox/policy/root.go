@@ -20,6 +20,7 @@ import (
 	"hinit/internal/fsutil"
 	"hinit/sandbox"
 	"hinit/sandbox/archive"
+	"hinit/sandbox/gate"
 )
 
 // Root says which user the processes of a sandbox are outside of it.
@@ -169,43 +170,30 @@ const copyMost = 1 << 30
 // copyTime limits the time for copying into a container.
 const copyTime = 2 * time.Minute
 
-// copyIn copies the owner's read-only mounts into a container that waits at its gate. The program inside unpacks them, not the
-// engine. The engine would mount the container's volumes a second time, by names that another container of the owner can change. It
-// would also write below a tmpfs.
-func (g *Guarded) copyIn(ctx context.Context, c sandbox.Container) error {
+// copyIn sends the owner's read-only mounts to the program at a container's gate, which unpacks them. The engine would mount the
+// container's volumes a second time, by names that another container of the owner can change. It would also write below a tmpfs.
+func (g *Guarded) copyIn(c sandbox.Container, q *question) error {
 	var copies map[string]string
 	if text := c.Labels[labelCopies]; text == "" {
 		return nil
 	} else if err := json.Unmarshal([]byte(text), &copies); err != nil {
 		return fmt.Errorf("cannot read the label %s: %w", labelCopies, err)
 	}
-	unpack, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: []string{gateOf(c), "unpack", "/"}, User: "0:0", Stdin: true})
-	if err != nil {
-		return err
-	}
-	defer unpack.Close()
-	defer context.AfterFunc(ctx, func() { _ = unpack.Close() })() // ends both copies
-	packed := make(chan error, 1)
-	go func() {
-		packing := tar.NewWriter(&limited{unpack, copyMost})
-		var err error
-		for target, source := range copies {
-			if err == nil {
-				err = g.packSource(packing, source, strings.TrimPrefix(target, "/"))
-			}
-		}
+	_, err := io.WriteString(q, gate.Unpack)
+	packing := tar.NewWriter(&limited{q, copyMost})
+	for target, source := range copies {
 		if err == nil {
-			err = errors.Join(packing.Close(), unpack.CloseWrite())
+			err = g.packSource(packing, source, strings.TrimPrefix(target, "/"))
 		}
-		if err != nil {
-			_ = unpack.Close() // the archive is incomplete
-		}
-		packed <- err
-	}()
-	said, err := io.ReadAll(unpack)
-	_ = unpack.Close() // ends the packing
-	if packErr := <-packed; string(said) != "unpacked\n" {
-		return fmt.Errorf("cannot copy into the container %.12s: %w %s", c.ID, errors.Join(packErr, err), unpack.Said())
+	}
+	if err == nil {
+		err = packing.Close()
+	}
+	if err == nil {
+		_, err = q.hear(gate.Unpack)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot copy into the container %.12s: %w", c.ID, err)
 	}
 	return nil
 }
