@@ -20,9 +20,10 @@ const (
 	MaxData = 128 << 10
 	maxOpen = 4 << 20
 	maxEnd  = 256 << 10
-	// unconfirmed limits the frames of one stream that the receiver has not consumed yet, and Window their bytes.
+	// unconfirmed limits the frames of one stream that the receiver has not consumed yet.
 	unconfirmed = 4
-	Window      = unconfirmed * MaxData
+	// Window is the most bytes that these frames have.
+	Window = unconfirmed * MaxData
 	// MaxChannels limits the commands of a connection at the same time.
 	MaxChannels = 4096
 

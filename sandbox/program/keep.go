@@ -24,47 +24,42 @@ const (
 // scans within a minute after the process that owns a sandbox has ended. Between these events it sleeps.
 type keeper struct {
 	*hub
-	apart  time.Duration
-	owners []string    // live processes that own sandboxes
-	check  *time.Timer // fires when the keeper has to look at the owners
+	owners []string // live processes that own sandboxes
 }
 
 // keep looks for unused sandboxes until the context ends.
 func (h *hub) keep(ctx context.Context) {
-	k := &keeper{hub: h, apart: min(lookApart, max(h.opts.Lifetime/2, time.Second)), check: time.NewTimer(lookAgain)}
+	k := &keeper{hub: h}
 	done := make(chan struct{})
 	guard.Go("watching the engine", func() {
 		defer close(done)
 		k.watch(ctx)
 	})
 	defer func() { <-done }()
-	look := time.NewTimer(k.apart)
-	due := time.Now().Add(k.apart)
-	sooner := func(at time.Time) {
-		if due.IsZero() || at.Before(due) {
-			due = at
-			look.Reset(time.Until(at))
-		}
-	}
-	var last, settled time.Time
+	apart := min(lookApart, max(h.opts.Lifetime/2, time.Second))
+	last := time.Now()
+	due := last.Add(apart) // time of the next scan, zero for none
+	var settled time.Time
 	for {
+		wake := due
+		if len(k.owners) > 0 {
+			wake = earlier(due, time.Now().Add(lookAgain))
+		}
+		var alarm <-chan time.Time
+		if !wake.IsZero() {
+			alarm = time.After(time.Until(wake))
+		}
 		select {
-		case <-look.C:
-			last, due = time.Now(), time.Time{}
-			if next := k.look(ctx); !next.IsZero() {
-				sooner(next)
-			}
-			if last.Before(settled) {
-				sooner(settled)
-			}
 		case <-h.changed:
 			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime)) // what a removed container left is old enough by then
-			sooner(later(time.Now(), last.Add(k.apart)))
-		case <-k.check.C:
-			if slices.ContainsFunc(k.owners, func(name string) bool { return !dockercli.Lives(name) }) {
-				sooner(later(time.Now(), last.Add(k.apart)))
-			} else if len(k.owners) > 0 {
-				k.check.Reset(lookAgain)
+			due = earlier(due, later(time.Now(), last.Add(apart)))
+		case <-alarm:
+			if !wake.Equal(due) && !slices.ContainsFunc(k.owners, func(name string) bool { return !dockercli.Lives(name) }) {
+				continue
+			}
+			last = time.Now()
+			if due = k.look(ctx); settled.After(last) {
+				due = earlier(due, settled)
 			}
 		case <-ctx.Done():
 			return
@@ -74,6 +69,14 @@ func (h *hub) keep(ctx context.Context) {
 
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// earlier returns the earlier time. A zero time means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
 	return a
@@ -107,11 +110,6 @@ func (k *keeper) watch(ctx context.Context) {
 // tenant's containers that ended more than two windows ago. A running container that must outlive its agent is kept. look returns
 // the time of the next scan if no event arrives, or zero for no next scan.
 func (k *keeper) look(ctx context.Context) (next time.Time) {
-	at := func(t time.Time) {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
 	k.removeOld(ctx)
 	own, err := k.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: k.volume()})
 	if err != nil {
@@ -125,15 +123,14 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 		}
 		if owner := c.Labels[sandbox.LabelClient]; dockercli.Lives(owner) {
 			k.owners = append(k.owners, owner)
-			k.check.Reset(lookAgain)
 			continue
 		}
 		if end := k.lastUse(c).Add(k.opts.Lifetime); time.Now().Before(end) { // a running command counts as use
-			at(end)
+			next = earlier(next, end)
 			continue
 		}
 		if !k.remove(ctx, c, fmt.Sprintf("its agent is dead, and nobody used it for %v", k.opts.Lifetime)) {
-			at(time.Now().Add(lookAgain))
+			next = earlier(next, time.Now().Add(lookAgain))
 		}
 	}
 	if !k.opts.Orphans {
@@ -144,11 +141,10 @@ func (k *keeper) look(ctx context.Context) (next time.Time) {
 		k.say("cannot sweep sandboxes: %v", err)
 		due = time.Now().Add(lookAgain)
 	}
-	at(due)
 	for _, r := range gone {
 		k.say("removed the sandbox %s: %s", r.Name, r.Why)
 	}
-	return next
+	return earlier(next, due)
 }
 
 func (k *keeper) remove(ctx context.Context, c sandbox.Container, why string) (removed bool) {
