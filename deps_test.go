@@ -66,7 +66,7 @@ var floors = map[string]int{
 
 	"hinit/sandbox":        4, // outside PID 1
 	"hinit/sandbox/inside": 3, // what runs in the container; links no client of an engine
-	"hinit/sandbox/mux":    0,
+	"hinit/sandbox/mux":    2,
 
 	"hinit/sandbox/archive":   0, // both sides of a copy
 	"hinit/sandbox/gate":      2,

@@ -16,8 +16,8 @@ import (
 	"hinit/internal/cmdline"
 	"hinit/internal/isolated"
 	"hinit/internal/metrics"
+	"hinit/internal/proc"
 	"hinit/internal/web"
-	"hinit/sandbox/mux"
 )
 
 // usualAddress is the default address of the page.
@@ -104,7 +104,7 @@ func (o ownersOnly) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if peer, err := mux.Peer(c); err == nil && (peer.Uid == 0 || !isolated.Peer(c, int(peer.Pid))) {
+		if peer, err := proc.Peer(c); err == nil && (peer.Uid == 0 || !isolated.Peer(c, int(peer.Pid))) {
 			return c, nil
 		}
 		_ = c.Close() // it gets no answer

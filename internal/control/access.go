@@ -1,14 +1,10 @@
 package control
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"hinit/client"
 	"hinit/internal/blocking"
@@ -33,21 +29,8 @@ type peerKey struct{}
 type connKey struct{}
 
 func peerOf(c net.Conn) (peer, error) {
-	sc, ok := c.(syscall.Conn)
-	if !ok {
-		return peer{}, errors.New("not a socket")
-	}
-	raw, err := sc.SyscallConn()
+	cred, err := proc.Peer(c)
 	if err != nil {
-		return peer{}, err
-	}
-	var cred *unix.Ucred
-	var failed error
-	// Inside Control the descriptor cannot be closed and reused.
-	err = raw.Control(func(fd uintptr) {
-		cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	})
-	if err = errors.Join(err, failed); err != nil {
 		return peer{}, err
 	}
 	return peer{pid: cred.Pid, uid: cred.Uid, gid: cred.Gid}, nil

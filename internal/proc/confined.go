@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -35,25 +36,41 @@ func Confined(pid int) (c Confinement, err error) {
 // belong to another process now. Call it after a decision by process number: false means that the number was right. It does not
 // block. Kernels before 6.5 can't tell; the result is false then.
 func PeerGone(conn net.Conn) bool {
-	c, ok := conn.(syscall.Conn)
-	if !ok {
-		return true
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return true
-	}
 	gone := true
-	failed := raw.Control(func(fd uintptr) {
-		pidfd, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+	err := onSocket(conn, func(fd int) error {
+		pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 		if err != nil {
 			gone = err != unix.ENOPROTOOPT
-			return
+			return nil
 		}
 		defer unix.Close(pidfd)
 		exited := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 		n, err := unix.Poll(exited, 0)
 		gone = err != nil || n > 0
+		return nil
 	})
-	return failed != nil || gone
+	return err != nil || gone
+}
+
+// Peer returns the credentials of the process on the other side of a Unix socket, as the kernel reports them (unix(7), SO_PEERCRED).
+func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
+	err = onSocket(conn, func(fd int) (err error) {
+		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		return err
+	})
+	return cred, err
+}
+
+// onSocket calls do with the descriptor of a socket, which can't be closed and reused meanwhile.
+func onSocket(conn net.Conn, do func(fd int) error) (err error) {
+	c, ok := conn.(syscall.Conn)
+	if !ok {
+		return errors.New("not a socket")
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	failed := raw.Control(func(fd uintptr) { err = do(int(fd)) })
+	return errors.Join(failed, err)
 }

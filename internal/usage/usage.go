@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 
 	"hinit/client"
@@ -39,14 +38,8 @@ func Root(socket string, pid int) string {
 		return ""
 	}
 	defer conn.Close()
-	raw, err := conn.(*net.UnixConn).SyscallConn()
-	if err != nil {
-		return ""
-	}
-	var cred *syscall.Ucred
-	if failed := raw.Control(func(fd uintptr) {
-		cred, err = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-	}); failed != nil || err != nil || cred.Pid == 0 {
+	cred, err := proc.Peer(conn)
+	if err != nil || cred.Pid == 0 {
 		return ""
 	}
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", cred.Pid))

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/pause"
+	"hinit/internal/proc"
 	"hinit/sandbox/mux"
 )
 
@@ -41,7 +42,7 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	for {
 		c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		if err == nil {
-			owner, err := mux.Peer(c)
+			owner, err := proc.Peer(c)
 			if err == nil && owner.Uid != 0 && owner.Uid != uint32(os.Geteuid()) {
 				err = fmt.Errorf("cannot trust the service on %s: it is neither root's nor yours", socket)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/internal/guard"
+	"hinit/internal/proc"
 	"hinit/sandbox"
 	"hinit/sandbox/mux"
 )
@@ -103,7 +104,7 @@ func (s *Server) await(uid uint32, c net.Conn) (done func()) {
 
 func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	defer nc.Close()
-	cred, err := mux.Peer(nc)
+	cred, err := proc.Peer(nc)
 	if err != nil {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"hinit/internal/proc"
 	"hinit/sandbox/mux"
 )
 
@@ -116,7 +117,7 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 // allowed reports whether a client may run commands as this user. The kernel reports no pid for a process outside of the container's
 // PID namespace. Such a client has used a directory that only its user on the host can open.
 func allowed(conn net.Conn) bool {
-	cred, err := mux.Peer(conn)
+	cred, err := proc.Peer(conn)
 	return err == nil && (cred.Pid == 0 || cred.Uid == 0 || int(cred.Uid) == os.Geteuid())
 }
 

@@ -39,20 +39,6 @@ func Each(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	}
 }
 
-// Peer returns the credentials of a unix socket's client, as the kernel reports them (unix(7), SO_PEERCRED).
-func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
-	c, ok := conn.(*net.UnixConn)
-	if !ok {
-		return nil, errors.New("not a unix socket")
-	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	failed := raw.Control(func(fd uintptr) { cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return cred, errors.Join(failed, err)
-}
-
 // PrivateDir makes a directory that only this user can use, or accepts an existing one.
 func PrivateDir(dir string) error {
 	err := unix.Mkdir(dir, 0o700)
