@@ -41,12 +41,16 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 			dir, name = to, filepath.Base(from)
 		}
 		r, w := io.Pipe()
-		go func() { _ = w.CloseWithError(archive.Pack(w, from, name)) }() // the reader gets the error
-		source := &noted{Reader: r}
-		code = run(ctx, append(append([]string{"_put"}, flags...), dir), source, out, errs)
+		packed := make(chan error, 1)
+		go func() {
+			err := archive.Pack(w, from, name)
+			_ = w.CloseWithError(err) // ends the sending
+			packed <- err
+		}()
+		code = run(ctx, append(append([]string{"_put"}, flags...), dir), r, out, errs)
 		_ = r.Close() // ends the packing
-		if source.err != nil {
-			return fail(source.err)
+		if err := <-packed; err != nil && !errors.Is(err, io.ErrClosedPipe) {
+			return fail(err)
 		}
 		return code
 	}
@@ -66,18 +70,4 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 		return fail(err)
 	}
 	return code
-}
-
-// noted stores the error of a reader.
-type noted struct {
-	io.Reader
-	err error
-}
-
-func (n *noted) Read(p []byte) (int, error) {
-	count, err := n.Reader.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
-		n.err = err
-	}
-	return count, err
 }

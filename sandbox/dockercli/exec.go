@@ -36,7 +36,7 @@ func (p *Personality) exec(ctx context.Context, c *Call, from Caller) int {
 	}
 	req := sandbox.Request{Argv: argv, Env: sandbox.Environment(c.Env, from.Env), Timeout: -1}
 	seen := &recorder{}
-	req.Stdout, req.Stderr = seen.before(from.Out), seen.before(from.Err)
+	req.Stdout, req.Stderr = io.MultiWriter(seen, from.Out), io.MultiWriter(seen, from.Err)
 	if c.Stdin {
 		req.Stdin = from.In
 	}
@@ -115,19 +115,8 @@ const recordMost = 256 << 10
 // longestText is the length of the longest of goneTexts.
 const longestText = 17
 
-type recorded struct {
-	r  *recorder
-	to io.Writer
-}
-
-func (r *recorder) before(to io.Writer) *recorded { return &recorded{r, to} }
-
-func (w *recorded) Write(data []byte) (int, error) {
-	w.r.keep(data)
-	return w.to.Write(data)
-}
-
-func (r *recorder) keep(data []byte) {
+// Write never fails.
+func (r *recorder) Write(data []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.whole += int64(len(data))
@@ -137,6 +126,7 @@ func (r *recorder) keep(data []byte) {
 	if len(r.kept) > 2*recordMost { // not at each write, to save time
 		r.kept = append(r.kept[:0], r.kept[len(r.kept)-recordMost:]...)
 	}
+	return len(data), nil
 }
 
 // output returns the kept output, and whether one of goneTexts was in the whole output.

@@ -25,30 +25,25 @@ func TestProcess(t *testing.T) {
 }
 
 func TestRecorder(t *testing.T) {
-	r := &recorder{}
-	w := r.before(writer(func(b []byte) (int, error) { return len(b), nil }))
+	w := &recorder{}
 	fmt.Fprint(w, "nginx is not")
-	if _, gone := r.output(); gone {
+	if _, gone := w.output(); gone {
 		t.Error("half of it is not it")
 	}
 	fmt.Fprint(w, " running\n")
-	if _, gone := r.output(); !gone {
+	if _, gone := w.output(); !gone {
 		t.Error("it is in two pieces, and not seen")
 	}
 	for range 5 {
 		_, _ = w.Write(make([]byte, recordMost))
 	}
-	if kept, gone := r.output(); !gone || len(kept) > 2*recordMost+100 {
+	if kept, gone := w.output(); !gone || len(kept) > 2*recordMost+100 {
 		t.Errorf("after much output: %v, %d bytes kept", gone, len(kept))
 	}
 	if got := unlike("No such container: x is not running"); slices.ContainsFunc(goneTexts, func(t []byte) bool { return strings.Contains(got, string(t)) }) {
 		t.Error(got)
 	}
 }
-
-type writer func([]byte) (int, error)
-
-func (w writer) Write(b []byte) (int, error) { return w(b) }
 
 // TestLives: a process that has ended is dead before it is reaped, and no other one has its name.
 func TestLives(t *testing.T) {
