@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,11 +32,10 @@ type Call struct {
 
 // verb is one command.
 type verb struct {
-	name, args, summary, help string
-	leading                   bool   // the first argument ends the flags
-	hidden                    bool   // only "cp" uses it
-	options                   string // names of the flags in [options.all]
-	run                       func(*invocation) (int, error)
+	cmdline.Verb
+	hidden  bool   // only "cp" uses it
+	options string // names of the flags in [options.all]
+	run     func(*invocation) (int, error)
 }
 
 // options has the flags of all verbs. Each verb defines only some of them.
@@ -95,28 +95,32 @@ func (o *options) define(f *flag.FlagSet, names string) {
 func verbs() []verb {
 	return []verb{
 		{
-			name: "exec", args: "[--] COMMAND [ARG...]", summary: "run a command in the sandbox, which is made if it is missing", leading: true, run: (*invocation).exec,
-			help:    "One word is a line for the shell; its working directory and exported variables are there for the next one.\nSeveral words are a program and its arguments. The exit code is the command's, 124 when it ran out of time.",
-			options: "task profile in dir e timeout retry background t json",
+			Verb: cmdline.Verb{
+				Name: "exec", Args: "[--] COMMAND [ARG...]", Summary: "run a command in the sandbox, which is made if it is missing", Leading: true,
+				Help: "One word is a line for the shell; its working directory and exported variables are there for the next one.\nSeveral words are a program and its arguments. The exit code is the command's, 124 when it ran out of time.",
+			},
+			run: (*invocation).exec, options: "task profile in dir e timeout retry background t json",
 		},
-		{name: "shell", summary: "open a shell in the sandbox", options: "task profile in dir e", run: (*invocation).shell},
-		{name: "ls", summary: "list the sandboxes", options: "volumes json", run: (*invocation).list},
-		{name: "show", args: "[SANDBOX]", summary: "show one with its background commands", options: "task profile json", run: (*invocation).show},
-		{name: "logs", args: "[SANDBOX]", summary: "show what its first process or a background command has written", options: "task profile job f", run: (*invocation).logs},
+		{Verb: cmdline.Verb{Name: "shell", Summary: "open a shell in the sandbox"}, options: "task profile in dir e", run: (*invocation).shell},
+		{Verb: cmdline.Verb{Name: "ls", Summary: "list the sandboxes"}, options: "volumes json", run: (*invocation).list},
+		{Verb: cmdline.Verb{Name: "show", Args: "[SANDBOX]", Summary: "show one with its background commands"}, options: "task profile json", run: (*invocation).show},
+		{Verb: cmdline.Verb{Name: "logs", Args: "[SANDBOX]", Summary: "show what its first process or a background command has written"}, options: "task profile job f", run: (*invocation).logs},
 		{
-			name: "cp", args: "SOURCE TARGET", summary: "copy files into a sandbox or out of it", options: "task profile",
-			help: "One of the two begins with a colon, and is inside: :/workspace/report.txt. A directory is copied with all that is in it.",
-			run:  func(*invocation) (int, error) { return cmdline.WrongUsage, errors.New("cannot copy here") },
+			Verb: cmdline.Verb{
+				Name: "cp", Args: "SOURCE TARGET", Summary: "copy files into a sandbox or out of it",
+				Help: "One of the two begins with a colon, and is inside: :/workspace/report.txt. A directory is copied with all that is in it.",
+			},
+			options: "task profile", run: func(*invocation) (int, error) { return cmdline.WrongUsage, errors.New("cannot copy here") },
 		},
-		{name: "stop", args: "[SANDBOX...]", summary: "stop sandboxes, or a background command of one", options: "task profile job.only", run: (*invocation).stop},
-		{name: "rm", args: "[SANDBOX...]", summary: "remove sandboxes, running or not", options: "task profile", run: (*invocation).remove},
-		{name: "prune", summary: "remove the sandboxes that do not run", options: "profile.only dry-run json", run: func(i *invocation) (int, error) { return i.reap(true) }},
+		{Verb: cmdline.Verb{Name: "stop", Args: "[SANDBOX...]", Summary: "stop sandboxes, or a background command of one"}, options: "task profile job.only", run: (*invocation).stop},
+		{Verb: cmdline.Verb{Name: "rm", Args: "[SANDBOX...]", Summary: "remove sandboxes, running or not"}, options: "task profile", run: (*invocation).remove},
+		{Verb: cmdline.Verb{Name: "prune", Summary: "remove the sandboxes that do not run"}, options: "profile.only dry-run json", run: func(i *invocation) (int, error) { return i.reap(true) }},
 		{
-			name: "reap", summary: "remove unused sandboxes: ended long ago, or of an agent that has ended", options: "profile.only dry-run json max-age",
-			run: func(i *invocation) (int, error) { return i.reap(false) },
+			Verb:    cmdline.Verb{Name: "reap", Summary: "remove unused sandboxes: ended long ago, or of an agent that has ended"},
+			options: "profile.only dry-run json max-age", run: func(i *invocation) (int, error) { return i.reap(false) },
 		},
-		{name: "_put", args: "DIRECTORY", hidden: true, options: "task profile", run: (*invocation).put},
-		{name: "_get", args: "PATH", hidden: true, options: "task profile", run: (*invocation).get},
+		{Verb: cmdline.Verb{Name: "_put", Args: "DIRECTORY", Doing: "copy"}, hidden: true, options: "task profile", run: (*invocation).put},
+		{Verb: cmdline.Verb{Name: "_get", Args: "PATH", Doing: "copy"}, hidden: true, options: "task profile", run: (*invocation).get},
 	}
 }
 
@@ -132,7 +136,7 @@ func Main(ctx context.Context, m *sandbox.Manager, call *Call) int {
 	i := &invocation{ctx: ctx, m: m, call: call, opt: opt, words: words}
 	code, err := v.run(i)
 	if err != nil {
-		fmt.Fprintln(call.Err, show.Text(strings.ReplaceAll(sentence(v.doing(), err), "\n", "; ")))
+		fmt.Fprintln(call.Err, show.Text(cmdline.Message(cmp.Or(v.Doing, "run "+v.Command()), err)))
 		if code == cmdline.Done {
 			code = codeOf(err)
 		}
@@ -149,18 +153,19 @@ type Wants struct {
 // Check prints the mistakes of a command line, or its help, without running it. If ok is false, the caller exits with code.
 func Check(args []string, out, errs io.Writer) (w Wants, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
-	w.Names, w.Stdin, w.Terminal = sandbox.Named(opt.env), v.name == "exec" || v.name == "shell", v.name == "shell" || opt.tty
+	w.Names, w.Stdin, w.Terminal = sandbox.Named(opt.env), v.Name == "exec" || v.Name == "shell", v.Name == "shell" || opt.tty
 	return w, code, ok
 }
 
 func parse(args []string, out, errs io.Writer) (v verb, opt options, words []string, code int, ok bool) {
 	var known []string
 	for _, v = range verbs() {
-		if known = append(known, v.name); v.name == args[0] {
-			f := cmdline.Flags(v.name)
+		if known = append(known, v.Name); v.Name == args[0] {
+			f := cmdline.Flags(v.Name)
 			opt.define(f, v.options)
-			least, most := cmdline.Bounds(v.args)
-			words, code, ok = v.shape().Parse(f, args[1:], least, most, out, errs)
+			least, most := cmdline.Bounds(v.Args)
+			v.Program, v.Args = "hinit sandbox", strings.TrimSpace("[OPTIONS] "+v.Args)
+			words, code, ok = v.Parse(f, args[1:], least, most, out, errs)
 			return v, opt, words, code, ok
 		}
 	}
@@ -173,7 +178,7 @@ func Help(w io.Writer) {
 	fmt.Fprint(w, "hinit sandbox runs an agent's commands in containers that survive it.\n\n")
 	for _, v := range verbs() {
 		if !v.hidden {
-			fmt.Fprintf(w, "  hinit sandbox %-6s %s\n", v.name, v.summary)
+			fmt.Fprintf(w, "  hinit sandbox %-6s %s\n", v.Name, v.Summary)
 		}
 	}
 	fmt.Fprint(w, `  hinit sandbox serve  own the sandboxes of this volume for all agents (a service of hinit)
@@ -183,27 +188,6 @@ hinit sandbox COMMAND --help tells more.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the sandbox does not run, 4 no engine or
 service answers, 5 not allowed, 6 no such sandbox; exec and shell return their command's.
 `)
-}
-
-// shape describes the verb for its help and messages.
-func (v verb) shape() cmdline.Verb {
-	return cmdline.Verb{Program: "hinit sandbox", Name: v.name, Args: strings.TrimSpace("[OPTIONS] " + v.args), Summary: v.summary, Help: v.help, Leading: v.leading}
-}
-
-// doing returns the action of a verb, for messages.
-func (v verb) doing() string {
-	if v.hidden {
-		return "copy"
-	}
-	return "run hinit sandbox " + v.name
-}
-
-// sentence returns an error as a line that begins with the failed action.
-func sentence(doing string, err error) string {
-	if text := err.Error(); strings.HasPrefix(text, "cannot ") {
-		return text
-	}
-	return "cannot " + doing + ": " + err.Error()
 }
 
 // errUnknown is wrapped by errors about a sandbox that does not exist.

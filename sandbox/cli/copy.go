@@ -28,7 +28,7 @@ func Copy(ctx context.Context, args []string, run Run, out, errs io.Writer) int 
 	to, toInside := strings.CutPrefix(words[1], ":")
 	flags := []string{"--task", opt.task, "--profile", opt.profile, "--"}
 	fail := func(err error) int {
-		fmt.Fprintln(errs, sentence("copy "+words[0], err))
+		fmt.Fprintln(errs, cmdline.Message("copy "+words[0], err))
 		return cmdline.Failed
 	}
 	switch {
