@@ -162,6 +162,9 @@ func UnpackAs(r io.Reader, target string) error {
 		}
 		return unpackOne(root, name, h, data)
 	})
+	if err == nil {
+		_, err = io.Copy(io.Discard, r) // the sender may fill up the archive
+	}
 	if root != nil {
 		return errors.Join(err, root.Close())
 	}

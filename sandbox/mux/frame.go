@@ -2,7 +2,6 @@ package mux
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -99,15 +98,9 @@ func (r *Reader) Next() (Frame, error) {
 			return f, err
 		}
 	}
-	if size <= MaxData {
-		f.Data = buffer(int(size))
-		_, err := io.ReadFull(r.r, f.Data)
-		return f, unexpected(err)
-	}
-	var long bytes.Buffer // allocate only as much as has arrived
-	_, err := io.CopyN(&long, r.r, int64(size))
-	f.Data = long.Bytes()
-	return f, unexpected(err)
+	f.Data = buffer(int(size))
+	_, err := io.ReadFull(r.r, f.Data)
+	return f, err
 }
 
 // buffers has buffers for the data of long frames.
@@ -115,7 +108,7 @@ var buffers = sync.Pool{New: func() any { return new([MaxData]byte) }}
 
 // buffer returns a buffer. [release] makes it available again.
 func buffer(size int) []byte {
-	if size <= 4<<10 {
+	if size <= 4<<10 || size > MaxData {
 		return make([]byte, size)
 	}
 	return buffers.Get().(*[MaxData]byte)[:size]
@@ -125,14 +118,6 @@ func release(data []byte) {
 	if cap(data) == MaxData {
 		buffers.Put((*[MaxData]byte)(data[:MaxData]))
 	}
-}
-
-// unexpected returns the error for an incomplete frame.
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // Writer writes frames, each with one Write. Any number of goroutines may use it.
