@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -352,15 +351,13 @@ func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, err
 }
 
 // tail keeps the end of the text that is written to it.
-type tail struct{ bytes.Buffer }
+type tail []byte
 
 func (t *tail) Write(p []byte) (int, error) {
 	const most = 2 << 10
-	if t.Len() > most {
-		t.Next(t.Len() - most)
-	}
-	t.Buffer.Write(p[max(0, len(p)-most):])
+	*t = append(*t, p[max(0, len(p)-most):]...)
+	*t = (*t)[max(0, len(*t)-most):]
 	return len(p), nil
 }
 
-func (t *tail) String() string { return strings.TrimSpace(t.Buffer.String()) }
+func (t *tail) String() string { return strings.TrimSpace(string(*t)) }

@@ -27,9 +27,8 @@ func (p Program) asDocker(args []string) int {
 		return dockercli.Refuse(os.Stderr, err, none == nil)
 	}
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20) // if standard output is a pipe: a larger pipe needs fewer writes
-	ctx, caught := interruptible()
 	req := daemon.Request{Docker: true, Args: args, Env: values(sandbox.Named(call.Env)), Stdin: call.Stdin}
-	return caught(p.where(ctx, req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	return p.run(req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 }
 
 // allowed returns the words of HINIT_SANDBOX_ALLOW.

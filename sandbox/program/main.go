@@ -64,6 +64,11 @@ func (p Program) Run(argv []string) int {
 	if wants.Terminal {
 		return p.onTerminal(req, local)
 	}
+	return p.run(req, local)
+}
+
+// run sends a request, until a signal ends it.
+func (p Program) run(req daemon.Request, local daemon.Streams) int {
 	ctx, caught := interruptible()
 	return caught(p.where(ctx, req, local))
 }
@@ -143,8 +148,7 @@ func unreachable(req daemon.Request) int {
 func (p Program) onTerminal(req daemon.Request, local daemon.Streams) int {
 	restore, err := pty.Raw(os.Stdin)
 	if err != nil {
-		ctx, caught := interruptible()
-		return caught(p.where(ctx, req, local))
+		return p.run(req, local)
 	}
 	defer restore()
 	size := func(columns, rows uint16) sandbox.Size { return sandbox.Size{Columns: columns, Rows: rows} }
@@ -158,6 +162,5 @@ func (p Program) onTerminal(req daemon.Request, local daemon.Streams) int {
 		}
 		resizes <- size(columns, rows)
 	})()
-	ctx, caught := interruptible()
-	return caught(p.where(ctx, req, local))
+	return p.run(req, local)
 }
