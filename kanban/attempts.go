@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/samber/lo"
 )
 
 // crash is a worker that has ended while its task still runs, with the release of the task that follows.
@@ -60,12 +62,8 @@ func (p *pass) detectCrashed() error {
 		}
 		crashes = append(crashes, p.classify(w))
 	}
-	alike := make(map[string]int)
-	for _, c := range crashes {
-		if c.event == "crashed" && !c.alone {
-			alike[fingerprint(c.why)]++
-		}
-	}
+	similar := lo.Filter(crashes, func(c crash, _ int) bool { return c.event == "crashed" && !c.alone })
+	alike := lo.CountValuesBy(similar, func(c crash) string { return fingerprint(c.why) })
 	for _, c := range crashes {
 		if c.counts && !c.alone && alike[fingerprint(c.why)] >= systemicCrashes {
 			c.trip = 1
@@ -184,7 +182,7 @@ func (p *pass) spawnFailed(task Task, from Status, why error) error {
 
 // enforceMaxRuntime ends workers that have used up the time of their attempt.
 func (p *pass) enforceMaxRuntime() error {
-	over, _ := partition(p.watched, func(w *watched) bool {
+	over := lo.Filter(p.watched, func(w *watched, _ int) bool {
 		return !w.settled && w.local && w.sight != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
 	})
 	return p.end(over, "max_runtime_worker_alive", func(w *watched, end Termination) error {

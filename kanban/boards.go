@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
 	"golang.org/x/sys/unix"
 
@@ -111,10 +112,7 @@ func (b *Boards) Meta(slug string) Meta {
 	m.Slug = slug
 	if m.Name == "" {
 		words := strings.FieldsFunc(slug, func(r rune) bool { return r == '-' || r == '_' })
-		for i, w := range words {
-			words[i] = strings.ToUpper(w[:1]) + w[1:]
-		}
-		m.Name = strings.Join(words, " ")
+		m.Name = strings.Join(lo.Map(words, func(w string, _ int) string { return strings.ToUpper(w[:1]) + w[1:] }), " ")
 	}
 	return m
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/samber/lo"
 )
 
 // ttl returns how long a claim lasts: the time that was asked for, else HERMES_KANBAN_CLAIM_TTL_SECONDS, else fifteen minutes.
@@ -271,7 +273,7 @@ func (p *pass) detectStale() error {
 	if limit <= 0 {
 		return nil
 	}
-	stale, _ := partition(p.watched, func(w *watched) bool {
+	stale := lo.Filter(p.watched, func(w *watched, _ int) bool {
 		silent := w.LastHeartbeatAt == 0 || p.now-w.LastHeartbeatAt >= heartbeatStaleAfter
 		return !w.settled && w.sight != Ended && w.sight != NeverStarted && silent && p.now-w.since > limit
 	})

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 )
 
@@ -122,11 +123,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 	}
 	err = p.dispatch(opt)
 	res.Leaving = len(p.leaving)
-	for _, w := range p.watched {
-		if w.sight == Alive && !w.settled {
-			res.Alive++
-		}
-	}
+	res.Alive = lo.CountBy(p.watched, func(w *watched) bool { return w.sight == Alive && !w.settled })
 	return res, err
 }
 
@@ -148,15 +145,12 @@ type row struct {
 
 // atWork returns the profile of each running task, by attempt. A task without an attempt has a negative number.
 func (s *Store) atWork(ctx context.Context) (map[int64]string, error) {
-	rows, err := read[struct {
+	type running struct {
 		Run  int64
 		Name string
-	}](ctx, s.db, "SELECT COALESCE(NULLIF(CAST(current_run_id AS INTEGER), 0), -rowid), COALESCE(assignee, '') FROM tasks WHERE status = 'running'")
-	who := make(map[int64]string)
-	for _, r := range rows {
-		who[r.Run] = r.Name
 	}
-	return who, err
+	rows, err := read[running](ctx, s.db, "SELECT COALESCE(NULLIF(CAST(current_run_id AS INTEGER), 0), -rowid), COALESCE(assignee, '') FROM tasks WHERE status = 'running'")
+	return lo.SliceToMap(rows, func(r running) (int64, string) { return r.Run, r.Name }), err
 }
 
 // rowLoops is the shared state of the loops over ready tasks and tasks in review.
@@ -170,23 +164,20 @@ type rowLoops struct {
 }
 
 func (p *pass) dispatch(opt TickOptions) error {
-	l := &rowLoops{pass: p, free: math.MaxInt, running: make(map[string]int), exists: make(map[string]bool)}
+	l := &rowLoops{pass: p, free: math.MaxInt, exists: make(map[string]bool)}
 	who, err := p.Store.atWork(p.ctx)
 	if err != nil {
 		return err
 	}
-	over := p.leaving // a place is free only when the process has ended
 	for _, w := range p.watched {
 		if _, open := who[w.CurrentRunID]; !open && w.CurrentRunID != 0 && !w.settled && !p.dead(w) {
-			over = append(over, w) // its attempt has ended since this pass examined its worker
+			who[w.CurrentRunID] = w.Assignee // its attempt has ended since this pass examined its worker
 		}
 	}
-	for _, w := range over {
+	for _, w := range p.leaving { // a place is free only when the process has ended
 		who[w.CurrentRunID] = w.Assignee
 	}
-	for _, name := range who {
-		l.running[name]++
-	}
+	l.running = lo.CountValues(lo.Values(who))
 	total := len(who)
 	if most := cmp.Or(opt.MaxSpawn, p.Config.MaxSpawn); most != nil {
 		l.free = max(0, *most-total)

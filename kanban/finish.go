@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/samber/lo"
 )
 
 // Completion is the result of a worker. Run, if set, must be the task's current run; else nothing changes.
@@ -96,7 +98,7 @@ func firstLine(s string) string {
 
 // verifyCards separates the tasks that a task's worker has created from the ones that it only claims to have created.
 func (t *tx) verifyCards(task Task, cards []string) (verified, phantoms []string) {
-	return partition(cards, func(card string) bool {
+	return lo.FilterReject(cards, func(card string, _ int) bool {
 		return one[bool](t, `SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ? AND (created_by IN (NULLIF(?, ''), ?)
 				OR EXISTS (SELECT 1 FROM task_links WHERE parent_id = ? AND child_id = tasks.id)))`, card, task.Assignee, task.ID, task.ID)
 	})

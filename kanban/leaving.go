@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/procstat"
 	"hinit/internal/wholefile"
 )
@@ -97,22 +99,9 @@ func (p *pass) leaves(w *watched) int64 {
 
 // endLeaving ends the workers whose time to leave is over.
 func (p *pass) endLeaving() error {
-	due, stay := partition(p.leaving, func(w *watched) bool { return p.leaves(w) <= p.now })
+	due, stay := lo.FilterReject(p.leaving, func(w *watched, _ int) bool { return p.leaves(w) <= p.now })
 	p.leaving = append(stay, p.endLeft(due)...)
 	return nil
-}
-
-// partition separates the elements for which as returns true from the others. The lists are not nil.
-func partition[T any](list []T, as func(T) bool) (yes, no []T) {
-	yes, no = []T{}, []T{}
-	for _, e := range list {
-		if as(e) {
-			yes = append(yes, e)
-		} else {
-			no = append(no, e)
-		}
-	}
-	return yes, no
 }
 
 // endLeft ends workers whose attempt is over, and returns the ones that survive.
@@ -132,7 +121,7 @@ func (p *pass) endLeft(due []*watched) (survive []*watched) {
 // clear ends all processes that earlier attempts at a task have left, whichever program started them. It reports whether none is
 // left: two attempts must not use one workspace.
 func (p *pass) clear(task string) bool {
-	mine, others := partition(p.leaving, func(w *watched) bool { return w.ID == task })
+	mine, others := lo.FilterReject(p.leaving, func(w *watched, _ int) bool { return w.ID == task })
 	if !slices.ContainsFunc(mine, func(w *watched) bool { return p.leaves(w) > p.now }) {
 		mine = p.endLeft(mine)
 		p.leaving = append(others, mine...)
@@ -168,12 +157,11 @@ type Leaving struct {
 }
 
 // Leaving lists the living workers whose attempt is over.
-func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) (list []Leaving, err error) {
+func (d *Dispatcher) Leaving(ctx context.Context, now time.Time) ([]Leaving, error) {
 	p, err := d.observe(ctx, now)
-	for _, w := range p.leaving {
-		list = append(list, Leaving{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaves(w), 0)})
-	}
-	return list, err
+	return lo.Map(p.leaving, func(w *watched, _ int) Leaving {
+		return Leaving{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaves(w), 0)}
+	}), err
 }
 
 // entry is a dispatcher's record of a worker that it started, or was about to start if the PID is 0. It is kept in a file beside the

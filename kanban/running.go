@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/samber/lo"
 )
 
 // watched is a running task with the state of its worker. With another status, it is a task whose attempt is over while its worker
@@ -145,12 +147,10 @@ func (p *pass) tidy() {
 	if len(p.over) == 0 {
 		return
 	}
-	refs := make([]Ref, len(p.over))
-	for i, e := range p.over {
-		refs[i] = Ref{DB: p.Store.paths.DB, Board: p.Store.paths.Board, Task: e.Task, Run: e.Run, Worker: e.Worker}
-	}
 	if p.Runner != nil {
-		p.Runner.Forget(refs)
+		p.Runner.Forget(lo.Map(p.over, func(e entry, _ int) Ref {
+			return Ref{DB: p.Store.paths.DB, Board: p.Store.paths.Board, Task: e.Task, Run: e.Run, Worker: e.Worker}
+		}))
 	}
 	for _, e := range p.over {
 		delete(p.ledger.runs, e.Run)

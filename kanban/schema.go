@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/samber/lo"
 )
 
 // column is a column in the form of `create table` and `alter table add column`.
@@ -130,23 +132,14 @@ func shapeOf(ctx context.Context, q querier) (shape, error) {
 // legacy reports whether a table has keys or cursors of an old kind and must be rebuilt.
 func (sh shape) legacy(t table) bool {
 	have := sh.columns[t.name]
-	for _, c := range t.columns {
-		if (c.def == serial || c.name == "last_event_id") && have[c.name] != "" && have[c.name] != "INTEGER" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.columns, func(c column) bool {
+		return (c.def == serial || c.name == "last_event_id") && have[c.name] != "" && have[c.name] != "INTEGER"
+	})
 }
 
 // lacking returns the columns that a table lacks.
-func (sh shape) lacking(t table) (cols []column) {
-	have := sh.columns[t.name]
-	for _, c := range t.columns {
-		if _, ok := have[c.name]; !ok {
-			cols = append(cols, c)
-		}
-	}
-	return cols
+func (sh shape) lacking(t table) []column {
+	return lo.Reject(t.columns, func(c column, _ int) bool { return lo.HasKey(sh.columns[t.name], c.name) })
 }
 
 // complete reports whether the structure equals a new file's. old reports whether rows must change for that.

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/proc"
 	"hinit/internal/wholefile"
 )
@@ -120,10 +122,7 @@ func (p *pass) job(task Task, from Status) Job {
 		skills = []string{reviewSkill}
 	}
 	who := strings.ToLower(strings.TrimSpace(task.Assignee))
-	var options []string
-	for _, skill := range skills {
-		options = append(options, "--skills", skill)
-	}
+	options := lo.FlatMap(skills, func(skill string, _ int) []string { return []string{"--skills", skill} })
 	if task.ModelOverride != "" {
 		options = append(options, "-m", task.ModelOverride)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/config"
@@ -117,7 +118,7 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 }
 
 func (s *service) node(tables map[string][]config.Key) *yaml.Node {
-	var needs, checks []*yaml.Node
+	var needs []*yaml.Node
 	for _, n := range s.needs {
 		one := text(n.name)
 		if n.until != "" || n.optional {
@@ -127,9 +128,7 @@ func (s *service) node(tables map[string][]config.Key) *yaml.Node {
 		}
 		needs = append(needs, one)
 	}
-	for _, c := range s.checks {
-		checks = append(checks, encode(tables["checks[]."], c.values))
-	}
+	checks := lo.Map(s.checks, func(c check, _ int) *yaml.Node { return encode(tables["checks[]."], c.values) })
 	s.set("needs", sequence(yaml.FlowStyle, needs))
 	s.set("checks", sequence(0, checks))
 	return encode(tables["services.NAME."], s.values)
@@ -176,11 +175,7 @@ func valueNode(key config.Key, value any) *yaml.Node {
 			return one(value)
 		}
 	case []string:
-		nodes := make([]*yaml.Node, 0, len(value))
-		for _, word := range value {
-			nodes = append(nodes, one(word))
-		}
-		return sequence(yaml.FlowStyle, nodes)
+		return sequence(yaml.FlowStyle, lo.Map(value, func(word string, _ int) *yaml.Node { return one(word) }))
 	case []pair:
 		n, at := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]int)
 		for _, p := range value {

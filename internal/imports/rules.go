@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -146,13 +147,11 @@ func signalName(value string) (name string, err error) {
 func disabled(off bool) string { return map[bool]string{true: "false"}[off] }
 
 // exitCodes returns the exit codes in a list that mean success, except for 0.
-func exitCodes(list []string) (others []string) {
-	for _, code := range list {
-		if n, err := strconv.Atoi(strings.TrimSpace(code)); err == nil && n > 0 && n < 256 {
-			others = append(others, strconv.Itoa(n))
-		}
-	}
-	return others
+func exitCodes(list []string) []string {
+	return lo.FilterMap(list, func(code string, _ int) (string, bool) {
+		n, err := strconv.Atoi(strings.TrimSpace(code))
+		return strconv.Itoa(n), err == nil && n > 0 && n < 256
+	})
 }
 
 func isTrue(value string) bool {

@@ -123,11 +123,10 @@ func (d *s6dir) list(dir, name string) (list []string) {
 	for _, e := range entries {
 		list = append(list, e.Name())
 	}
-	if text, err := readFile(filepath.Join(dir, name)); err == nil {
-		for line := range strings.Lines(string(text)) {
-			if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
-				list = append(list, line)
-			}
+	text, _ := readFile(filepath.Join(dir, name)) // newer versions have no such file
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			list = append(list, line)
 		}
 	}
 	return list

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/samber/lo"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -181,18 +182,14 @@ func (e setting) items() (list []string) {
 func variables(e setting) any { return e.variables() }
 
 // variables reads variables from a mapping, or from a list of NAME=VALUE.
-func (e setting) variables() (list []pair) {
-	for _, k := range e.keys() {
-		list = append(list, pair{k.name, k.node.Value})
+func (e setting) variables() []pair {
+	if n := aliased(e.node); n != nil && n.Kind == yaml.MappingNode {
+		return lo.Map(e.keys(), func(k setting, _ int) pair { return pair{k.name, k.node.Value} })
 	}
-	if list != nil || e.node == nil || aliased(e.node).Kind == yaml.MappingNode {
-		return list
-	}
-	for _, one := range e.items() {
+	return lo.Map(e.items(), func(one string, _ int) pair {
 		name, value, _ := strings.Cut(one, "=")
-		list = append(list, pair{name, value})
-	}
-	return list
+		return pair{name, value}
+	})
 }
 
 // readYAML reads the keys of one document, which must be a mapping.

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/samber/lo"
 )
 
 // unitKinds are the kinds of units that are imported. If a directory has others, a note names them.
@@ -34,10 +36,7 @@ func (im *importer) systemd(path string) error {
 	u := &units{importer: im, dir: filepath.Dir(path)}
 	names := []string{filepath.Base(path)}
 	if found, _ := filepath.Glob(filepath.Join(path, "*.*")); len(found) > 0 {
-		u.dir, names = path, nil
-		for _, name := range found {
-			names = append(names, filepath.Base(name))
-		}
+		u.dir, names = path, lo.Map(found, func(name string, _ int) string { return filepath.Base(name) })
 	} else if timer := strings.TrimSuffix(names[0], ".service") + ".timer"; exists(filepath.Join(u.dir, timer)) {
 		names = append(names, timer)
 	}

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/samber/lo"
 )
 
 // unescape decodes the escape sequence at the beginning of rest. quote is the kind of the quotes around it, or 0. length is the
@@ -108,10 +110,7 @@ func quote(word string, references *regexp.Regexp) string {
 
 // throughShell returns a shell command for words that refer to variables.
 func throughShell(words []string) []string {
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = quote(w, variable)
-	}
+	quoted := lo.Map(words, func(w string, _ int) string { return quote(w, variable) })
 	return []string{"sh", "-c", "exec " + strings.Join(quoted, " ")}
 }
 

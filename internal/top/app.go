@@ -8,6 +8,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/samber/lo"
 
 	"hinit/client"
 	"hinit/internal/cmdline"
@@ -96,10 +97,7 @@ func (a *app) tick() tea.Cmd {
 
 // used reports the use of services. The next tick draws it.
 func (a *app) used(host int, measured map[string]usage.Usage) report {
-	used := make(map[string]model.Usage, len(measured))
-	for name, u := range measured {
-		used[name] = model.Usage(u)
-	}
+	used := lo.MapValues(measured, func(u usage.Usage, _ string) model.Usage { return model.Usage(u) })
 	return func(now time.Time) next {
 		a.model.Used(host, used, now)
 		return next{}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
+	"github.com/samber/lo"
 
 	"hinit/internal/cmdline"
 	"hinit/internal/control/show"
@@ -70,11 +71,7 @@ func themeOf(name string) (index int, known bool) {
 }
 
 func themeNames() string {
-	names := make([]string, len(frame.Themes))
-	for i, t := range frame.Themes {
-		names[i] = t.Name
-	}
-	return strings.Join(names, ", ")
+	return strings.Join(lo.Map(frame.Themes, func(t frame.Theme, _ int) string { return t.Name }), ", ")
 }
 
 func verb() cmdline.Verb {

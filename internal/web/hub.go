@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/guard"
@@ -307,14 +309,9 @@ func render(fill func(w *bytes.Buffer) error) template.HTML {
 
 // distinct returns at most mostRows services with valid names, each name once.
 func distinct(list []client.Service) []client.Service {
-	out, seen := make([]client.Service, 0, min(len(list), mostRows)), make(map[string]bool)
-	for i := range list {
-		if name := list[i].Name; name != "" && show.Line(name) == name && !seen[name] && len(out) < mostRows {
-			seen[name] = true
-			out = append(out, list[i])
-		}
-	}
-	return out
+	list = lo.Filter(list, func(s client.Service, _ int) bool { return s.Name != "" && show.Line(s.Name) == s.Name })
+	list = lo.UniqBy(list, func(s client.Service) string { return s.Name })
+	return list[:min(len(list), mostRows)]
 }
 
 // delta has the changes since a reader's version.
@@ -370,9 +367,7 @@ func (h *hub) encoded(from uint64, only string) (text string, now uint64, more <
 func (h *hub) all() (list []row, top template.HTML, number uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, name := range h.page.order {
-		list = append(list, *h.page.rows[name])
-	}
+	list = lo.Map(h.page.order, func(name string, _ int) row { return *h.page.rows[name] })
 	return list, h.page.top, h.page.number
 }
 

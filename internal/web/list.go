@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/pause"
 )
 
@@ -174,10 +176,7 @@ func grouped(list []row, by string) (out []group) {
 func (s *Server) names(w http.ResponseWriter, r *http.Request) {
 	_, _ = s.hub.current(r.Context())
 	rows, _, _ := s.hub.all()
-	list := make([][3]string, 0, len(rows))
-	for _, row := range rows {
-		list = append(list, [3]string{row.view.Name, row.view.Class, row.view.Group})
-	}
+	list := lo.Map(rows, func(x row, _ int) [3]string { return [3]string{x.view.Name, x.view.Class, x.view.Group} })
 	text, _ := json.Marshal(list) // never fails for strings
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(text)

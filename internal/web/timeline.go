@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 )
 
@@ -116,8 +118,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	history := s.hub.history()
 	bars, outages := timeline(st.Services, history, page.Past.From, page.Past.To)
 	page.Outages = outages
-	page.Bars = slices.DeleteFunc(slices.Clone(bars), func(b bar) bool { return b.Outages == 0 })
-	page.Quiet = slices.DeleteFunc(bars, func(b bar) bool { return b.Outages > 0 })
+	page.Bars, page.Quiet = lo.FilterReject(bars, func(b bar, _ int) bool { return b.Outages > 0 })
 	for _, e := range slices.Backward(history) {
 		if len(page.Events) == 200 || e.At.Before(page.Past.From) {
 			break
@@ -138,10 +139,7 @@ func class(state string) string {
 // timeline returns the bars of services, and their outages, newest first. The time before a service's first known event has no
 // segment.
 func timeline(services []client.Service, events []client.Event, from, to time.Time) (bars []bar, outages []outage) {
-	of := make(map[string][]client.Event)
-	for _, e := range events {
-		of[e.Service] = append(of[e.Service], e)
-	}
+	of := lo.GroupBy(events, func(e client.Event) string { return e.Service })
 	for i := range services[:min(len(services), mostBars)] {
 		v := &services[i]
 		b := bar{Name: v.Name}

@@ -16,6 +16,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/cmdline"
@@ -284,10 +285,7 @@ func (c *call) printJSON(v any) error {
 func (c *call) table(fill func(row func(cells ...any))) {
 	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
 	fill(func(cells ...any) {
-		var texts []string
-		for _, cell := range cells {
-			texts = append(texts, cmp.Or(clip(show.Line(fmt.Sprint(cell))), nothing))
-		}
+		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), nothing) })
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
 	_ = w.Flush() // without a reader there is nothing more to do
@@ -324,9 +322,7 @@ func (c *call) open(ctx context.Context) (*kanban.Store, error) {
 func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, error) {
 	var toolsets []string // no skill has such a name
 	if profiles := kanban.ProfileDirs(c.boards().Root); c.verb.name == "create" {
-		for _, name := range profiles.List() {
-			toolsets = append(toolsets, profiles.Toolsets(name)...)
-		}
+		toolsets = lo.FlatMap(profiles.List(), func(name string, _ int) []string { return profiles.Toolsets(name) })
 	}
 	return kanban.Open(ctx, paths, kanban.Options{
 		Env: c.Terminal.Env, Trust: !c.verb.checks, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/cmdline"
 	"hinit/kanban"
 	"hinit/kanban/cli/serve"
@@ -126,12 +128,10 @@ func (c *call) showStats(st kanban.Stats) {
 		}
 	})
 	for _, who := range slices.Sorted(maps.Keys(st.ByAssignee)) {
-		var parts []string
-		for _, status := range kanban.Statuses {
-			if n := st.ByAssignee[who][status]; n > 0 {
-				parts = append(parts, fmt.Sprintf("%d %s", n, status))
-			}
-		}
+		parts := lo.FilterMap(kanban.Statuses, func(status kanban.Status, _ int) (string, bool) {
+			n := st.ByAssignee[who][status]
+			return fmt.Sprintf("%d %s", n, status), n > 0
+		})
 		c.print("%s: %s\n", who, strings.Join(parts, ", "))
 	}
 	if st.OldestAge != nil {
@@ -218,9 +218,7 @@ func (o *overview) fill(ctx context.Context, s *kanban.Store, now time.Time) (er
 	if err != nil {
 		return err
 	}
-	for _, t := range blocked {
-		o.Blocked = append(o.Blocked, taskLine{t.ID, t.Title, t.Assignee, t.LastFailureError})
-	}
+	o.Blocked = lo.Map(blocked, func(t kanban.Task, _ int) taskLine { return taskLine{t.ID, t.Title, t.Assignee, t.LastFailureError} })
 	runs, err := s.LastRuns(ctx, overviewMost)
 	for _, r := range runs {
 		t, err := s.Task(ctx, r.TaskID)
@@ -247,10 +245,7 @@ func assignees(c *call) action {
 		for who, by := range st.ByAssignee {
 			rows[who] = line{who, rows[who].OnDisk, by}
 		}
-		list := []line{}
-		for _, name := range slices.Sorted(maps.Keys(rows)) {
-			list = append(list, rows[name])
-		}
+		list := lo.Map(slices.Sorted(maps.Keys(rows)), func(name string, _ int) line { return rows[name] })
 		return c.show(list, err, func() {
 			c.table(func(row func(...any)) {
 				for _, r := range list {
@@ -263,12 +258,7 @@ func assignees(c *call) action {
 }
 
 // total returns the number of counted tasks.
-func total(counts map[kanban.Status]int) (n int) {
-	for _, some := range counts {
-		n += some
-	}
-	return n
-}
+func total(counts map[kanban.Status]int) int { return lo.Sum(lo.Values(counts)) }
 
 // boardVerbs work on boards themselves.
 var boardVerbs = []verb{

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/cmdline"
 	"hinit/kanban"
 )
@@ -258,10 +260,7 @@ func workerLog(c *call) action {
 			err = fmt.Errorf("cannot read the log of %s: no worker has written one", words[0])
 		}
 		if c.Screen { // an agent wrote the text
-			lines := strings.Split(string(data), "\n")
-			for i := range lines {
-				lines[i] = cmdline.Output(lines[i])
-			}
+			lines := lo.Map(strings.Split(string(data), "\n"), func(line string, _ int) string { return cmdline.Output(line) })
 			data = []byte(strings.Join(lines, "\n"))
 		}
 		_, _ = c.Terminal.Out.Write(data)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/top/frame"
@@ -115,10 +117,7 @@ func (m *Model) columns() []column {
 	if len(m.hosts) > 1 {
 		out = append([]column{m.hostColumn()}, out...)
 	}
-	room := m.width - 2 // room for the note, which ends the line
-	for _, c := range out {
-		room -= c.width + 1
-	}
+	room := m.width - 2 - lo.SumBy(out, func(c column) int { return c.width + 1 }) // room for the note, which ends the line
 	extras := minor()
 	with := make([]bool, len(extras))
 	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // the most useful columns first
@@ -130,11 +129,7 @@ func (m *Model) columns() []column {
 			with[i], room = true, room-need
 		}
 	}
-	for i, c := range extras {
-		if with[i] {
-			out = append(out, c)
-		}
-	}
+	out = append(out, lo.Filter(extras, func(_ column, i int) bool { return with[i] })...)
 	if room >= leastNote {
 		note.width = room
 		out = append(out, note)

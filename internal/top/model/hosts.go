@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/top/frame"
@@ -40,12 +42,9 @@ func (m *Model) Change(of int, c client.StatusChange, now time.Time) {
 
 // forget drops the data of services that were removed.
 func (m *Model) forget() {
-	there := make(map[ID]bool, len(m.services))
-	for _, s := range m.services {
-		there[s.ID()] = true
-	}
-	maps.DeleteFunc(m.usage, func(id ID, _ *record) bool { return !there[id] })
-	maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !there[id] })
+	there := lo.KeyBy(m.services, Service.ID)
+	maps.DeleteFunc(m.usage, func(id ID, _ *record) bool { return !lo.HasKey(there, id) })
+	maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
 }
 
 // Lost records that a host does not answer.

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/top/frame"
 )
@@ -315,10 +317,7 @@ func (m *Model) ask(verb client.Verb, how asking, inTurn bool) {
 
 // question returns the question on the last line.
 func (m *Model) question() string {
-	names := make([]string, len(m.pending.ids))
-	for i, id := range m.pending.ids {
-		names[i] = m.label(id)
-	}
+	names := lo.Map(m.pending.ids, func(id ID, _ int) string { return m.label(id) })
 	what, whom := string(m.pending.verb), names[0]
 	if m.pending.rollout {
 		what = "restart one after the other"
@@ -353,7 +352,7 @@ func (m *Model) answered(key string) []Order {
 }
 
 // confirmed returns the orders that the user has confirmed.
-func (m *Model) confirmed() (orders []Order) {
+func (m *Model) confirmed() []Order {
 	p := m.pending
 	m.pending, m.asking = pending{}, nothing
 	if p.verb != VerbSave {
@@ -363,11 +362,8 @@ func (m *Model) confirmed() (orders []Order) {
 		m.rollout = &rollout{queue: p.ids, all: len(p.ids)}
 		return m.next()
 	}
-	for _, id := range p.ids {
-		orders = append(orders, Order{p.verb, id, m.word})
-	}
-	m.message = message{fmt.Sprintf("%s: %d asked for", p.verb, len(orders)), false}
-	return orders
+	m.message = message{fmt.Sprintf("%s: %d asked for", p.verb, len(p.ids)), false}
+	return lo.Map(p.ids, func(id ID, _ int) Order { return Order{p.verb, id, m.word} })
 }
 
 // next returns the next order of the rollout.

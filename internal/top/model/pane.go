@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/loglevel"
@@ -160,12 +162,7 @@ func (m *Model) jump(by int) {
 
 // paneLines returns all lines of the pane. Each is at most as wide as the screen.
 func (m *Model) paneLines() []frame.Line {
-	whole := m.wholeLines()
-	out := make([]frame.Line, 0, len(whole))
-	for i := range whole {
-		out = append(out, whole[i].Wrap(m.width)...)
-	}
-	return out
+	return lo.FlatMap(m.wholeLines(), func(l frame.Line, _ int) []frame.Line { return l.Wrap(m.width) })
 }
 
 func (m *Model) wholeLines() []frame.Line {

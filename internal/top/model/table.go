@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/top/frame"
@@ -193,13 +195,9 @@ func (m *Model) compare(a, b Service) int {
 // chosen returns the marked services in the order of the table. Without marks it returns the service at the cursor, or the services
 // of the group at the cursor.
 func (m *Model) chosen() (ids []ID) {
-	for _, r := range m.table.rows {
-		if r.is && m.table.marks[r.service.ID()] {
-			ids = append(ids, r.service.ID())
-		}
-	}
-	for _, s := range m.services { // marked services that the filter hides
-		if m.table.marks[s.ID()] && !slices.Contains(ids, s.ID()) {
+	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.is })
+	for _, s := range slices.Concat(shown, m.services) { // the filter may hide marked services
+		if m.table.marks[s.ID()] {
 			ids = append(ids, s.ID())
 		}
 	}
@@ -208,11 +206,9 @@ func (m *Model) chosen() (ids []ID) {
 		if r.is {
 			return []ID{r.service.ID()}
 		}
-		for _, s := range r.members {
-			ids = append(ids, s.ID())
-		}
+		return lo.Map(r.members, func(s Service, _ int) ID { return s.ID() })
 	}
-	return ids
+	return lo.Uniq(ids)
 }
 
 // grouping is the property by which services are grouped.

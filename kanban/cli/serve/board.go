@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/internal/pause"
 	"hinit/kanban"
 )
@@ -293,12 +295,10 @@ func (b *board) look(ctx context.Context, res kanban.Result, now time.Time) (aga
 func Summary(st kanban.Stats, res kanban.Result) string {
 	parts := []string{fmt.Sprintf("%d ready", st.ByStatus[kanban.Ready])}
 	running := fmt.Sprintf("%d running", st.ByStatus[kanban.Running])
-	var who []string
-	for _, name := range slices.Sorted(maps.Keys(st.ByAssignee)) {
-		if n := st.ByAssignee[name][kanban.Running]; n > 0 {
-			who = append(who, fmt.Sprintf("%s %d", name, n))
-		}
-	}
+	who := lo.FilterMap(slices.Sorted(maps.Keys(st.ByAssignee)), func(name string, _ int) (string, bool) {
+		n := st.ByAssignee[name][kanban.Running]
+		return fmt.Sprintf("%s %d", name, n), n > 0
+	})
 	if len(who) > 0 {
 		running += " (" + strings.Join(who, ", ") + ")"
 	}
