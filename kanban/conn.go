@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 	"modernc.org/sqlite" // SQLite without cgo
 	sqlite3 "modernc.org/sqlite/lib"
@@ -249,15 +250,12 @@ func whole(column string) string { return "COALESCE(CAST(" + column + " AS INTEG
 
 // Misfits returns the rows of tasks and attempts that have a value of another type in a numeric column.
 func (s *Store) Misfits(ctx context.Context) ([]string, error) {
-	var query []string
-	for _, t := range []table{tasksTable, runsTable} {
-		for _, c := range t.columns {
-			if !strings.HasPrefix(c.def, integer) || c.def == serial {
-				continue
-			}
-			query = append(query, fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name))
-		}
-	}
+	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
+		return lo.FilterMap(t.columns, func(c column, _ int) (string, bool) {
+			wrong := fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name)
+			return wrong, strings.HasPrefix(c.def, integer) && c.def != serial
+		})
+	})
 	return read[string](ctx, s.db, strings.Join(query, " UNION ALL "))
 }
 

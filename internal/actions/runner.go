@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/backoff"
 	"hinit/internal/config"
@@ -171,26 +173,18 @@ func (r *Runner) reload() {
 
 // bound drops the oldest job of a target that has too many jobs, except for the one in delivery. The caller holds the lock.
 func (r *Runner) bound(target string) {
-	count, oldest := 0, -1
-	_, busy := r.senders[target]
-	for i, j := range r.state.Jobs {
-		if j.target() != target {
-			continue
-		}
-		if count++; oldest < 0 && (count > 1 || !busy) {
-			oldest = i
-		}
-	}
-	if count <= mostWaiting {
+	mine := lo.FilterMap(r.state.Jobs, func(j *Job, i int) (int, bool) { return i, j.target() == target })
+	if len(mine) <= mostWaiting {
 		return
 	}
-	j := r.state.Jobs[oldest]
-	r.state.Jobs = slices.Delete(r.state.Jobs, oldest, oldest+1)
-	dropped := 1
-	if busy {
+	oldest, dropped := mine[0], 1
+	if _, busy := r.senders[target]; busy {
+		oldest = mine[1]
 		r.senders[target]++
 		dropped = r.senders[target]
 	}
+	j := r.state.Jobs[oldest]
+	r.state.Jobs = slices.Delete(r.state.Jobs, oldest, oldest+1)
 	r.Log.Warn("an action is dropped, because too many wait", "event", j.Event, "service", j.Service, "target", j.shown(), "dropped", dropped)
 }
 

@@ -177,14 +177,9 @@ func valueNode(key config.Key, value any) *yaml.Node {
 	case []string:
 		return sequence(yaml.FlowStyle, lo.Map(value, func(word string, _ int) *yaml.Node { return one(word) }))
 	case []pair:
-		n, at := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]int)
-		for _, p := range value {
-			if i, again := at[p.name]; again { // the last one wins
-				n.Content[i] = one(p.value)
-				continue
-			}
-			at[p.name] = len(n.Content) + 1
-			n.Content = append(n.Content, text(p.name), one(p.value))
+		n, last := &yaml.Node{Kind: yaml.MappingNode}, lo.SliceToMap(value, func(p pair) (string, string) { return p.name, p.value })
+		for _, p := range lo.UniqBy(value, func(p pair) string { return p.name }) {
+			n.Content = append(n.Content, text(p.name), one(last[p.name])) // the last value wins
 		}
 		if len(value) > 0 {
 			return n

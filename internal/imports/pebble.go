@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/samber/lo"
 )
 
 // plan is the combination of pebble's layers: the settings of each service and check.
@@ -24,12 +26,8 @@ type layered struct {
 
 // get returns the first setting with one of these names and a value, or one without a node.
 func (l *layered) get(names ...string) setting {
-	for _, e := range l.all {
-		if slices.Contains(names, e.name) && !isNull(e.node) {
-			return e
-		}
-	}
-	return setting{}
+	e, _ := lo.Find(l.all, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
+	return e
 }
 
 var layerName = regexp.MustCompile(`^\d{3}-.*\.yaml$`)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/samber/lo"
 )
 
 // supervisordINI is the dialect of supervisord.conf.
@@ -125,16 +127,13 @@ func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
 	if err != nil {
 		im.note(e.from, "cannot be read: %v", err)
 	}
-	var out []pair
-	for _, v := range list {
+	return lo.FilterMap(list, func(v pair, _ int) (pair, bool) {
 		text, refers := expandPython(v.value, vars)
 		if refers {
 			im.note(e.from, "%s refers to a variable (%s) and is left out; services inherit the variables that hinit run is started with", v.name, v.value)
-			continue
 		}
-		out = append(out, pair{v.name, text})
-	}
-	return out
+		return pair{v.name, text}, !refers
+	})
 }
 
 // program imports a section program, once for each of its processes.

@@ -151,13 +151,9 @@ func (u *units) read(n *unit, path string) error {
 }
 
 // last returns the last value of a setting.
-func (n *unit) last(name string) (value string) {
-	for _, k := range n.keys {
-		if k.name == name {
-			value = k.value
-		}
-	}
-	return value
+func (n *unit) last(name string) string {
+	k, _, _ := lo.FindLastIndexOf(n.keys, func(k setting) bool { return k.name == name })
+	return k.value
 }
 
 // activates returns the name of the unit that a timer starts.

@@ -229,6 +229,9 @@ var calendarNames = map[string]string{
 	"quarterly": "*-01,04,07,10-01", "semiannually": "*-01,07-01",
 }
 
+// longDay matches the name of a day, which may be written out.
+var longDay = regexp.MustCompile(`([^,.]{3})[^,.]*`)
+
 // calendar makes a cron schedule and its time zone from an OnCalendar.
 func calendar(value string) (cron, zone string, err error) {
 	no := func(why string) (string, string, error) {
@@ -255,16 +258,7 @@ func calendar(value string) (cron, zone string, err error) {
 		case strings.Contains(word, "/") || word == "UTC":
 			zone = word
 		default:
-			var days []string
-			for part := range strings.SplitSeq(word, ",") {
-				from, to, isRange := strings.Cut(part, "..")
-				from, to = from[:min(3, len(from))], to[:min(3, len(to))]
-				if isRange {
-					from += "-" + to
-				}
-				days = append(days, strings.ToUpper(from))
-			}
-			weekday = strings.Join(days, ",")
+			weekday = strings.ToUpper(strings.ReplaceAll(longDay.ReplaceAllString(word, "$1"), "..", "-"))
 		}
 	}
 	if weekday != "*" && dayOfMonth != "*" {

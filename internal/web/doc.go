@@ -6,5 +6,5 @@
 // has chosen are escaped, and secrets of known shapes in them are hidden. Slow or too many readers do not delay others: they share
 // one state, get the newest version when they read, and are cut off when they don't.
 //
-// [Server.Run] owns the goroutines that follow hinit; each stream owns the goroutine of its request.
+// [Server.Run] owns the goroutines that follow hinit. Each stream has the goroutine of its request, and one that makes its events.
 package web

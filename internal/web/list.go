@@ -83,14 +83,10 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 		}
 		title, page.Query, page.By, page.Orders = "@"+name, "@"+name, "none", s.orders(r, "group", name)
 	}
-	count := make(map[string]int)
-	var shown []row
-	for _, row := range rows {
-		count[row.view.Class]++
-		if row.view.has(page.Query) && (page.State == "" || page.State == row.view.Class) {
-			shown = append(shown, row)
-		}
-	}
+	count := lo.CountValuesBy(rows, func(x row) string { return x.view.Class })
+	shown := lo.Filter(rows, func(x row, _ int) bool {
+		return x.view.has(page.Query) && (page.State == "" || page.State == x.view.Class)
+	})
 	link := func(key, value string) string {
 		q := url.Values{}
 		for k, v := range map[string]string{"q": page.Query, "state": page.State, "order": page.Order, "by": page.By, key: value} {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/samber/lo"
+
 	"hinit/client"
 	"hinit/internal/control/show"
 	"hinit/internal/procstat"
@@ -109,11 +111,9 @@ func (s *Server) targets(r *http.Request) (kind string, names []string, err erro
 	st, err := s.hub.current(r.Context())
 	kind, _, _ = strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	name := r.PathValue("name")
-	for i := range st.Services {
-		if v := &st.Services[i]; kind == "group" && v.Group == name || kind == "service" && v.Name == name {
-			names = append(names, v.Name)
-		}
-	}
+	names = lo.FilterMap(st.Services, func(v client.Service, _ int) (string, bool) {
+		return v.Name, kind == "group" && v.Group == name || kind == "service" && v.Name == name
+	})
 	return kind, names, err
 }
 

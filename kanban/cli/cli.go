@@ -91,20 +91,17 @@ func (t *Terminal) Main(args []string) int {
 		t.help()
 		return cmdline.Done
 	}
-	var names []string
-	for _, v := range verbs() {
-		if v.name == args[0] || slices.Contains(v.aliases, args[0]) {
-			c := t.call(v, args[1:])
-			c.Flags.StringVar(&c.board, "board", *board, "the board, `SLUG`; the current one by default")
-			return c.run()
-		}
-		names = append(names, v.name)
+	v, known := lo.Find(verbs(), func(v verb) bool { return v.name == args[0] || slices.Contains(v.aliases, args[0]) })
+	c := t.call(v, args[1:])
+	if known {
+		c.Flags.StringVar(&c.board, "board", *board, "the board, `SLUG`; the current one by default")
+		return c.run()
 	}
-	c := t.call(verb{}, nil)
 	if slices.Contains(elsewhere, args[0]) {
 		err := t.becomeAgent(all)
 		return c.Fail(cmdline.WrongUsage, "cannot run %q: it needs the agent: %v; run: hermes kanban %[1]s", args[0], err)
 	}
+	names := lo.Map(verbs(), func(v verb, _ int) string { return v.name })
 	return c.Fail(cmdline.WrongUsage, "cannot run %q: %s has no such command%s; see: %[2]s help", args[0], program, cmdline.DidYouMean(args[0], names))
 }
 

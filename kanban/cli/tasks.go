@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/samber/lo"
+
 	"hinit/kanban"
 )
 
@@ -134,10 +136,8 @@ func read(ctx context.Context, s *kanban.Store, id string) (w whole, err error) 
 	w.Comments, failed[2] = s.Comments(ctx, id)
 	w.Runs, failed[3] = s.Runs(ctx, id)
 	w.Events, failed[4] = s.Events(ctx, id, 0)
-	for _, r := range w.Runs {
-		if r.Summary != "" {
-			w.Latest = new(r.Summary)
-		}
+	if r, _, has := lo.FindLastIndexOf(w.Runs, func(r kanban.Run) bool { return r.Summary != "" }); has {
+		w.Latest = new(r.Summary)
 	}
 	w.Parents, w.Children, w.Comments, w.Events, w.Runs = listed(w.Parents), listed(w.Children), listed(w.Comments), listed(w.Events), listed(w.Runs)
 	return w, errors.Join(failed[:]...)

@@ -6,7 +6,6 @@
 package feed
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/client"
@@ -189,15 +189,12 @@ func (f *Feed) Inside(of model.ID, pid int) model.Inside {
 }
 
 // environment returns the variables of an environment as sorted lines, without secrets.
-func environment(environ []byte) (out []string) {
-	for kv := range bytes.SplitSeq(environ, []byte{0}) {
-		name, value, is := strings.Cut(string(kv), "=")
-		if !is {
-			continue
-		}
+func environment(environ []byte) []string {
+	out := lo.FilterMap(strings.Split(string(environ), "\x00"), func(kv string, _ int) (string, bool) {
+		name, value, is := strings.Cut(kv, "=")
 		shown := redact.Text(redact.Value(name, value))
-		out = append(out, name+"="+shown[:min(len(shown), mostText)])
-	}
+		return name + "=" + shown[:min(len(shown), mostText)], is
+	})
 	slices.Sort(out)
 	return out
 }

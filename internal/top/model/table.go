@@ -246,19 +246,10 @@ func (m *Model) regroup() {
 // group come last.
 func (m *Model) inGroups(services []Service) {
 	t := &m.table
-	var names []string
-	groups := make(map[string][]Service)
-	for _, s := range services {
-		name := m.groupOf(s)
-		if groups[name] == nil && name != "" {
-			names = append(names, name)
-		}
-		groups[name] = append(groups[name], s)
-	}
-	if groups[""] != nil {
-		names = append(names, "")
-	}
-	for _, name := range names {
+	groups := lo.GroupBy(services, m.groupOf)
+	names := lo.Uniq(lo.Map(services, func(s Service, _ int) string { return m.groupOf(s) }))
+	named, rest := lo.FilterReject(names, func(name string, _ int) bool { return name != "" })
+	for _, name := range append(named, rest...) {
 		t.rows = append(t.rows, row{group: name, members: groups[name]})
 		if !t.folded[name] {
 			t.add(groups[name])
@@ -276,14 +267,8 @@ func (m *Model) headOf(l *frame.Line, r row) {
 	if r.group == "" {
 		name = "of no " + map[grouping]string{byGroup: "group", byProfile: "profile"}[m.table.groups]
 	}
-	up := 0
-	var count [grades]int
-	for _, s := range r.members {
-		if s.State == client.StateUp {
-			up++
-		}
-		count[m.trouble(s)]++
-	}
+	up := lo.CountBy(r.members, func(s Service) bool { return s.State == client.StateUp })
+	count := lo.CountValuesBy(r.members, m.trouble)
 	l.Add(frame.Title, fmt.Sprintf("%s%s: %d of %d up", sign, name, up, len(r.members)))
 	if bad := count[inTrouble] + count[ailing]; bad > 0 {
 		l.Add(frame.Bad, fmt.Sprintf(", %d in trouble", bad))
