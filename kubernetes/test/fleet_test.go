@@ -69,7 +69,6 @@ func withFleet(t *testing.T, hosts int) (b *bench, dir string) {
 
 // TestTheFirstFleet types the tutorial.
 func TestTheFirstFleet(t *testing.T) {
-	cluster.InFull(t)
 	b, dir := withFleet(t, 3)
 	text, err := os.ReadFile(firstFleet)
 	if err != nil {

@@ -105,7 +105,6 @@ func TestNotReadyWhereNothingCanWork(t *testing.T) {
 
 // TestAGatewayInTroubleRestartsNoPod has a gateway that crashes at once and one that is deaf beside one that works, then none that works.
 func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
-	cluster.InFull(t)
 	b := withNode(t, "trouble")
 	volume := b.volumes(1, corev1.ReadWriteOnce)[0]
 	b.single("many", nil)
