@@ -38,7 +38,15 @@ func (h *host) setAside(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if offered, _ := h.offers.known(string(p.UID), "", run); len(offered) == 0 {
 		return errAgain
 	}
-	return h.moved(ctx, h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment))
+	if err := h.store.SetAside(p.Name, string(p.UID), p.Status.Assignment); err != nil {
+		return err
+	}
+	// hinit starts nothing without the data. A gateway that it has started since the first answer has written more than was sent.
+	if now, err := h.quiet(ctx, p.Name); err != nil || now != run && now != 0 {
+		h.offers.forget(string(p.UID))
+		return errors.Join(errAgain, h.moved(ctx, h.store.TakeBack(p.Name, string(p.UID), p.Status.Assignment)))
+	}
+	return h.set.Init.Rescan(ctx)
 }
 
 // offer writes into the status how the other host gets the data of a profile. The gateway must have ended.

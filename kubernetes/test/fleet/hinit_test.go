@@ -90,10 +90,12 @@ type fakeInit struct {
 	now      uint64
 	whole    uint64 // the number of the last change of the list
 	ended    bool
+	asked    map[string]uint64 // by profile, the last run that somebody has asked about
+	behind   bool              // a gateway is to start between two steps of its host, see answer
 }
 
 func startFakeInit(host, home, socket string, l *ledger) (*fakeInit, error) {
-	f := &fakeInit{host: host, home: home, ledger: l, readyAfter: 100 * time.Millisecond, services: map[string]*hinit.Service{}, changed: map[string]uint64{}}
+	f := &fakeInit{host: host, home: home, ledger: l, readyAfter: 100 * time.Millisecond, services: map[string]*hinit.Service{}, changed: map[string]uint64{}, asked: map[string]uint64{}}
 	if err := os.MkdirAll(filepath.Join(home, "profiles"), 0o755); err != nil {
 		return nil, err
 	}
@@ -113,7 +115,7 @@ func startFakeInit(host, home, socket string, l *ledger) (*fakeInit, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status/follow", f.follow)
 	mux.HandleFunc("POST /v1/rescan", func(w http.ResponseWriter, _ *http.Request) { f.rescan(); w.WriteHeader(http.StatusNoContent) })
-	mux.HandleFunc("GET /v1/services/{name}", f.order(func(string, *hinit.Service) {}))
+	mux.HandleFunc("GET /v1/services/{name}", f.answer)
 	mux.HandleFunc("POST /v1/services/{name}/start", f.order(f.start))
 	mux.HandleFunc("POST /v1/services/{name}/stop", f.order(f.stop))
 	mux.HandleFunc("POST /v1/services/{name}/restart", f.order(func(name string, s *hinit.Service) { f.stop(name, s); f.start(name, s) }))
@@ -249,6 +251,22 @@ func (f *fakeInit) order(do func(string, *hinit.Service)) http.HandlerFunc {
 		}
 		do(name, s)
 		_ = json.NewEncoder(w).Encode(s)
+	}
+}
+
+// answer answers about one service. With behind it starts the gateway before the host has the answer, once. A host asks about a run before it
+// offers the data, and again before it sets the data aside: the start comes with the second answer.
+func (f *fakeInit) answer(w http.ResponseWriter, r *http.Request) {
+	f.order(func(string, *hinit.Service) {})(w, r)
+	name := strings.TrimPrefix(r.PathValue("name"), "gateway-")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := f.services[name]; s != nil {
+		if f.behind && f.asked[name] == s.Run {
+			f.behind = false
+			f.start(name, s)
+		}
+		f.asked[name] = s.Run
 	}
 }
 

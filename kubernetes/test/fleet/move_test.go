@@ -126,6 +126,40 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 	}
 }
 
+// TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid starts the gateway after the host was told that it is down, and before the host
+// sets its data aside. The other host started it with older data.
+func TestAGatewayStartedBeforeItsDataIsSetAsideKeepsWhatItDid(t *testing.T) {
+	f := newSim(t, "behind", 2)
+	f.controller(t, f.log)
+	f.create(1)
+	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	from, to := f.profile("p00000").Status.Host, f.pool+"-0"
+	if from == to {
+		to = f.pool + "-1"
+	}
+	f.k.mu.Lock()
+	init := f.k.running[from].init
+	f.k.mu.Unlock()
+	init.mu.Lock()
+	init.behind = true
+	init.mu.Unlock()
+	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Pin = to }); err != nil {
+		t.Fatal(err)
+	}
+	until(t, time.Minute, "the profile on "+to, func() string {
+		if p := f.profile("p00000"); p.Status.Host != to {
+			return fmt.Sprintf("%+v", p.Status)
+		}
+		return f.missing(1)
+	})
+	f.sound()
+	init.mu.Lock()
+	defer init.mu.Unlock()
+	if init.behind {
+		t.Error("nothing was started between the steps")
+	}
+}
+
 // TestAMoveToAFullVolumeSaysSoAndGoesOn has a host whose volume is full: the gateway was down, and nothing said why.
 func TestAMoveToAFullVolumeSaysSoAndGoesOn(t *testing.T) {
 	if os.Geteuid() != 0 {
