@@ -261,8 +261,9 @@ func (f *sim) edit(change func(*v1alpha1.AgentPool)) {
 	if err := f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: f.pool}, p); err != nil {
 		f.Fatal(err)
 	}
+	old := p.DeepCopy()
 	change(p)
-	if err := f.api.Update(f.ctx, p); err != nil {
+	if err := f.api.Patch(f.ctx, p, client.MergeFrom(old)); err != nil { // the controller writes the pool too
 		f.Fatal(err)
 	}
 }
