@@ -236,7 +236,7 @@ func (h *host) run(ctx context.Context, p *v1alpha1.AgentProfile) error {
 		if err := h.order(p.Name, func() (hinit.Service, error) { return h.set.Init.Start(ctx, slot(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}
-	case changed || p.Status.Applied != "" && p.Status.Applied != applied: // this process, or one before it, has written files since the start
+	case configured == nil && (changed || p.Status.Applied != "" && p.Status.Applied != applied): // this process, or one before it, has written files since the start
 		if err := h.order(p.Name, func() (hinit.Service, error) { return h.set.Init.Restart(ctx, slot(p.Name), hinit.Wait{}) }); err != nil {
 			return err
 		}

@@ -298,6 +298,47 @@ func TestAHostReadsNoSecretThatNoProfileNames(t *testing.T) {
 	}
 }
 
+// TestAGatewayRunsOnWhileAConfigMapIsMissing names one that does not exist. The gateway was restarted again and again, until it did.
+func TestAGatewayRunsOnWhileAConfigMapIsMissing(t *testing.T) {
+	f := newSim(t, "missing", 1)
+	f.controller(t, f.log)
+	f.create(1)
+	until(t, 2*time.Minute, "the profile ready", func() string { return f.missing(1) })
+	starts := func() int {
+		f.k.ledger.mu.Lock()
+		defer f.k.ledger.mu.Unlock()
+		return f.k.ledger.starts
+	}
+	before := starts()
+	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) {
+		p.Spec.Files = []v1alpha1.ProfileFile{{Path: "notes/a.md", ConfigMap: "late", Key: "a"}}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	until(t, time.Minute, "the reason told", func() string {
+		if p := f.profile("p00000"); !strings.Contains(p.Status.Message, `cannot read ConfigMap "late"`) {
+			return fmt.Sprintf("%+v", p.Status)
+		}
+		return ""
+	})
+	time.Sleep(5 * time.Second) // the host tries again and again
+	if now := starts(); now != before {
+		t.Errorf("%d starts while the ConfigMap was missing", now-before)
+	}
+	late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "late", Namespace: "default"}, Data: map[string]string{"a": "now"}}
+	if err := f.api.Create(f.ctx, late); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.api.Delete(f.ctx, late) }()
+	until(t, 2*time.Minute, "the file written and the gateway restarted", func() string {
+		text, err := os.ReadFile(filepath.Join(f.k.dir, f.pool+"-0", "profiles/p00000/notes/a.md"))
+		if err != nil || starts() != before+1 {
+			return fmt.Sprintf("%q %v, %d starts", text, err, starts()-before)
+		}
+		return f.missing(1)
+	})
+}
+
 // TestFilesOfAProfileComeFromConfigMapsAndSecrets writes them, changes them, takes one away and deletes the profile.
 func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
 	f := newSim(t, "filer", 1)
