@@ -15,6 +15,9 @@ import (
 	"hinit/kubernetes/internal/placement"
 )
 
+// startTime is how long the memory of a gateway that starts does not count: it is about to change.
+const startTime = 30 * time.Second
+
 // settled reports whether nothing of a gateway is alive, and hinit will not start it.
 func settled(s *hinit.Service) bool {
 	return s == nil || s.State == hinit.StateDown && s.Want == hinit.WantDown
@@ -38,7 +41,9 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 		st.Restarts = int32(min(s.Restarts, 1<<30))
 		since = metav1.NewTime(s.Since.Truncate(time.Second))
 		describeExit(st, s.LastExit)
-		describeMemory(st, s.MemoryBytes)
+		if phase != v1alpha1.PhaseStarting || time.Since(s.Since) > startTime {
+			describeMemory(st, s.MemoryBytes)
+		}
 	}
 	if phase == v1alpha1.PhaseRunning || phase == v1alpha1.PhaseStopped {
 		message = ""
@@ -46,7 +51,8 @@ func describe(st *v1alpha1.AgentProfileStatus, s *hinit.Service, wanted bool) {
 			message = s.Problem
 		}
 	}
-	if st.Phase != phase || st.Since == nil || s != nil && phase != v1alpha1.PhaseStopped {
+	steady := phase == v1alpha1.PhaseStopped || phase == v1alpha1.PhaseStarting // also across runs of the gateway
+	if st.Phase != phase || st.Since == nil || s != nil && !steady {
 		st.Since = &since
 	}
 	st.Phase, st.Message = phase, cut(message)

@@ -177,9 +177,7 @@ func (h *host) step(ctx context.Context, step placement.Step, name, uid string, 
 	case placement.Create:
 		return h.create(ctx, p)
 	case placement.Report:
-		return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
-			st.Installed, st.Phase, st.Message = st.Assignment, v1alpha1.PhaseStarting, ""
-		})
+		return h.reportData(ctx, p)
 	case placement.Missing:
 		return errors.Join(errAgain, h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
 			st.Phase, st.Ready = v1alpha1.PhaseLost, false
@@ -220,6 +218,22 @@ func (h *host) moved(ctx context.Context, err error) error {
 		return err
 	}
 	return h.set.Init.Rescan(ctx)
+}
+
+// reportData reports that the data is here. While the gateway is down, it first writes the files of the profile: a single report is then
+// about both.
+func (h *host) reportData(ctx context.Context, p *v1alpha1.AgentProfile) error {
+	applied, err := "", errAgain
+	if s, known := h.service(p.Name); known && settled(s) {
+		applied, _, err = h.configure(ctx, p) // after an error the next step tries again
+	}
+	return h.report(ctx, p, func(st *v1alpha1.AgentProfileStatus) {
+		since := metav1.Now()
+		st.Installed, st.Phase, st.Message, st.Since = st.Assignment, v1alpha1.PhaseStarting, "", &since
+		if err == nil {
+			st.ObservedGeneration, st.Applied = p.Generation, applied
+		}
+	})
 }
 
 // run has a gateway run, with the files that it shall have.

@@ -280,11 +280,16 @@ func TestAFleetRunsAndTellsAndRollsOut(t *testing.T) {
 		}
 		return ""
 	})
-	began := time.Now()
+	began, before, writes := time.Now(), spent(), f.k.counted.writes.Load()
 	f.create(n)
 	made := time.Since(began)
 	until(t, 10*time.Minute, "all profiles ready", func() string { return f.missing(n) })
 	t.Logf("%d profiles on %d hosts: all objects made after %.1f s, all ready after %.1f s", n, *simHosts, made.Seconds(), time.Since(began).Seconds())
+	each := float64(f.k.counted.writes.Load()-writes) / float64(n)
+	t.Logf("hosts have made %.1f writes a profile; processor time: %s", each, spent().since(before))
+	if each > 2.5 { // one that the data is here, one that the gateway is ready
+		t.Errorf("hosts have made %.1f writes a profile", each)
+	}
 	f.sound()
 
 	f.steady(t)

@@ -1,0 +1,44 @@
+package fleet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// cost is what programs have taken of the processors since a moment, by their names. Under load it tells more than the time.
+type cost map[string]float64
+
+// spent returns the processor time of all processes of the test's PID namespace.
+func spent() cost {
+	c := cost{}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is right
+	for _, file := range stats {
+		text, _ := os.ReadFile(file) // it may have ended
+		name, rest, ok := strings.Cut(string(text), ") ")
+		var user, system float64
+		fields := strings.Fields(rest)
+		if !ok || len(fields) < 13 {
+			continue
+		}
+		_, _ = fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
+		_, name, _ = strings.Cut(name, "(")
+		c[name] += (user + system) / 100 // ticks, see proc_pid_stat(5)
+	}
+	return c
+}
+
+// since returns what was spent since an earlier moment, the most first.
+func (c cost) since(then cost) string {
+	var rows []string
+	for name, now := range c {
+		if d := now - then[name]; d >= 0.5 {
+			rows = append(rows, fmt.Sprintf("%7.1f s %s", d, name))
+		}
+	}
+	slices.Sort(rows)
+	slices.Reverse(rows)
+	return strings.Join(rows, ", ")
+}
