@@ -1,10 +1,10 @@
-// Package profiles reads and writes agent profiles on disk: their names, their homes on the data volume, whether their gateways
-// are wanted, and what the boot starts.
+// Package profiles reads and writes agent profiles on the data volume: their names, homes and desired states. It also decides
+// which gateways the boot starts.
 //
 // A profile is a directory with a marker file (SOUL.md). The root profile is called "default" and lives in the volume's root;
 // every other one lives in profiles/<name> beneath it. The file gateway_state.json in a home has the operator's intent
 // ("desired_state") and the last state of the gateway itself ("gateway_state"). Both the gateway and the commands rewrite the
-// whole file without a lock. So an intent can get lost there, and [Intents] restores it.
+// whole file without a lock. So one program can overwrite the intent that another has written; [Intents] restores it.
 //
 // list.go finds the profiles, state.go reads and writes the state file, and intents.go protects the intent. reconcile.go decides
 // at boot which gateways start, watch.go follows later changes, and package manage makes and removes profiles for the command

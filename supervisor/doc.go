@@ -1,4 +1,4 @@
-// Package supervisor decides which processes run, and keeps it so.
+// Package supervisor starts, restarts and stops the processes of services.
 //
 // It has two halves. [Machine] is a pure state machine: Step takes the time and an event and returns actions. It reads no clock,
 // starts nothing and owns no goroutine. [Loop] is the one goroutine that owns all state. It feeds the machine with exits,

@@ -1,5 +1,5 @@
-// Command hinit-profile copies a database as it is at one moment, by SQLite's backup API: hinit-profile FROM TO. hinit profile export runs it as
-// the user of the database, because an agent wrote what SQLite reads. It owns no goroutine.
+// Command hinit-profile copies a database by SQLite's backup API, in the state of a single moment: hinit-profile FROM TO. hinit
+// profile export runs it as the owner of the database, because an agent wrote the file that SQLite reads. It owns no goroutine.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 
-	"modernc.org/sqlite" // SQLite without cgo
+	"modernc.org/sqlite" // a port of SQLite to Go, without cgo
 )
 
 func main() {
@@ -36,7 +36,7 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// backup copies a database that others may use meanwhile. It waits ten seconds for one that is locked.
+// backup copies a database that other processes may use meanwhile. If the database is locked, it waits up to ten seconds.
 func backup(from, to string) error {
 	address := func(path, query string) string {
 		path, _ = filepath.Abs(path)

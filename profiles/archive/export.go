@@ -19,30 +19,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Export is an archive to be made.
+// Export describes an archive to make. Run makes it.
 type Export struct {
-	Home     string   // of the profile
-	Name     string   // of the profile
-	Version  string   // of hinit
-	Skip     []string // paths in the home that belong to no profile, or to others
-	Scratch  string   // absolute path of a directory for the snapshot, "" is in the home
-	Secrets  bool     // files with secrets too
-	Clone    bool     // without what two profiles must not share
-	Links    bool     // links that lead out of the profile too
-	Still    bool     // no process writes to the home, so it is sent without a copy. Snapshot names the archive of From; another archive begins at 0
-	Keep     bool     // the snapshot stays
-	Snapshot string   // one that was kept
-	From     int64    // its archive begins here
+	Home    string   // home of the profile
+	Name    string   // name of the profile
+	Version string   // version of hinit
+	Skip    []string // paths in the home to leave out, because they belong to other profiles or to no profile
+	Scratch string   // absolute path of the directory for the snapshot; "" is the home
+	Secrets bool     // include files with secrets
+	Clone   bool     // leave out identities, which two profiles must not share
+	Links   bool     // include links that lead out of the profile
+	// no process writes to the home: send it without a snapshot. Run ignores From if Snapshot does not name this archive
+	Still    bool
+	Keep     bool   // keep the snapshot after Run
+	Snapshot string // send this kept snapshot; "" makes a new one
+	From     int64  // offset in the archive at which Run begins to send
 
-	// Backup copies a database whose path begins at the home, as to does unless it is absolute.
+	// Backup copies a database. from is relative to the home, and so is to, unless it is absolute.
 	Backup func(home *os.File, from, to string) error
-	Quiet  func() error     // called after the first copy, to stop the gateway; may be nil
-	Copied func() error     // called when the gateway may start again, with Quiet; may be nil
-	Begin  func(from int64) // with Still: called before the first byte, with its position in the archive; may be nil
+	Quiet  func() error     // stops the gateway; called after the first pass; may be nil
+	Copied func() error     // lets the gateway start again; called after the last pass; may be nil
+	Begin  func(from int64) // called with Still, before the first byte, with the offset in the archive; may be nil
 }
 
-// Run makes the archive and writes it to out. It returns the head of the archive and its checksum. When out fails, the snapshot stays, and
-// kept says so: the rest can be sent later.
+// Run makes the archive and writes it to out. It returns the head and the checksum of the archive. If a write to out fails, Run
+// keeps the snapshot, so that the rest can be sent later. kept reports whether the snapshot still exists.
 func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error) {
 	home, err := os.Open(x.Home)
 	if err != nil {
@@ -53,7 +54,7 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 		head, sum, err = x.sendStill(home, out)
 		return head, sum, false, err
 	}
-	live := "/proc/self/fd/" + strconv.Itoa(int(home.Fd())) // it stays the home when that is renamed
+	live := "/proc/self/fd/" + strconv.Itoa(int(home.Fd())) // a renamed home keeps its descriptor
 	base := filepath.Join(cmp.Or(x.Scratch, live), stagingDir)
 	dir, held, err := x.place(base)
 	if err != nil {
@@ -69,21 +70,21 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 	}
 	if kept = taken && (x.Keep || err != nil) && !x.Clone; !kept {
 		err = errors.Join(err, os.RemoveAll(dir))
-		_ = os.Remove(base) // it stays while it has snapshots
+		_ = os.Remove(base) // fails if the directory has other snapshots
 	}
 	return head, sum, kept, err
 }
 
-// place makes a directory for a snapshot, or finds the one that was kept. It returns its lock.
+// place creates a directory for a new snapshot, or opens the directory of the kept snapshot. held is the locked directory.
 func (x *Export) place(base string) (dir string, held *os.File, err error) {
 	if dir = filepath.Join(base, filepath.Base(x.Snapshot)); x.Snapshot == "" {
 		old, _ := filepath.Glob(base + "/*")
 		for _, dir := range old {
-			if held, err := lock(dir); err == nil { // no command works on it
+			if held, err := lock(dir); err == nil { // no command is using it
 				_ = errors.Join(os.RemoveAll(dir), held.Close())
 			}
 		}
-		for try := 0; try < 10 && held == nil; try++ { // another export may take the directory for an old one, before it is locked
+		for try := 0; try < 10 && held == nil; try++ { // another export may remove the new directory before it is locked
 			dir = filepath.Join(base, rand.Text()[:12])
 			if err = os.MkdirAll(dir, 0o700); err == nil {
 				held, err = lock(dir)
@@ -98,7 +99,7 @@ func (x *Export) place(base string) (dir string, held *os.File, err error) {
 	return dir, held, err
 }
 
-// lock takes the lock of a directory. The kernel releases it with the process.
+// lock opens and locks a directory. The kernel releases the lock when the process ends.
 func lock(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -108,12 +109,12 @@ func lock(dir string) (*os.File, error) {
 	opened, _ := f.Stat()
 	if there, statErr := os.Lstat(dir); err != nil || statErr != nil || !os.SameFile(opened, there) {
 		_ = f.Close()
-		return nil, errors.New("another command works on it; wait for its end")
+		return nil, errors.New("another command is using it; wait until that ends")
 	}
 	return f, nil
 }
 
-// send writes the archive of a snapshot, from x.From on.
+// send writes the archive of a snapshot to out, beginning at offset x.From.
 func (x *Export) send(dir string, out io.Writer) (head Head, sum string, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, headName))
 	if err == nil {
@@ -131,7 +132,7 @@ func (x *Export) send(dir string, out io.Writer) (head Head, sum string, err err
 	return head, sum, err
 }
 
-// sendStill writes the archive of a home that no process changes. The same home gives the same bytes.
+// sendStill writes the archive of a home that no process changes. An unchanged home always gives the same bytes.
 func (x *Export) sendStill(home *os.File, out io.Writer) (head Head, sum string, err error) {
 	files, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(home.Fd())))
 	if err != nil {
@@ -165,7 +166,7 @@ func (x *Export) sendStill(home *os.File, out io.Writer) (head Head, sum string,
 	return head, sum, err
 }
 
-// write writes the archive of a directory, from x.From on. It returns its checksum.
+// write writes the archive of a directory to out, beginning at offset x.From. It returns the checksum of the whole archive.
 func (x *Export) write(head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&behind{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
@@ -179,8 +180,8 @@ func (x *Export) write(head []byte, files *os.Root, out io.Writer) (sum string, 
 	return sum, errors.Join(err, w.Close())
 }
 
-// each calls do with the files of a directory in the order of an archive. With Still, each calls leave for each file that the archive leaves
-// out.
+// each calls do for every file to archive, in the order of the archive. With Still it also calls leave for every file that is
+// left out.
 func (x *Export) each(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {
@@ -214,7 +215,7 @@ func packFile(w *tar.Writer, files *os.Root, rel, target string, info fs.FileInf
 	if err != nil {
 		return err
 	}
-	// Whose the file is has no meaning elsewhere.
+	// The owner is left out, because a uid means another user elsewhere.
 	*h = tar.Header{Typeflag: h.Typeflag, Name: within + rel, Linkname: target, Size: h.Size, Mode: h.Mode & 0o777, ModTime: h.ModTime, Format: tar.FormatPAX}
 	if h.Typeflag == tar.TypeDir {
 		h.Name += "/"
@@ -248,7 +249,7 @@ func pack(w *tar.Writer, h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// behind drops the first bytes of what is written.
+// behind is a writer that drops the first skip bytes.
 type behind struct {
 	w    io.Writer
 	skip int64

@@ -16,23 +16,23 @@ import (
 
 const (
 	format   = 1
-	headName = "HEAD.json" // the first file of an archive
-	sumsName = "SHA256"    // the last one
-	within   = "profile/"  // before the names of the others
-	// sumRecord has the SHA-256 of a file in its header. Other programs take it for an extended attribute.
+	headName = "HEAD.json" // name of the first file of an archive
+	sumsName = "SHA256"    // name of the last file of an archive
+	within   = "profile/"  // prefix of the names of all other files
+	// sumRecord is the key of a file's SHA-256 in its header. Other programs read it as an extended attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
 
 	mostHead  = 1 << 20
-	mostNamed = 100 // of each kind, in a head
+	mostNamed = 100 // limit for each list of names in a head
 )
 
-// Moments say whether the content of an archive is of one moment.
+// The values of Head.Moment: whether all files were copied in the state of a single moment.
 const (
-	OneMoment   = "one moment"      // nothing changed between the last copies
-	SomeMoments = "several moments" // files or databases changed until the end; the head names them
+	OneMoment   = "one moment"      // no file changed during the last pass
+	SomeMoments = "several moments" // some files changed during the last pass; the head names them
 )
 
-// Head is what an archive says of itself.
+// Head describes an archive. It is the content of the archive's first file.
 type Head struct {
 	Format   int              `json:"hinit_profile_archive"`
 	Profile  string           `json:"profile"`
@@ -40,23 +40,23 @@ type Head struct {
 	Created  time.Time        `json:"created"`
 	Hinit    string           `json:"hinit"`
 	Moment   string           `json:"moment"`
-	Secrets  bool             `json:"secrets"` // false: files with secrets were left out
-	Clone    bool             `json:"clone"`   // identities were left out
-	Files    int64            `json:"files"`   // with directories and links
+	Secrets  bool             `json:"secrets"` // the archive includes files with secrets
+	Clone    bool             `json:"clone"`   // the archive is a clone: it has no identities
+	Files    int64            `json:"files"`   // number of files, directories and links
 	Bytes    int64            `json:"bytes"`
-	Moved    Names            `json:"moved"`    // changed until the end, so of another moment than the rest
-	Torn     Names            `json:"torn"`     // changed during each copy
-	LeftOut  map[string]Names `json:"left_out"` // by the reason
+	Moved    Names            `json:"moved"`    // files that changed during the last pass
+	Torn     Names            `json:"torn"`     // files that changed while they were copied
+	LeftOut  map[string]Names `json:"left_out"` // files that were left out, by reason
 }
 
-// leave notes that a file is left out.
+// leave records that a file is left out, and why.
 func (h *Head) leave(rel, why string) {
 	names := h.LeftOut[why]
 	names.add(strings.ToValidUTF8(rel, "?"))
 	h.LeftOut[why] = names
 }
 
-// Names are the first of many names. The last one is "…" if there are more.
+// Names is a list of at most mostNamed names. If there are more, the last element is "…".
 type Names []string
 
 func (n *Names) add(name string) {
@@ -67,7 +67,7 @@ func (n *Names) add(name string) {
 	}
 }
 
-// sums computes the checksum of an archive: the SHA-256 of its head and of what the header of each file says.
+// sums computes the checksum of an archive: the SHA-256 of its head and of the header of each file.
 type sums struct{ hash.Hash }
 
 func newSums(head []byte) sums {
@@ -82,17 +82,17 @@ func (s sums) add(h *tar.Header) {
 
 func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 
-// check refuses files that no export makes: names that leave the profile, bits that give rights, the state of a gateway. It
-// returns the name in the profile. With links, a link may lead out of the profile.
+// check refuses a file that no export makes: a name outside of the profile, a setuid bit, or the state of a gateway. It returns
+// the path of the file within the profile. With links, a link may lead out of the profile.
 func check(h *tar.Header, links bool) (rel string, err error) {
 	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), within)
 	switch {
 	case !is || !fs.ValidPath(rel) || rel == ".":
-		err = errors.New("its name is not possible")
+		err = errors.New("its name is not valid")
 	case rel == stagingDir || strings.HasPrefix(rel, stagingDir+"/") || slices.Contains(runtimeState, rel):
-		err = errors.New("it is the state of a running gateway, which no archive has")
+		err = errors.New("it is the state of a running gateway, which an archive never has")
 	case h.Mode&^0o777 != 0:
-		err = fmt.Errorf("its mode %o gives rights", h.Mode)
+		err = fmt.Errorf("its mode %o has a setuid, setgid or sticky bit", h.Mode)
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeSymlink:
 		err = errors.New("it is neither a file nor a directory nor a symbolic link")
 	case h.Typeflag == tar.TypeSymlink && !links && !stays(rel, h.Linkname):
@@ -101,7 +101,8 @@ func check(h *tar.Header, links bool) (rel string, err error) {
 	return rel, err
 }
 
-// stays reports whether a link leads to a place in the profile. It may go up only at its beginning: there all directories are real.
+// stays reports whether a link leads to a path within the profile. ".." is allowed only at the beginning of the target, because
+// no directory on that part of the path can be a link.
 func stays(at, target string) bool {
 	rest := target
 	for strings.HasPrefix(rest, "../") {

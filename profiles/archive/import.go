@@ -17,41 +17,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ImportPrefix begins the name of the directory that an archive is unpacked into, beside the homes.
+// ImportPrefix begins the name of the temporary directory of an import. The directory is beside the homes.
 const ImportPrefix = ".import-"
 
-// ErrCut says that the stream did not bring the rest of the archive. The import keeps the part that it has, and can go on.
+// ErrCut means that the stream ended before the archive did. The import keeps the part that it has received, and a later import
+// can continue.
 var ErrCut = errors.New("the stream ended early")
 
-// Import is a profile to be made of an archive.
+// Import describes a profile to make from an archive. Run makes it.
 type Import struct {
-	Dir     string       // of the homes; it is made if it is missing
-	Name    string       // of the new profile
-	Marker  string       // the file that makes a directory a profile, "" for any
-	Replace bool         // an existing profile, whose service Ready stops
-	Bare    bool         // replace it by an archive without secrets too
-	Links   bool         // links may lead out of the profile
-	From    int64        // where the stream begins in the archive
-	Ready   func() error // called when all is checked and on the disk, before the one step that makes the profile; may be nil
+	Dir     string       // directory of the homes; it is created if it is missing
+	Name    string       // name of the new profile
+	Marker  string       // name of the file that every profile must have; "" for no such file
+	Replace bool         // replace an existing profile; Ready stops its gateway
+	Bare    bool         // allow an archive without secrets to replace a profile
+	Links   bool         // allow links that lead out of the profile
+	From    int64        // offset in the archive at which the stream begins
+	Ready   func() error // called when all files are checked and synced, before the rename; may be nil
 }
 
 // unpacking is the state of a running import.
 type unpacking struct {
 	*Import
 
-	beside  string   // the directory beside the homes
-	held    *os.File // its lock
-	archive *os.File // in that directory, or the stream itself
-	own     bool     // it is in that directory
-	top     *os.Root // the new home
+	beside  string   // path of the temporary directory, beside the homes
+	held    *os.File // the same directory, locked
+	archive *os.File // file in the temporary directory, or the stream itself if that is a file
+	own     bool     // archive is in the temporary directory
+	top     *os.Root // home of the new profile
 	head    Head
 	sums    sums
 	files   int64
 	bytes   int64
 }
 
-// Run reads an archive and makes the profile of it. It returns the head of the archive and its checksum. After an error the profile is as it was
-// before.
+// Run reads an archive and makes a profile from it. It returns the head and the checksum of the archive. After an error the
+// profile is unchanged.
 func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	u := &unpacking{Import: im, beside: filepath.Join(im.Dir, ImportPrefix+im.Name)}
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {
@@ -72,14 +73,14 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err == nil {
 		sum = u.sums.text()
 	}
-	if !errors.Is(err, ErrCut) { // after a replacement it has the old home
+	if !errors.Is(err, ErrCut) { // after a replacement it holds the old home
 		return u.head, sum, errors.Join(err, os.RemoveAll(u.beside))
 	}
 	_, at, where := im.Where()
 	return u.head, "", errors.Join(fmt.Errorf("%w: go on with export --snapshot %s --from %d, and import --from %[3]d", err, u.head.Snapshot, at), where)
 }
 
-// Where returns the snapshot whose import was cut short, and where the rest of the archive begins.
+// Where returns which snapshot an interrupted import was reading, and the offset at which the rest of the archive begins.
 func (im *Import) Where() (snapshot string, at int64, err error) {
 	u := unpacking{Import: im}
 	if u.archive, err = os.Open(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive")); err != nil {
@@ -93,7 +94,7 @@ func (im *Import) Where() (snapshot string, at int64, err error) {
 	return u.head.Snapshot, info.Size(), u.begin()
 }
 
-// place makes the directory beside the homes, or finds the one of an import that goes on. It returns its lock.
+// place creates and locks the temporary directory. With From it locks the directory of the interrupted import.
 func (u *unpacking) place() (*os.File, error) {
 	for {
 		err := os.Mkdir(u.beside, 0o700)
@@ -104,13 +105,14 @@ func (u *unpacking) place() (*os.File, error) {
 		if lockErr != nil || err == nil || u.From > 0 {
 			return held, lockErr
 		}
-		if err := errors.Join(os.RemoveAll(u.beside), held.Close()); err != nil { // another import has left it
+		if err := errors.Join(os.RemoveAll(u.beside), held.Close()); err != nil { // an earlier import has left it
 			return nil, err
 		}
 	}
 }
 
-// receive sees to it that the archive is in a file: the stream is one, or it is written to one. First it has a look at the head.
+// receive sets u.archive to a file with the archive. If the stream is not a file, receive writes it to one. It first checks the
+// head.
 func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
@@ -124,7 +126,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	}
 	at, err := u.archive.Seek(0, io.SeekEnd)
 	if err == nil && u.From == 0 {
-		at, err = io.CopyN(u.archive, in, 2*mostHead) // the head is in it, or there is none
+		at, err = io.CopyN(u.archive, in, 2*mostHead) // a valid head is within these bytes
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -146,12 +148,12 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	return err
 }
 
-// begin reads the head of the archive.
+// begin reads the head from u.archive.
 func (u *unpacking) begin() error {
 	t := tar.NewReader(io.NewSectionReader(u.archive, 0, 2*mostHead))
 	h, err := t.Next()
 	if err != nil || h.Name != headName || h.Size > mostHead {
-		return errors.Join(errors.New("it is no archive of a profile"), err)
+		return errors.Join(errors.New("it is not an archive of a profile"), err)
 	}
 	text, err := io.ReadAll(t)
 	if err == nil {
@@ -164,7 +166,7 @@ func (u *unpacking) begin() error {
 	return err
 }
 
-// admit refuses an archive for which there is no place or no room.
+// admit refuses the archive if the profile may not be replaced, or if the volume lacks space.
 func (u *unpacking) admit() error {
 	info, err := os.Lstat(filepath.Join(u.Dir, u.Name))
 	switch {
@@ -190,7 +192,7 @@ func (u *unpacking) admit() error {
 	return nil
 }
 
-// make makes the profile of the archive.
+// make unpacks the archive, calls Ready and renames the result to the home of the profile.
 func (u *unpacking) make() (err error) {
 	home := u.beside + "/home"
 	if err := errors.Join(os.RemoveAll(home), os.Mkdir(home, 0o700)); err != nil {
@@ -215,7 +217,7 @@ func (u *unpacking) make() (err error) {
 	if err != nil {
 		return err
 	}
-	env, err := u.top.OpenFile(".env", os.O_WRONLY|os.O_CREATE, 0o600) // as a new profile
+	env, err := u.top.OpenFile(".env", os.O_WRONLY|os.O_CREATE, 0o600) // every profile has this file
 	if err = errors.Join(err, env.Close(), unix.Syncfs(int(u.held.Fd()))); err == nil && u.Ready != nil {
 		err = u.Ready()
 	}
@@ -225,13 +227,13 @@ func (u *unpacking) make() (err error) {
 	return u.commit(home)
 }
 
-// each calls do with each file of the archive. The last one is the checksum.
+// each calls do for each file of the archive after the head. The last file is the checksum, with an empty rel.
 func (u *unpacking) each(do func(h *tar.Header, rel string, content io.Reader) error) error {
 	if _, err := u.archive.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
 	t := tar.NewReader(u.archive)
-	if _, err := t.Next(); err != nil { // the head
+	if _, err := t.Next(); err != nil { // skip the head
 		return err
 	}
 	for {
@@ -254,7 +256,7 @@ func (u *unpacking) each(do func(h *tar.Header, rel string, content io.Reader) e
 	}
 }
 
-// take makes one file or directory. Links come later: until then no name leads anywhere else.
+// take unpacks one file or directory. It skips links, which are created last: so no path leads through a link meanwhile.
 func (u *unpacking) take(h *tar.Header, rel string, content io.Reader) error {
 	if rel == "" {
 		if text, err := io.ReadAll(io.LimitReader(content, 2*sha256.Size)); err != nil || string(text) != u.sums.text() {
@@ -287,7 +289,8 @@ func (u *unpacking) take(h *tar.Header, rel string, content io.Reader) error {
 	return errors.Join(f.Chmod(fs.FileMode(h.Mode)), u.top.Chtimes(rel, time.Now(), h.ModTime))
 }
 
-// commit makes the directory the home of the profile. A profile that is replaced gets the place of the new one in the same step.
+// commit renames the new home to its final path. If a profile is replaced, the old home takes the temporary path in the same
+// step.
 func (u *unpacking) commit(home string) error {
 	at := filepath.Join(u.Dir, u.Name)
 	flags, mode := uint(unix.RENAME_NOREPLACE), fs.FileMode(0o755)
@@ -301,7 +304,7 @@ func (u *unpacking) commit(home string) error {
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
 		return errors.New("this file system can't swap two directories in one step: delete the profile, and import without --replace")
 	} else if errors.Is(err, unix.EINVAL) {
-		err = os.Rename(home, at) // a directory replaces only an empty one
+		err = os.Rename(home, at) // a plain rename can replace only an empty directory
 	}
 	return cmp.Or(err, unix.Syncfs(int(u.held.Fd())))
 }

@@ -10,19 +10,19 @@ import (
 	"hinit/internal/dotenv"
 )
 
-// stagingDir is where a home has its snapshots.
+// stagingDir is the directory in a home that holds its snapshots.
 const stagingDir = ".hinit-export"
 
-// isIdentity is the reason why something is no part of a clone.
+// isIdentity is the reason for which a clone leaves out a file or a variable.
 const isIdentity = "identity that two profiles must not share"
 
-// runtimeState is the state of a gateway on one host: process numbers, locks, what is wanted, what is reserved.
+// runtimeState lists files that describe a gateway on one host: process numbers, locks, the desired state, the reserve.
 var runtimeState = []string{
 	"gateway.pid", "gateway.lock", "gateway_state.json", "processes.json", "auth.lock", ".gateway-planned-stop.json", ".gateway-takeover.json",
 	".clean_shutdown", ".restart_pending.json", ".hinit-reserve",
 }
 
-// Names that say that a file holds secrets. The words count at the end of a name of these kinds.
+// Names of files that hold secrets. A secretWord is the last word of the name, before an ending in secretKinds.
 var (
 	secretWords = strings.Fields("auth oauth token tokens key keys apikey secret secrets password passwords credential credentials creds cookie cookies")
 	secretKinds = []string{"", ".json", ".txt", ".yaml", ".yml", ".toml"}
@@ -30,12 +30,12 @@ var (
 	secretEnds  = strings.Fields(".pem .key .p12 .pfx .kdbx")
 	secretDirs  = strings.Fields(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store whatsapp")
 	noSecrets   = strings.Fields(".env.example .env.sample .env.template")
-	// identityDirs, at the top of a home, hold who a profile is on chat platforms.
+	// identityDirs, at the top of a home, hold the identity of a profile on chat platforms.
 	identityDirs = []string{"platforms", "pairing"}
 )
 
-// Secret reports whether a file or directory holds secrets by its name: .env, auth.json, client_secret.json, .ssh and the like. A secret
-// in a file with an innocent name is not found.
+// Secret reports whether the name of a file or directory says that it holds secrets: .env, auth.json, client_secret.json, .ssh
+// and the like. It does not find a secret in a file with another name.
 func Secret(rel string, kind fs.FileMode) bool {
 	base := strings.ToLower(path.Base(rel))
 	if kind.IsDir() {
@@ -48,7 +48,8 @@ func Secret(rel string, kind fs.FileMode) bool {
 		slices.Contains(secretKinds, ext) && len(words) > 0 && slices.Contains(secretWords, words[len(words)-1])
 }
 
-// leftOut says why a file stays behind, "" if it does not. skip means that it belongs to no profile, or to another one.
+// leftOut returns why a file is left out, or "". skip means that the file belongs to another profile or to no profile: then no
+// reason is recorded.
 func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip bool) {
 	kind := info.Mode().Type()
 	secret := Secret(rel, kind)
@@ -56,7 +57,7 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 	case rel == stagingDir || slices.Contains(x.Skip, rel):
 		return "", true
 	case !fs.ValidPath(rel):
-		return "name that is no UTF-8", false
+		return "name that is not UTF-8", false
 	case slices.Contains(runtimeState, rel):
 		return "state of the running gateway", false
 	case kind != 0 && kind != fs.ModeDir && kind != fs.ModeSymlink:
@@ -73,8 +74,8 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 	return "", false
 }
 
-// withoutIdentity returns the text of a .env without the variables that two live gateways must not both have (see
-// [profiles.Store.Exclusives]), and their names.
+// withoutIdentity returns a .env without the variables that two live gateways must not share (see [profiles.Store.Exclusives]).
+// names has the names of these variables.
 func withoutIdentity(text string) (kept string, names []string) {
 	for line := range strings.Lines(text) {
 		name := ""

@@ -23,39 +23,39 @@ import (
 
 const (
 	mostPasses = 4
-	// coarse is more than the distance of two time stamps of a file system. A file that changed so shortly before its copy may have changed
-	// again without a trace.
+	// coarse exceeds the resolution of file timestamps. A file that changed within this time before its copy may have changed
+	// again without a new timestamp.
 	coarse    = 50 * time.Millisecond
-	mostDepth = 500      // of directories: each is open while its content is copied
-	reserve   = 64 << 20 // bytes that the gateways on the volume keep
+	mostDepth = 500      // limit for nested directories, because each one is open while its content is copied
+	reserve   = 64 << 20 // bytes of the volume that a snapshot leaves free for gateways
 	readFlags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
-// note is what a snapshot knows of a file that it has copied.
+// note describes a file in the snapshot.
 type note struct {
-	stamp uint64 // of the file when it was copied, 0 for one that has to be copied again
-	pass  uint8  // the last one that has found the file
+	stamp uint64 // stamp of the original when it was copied; 0 means copy it again
+	pass  uint8  // last pass that found the original
 	dir   bool
 	db    bool
 }
 
-// snapshot is a copy of a home. It is made in passes: each copies what has changed since the one before.
+// snapshot is a copy of a home, made in passes. Each pass copies the files that have changed since the previous pass.
 type snapshot struct {
 	*Export
 
 	home        *os.File
-	live, files string // directories
+	live, files string // paths of the home and of the copy
 	seed        maphash.Seed
 	notes       map[uint64]note
-	plain       map[string]bool // databases that SQLite can't copy
+	plain       map[string]bool // databases that SQLite could not copy
 	pass        uint8
-	changed     int // files that the pass has copied, or missed
+	changed     int // files that changed, appeared or disappeared since the previous pass
 	room        int64
-	unshared    []string // variables of .env that a clone does not have
+	unshared    []string // names of the variables of .env that a clone leaves out
 	head        Head
 }
 
-// take copies until a pass finds nothing changed, but not for ever. Then it writes the head.
+// take makes passes until a pass finds no change, at most mostPasses. Then it writes the head.
 func (s *snapshot) take() error {
 	s.seed, s.notes, s.plain = maphash.MakeSeed(), make(map[uint64]note), make(map[string]bool)
 	if err := os.Mkdir(s.files, 0o700); err != nil {
@@ -83,7 +83,7 @@ func (s *snapshot) take() error {
 		}
 		for _, n := range s.notes {
 			if n.pass == s.pass-1 {
-				s.changed++ // it is gone
+				s.changed++ // the file is gone
 			}
 		}
 		if s.changed == 0 || s.pass == mostPasses {
@@ -99,7 +99,8 @@ func (s *snapshot) take() error {
 }
 
 func (s *snapshot) walk(dir string) error {
-	f, err := os.OpenFile(s.live+"/./"+dir, readFlags|unix.O_DIRECTORY, 0) // "." itself: what is before it is a link of the kernel's
+	// "/./" makes O_NOFOLLOW apply to dir alone: s.live is itself a link, made by the kernel
+	f, err := os.OpenFile(s.live+"/./"+dir, readFlags|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return s.missing(dir, err)
 	}
@@ -120,7 +121,8 @@ func (s *snapshot) walk(dir string) error {
 	}
 }
 
-// missing takes the error about a file of the home that has gone or changed its kind meanwhile, or that may not be read, for none.
+// missing returns nil for an error that means that a file is gone, has another type now, or may not be read. It records a file
+// that may not be read.
 func (s *snapshot) missing(rel string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		s.head.leave(rel, "no permission to read it")
@@ -132,7 +134,7 @@ func (s *snapshot) missing(rel string, err error) error {
 	return err
 }
 
-// entry looks at a file of the home, and copies it unless its copy is still good.
+// entry copies a file of the home if it has changed since it was last copied.
 func (s *snapshot) entry(rel string) error {
 	now := time.Now()
 	info, err := os.Lstat(filepath.Join(s.live, rel))
@@ -165,7 +167,7 @@ func (s *snapshot) entry(rel string) error {
 			return err
 		}
 		if _, err := os.Lstat(copied); err != nil && !n.db {
-			return nil // it is gone, or may not be read
+			return nil // the file is gone, or may not be read
 		}
 		s.changed++
 		if !n.dir {
@@ -175,7 +177,7 @@ func (s *snapshot) entry(rel string) error {
 			s.head.Torn.add(rel)
 		}
 		if torn && n.db {
-			return nil // the next pass copies it as a file
+			return nil // the next pass copies it as an ordinary file
 		}
 		if torn || now.Sub(last) < coarse {
 			n.stamp = 0
@@ -191,7 +193,7 @@ func (s *snapshot) entry(rel string) error {
 	return nil
 }
 
-// copy replaces the copy of a file. It reports whether the file changed meanwhile, or is gone.
+// copy makes a new copy of a file. torn reports whether the file changed or disappeared meanwhile.
 func (s *snapshot) copy(rel, copied, target string, n note, info fs.FileInfo) (torn bool, err error) {
 	if s.room -= info.Size(); s.room < 0 {
 		return false, fmt.Errorf("the copy of %s has no room: free some on the volume, or name another directory with --scratch", rel)
@@ -205,7 +207,8 @@ func (s *snapshot) copy(rel, copied, target string, n note, info fs.FileInfo) (t
 	case target != "":
 		err = os.Symlink(target, copied)
 	case n.db:
-		// Where SQLite can't copy it, it is damaged, locked, or on a volume that is mounted read-only. Then its files are files like others.
+		// SQLite can't copy a database that is damaged, locked, or on a read-only volume. The next pass copies it as an ordinary
+		// file.
 		torn = s.Backup(s.home, rel, strings.TrimPrefix(copied, s.live+"/")) != nil
 		s.plain[rel] = torn
 	default:
@@ -218,13 +221,13 @@ func changedAt(info fs.FileInfo) time.Time {
 	return time.Unix(info.Sys().(*syscall.Stat_t).Ctim.Unix())
 }
 
-// stamp tells one content of a file from another as well as its metadata can. It is never 0.
+// stamp returns a hash of the metadata that changes when the content changes. It is never 0.
 func (s *snapshot) stamp(info fs.FileInfo) uint64 {
 	st := info.Sys().(*syscall.Stat_t)
 	return cmp.Or(maphash.Comparable(s.seed, [...]int64{int64(st.Dev), int64(st.Ino), st.Size, int64(st.Mode), info.ModTime().UnixNano(), changedAt(info).UnixNano()}), 1)
 }
 
-// copyFile is copy for a file that is no database.
+// copyFile copies a file that is not a database.
 func (s *snapshot) copyFile(rel, copied string) (torn bool, err error) {
 	from, err := os.OpenFile(filepath.Join(s.live, rel), readFlags, 0)
 	if err != nil {
@@ -247,7 +250,7 @@ func (s *snapshot) copyFile(rel, copied string) (torn bool, err error) {
 		_, writeErr := io.WriteString(to, kept)
 		return false, errors.Join(err, writeErr)
 	}
-	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // few file systems share blocks
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) != nil { // few file systems support this
 		if _, err := io.Copy(to, io.LimitReader(from, before.Size())); err != nil {
 			return false, err
 		}
@@ -256,7 +259,7 @@ func (s *snapshot) copyFile(rel, copied string) (torn bool, err error) {
 	return err != nil || s.stamp(before) != s.stamp(after), err
 }
 
-// finish removes what the last pass has not found any more, counts the rest, and writes the head.
+// finish removes copies of files that the last pass did not find, counts the other files, and writes the head.
 func (s *snapshot) finish() error {
 	if s.changed > 0 {
 		s.head.Moment = SomeMoments
@@ -286,10 +289,11 @@ func (s *snapshot) finish() error {
 	return errors.Join(err, jsonErr, os.WriteFile(filepath.Join(filepath.Dir(s.files), headName), data, 0o600))
 }
 
-// companions of a database have its last changes. SQLite's backup has them too.
+// companions are the endings of the files that SQLite writes beside a database. They hold its latest changes, which SQLite's
+// backup includes.
 var companions = []string{"-wal", "-journal", "-shm"}
 
-// companion reports whether a file belongs to a database, which is copied without it.
+// companion reports whether a file is such a file beside a database. It is not copied by itself.
 func (s *snapshot) companion(rel string, info fs.FileInfo) bool {
 	i := slices.IndexFunc(companions, func(end string) bool { return strings.HasSuffix(rel, end) })
 	return i >= 0 && info.Mode().IsRegular() && s.isDatabase(strings.TrimSuffix(rel, companions[i]))
@@ -308,11 +312,12 @@ func (s *snapshot) isDatabase(rel string) bool {
 	return err == nil && string(head[:]) == magic
 }
 
-// databaseStamp returns the stamp of a database with the files of its last changes, and when these changed.
+// databaseStamp adds the companions of a database to its stamp and to the time of its last change.
 func (s *snapshot) databaseStamp(rel string, stamp uint64, last time.Time) (uint64, time.Time) {
 	for i, end := range companions[:2] {
 		if info, err := os.Lstat(filepath.Join(s.live, rel+end)); err == nil && info.Size() > 0 {
-			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()}) // SQLite itself changes the owner
+			// without the owner, which SQLite changes by itself
+			stamp += maphash.Comparable(s.seed, [...]int64{int64(i), info.Size(), info.ModTime().UnixNano()})
 			if last.Before(info.ModTime()) {
 				last = info.ModTime()
 			}

@@ -33,37 +33,37 @@ import (
 	"hinit/profiles/archive"
 )
 
-// archiveVerbs are the words of the profile verb that work on archives.
+// archiveVerbs describes the subcommands of profile that use archives.
 var archiveVerbs = map[string]cmdline.Verb{
 	"export": {
 		Args: "NAME [-o FILE | -] | --all DIR", Summary: "write an archive of a profile, whose gateway may run",
 		Help: "The archive is a tar stream for standard output or a file. Databases of SQLite are copied by its backup API, other files until they\n" +
-			"don't change any more. The command says how far the archive is of one moment.",
+			"don't change any more. The command reports which files are of a later moment than the rest.",
 	},
 	"import": {
 		Args: "NAME [FILE | -]", Summary: "make a profile of an archive",
-		Help: "All is checked before the profile appears. Its gateway is down unless --start.",
+		Help: "The whole archive is checked before the profile appears. Its gateway stays down without --start.",
 	},
 	"clone": {
-		Args: "FROM TO", Summary: "make another profile like one, without what two must not share",
-		Help: "Tokens of bots, ports, pairings and files with credentials are left out, and named.",
+		Args: "FROM TO", Summary: "copy a profile, except for what two profiles must not share",
+		Help: "It leaves out tokens of bots, ports, pairings and files with credentials, and names them.",
 	},
 }
 
-// archiver is one of these verbs at work.
+// archiver carries out one of these subcommands.
 type archiver struct {
 	*manager
 
 	x         archive.Export
 	im        archive.Import
 	out, all  string
-	quiet     bool // the gateway is stopped for the last part of the copy
+	quiet     bool // stop the gateway for the last part of the copy
 	up, where bool
-	head      archive.Head // of the archive, and its checksum
+	head      archive.Head // head of the archive
 	sum       string
 }
 
-// archives runs one of these verbs.
+// archives parses the arguments of a subcommand and runs it.
 func archives(t *cli.Terminal, name string, args []string) int {
 	v, a := archiveVerbs[name], &archiver{}
 	v.Program, v.Name, v.Doing = "hinit profile", name, name+" profiles"
@@ -110,7 +110,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	f := cmdline.Flags(verb)
 	if verb != "import" {
 		f.BoolVar(&a.x.Secrets, "secrets", false, "with .env and other files that hold secrets")
-		f.BoolVar(&a.quiet, "stop", false, "stop the gateway for the last part of the copy, and say for how long")
+		f.BoolVar(&a.quiet, "stop", false, "stop the gateway for the last part of the copy, and print for how long")
 		f.StringVar(&a.x.Scratch, "scratch", "", "`DIR` for the copy, where the volume is full or read-only")
 	}
 	if verb == "export" {
@@ -124,15 +124,15 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	if verb == "import" {
 		f.BoolVar(&a.im.Replace, "replace", false, "stop an existing profile and replace it")
 		f.BoolVar(&a.im.Bare, "without-secrets", false, "replace it by an archive without secrets too")
-		f.BoolVar(&a.where, "where", false, "say where an import that was cut short goes on: snapshot and offset")
+		f.BoolVar(&a.where, "where", false, "print where an interrupted import continues: snapshot and offset")
 	}
 	if verb != "clone" {
-		f.Int64Var(&a.x.From, "from", 0, "begin at this `OFFSET` of the archive; export wants --snapshot with it")
+		f.Int64Var(&a.x.From, "from", 0, "begin at this `OFFSET` of the archive; export needs --snapshot too")
 	}
 	return f
 }
 
-// exportAll writes an archive of each profile. One that fails keeps no other from its own.
+// exportAll writes an archive of each profile. After a failure it goes on with the next profile.
 func (a *archiver) exportAll() (code int) {
 	all, _, err := a.store.Discover()
 	for _, p := range all {
@@ -150,7 +150,8 @@ func (a *archiver) export(name, to string) int {
 	if _, there, err := a.exists(name); !there {
 		return a.missing(name, err)
 	}
-	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE) // a reader that ends is an error, not a signal
+	// a write without a reader returns an error, and the signal does not end the process
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if to == "-" {
 		return a.told("exported profile "+name, a.send(name, a.Raw()))
 	}
@@ -179,7 +180,7 @@ func (a *archiver) send(name string, out io.Writer) error {
 	if name == profiles.Default {
 		x.Skip = []string{boot.ProfilesDir, "logs/gateways", ".hinit"}
 	}
-	if dir, err := filepath.Abs(a.all); err == nil && a.all != "" { // no archive has the others
+	if dir, err := filepath.Abs(a.all); err == nil && a.all != "" { // leave out the archives of other profiles
 		x.Skip = append(x.Skip, strings.TrimPrefix(dir, p.Home+"/"))
 	}
 	x.Backup = func(home *os.File, from, to string) error { return backup(program, cred, home, from, to) }
@@ -204,7 +205,7 @@ func (a *archiver) send(name string, out io.Writer) error {
 	return errors.Join(err, wake())
 }
 
-// pause stops a gateway. The function that it returns starts it again, once, if it was wanted up.
+// pause stops a gateway. wake starts the gateway again if it was wanted up, at the first call only.
 func (a *archiver) pause(name string) (wake func() error, err error) {
 	since := time.Now()
 	wasUp, code := a.stop(name)
@@ -226,14 +227,14 @@ func (a *archiver) pause(name string) (wake func() error, err error) {
 	return wake, err
 }
 
-// elsewhere runs fn as the user of the process, for a function of [fsutil.Actor.Do].
+// elsewhere runs fn in another goroutine, and so with the user of the process, although the caller runs within [fsutil.Actor.Do].
 func elsewhere(fn func() error) error {
 	done := make(chan error)
 	go func() { done <- fn() }()
 	return <-done
 }
 
-// backup has SQLite copy a database, in a process of the user of the home.
+// backup copies a database by SQLite, in a process that runs as the owner of the home.
 func backup(program string, cred *proc.Cred, home *os.File, from, to string) error {
 	return elsewhere(func() error {
 		spec := proc.Spec{ID: 1, Argv: []string{program, from, to}, Dir: "/proc/self/fd/" + strconv.Itoa(int(home.Fd())), Pinned: true, Cred: cred}
@@ -245,7 +246,7 @@ func backup(program string, cred *proc.Cred, home *os.File, from, to string) err
 	})
 }
 
-// owner returns the user of the home of a profile, as an actor and as a process: its owner, where the profile has a user of its own.
+// owner returns the user who owns the home of a profile: as an actor for file operations, and as an identity for processes.
 func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
 	user, cred = a.agent.Actor, a.agent.Cred
 	tenants := a.agent.Serving(a.cfg).Tenants
@@ -263,7 +264,8 @@ func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err 
 	return user, cred, err
 }
 
-// imports makes a profile of an archive in a file or on standard input, or says how far that has come.
+// imports makes a profile from an archive in a file or on standard input. With --where it prints where an interrupted import
+// continues.
 func (a *archiver) imports(name, from string) (code int) {
 	a.toHome(name)
 	if a.where {
@@ -298,7 +300,7 @@ func (a *archiver) imports(name, from string) (code int) {
 	return a.told("imported profile "+name, a.receive(in))
 }
 
-// clone makes a profile of an archive that has no file.
+// clone sends an export of one profile straight to an import of another.
 func (a *archiver) clone(from, to string) int {
 	if _, there, err := a.exists(from); !there {
 		return a.missing(from, err)
@@ -320,7 +322,7 @@ func (a *archiver) clone(from, to string) int {
 	return a.told(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
-// toHome prepares a.im for a new profile.
+// toHome configures a.im for the home of a new profile.
 func (a *archiver) toHome(name string) {
 	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.im.Ready = func() error {
@@ -337,13 +339,14 @@ func (a *archiver) toHome(name string) {
 	}
 }
 
-// receive makes a profile of the archive in a stream, and lets the init know.
+// receive makes a profile from the archive that in delivers, and informs the init.
 func (a *archiver) receive(in io.Reader) error {
 	err := a.agent.Actor.Do(func() (err error) {
 		a.head, a.sum, err = a.im.Run(in)
 		return err
 	})
-	if err == nil && a.agent.Serving(a.cfg).Tenants.IsOne(a.im.Name) { // a replaced profile is no news for PID 1
+	// PID 1 gives a new profile its own user, but not a replaced one
+	if err == nil && a.agent.Serving(a.cfg).Tenants.IsOne(a.im.Name) {
 		_, err = moveHomes(a.Terminal, []string{a.im.Name}, false)
 	}
 	if err == nil && a.cl != nil {
@@ -355,7 +358,7 @@ func (a *archiver) receive(in io.Reader) error {
 	return err
 }
 
-// told says on standard error what was done, because standard output may be the archive, or why not.
+// told reports the result on standard error, because standard output may be the archive.
 func (a *archiver) told(done string, err error) int {
 	if err != nil {
 		return a.Failed(a.doing, err)
@@ -377,7 +380,7 @@ func (a *archiver) told(done string, err error) int {
 	return cmdline.Done
 }
 
-// toFile makes a file of what fill writes: the whole file appears, or nothing changes. Root follows only links that root has made.
+// toFile creates or replaces a file with the output of fill, in one step. Root follows only links that root has made.
 func toFile(path string, fill func(io.Writer) error) error {
 	dir, err := fsutil.OpenForRoot(filepath.Dir(path))
 	if err != nil {
