@@ -35,7 +35,7 @@ type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
 
-	// Only the client's side has these.
+	// The client sets the fields below; they are not on the wire.
 	Doing string `json:"-"` // the action that failed
 	Cause error  `json:"-"` // the error of the system
 	Cut   bool   `json:"-"` // the connection ended before the answer was complete

@@ -38,7 +38,7 @@ type Run struct {
 	StartTicks uint64    `json:"start_ticks"`
 	StartedAt  time.Time `json:"started_at"`
 	Log        string    `json:"log"`
-	Asked      string    `json:"asked"` // reason of a request to end it, "" without a request
+	Asked      string    `json:"asked"` // reason for which a client or hinit asked it to end, "" if none did
 	End        *RunEnd   `json:"end"`   // null while a process of the run is alive
 }
 
@@ -51,7 +51,7 @@ type RunEnd struct {
 	MaxRSS     int64   `json:"max_rss_bytes"`
 }
 
-// RunsReply is the answer of GET /v1/runs.
+// RunsReply is the answer to GET /v1/runs.
 type RunsReply struct {
 	Runs []Run `json:"runs"`
 }

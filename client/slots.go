@@ -6,7 +6,7 @@ import (
 
 // Slot is a service as the tools of s6 see it: one directory of the scan directory. Its times are exact; [Service] rounds them.
 type Slot struct {
-	Name       string    `json:"name"`        // of the service behind it: gateway-coder, dashboard, foo, foo/log
+	Name       string    `json:"name"`        // name of its service: gateway-coder, dashboard, foo, foo/log
 	Dir        string    `json:"dir"`         // its service directory, an absolute path
 	Up         bool      `json:"up"`          // its main process is alive; false while only a finish program runs
 	WantUp     bool      `json:"want_up"`     //
@@ -20,9 +20,9 @@ type Slot struct {
 	Run        uint64    `json:"run"`         // number of its current or last run, 0 before the first
 	PID        int       `json:"pid"`         // 0 when it is not up
 	PGID       int       `json:"pgid"`        // 0 when it is not up
-	ExitCode   int       `json:"exitcode"`    // of its last run, -1 without a run or if a signal ended it
+	ExitCode   int       `json:"exitcode"`    // exit code of its last run, -1 without a run or if a signal ended it
 	Signal     int       `json:"signal"`      // signal that ended its last run, 0 when none did
-	Since      time.Time `json:"since"`       // of the last change between up and down
+	Since      time.Time `json:"since"`       // time of the last change between up and down
 	ReadySince time.Time `json:"ready_since"` // when it became ready; while it is down, when its last process ended; else zero
 }
 

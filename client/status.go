@@ -7,13 +7,14 @@ import (
 
 // The states of [Service.State].
 const (
-	StateDown      = "down"      // not running, nothing pending
-	StateWaiting   = "waiting"   // wanted up, a need is not met yet
-	StateStarting  = "starting"  // being spawned
-	StateUp        = "up"        // its main process runs
-	StateStopping  = "stopping"  // told to end, or its main process is gone and what it left behind is told to end
-	StateKilling   = "killing"   // sent SIGKILL, not gone yet
-	StateFinishing = "finishing" // its main process is gone, and the finish command that it has for that runs
+	StateDown     = "down"     // not running, nothing pending
+	StateWaiting  = "waiting"  // wanted up, a need is not met yet
+	StateStarting = "starting" // hinit is starting its process
+	StateUp       = "up"       // its main process runs
+	// it was asked to end, or its main process is gone and the processes that it left behind are being ended
+	StateStopping  = "stopping"
+	StateKilling   = "killing"   // its processes were sent SIGKILL and are not gone yet
+	StateFinishing = "finishing" // its main process is gone, and its finish command runs
 	StateBackoff   = "backoff"   // wanted up, waits before the next start
 	StateParked    = "parked"    // wanted up, but starting again is pointless until its inputs change or an operator asks
 	StateFailed    = "failed"    // cannot be started as defined; an operator or a reload has to act
@@ -81,7 +82,7 @@ type Init struct {
 	Cmd           *Cmd          `json:"cmd"`                     // null when the container has no CMD
 	Warnings      []string      `json:"warnings"`                // limits of hinit in this container, for people
 	Booting       bool          `json:"booting,omitempty"`       // not all services are known yet
-	Hook          *BootHook     `json:"hook,omitempty"`          // hook that the boot runs now; of several the newest
+	Hook          *BootHook     `json:"hook,omitempty"`          // hook that the boot runs now; the newest if there are several
 	Boot          []BootStep    `json:"boot"`                    // in the order they ran
 	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // missing when the profiles are done, or not read yet
 	Binary        string        `json:"binary"`                  // file that the running program was started from
@@ -102,15 +103,15 @@ type BootProfiles struct {
 // Lease says which hinit supervises the profiles of the data volume.
 type Lease struct {
 	State   string       `json:"state"`   // held, waiting or none
-	Since   time.Time    `json:"since"`   // of the state
+	Since   time.Time    `json:"since"`   // time at which the state began
 	Holder  *LeaseHolder `json:"holder"`  // process that this hinit waits for; null without one, or when the volume does not answer
-	Standby bool         `json:"standby"` // this hinit waits for the lock; without, it ends (HINIT_STANDBY=0)
+	Standby bool         `json:"standby"` // this hinit waits for the lock; if false, it ends without the lock (HINIT_STANDBY=0)
 	Detail  string       `json:"detail"`  // reason for which it has no lock, for people
 }
 
 // The states of a lease.
 const (
-	LeaseHeld    = "held"    // by this hinit
+	LeaseHeld    = "held"    // this hinit has the lock
 	LeaseWaiting = "waiting" // another process has the lock, or the volume does not answer; only the CMD runs
 	LeaseNone    = "none"    // the volume can't be locked, or was not asked yet
 )
@@ -121,17 +122,17 @@ type LeaseHolder struct {
 	Host    string    `json:"host"`              // host of the last hinit that took the lock; "" when unknown
 	Since   time.Time `json:"since"`             // when it took the lock
 	PID     int       `json:"pid,omitempty"`     // process of this container that has the lock, if it is no hinit
-	Command string    `json:"command,omitempty"` // its name
+	Command string    `json:"command,omitempty"` // name of that process
 }
 
 // Repair is the progress of the background repair of file ownership.
 type Repair struct {
-	Directory string  `json:"directory"` // where it is
+	Directory string  `json:"directory"` // directory that the repair has reached
 	Seen      int64   `json:"seen"`      // files and directories that were examined
-	Changed   int64   `json:"changed"`   // files and directories that the agent's user got
+	Changed   int64   `json:"changed"`   // files and directories that were given to the agent's user
 	Failed    int64   `json:"failed"`
 	Done      bool    `json:"done"`
-	Seconds   float64 `json:"seconds"` // duration, when it is done
+	Seconds   float64 `json:"seconds"` // duration of a repair that is done
 	Stopped   string  `json:"stopped"` // reason of an early end, "" without one
 }
 
@@ -147,7 +148,7 @@ type Cmd struct {
 // BootHook is a hook of the boot that runs.
 type BootHook struct {
 	Name    string  `json:"name"`
-	Number  int     `json:"number"` // from 1
+	Number  int     `json:"number"` // position among the hooks, from 1
 	Of      int     `json:"of"`     // number of all hooks; some may have nothing to do
 	Seconds float64 `json:"seconds"`
 }
@@ -156,18 +157,18 @@ type BootHook struct {
 type BootStep struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	Error   string  `json:"error"`   // "" when it went well
+	Error   string  `json:"error"`   // "" when it succeeded
 	Skipped bool    `json:"skipped"` // it did not run, because its inputs have not changed
-	Beside  bool    `json:"beside"`  // it ran at the same time as the one before it
+	Beside  bool    `json:"beside"`  // it ran at the same time as the step before it
 }
 
 // The values of ServedBy.
 const (
-	ServedByDefault = "default"            // the gateway of the default profile says so
-	ServedExpected  = "default (expected)" // it has not said so
+	ServedByDefault = "default"            // the gateway of the default profile, which has reported so
+	ServedExpected  = "default (expected)" // the gateway of the default profile, which has not reported so yet
 	ServedItself    = "itself"             // the profile's own gateway
-	ServedTwice     = "itself and default" // a fault: both
-	ServedByNone    = "none"               // a fault: the profile is wanted, and neither does
+	ServedTwice     = "itself and default" // both gateways: a fault
+	ServedByNone    = "none"               // neither gateway, although the profile is wanted: a fault
 )
 
 // Service is the state of one service.
@@ -177,9 +178,9 @@ type Service struct {
 	Group               string     `json:"group,omitempty"`       // group in the configuration; @GROUP in commands
 	Kind                string     `json:"kind"`                  // gateway, service, or cmd for the container's CMD
 	State               string     `json:"state"`                 // down, waiting, starting, up, stopping, killing, finishing, backoff, parked or failed
-	Want                string     `json:"want"`                  // "up" or "down", as ordered
+	Want                string     `json:"want"`                  // "up" or "down": the desired state
 	PID                 int        `json:"pid"`                   // main process, 0 when there is none
-	Since               time.Time  `json:"since"`                 // of the state
+	Since               time.Time  `json:"since"`                 // time at which the state began
 	UptimeSeconds       float64    `json:"uptime_seconds"`        // time up, 0 in any other state
 	Restarts            int        `json:"restarts"`              // starts after an exit without an order
 	ConsecutiveFailures int        `json:"consecutive_failures"`  // fast exits in a row
@@ -211,15 +212,16 @@ type Service struct {
 
 	Exits     map[string]int `json:"exits,omitempty"`     // number of exits by cause; the cause of last_exit may still change
 	Restarted map[string]int `json:"restarted,omitempty"` // number of restarts by the cause of the exit before
-	Isolation *Isolation     `json:"isolation,omitempty"` // of a gateway whose profile has isolation
+	Isolation *Isolation     `json:"isolation,omitempty"` // isolation of a gateway; missing unless its profile is isolated
 	Limits    []Limit        `json:"limits,omitempty"`    // its limits that need a control group
-	Output    *Output        `json:"output,omitempty"`    // its output; missing before the first line
+	Output    *Output        `json:"output,omitempty"`    // counters of its output; missing before the first line
 }
 
 // Isolation lists the restrictions of a gateway.
 type Isolation struct {
-	Mode    string   `json:"mode"`     // files or user, as the configuration says
-	InForce []string `json:"in_force"` // restrictions in the kernel, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty without any
+	Mode string `json:"mode"` // files or user, as the configuration says
+	// restrictions that the kernel enforces, such as uid 20001, Landlock ABI 7, seccomp and no_new_privs; empty without any
+	InForce []string `json:"in_force"`
 }
 
 // Limit is a limit on a service, and what enforces it here.
@@ -241,12 +243,12 @@ const (
 
 // Output counts what a service has written to its stdout and stderr.
 type Output struct {
-	Lines          uint64 `json:"lines"`           // read from it
-	Bytes          uint64 `json:"bytes"`           // of these lines
+	Lines          uint64 `json:"lines"`           // lines read from it
+	Bytes          uint64 `json:"bytes"`           // size of these lines
 	Suppressed     uint64 `json:"suppressed"`      // lines that were left out because of logs.rate
 	ConsoleDropped uint64 `json:"console_dropped"` // lines that the container's own log lacks
 	FileLost       uint64 `json:"file_lost"`       // lines that the log file lacks
-	Error          string `json:"error,omitempty"` // the fault of the log file, "" when there is none
+	Error          string `json:"error,omitempty"` // current fault of the log file, "" when there is none
 }
 
 // Check is the last result of one check of a service.
@@ -255,11 +257,11 @@ type Check struct {
 	Kind     string     `json:"kind"`     // startup, ready or alive
 	Type     string     `json:"type"`     // http, tcp, unix, exec, file, log, state, deaf, notify or watchdog
 	State    string     `json:"state"`    // pending, passing, failing, skipped, on-hold or paused
-	Since    time.Time  `json:"since"`    // of the state
-	Failed   bool       `json:"failed"`   // it fails
+	Since    time.Time  `json:"since"`    // time at which the state began
+	Failed   bool       `json:"failed"`   // the check is failing
 	Failures int        `json:"failures"` // bad answers in a row
 	Answer   string     `json:"answer"`   // last answer, for people; empty for callers that may not control hinit
-	At       *time.Time `json:"at"`       // time of that answer, null before the first
+	At       *time.Time `json:"at"`       // time of that answer, null before the first one
 }
 
 // CheckPaused is the state of a check that an operator has paused.

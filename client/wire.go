@@ -11,9 +11,9 @@ type Event struct {
 	From    string    `json:"from"`          // state before, "" when none has changed
 	To      string    `json:"to"`            // state after it, "" when none has changed
 	Reason  string    `json:"reason"`        // why, for people
-	PID     int       `json:"pid"`           // of the main process, 0 when there is none
-	Exit    *Exit     `json:"exit"`          // null when it is not the end of a run
-	By      *By       `json:"by,omitzero"`   // giver of the order that the event carries out; absent where hinit decided by itself
+	PID     int       `json:"pid"`           // main process, 0 when there is none
+	Exit    *Exit     `json:"exit"`          // null unless the event is the end of a run
+	By      *By       `json:"by,omitzero"`   // client whose order the event carries out; absent if hinit decided by itself
 	Key     string    `json:"key,omitzero"`  // key of a notice; absent in other events
 	Data    string    `json:"data,omitzero"` // data of a notice, control characters escaped
 	Lost    uint64    `json:"lost,omitzero"` // number of lost events; all other keys are empty then
@@ -21,7 +21,7 @@ type Event struct {
 
 // The ways by which an order reaches hinit, as [By.Way] names them.
 const (
-	WayExec = "exec" // the API, by a process from outside the container, as of docker exec
+	WayExec = "exec" // the API, from a process outside of the container, such as one of docker exec
 	WayAPI  = "api"  // the API, by a process of the container
 	WayS6   = "s6"   // the tools of s6
 	WayFIFO = "fifo" // the FIFO beside the control socket
@@ -29,7 +29,7 @@ const (
 
 // By is the process that gave an order.
 type By struct {
-	UID     int    `json:"uid"`     // its user, by the kernel
+	UID     int    `json:"uid"`     // its user, according to the kernel
 	PID     int    `json:"pid"`     // 0 when it is not known
 	Program string `json:"program"` // name that the process gives itself (comm); "" when it is gone
 	Way     string `json:"way"`     // exec, api, s6 or fifo
@@ -63,7 +63,7 @@ var Topologies = []string{"per-profile", "multiplexed", "auto"}
 // Topology is the body of a change of the topology. Every key is optional.
 type Topology struct {
 	Mode   string `json:"mode,omitempty"`    // per-profile, multiplexed or auto; "" only asks
-	DryRun bool   `json:"dry_run,omitempty"` // tell what it would do, and change nothing
+	DryRun bool   `json:"dry_run,omitempty"` // describe the effects, and change nothing
 }
 
 // TopologyReply says how many gateways serve the profiles.
@@ -88,14 +88,14 @@ type ConfigReply struct {
 
 // Reload is the body of a reload. Every key is optional.
 type Reload struct {
-	DryRun bool `json:"dry_run,omitempty"` // tell what it would do, and change nothing
-	Force  bool `json:"force,omitempty"`   // a file that is gone counts as an empty one
+	DryRun bool `json:"dry_run,omitempty"` // describe the effects, and change nothing
+	Force  bool `json:"force,omitempty"`   // treat a missing file as an empty one
 }
 
 // ReloadReply is the answer to a reload. No list in it is ever null.
 type ReloadReply struct {
 	Changes  []string     `json:"changes"`  // the keys that changed
-	Plan     []ReloadStep `json:"plan"`     // effects on services, in the order of their names
+	Plan     []ReloadStep `json:"plan"`     // effects on services, sorted by name
 	Settings []string     `json:"settings"` // the changed keys that belong to no single service
 	DryRun   bool         `json:"dry_run"`  // nothing was changed
 }
@@ -108,26 +108,27 @@ type ExamineReply struct {
 // ReloadStep is the effect of a reload on one service.
 type ReloadStep struct {
 	Op      string `json:"op"`      // "+" it is new or starts, "~" it is changed, "-" it stops or is gone
-	Service string `json:"service"` // its name
+	Service string `json:"service"` // name of the service
 	What    string `json:"what"`    // for people: "changed, restart to apply"
 }
 
 // The probes of a pod, as the parameter "probe" of a request for the health.
 const (
 	ProbeStartup = "startup" // the boot is over
-	ProbeReady   = "ready"   // the container serves what is wanted of it; a standby does not
+	ProbeReady   = "ready"   // the container serves everything that it should; a standby does not
 	ProbeLive    = "live"    // the supervisor answers, so a new container would help no service
 )
 
 // Health says whether hinit works. Services in trouble do not count: a restart of the container would not help them.
 type Health struct {
-	OK       bool     `json:"ok"`                // answer to the probe; without a probe: hinit works, and neither boots nor shuts down
+	// answer to the probe; without a probe: hinit works, and is neither booting nor shutting down
+	OK       bool     `json:"ok"`
 	Reason   string   `json:"reason"`            // fault, "" when OK
 	Booting  bool     `json:"booting,omitempty"` // the boot is not over, which alone is a reason not to be OK
 	Waiting  string   `json:"waiting,omitempty"` // why this container does not serve the volume yet; a wait for another hinit is OK
 	Wanted   int      `json:"wanted"`            // services that are wanted up
 	Up       int      `json:"up"`                // how many of them are up
-	Troubled []string `json:"troubled"`          // the ones that are parked, failed, in a crash loop, or with a check that fails
+	Troubled []string `json:"troubled"`          // services that are parked, failed, in a crash loop, or failing a check
 }
 
 // Reexec is the body of a re-execution.

@@ -94,20 +94,21 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, main(s.live()))
-		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingers, s.command.run) { // a fault kept its end from the machine
+		// a fault lost the event of its end
+		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingers, s.command.run) {
 			l.linger(s.name, s.command.run)
 			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.command.run, Leftover: true})
 		}
 	}
-	l.dropped = true // publish makes all views anew
+	l.dropped = true // publish then rebuilds all views
 	l.publish()
 }
 
 // Resume adds an event that Run feeds to the machine before any other. Call it before Run.
 func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
 
-// reconcile compares a service's state with its main process (0 for none). For each start or end that a fault kept from the
-// machine it queues the event for Run.
+// reconcile compares a service's state with its main process (0 for none). If a fault lost the event of a start or an end, it
+// queues that event for Run.
 func (l *Loop) reconcile(s *service, main int) {
 	run := s.live()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover

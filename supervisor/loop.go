@@ -189,7 +189,7 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 			return err
 		case <-l.ended:
 			select {
-			case err := <-r.reply: // it was carried out: it may be the request that ended the loop
+			case err := <-r.reply: // the loop carried the request out and then ended
 				return err
 			default:
 				return ErrStopping

@@ -131,8 +131,8 @@ const (
 	killAgain     = time.Second
 	// drainTime is how long a service with Policy.Drains may read the rest of its input, once all services that write have ended.
 	drainTime = time.Second
-	// mostQuickRestarts is how many restarts in a row a process may request without a delay, when each life is shorter than the first
-	// restart delay. Further restarts wait for that delay.
+	// mostQuickRestarts limits how often in a row a process may request a restart without a delay, if each run was shorter than
+	// the first restart delay. Further restarts wait for that delay.
 	mostQuickRestarts = 3
 )
 
@@ -179,7 +179,8 @@ type Machine struct {
 	Random func() float64 `reexec:"-"`
 	// Parallel is how many services with Policy.Turns may start at the same time; 0 is no limit.
 	Parallel int `reexec:"-"`
-	// ParallelExtra is added to Parallel once one of these services has become ready: a start does not only wait for the processor.
+	// ParallelExtra is added to Parallel once one of these services has become ready. A start does not keep the processor busy
+	// all the time.
 	ParallelExtra int `reexec:"-"`
 
 	services map[string]*service `reexec:"-"`
@@ -214,7 +215,8 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Add:
 		m.add(now, e)
 	case NeedMet:
-		lastUsedFirst := func(a, b *service) int { return b.policy.Used.Compare(a.policy.Used) } // the first ones take their turns at once
+		// the first services get turns at once
+		lastUsedFirst := func(a, b *service) int { return b.policy.Used.Compare(a.policy.Used) }
 		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
 			m.met(now, s, e.Need)
 		}
@@ -364,7 +366,7 @@ func (m *Machine) add(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
 		m.links += e.Policy.linked() - s.policy.linked()
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
-		if !s.checked || !e.Checked { // the checks are others now: their old results mean nothing
+		if !s.checked || !e.Checked { // the checks have changed: their old results are void
 			s.probed = readinessReport{}
 		}
 		s.policy, s.checked = &e.Policy, e.Checked
@@ -374,7 +376,7 @@ func (m *Machine) add(now time.Time, e Add) {
 		case other && s.state == Waiting && len(s.needs) == 0:
 			m.begin(now, s, "it needs something else now")
 		}
-		if s.removing { // it is added again before its removal is complete
+		if s.removing { // the service is added again before its removal is complete
 			s.removing = false
 			if e.Want == WantUp {
 				m.start(now, s)

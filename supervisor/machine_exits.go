@@ -108,7 +108,8 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// endLeftovers ends the descendants that a dead process left behind. Without any it goes on at once; of names the dead process.
+// endLeftovers ends the descendants of a dead process. If leftover is false, there are none, and it continues at once. of is the
+// name of the dead process.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
@@ -195,7 +196,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	if next, ok := s.final(exit, reason); ok {
 		return next
 	}
-	// The first crash after a healthy life has no delay. An exit with code 0 may be a takeover by another instance, which becomes
+	// The first crash after a healthy run has no delay. An exit with code 0 may be a takeover by another instance, which becomes
 	// known only a little later; so it gets a delay.
 	if healthy && s.policy.ResetAfter > 0 && exit.Cause != CauseClean {
 		return settle{state: Starting, reason: reason + " after a healthy life"}
@@ -210,9 +211,9 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	return settle{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// inputs starts a parked service after its input files have changed. It starts at once after a long life, or when it was parked
-// for longer than its restart delay. Otherwise the service may have changed the files itself: that counts as a fast exit, and the
-// rest of the delay applies.
+// inputs starts a parked service after its input files have changed. It starts at once if its last run was long, or if it was
+// parked for longer than its restart delay. Otherwise the service may have changed the files itself: that counts as a fast exit,
+// and the rest of the delay applies.
 func (m *Machine) inputs(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)

@@ -10,7 +10,7 @@ import (
 // Services that wait before their start, or are ended, because the container is short of memory or a profile has too much on the disk. Their
 // desired state stays as it is.
 
-// shortage says which services must not run for lack of memory, or of space on the disk.
+// shortage records which services must not run, because memory or disk space is short.
 type shortage struct {
 	all  string            `reexec:"full"` // why services with Policy.Sheddable wait before their start; "" when they need not
 	held map[string]string // service → why it alone must not run; a step replaces the map, for undo
@@ -32,7 +32,8 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held[name] = reason
 }
 
-// The unmet needs of a service that waits for memory, or until its profile has less on the disk. NeedDisk begins the reason of a [Hold] for that.
+// Names of unmet needs: of a service that waits for memory, and of one whose profile has too much on the disk. A [Hold] for the
+// disk has a reason that begins with NeedDisk.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"

@@ -9,7 +9,7 @@ import (
 
 // Needs of services, limits on restarts, and tasks.
 
-// RestartAfter says which ends of a run restart a service. An end that hinit requested is not among them.
+// RestartAfter says after which kinds of exit a service restarts. Exits that hinit requested don't count.
 type RestartAfter string
 
 // The values of RestartAfter. After an end without a restart the service is down if the code was 0, else failed.
@@ -38,7 +38,7 @@ type Need struct {
 	Optional bool // ignore the need while that service is unknown or not wanted up
 }
 
-// Order is the part of a [Policy] about dependencies, tasks and restarts after an end. The zero value changes nothing.
+// Order is the part of a [Policy] about dependencies, tasks and restarts. The zero value changes nothing.
 type Order struct {
 	After          RestartAfter
 	MaxRestarts    int           // this many automatic restarts ...
@@ -59,7 +59,7 @@ func (o *Order) linked() int {
 	return 0
 }
 
-// order is the state of a service that [Order] is about.
+// order is the state of a service that belongs to its [Order].
 type order struct {
 	taskNeeds []taskNeed  `reexec:"gates"` // in state waiting: the runs of EachStart tasks that this start waits for
 	unmet     []string    `reexec:"lacks"` // in state waiting: the names of unmet needs
@@ -220,7 +220,7 @@ func (m *Machine) follow(now time.Time, t *service) {
 	}
 }
 
-// final returns the state after an end that the policy does not restart. ok is false when it does.
+// final returns the state to enter after an exit, if the policy does not restart the service. Otherwise ok is false.
 func (s *service) final(exit *Exit, reason string) (next settle, ok bool) {
 	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
 	switch s.policy.After {
@@ -249,7 +249,7 @@ func (s *service) final(exit *Exit, reason string) (next settle, ok bool) {
 	return settle{state: Down, reason: reason}, true
 }
 
-// limited counts an automatic restart, and replaces it by failure when there were too many in the window.
+// limited counts an automatic restart. After too many restarts in the window it returns the state failed instead.
 func (s *service) limited(now time.Time, next settle) settle {
 	if s.policy.MaxRestarts == 0 || next.state != Starting && next.state != Backoff {
 		return next

@@ -36,20 +36,20 @@ type service struct {
 	order
 }
 
-// tally counts the ends of runs.
+// tally counts how runs ended.
 type tally struct {
 	restarts  int
 	exits     causes // all ends by cause, including failed starts
 	restarted causes // the exits that a restart followed, by cause
 }
 
-// readiness holds the readiness that outlasts a run.
+// readiness is the part of the readiness that is kept between runs.
 type readiness struct {
 	checked    bool      // its checks must pass too before it is ready
 	readySince time.Time // while nothing of it runs: when the last run was over
 }
 
-// fastExits holds what decides about restart delays, crash loops and parking.
+// fastExits has the counters that decide about restart delays, crash loops and parking.
 type fastExits struct {
 	failures      int         // fast exits in a row
 	quickRestarts int         `reexec:"quick"` // short lives in a row that ended with a request to restart
@@ -79,7 +79,7 @@ type run struct {
 	checks
 }
 
-// killProgress tracks whether repeated SIGKILLs get rid of a run.
+// killProgress records whether repeated SIGKILLs reduce the processes of a run.
 type killProgress struct {
 	kills   int
 	deaths  int  // processes of it that have ended since its main process did

@@ -128,7 +128,7 @@ func (l *Loop) reap() {
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
 	if l.cfg.Mute != nil && l.flood.reaped(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
 		l.cfg.Mute(l.flood.on)
-		if !l.flood.on { // the ends before SIGCHLD was turned on again were not announced
+		if !l.flood.on { // SIGCHLD was off, so processes may have ended unnoticed
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
 		}
 	}
@@ -189,7 +189,7 @@ func (l *Loop) exited(x proc.Exit) {
 	l.step(e)
 }
 
-// listed writes process numbers for people, only the first ones when there are many.
+// listed formats PIDs for people. It shows only the first ones of a long list.
 func listed(pids []int) string {
 	const most = 8
 	var b strings.Builder

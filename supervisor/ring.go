@@ -10,18 +10,18 @@ import (
 const (
 	ringSize = 1024 // records in the ring, of all services together
 	keptSize = 8    // overwritten records that are kept for each service
-	mostKept = 512  // how many services have kept records at most
+	mostKept = 512  // limit of services with kept records
 
 	rootOrders = "\x00" // key of the kept records of root's orders, next to the names of services
 	rootSize   = 64     // overwritten records that are kept of root's orders
 )
 
 // Ring is the event history. The loop appends records, and each reader follows with its own cursor. Nothing blocks: a slow reader
-// loses the oldest records and learns how many. A service with many records pushes out records of others. So the last few of each
-// service, and the last orders of root, are kept longer, see [Ring.Kept].
+// loses the oldest records and learns how many. A service with many records overwrites records of other services. So the ring
+// keeps the last few records of each service, and the last orders of root, for longer, see [Ring.Kept].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
-	own   atomic.Pointer[map[string]*keptRecords] // kept records that slots lost; replaced when a service is added
+	own   atomic.Pointer[map[string]*keptRecords] // overwritten records by service; the map is replaced when a service is added
 	last  uint64                                  // Seq of the newest record, 0 for none; used by the loop only
 	head  atomic.Uint64                           // Seq of the newest record that readers see
 	news  broadcast

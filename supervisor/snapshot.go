@@ -97,7 +97,7 @@ func (s *service) snapshot(u *unit) *Service {
 	return v
 }
 
-// view makes the part of the next snapshot that shows one service.
+// view returns the part of the next snapshot that describes one service.
 func (l *Loop) view(s *service, u *unit) *Service {
 	v := s.snapshot(u)
 	held := l.machine.shortage.held[s.name]

@@ -65,7 +65,7 @@ const (
 	KindService Kind = client.KindService // from hinit.yaml, or the dashboard
 	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
 	KindHook    Kind = "hook"             // a command of the boot: runs once
-	KindStandIn Kind = "standin"          // a process that only holds a place; reports leave it out
+	KindStandIn Kind = "standin"          // a placeholder process; reports leave it out
 	KindRun     Kind = "run"              // a command that a client asked for: it runs once and is forgotten after its end
 	KindCheck   Kind = "check"            // one call of an exec check: it is forgotten after its end, and is not in the history
 )

@@ -14,7 +14,7 @@ type undo struct {
 	services []service
 }
 
-// prepare saves everything that a step with event e may change.
+// prepare saves all state that a step with event e may change.
 func (u *undo) prepare(m *Machine, e Event) {
 	u.armed = true
 	u.machine = *m
@@ -69,7 +69,7 @@ func (u *undo) save(s *service) {
 	u.services = append(u.services, *s)
 }
 
-// done discards the undo record: the step succeeded.
+// done drops the saved state, because the step has succeeded.
 func (u *undo) done() { u.armed = false }
 
 // apply restores the state before the step, if that step did not complete.

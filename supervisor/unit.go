@@ -20,7 +20,7 @@ type Unit struct {
 	Needs   []string
 	Group   string // name under which operators address several services at once; "" for none
 
-	// Stdio, when it is not nil, is the list of descriptors of the process, from 0. None of its output goes to the log then.
+	// Stdio, if not nil, is the list of the process's descriptors, from 0. Then no output goes to the log.
 	Stdio []*os.File `reexec:"-"`
 	// Std replaces /dev/null (descriptor 0) and the pipes of LogSink (1 and 2) where it is not nil. The owner of the files closes
 	// them after the service is dropped. During a shutdown the loop closes descriptor 1 of a service that is down, so the reader

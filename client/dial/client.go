@@ -78,7 +78,8 @@ func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait 
 	q.limit, q.repeats = answerTime, verb != client.VerbRestart && verb != client.VerbRunOnce
 	if wait.Wait {
 		q.limit += longestWait
-		if wait.Timeout > 0 && verb != client.VerbStart && verb != client.VerbRestart { // their time begins with their turn
+		// for a start, hinit measures the time from the moment at which the service gets its turn
+		if wait.Timeout > 0 && verb != client.VerbStart && verb != client.VerbRestart {
 			q.limit = answerTime + wait.Timeout
 		}
 	}
@@ -257,7 +258,7 @@ func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, 
 	return c.oneSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).within(slotWaitTime))
 }
 
-// slotWaitTime is no limit in practice.
+// slotWaitTime stands for no limit.
 const slotWaitTime = 100 * 365 * 24 * time.Hour
 
 // SlotScan gives the scanner the commands of s6-svscanctl in flags ("an"), in order. When it returns, a scan is complete: hinit

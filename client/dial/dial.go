@@ -22,9 +22,9 @@ import (
 // seconds, and a minute for Rescan, Reload and Examine. For a command that waits for its effect, it is the command's timeout and 10
 // seconds more.
 type Client struct {
-	places  func() []string        // where hinit may listen, the best first; nil for a client of one socket
-	socket  atomic.Pointer[string] // the one socket, or where hinit listened last
-	found   bool                   // the socket is one of several places, so its server's user must be checked
+	places  func() []string        // paths at which hinit may listen, the best first; nil for a client of one socket
+	socket  atomic.Pointer[string] // the only socket, or the one at which hinit listened last
+	found   bool                   // the socket was found among several places, so the user of its server must be checked
 	opened  atomic.Pointer[opened] // connection that Reach made; the first request uses it
 	cutTime time.Duration
 }
@@ -68,7 +68,7 @@ func Dial(candidates []string) (*Client, error) {
 	if err := c.Reach(); err != nil {
 		return nil, err
 	}
-	c.places = nil // the client is for this hinit, not for one that listens later
+	c.places = nil // keep to this hinit, and don't search for one that listens later
 	return c, nil
 }
 

@@ -33,11 +33,11 @@ const (
 
 // question is one request.
 type question struct {
-	doing        string // the action, as it stands after "cannot" in an error
+	doing        string // the action, in the words that follow "cannot" in an error
 	method, path string
 	body         any           // nil for none
-	repeats      bool          // the request may be sent twice
-	limit        time.Duration // for the whole answer
+	repeats      bool          // the request may be repeated
+	limit        time.Duration // time limit for the whole answer
 }
 
 func get(doing, path string, query url.Values) question {
@@ -239,7 +239,7 @@ func (c *Client) broken(err error) *client.Error {
 	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.Socket(), err), Cause: err}
 }
 
-// explain adds the failed action to an error. If the caller's context has ended, it returns the reason of that instead.
+// explain adds the failed action to an error. If the caller's context has ended, it returns the cause of the context instead.
 func explain(ctx context.Context, q question, e *client.Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.doing, context.Cause(ctx))

@@ -2,8 +2,7 @@ package cli
 
 import "hinit/internal/cmdline"
 
-// InitVerb is hinit init, which hinit-tools leaves to hinit.
-// InitVerb is hinit init, which hinit itself carries out.
+// InitVerb is hinit init. It parses the arguments and executes hinit, which carries it out.
 var InitVerb = Verb{
 	Name: "init", Args: "[--] [CMD...]", Summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
 	Help: `Called as /init or tini, hinit does this without being told. CMD is the container's: an executable is
@@ -18,8 +17,7 @@ arguments.`,
 	},
 }
 
-// RunVerb is hinit run, which hinit-tools leaves to hinit.
-// RunVerb is hinit run, which hinit itself carries out.
+// RunVerb is hinit run. It parses the arguments and executes hinit, which carries it out.
 var RunVerb = Verb{
 	Name: "run", Doing: "run the services", Args: "[-c FILE]", Summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
 	Help: `There is no CMD, agent, profile and data volume. Services run as the caller, unless "user:" says
@@ -34,7 +32,7 @@ file is HINIT_CONFIG's, hinit.yaml here, or /etc/hinit/hinit.yaml.`,
 	},
 }
 
-// becomeInit executes hinit, which is no client in these verbs: it makes this process an init. It returns only if that fails.
+// becomeInit executes hinit, which makes this process an init. It returns only after a failure.
 func (t *Terminal) becomeInit(c *Call, words ...string) int {
 	_, err := execBeside("hinit", append([]string{"hinit", c.Verb.Name}, words...))
 	return t.Failed(c.Doing(), err)

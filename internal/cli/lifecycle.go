@@ -159,8 +159,8 @@ func allMeans(verb string) string {
 // BootPatience is how long a command waits by default for a hinit that is booting.
 const BootPatience = 30 * time.Second
 
-// everything returns the services that --all means for a verb, once hinit knows all of them. If the data volume does not answer, it
-// returns the services that hinit already knows, after half of the patience.
+// everything returns the services that --all means for a verb. It waits until hinit knows all of them. If the data volume does
+// not answer, it returns the known services after half of the patience.
 func (t *Terminal) everything(ctx context.Context, cl *dial.Client, verb string, patience time.Duration) (names []string, err error) {
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)

@@ -119,7 +119,7 @@ func (t *Terminal) Chosen(c *Call, words []string, state string) (names []string
 	return names, nil
 }
 
-// chosen is a selected service, with a name by which hinit knows it.
+// chosen is a selected service, and a name by which hinit can find it.
 type chosen struct {
 	of     client.Service
 	word   string

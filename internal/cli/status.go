@@ -37,14 +37,15 @@ func status(t *Terminal, c *Call) int {
 		return t.Failed("show the status", err)
 	}
 	ctx, cancel := context.Background(), func() {}
-	if *watch { // no end of its own, so it also ends on a signal
+	if *watch { // the command ends on a signal, because --watch has no other end
 		ctx, cancel = cmdline.Interruptible()
 	}
 	defer cancel()
 	down, err := t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
-	for *watch && err == nil { // again after hinit has become another image of itself
+	for *watch && err == nil { // repeat after a re-execution of hinit
 		err = cl.Watch(ctx, func(client.StatusChange) error {
-			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose) // read all services again: the change has only some
+			// read all services, because a change lists only some of them
+			down, err = t.showStatus(ctx, cl, names, c.JSON, *watch, *verbose)
 			return err
 		})
 	}

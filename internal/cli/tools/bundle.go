@@ -103,7 +103,8 @@ func (b *bundle) write(file string, lines int) int {
 	return cmdline.Done
 }
 
-// parts returns all parts except for the logs. It runs commands as a user would, so a part is complete if the command works.
+// parts returns all parts except the logs. A part is the output of a command that a user could run, so every command that works
+// gives a complete part.
 func (b *bundle) parts() []part {
 	return []part{
 		b.command("version.json", "this command", "version", "--json"),
@@ -170,7 +171,7 @@ func within[T any](end time.Time, fn func() (T, error)) (T, error) {
 	}
 }
 
-// collect fills all parts, several at the same time. A part that is late stays incomplete.
+// collect fills all parts, several at the same time. A part that takes too long stays incomplete.
 func (b *bundle) collect(parts []part) []part {
 	texts := make([]*capture, len(parts))
 	limit := make(chan struct{}, bundleParts)

@@ -117,12 +117,12 @@ type waitReport struct {
 	Event   *client.Event   `json:"event"`   // the notice; null for a service
 }
 
-// waiting is a wait for one event.
+// waiting is the state of a wait for one event.
 type waiting struct {
 	cl     *dial.Client
 	key    string
 	first  client.Service // state at the beginning; no name without a service
-	cursor uint64         // of the last event seen
+	cursor uint64         // Seq of the last event seen
 }
 
 var errCame = errors.New("it came")

@@ -83,7 +83,7 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	return m.list(append(names, "")[0])
 }
 
-// begin makes the names of profiles the ones that are meant, and refuses wrong ones. It refuses users who may not change profiles if the verb does.
+// begin normalizes and checks the names of profiles. If the verb changes profiles, it also refuses users who may not do that.
 func begin(t *cli.Terminal, verb string, names []string, changes bool) (m *manager, code int) {
 	doing := verb + " profiles"
 	for i, name := range names {
@@ -277,8 +277,8 @@ func (m *manager) missing(name string, err error) int {
 	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, m.profileMeant(name))
 }
 
-// change carries out a change by the agent's own command, or by the function itself if there is no command. Then it asks the init to
-// read the profiles again.
+// change changes profiles by the agent's own command, or by itself if there is no such command. Then it asks the init to read the
+// profiles again.
 func (m *manager) change(command []string, vars map[string]string, itself func() error) int {
 	done, err := m.byAgent(command, vars)
 	if err == nil && !done {

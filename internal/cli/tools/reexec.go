@@ -29,7 +29,7 @@ one that does not work, or that others than root could write, is refused and not
 
 // reexecReport is the result of a re-execution.
 type reexecReport struct {
-	Version string `json:"version"` // of the hinit that runs now
+	Version string `json:"version"` // version of the hinit that runs now
 	Image   int    `json:"image"`   // its number: 1 for the program that the container was started with
 	Before  string `json:"before"`  // version that ran before
 	Binary  string `json:"binary"`  // file that runs now
@@ -80,7 +80,7 @@ func visible(in client.Init) bool {
 	return err == nil && isOf(time.Since(procstat.StartedAt(st.Start)), time.Since(in.StartedAt))
 }
 
-// isOf reports whether a process with this age may be the process of an init that began this long ago.
+// isOf reports whether the age of a process fits an init that began this long ago.
 func isOf(age, since time.Duration) bool {
 	return age-since > -2*time.Second && age-since < 30*time.Second
 }

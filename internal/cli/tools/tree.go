@@ -31,19 +31,19 @@ another hinit or PID namespace are left out. Secret values in command lines are 
 // treeBranch has the processes of one service.
 type treeBranch struct {
 	Name      string        `json:"name"`      // name of the service; hinit; cmd for the container's CMD; "" for processes of none of them
-	State     string        `json:"state"`     // of the service, as in the status
+	State     string        `json:"state"`     // state of the service, as in the status
 	Processes []treeProcess `json:"processes"` // each process after its parent
 }
 
 // treeProcess is one process.
 type treeProcess struct {
-	PID         int     `json:"pid"`          // its number
+	PID         int     `json:"pid"`          // process id
 	Parent      int     `json:"parent"`       // process id of its parent, 0 if the parent is outside
 	Depth       int     `json:"depth"`        // number of its ancestors in the list
 	User        string  `json:"user"`         // name of its user, or the uid if the user has no name
 	State       string  `json:"state"`        // one letter, as in proc_pid_stat(5): R, S, D, T, Z
 	CPUSeconds  float64 `json:"cpu_seconds"`  // used processor time
-	MemoryBytes uint64  `json:"memory_bytes"` // resident
+	MemoryBytes uint64  `json:"memory_bytes"` // resident memory
 	Command     string  `json:"command"`      // its command line, secrets hidden
 }
 
