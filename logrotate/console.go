@@ -29,8 +29,8 @@ const (
 	noticeBelow = consoleLimit / 2
 )
 
-// source is the output of one service, or of the init itself, to one console. All but the names, lost and secrets is guarded by
-// console.mu or masking.
+// source is the output of one service, or of the init itself, to one console. console.mu or masking guards its fields, except the
+// names, lost and secrets.
 type source struct {
 	name, profile, file string
 	lost                *atomic.Uint64 // counter to increase by the number of dropped lines; may be nil
@@ -74,7 +74,7 @@ type console struct {
 	waiting int       // bytes in queue and flight
 	pumps   []*waiter // waiting pumps, in the order of arrival
 	hurry   bool      // no pump may wait, because all are to stop
-	missing []*source // sources with dropped lines
+	missing []*source // sources with dropped lines that no notice reports yet
 	dead    bool      // the reader is gone
 	closing bool
 	synced  []chan struct{} // to be closed when nothing is queued
@@ -126,7 +126,7 @@ func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool
 	return c.add(src, chunk, mode, must)
 }
 
-// add does the work of take after masking. The caller holds mu.
+// add does the work of enqueue after masking. The caller holds mu.
 func (c *console) add(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.dead || c.closing {
 		return nil

@@ -30,8 +30,8 @@ type waiter struct {
 	woken  chan struct{}
 }
 
-// addOrWait adds the lines that take returned, and waits for room if necessary. If the reader takes nothing for the time stall, the
-// rest is left out and counted.
+// addOrWait adds the lines that enqueue returned, and waits for room if necessary. If the reader takes nothing for the time
+// stall, it drops and counts the other lines.
 func (c *console) addOrWait(src *source, rest []byte) {
 	if len(rest) == 0 {
 		return

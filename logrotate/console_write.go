@@ -14,8 +14,8 @@ import (
 
 // output is the descriptor of a console. Except for raw, only the writing goroutine uses the fields.
 type output struct {
-	raw     syscall.RawConn // kind of the file, see piece
-	pipe    bool            // kind of the file raw, see piece
+	raw     syscall.RawConn // the file
+	pipe    bool            // these three are the kind of the file, see piece
 	whole   bool
 	device  bool
 	writing []byte
@@ -65,8 +65,8 @@ func (c *console) examine(fd uintptr) {
 	}
 }
 
-// page is how many bytes a pipe surely takes when poll reports it as writable (pipe(7)). A terminal or socket is given as much at
-// a time.
+// page is how many bytes a write to a pipe surely takes without blocking when poll reports it as writable (pipe(7)). Writes to a
+// terminal or socket have the same size.
 const page = 4 << 10
 
 // piece returns how many bytes to write at a time. A blocking write returns only when all of it is written. It must be short,

@@ -53,16 +53,16 @@ type file struct {
 	fault error // why the file can't be written; nil when it can
 	tried time.Time
 	kept  []byte // formatted lines that wait for the end of the fault
-	lost  int64  // number of lines after kept that did not fit
+	lost  int64  // number of lost lines, which came after the lines in kept
 	timer *time.Timer
 }
 
 // onDisk describes the open file.
 type onDisk struct {
-	fd       int // descriptor beside the writer's, -1 when the file is closed
+	fd       int // descriptor of this package, besides lumberjack's; -1 when the file is closed
 	dev, ino uint64
 	size     int64     // length up to the end of the last complete line
-	torn     bool      // there is a piece of a line behind size, to be removed before the next write
+	torn     bool      // part of a line is in the file behind size, and is removed before the next write
 	checked  time.Time // when the name was last checked
 }
 
@@ -70,7 +70,7 @@ type onDisk struct {
 type rotation struct {
 	archives  archive.List
 	scanned   bool      // archives has been read from the directory
-	rotateErr error     // why the file could not be rotated; nil when it could
+	rotateErr error     // why the last rotation failed; nil when it succeeded
 	rotateAt  time.Time // no rotation before this time
 }
 
@@ -107,7 +107,8 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 	var n int
 	var err error
-	blocking.Run(blocking.Logs, func() { n, err = f.put(p, now) }) // the caller holds mu, so a file that hangs takes up one turn only
+	// the caller holds mu, so the calls for a file that hangs take up a single turn
+	blocking.Run(blocking.Logs, func() { n, err = f.put(p, now) })
 	if err != nil {
 		f.fail(err, now)
 		f.keep(p[n:])

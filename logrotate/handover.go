@@ -55,14 +55,14 @@ type handedFile struct {
 	Losses uint64
 }
 
-// pause is one Freeze: its pumps and locked files.
+// pause is the state of one call of Freeze: the pumps and the locked files.
 type pause struct {
 	parked map[*stream]struct{}
 	all    chan struct{} // closed when every live stream is parked
 	locked []*file
 }
 
-// look closes the channel all when every live stream is parked. The caller holds Set.mu.
+// look closes the channel all if every live stream is parked. The caller holds Set.mu.
 func (fr *pause) look(live int) {
 	if fr != nil && fr.all != nil && len(fr.parked) == live {
 		close(fr.all)
@@ -250,8 +250,8 @@ func (f *file) export() handedFile {
 	return out
 }
 
-// unsent counts, for each service, the lines that the console has not taken. The console may have taken some of the lines of the
-// current write.
+// unsent returns, for each service, how many lines the console has not taken. A reader may have seen some of the lines that are
+// being written.
 func (c *console) unsent() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -56,7 +56,7 @@ func (l *lines) end() []byte {
 	return l.split(append(l.carry, '\n'), nil)
 }
 
-// fits enlarges carry to n bytes if possible, and reports whether it was.
+// fits enlarges carry to n bytes if there is room, and reports whether it now has n bytes.
 func (l *lines) fits(n int) bool {
 	l.carry = l.room.grow(l.carry, n, carrySpare, l.max)
 	return n <= cap(l.carry)

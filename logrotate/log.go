@@ -19,7 +19,7 @@ type Log struct {
 	profile string
 	path    string
 	file    *file     // nil: console only
-	sources [2]source // on the two consoles
+	sources [2]source // one for each console
 
 	// Guarded by set.mu.
 	current *run
@@ -38,9 +38,10 @@ type counters struct {
 
 // Stats are the counters of a log since it was opened. FileLost goes on counting when another log takes over the file.
 type Stats struct {
-	Lines          uint64 // lines read from the pipes
-	Bytes          uint64 // size of these lines, with newlines
-	Suppressed     uint64 // of these lines, how many the rate limit kept from the sinks; a line in the log reports them
+	Lines uint64 // lines read from the pipes
+	Bytes uint64 // size of these lines, with newlines
+	// lines that the rate limit kept out of both sinks; included in Lines, and reported by a line in the log
+	Suppressed     uint64
 	ConsoleDropped uint64 // lines left out on the console; a notice there reports them
 	FileLost       uint64 // lines missing in the file; the gap marker there reports them
 	LastError      string // current error of the file, "" for none

@@ -50,18 +50,18 @@ type Options struct {
 	Actor *fsutil.Actor
 	// Pack compresses archives. With nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer
-	// Wrote is called when lines of a service were written. It must not block. Nil means no function.
+	// Wrote is called after lines of a service were written. It must not block. It may be nil.
 	Wrote func()
 	// Warn is called once when a fault begins and once when it ends, in a goroutine of this package. service is the name given to
 	// Open, or "" for the console. Warn must not block. Of the methods of Log and Set it may call only a writer from
 	// [Set.Console]. Nil discards warnings.
 	Warn func(service, message string)
 
-	period       time.Duration // the value of period; tests set a shorter one
-	tailPatience time.Duration // the value of tailPatience; tests on slow machines set a longer one
-	closeReserve time.Duration // the value of closeReserve; likewise
-	floodWindow  time.Duration // the value of floodWindow; tests that need a flood set a longer one
-	floodPause   time.Duration // the shortest pause in a flood; set by the same tests
+	period       time.Duration // replaces the constant period; tests set a shorter time
+	tailPatience time.Duration // replaces tailPatience; tests on slow machines set a longer time
+	closeReserve time.Duration // replaces closeReserve; the same tests set a longer time
+	floodWindow  time.Duration // replaces floodWindow; tests that need a flood set a longer time
+	floodPause   time.Duration // replaces floodPause; the same tests set another time
 }
 
 // withDefaults returns o with the defaults for all zero fields.

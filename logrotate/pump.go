@@ -24,23 +24,23 @@ const tailPatience = 100 * time.Millisecond
 type run struct {
 	log     *Log
 	streams [2]*stream
-	asked   atomic.Uint64 // number of calls of Tail so far
+	asked   atomic.Uint64 // number of the last question, see Log.Tail
 
 	mu      sync.Mutex // never held across I/O
 	tail    tail
 	open    [2]string // the unfinished line of each stream, at its last progress
-	reached [2]uint64 // each stream has read what was in its pipe when question number N came
+	reached [2]uint64 // number of the last question whose output each stream has read completely
 	waiting []*tailRequest
 }
 
-// tailRequest is one pending call of Tail.
+// tailRequest is one pending question: a call of Log.Tail.
 type tailRequest struct {
 	number uint64
 	done   func([]string)
 	timer  *time.Timer
 }
 
-// ask registers a question and wakes the pumps.
+// ask adds a question and wakes the pumps.
 func (r *run) ask(done func([]string)) {
 	r.mu.Lock()
 	q := &tailRequest{number: r.asked.Add(1), done: done}
@@ -58,7 +58,7 @@ func (r *run) ask(done func([]string)) {
 	}
 }
 
-// reach notes that a stream has read all that was in its pipe when question n came. open is its unfinished line.
+// reach records that a stream has read everything that was in its pipe at question n. open is its unfinished line.
 func (r *run) reach(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.reached[index] = n

@@ -13,8 +13,8 @@ type limiter struct {
 	rate   atomic.Int64 // 0: no limit
 	active atomic.Bool  // lines were suppressed that no record reports yet
 
-	// turns are held while a stream with a limit writes to its sinks, so that a record stands where its lines are missing. They
-	// are held across I/O.
+	// turns are locked while a stream with a limit writes to its sinks, so that a record appears where its lines are missing.
+	// They are held across I/O.
 	turns [2]sync.Mutex
 	put   func(stream int, chunk []byte)
 	quiet time.Duration // delay of the record after the last suppressed line, if no other line comes

@@ -36,13 +36,15 @@ type pace struct {
 	came   int           // bytes since the last pause
 	pause  time.Duration // length of the next pause
 	pauses int           // pauses of this flood that brought data
-	doubt  uint          // floods in a row that brought nothing: the writer waits for an answer to each line. Each doubles the threshold
+	// floods in a row in which the pauses brought nothing, because the writer waits for an answer to each line. Each doubles the
+	// threshold
+	doubt uint
 }
 
 // floodDoubt is the limit of doubt.
 const floodDoubt = 6
 
-// read takes the result of a read: n bytes of at most room. It reports whether a flood has begun or ended.
+// read handles the result of a read: n bytes into a buffer of room bytes. It reports whether a flood has begun or ended.
 func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false

@@ -71,7 +71,7 @@ func (f *file) Packing() (dir string, most int64) {
 	if !limits.Compress {
 		return "", 0
 	}
-	// A larger archive is not hinit's, or package reader could not read it. Compressing it would only delay the others.
+	// A larger archive was not written by hinit, or package reader could not read it. Compressing it would only delay the others.
 	return f.archives.Dir, max(2*limits.MaxSize, gzipped.Most)
 }
 

@@ -41,7 +41,7 @@ func (r *bufferBudget) take(n int64) bool {
 	return false
 }
 
-// adopt counts a buffer that the old program handed over. free is the opposite: the buffer is not used any more.
+// adopt counts a buffer that the old program handed over. free stops counting a buffer that is not used any more.
 func (r *bufferBudget) adopt(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

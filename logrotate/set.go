@@ -54,8 +54,8 @@ func New(o Options) *Set {
 		b := make([]byte, o.MaxLine+readSize)
 		return &b
 	}
-	// The double size has room for the timestamps of lines of usual length, so one read is one write. It also holds any single
-	// line.
+	// Twice the size has room for the timestamps of lines of usual length, so each read causes one write. It also holds any
+	// single line.
 	s.outputs.New = func() any {
 		b := make([]byte, 0, 2*(o.MaxLine+readSize))
 		return &b
@@ -261,7 +261,7 @@ func (s *Set) stop() error {
 	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.reading(nil))
 }
 
-// reading returns the names of the services whose pipes are read, without the streams in but. The caller holds mu.
+// reading returns the names of the services whose pipes are being read, except for the streams in but. The caller holds mu.
 func (s *Set) reading(but map[*stream]struct{}) []string {
 	var names []string
 	for st := range s.live {

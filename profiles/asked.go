@@ -57,8 +57,8 @@ var kernelBoot = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// correct restores an intent that another writer has removed from a state by accident, and reports whether it did. It changes st
-// only, not the file.
+// correct restores an intent that another writer has overwritten by accident, and reports whether it did. It changes only st, not
+// the file.
 func (s *Store) correct(d *fsutil.Dir, home string, st *State) bool {
 	var a asked
 	if !st.Exists || !readMarker(d, filepath.Join(home, askedFile), &a) || !isIntent(a.Desired) || a.Kernel != kernelBoot() {

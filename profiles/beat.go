@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// Beat reports that the gateway of a profile has written its state file. A write by hinit or by the agent's commands is no beat.
+// Beat reports a heartbeat: the gateway of a profile has written its state file. A write by hinit or by the agent's commands is
+// no heartbeat.
 type Beat struct{ Profile Profile }
 
 func (Beat) event() {}
 
-// beatOf parses updated_at (contract, section 6). The gateway writes a time as text; the number that commands write there is no
-// beat.
+// beatOf parses updated_at, the time of the last heartbeat (contract, section 6). A gateway writes the time as text. A command
+// writes a number, for which beatOf returns zero.
 func beatOf(value json.RawMessage) time.Time {
 	var text string
 	if json.Unmarshal(value, &text) != nil {

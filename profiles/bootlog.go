@@ -40,12 +40,12 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	return errors.Join(rotateErr, err)
 }
 
-// fields formats the fields that the boot log and the container's output have in common.
+// fields formats the fields that appear both in the boot log and in the container's output.
 func (dec Decision) fields() string {
 	return fmt.Sprintf("profile=%s prior_state=%s action=%s", dec.Profile.Name, field(dec.PriorState), dec.Action)
 }
 
-// field formats a value from an agent's file. It quotes the value, as Go quotes strings, if the value is empty or long, or could
+// field formats a value from an agent's file for the log. It quotes an empty or long value, and one with characters that would
 // end the field or the line.
 func field(value string) string {
 	const long = 64

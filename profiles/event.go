@@ -11,8 +11,8 @@ type Appeared struct{ Profile Profile }
 // doesn't disappear.
 type Disappeared struct{ Profile Profile }
 
-// StateChanged reports a difference in gateway_state.json that [State.Equal] sees, or a file that exists at the first scan. If
-// the file is gone or unusable, State is zero.
+// StateChanged reports a change of gateway_state.json that [State.Equal] detects. The first scan reports every file that exists.
+// State is zero if the file is missing or unusable.
 type StateChanged struct {
 	Profile Profile
 	State   State

@@ -39,7 +39,7 @@ func (h *hints) remote(path string, dev uint64) bool {
 	return is
 }
 
-// watched identifies a directory that has a watch.
+// watched identifies a watched directory.
 type watched struct {
 	dev, ino uint64
 	remote   bool

@@ -30,8 +30,8 @@ func (s *Store) InputsHash(profile string) (Hash, error) {
 	return h, err
 }
 
-// clockTick is how far the time stamp of a file may lag: the kernel takes it from its last tick. On volumes with time stamps in
-// whole seconds it lags more.
+// clockTick is how far the timestamp of a file may be behind the clock, because the kernel uses the time of its last tick. Some
+// volumes store whole seconds and are further behind.
 const clockTick = 20 * time.Millisecond
 
 // InputsChangedSince reports whether a file that InputsHash reads was written after t, or up to clockTick before, by the clock of

@@ -13,8 +13,8 @@ const (
 	// raceWindow is the time after a command in which a different desired_state counts as a lost update.
 	raceWindow = 10 * time.Second
 
-	// clockSlack is how much older than a command a file may seem that was written after it. Time stamps are coarse, and a
-	// network file system uses another machine's clock.
+	// clockSlack allows for coarse timestamps and for the clock of a network file system. A file written after a command may seem
+	// this much older than the command.
 	clockSlack = 2 * time.Second
 )
 
@@ -38,7 +38,7 @@ const RestoreDelay = 2 * time.Second
 // applies the same rules (see [Store.Reconcile]).
 //
 // Every command must call Set, or Note if the agent's command line writes the file itself right afterwards. Otherwise Restore
-// takes the command for a lost update for 10 seconds.
+// undoes the command, because it mistakes the change for a lost update for 10 seconds.
 //
 // All methods may be called from several goroutines.
 type Intents struct {

@@ -24,7 +24,7 @@ func (s *Store) Discover() ([]Profile, []Warning, error) {
 	return found, l.warnings, err
 }
 
-// listing is the result of reading profiles/. Each list is in byte order and has at most as many names as the limit allows.
+// listing is the result of reading profiles/. Each list is in byte order, and no longer than the limit.
 type listing struct {
 	marked   []string // profiles
 	unmarked []string // directories without the marker, which would make them profiles

@@ -108,7 +108,7 @@ const (
 	allowKey     = "multiplex_profile_allowlist"
 )
 
-// setting is the value of a key in the agent's configuration: a word or a list.
+// setting is the value of a key in the agent's configuration: either a word or a list.
 type setting struct {
 	found  bool
 	isList bool

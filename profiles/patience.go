@@ -14,11 +14,11 @@ import (
 // is gone.
 const patience = time.Second
 
-// steps divides the wait of patience, so that a pause of this whole process uses up one step at most.
+// steps divides patience into short waits. If this whole process is paused, at most one of them is lost.
 const steps = 10
 
-// mostStuck is how many calls may be stuck in directories that don't answer, because each holds a thread and a turn. At that
-// number, mount points below profiles/ are not touched any more; above it, nothing is.
+// mostStuck limits the calls that wait for directories without an answer, because each holds a thread and a turn. At this number
+// hinit no longer uses mount points below profiles/. Above it, hinit uses no directory.
 const mostStuck = 3
 
 // errSilent means that a directory of the volume does not answer.

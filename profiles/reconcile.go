@@ -73,7 +73,7 @@ type Decision struct {
 	Used       time.Time // when the agent was last used, by the times of its files
 }
 
-// Plan is the result of Reconcile.
+// Plan holds the decisions of Reconcile.
 type Plan struct {
 	// Skipped means that this container gets no gateways, because it is a dashboard.
 	Skipped bool
@@ -90,7 +90,7 @@ type Plan struct {
 	// Warnings are messages for the container's standard error. The boot goes on after each of them.
 	Warnings []Warning
 
-	tell chan<- Decision // channel to Decided; nil while decisions may still be withdrawn
+	tell chan<- Decision // delivers decisions to Decided; nil while a decision may still change
 }
 
 // Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts nothing. It also removes
@@ -167,7 +167,7 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 	return p, volume
 }
 
-// stand reports the decisions made so far, and lets decide report the next ones at once.
+// stand makes the decisions so far final: it delivers them, and decide delivers the next ones at once.
 func (p *Plan) stand(tell chan<- Decision) {
 	if p.tell != nil {
 		return
@@ -234,7 +234,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	if name != Default {
 		dec.Profile, home = s.named(name), filepath.Join(profilesDir, name)
 	}
-	// From a descriptor of the home every file is one step away. If the home can't be opened, the calls below report why.
+	// A descriptor of the home makes the path of every file short. If the home can't be opened, the calls below report why.
 	if sub, err := d.Sub(home); err == nil {
 		defer sub.Close()
 		d, home = sub, "."
@@ -342,7 +342,7 @@ func (p *Plan) warn(profile, path, format string, args ...any) {
 	p.Warnings = append(p.Warnings, Warning{Profile: profile, Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// migrate recognizes a container that was made before desired states existed. Its CMD ran the gateway, so that gateway is wanted
+// migrate handles a container that was made before desired states existed. If its CMD ran the gateway, the gateway is wanted
 // (contract, section 5, step 3).
 func (s *Store) migrate(d *fsutil.Dir, p *Plan, args []string, noSupervise bool, now time.Time) bool {
 	if noSupervise || !isGatewayRun(args) {

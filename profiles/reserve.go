@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// reserveFile keeps disk blocks in the home of a profile. When the disk is full, it becomes the next state file.
+	// reserveFile reserves disk blocks in the home of a profile. If the disk is full, its blocks store the next state file.
 	reserveFile = ".hinit-reserve"
 	// reserveSize is larger than any usual state file.
 	reserveSize = 8 << 10
@@ -30,8 +30,7 @@ func spend(d *fsutil.Dir, home, rel string, data []byte, mode fs.FileMode) error
 	return d.Rename(from, rel)
 }
 
-// reserve creates the reserve file of a home if it is missing. The file holds space, which is freed when an order to start or stop finds
-// the disk full. An error is ignored: the next order tries again.
+// reserve creates the reserve file of a home if it is missing. An error is ignored: the next order tries again.
 func reserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {

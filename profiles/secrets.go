@@ -41,7 +41,8 @@ func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 				case len(secrets) == mostSecrets || len(part) > room:
 					return secrets, true
 				default:
-					secrets, room = append(secrets, strings.Clone(part)), room-len(part) // a substring would keep all of text in memory
+					// without Clone, the value would keep all of text in memory
+					secrets, room = append(secrets, strings.Clone(part)), room-len(part)
 				}
 			}
 		}

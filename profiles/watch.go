@@ -83,7 +83,7 @@ type lastScan struct {
 	scannedAt time.Time // when it began
 	rests     time.Time // no scan because of a notification before this time
 	dir       stamp     // stamp of profiles/ at that scan
-	sure      bool      // as long as dir is unchanged, the names are unchanged
+	sure      bool      // if dir is unchanged, so are the names
 }
 
 // pending says what to scan next, and when.
@@ -110,7 +110,7 @@ type scanned struct {
 	state      State
 	beat       time.Time // time of the last beat
 	seen       stamp     // stamp of the state file
-	sure       bool      // as long as seen is unchanged, state is unchanged
+	sure       bool      // if seen is unchanged, so is state
 	inputs     [3]stamp
 	inputsSure bool
 }
@@ -340,7 +340,7 @@ func (w *Watcher) mark(ev fsnotify.Event) {
 		switch {
 		case file == w.store.marker, file == stateFile && ev.Has(fsnotify.Create) && w.isQuiet(name):
 			w.settleSoon()
-		case !w.soon: // otherwise the earlier scan sees this too
+		case !w.soon: // otherwise the scan that is due earlier handles this change too
 			w.settle(w.o.Settle)
 		}
 	}

@@ -51,7 +51,7 @@ type Compressor struct {
 	work   sync.WaitGroup
 
 	mu    sync.Mutex // never held across I/O
-	queue []Log      // each once
+	queue []Log      // no log is in it twice
 	busy  bool       // a goroutine is handling the queue
 }
 

@@ -107,7 +107,8 @@ func (p *packer) pack(ctx context.Context, dir archive.Dir, name string, most in
 		if st.Size() > most {
 			return errAbandoned
 		}
-		if err := parent.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) { // the rest of an init that was killed
+		// an earlier init was killed while it compressed
+		if err := parent.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		out, err := parent.OpenAppend(part, 0o644)

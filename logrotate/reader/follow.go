@@ -143,7 +143,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 			if moved, err = r.moved(); err != nil {
 				return err
 			}
-			// Read after the check: no line is written to a file after it was moved, so nothing is missed.
+			// Drain after the check. A renamed file gets no more lines, so nothing is missed.
 			if err := r.drain(ctx); err != nil {
 				return err
 			}

@@ -59,7 +59,7 @@ func (r *reader) unread() error {
 }
 
 // unreadable notes the error of an archive, and reports true, if the archive itself is at fault. An end of ctx or an error of
-// emit is no fault of it.
+// emit does not count.
 func (r *reader) unreadable(ctx context.Context, name string, err error) bool {
 	if err == nil || ctx.Err() != nil || r.emitErr != nil {
 		return false

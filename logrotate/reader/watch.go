@@ -76,7 +76,7 @@ type hub struct {
 // watched is one directory and its followers.
 type watched struct {
 	by map[*watch]struct{}
-	as os.FileInfo // the directory that inotify watches, nil for none
+	as os.FileInfo // status of the directory that inotify watches, nil for none
 }
 
 func (d *watched) wake() {
@@ -116,8 +116,8 @@ func (h *hub) leave(w *watch) {
 	}
 }
 
-// cover makes inotify watch dir, whose status is st (nil if it doesn't exist). When st is another directory than before, it wakes
-// the followers.
+// cover makes inotify watch dir. st is the status of dir, nil if it doesn't exist. If dir is another directory than before, cover
+// wakes the followers.
 func (h *hub) cover(dir string, st os.FileInfo) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
