@@ -90,7 +90,7 @@ type Plan struct {
 	// Warnings are messages for the container's standard error. The boot goes on after each of them.
 	Warnings []Warning
 
-	tell chan<- Decision // delivers decisions to Decided; nil while a decision may still change
+	deliver chan<- Decision // delivers decisions to Decided; nil while a decision may still change
 }
 
 // Reconcile is the part of the boot that decides which gateways start (contract, section 5). It starts nothing. It also removes
@@ -141,9 +141,9 @@ const decidedAhead = 64
 
 // plan makes the decisions and reports them. volume is false if no volume could be read.
 func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, now func() time.Time) (p Plan, volume bool) {
-	decided, told := make(chan Decision, decidedAhead), make(chan struct{})
+	decided, delivered := make(chan Decision, decidedAhead), make(chan struct{})
 	guard.Go("carrying out what the boot has decided", func() {
-		defer close(told)
+		defer close(delivered)
 		for dec := range decided {
 			if o.Decided != nil {
 				o.Decided(dec)
@@ -152,7 +152,7 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 	})
 	defer func() {
 		close(decided)
-		<-told
+		<-delivered
 	}()
 	err := s.decideAll(&p, o, args, getenv, now, decided)
 	if err != nil {
@@ -162,24 +162,24 @@ func (s *Store) plan(o BootOptions, args []string, getenv func(string) string, n
 	if !volume {
 		p.decide(Decision{Profile: s.root0(), PriorState: State{}.Prior(), PriorExit: ExitUnknown}, false)
 	}
-	p.stand(decided)
-	p.tell = nil
+	p.settle(decided)
+	p.deliver = nil
 	return p, volume
 }
 
-// stand makes the decisions so far final: it delivers them, and decide delivers the next ones at once.
-func (p *Plan) stand(tell chan<- Decision) {
-	if p.tell != nil {
+// settle makes the decisions so far final: it delivers them, and decide delivers the next ones at once.
+func (p *Plan) settle(deliver chan<- Decision) {
+	if p.deliver != nil {
 		return
 	}
 	for _, dec := range p.Profiles {
-		tell <- dec
+		deliver <- dec
 	}
-	p.tell = tell
+	p.deliver = deliver
 }
 
 // decideAll decides about every profile, the default one first. An error means that the volume can't be used.
-func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, tell chan<- Decision) error {
+func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(string) string, now func() time.Time, deliver chan<- Decision) error {
 	noSupervise := truthy3(getenv(envNoSupervise)) || slices.Contains(args, "--no-supervise")
 	err := s.together(func(d *fsutil.Dir) error {
 		migrated := s.migrate(d, p, args, noSupervise, now())
@@ -188,7 +188,7 @@ func (s *Store) decideAll(p *Plan, o BootOptions, args []string, getenv func(str
 			p.warn(Default, filepath.Join(s.root, configFile), "cannot tell whether profiles are multiplexed: %v", err)
 		}
 		if !p.Topology.Multiplexed { // with multiplexing the default gateway uses the other homes, which must be cleaned first
-			p.stand(tell)
+			p.settle(deliver)
 		}
 		s.reconcileOne(d, p, Default, func(dec *Decision) bool {
 			if noSupervise && isGatewayRun(args) {
@@ -333,8 +333,8 @@ func (p *Plan) decide(dec Decision, start bool) {
 	}
 	p.Profiles = append(p.Profiles, dec)
 	p.Lines = append(p.Lines, "reconcile: "+dec.fields())
-	if p.tell != nil {
-		p.tell <- dec
+	if p.deliver != nil {
+		p.deliver <- dec
 	}
 }
 

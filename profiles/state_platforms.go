@@ -14,7 +14,7 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 	if json.Unmarshal(value, &platforms) != nil {
 		return "", 0, 0
 	}
-	var told []string
+	var problems []string
 	for _, name := range slices.Sorted(maps.Keys(platforms)) {
 		var p map[string]json.RawMessage
 		if json.Unmarshal(platforms[name], &p) != nil {
@@ -25,7 +25,7 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 			continue
 		}
 		bad++
-		if len(told) > maxPlatforms {
+		if len(problems) > maxPlatforms {
 			continue
 		}
 		why := ""
@@ -35,13 +35,13 @@ func platformTrouble(value json.RawMessage) (words string, all, bad int) {
 				break
 			}
 		}
-		if len(told) == maxPlatforms {
-			told = append(told, "and more")
+		if len(problems) == maxPlatforms {
+			problems = append(problems, "and more")
 			continue
 		}
-		told = append(told, "platform "+shorten(name, 64)+" is "+state+why)
+		problems = append(problems, "platform "+shorten(name, 64)+" is "+state+why)
 	}
-	return strings.Join(told, "; "), len(platforms), bad
+	return strings.Join(problems, "; "), len(platforms), bad
 }
 
 func textOf(value json.RawMessage) (string, bool) {

@@ -56,13 +56,13 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 	}
 	live := "/proc/self/fd/" + strconv.Itoa(int(home.Fd())) // a renamed home keeps its descriptor
 	base := filepath.Join(cmp.Or(x.Scratch, live), stagingDir)
-	dir, held, err := x.place(base)
+	dir, held, err := x.openSnapshot(base)
 	if err != nil {
 		return head, "", false, err
 	}
 	defer held.Close()
 	if x.Snapshot == "" {
-		err = (&snapshot{Export: x, home: home, live: live, files: dir + "/files"}).take()
+		err = (&snapshot{Export: x, home: home, live: live, files: dir + "/files"}).copyHome()
 	}
 	taken := err == nil
 	if taken {
@@ -75,8 +75,8 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 	return head, sum, kept, err
 }
 
-// place creates a directory for a new snapshot, or opens the directory of the kept snapshot. held is the locked directory.
-func (x *Export) place(base string) (dir string, held *os.File, err error) {
+// openSnapshot creates a directory for a new snapshot, or opens the directory of the kept snapshot. held is the locked directory.
+func (x *Export) openSnapshot(base string) (dir string, held *os.File, err error) {
 	if dir = filepath.Join(base, filepath.Base(x.Snapshot)); x.Snapshot == "" {
 		old, _ := filepath.Glob(base + "/*")
 		for _, dir := range old {
@@ -141,7 +141,7 @@ func (x *Export) sendStill(home *os.File, out io.Writer) (head Head, sum string,
 	defer files.Close()
 	head = Head{Format: format, Profile: x.Name, Hinit: x.Version, Moment: OneMoment, Secrets: x.Secrets, Clone: x.Clone, LeftOut: make(map[string]Names)}
 	content := sha256.New()
-	err = x.each(files, head.leave, func(rel, target string, info fs.FileInfo) error {
+	err = x.eachFile(files, head.leave, func(rel, target string, info fs.FileInfo) error {
 		fmt.Fprintf(content, "%q %q %d %d %d\n", rel, target, info.Size(), info.ModTime().UnixNano(), changedAt(info).UnixNano())
 		if head.Files++; info.Mode().IsRegular() {
 			head.Bytes += info.Size()
@@ -168,10 +168,10 @@ func (x *Export) sendStill(home *os.File, out io.Writer) (head Head, sum string,
 
 // write writes the archive of a directory to out, beginning at offset x.From. It returns the checksum of the whole archive.
 func (x *Export) write(head []byte, files *os.Root, out io.Writer) (sum string, err error) {
-	w, all := tar.NewWriter(&behind{out, x.From}), newSums(head)
+	w, all := tar.NewWriter(&skipWriter{out, x.From}), newSums(head)
 	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
 	if err == nil {
-		err = x.each(files, func(string, string) {}, func(rel, target string, info fs.FileInfo) error { return packFile(w, files, rel, target, info, all) })
+		err = x.eachFile(files, func(string, string) {}, func(rel, target string, info fs.FileInfo) error { return packFile(w, files, rel, target, info, all) })
 	}
 	if err == nil {
 		sum = all.text()
@@ -180,9 +180,9 @@ func (x *Export) write(head []byte, files *os.Root, out io.Writer) (sum string, 
 	return sum, errors.Join(err, w.Close())
 }
 
-// each calls do for every file to archive, in the order of the archive. With Still it also calls leave for every file that is
+// eachFile calls do for every file to archive, in the order of the archive. With Still it also calls leave for every file that is
 // left out.
-func (x *Export) each(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
+func (x *Export) eachFile(files *os.Root, leave func(rel, why string), do func(rel, target string, info fs.FileInfo) error) error {
 	return fs.WalkDir(files.FS(), ".", func(rel string, d fs.DirEntry, err error) error {
 		if err != nil || rel == "." {
 			return err
@@ -216,7 +216,7 @@ func packFile(w *tar.Writer, files *os.Root, rel, target string, info fs.FileInf
 		return err
 	}
 	// The owner is left out, because a uid means another user elsewhere.
-	*h = tar.Header{Typeflag: h.Typeflag, Name: within + rel, Linkname: target, Size: h.Size, Mode: h.Mode & 0o777, ModTime: h.ModTime, Format: tar.FormatPAX}
+	*h = tar.Header{Typeflag: h.Typeflag, Name: filePrefix + rel, Linkname: target, Size: h.Size, Mode: h.Mode & 0o777, ModTime: h.ModTime, Format: tar.FormatPAX}
 	if h.Typeflag == tar.TypeDir {
 		h.Name += "/"
 	}
@@ -249,14 +249,14 @@ func pack(w *tar.Writer, h *tar.Header, content io.Reader) error {
 	return err
 }
 
-// behind is a writer that drops the first skip bytes.
-type behind struct {
+// skipWriter is a writer that drops the first skip bytes.
+type skipWriter struct {
 	w    io.Writer
 	skip int64
 }
 
 // Write implements io.Writer.
-func (b *behind) Write(p []byte) (int, error) {
+func (b *skipWriter) Write(p []byte) (int, error) {
 	drop := min(b.skip, int64(len(p)))
 	b.skip -= drop
 	if drop == int64(len(p)) {

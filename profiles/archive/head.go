@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	format   = 1
-	headName = "HEAD.json" // name of the first file of an archive
-	sumsName = "SHA256"    // name of the last file of an archive
-	within   = "profile/"  // prefix of the names of all other files
+	format     = 1
+	headName   = "HEAD.json" // name of the first file of an archive
+	sumsName   = "SHA256"    // name of the last file of an archive
+	filePrefix = "profile/"  // prefix of the names of all other files
 	// sumRecord is the key of a file's SHA-256 in its header. Other programs read it as an extended attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
 
@@ -85,7 +85,7 @@ func (s sums) text() string { return hex.EncodeToString(s.Sum(nil)) }
 // check refuses a file that no export makes: a name outside of the profile, a setuid bit, or the state of a gateway. It returns
 // the path of the file within the profile. With links, a link may lead out of the profile.
 func check(h *tar.Header, links bool) (rel string, err error) {
-	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), within)
+	rel, is := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), filePrefix)
 	switch {
 	case !is || !fs.ValidPath(rel) || rel == ".":
 		err = errors.New("its name is not valid")
@@ -95,15 +95,15 @@ func check(h *tar.Header, links bool) (rel string, err error) {
 		err = fmt.Errorf("its mode %o has a setuid, setgid or sticky bit", h.Mode)
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeSymlink:
 		err = errors.New("it is neither a file nor a directory nor a symbolic link")
-	case h.Typeflag == tar.TypeSymlink && !links && !stays(rel, h.Linkname):
+	case h.Typeflag == tar.TypeSymlink && !links && !staysInside(rel, h.Linkname):
 		err = errors.New("the link leads out of the profile")
 	}
 	return rel, err
 }
 
-// stays reports whether a link leads to a path within the profile. ".." is allowed only at the beginning of the target, because
+// staysInside reports whether a link leads to a path within the profile. ".." is allowed only at the beginning of the target, because
 // no directory on that part of the path can be a link.
-func stays(at, target string) bool {
+func staysInside(at, target string) bool {
 	rest := target
 	for strings.HasPrefix(rest, "../") {
 		rest = rest[len("../"):]

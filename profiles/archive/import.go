@@ -58,12 +58,12 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {
 		return head, "", err
 	}
-	if u.held, err = u.place(); err != nil {
+	if u.held, err = u.openTemporary(); err != nil {
 		return head, "", err
 	}
 	defer u.held.Close()
 	if err = u.receive(in); err == nil {
-		err = u.make()
+		err = u.makeProfile()
 	}
 	if cut := errors.Is(err, io.ErrUnexpectedEOF); cut && u.own && u.head.Format > 0 {
 		err = ErrCut
@@ -91,11 +91,11 @@ func (im *Import) Where() (snapshot string, at int64, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	return u.head.Snapshot, info.Size(), u.begin()
+	return u.head.Snapshot, info.Size(), u.readHead()
 }
 
-// place creates and locks the temporary directory. With From it locks the directory of the interrupted import.
-func (u *unpacking) place() (*os.File, error) {
+// openTemporary creates and locks the temporary directory. With From it locks the directory of the interrupted import.
+func (u *unpacking) openTemporary() (*os.File, error) {
 	for {
 		err := os.Mkdir(u.beside, 0o700)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -117,7 +117,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.From == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			u.archive = f
-			return cmp.Or(u.begin(), u.admit())
+			return cmp.Or(u.readHead(), u.admit())
 		}
 	}
 	u.own = true
@@ -131,7 +131,7 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if err := cmp.Or(u.begin(), u.admit()); err != nil {
+	if err := cmp.Or(u.readHead(), u.admit()); err != nil {
 		return err
 	}
 	if u.From > 0 && u.From != at {
@@ -148,8 +148,8 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 	return err
 }
 
-// begin reads the head from u.archive.
-func (u *unpacking) begin() error {
+// readHead reads the head from u.archive.
+func (u *unpacking) readHead() error {
 	t := tar.NewReader(io.NewSectionReader(u.archive, 0, 2*mostHead))
 	h, err := t.Next()
 	if err != nil || h.Name != headName || h.Size > mostHead {
@@ -192,8 +192,8 @@ func (u *unpacking) admit() error {
 	return nil
 }
 
-// make unpacks the archive, calls Ready and renames the result to the home of the profile.
-func (u *unpacking) make() (err error) {
+// makeProfile unpacks the archive, calls Ready and renames the result to the home of the profile.
+func (u *unpacking) makeProfile() (err error) {
 	home := u.beside + "/home"
 	if err := errors.Join(os.RemoveAll(home), os.Mkdir(home, 0o700)); err != nil {
 		return err
@@ -202,10 +202,10 @@ func (u *unpacking) make() (err error) {
 		return err
 	}
 	defer u.top.Close()
-	if err := u.each(u.take); err != nil {
+	if err := u.eachFile(u.unpackFile); err != nil {
 		return err
 	}
-	err = u.each(func(h *tar.Header, rel string, _ io.Reader) error {
+	err = u.eachFile(func(h *tar.Header, rel string, _ io.Reader) error {
 		if h.Typeflag != tar.TypeSymlink {
 			return nil
 		}
@@ -227,8 +227,8 @@ func (u *unpacking) make() (err error) {
 	return u.commit(home)
 }
 
-// each calls do for each file of the archive after the head. The last file is the checksum, with an empty rel.
-func (u *unpacking) each(do func(h *tar.Header, rel string, content io.Reader) error) error {
+// eachFile calls do for each file of the archive after the head. The last file is the checksum, with an empty rel.
+func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reader) error) error {
 	if _, err := u.archive.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
@@ -256,8 +256,8 @@ func (u *unpacking) each(do func(h *tar.Header, rel string, content io.Reader) e
 	}
 }
 
-// take unpacks one file or directory. It skips links, which are created last: so no path leads through a link meanwhile.
-func (u *unpacking) take(h *tar.Header, rel string, content io.Reader) error {
+// unpackFile unpacks one file or directory. It skips links, which are created last: so no path leads through a link meanwhile.
+func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) error {
 	if rel == "" {
 		if text, err := io.ReadAll(io.LimitReader(content, 2*sha256.Size)); err != nil || string(text) != u.sums.text() {
 			return cmp.Or(err, errors.New("the checksum of the archive is wrong"))

@@ -66,7 +66,7 @@ func (x *Export) leftOut(rel, target string, info fs.FileInfo) (why string, skip
 		return isIdentity, false
 	case secret && !x.Secrets:
 		return "secret", false
-	case kind == fs.ModeSymlink && !x.Links && !stays(rel, target):
+	case kind == fs.ModeSymlink && !x.Links && !staysInside(rel, target):
 		return "link that leads out of the profile", false
 	case strings.Count(rel, "/") > mostDepth:
 		return "too many directories above it", false

@@ -55,8 +55,8 @@ type snapshot struct {
 	head        Head
 }
 
-// take makes passes until a pass finds no change, at most mostPasses. Then it writes the head.
-func (s *snapshot) take() error {
+// copyHome makes passes until a pass finds no change, at most mostPasses. Then it writes the head.
+func (s *snapshot) copyHome() error {
 	s.seed, s.notes, s.plain = maphash.MakeSeed(), make(map[uint64]note), make(map[string]bool)
 	if err := os.Mkdir(s.files, 0o700); err != nil {
 		return err

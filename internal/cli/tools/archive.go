@@ -153,9 +153,9 @@ func (a *archiver) export(name, to string) int {
 	// a write without a reader returns an error, and the signal does not end the process
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if to == "-" {
-		return a.told("exported profile "+name, a.send(name, a.Raw()))
+		return a.reportResult("exported profile "+name, a.send(name, a.Raw()))
 	}
-	return a.told("exported profile "+name, toFile(to, func(out io.Writer) error { return a.send(name, out) }))
+	return a.reportResult("exported profile "+name, toFile(to, func(out io.Writer) error { return a.send(name, out) }))
 }
 
 // send writes an archive of a profile.
@@ -187,12 +187,12 @@ func (a *archiver) send(name string, out io.Writer) error {
 	wake := func() error { return nil }
 	if a.quiet {
 		x.Quiet = func() error {
-			return elsewhere(func() (err error) {
+			return asProcessUser(func() (err error) {
 				wake, err = a.pause(name)
 				return err
 			})
 		}
-		x.Copied = func() error { return elsewhere(wake) }
+		x.Copied = func() error { return asProcessUser(wake) }
 	}
 	kept := false
 	err = user.Do(func() (err error) {
@@ -227,8 +227,8 @@ func (a *archiver) pause(name string) (wake func() error, err error) {
 	return wake, err
 }
 
-// elsewhere runs fn in another goroutine, and so with the user of the process, although the caller runs within [fsutil.Actor.Do].
-func elsewhere(fn func() error) error {
+// asProcessUser runs fn in another goroutine, and so with the user of the process, although the caller runs within [fsutil.Actor.Do].
+func asProcessUser(fn func() error) error {
 	done := make(chan error)
 	go func() { done <- fn() }()
 	return <-done
@@ -236,7 +236,7 @@ func elsewhere(fn func() error) error {
 
 // backup copies a database by SQLite, in a process that runs as the owner of the home.
 func backup(program string, cred *proc.Cred, home *os.File, from, to string) error {
-	return elsewhere(func() error {
+	return asProcessUser(func() error {
 		spec := proc.Spec{ID: 1, Argv: []string{program, from, to}, Dir: "/proc/self/fd/" + strconv.Itoa(int(home.Fd())), Pinned: true, Cred: cred}
 		_, errs, x, err := proc.Output(context.Background(), spec, 4<<10)
 		if err == nil && (x.Code != 0 || x.Signal != 0) {
@@ -297,7 +297,7 @@ func (a *archiver) imports(name, from string) (code int) {
 	} else if proc.IsTerminal(in) {
 		return a.Fail(cmdline.WrongUsage, "cannot %s: standard input is a terminal; name a file", a.doing)
 	}
-	return a.told("imported profile "+name, a.receive(in))
+	return a.reportResult("imported profile "+name, a.receive(in))
 }
 
 // clone sends an export of one profile straight to an import of another.
@@ -319,14 +319,14 @@ func (a *archiver) clone(from, to string) int {
 	}()
 	err := a.receive(r)
 	_ = r.CloseWithError(err)
-	return a.told(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
+	return a.reportResult(fmt.Sprintf("cloned profile %s as %s", from, to), cmp.Or(<-sent, err))
 }
 
 // toHome configures a.im for the home of a new profile.
 func (a *archiver) toHome(name string) {
 	a.im.Dir, a.im.Name, a.im.Marker = filepath.Join(a.store.Root(), boot.ProfilesDir), name, a.store.Marker()
 	a.im.Ready = func() error {
-		return elsewhere(func() error {
+		return asProcessUser(func() error {
 			_, there, err := a.exists(name)
 			if there {
 				_, err = a.pause(name)
@@ -358,8 +358,8 @@ func (a *archiver) receive(in io.Reader) error {
 	return err
 }
 
-// told reports the result on standard error, because standard output may be the archive.
-func (a *archiver) told(done string, err error) int {
+// reportResult reports the result on standard error, because standard output may be the archive.
+func (a *archiver) reportResult(done string, err error) int {
 	if err != nil {
 		return a.Failed(a.doing, err)
 	}

@@ -104,11 +104,11 @@ func complete(t *cli.Terminal, table []cli.Verb, words []string) (found []candid
 		case "NAME":
 			offerNames(t, false, typed, offer)
 		}
-		few := map[string][]string{"STATE": cli.States(), "LEVEL": loglevel.Names()}[f.Value]
+		choices := map[string][]string{"STATE": cli.States(), "LEVEL": loglevel.Names()}[f.Value]
 		if strings.Contains(f.Value, "|") {
-			few = strings.Split(f.Value, "|")
+			choices = strings.Split(f.Value, "|")
 		}
-		for _, word := range few {
+		for _, word := range choices {
 			offer(word, f.Usage)
 		}
 	}
