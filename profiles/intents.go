@@ -37,7 +37,7 @@ const RestoreDelay = 2 * time.Second
 // The process may be killed before such a race is over. So each order is also written to a file of its own, and the next boot
 // applies the same rules (see [Store.Reconcile]).
 //
-// Every command must call Set, or Note if the agent's command line writes the file itself right afterwards. Otherwise Restore
+// Every command must call Begin, or Note if the agent's command line writes the file itself right afterwards. Otherwise Restore
 // undoes the command, because it mistakes the change for a lost update for 10 seconds.
 //
 // All methods may be called from several goroutines.
