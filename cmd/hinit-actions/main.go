@@ -69,9 +69,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	return c.Failed("carry out actions", r.Run(ctx))
 }
 
-// believable refuses a configuration file that a user other than root and this user can change or create, because its commands run
-// as this user. Two callers may use the agent's files: the agent's user itself, and a user who runs a plain supervisor (hinit run)
-// and is not root.
+// believable refuses a configuration file that any user except root and this user can change or create, because its commands run
+// as this user. The agent's files are accepted from two callers: the agent's user, and a user other than root who runs a plain
+// supervisor (hinit run).
 func believable(cfg *config.Config, plain bool, paths ...string) error {
 	uid := os.Geteuid()
 	if agent, err := account.Lookup("", cfg.Agent.User); plain && uid != 0 || !plain && err == nil && int(agent.UID) == uid {

@@ -1,13 +1,13 @@
-// Command hinit-sandbox-helper is the program that starts the commands of a sandbox, inside its container.
+// Command hinit-sandbox-helper starts the commands of a sandbox, inside its container.
 //
-//	hinit-sandbox-helper serve ID     listen and serve until the container ends
-//	hinit-sandbox-helper attach ID    join standard input and output with the one that serves; start it if need be
-//	hinit-sandbox-helper gate CMD...  wait until somebody outside has looked at the mounts, then become the command (package gate)
-//	hinit-sandbox-helper gate-init CMD...  the same, and be the command's init
-//	hinit-sandbox-helper init CMD...  be the command's init, without a gate
-//	hinit-sandbox-helper check PATH...  say whether the first process waits, show what is mounted, and open the gate if the answer is go
+//	hinit-sandbox-helper serve ID          listen and serve until the container ends
+//	hinit-sandbox-helper attach ID         connect standard input and output to the server; start the server if necessary
+//	hinit-sandbox-helper gate CMD...       wait until the mounts are checked from outside, then execute the command (package gate)
+//	hinit-sandbox-helper gate-init CMD...  the same, with this process as the init of the command
+//	hinit-sandbox-helper init CMD...       run the command with this process as its init, without a gate
+//	hinit-sandbox-helper check PATH...     print whether process 1 waits and what is mounted; open the gate if the answer is go
 //
-// People don't run it. Package inside starts its goroutines.
+// Package sandbox starts it; it is not for people. Package inside starts its goroutines.
 package main
 
 import (

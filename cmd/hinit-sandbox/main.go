@@ -12,7 +12,8 @@ import (
 
 func main() { os.Exit(program.Program{Engine: engine}.Run(os.Args)) }
 
-// engine returns Docker, or becomes the program of another engine, which is beside this one and has the same command line.
+// engine returns Docker. For another engine it executes the program of that engine, which is installed beside this one and has
+// the same command line.
 func engine(address string) (sandbox.FullEngine, error) {
 	switch name := os.Getenv("HINIT_SANDBOX_ENGINE"); name {
 	case "", "docker":

@@ -15,7 +15,7 @@ import (
 	"hinit/internal/boot/volume"
 	"hinit/internal/cli"
 	"hinit/internal/cli/tools"
-	_ "hinit/internal/entry" // where the process begins: s6-svc works where no thread can be made
+	_ "hinit/internal/entry" // the first code of the process: s6-svc then works even if no thread can be created
 	"hinit/internal/proc"
 	"hinit/internal/proc/limits"
 	"hinit/internal/s6/applet"
@@ -30,11 +30,11 @@ func run(argv []string) int {
 		argv = []string{"hinit-tools"}
 	}
 	switch filepath.Base(argv[0]) {
-	case proc.LimitsName: // becomes the agent's command, with the agent's user
+	case proc.LimitsName: // sets the limits and the user, then executes the command
 		code, err := limits.Main(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
-	case boot.ProgramName: // PID 1 starts this one
+	case boot.ProgramName: // PID 1 starts this program at the boot
 		if len(argv) > 1 {
 			return identity.Main(argv[1], os.Stdout)
 		}

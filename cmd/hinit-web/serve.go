@@ -23,7 +23,7 @@ import (
 // usualAddress is the default address of the page.
 const usualAddress = "127.0.0.1:9120"
 
-// shortToken is the least length of a token in bytes. A remote attacker could guess a shorter one.
+// shortToken is the least length of a token in bytes. A remote attacker could guess a shorter token.
 const shortToken = 16
 
 var serveVerb = verb{cmdline.Verb{
@@ -107,7 +107,7 @@ func (o ownersOnly) Accept() (net.Conn, error) {
 		if peer, err := proc.Peer(c); err == nil && (peer.Uid == 0 || !isolated.Peer(c, int(peer.Pid))) {
 			return c, nil
 		}
-		_ = c.Close() // it gets no answer
+		_ = c.Close() // close the connection without an answer
 	}
 }
 

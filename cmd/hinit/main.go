@@ -11,7 +11,7 @@ import (
 
 	"hinit/internal/container"
 	"hinit/internal/container/units"
-	_ "hinit/internal/entry" // where the process begins
+	_ "hinit/internal/entry" // the first code of the process
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/shim/agentuser"
@@ -32,22 +32,24 @@ func run(argv []string) int {
 		return units.StandIn()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
-	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName: // a link that leads here
+	// hinit was called through a link with this name
+	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName:
 	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
 		return container.Main("hinit", words[1:])
 	case words[0] == "run" && len(words) == 1:
 		return container.Plain("")
-	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools makes this form of others, or says what is wrong
+	case words[0] == "run" && len(words) == 3 && words[1] == "-c": // hinit-tools handles all other forms, or prints what is wrong
 		return container.Plain(words[2])
 	case strings.Join(words, " ") == "version --handover":
-		fmt.Println(reexec.Format) // what hinit reexec asks a new binary
+		fmt.Println(reexec.Format) // hinit reexec asks a new binary for this
 		return 0
 	}
 	return tools(argv)
 }
 
-// tools replaces the process by hinit-tools, which has every other command, the tools of s6 and what processes set about themselves. It returns
-// only if that fails. A command comes here where package entry could not execute hinit-tools.
+// tools replaces the process by hinit-tools. That program has every other command, the tools of s6, and the program that sets
+// limits before a command. It returns only after a failure. It is the fallback for commands for which package entry could not
+// execute hinit-tools.
 func tools(argv []string) int {
 	self, err := os.Executable()
 	path := filepath.Join(filepath.Dir(self), "hinit-tools")
@@ -58,9 +60,9 @@ func tools(argv []string) int {
 	fmt.Fprintf(os.Stderr, "cannot run %s: cannot execute %s: %v; install it beside hinit\n", strings.Join(argv[:min(2, len(argv))], " "), path, err)
 	switch {
 	case argv[0] == proc.LimitsName:
-		return 126 // as shells have it
+		return 126 // the exit code of shells
 	case strings.HasPrefix(argv[0], "s6-"):
-		return 111 // as s6's tools do where a system call fails
+		return 111 // the exit code of s6's tools after a failed system call
 	}
 	return 1
 }
