@@ -7,12 +7,11 @@ import (
 
 // The states of [Service.State].
 const (
-	StateDown     = "down"     // not running, nothing pending
-	StateWaiting  = "waiting"  // wanted up, a need is not met yet
-	StateStarting = "starting" // hinit is starting its process
-	StateUp       = "up"       // its main process runs
-	// it was asked to end, or its main process is gone and the processes that it left behind are being ended
-	StateStopping  = "stopping"
+	StateDown      = "down"      // not running, nothing pending
+	StateWaiting   = "waiting"   // wanted up, a need is not met yet
+	StateStarting  = "starting"  // hinit is starting its process
+	StateUp        = "up"        // its main process runs
+	StateStopping  = "stopping"  // it was asked to end, or processes that it left behind are being ended
 	StateKilling   = "killing"   // its processes were sent SIGKILL and are not gone yet
 	StateFinishing = "finishing" // its main process is gone, and its finish command runs
 	StateBackoff   = "backoff"   // wanted up, waits before the next start
