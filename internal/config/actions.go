@@ -78,8 +78,7 @@ func (a *Action) fields() []field {
 
 func newAction() Action { return Action{Timeout: 30 * time.Second} }
 
-func checkWebhook(at any) string {
-	s := *at.(*string)
+func checkWebhook(s string) string {
 	if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		return "expected a URL such as https://example.org/hooks/1, got another scheme or no host" // leave out the value, which may be secret
 	}

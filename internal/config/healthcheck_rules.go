@@ -86,24 +86,21 @@ func (c *Check) Templates() []string {
 }
 
 // checkPort accepts a number, or a template that may become one.
-func checkPort(at any) string {
-	s := *at.(*string)
+func checkPort(s string) string {
 	if n, err := strconv.ParseUint(s, 10, 16); (err != nil || n == 0) && !strings.Contains(s, "{") {
 		return fmt.Sprintf("expected a port from 1 to 65535 or {env:NAME}, got %q", s)
 	}
 	return ""
 }
 
-func checkHost(at any) string {
-	s := *at.(*string)
+func checkHost(s string) string {
 	if _, err := netip.ParseAddr(strings.Trim(s, "[]")); err != nil && s != "localhost" {
 		return fmt.Sprintf("expected an IP address or localhost, got %q; hinit asks no name server, use an exec check for other hosts", s)
 	}
 	return ""
 }
 
-func checkURL(at any) string {
-	s := *at.(*string)
+func checkURL(s string) string {
 	u, err := url.Parse(holesFilled(s))
 	switch {
 	case err != nil:
@@ -114,25 +111,16 @@ func checkURL(at any) string {
 		return fmt.Sprintf("expected a URL such as http://127.0.0.1:8080/health, got %q", s)
 	}
 	if port := u.Port(); port != "" {
-		if reason := checkPort(&port); reason != "" {
+		if reason := checkPort(port); reason != "" {
 			return reason
 		}
 	}
-	host := u.Hostname()
-	return checkHost(&host)
+	return checkHost(u.Hostname())
 }
 
 // holesFilled replaces each placeholder by a text that is valid as a port and in a path.
 func holesFilled(s string) string {
 	return regexp.MustCompile(`\{[a-z_]+(:[A-Za-z_0-9]+)?\}`).ReplaceAllString(s, "1")
-}
-
-// checkStatus accepts "200", "200-299", and lists of both with commas.
-func checkStatus(at any) string {
-	if _, err := ParseStatus(*at.(*string)); err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 // ParseStatus reads a list of status codes and ranges of codes.
@@ -152,15 +140,14 @@ func ParseStatus(s string) (ranges [][2]int, err error) {
 	return ranges, nil
 }
 
-func checkRegexp(at any) string {
-	if _, err := regexp.Compile(*at.(*string)); err != nil {
+func checkRegexp(s string) string {
+	if _, err := regexp.Compile(s); err != nil {
 		return fmt.Sprintf("expected a regular expression (RE2): %v", err)
 	}
 	return ""
 }
 
-func checkHeaders(at any) string {
-	headers := *at.(*map[string]string)
+func checkHeaders(headers map[string]string) string {
 	for _, name := range sortedKeys(headers) {
 		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || strings.ContainsRune(`()<>@,;:\"/[]?={}`, r) }) {
 			return fmt.Sprintf("%q cannot be the name of a header", name)

@@ -102,28 +102,19 @@ func parseUIDs(text string) (uids UIDs, reason string) {
 	return UIDs{uint32(first), uint32(last)}, ""
 }
 
-func checkUIDs(at any) string {
-	_, reason := parseUIDs(*at.(*string))
+func checkUIDs(s string) string {
+	_, reason := parseUIDs(s)
 	return reason
 }
 
-func checkShare(at any) string {
-	for _, entry := range *at.(*Paths) {
+func checkShare(paths Paths) string {
+	for _, entry := range paths {
 		path := strings.TrimSuffix(entry, ShareReadOnly)
-		if reason := checkDirTemplate(&path); reason != "" {
+		if reason := checkDirTemplate(path); reason != "" {
 			return reason
 		}
 		if path == "/" {
 			return `"/" shares everything; name the directories`
-		}
-	}
-	return ""
-}
-
-func checkPorts(at any) string {
-	for _, port := range *at.(*[]int) {
-		if port < 1 || port > 65535 {
-			return fmt.Sprintf("a port is from 1 to 65535, got %d", port)
 		}
 	}
 	return ""

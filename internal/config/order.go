@@ -145,21 +145,6 @@ func plainNeeds(needs []Need) []any {
 	return out
 }
 
-// checkCron checks a schedule without its time zone.
-func checkCron(at any) string {
-	if _, err := cronspec.Parse(*at.(*string), ""); err != nil {
-		return err.Error()
-	}
-	return ""
-}
-
-func checkZone(at any) string {
-	if _, err := cronspec.Zone(*at.(*string)); err != nil {
-		return err.Error()
-	}
-	return ""
-}
-
 // finishTask checks the keys of a task that depend on each other, and sets its default policy.
 func (l *loader) finishTask(s *Service, prefix string) {
 	t := &s.Task.Schedule

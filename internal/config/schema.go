@@ -9,6 +9,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"hinit/internal/cpulist"
+	"hinit/internal/cronspec"
 )
 
 // field is one key of the configuration below a root, which is a struct. The tags of the struct's fields have everything about the
@@ -120,38 +123,38 @@ type check func(at any) string
 // kinds are the valid values that a tag can name.
 var kinds = sync.OnceValue(func() map[string]kind {
 	return map[string]kind{
-		"address":     {"IP address", checkHost},
-		"auto":        {"auto or a number", checkParallel},
-		"codes":       {"list of exit codes", checkCodes},
-		"command":     {"command", checkCommand},
-		"cpus":        {"list of processors", checkCPUs},
-		"cron":        {"schedule", checkCron},
-		"dir":         {"path", checkDirTemplate},
-		"envfiles":    {check: checkEnvFiles},
-		"filename":    {"file name", checkFileName},
-		"group":       {"name of a group", checkGroup},
-		"headers":     {check: checkHeaders},
-		"home":        {"path", checkHome},
-		"inputs":      {"list of paths and globs", checkInputs},
-		"name":        {check: checkGroup},
+		"address":     {"IP address", of(checkHost)},
+		"auto":        {"auto or a number", of(checkParallel)},
+		"codes":       {"list of exit codes", eachBetween(0, 255, "an exit code")},
+		"command":     {"command", of(checkCommand)},
+		"cpus":        {"list of processors", parsed(cpulist.Parse)},
+		"cron":        {"schedule", parsed(func(s string) (cronspec.Spec, error) { return cronspec.Parse(s, "") })},
+		"dir":         {"path", of(checkDirTemplate)},
+		"envfiles":    {check: of(checkEnvFiles)},
+		"filename":    {"file name", of(checkFileName)},
+		"group":       {"name of a group", of(checkProfileName)},
+		"headers":     {check: of(checkHeaders)},
+		"home":        {"path", of(checkHome)},
+		"inputs":      {"list of paths and globs", of(checkInputs)},
+		"name":        {check: of(checkProfileName)},
 		"names":       {name: "list of names"},
 		"notnegative": durationThat("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
-		"path":        {"path", checkAbs},
-		"paths":       {"list of paths", checkShare},
-		"port":        {"port", checkPort},
-		"ports":       {"list of ports", checkPorts},
+		"path":        {"path", of(checkAbs)},
+		"paths":       {"list of paths", of(checkShare)},
+		"port":        {"port", of(checkPort)},
+		"ports":       {"list of ports", eachBetween(1, 65535, "a port")},
 		"positive":    durationThat("above zero", func(d time.Duration) bool { return d > 0 }),
-		"regexp":      {"regular expression", checkRegexp},
-		"signal":      {signalWords(), checkSignal},
-		"socket":      {"path", checkSocket},
-		"status":      {"status codes", checkStatus},
-		"uids":        {"range of uids", checkUIDs},
-		"umask":       {"octal number", checkUmask},
-		"url":         {"URL", checkURL},
-		"user":        {"user", checkUser},
-		"variable":    {"variable", checkVar},
-		"webhook":     {"URL", checkWebhook},
-		"zone":        {"time zone", checkZone},
+		"regexp":      {"regular expression", of(checkRegexp)},
+		"signal":      {signalWords(), of(checkSignal)},
+		"socket":      {"path", of(checkSocket)},
+		"status":      {"status codes", parsed(ParseStatus)},
+		"uids":        {"range of uids", of(checkUIDs)},
+		"umask":       {"octal number", of(checkUmask)},
+		"url":         {"URL", of(checkURL)},
+		"user":        {"user", of(checkUser)},
+		"variable":    {"variable", of(checkVar)},
+		"webhook":     {"URL", of(checkWebhook)},
+		"zone":        {"time zone", parsed(cronspec.Zone)},
 	}
 })
 

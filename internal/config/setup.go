@@ -163,10 +163,7 @@ func newSetup() Setup {
 }
 
 // checkGroup accepts a valid service name.
-func checkGroup(at any) string { return checkProfileName(*at.(*string)) }
-
-func checkSignal(at any) string {
-	name := *at.(*string)
+func checkSignal(name string) string {
 	if _, known := parseSignal(name); !known {
 		return fmt.Sprintf("%q is none of %s", name, strings.Join(signals, ", "))
 	}
@@ -174,42 +171,16 @@ func checkSignal(at any) string {
 }
 
 // checkEnvFiles accepts absolute paths, with or without a leading "-".
-func checkEnvFiles(at any) string {
-	for _, p := range *at.(*Paths) {
-		path := strings.TrimPrefix(p, "-")
-		if reason := checkDirTemplate(&path); reason != "" {
+func checkEnvFiles(paths Paths) string {
+	for _, p := range paths {
+		if reason := checkDirTemplate(strings.TrimPrefix(p, "-")); reason != "" {
 			return reason + "; begin with {home} for a file of the data directory"
 		}
 	}
 	return ""
 }
 
-// maxCPU is the largest valid processor number.
-const maxCPU = 1023
-
-func checkCPUs(at any) string {
-	list := *at.(*string)
-	for part := range strings.SplitSeq(list, ",") {
-		from, to, isRange := strings.Cut(part, "-")
-		if !isRange {
-			to = from
-		}
-		first, err := strconv.ParseUint(from, 10, 16)
-		last, err2 := strconv.ParseUint(to, 10, 16)
-		switch {
-		case err != nil || err2 != nil:
-			return fmt.Sprintf("expected processors such as \"0-3,6\", got %q", list)
-		case last < first:
-			return fmt.Sprintf("the range %s ends before it begins; write %s-%s", part, to, from)
-		case last > maxCPU:
-			return fmt.Sprintf("a processor is from 0 to %d, got %d", maxCPU, last)
-		}
-	}
-	return ""
-}
-
-func checkUmask(at any) string {
-	s := *at.(*string)
+func checkUmask(s string) string {
 	if n, err := strconv.ParseUint(s, 8, 32); err != nil || n > 0o777 || len(s) < 3 {
 		return fmt.Sprintf("expected three octal digits such as \"027\", got %q", s)
 	}

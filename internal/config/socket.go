@@ -16,7 +16,7 @@ func Socket(opt Options) string {
 		l.env = os.LookupEnv
 	}
 	if dir, ok := l.lookup("HINIT_RUNTIME_DIR"); ok {
-		if socket, wrong := socketInDir(dir); wrong == "" && checkSocket(&socket) == "" {
+		if socket, wrong := socketInDir(dir); wrong == "" && checkSocket(socket) == "" {
 			return socket
 		}
 	}
@@ -29,7 +29,7 @@ func Socket(opt Options) string {
 			Socket string `yaml:"socket"`
 		} `yaml:"control"`
 	}
-	if crowded(data) > 0 || yaml.Unmarshal(data, &file) != nil || checkSocket(&file.Control.Socket) != "" || l.doubt != nil {
+	if crowded(data) > 0 || yaml.Unmarshal(data, &file) != nil || checkSocket(file.Control.Socket) != "" || l.doubt != nil {
 		return ""
 	}
 	return file.Control.Socket

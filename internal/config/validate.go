@@ -21,11 +21,11 @@ func systemDirs() []string {
 
 // checkHome refuses a path that is not absolute. It also refuses the directories of the system, because the boot would change their
 // owner.
-func checkHome(at any) string {
-	if reason := checkAbs(at); reason != "" {
+func checkHome(s string) string {
+	if reason := checkAbs(s); reason != "" {
 		return reason
 	}
-	switch home := filepath.Clean(*at.(*string)); {
+	switch home := filepath.Clean(s); {
 	case home == "/":
 		return "the root directory cannot be the home"
 	case slices.Contains(systemDirs(), home):
@@ -34,8 +34,8 @@ func checkHome(at any) string {
 	return ""
 }
 
-func checkAbs(at any) string {
-	if s := *at.(*string); strings.HasPrefix(s, "$") || strings.HasPrefix(s, "~") {
+func checkAbs(s string) string {
+	if strings.HasPrefix(s, "$") || strings.HasPrefix(s, "~") {
 		return fmt.Sprintf("expected an absolute path, got %q; write it out, because variables and ~ are not filled in", s)
 	} else if !filepath.IsAbs(s) {
 		return fmt.Sprintf("expected an absolute path, got %q", s)
@@ -44,36 +44,34 @@ func checkAbs(at any) string {
 }
 
 // checkDirTemplate is like checkAbs, but the text may begin with a placeholder for a path.
-func checkDirTemplate(at any) string {
-	s := *at.(*string)
+func checkDirTemplate(s string) string {
 	for _, hole := range []string{holeHome, holeProfileHome} {
 		if strings.HasPrefix(s, "{"+hole+"}") {
 			return ""
 		}
 	}
-	return checkAbs(at)
+	return checkAbs(s)
 }
 
-func checkSocket(at any) string {
-	if reason := checkAbs(at); reason != "" {
+func checkSocket(s string) string {
+	if reason := checkAbs(s); reason != "" {
 		return reason
 	}
-	if s := *at.(*string); len(s) > sunPathMax {
+	if len(s) > sunPathMax {
 		return fmt.Sprintf("the path of a socket can have %d bytes, this one has %d", sunPathMax, len(s))
 	}
 	return ""
 }
 
-func checkFileName(at any) string {
-	if s := *at.(*string); s == "" || s == "." || s == ".." || strings.ContainsAny(s, "/\n") {
+func checkFileName(s string) string {
+	if s == "" || s == "." || s == ".." || strings.ContainsAny(s, "/\n") {
 		return fmt.Sprintf("expected the name of a file, got %q", s)
 	}
 	return ""
 }
 
 // checkParallel accepts auto or a positive number.
-func checkParallel(at any) string {
-	s := *at.(*string)
+func checkParallel(s string) string {
 	if n, err := strconv.Atoi(s); s != ParallelAuto && (err != nil || n < 1) {
 		return fmt.Sprintf("expected %s or a number from 1, got %q", ParallelAuto, s)
 	}
@@ -81,8 +79,7 @@ func checkParallel(at any) string {
 }
 
 // checkUser checks the form of a user or of user:group. Whether the user exists is known only in the container.
-func checkUser(at any) string {
-	s := *at.(*string)
+func checkUser(s string) string {
 	user, group, both := strings.Cut(s, ":")
 	if !accountName(user) || both && !accountName(group) {
 		return fmt.Sprintf("expected a user name, a uid or user:group, got %q", s)
@@ -99,20 +96,20 @@ func accountName(s string) bool {
 	return s != "" && s[0] != '-'
 }
 
-func checkCommand(at any) string {
-	if len(*at.(*[]string)) == 0 {
+func checkCommand(words []string) string {
+	if len(words) == 0 {
 		return "a command cannot be empty"
 	}
-	if (*at.(*[]string))[0] == "" {
+	if words[0] == "" {
 		return "the first word of a command cannot be empty"
 	}
 	return ""
 }
 
 // checkInputs accepts paths and globs as inputs of a hook.
-func checkInputs(at any) string {
-	for _, p := range *at.(*[]string) {
-		if reason := checkDirTemplate(&p); reason != "" && !strings.HasPrefix(p, "$") {
+func checkInputs(paths []string) string {
+	for _, p := range paths {
+		if reason := checkDirTemplate(p); reason != "" && !strings.HasPrefix(p, "$") {
 			return reason
 		}
 		if _, err := filepath.Match(p, ""); err != nil {
@@ -125,8 +122,8 @@ func checkInputs(at any) string {
 	return ""
 }
 
-func checkVar(at any) string {
-	if s := *at.(*string); !varName(s) {
+func checkVar(s string) string {
+	if !varName(s) {
 		return fmt.Sprintf("expected the name of an environment variable, got %q", s)
 	}
 	return ""
@@ -134,6 +131,31 @@ func checkVar(at any) string {
 
 // varName reports whether s is valid as the name of an environment variable (environ(7)).
 func varName(s string) bool { return s != "" && !strings.ContainsAny(s, "=\x00") }
+
+// of makes a check of a function for one type of values.
+func of[T any](reason func(T) string) check { return func(at any) string { return reason(*at.(*T)) } }
+
+// parsed accepts a text that a function can parse. The function's error is the fault.
+func parsed[T any](parse func(string) (T, error)) check {
+	return of(func(s string) string {
+		if _, err := parse(s); err != nil {
+			return err.Error()
+		}
+		return ""
+	})
+}
+
+// eachBetween accepts numbers in a range. The message begins with what, as in "a port".
+func eachBetween(least, most int, what string) check {
+	return of(func(numbers []int) string {
+		for _, n := range numbers {
+			if n < least || n > most {
+				return fmt.Sprintf("%s is from %d to %d, got %d", what, least, most, n)
+			}
+		}
+		return ""
+	})
+}
 
 // durationThat accepts durations for which ok returns true. is describes them for messages.
 func durationThat(is string, ok func(time.Duration) bool) kind {
@@ -174,24 +196,13 @@ func optional(k kind) kind {
 	}}
 }
 
-// checkCodes accepts exit codes from 0 to 255.
-func checkCodes(at any) string {
-	for _, n := range *at.(*[]int) {
-		if n < 0 || n > 255 {
-			return fmt.Sprintf("an exit code is from 0 to 255, got %d", n)
-		}
-	}
-	return ""
-}
-
 func oneOf(words ...string) kind {
-	return kind{"`" + strings.Join(words, "`, `") + "`", func(at any) string {
-		s := *at.(*string)
+	return kind{"`" + strings.Join(words, "`, `") + "`", of(func(s string) string {
 		if slices.Contains(words, s) {
 			return ""
 		}
 		return fmt.Sprintf("expected one of %s, got %q", strings.Join(words, ", "), s)
-	}}
+	})}
 }
 
 // checkRestart returns the contradiction in a policy whose single values are valid, or "".

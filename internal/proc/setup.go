@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"hinit/internal/cpulist"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -34,9 +36,6 @@ const (
 	IOBestEffort
 	IOIdle
 )
-
-// maxCPU is the highest number of a processor.
-const maxCPU = 1023
 
 // none reports whether there is nothing to set.
 func (s *Setup) none() bool { return s.same(&Setup{}) }
@@ -128,10 +127,10 @@ func (s *Setup) privileged() bool { return s.Nice < 0 || s.IOClass == IORealtime
 func checkSetup(s *Setup) error {
 	if s.CPUs != "" {
 		var own unix.CPUSet
-		want, err := ParseCPUs(s.CPUs)
+		want, err := cpulist.Parse(s.CPUs)
 		if err == nil && unix.SchedGetaffinity(0, &own) == nil {
 			err = fmt.Errorf("there is none of them here, hinit has %d processors; name others, or start the container with --cpuset-cpus %s", own.Count(), s.CPUs)
-			for cpu := range maxCPU + 1 {
+			for cpu := range cpulist.Most + 1 {
 				if want.IsSet(cpu) && own.IsSet(cpu) {
 					err = nil
 					break
@@ -157,27 +156,4 @@ func capable(capability int) bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<capability) != 0
-}
-
-// ParseCPUs parses a list of processors such as 0-3,6.
-func ParseCPUs(list string) (*unix.CPUSet, error) {
-	var set unix.CPUSet
-	for part := range strings.SplitSeq(list, ",") {
-		from, to, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		if !isRange {
-			to = from
-		}
-		first, err := strconv.ParseUint(from, 10, 16)
-		if err != nil {
-			return nil, fmt.Errorf("%q is no processor", part)
-		}
-		last, err := strconv.ParseUint(to, 10, 16)
-		if err != nil || last < first || last > maxCPU {
-			return nil, fmt.Errorf("%q is no range of processors", part)
-		}
-		for cpu := first; cpu <= last; cpu++ {
-			set.Set(int(cpu))
-		}
-	}
-	return &set, nil
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/account"
+	"hinit/internal/cpulist"
 	"hinit/internal/dotenv"
 	"hinit/internal/proc"
 	"hinit/shim/identity"
@@ -86,7 +87,7 @@ func (p *pending) apply(word string) error {
 		}
 	case proc.WordCPUs:
 		var set *unix.CPUSet
-		if set, err = proc.ParseCPUs(value); err == nil {
+		if set, err = cpulist.Parse(value); err == nil {
 			err = unix.SchedSetaffinity(0, set)
 		}
 	case proc.WordUmask:

@@ -1,0 +1,39 @@
+// Package cpulist parses lists of processors such as 0-3,6, the list format of cpuset(7) without blanks. Its errors are for people.
+// It starts no goroutine.
+package cpulist
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Most is the largest valid processor number.
+const Most = 1023
+
+// Parse returns the processors of a list.
+func Parse(list string) (*unix.CPUSet, error) {
+	var set unix.CPUSet
+	for part := range strings.SplitSeq(list, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err := strconv.ParseUint(from, 10, 16)
+		last, err2 := strconv.ParseUint(to, 10, 16)
+		switch {
+		case err != nil || err2 != nil:
+			return nil, fmt.Errorf("expected processors such as \"0-3,6\", got %q", list)
+		case last < first:
+			return nil, fmt.Errorf("the range %s ends before it begins; write %s-%s", part, to, from)
+		case last > Most:
+			return nil, fmt.Errorf("a processor is from 0 to %d, got %d", Most, last)
+		}
+		for cpu := first; cpu <= last; cpu++ {
+			set.Set(int(cpu))
+		}
+	}
+	return &set, nil
+}
