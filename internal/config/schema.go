@@ -44,31 +44,38 @@ func (f *field) at(root any) any {
 }
 
 // The schemas of all mappings of hinit.yaml.
-var (
-	configFields  = schema[Config]("agent.rlimits", "agent.limits")
-	profileFields = schema[Profile]("rlimits", "limits") // of profiles.NAME
-	serviceFields = schema[Service]("rlimits", "limits", "park_on", "restart.park_on", "immediate_on", "restart.immediate_on",
-		"success_codes", "restart.success_codes") // of services.NAME
-	runFields    = schema[Run]()    // of runs.NAME
-	hookFields   = schema[Hook]()   // of an entry of boot.hooks
-	needFields   = schema[Need]()   // of an entry of needs
-	checkKeys    = schema[Check]()  // of an entry of checks
-	actionFields = schema[Action]() // of an action
-	logFields    = sync.OnceValue(func() []field { return appendFields(nil, reflect.TypeFor[LogLimits](), &field{inherits: "logs."}) })
-)
+func configFields() []field  { return schema[Config]("", "agent.rlimits", "agent.limits") }
+func profileFields() []field { return schema[Profile]("", "rlimits", "limits") } // of profiles.NAME
+func serviceFields() []field { // of services.NAME
+	return schema[Service]("", "rlimits", "limits", "park_on", "restart.park_on", "immediate_on", "restart.immediate_on", "success_codes", "restart.success_codes")
+}
+func runFields() []field    { return schema[Run]("") }            // of runs.NAME
+func hookFields() []field   { return schema[Hook]("") }           // of an entry of boot.hooks
+func needFields() []field   { return schema[Need]("") }           // of an entry of needs
+func checkKeys() []field    { return schema[Check]("") }          // of an entry of checks
+func actionFields() []field { return schema[Action]("") }         // of an action
+func logFields() []field    { return schema[LogLimits]("logs.") } // of logs.profiles.NAME
 
-// schema returns the schema of the root T. aliases are pairs of a further spelling and the key that it means.
-func schema[T any](aliases ...string) func() []field {
-	return sync.OnceValue(func() []field {
-		fields := appendFields(nil, reflect.TypeFor[T](), &field{})
-		for pair := range slices.Chunk(aliases, 2) {
-			i := slices.IndexFunc(fields, func(f field) bool { return f.path == pair[1] })
-			f := fields[i]
-			f.path, f.alias, f.inherits = pair[0], pair[1], ""
-			fields = slices.Insert(fields, i+1, f)
-		}
-		return fields
-	})
+// schemas has the schemas that were needed so far: reflect.Type of the root → []field. They are made late because every command
+// waits for the initialisation of this package.
+var schemas sync.Map
+
+// schema returns the schema of the root T. A key below it inherits from the key of the same name below inherits, "" for none.
+// aliases are pairs of a further spelling and the key that it means.
+func schema[T any](inherits string, aliases ...string) []field {
+	root := reflect.TypeFor[T]()
+	if made, ok := schemas.Load(root); ok {
+		return made.([]field)
+	}
+	fields := appendFields(nil, root, &field{inherits: inherits})
+	for pair := range slices.Chunk(aliases, 2) {
+		i := slices.IndexFunc(fields, func(f field) bool { return f.path == pair[1] })
+		f := fields[i]
+		f.path, f.alias, f.inherits = pair[0], pair[1], ""
+		fields = slices.Insert(fields, i+1, f)
+	}
+	schemas.Store(root, fields)
+	return fields
 }
 
 // appendFields appends the keys of a struct, which is in another one.
