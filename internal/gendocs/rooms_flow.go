@@ -38,7 +38,7 @@ var parts = []struct {
 		"cmd/hinit", "internal/early", "internal/entry", "internal/container", "internal/config", "internal/lease", "internal/boot",
 	}},
 	{"Profiles become services", []string{
-		"profiles", "cmd/hinit-profile", "internal/gateways", "internal/registry", "internal/cronspec", "internal/dotenv", "internal/varfiles",
+		"profiles", "cmd/hinit-profile", "internal/gateways", "internal/registry", "internal/cpulist", "internal/cronspec", "internal/dotenv", "internal/varfiles",
 	}},
 	{"Services run", []string{
 		"supervisor", "internal/backoff", "internal/proc", "internal/procstat", "internal/usage", "internal/notify", "internal/probe",
