@@ -115,7 +115,7 @@ func TestAReconcilerThatIsResetKnowsNothing(t *testing.T) {
 	k.Registry.SetDown("coder", true, false)
 	k.ExpectLate(profiles.Plan{Unread: true})
 	k.WarnIfMissing("gateway-nobody", "nobody")
-	if err := h.wants.Set("coder", profiles.Running); err != nil {
+	if err := order(h.wants, "coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
 	k.Reset()
@@ -163,7 +163,7 @@ func TestAtTheEndOnlyIntentsAreLookedAfter(t *testing.T) {
 	h.start(k)
 	k.Stop()
 	h.until("the volume is not watched any more", func() bool { return k.Rescan(t.Context()) != nil })
-	if err := h.wants.Set("coder", profiles.Running); err != nil {
+	if err := order(h.wants, "coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
 	h.state("coder", map[string]any{"gateway_state": "stopped"})
@@ -208,4 +208,13 @@ func TestTheAdviceForAnAgentThatNeverSaysReadyComesLate(t *testing.T) {
 	const said = "Ready{Name:gateway-%s Run:1 Ready:false Text:gateway_state.json says nothing of this run yet%s}"
 	h.until("the young one is told nothing of it", h.got(fmt.Sprintf(said, "young", "")))
 	h.until("the slow one is", h.got(fmt.Sprintf(said, "slow", "; for an agent that never writes it there, set agent.ready to up in hinit.yaml")))
+}
+
+// order records an operator's order, and makes it survive a crash of the machine.
+func order(wants *profiles.Intents, profile, want string) error {
+	sync, err := wants.Begin(profile, want)
+	if err != nil {
+		return err
+	}
+	return sync()
 }
