@@ -231,7 +231,7 @@ func (g *gateway) lines(t *testing.T) []string {
 // losses returns how many lines of all gateways are lost so far.
 func losses(gateways []*gateway) (n uint64) {
 	for _, g := range gateways {
-		n += g.log.Stats().FileLost
+		n += g.log.Stats().LinesLost
 	}
 	return n
 }
@@ -330,8 +330,8 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 		runs += g.runs
 		gone := g.check(t)
 		st := g.log.Stats()
-		if gone != st.FileLost {
-			t.Errorf("%s: the markers say %d lines, the counter %d", g.name, gone, st.FileLost)
+		if gone != st.LinesLost {
+			t.Errorf("%s: the markers say %d lines, the counter %d", g.name, gone, st.LinesLost)
 		}
 		lines, lost = lines+st.Lines, lost+gone
 	}

@@ -36,7 +36,7 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	f.mu.Lock()
 	f.fault, f.kept = os.ErrPermission, []byte("one\n") // the timer comes before leave
 	f.mu.Unlock()
-	f.retryDue()
+	f.onRetryTimer()
 	if _, err := os.Stat(path); err == nil || f.fd >= 0 {
 		t.Errorf("it is open as %d, %v", f.fd, err)
 	}

@@ -291,13 +291,13 @@ func (f *file) note(err error) {
 // scheduleRetry schedules a retry, for a service that writes no more lines.
 func (f *file) scheduleRetry() {
 	if f.timer == nil {
-		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.retryDue))
+		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.onRetryTimer))
 		return
 	}
 	f.timer.Reset(f.set.opts.period)
 }
 
-func (f *file) retryDue() {
+func (f *file) onRetryTimer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fault != nil && f.timer != nil { // otherwise the file was closed meanwhile, and another file may use its writer

@@ -194,7 +194,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	testkit.Until(t, "all lines are read", func() bool { return v.log.Stats().Lines == lines+1 })
 	v.warn.want(t, "no space left on device")
-	if st := v.log.Stats(); st.FileLost == 0 || !strings.Contains(st.LastError, "no space left") {
+	if st := v.log.Stats(); st.LinesLost == 0 || !strings.Contains(st.LastError, "no space left") {
 		t.Errorf("stats: %+v", st)
 	}
 	// The disk is full to the last whole line: nothing is torn.
@@ -206,7 +206,7 @@ func TestFullDisk(t *testing.T) {
 	testkit.Until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
 	v.say("after")
 	v.end()
-	v.warn.want(t, "no space left on device", "is written again, "+fmt.Sprint(v.log.Stats().FileLost)+" lines were lost")
+	v.warn.want(t, "no space left on device", "is written again, "+fmt.Sprint(v.log.Stats().LinesLost)+" lines were lost")
 
 	got := stored(t, dir)
 	at := slices.IndexFunc(got, func(s string) bool { return strings.HasPrefix(s, "[hinit] ") })
@@ -235,7 +235,7 @@ func TestFullDisk(t *testing.T) {
 	if next != lines {
 		t.Errorf("%d lines are accounted for, want %d", next, lines)
 	}
-	if st := v.log.Stats(); st.FileLost != uint64(lost) || st.LastError != "" {
+	if st := v.log.Stats(); st.LinesLost != uint64(lost) || st.LastError != "" {
 		t.Errorf("lost %d, stats %+v", lost, st)
 	}
 	if kept := (at - 1) * 131; kept < keepLimit {

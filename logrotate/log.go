@@ -43,7 +43,7 @@ type Stats struct {
 	// lines that the rate limit kept out of both sinks; included in Lines, and reported by a line in the log
 	Suppressed     uint64
 	ConsoleDropped uint64 // lines left out on the console; a notice there reports them
-	FileLost       uint64 // lines missing in the file; the gap marker there reports them
+	LinesLost      uint64 // lines missing in the file; the gap marker there reports them
 	LastError      string // current error of the file, "" for none
 }
 
@@ -56,7 +56,7 @@ func (l *Log) Stats() Stats {
 		ConsoleDropped: l.counters.consoleDropped.Load(),
 	}
 	if l.file != nil {
-		st.FileLost = l.file.losses.Load()
+		st.LinesLost = l.file.losses.Load()
 		if text := l.file.lastErr.Load(); text != nil {
 			st.LastError = *text
 		}

@@ -170,7 +170,7 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 	closeSet(t, s)
 	for g := range gateways {
 		checkFlood(t, "file", stored(t, filepath.Join(dir, fmt.Sprintf("g%d", g))), lines, outTags[g], errTags[g])
-		if st := logs[g].Stats(); st.FileLost != 0 || st.LastError != "" || st.Lines != 2*lines {
+		if st := logs[g].Stats(); st.LinesLost != 0 || st.LastError != "" || st.Lines != 2*lines {
 			t.Errorf("%s: %+v", logs[g].name, st)
 		}
 	}

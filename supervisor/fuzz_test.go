@@ -39,7 +39,7 @@ var fuzzPolicies = map[string]Policy{
 	"b": func() Policy { p := finishing; p.Turns, p.StopCommand = true, []string{"ask"}; return p }(),
 	"c": func() Policy {
 		p := finishing
-		p.Backoff.Max, p.LeaveDescendants, p.KillNever, p.Kill = time.Second, true, true, ScopeMain
+		p.Backoff.Max, p.LeaveDescendants, p.KillNever, p.KillScope = time.Second, true, true, ScopeMain
 		p.Announces, p.ReadyRestart, p.SpawnRetry, p.Drains, p.Turns = true, time.Second, time.Minute, true, true
 		return p
 	}(),

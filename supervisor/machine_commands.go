@@ -260,7 +260,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	} else {
 		m.set(now, s, state, now.Add(again), reason)
 	}
-	scope := s.policy.Kill
+	scope := s.policy.KillScope
 	if s.pid == 0 || m.phase != running {
 		scope = ScopeTree
 	}

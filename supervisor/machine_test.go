@@ -754,7 +754,7 @@ func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
 		r := newRig(t)
 		r.enter(Finishing)
 		p := finishing
-		p.Kill = c.kill
+		p.KillScope = c.kill
 		r.do(Add{Name: "s", Policy: p})
 		if got := r.wait(p.FinishTimeout - 1); len(got) != 0 {
 			t.Fatalf("before its time: %v", got)
@@ -836,7 +836,7 @@ func TestARunThatTheShutdownHadToKillIsNotFinished(t *testing.T) {
 // s6like is the policy of a service directory without any file but run.
 var s6like = Policy{
 	Backoff:    backoff.Policy{Initial: time.Second, Max: time.Second},
-	StopSignal: sigTerm, KillNever: true, Kill: ScopeMain, LeaveDescendants: true,
+	StopSignal: sigTerm, KillNever: true, KillScope: ScopeMain, LeaveDescendants: true,
 	SpawnRetry: time.Minute, ReadyRestart: time.Second, Announces: true,
 }
 
@@ -919,7 +919,7 @@ func TestAGraceOfAServiceDirectoryKillsTheProcessOrItsGroup(t *testing.T) {
 	for scope, want := range map[Scope]string{ScopeMain: "signal", ScopeGroup: "signalgroup"} {
 		r := newRig(t)
 		p := s6like
-		p.KillNever, p.Grace, p.Kill = false, 2*time.Second, scope
+		p.KillNever, p.Grace, p.KillScope = false, 2*time.Second, scope
 		r.do(Add{Name: "s", Policy: p, Want: WantUp})
 		r.spawned()
 		r.do(Stop{"s"})

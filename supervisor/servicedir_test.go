@@ -320,7 +320,7 @@ func TestATimeToDieKillsTheProcessOrItsGroupAndSparesTheRest(t *testing.T) {
 			l, out := realLoop(t)
 			line := output(t, out)
 			u := serviceDir(t, "s", stubborn, "")
-			u.Policy.KillNever, u.Policy.Grace, u.Policy.Kill = false, 100*time.Millisecond, c.kill
+			u.Policy.KillNever, u.Policy.Grace, u.Policy.KillScope = false, 100*time.Millisecond, c.kill
 			register(t, l, u, WantUp)
 			child, err := strconv.Atoi(line())
 			if err != nil {

@@ -113,7 +113,7 @@ type Policy struct {
 	SpawnRetry   time.Duration // delay after a start failed for a lasting reason (with Once: a passing one); 0 counts it as a fast exit
 	ReadyRestart time.Duration // a run that was ready for this long is restarted at once; 0 for never
 	KillNever    bool          // a stop never escalates to SIGKILL; a second stop repeats the signal. Only a shutdown kills
-	Kill         Scope         // target of SIGKILL after Grace or FinishTimeout; at shutdown always the tree
+	KillScope    Scope         `reexec:"Kill"` // target of SIGKILL after Grace or FinishTimeout; at shutdown always the tree
 	Finishes
 }
 

@@ -74,7 +74,7 @@ func (c *Call) Main() int {
 	return c.say("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indented(reasonOf(err)))
 }
 
-// baseDir exists if the init answers as s6.
+// baseDir is a directory that exists only if PID 1 answers as s6.
 const baseDir = "/run/s6/basedir"
 
 // agent replaces the process by the agent's own program. It returns an exit code on failure.

@@ -117,7 +117,8 @@ func (p *preparer) scratch(s *Step) {
 	}
 }
 
-// agentDirectories are created at every boot. The gateways' log directory follows Options.Logs.
+// agentDirectories are the directories that each boot creates in the data directory. Options.Logs says where the logs of the
+// gateways are.
 var agentDirectories = []string{
 	"cron", "sessions", "logs", "hooks", "memories", "skills", "skins", "plans", "workspace", "home", "pairing",
 	"platforms/pairing", "backups", "lazy-packages",

@@ -84,17 +84,17 @@ func reclaim(dir string, first bool) {
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory and another place is used
 }
 
-// place is one possible place of the control socket.
-type place struct {
+// socketDir is a directory that may hold the control socket.
+type socketDir struct {
 	socket string
 	mode   os.FileMode // of a directory that must be created
 }
 
-func (p place) dir() string { return filepath.Dir(p.socket) }
+func (p socketDir) dir() string { return filepath.Dir(p.socket) }
 
 // places returns the possible places of a user's socket, see [client.Places]. A directory below a directory for temporary files
 // is private, except that the agent's user must be able to pass through root's.
-func places(socket string, env func(string) (string, bool), uid int) (list []place) {
+func places(socket string, env func(string) (string, bool), uid int) (list []socketDir) {
 	private := os.FileMode(0o700)
 	if uid == 0 {
 		private = 0o711
@@ -104,12 +104,12 @@ func places(socket string, env func(string) (string, bool), uid int) (list []pla
 		if i == 0 || filepath.Dir(path) == systemRuntimeDir {
 			mode = 0o755
 		}
-		list = append(list, place{path, mode})
+		list = append(list, socketDir{path, mode})
 	}
 	return list
 }
 
-func prepare(list []place, abstract string, uid int, pod bool) Runtime {
+func prepare(list []socketDir, abstract string, uid int, pod bool) Runtime {
 	var first error
 	for i, p := range list {
 		err := makeDir(p.dir(), p.mode, uid, pod)

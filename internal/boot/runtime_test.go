@@ -19,7 +19,7 @@ import (
 
 const testAbstract = "@hinit-test"
 
-func sockets(list []place) []string {
+func sockets(list []socketDir) []string {
 	var out []string
 	for _, p := range list {
 		out = append(out, p.socket)
@@ -78,7 +78,7 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 		socket := filepath.Join(dir, strconv.Itoa(int(mode)), "deep", "control.sock")
 		want := Runtime{Socket: socket, Dir: filepath.Dir(socket)}
 		for range 2 { // the second time it is there
-			if got := prepare([]place{{socket, mode}}, testAbstract, uid, false); got != want {
+			if got := prepare([]socketDir{{socket, mode}}, testAbstract, uid, false); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		}
@@ -101,7 +101,7 @@ func TestRootTakesTheDirectoryOver(t *testing.T) {
 	}
 	reclaim(theirs, true)
 	socket := theirs + "/control.sock"
-	if got := prepare([]place{{socket, 0o755}}, testAbstract, 0, false); got.Socket != socket || got.Warning != "" {
+	if got := prepare([]socketDir{{socket, 0o755}}, testAbstract, 0, false); got.Socket != socket || got.Warning != "" {
 		t.Errorf("got %+v", got)
 	}
 	if _, err := os.Lstat(socket); err == nil {
@@ -122,7 +122,7 @@ func TestRootTakesTheDirectoryOver(t *testing.T) {
 
 func TestPrepareRefuses(t *testing.T) {
 	uid, dir := os.Geteuid(), t.TempDir()
-	good := place{filepath.Join(dir, "good", "control.sock"), 0o700}
+	good := socketDir{filepath.Join(dir, "good", "control.sock"), 0o700}
 	link := filepath.Join(dir, "link")
 	if err := os.Symlink(put(t, dir+"/target", 0o755), link); err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func TestPrepareRefuses(t *testing.T) {
 				}
 				defer unix.Unmount(mount, unix.MNT_DETACH)
 			}
-			got := prepare([]place{{tt.bad + "/control.sock", 0o755}, good}, testAbstract, uid, false)
+			got := prepare([]socketDir{{tt.bad + "/control.sock", 0o755}, good}, testAbstract, uid, false)
 			want := Runtime{
 				Socket: good.socket, Dir: good.dir(), Fallback: true,
 				Warning: "cannot use " + strconv.Quote(tt.bad) + " for the control socket: " + tt.why + "; using " + strconv.Quote(good.dir()),
@@ -184,7 +184,7 @@ func TestPrepareRefuses(t *testing.T) {
 func TestPrepareAcceptsSticky(t *testing.T) {
 	sticky := put(t, t.TempDir()+"/tmp", 0o777|os.ModeSticky)
 	for _, dir := range []string{sticky, sticky + "/hinit-x"} {
-		got := prepare([]place{{dir + "/control.sock", 0o700}}, testAbstract, os.Geteuid(), false)
+		got := prepare([]socketDir{{dir + "/control.sock", 0o700}}, testAbstract, os.Geteuid(), false)
 		if got != (Runtime{Socket: dir + "/control.sock", Dir: dir}) {
 			t.Errorf("%s: got %+v", dir, got)
 		}
@@ -221,7 +221,7 @@ func stat(t *testing.T, path string) os.FileInfo {
 }
 
 func TestPrepareWithoutAnyPlace(t *testing.T) {
-	nowhere := []place{{"/proc/a/control.sock", 0o755}, {"/proc/b/control.sock", 0o700}}
+	nowhere := []socketDir{{"/proc/a/control.sock", 0o755}, {"/proc/b/control.sock", 0o700}}
 	got := prepare(nowhere, testAbstract, os.Geteuid(), false)
 	want := Runtime{
 		Socket: testAbstract, Fallback: true,

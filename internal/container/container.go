@@ -143,7 +143,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair, c.stage.Move)
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
-		MayServe: c.holder.Check, ReadSecrets: c.logs.ReadSecrets, Beat: c.health.Beat,
+		MayServe: c.holder.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.Beat,
 		Adopt: func(ctx context.Context, profile string) {
 			c.owners.Adopt(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
 		},

@@ -19,8 +19,8 @@ type Spec struct {
 	zone     *time.Location
 }
 
-// Parse parses a schedule. zone is the name of a time zone, such as "Europe/Berlin"; "" is the container's own. Only Parse reads
-// files.
+// Parse parses a schedule. zone names a time zone such as "Europe/Berlin"; "" is the container's zone. Parse reads the file of
+// the zone; the methods of the result read no file.
 func Parse(text, zone string) (Spec, error) {
 	if strings.TrimSpace(text) != text || text == "" {
 		return Spec{}, errors.New(`expected a schedule such as "0 3 * * *"`)

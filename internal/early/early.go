@@ -28,7 +28,7 @@ func Meaningful() []os.Signal {
 
 var orders = listen(os.Args)
 
-// Orders returns the channel for these signals.
+// Orders returns the channel that gets the signals of [Meaningful].
 func Orders() chan os.Signal {
 	if orders == nil {
 		orders = notify()

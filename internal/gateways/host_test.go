@@ -94,7 +94,7 @@ func (h *host) reconciler() *gateways.Reconciler {
 	reg.Follow(h, nil)
 	return gateways.New(gateways.Options{
 		Registry: reg, Logger: own, Config: h.Config, Route: func() *boot.Route { return &h.route }, Store: h.store, Intents: h.wants, Started: time.Now(),
-		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, Beat: func(string) {},
+		MayServe: h.MayServe, Adopt: h.Adopt, ReadSecrets: h.ReadSecrets, StateWritten: func(string) {},
 	})
 }
 

@@ -24,7 +24,7 @@ func (k *Reconciler) profileEvent(ctx context.Context, e profiles.Event) {
 	case profiles.StateChanged:
 		k.enqueue(profiles.SlotName(e.Profile.Name), func() { k.followState(e.Profile.Name) })
 	case profiles.Beat:
-		k.Beat(e.Profile.Name)
+		k.StateWritten(e.Profile.Name)
 	case profiles.InputsChanged:
 		k.ReadSecrets(profiles.SlotName(e.Profile.Name), e.Profile.Name)
 		k.Registry.Post(supervisor.InputsChanged{Name: profiles.SlotName(e.Profile.Name)})

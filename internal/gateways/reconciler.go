@@ -76,8 +76,8 @@ type Options struct {
 	Adopt func(ctx context.Context, profile string)
 	// ReadSecrets sets which values of a profile's .env the console masks in the output of a service. It waits for the disk.
 	ReadSecrets func(service, profile string)
-	// Beat is called when a gateway has written its state file. It does not block.
-	Beat func(profile string)
+	// StateWritten is called when a gateway has written its state file. It does not block.
+	StateWritten func(profile string)
 }
 
 // New returns a Reconciler. It queues all calls until Start.

@@ -93,7 +93,7 @@ func filter() []bpf.Instruction {
 	for _, number := range slices.Concat(refused, refusedOn[runtime.GOARCH]) {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 1}, fails(unix.EPERM))
 	}
-	program = append(program, when(unix.SYS_CLONE, dataArg0, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, unix.EPERM)...)
+	program = append(program, failCallUnless(unix.SYS_CLONE, dataArg0, bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, unix.EPERM)...)
 	// Profiles with the same user could change the priorities and limits of each other's processes. So the filter allows only the
 	// number 0, the calling process.
 	for _, of := range []struct{ number, argument uint32 }{
@@ -104,24 +104,24 @@ func filter() []bpf.Instruction {
 		{unix.SYS_SETPRIORITY, dataArg1},
 		{unix.SYS_IOPRIO_SET, dataArg1},
 	} {
-		program = append(program, when(of.number, of.argument, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}, unix.EPERM)...)
+		program = append(program, failCallUnless(of.number, of.argument, bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1}, unix.EPERM)...)
 	}
-	program = append(program, when(unix.SYS_SETPRIORITY, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PRIO_USER, SkipTrue: 1}, unix.EPERM)...)
-	program = append(program, when(unix.SYS_IOPRIO_SET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioprioUser, SkipTrue: 1}, unix.EPERM)...)
+	program = append(program, failCallUnless(unix.SYS_SETPRIORITY, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.PRIO_USER, SkipTrue: 1}, unix.EPERM)...)
+	program = append(program, failCallUnless(unix.SYS_IOPRIO_SET, dataArg0, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: ioprioUser, SkipTrue: 1}, unix.EPERM)...)
 	for _, request := range refusedControls {
-		program = append(program, when(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: request, SkipTrue: 1}, unix.EPERM)...)
+		program = append(program, failCallUnless(unix.SYS_IOCTL, dataArg1, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: request, SkipTrue: 1}, unix.EPERM)...)
 	}
 	// Landlock does not see on which ports multipath TCP, SMC and SCTP listen. Programs fall back to TCP.
 	for _, protocol := range []uint32{unix.IPPROTO_MPTCP, unix.IPPROTO_SMC, unix.IPPROTO_SCTP} {
-		program = append(program, when(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocol, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
+		program = append(program, failCallUnless(unix.SYS_SOCKET, dataArg2, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: protocol, SkipTrue: 1}, unix.EPROTONOSUPPORT)...)
 	}
 	program = append(program, inFamily(unix.SYS_SOCKET)...)
 	program = append(program, inFamily(unix.SYS_SOCKETPAIR)...)
 	return append(program, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
 }
 
-// when makes a call fail, unless the instruction unless accepts its argument. The call's number stays loaded.
-func when(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.Instruction {
+// failCallUnless makes a call fail, unless the instruction unless accepts its argument. The call's number stays loaded.
+func failCallUnless(number, argument uint32, unless bpf.JumpIf, errno unix.Errno) []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: number, SkipTrue: 4},
 		load(argument), unless, fails(errno), load(dataNumber),

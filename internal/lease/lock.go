@@ -301,7 +301,7 @@ func (v *Volume) lockFile() (file *os.File, err error) {
 		if err == nil && info.Size() == 0 { // a file with content may be another file with a second name
 			_, err = file.WriteAt([]byte("hinit locks this file: fcntl(2), F_OFD_SETLK\n"), 0)
 		}
-		if err = errors.Join(err, leadsTo(d, file)); err != nil {
+		if err = errors.Join(err, checkLockName(d, file)); err != nil {
 			_ = file.Close()
 			file = nil
 		}
@@ -321,8 +321,9 @@ func relock(file *os.File) error {
 	return err
 }
 
-// leadsTo checks that the name of the lock file still leads to the locked one. It opens the file again, which asks the server.
-func leadsTo(d *fsutil.Dir, file *os.File) error {
+// checkLockName checks that the name of the lock file still leads to the locked one. It opens the file again, which asks the
+// server.
+func checkLockName(d *fsutil.Dir, file *os.File) error {
 	named, err := d.Open(lockName)
 	if err != nil {
 		return err
@@ -341,7 +342,7 @@ func (v *Volume) proveLock(file *os.File) error {
 	return v.as(func(d *fsutil.Dir) error {
 		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // otherwise this machine's cache would answer
 		_, err := file.ReadAt(make([]byte, 1), 0)
-		return errors.Join(err, leadsTo(d, file), relock(file))
+		return errors.Join(err, checkLockName(d, file), relock(file))
 	})
 }
 

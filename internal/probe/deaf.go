@@ -77,33 +77,33 @@ func rough(d time.Duration) string {
 	return "less than a second"
 }
 
-// usualGap measures the usual time between two signs of a gateway. It counts only time in which this process was running.
-type usualGap struct {
-	silent       time.Duration
-	longest      time.Duration
-	gaps, atRest int
-	met          bool
+// silenceMeter measures the usual time between two signs of a gateway. It counts only time in which this process was running.
+type silenceMeter struct {
+	sinceLastSign time.Duration
+	longest       time.Duration
+	gaps, atRest  int
+	met           bool
 }
 
 // pass adds the time that has passed, and whether a sign came in it. resting says that the process was almost idle.
-func (h *usualGap) pass(passed time.Duration, came, resting bool) {
-	h.silent += passed
+func (h *silenceMeter) pass(passed time.Duration, came, resting bool) {
+	h.sinceLastSign += passed
 	if !came {
 		return
 	}
 	if h.met {
-		faded := float64(h.longest) * math.Exp2(-float64(h.silent)/float64(gapHalfLife))
-		h.longest = max(h.silent, time.Duration(faded))
+		faded := float64(h.longest) * math.Exp2(-float64(h.sinceLastSign)/float64(gapHalfLife))
+		h.longest = max(h.sinceLastSign, time.Duration(faded))
 		h.gaps++
 		if resting {
 			h.atRest++
 		}
 	}
-	h.met, h.silent = true, 0
+	h.met, h.sinceLastSign = true, 0
 }
 
-func (h *usualGap) silence() Silence {
-	s := Silence{For: h.silent, AtRest: h.atRest >= gapsToKnow}
+func (h *silenceMeter) silence() Silence {
+	s := Silence{For: h.sinceLastSign, AtRest: h.atRest >= gapsToKnow}
 	if h.gaps >= gapsToKnow {
 		s.UsualGap = h.longest
 	}
@@ -114,7 +114,7 @@ func (h *usualGap) silence() Silence {
 // late round counts as a timely one. The first round after a rest is an exception.
 type signHistory struct {
 	looked     time.Time // time of the last round, by this process's clock
-	beats, log usualGap
+	beats, log silenceMeter
 	line       uint64
 	beat       time.Time
 	ticks      uint64

@@ -109,7 +109,7 @@ func TestNoSingleSignAccuses(t *testing.T) {
 // TestAHabitIsLearntOfWhatIsSeen: what was there before the first look is no heartbeat, one that is seldom has a long habit, and that lasts over a weekend.
 func TestAHabitIsLearntOfWhatIsSeen(t *testing.T) {
 	t.Parallel()
-	var h usualGap
+	var h silenceMeter
 	for range 40 {
 		h.pass(time.Minute, false, true)
 	}

@@ -152,7 +152,7 @@ func (t *Table) grouped(pid int) (id uint64) {
 			continue
 		}
 		if at == "" {
-			if at = path.Join(cgroupRoot, cgroupPath(t.proc.read(strconv.Itoa(pid)+"/cgroup"), "")); at == cgroupRoot {
+			if at = path.Join(cgroupRoot, cgroupPath(t.procfs.read(strconv.Itoa(pid)+"/cgroup"), "")); at == cgroupRoot {
 				return 0
 			}
 		}

@@ -88,10 +88,10 @@ func TestAProcessThatHidesItsRunIsNamed(t *testing.T) {
 	if !alive(daemon) {
 		t.Error("it was killed on a guess")
 	}
-	p, _ := table.proc.stat(daemon)
+	p, _ := table.procfs.stat(daemon)
 	testkit.Until(t, "a tick of the kernel's clock", func() bool { // else both may have begun in the same one
 		pid, _ := spawn(t, table, Spec{ID: 2, Name: "later", Argv: testproc.Argv("exit")})
-		later, ok := table.proc.stat(pid)
+		later, ok := table.procfs.stat(pid)
 		x := exitOf(t, table, 2)
 		table.Forget(2)
 		if !ok || later.Start <= p.Start {
@@ -113,7 +113,7 @@ func TestAProcessWhoseFirstThreadHasEndedIsAlive(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "its first thread to end", func() bool {
-		p, ok := table.proc.stat(daemon)
+		p, ok := table.procfs.stat(daemon)
 		return ok && p.State == 'Z'
 	})
 	if n := table.SignalTree(1, int(unix.SIGTERM)); n != 2 {
@@ -250,13 +250,13 @@ func TestAProcessOfTheAgentCountsAsNoneOfAServiceOfRoots(t *testing.T) {
 					return ok && limit == claim && table.runs[2].mark == claim
 				}
 				env, _ := readAs("/proc/"+strconv.Itoa(daemon)+"/environ", 10000, 10000)
-				p, ok := table.proc.stat(daemon)
+				p, ok := table.procfs.stat(daemon)
 				return ok && p.Session == daemon && p.Parent == os.Getpid() && strings.Contains(string(env), ":2\x00")
 			})
 			if id := table.RunOf(daemon); id != 0 {
 				t.Errorf("the daemon is of run %d", id)
 			}
-			if got, own := NewMeter().Measure([]int{table.Main(2)})[0].Bytes, parseMemory(table.proc.read(strconv.Itoa(table.Main(2))+"/status")); got > own+own/2 {
+			if got, own := NewMeter().Measure([]int{table.Main(2)})[0].Bytes, parseMemory(table.procfs.read(strconv.Itoa(table.Main(2))+"/status")); got > own+own/2 {
 				t.Errorf("the service has %d bytes, with the daemon's: %d", own, got)
 			}
 			if n := table.SignalTree(2, int(unix.SIGKILL)); n != 1 || !alive(daemon) {
@@ -284,7 +284,7 @@ func TestAProcessOfAnotherUserIsOfTheServiceInWhoseGroupItIs(t *testing.T) {
 		var st unix.Stat_t
 		return unix.Stat("/proc/"+strconv.Itoa(orphan), &st) == nil && st.Uid == 10000
 	})
-	testkit.Until(t, "the orphan to be this process's", func() bool { p, ok := table.proc.stat(orphan); return ok && p.Parent == os.Getpid() })
+	testkit.Until(t, "the orphan to be this process's", func() bool { p, ok := table.procfs.stat(orphan); return ok && p.Parent == os.Getpid() })
 	if n := table.SignalTree(1, int(unix.SIGKILL)); n != 2 {
 		t.Errorf("signalled %d processes, want 2", n)
 	}

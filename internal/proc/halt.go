@@ -15,16 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uninterruptible is how long a thread must be in an uninterruptible wait before [Halt] counts it as stopped. The parent of a
+// uninterruptible is how long a thread must be in an uninterruptible wait before [FreezeOthers] counts it as stopped. The parent
+// of a
 // vfork(2) waits so for its child, which is stopped. Shorter waits don't count: a fork may wait so too, for instance while a
 // process is moved to another control group.
 const uninterruptible = time.Second
 
-// Halt stops every other process of the PID namespace, so that no new one can be made. It uses kill(2) with -1, which also stops
+// FreezeOthers stops every other process of the PID namespace, so that no new one can be made. It uses kill(2) with -1, which
+// also stops
 // a child that is being forked at that moment. before lists the processes that were stopped earlier, for [Resume]. beyond is a
-// process that this user may not stop, 0 for none. Halt blocks until all threads are stopped, at most for patience. After an
+// process that this user may not stop, 0 for none. FreezeOthers blocks until all threads are stopped, at most for patience. After
+// an
 // error all processes run again. Only process 1 may call it: elsewhere -1 means processes that don't belong to hinit.
-func Halt(patience time.Duration) (before []int, beyond int, err error) {
+func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
 	}
@@ -115,7 +118,8 @@ func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 	return pid, beyond
 }
 
-// Resume continues the processes that [Halt] has stopped. The youngest come first, so that no shell sees its command stopped. It
+// Resume continues the processes that [FreezeOthers] has stopped. The youngest come first, so that no shell sees its command
+// stopped. It
 // also signals processes that Halt found in an uninterruptible wait, because they stop only after it.
 func Resume(before []int) {
 	s := newScanner()

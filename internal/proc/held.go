@@ -19,7 +19,7 @@ func (t *Table) nextHeld() (pid int) {
 	if time.Since(t.heldAt) >= heldPeriod {
 		t.heldAt = time.Now()
 		for pid := range t.owned {
-			if st, ok := t.proc.stat(pid); ok && st.State == 'Z' && !t.proc.lives(st) {
+			if st, ok := t.procfs.stat(pid); ok && st.State == 'Z' && !t.procfs.lives(st) {
 				t.held = append(t.held, pid)
 			}
 		}

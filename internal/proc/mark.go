@@ -76,7 +76,7 @@ func (t *Table) runOfMark(limit uint64) uint64 {
 func (t *Table) ofUser(pid int, id uint64) uint64 {
 	// An older hinit may have handed over the run without its user.
 	if r := t.runs[id]; r != nil && r.user != nil {
-		if m, ok := t.proc.mark(pid); !ok || !m.Counts(*r.user) {
+		if m, ok := t.procfs.mark(pid); !ok || !m.Counts(*r.user) {
 			return 0
 		}
 	}
@@ -99,7 +99,7 @@ func (t *Table) limit(pid int) (uint64, bool) {
 	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // same user, or a capability: one system call where reading /proc takes three
 		return limit.Max, true
 	}
-	m, _ := t.proc.mark(pid)
+	m, _ := t.procfs.mark(pid)
 	return m.Limit, m.Limit != 0
 }
 

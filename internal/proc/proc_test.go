@@ -317,10 +317,10 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	line(t, alone)
 	line(t, parent)
 	looks := func(id uint64) int {
-		table.proc.at, table.proc.spared = time.Time{}, time.Time{} // long ago
-		before := table.proc.scans
+		table.procfs.at, table.procfs.spared = time.Time{}, time.Time{} // long ago
+		before := table.procfs.scans
 		table.Observe(id)
-		return table.proc.scans - before
+		return table.procfs.scans - before
 	}
 	if n := looks(2); n != 1 || len(table.members.living[2]) != 2 {
 		t.Errorf("%d looks at a service with children, of which %d are known", n, len(table.members.living[2]))
@@ -331,9 +331,9 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	if n := looks(1); n != 0 {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
-	table.proc.spared = time.Now().Add(time.Hour) // just now, however long this process is held up
-	if table.Observe(1); table.proc.scans != 2 {  // many at a time: one search for all of them
-		t.Errorf("%d looks", table.proc.scans)
+	table.procfs.spared = time.Now().Add(time.Hour) // just now, however long this process is held up
+	if table.Observe(1); table.procfs.scans != 2 {  // many at a time: one search for all of them
+		t.Errorf("%d looks", table.procfs.scans)
 	}
 }
 
@@ -361,7 +361,7 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOM: 300})
 	line(t, out)
 	table.Observe(1)
-	table.proc.scan()
+	table.procfs.scan()
 	table.assignRuns()
 	want := strconv.Itoa(min(int(table.oom)+300, oomMost))
 	if n := len(table.members.living[1]); n != 3 {

@@ -13,7 +13,7 @@ func (t *Table) RunOf(pid int) uint64 {
 		if id := t.owned[pid]; id != 0 {
 			return id
 		}
-		p, ok := t.proc.stat(pid)
+		p, ok := t.procfs.stat(pid)
 		if !ok || pid == self || pid <= 0 {
 			return 0
 		}

@@ -173,7 +173,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		return 0, spawnError(spec, path, err)
 	}
 	if spec.OOM != 0 {
-		t.oom.raise(t.proc, pid, spec.OOM)
+		t.oom.raise(t.procfs, pid, spec.OOM)
 	}
 	t.owned[pid] = spec.ID
 	user := uint32(os.Geteuid())

@@ -18,7 +18,7 @@ type Table struct {
 	null    *os.File
 	nonce   string // distinguishes the runs of this table from runs of another hinit on the same machine
 	masked  bool   // hinit was started with signals blocked
-	proc    *scanner
+	procfs  *scanner
 	marks   marker
 	oom     oomScore
 	byMark  map[uint64]uint64 // mark → run
@@ -74,7 +74,7 @@ func New() (*Table, error) {
 	_, _ = rand.Read(nonce) // never fails (crypto/rand)
 	t := &Table{
 		owned: make(map[int]uint64), runs: make(map[uint64]*run), null: null, nonce: hex.EncodeToString(nonce),
-		proc: newScanner(), marks: newMarker(), oom: newOOMScore(), byMark: make(map[uint64]uint64),
+		procfs: newScanner(), marks: newMarker(), oom: newOOMScore(), byMark: make(map[uint64]uint64),
 	}
 	var mask, empty unix.Sigset_t
 	if unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask) == nil {

@@ -41,8 +41,8 @@ const unknown = ^uint64(0)
 // made, while a known process still holds that number, because the number can't have been reused. An orphan belongs to a run if
 // it has the run's mark or tag, and runs as root or as the run's user.
 func (t *Table) assignRuns() {
-	all := t.proc.stats
-	if t.members.scan == t.proc.scans {
+	all := t.procfs.stats
+	if t.members.scan == t.procfs.scans {
 		return
 	}
 	self := os.Getpid()
@@ -97,7 +97,7 @@ func (t *Table) assignRuns() {
 	}
 	before := t.members
 	t.members = membership{
-		scan: t.proc.scans, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins, unmarked: strays,
+		scan: t.procfs.scans, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins, unmarked: strays,
 		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
 	}
 	for _, p := range slices.Backward(all) { // the youngest first, while process numbers ascend
@@ -182,18 +182,18 @@ func ancestry[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id I
 // leftBehind reports whether processes of a run live whose main process has ended and is not reaped. If several main processes
 // have ended together, one scan serves all of them.
 func (t *Table) leftBehind(r *run, several bool) bool {
-	if !t.proc.sawEnd(r.main) { // otherwise the scan is younger than the end, and shows everything that the process started
-		if !several && !t.proc.hasChildBesides(t.owned) {
+	if !t.procfs.sawEnd(r.main) { // otherwise the scan is younger than the end, and shows everything that the process started
+		if !several && !t.procfs.hasChildBesides(t.owned) {
 			return false
 		}
-		t.proc.scan()
+		t.procfs.scan()
 	}
 	for range confirm {
 		t.assignRuns()
 		if len(t.members.living[r.id]) > 0 || t.members.fresh[r.id] == 0 {
 			break
 		}
-		t.proc.scan() // several processes have just ended: the last scan may lack their children
+		t.procfs.scan() // several processes have just ended: the last scan may lack their children
 	}
 	t.assignRuns()
 	return len(t.members.living[r.id])+t.members.fresh[r.id] > 0
@@ -202,12 +202,12 @@ func (t *Table) leftBehind(r *run, several bool) bool {
 // unmarkedSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan. That is
 // enough, because each end of a main process causes a scan while an orphan lives.
 func (t *Table) unmarkedSince(main int) (pids []int) {
-	at := slices.IndexFunc(t.proc.stats, func(p stat) bool { return p.PID == main })
-	if at < 0 || t.members.scan != t.proc.scans {
+	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
+	if at < 0 || t.members.scan != t.procfs.scans {
 		return nil
 	}
 	for _, p := range t.members.unmarked {
-		if p.Start >= t.proc.stats[at].Start {
+		if p.Start >= t.procfs.stats[at].Start {
 			pids = append(pids, p.PID)
 		}
 	}
@@ -225,11 +225,11 @@ func (s *scanner) sawEnd(pid int) bool {
 // Observe notes the living processes of a run, so that they are still known to belong to it when they lose their parents. It
 // scans the process table only if the main process may have relatives, and once for calls in quick succession.
 func (t *Table) Observe(id uint64) {
-	if r := t.runs[id]; r != nil && r.main != 0 && t.proc.stale() && !t.proc.hasChild(r.main) && !t.proc.hasChildBesides(t.owned) {
-		t.proc.spared = time.Now()
+	if r := t.runs[id]; r != nil && r.main != 0 && t.procfs.stale() && !t.procfs.hasChild(r.main) && !t.procfs.hasChildBesides(t.owned) {
+		t.procfs.spared = time.Now()
 		return
 	}
-	t.proc.scanWithin(fresh)
+	t.procfs.scanWithin(fresh)
 	t.assignRuns()
 }
 
@@ -248,7 +248,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		_ = unix.Kill(r.main, syscall.Signal(signal)) // the number is valid: the process is not reaped
 		signalled++
 	}
-	t.proc.scanWithin(fresh)
+	t.procfs.scanWithin(fresh)
 	for range 8 {
 		t.assignRuns()
 		before := len(seen)
@@ -269,7 +269,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		if t.members.fresh[id] > 0 && len(t.members.living[id]) == 0 {
 			signalled += t.killForkers(id)
 		}
-		t.proc.scan()
+		t.procfs.scan()
 	}
 	t.assignRuns()
 	if len(t.members.living[id])+t.members.fresh[id] > 0 {
@@ -340,7 +340,7 @@ func (t *Table) kill(p stat, signal int) bool {
 		return false
 	}
 	defer unix.Close(fd)
-	if now, ok := t.proc.stat(p.PID); !ok || now.Start != p.Start || now.Dead() {
+	if now, ok := t.procfs.stat(p.PID); !ok || now.Start != p.Start || now.Dead() {
 		return false
 	}
 	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // every kernel with pidfd_open has this call
@@ -350,7 +350,7 @@ func (t *Table) kill(p stat, signal int) bool {
 // gone; ask again after they are reaped.
 func (t *Table) Gone(ids []uint64) []uint64 {
 	var gone []uint64
-	t.proc.scan()
+	t.procfs.scan()
 	t.assignRuns()
 	for _, id := range ids {
 		if r := t.runs[id]; r == nil || r.main == 0 && len(t.members.living[id])+t.members.fresh[id]+t.members.fresh[unknown] == 0 {
@@ -367,12 +367,12 @@ func (t *Table) SignalRest(signal int) {
 		_ = unix.Kill(-1, syscall.Signal(signal))
 		return
 	}
-	t.proc.scan()
+	t.procfs.scan()
 	owner, parent := map[int]uint64{self: 1, 0: 0, 1: 0}, make(map[int]int)
-	for _, p := range t.proc.stats {
+	for _, p := range t.procfs.stats {
 		parent[p.PID] = p.Parent
 	}
-	for _, p := range t.proc.stats {
+	for _, p := range t.procfs.stats {
 		if p.PID != self && !p.Dead() && ancestry(p.Parent, 0, owner, parent) == 1 {
 			t.kill(p, signal)
 		}
@@ -381,7 +381,7 @@ func (t *Table) SignalRest(signal int) {
 
 // Began returns when a process began, in ticks since the kernel's start; 0 if there is no such process.
 func (t *Table) Began(pid int) uint64 {
-	p, _ := t.proc.stat(pid)
+	p, _ := t.procfs.stat(pid)
 	return p.Start
 }
 
@@ -391,8 +391,8 @@ func (t *Table) KillSession(session int, before uint64) {
 	if session <= 1 {
 		return
 	}
-	t.proc.scan()
-	for _, p := range t.proc.stats {
+	t.procfs.scan()
+	for _, p := range t.procfs.stats {
 		if p.Session == session && p.Start < before && !p.Dead() && p.PID != os.Getpid() {
 			t.kill(p, int(unix.SIGKILL))
 		}

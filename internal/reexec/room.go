@@ -99,7 +99,7 @@ func makeRoom(knows bool) (halted *Halted, err error) {
 	}
 	h := &Halted{Threads: threads - outside, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
 	var beyond int
-	if h.before, beyond, err = proc.Halt(haltTime); err != nil {
+	if h.before, beyond, err = proc.FreezeOthers(haltTime); err != nil {
 		return nil, fmt.Errorf("%w: the container is short of process numbers, and %w", errNoRoom, err)
 	}
 	free, limited := tuning.FreeProcesses()

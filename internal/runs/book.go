@@ -161,7 +161,7 @@ func (b *Book) Start(ctx context.Context, o Order) (client.Run, error) {
 	} else {
 		over = b.look(e, b.loop.Snapshot().Find(e.Service))
 		b.arm(e)
-		b.ring(e)
+		b.wakeWaiters(e)
 	}
 	out := e.Run
 	close(e.starts)
@@ -305,8 +305,8 @@ func (b *Book) Unique() string {
 	return b.instance + "-" + strconv.FormatUint(b.next, 10)
 }
 
-// ring wakes the callers of News after a run has begun or ended. b.mu is held.
-func (b *Book) ring(e *entry) {
+// wakeWaiters wakes the callers of News after a run has begun or ended. b.mu is held.
+func (b *Book) wakeWaiters(e *entry) {
 	b.seq++
 	e.Seq = b.seq
 	close(b.changed)
@@ -379,7 +379,7 @@ func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
 	}
 	b.forget(e)
 	if e.started {
-		b.ring(e)
+		b.wakeWaiters(e)
 	}
 	return over
 }

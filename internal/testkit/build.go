@@ -22,8 +22,7 @@ const (
 	entry    = "-ldflags=-s -w -E hinit_entry" // it begins in internal/entry
 )
 
-// programs are those that tests drive, with the words of go build that make them as they are shipped (Makefile), by their name in a
-// directory of them.
+// programs are the programs that tests need: the name of the file, and the arguments of go build as in the Makefile.
 var programs = map[string][]string{
 	"hinit":                {entry, "hinit/cmd/hinit"},
 	"faulty/hinit":         {entry, "-tags=faults", "hinit/cmd/hinit"}, // it can be made to panic

@@ -24,8 +24,7 @@ const (
 	// descriptorsEach is how many descriptors a service with a log needs: two pipes. Log files are open only while they are
 	// written.
 	descriptorsEach = 2
-	// descriptorsKept is how many descriptors services can't use: they are for the control socket, its clients, log files and
-	// profiles.
+	// descriptorsKept is the number of descriptors that hinit keeps for itself: control socket, clients, log files and profiles.
 	descriptorsKept = 64
 	// processesKept is how many processes and threads are needed besides services: hinit's own, hooks, docker exec.
 	processesKept = 32

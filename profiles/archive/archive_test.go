@@ -175,7 +175,7 @@ func exported(t testing.TB, x archive.Export) (*bytes.Buffer, archive.Head, stri
 	var out bytes.Buffer
 	x.Name, x.Backup = "coder", backup
 	head, sum, kept, err := x.Run(&out)
-	if err != nil || kept != x.Keep {
+	if err != nil || kept != x.KeepSnapshot {
 		t.Fatal(kept, err)
 	}
 	return &out, head, sum

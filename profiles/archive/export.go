@@ -30,10 +30,10 @@ type Export struct {
 	Clone   bool     // leave out identities, which two profiles must not share
 	Links   bool     // include links that lead out of the profile
 	// no process writes to the home: send it without a snapshot. Run ignores From if Snapshot does not name this archive
-	Still    bool
-	Keep     bool   // keep the snapshot after Run
-	Snapshot string // send this kept snapshot; "" makes a new one
-	From     int64  // offset in the archive at which Run begins to send
+	Still        bool
+	KeepSnapshot bool   // keep the snapshot after Run
+	Snapshot     string // send this kept snapshot; "" makes a new one
+	From         int64  // offset in the archive at which Run begins to send
 
 	// Backup copies a database. from is relative to the home, and so is to, unless it is absolute.
 	Backup func(home *os.File, from, to string) error
@@ -68,7 +68,7 @@ func (x *Export) Run(out io.Writer) (head Head, sum string, kept bool, err error
 	if taken {
 		head, sum, err = x.send(dir, out)
 	}
-	if kept = taken && (x.Keep || err != nil) && !x.Clone; !kept {
+	if kept = taken && (x.KeepSnapshot || err != nil) && !x.Clone; !kept {
 		err = errors.Join(err, os.RemoveAll(dir))
 		_ = os.Remove(base) // fails if the directory has other snapshots
 	}

@@ -15,14 +15,14 @@ import (
 type Options struct {
 	boot.Options
 
-	Image Image
+	Image ImagePaths
 
 	MaxInodes int64         // limit of inodes for Repair; 0: 2,000,000
 	MaxTime   time.Duration // time limit of Repair; 0: 30 min
 }
 
-// Image has the paths of files in the agent's image.
-type Image struct {
+// ImagePaths has the paths of files in the agent's image.
+type ImagePaths struct {
 	Install      string // the agent's installation; "": /opt/hermes
 	BakedBrowser string // file with the path of the image's browser; "": /etc/hermes/agent-browser-executable-path
 	Environment  string // directory for variables that the boot finds; "": /run/s6/container_environment

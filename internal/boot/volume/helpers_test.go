@@ -113,7 +113,7 @@ func options(t testing.TB, home string, env map[string]string) (Options, *record
 func optionsIn(home, image string, env map[string]string, r *recorder) Options {
 	return Options{
 		Options: boot.Options{Home: home, Logs: home + "/logs/gateways", User: "hermes", Agent: agent(), Env: environ(env), Scratch: image + "/scratch", Say: r.say},
-		Image:   Image{Install: image + "/install", BakedBrowser: image + "/baked", Environment: image + "/environment"},
+		Image:   ImagePaths{Install: image + "/install", BakedBrowser: image + "/baked", Environment: image + "/environment"},
 	}
 }
 

@@ -121,7 +121,7 @@ func TestHooksEndWithTheContainer(t *testing.T) {
 
 func TestRebootstrapHook(t *testing.T) {
 	home := t.TempDir()
-	o := Options{Options: boot.Options{Home: home, Env: environ(map[string]string{"HERMES_AUTH_JSON_REBOOTSTRAP": "{}"})}, Image: Image{Install: "/i"}}
+	o := Options{Options: boot.Options{Home: home, Env: environ(map[string]string{"HERMES_AUTH_JSON_REBOOTSTRAP": "{}"})}, Image: ImagePaths{Install: "/i"}}
 	if h, ok := RebootstrapHook(o); ok {
 		t.Errorf("without credentials: %+v", h)
 	}

@@ -312,7 +312,7 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 
 // The files of the image are known without a look at each one, until one changes or is mounted over.
 func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
-	o := Options{Image: Image{Install: tempDir(t) + "/opt/hermes"}}
+	o := Options{Image: ImagePaths{Install: tempDir(t) + "/opt/hermes"}}
 	write(t, o.Image.Install+"/skills/a", "a")
 	o.Image.Seal = filepath.Dir(o.Image.Install) + "/seal"
 	write(t, o.Image.Seal, "number\n")

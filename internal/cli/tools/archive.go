@@ -116,7 +116,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	if verb == "export" {
 		f.StringVar(&a.out, "o", "-", "write to `FILE`; - is standard output")
 		f.StringVar(&a.all, "all", "", "export all profiles, each to NAME.tar in `DIR`")
-		f.BoolVar(&a.x.Keep, "keep", false, "keep the copy for --snapshot")
+		f.BoolVar(&a.x.KeepSnapshot, "keep", false, "keep the copy for --snapshot")
 		f.StringVar(&a.x.Snapshot, "snapshot", "", "send the copy `ID` that an earlier export has kept")
 	} else {
 		f.BoolVar(&a.up, "start", false, "start the gateway of the new profile")

@@ -202,7 +202,7 @@ func (s *Status) HooksBegin(n int) {
 	s.hooks = n
 }
 
-// HookBegins sets which hook is running.
+// HookBegins records the hook that runs now.
 func (s *Status) HookBegins(name string, number int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -158,7 +158,7 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 	return note
 }
 
-// firstTime reports whether a message about a key is new in this run of a service. It is new again after another message.
+// firstTime reports whether text differs from the last message about this key in this run of the service. It remembers text.
 func (w *memoryWatch) firstTime(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
 	said := w.told[key] == text

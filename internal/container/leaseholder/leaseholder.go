@@ -129,11 +129,11 @@ func (t *Holder) LeaseMessage(words string) {
 
 func newHolder(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Holder {
 	t := &Holder{host: host, loop: loop, lock: lock, steps: steps, asked: "the volume"}
-	t.become(client.LeaseNone, "")
+	t.setState(client.LeaseNone, "")
 	return t
 }
 
-func (t *Holder) become(name, detail string) {
+func (t *Holder) setState(name, detail string) {
 	t.state.Store(&state{name: name, since: time.Now(), detail: detail})
 }
 
@@ -176,7 +176,7 @@ func (t *Holder) Check() error {
 
 // unknown notes that it is not known yet who holds the lock.
 func (t *Holder) unknown() {
-	t.become(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.asked))
+	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.asked))
 }
 
 // waitsFor says why this init does not serve.
@@ -215,7 +215,7 @@ func (t *Holder) acquire(ctx context.Context, wait bool) (got <-chan acquireResu
 			}
 		})
 		if err == nil {
-			t.become(client.LeaseHeld, "")
+			t.setState(client.LeaseHeld, "")
 		}
 		result <- acquireResult{lost, err}
 	})
@@ -253,7 +253,7 @@ func (t *Holder) Claim(ctx context.Context, b Boot, made bool) (serving context.
 				t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.waitsFor(t.state.Load()), standbyVariable))
 				return ctx, false
 			}
-			t.become(client.LeaseNone, a.err.Error())
+			t.setState(client.LeaseNone, a.err.Error())
 			if made && !errors.Is(a.err, fs.ErrNotExist) {
 				t.host.Warn("nothing keeps another container from serving the same profiles: %v", a.err)
 			}
@@ -301,7 +301,7 @@ func (t *Holder) begin(ctx context.Context, lost <-chan error) context.Context {
 // fence handles the loss of the lock: it kills all services that need the lock, and then asks for the lock again.
 func (t *Holder) fence(ctx context.Context, end context.CancelCauseFunc, why error) {
 	t.serves.Store(false)
-	t.become(client.LeaseWaiting, why.Error())
+	t.setState(client.LeaseWaiting, why.Error())
 	t.evict("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
@@ -321,7 +321,7 @@ func (t *Holder) regain(ctx context.Context, a acquireResult) {
 			t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.waitsFor(t.state.Load()), standbyVariable))
 			return
 		}
-		t.become(client.LeaseWaiting, a.err.Error())
+		t.setState(client.LeaseWaiting, a.err.Error())
 		if !pause.For(ctx, again) {
 			return
 		}
@@ -352,7 +352,7 @@ func (t *Holder) Resume(ctx context.Context) context.Context {
 	case a.err == nil:
 		return t.begin(ctx, a.lost)
 	case ctx.Err() == nil && !errors.Is(a.err, errHeld):
-		t.become(client.LeaseNone, a.err.Error())
+		t.setState(client.LeaseNone, a.err.Error())
 		return ctx
 	}
 	lost := make(chan error, 1)

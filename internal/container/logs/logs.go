@@ -185,7 +185,7 @@ func (l *Logs) Output(service string) *client.Output {
 		return nil
 	}
 	return &client.Output{
-		Lines: st.Lines, Bytes: st.Bytes, Suppressed: st.Suppressed, ConsoleDropped: st.ConsoleDropped, FileLost: st.FileLost, Error: st.LastError,
+		Lines: st.Lines, Bytes: st.Bytes, Suppressed: st.Suppressed, ConsoleDropped: st.ConsoleDropped, FileLost: st.LinesLost, Error: st.LastError,
 	}
 }
 

@@ -153,5 +153,5 @@ func Index(s, part string) int {
 	return -1
 }
 
-// Here is the directory of this process (AT_FDCWD).
+// Here is AT_FDCWD: the current directory of this process.
 const Here = ^uintptr(99)

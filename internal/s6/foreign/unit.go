@@ -27,7 +27,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 	policy := supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
 		SpawnRetry: spawnRetry,
-		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, Kill: supervisor.ScopeMain, LeaveDescendants: true,
+		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, KillScope: supervisor.ScopeMain, LeaveDescendants: true,
 		Finishes:  supervisor.Finishes{Finish: true, FinishTimeout: def.FinishTimeout, PermanentFinish: []int{permanent}},
 		Announces: def.NotifyFD != 0,
 	}
@@ -38,7 +38,7 @@ func (s *Service) unit(name string, p *Place) supervisor.Unit {
 		policy.ReadyRestart = readyEnough // otherwise readiness is unknown, however long it lives
 	}
 	if def.KillGroup {
-		policy.Kill = supervisor.ScopeGroup
+		policy.KillScope = supervisor.ScopeGroup
 	}
 	return supervisor.Unit{
 		Name: name, Kind: supervisor.KindService, Yields: !p.Root, Policy: policy, NotifyFD: def.NotifyFD,

@@ -289,7 +289,7 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 	must(t, s.Scan(t.Context()))
 	u := h.unit("foo")
 	p := u.Policy
-	if p.StopSignal != 2 || p.Grace != 1500*time.Millisecond || p.KillNever || p.Kill != supervisor.ScopeGroup || p.FinishTimeout != 0 ||
+	if p.StopSignal != 2 || p.Grace != 1500*time.Millisecond || p.KillNever || p.KillScope != supervisor.ScopeGroup || p.FinishTimeout != 0 ||
 		!p.Announces || !p.Finish || !slices.Equal(p.PermanentFinish, []int{125}) || u.NotifyFD != 4 || !p.LeaveDescendants {
 		t.Errorf("policy %+v, notification %d", p, u.NotifyFD)
 	}

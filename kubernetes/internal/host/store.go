@@ -256,7 +256,7 @@ func (s *Store) Install(name, uid, nonce string) error {
 	return wrap("install", name, err)
 }
 
-// Drop deletes data that was set aside.
+// Drop deletes the homes of this profile that were set aside.
 func (s *Store) Drop(name, uid string) error { return s.clear(asideDir, name, uid, "") }
 
 // DropIncoming deletes received data, complete or not, that was not installed.
