@@ -27,11 +27,11 @@ func (o *options) configure() error {
 		return errors.New("the first line is not an absolute path")
 	}
 	if target != o.target {
-		o.target, o.native = target, "" // for another agent, `gateway start` may mean something else
+		o.target, o.native = target, "" // gateway commands of another agent may have another meaning
 	}
 	if len(lines) > 1 {
 		if user := strings.TrimSpace(lines[1]); user != "" {
-			o.user, o.home = user, "" // HOME is then the home of this user
+			o.user, o.home = user, "" // "" means the home of this user
 		}
 	}
 	return nil

@@ -150,7 +150,7 @@ func (o *options) drop(env []string) (home string, err error) {
 	}
 	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.Published); err == nil {
 		setPublished(&u, text, o.user)
-	} else { // in a read-only container PID 1 may lack a place for the file
+	} else { // PID 1 may have no place for the file, in a read-only container
 		u.Ask(func(name string) string { return lookupEnv(env, name) })
 	}
 	// This comes before the drop. After it, /proc/self still belongs to root and can't be read.
@@ -203,13 +203,13 @@ func replaceProcess(target string, argv, env []string) int {
 	}
 	err := unix.Exec(target, args, env)
 	say("cannot execute " + target + ": " + err.Error())
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // it is a script whose interpreter is missing
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) { // the interpreter of the script is missing
 		return exitNotFound
 	}
 	return exitRefused
 }
 
-// executable reports whether path is a regular file that the caller may execute, and returns its status.
+// executable returns the status of the file at path. ok reports whether it is a regular file that the caller may execute.
 func executable(path string) (st unix.Stat_t, ok bool) {
 	return st, unix.Stat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && unix.Access(path, unix.X_OK) == nil
 }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// homes says which directories belong to users other than the actor's.
+// homes describes directories that belong to users other than the actor's.
 type homes struct {
 	dir         string // the parent of the homes
 	first, last uint32 // range of the users
@@ -24,7 +24,7 @@ func (a *Actor) OwnHomes(dir string, first, last uint32) *Actor {
 	return &own
 }
 
-// Inside returns an actor for use within the function of [Actor.Do]: it does not change the identity again, except as
+// Inside returns an actor for use within the function of [Actor.Do]. It keeps the identity that Do has set, except as
 // [Actor.OwnHomes] says.
 func (a *Actor) Inside() *Actor { return &Actor{id: a.id, homes: a.homes} }
 

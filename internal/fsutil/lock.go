@@ -38,8 +38,8 @@ func isLocal(st unix.Statfs_t) bool {
 }
 
 // Lock takes the exclusive lock (flock(2)) of the directory. If another process holds it, Lock calls busy with the directory, and
-// waits for the lock unless busy returns an error. The kernel releases it when the returned file is closed or the process ends. The
-// directory itself is locked, because users who can only write in it can't replace it.
+// waits for the lock unless busy returns an error. The kernel releases it when the returned file is closed or the process ends.
+// The lock is on the directory itself, because a user who can write only in the directory can't replace it.
 func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 	err = d.do("lock", "", func([]string) error {
 		fd, err := d.open(nil, unix.O_RDONLY|unix.O_DIRECTORY, 0)

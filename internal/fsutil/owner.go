@@ -38,8 +38,8 @@ func HardLinksProtected() bool {
 	return err == nil && bytes.Equal(bytes.TrimSpace(data), []byte("1"))
 }
 
-// Chown gives rel ("" is the directory itself) to another user. A file that has the right user keeps its group. It returns the
-// old owner and whether the owner has changed.
+// Chown gives rel ("" is the directory itself) to another user. A file that already belongs to that user keeps its group. It
+// returns the old owner and whether the owner has changed.
 //
 // For a link the error is [ErrSymlink], for a device node [ErrDevice]; see [Owner] for files with several names. A regular file
 // loses its set-user-ID bit, set-group-ID bit and capabilities.

@@ -23,8 +23,8 @@ func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
 		fd, err := openBeneath(d.fd, strings.Join(names, "/"), flags, mode, 0)
 		switch {
 		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
-			// Either openat2 is missing, or a seccomp filter refuses it. EPERM may also have another reason (an immutable file);
-			// then the walk below fails too.
+			// Either the kernel lacks openat2, or a seccomp filter refuses it. EPERM may also have another reason (an immutable
+			// file). Then the walk below fails too.
 			d.walk.Store(true)
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOTDIR):
 			// The walk always terminates, and its error names the component that is a link.

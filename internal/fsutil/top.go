@@ -124,7 +124,7 @@ func words(path string) []string {
 
 // step opens one directory in another, or returns the target of a link that may be followed.
 func (r rules) step(parent int, name string, last bool) (fd int, target string, made bool, err error) {
-	if name == ".." { // the directory above, even after links
+	if name == ".." { // ".." is the directory above, even after links
 		fd, err = openat(parent, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 		return fd, "", false, err
 	}

@@ -14,8 +14,8 @@ import (
 	"hinit/profiles"
 )
 
-// mostInOrder is how many profiles are read before the first of their gateways starts, so that recently used ones can start
-// first.
+// mostInOrder limits how many profiles the boot reads before it starts the first gateway. Within this limit, recently used
+// gateways start first.
 const mostInOrder = 256
 
 // Boot holds the inputs of [Reconciler.BringUp].
@@ -26,8 +26,8 @@ type Boot struct {
 	SetRoute func(*boot.Route)      // replaces the meaning of the CMD
 	Settled  func()                 // called when the profiles are known
 	Status   *bootstatus.Status
-	Admit    func(ctx context.Context) // holds back registered gateways without room; may block
-	Logger   *initlog.Logger           // for messages that no agent can cause
+	Admit    func(ctx context.Context) // keeps registered gateways down if there is no room for them; may block
+	Logger   *initlog.Logger           // gets messages, none of which an agent can cause
 }
 
 // Boot registers the gateway of every profile, up or down as the volume says, each as soon as that is decided. It returns the
@@ -129,8 +129,8 @@ func (k *Reconciler) expectLate(plan profiles.Plan) {
 }
 
 // start reports whether to start the gateway of a late profile that has appeared, because it ran in an earlier container. started
-// is the start of this container. A profile that is late by name counts once. If all profiles are late, one counts each time it
-// appears, as long as its state file is older than the container.
+// is the start of this container. A profile that did not answer is started at most once. If the boot could read no profile, a
+// profile is started each time it appears, as long as its state file is older than the container.
 func (l *lateProfiles) start(profile string, state profiles.State, started time.Time) bool {
 	if !l.names[profile] && !l.all {
 		return false

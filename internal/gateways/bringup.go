@@ -103,7 +103,7 @@ func (k *Reconciler) BroughtUp() int {
 }
 
 const (
-	// slotTime limits how long the boot log waits for the slots on a slow file system. The log means that they exist.
+	// slotTime limits how long the boot log waits for the slots on a slow file system. Readers of the log rely on the slots.
 	slotTime = 20 * time.Second
 	// cmdSlotTime limits how long the CMD waits for all slots.
 	cmdSlotTime = time.Second

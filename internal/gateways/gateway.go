@@ -14,7 +14,7 @@ type gateway struct {
 	begun      time.Time       // when the last start began
 	inputs     profiles.Hash   // inputs with which its gateway was started
 	doubted    profiles.Hash   // inputs that may have changed just after the start; they count as a change once
-	trouble    string          // what was last reported about its platforms
+	trouble    string          // last reported trouble with its platforms
 	prior      string          // why the boot has not started it
 	wanted     bool            // its state file wants the gateway up
 	exclusives []profiles.Exclusive
@@ -62,7 +62,7 @@ func (k *Reconciler) inputsOf(profile string) profiles.Hash {
 	return ""
 }
 
-// noteHome stores the identity of a profile's home directory. It reads the disk.
+// noteHome stores the identity of a profile's home. It reads the disk.
 func (k *Reconciler) noteHome(profile string) {
 	if home, err := k.Store.HomeID(profile); err == nil && profile != profiles.Default {
 		k.mu.Lock()

@@ -27,7 +27,7 @@ func (k *Reconciler) Observe(r supervisor.Record) {
 	}
 	var job func()
 	switch {
-	case r.Dropped: // an earlier job may have noted something after the profile disappeared
+	case r.Dropped: // an earlier job may have stored a record after the profile disappeared
 		job = func() {
 			if !k.Registry.Exists(profile) && k.Registry.Snapshot().Find(r.Service) == nil {
 				k.forget(profile)
@@ -48,7 +48,7 @@ func (k *Reconciler) Observe(r supervisor.Record) {
 			k.up(profile, false)
 		}
 	case r.To == supervisor.Down && changed && k.isStopping() && !k.asked(profile):
-		// There is no intent to lose, and the rest of the file is not used any more.
+		// A stopped gateway needs no intent restored, and hinit does not use the rest of the file.
 	case r.To == supervisor.Down && changed:
 		job = func() { k.followState(profile) }
 	}
@@ -83,7 +83,7 @@ func (k *Reconciler) Catchup() {
 }
 
 // up handles a gateway that is up: its state file may have been written before the supervisor knew of the start. still says that
-// the gateway may have been up for long; then the topology that was noted for this run stays.
+// the gateway may have been up for long. Then up keeps the topology that was stored for this run.
 func (k *Reconciler) up(profile string, still bool) {
 	if profile == profiles.Default && !(still && k.defaultRun() == k.serving.Load().noted) {
 		k.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
@@ -124,7 +124,8 @@ func (k *Reconciler) followState(profile string) {
 	}
 	if s != nil && s.State == supervisor.Up && k.Config().Agent.Ready == config.ReadyState {
 		ready, said := k.readiness(profile, state, s)
-		k.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said}) // sent even if the snapshot agrees: it may be outdated
+		// sent even if the snapshot agrees, because the snapshot may be outdated
+		k.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
 	}
 	outcome, err := k.Intents.Restore(profile, state)
 	serves, _ := k.by(profile)
@@ -160,7 +161,7 @@ func (k *Reconciler) readiness(profile string, state profiles.State, s *supervis
 	switch {
 	case !state.Exists:
 		return false, "there is no " + profiles.StateFile + " yet" + hint
-	case !ofRun && !state.HasGateway: // only hinit has written the file
+	case !ofRun && !state.HasGateway: // hinit alone has written the file
 		return false, profiles.StateFile + " says nothing of this run yet" + hint
 	case !ofRun:
 		return false, profiles.StateFile + " says nothing of this run yet"
@@ -194,9 +195,9 @@ func (k *Reconciler) trouble(profile string, state profiles.State) string {
 }
 
 const (
-	// takeoverLooks is how often hinit checks the disk at least, after an unrequested clean exit, whether another instance has
-	// taken over. The new instance writes its marker only after the old one is gone. Each pause is twice as long as the one
-	// before. The checks also go on during the whole restart delay, because a start would end the new instance.
+	// takeoverLooks is the least number of checks whether another instance has taken over, after a clean exit that no operator
+	// requested. The new instance writes its marker only after the old one is gone. Each pause between checks is twice as long as
+	// the one before. The checks also go on during the whole restart delay, because a start would end the new instance.
 	takeoverLooks = 5
 	// replacerPoll is the time between checks whether the instance that replaced a gateway still runs.
 	replacerPoll = 2 * time.Second

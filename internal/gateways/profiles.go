@@ -129,9 +129,9 @@ func (k *Reconciler) renamedFrom(profile string) string {
 	return d.profile
 }
 
-// endedForRemoval reports whether the last exit of a gateway may belong to the removal of its profile. The remover ends the
-// gateway first, by a signal that hinit does not know of. hinit restarts it at once, and that run may end too, because its home
-// is gone. If the gateway had failed before, the result is false.
+// endedForRemoval reports whether the last exit of a gateway may belong to the removal of its profile. The program that removes a
+// profile first ends the gateway, by a signal that hinit does not know of. hinit restarts it at once, and that run may end too,
+// because its home is gone. If the gateway had failed before, the result is false.
 func endedForRemoval(s *supervisor.Service, now time.Time) bool {
 	if s == nil || s.LastExit == nil || now.Sub(s.LastExit.At) >= removalTime {
 		return false
@@ -167,8 +167,8 @@ func lives(snap *supervisor.Snapshot, service string) bool {
 	return s != nil && s.State != supervisor.Down
 }
 
-// awaitFormer waits until no gateway of a former name uses the home of this profile: after "mv coder writer" the gateway of coder
-// may still be stopping. It may wait for the disk.
+// awaitFormer waits until no gateway of a former name uses the home of this profile. After "mv coder writer", for example, the
+// gateway of coder may still be stopping. It may wait for the disk.
 func (k *Reconciler) awaitFormer(ctx context.Context, profile string) error {
 	for {
 		news, snap := k.Registry.News(), k.Registry.Snapshot()

@@ -24,7 +24,7 @@ import (
 	"hinit/supervisor"
 )
 
-// jobsKept limits the queue of jobs. It exceeds one job for each service of a big container: at its start they all come at once.
+// jobsKept limits the queue of jobs. When a large container starts, each service adds a job at the same time.
 const jobsKept = 8192
 
 // Reconciler keeps profiles and gateways consistent. Its methods may be called from any goroutine.
@@ -152,7 +152,7 @@ func (k *Reconciler) Reset() {
 		select {
 		case <-k.jobs:
 		default:
-			drained = true // the goroutine of the jobs may have taken the last one
+			drained = true // the goroutine of the jobs has taken the last job
 		}
 	}
 	clear(k.gateways)

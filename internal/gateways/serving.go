@@ -21,15 +21,15 @@ import (
 // serving is what is known of the default profile's gateway. It is immutable.
 type serving struct {
 	profiles.Topology        // as the gateway was started, or would be started
-	noted             uint64 // the run for which it was read; 0 for none
+	noted             uint64 // run to which Topology belongs; 0 for none
 
-	said  bool           // the gateway of the run reports which profiles it serves
-	run   uint64         // the run that reports
+	said  bool           // the running gateway has reported which profiles it serves
+	run   uint64         // the run of that report
 	state profiles.State // the report
 }
 
-// by reports whether the default profile's gateway serves another profile. said says that the gateway reports so itself;
-// otherwise it is only expected.
+// by reports whether the default profile's gateway serves another profile. said says that the gateway itself has reported so;
+// otherwise hinit only expects it.
 func (k *Reconciler) by(profile string) (serves, said bool) {
 	d := k.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
 	now := k.serving.Load()
@@ -167,7 +167,7 @@ func (k *Reconciler) end(ctx context.Context, names ...string) error {
 	})
 }
 
-// await waits until what returns "". Otherwise what returns what is missing, for the error.
+// await waits until the function what returns "". Any other result describes what is missing, and becomes part of the error.
 func (k *Reconciler) await(ctx context.Context, what func(*supervisor.Snapshot) string) error {
 	ctx, cancel := context.WithTimeout(ctx, retireTime)
 	defer cancel()
@@ -188,7 +188,7 @@ func (k *Reconciler) await(ctx context.Context, what func(*supervisor.Snapshot) 
 // noteTopology reads how the default profile's gateway, which has just started, serves the profiles. After a change it ends
 // gateways whose profiles would be served twice, or starts wanted gateways again.
 func (k *Reconciler) noteTopology(ctx context.Context) {
-	run := k.defaultRun() // read first: a run that begins later is noted separately
+	run := k.defaultRun() // read before the rest: a run that begins later is handled separately
 	t, err := k.Store.Topology(os.Getenv, "")
 	if err != nil {
 		k.say("cannot tell whether the default profile serves the others: %v", err)

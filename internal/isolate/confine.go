@@ -9,8 +9,9 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// rules is the head of the rules that all isolated profiles of a container share. Parts of variable length follow it. The file
-// has the same layout. It is valid for one version of hinit-isolate and one state of the container, see isCurrent.
+// rules is the head of the rules that all isolated profiles of a container share. The parts of variable length come after it in
+// memory. The file has the same layout. It is valid for one version of hinit-isolate and one state of the container, see
+// isCurrent.
 type rules struct {
 	program                                [2]uint64 // inode of hinit-isolate, and when it was changed
 	fs, net, scoped                        uint64    // the accesses that Landlock confines, as in struct landlock_ruleset_attr
@@ -127,7 +128,7 @@ func confine(path string, argv, env bare.Words) {
 	}
 	filters := []string{part(head.filter, head.mounts, head.hidden, head.paths), unsafe.String((*byte)(unsafe.Pointer(&noFilter)), unsafe.Sizeof(noFilter))}
 	if control {
-		filters = filters[:1] // by the second filter PID 1 recognises a process that may not use its control socket
+		filters = filters[:1] // a second filter tells PID 1 that the process may not use its control socket
 	}
 	for _, filter := range filters {
 		program := unix.SockFprog{Len: uint16(len(filter) / int(unsafe.Sizeof(noFilter))), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.StringData(filter)))}
@@ -302,7 +303,7 @@ func beneath(path, dir string) bool {
 	return path == dir || len(path) > len(dir) && path[len(dir)] == '/' && path[:len(dir)] == dir
 }
 
-// cut removes a prefix from a word. is reports whether the word has the prefix.
+// cut removes beginning from a word. is reports whether the word began with it.
 func cut(word, beginning string) (rest string, is bool) {
 	if len(word) < len(beginning) || word[:len(beginning)] != beginning {
 		return "", false

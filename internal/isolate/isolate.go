@@ -23,7 +23,7 @@ import (
 	"hinit/internal/proc"
 )
 
-// refused78 is the exit code that makes PID 1 park a gateway until its configuration changes.
+// refused78 is the exit code after which PID 1 parks a gateway until its configuration changes.
 const refused78 = 78
 
 // Main confines this process by the plan in argv, and becomes the command in argv. With the word "save" it writes the rules of the

@@ -68,8 +68,8 @@ var always = []string{
 	"w/dev/pts", "r/proc", "r/sys", "w/dev/null", "w/dev/zero", "w/dev/full", "w/dev/random", "w/dev/urandom", "w/dev/tty", "w/dev/ptmx",
 }
 
-// shared are the directories that all users of a container can write to, or that hold files of other programs. The rules name the
-// devices that every program needs.
+// shared lists the directories that all users of a container can write to, or that hold files of other programs. The rules name
+// the devices that every program needs.
 var shared = []string{"/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/root", "/proc", "/sys"}
 
 // places are files and directories that do not belong to the image.

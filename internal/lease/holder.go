@@ -52,7 +52,7 @@ func (h Holder) String() string {
 // placeOf returns a directory in the notation of /proc/locks.
 func placeOf(dir *os.File) string {
 	var st unix.Stat_t
-	_ = unix.Fstat(int(dir.Fd()), &st) // after an error the number is 0, which no file has
+	_ = unix.Fstat(int(dir.Fd()), &st) // after an error the number is 0, and no file has that number
 	return fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 }
 
@@ -72,12 +72,13 @@ func (v *Volume) holder(at string) Holder {
 
 // stranger returns a process of this container that has locked the place and belongs neither to root nor to the user own.
 func stranger(at string, own int) (pid int, command string) {
-	_ = procstat.Locks(func(kind string, holder int, file string) { // an error means that less is known
+	_ = procstat.Locks(func(kind string, holder int, file string) { // after an error the result has less information
 		if kind != "FLOCK" || file != at || pid != 0 {
 			return
 		}
 		status := procstat.StatusOf(strconv.Itoa(holder))
-		if uid, known := status.Number("Uid", 10); known && uid != 0 && uid != uint64(own) { // another hinit has this user, and PID 1 is root's
+		// another hinit runs as this user, or as root if it is PID 1
+		if uid, known := status.Number("Uid", 10); known && uid != 0 && uid != uint64(own) {
 			pid, command = holder, word(strings.Join(status.Fields("Name"), " "))
 		}
 	})

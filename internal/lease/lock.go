@@ -44,7 +44,7 @@ type Lock interface {
 const (
 	proveEvery = 10 * time.Second
 	proveTime  = 19 * time.Second // limit for an answer
-	graceTime  = time.Second      // added to it, for an answer that arrived while this process was paused
+	graceTime  = time.Second      // added to proveTime, for an answer that arrived while this process was paused
 	askEvery   = time.Second      // between two tries while another machine holds the lock
 
 	// DirName is the directory of the lock file and the note, in the data directory.
@@ -135,9 +135,10 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 			pause.For(ctx, unnoticed)
 			continue
 		case errors.Is(err, errLocked):
-			_ = v.as(v.readNote) // only to show it
+			_ = v.as(v.readNote) // an error is ignored: the note is only shown
 			wait()
-			unnoticed = v.every + v.every/10 // a holder that has lost the lock, as with its FUSE client, notices that only at its next confirmation
+			// a holder notices the loss of its lock only at its next confirmation, for example when its FUSE client has died
+			unnoticed = v.every + v.every/10
 		default:
 			v.warn(fmt.Sprintf("cannot lock %q yet: %v", v.home, err))
 		}
@@ -157,7 +158,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	if alone != "" {
 		v.warn(fmt.Sprintf("a hinit on another machine is not kept from serving %q: %s; use this volume from one machine only", v.home, alone))
 	}
-	v.leaveNote(!shared && alone == "") // a volume that refuses writes is not served yet
+	v.leaveNote(!shared && alone == "") // only a volume that accepts writes is served
 	v.mu.Lock()
 	v.held = h
 	v.mu.Unlock()
@@ -169,8 +170,9 @@ func unable(err error) bool {
 	return slices.ContainsFunc([]error{unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL, unix.EROFS, fs.ErrPermission}, func(no error) bool { return errors.Is(err, no) })
 }
 
-// as takes a turn and calls f with the data directory, opened as the agent's user, or as this process if that user may not open
-// it. So root does nothing there that the agent could do. It also works with a server that refuses root.
+// as takes a turn and calls f with the data directory. It opens the directory as the agent's user, so that the agent's
+// permissions limit f. If that user may not open the directory, it opens it as this process. It also works with a server that
+// refuses root.
 func (v *Volume) as(f func(*fsutil.Dir) error) error {
 	return blocking.Do(blocking.Volume, func() (err error) {
 		open := fsutil.OpenDir
@@ -284,7 +286,7 @@ func sharingOf(mounts []byte, id uint64) (shared bool, alone string) {
 func (v *Volume) lockFile() (file *os.File, err error) {
 	err = v.as(func(d *fsutil.Dir) (err error) {
 		if file, err = d.OpenUpdate(lockName, 0o600); err != nil && !errors.Is(err, fs.ErrPermission) {
-			if !errors.Is(err, fs.ErrNotExist) { // the agent has put something else there, perhaps a directory with files of root's
+			if !errors.Is(err, fs.ErrNotExist) { // the agent has put another file there, perhaps a directory with files of root
 				_ = d.Rename(DirName, DirName+".away-"+strconv.FormatInt(int64(now()), 36)) // after an error the calls below say why
 			}
 			if err = d.Mkdir(DirName, 0o755); err == nil {
@@ -298,7 +300,7 @@ func (v *Volume) lockFile() (file *os.File, err error) {
 		if err == nil {
 			err = relock(file)
 		}
-		if err == nil && info.Size() == 0 { // a file with content may be another file with a second name
+		if err == nil && info.Size() == 0 { // a file with content may be a hard link to another file
 			_, err = file.WriteAt([]byte("hinit locks this file: fcntl(2), F_OFD_SETLK\n"), 0)
 		}
 		if err = errors.Join(err, checkLockName(d, file)); err != nil {

@@ -150,7 +150,8 @@ func (s sink) init(st client.Status, seen *observed) {
 		return
 	}
 	if own := seen.sum(i.PID); own.processes > 0 {
-		s.put(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz) // the time of hinit's children belongs to them
+		// without reaped children, whose time counts for their services
+		s.put(ownCPU, float64(seen.all[i.PID].CPU)/procstat.Hertz)
 		s.put(ownMemory, float64(own.memory))
 		s.put(ownTasks, float64(own.threads))
 		if own.fds >= 0 {

@@ -12,14 +12,14 @@ import (
 	"hinit/internal/usage"
 )
 
-// observed are the processes of the container at one time.
+// observed is a list of the container's processes at one time.
 type observed struct {
 	root string
 	all  usage.Table
 	of   map[string][]int // process ids by service
 }
 
-// used is the total use of several processes.
+// used is the sum of what several processes use.
 type used struct {
 	processes, threads int
 	cpu                float64 // seconds, with the time of reaped children, so that it does not shrink when a child ends

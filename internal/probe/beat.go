@@ -13,8 +13,8 @@ import (
 const (
 	// mostExtended limits how far a service can extend its start timeout, as a multiple of it.
 	mostExtended = 10
-	// lateCheck is a delay of the watchdog check that shows that this process did not run, as in a paused container. Then the service
-	// did not run either.
+	// lateCheck is the delay of a watchdog check that shows that this process did not run, for example in a paused container.
+	// Then the service did not run either.
 	lateCheck = time.Second
 	// noProbe is the interval of checks that run no probe: only a message of the service changes their result.
 	noProbe = 1000 * time.Hour
@@ -27,8 +27,8 @@ type Beat struct {
 	Failed bool          // WATCHDOG=trigger
 	At     time.Time     // last sign of life
 	Every  time.Duration // interval of its watchdog; 0 for none
-	Until  time.Time     // when its start must be over, as it has asked for; zero if it hasn't
-	Spared bool          // it got more time once, because this process did not run
+	Until  time.Time     // time by which its start must be over, as the service requested; zero if it didn't
+	Spared bool          // it has received one more interval, because this process did not run
 }
 
 // beats holds the Beat of a service's current run. It is nil for a service without checks of messages. Its methods may be called
@@ -190,7 +190,7 @@ func (s startupCheck) check(time.Time) (good bool, answer string) {
 // watchdogCheck checks whether the service has sent WATCHDOG=1 in time.
 type watchdogCheck struct {
 	beats        *beats
-	readMessages func() // handles messages that have come and were not read
+	readMessages func() // handles messages that have arrived and were not read yet
 }
 
 func (w *watchdogCheck) check(time.Time) (good bool, answer string) {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Evidence is what one round finds out about a gateway that may be deaf. No single sign is enough: a disk may be slow, a port in
-// use, a night quiet.
+// Evidence holds the observations of one round about a gateway that may be deaf. No single observation is enough: a disk may be
+// slow, a port in use, or a night quiet.
 type Evidence struct {
 	Heartbeat, Log Silence
 	Asked, Answers bool // Asked: its /health was probed now, and has answered before in this run. Answers: it answered now
@@ -110,19 +110,20 @@ func (h *silenceMeter) silence() Silence {
 	return s
 }
 
-// signHistory collects the signs of one run over all rounds. A pause of the container or of the machine also stops this process, so a
-// late round counts as a timely one. The first round after a rest is an exception.
+// signHistory collects the signs of one run over all rounds. A round that is late counts as timely, because a pause of the
+// container or of the machine stops this process too. The first round after a rest is an exception.
 type signHistory struct {
 	looked     time.Time // time of the last round, by this process's clock
 	beats, log silenceMeter
 	line       uint64
 	beat       time.Time
 	ticks      uint64
-	tree       uint64 // 1 + processor time of all its processes when last measured; 0 if not measured since the doubt began
-	answered   bool   // its /health has answered once
+	// 1 + processor time of all its processes at the last measurement; 0 if there was none since the doubt began
+	tree     uint64
+	answered bool // its /health has answered once
 }
 
-// signs is what one round sees of a run.
+// signs holds the observations of one round about a run.
 type signs struct {
 	line uint64    // changes with each line
 	beat time.Time // changes with each heartbeat; zero if unknown

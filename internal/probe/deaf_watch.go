@@ -66,11 +66,11 @@ type DeafWatch struct {
 	rested bool                // rounds were suspended since the last one
 }
 
-// deafRun is what the rounds know of one run of a gateway.
+// deafRun is the state of one run of a gateway over all rounds.
 type deafRun struct {
 	run     uint64
 	history signHistory
-	looked  bool // there was a round
+	looked  bool // a round has examined it
 	asked   bool // its port has been looked up
 	health  *httpCheck
 	bad     int // rounds in a row that found it deaf
@@ -147,7 +147,7 @@ func (e *DeafWatch) listen() {
 		}
 		select {
 		case <-timer.C:
-			e.rests.Store(true) // first, so that a sign during the round counts
+			e.rests.Store(true) // set before the round, so that a sign during the round counts
 			timer.Reset(longRest)
 			if e.rested = !e.round(); !e.rested {
 				e.begin()
@@ -166,7 +166,7 @@ func (e *DeafWatch) listen() {
 	}
 }
 
-// silent is a gateway that needs a closer examination in this round.
+// silent is a gateway that this round must examine more closely.
 type silent struct {
 	*deafRun
 
@@ -358,7 +358,8 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 	return true, "it shows signs of life"
 }
 
-// judge draws the conclusions from the evidence. A gateway whose state can't be determined keeps its last result.
+// judge decides by the evidence, and reports and restarts a deaf gateway. A gateway whose state can't be determined keeps its
+// last result.
 func (e *DeafWatch) judge(found map[string]Deafness, s *silent) {
 	deaf, why := Deaf(s.evidence, s.policy.After)
 	byCheck := s.policy.Action == config.DeafByCheck

@@ -113,14 +113,14 @@ func (h *Health) NoteStart(i int, now time.Time, random float64) {
 	c.Due = now.Add(c.Rule.Period - time.Duration(float64(c.Rule.Period)*c.Rule.Jitter*random))
 }
 
-// Skip notes that check i can't run in this run of the service.
+// Skip records that check i can't run in this run of the service.
 func (h *Health) Skip(i int, now time.Time, why string) {
 	c := &h.Checks[i]
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Record handles a result of check i. changed reports whether its verdict has changed. act is the action on the run: one of the On
-// constants of package config, "" for none. The result of a held check is dropped.
+// Record handles a result of check i. changed reports whether its verdict has changed. act is the action on the run: one of the
+// On constants of package config, or "". The result of a held check is dropped.
 func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.Held(i) {
@@ -171,7 +171,7 @@ func (h *Health) Ready() (ready bool, said string) {
 			ready, bad = false, true
 		}
 		if c.Rule.Kind == config.CheckReady && !h.Started() {
-			continue // the start-up check that it waits for is in the text
+			continue // the text includes the start-up check for which this check waits
 		}
 		if bad && said == "" {
 			said = "check " + c.Rule.Name + " " + words[c.Verdict]

@@ -103,8 +103,8 @@ func (h *httpCheck) check(deadline time.Time) (good bool, answer string) {
 	}
 }
 
-// unread says why there is no complete response. room is how many more bytes could have been read. late says that the deadline
-// has passed, which net/http doesn't report after the beginning of a line.
+// unread returns why there is no complete response. room is how many more bytes could have been read. late says that the deadline
+// has passed: net/http does not report that in the middle of a line.
 func (h *httpCheck) unread(err error, room int64, late bool) string {
 	if late {
 		err = os.ErrDeadlineExceeded

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// maxRunningChecks limits how many checks run at the same time. A check that must wait gives no result meanwhile.
+	// maxRunningChecks limits how many checks run at the same time. Further checks wait, and give no result meanwhile.
 	maxRunningChecks = 64
 	// timerSlot is the resolution of the timer: checks that are due within one timerSlot start together.
 	timerSlot = 25 * time.Millisecond
@@ -65,7 +65,7 @@ type Prober struct {
 	mu              sync.Mutex // never held while a check runs
 	targets         map[string]*target
 	handedOver      map[string]Health // handed over by the old program, until Set is called for the service
-	handedOverBeats map[string]Beat   // likewise
+	handedOverBeats map[string]Beat   // the same for beats
 	running         bool
 	runningChecks   int // checks that are running
 	allBusy         bool
@@ -89,7 +89,7 @@ type target struct {
 	logMatches []*logMatch // the matches of its log checks; nil for other checks
 	rules      []config.Check
 	health     Health
-	ended      time.Time // end of the previous run; lines of this run may come before it is known to be up
+	ended      time.Time // end of the previous run. The lines of this run may come before the supervisor reports it as up
 	began      time.Time // beginning of this run; after re-execution, when the new program first saw it
 	live       bool      // its run is up and not paused
 	checkers   []checker // its checks, made anew for each run; nil until then

@@ -21,8 +21,8 @@ type memoryCgroups struct {
 	read func(name string) []byte // reads a file below /proc
 }
 
-// of returns the directory of a process's cgroup if that is below the container's own cgroup, "" if not. Such a cgroup was made
-// by hinit ([Cgroups]), by the service, or by a program that starts it.
+// of returns the directory of a process's cgroup if that is below the container's own cgroup, "" if not. Either hinit has made
+// such a cgroup ([Cgroups]), or the service, or a program that starts the service.
 func (c memoryCgroups) of(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := containerCgroup(cgroupPath(c.read("self/cgroup"), v.controller)), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -42,8 +42,8 @@ func (c memoryCgroups) of(pid int) string {
 	return ""
 }
 
-// made returns how many processes the kernel has killed for lack of memory in the control group of a main process. ok is false
-// unless hinit made the group, and the group limits memory.
+// made returns how many processes the kernel has killed for lack of memory in the control group of a main process. ok is true
+// only if hinit made the group and the group limits memory.
 func (c memoryCgroups) made(main int) (killed uint64, ok bool) {
 	dir := c.of(main)
 	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {

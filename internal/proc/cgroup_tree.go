@@ -144,7 +144,7 @@ func InGroup(pid int, service string) bool {
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }
 
-// grouped returns the run in whose control group a process is, 0 for none. An agent's process can't leave its group.
+// grouped returns the run in whose control group a process is, 0 for none. A process of an agent can't leave its group.
 func (t *Table) grouped(pid int) (id uint64) {
 	at := ""
 	for _, r := range t.runs {

@@ -15,7 +15,8 @@ import (
 	"hinit/internal/blocking"
 )
 
-// Errors that would happen after the fork are found before it. After the fork they would be visible in the log only.
+// A start has errors that would happen after the fork, where only the log would show them. The functions below find these errors
+// before the fork.
 
 const (
 	// findTime limits how long a start waits for the check of its paths. If a check took longer, no path is checked for the time
@@ -48,11 +49,12 @@ func (t *Table) find(spec Spec) (path string, err error) {
 	return found, err
 }
 
-// look does the work of find in the caller's goroutine.
+// look is the part of find that may block.
 func look(spec Spec) (path string, err error) {
 	if path = spec.Path; path == "" {
 		path, err = LookPath(spec.Argv[0], spec.Env)
-		if spec.becomes() && errors.Is(err, unix.EACCES) { // the command may be executable by a supplementary group, which this thread lacks
+		// a supplementary group, which this thread lacks, may allow the user to execute the command
+		if spec.becomes() && errors.Is(err, unix.EACCES) {
 			return spec.Argv[0], nil
 		}
 		if err != nil {

@@ -86,7 +86,7 @@ func (s *scanner) haltShells() {
 }
 
 // moving returns a process with a thread that is not stopped yet, and in beyond a process that this user can't stop, 0 for none.
-// waiting stores between calls since when threads are in an uninterruptible wait.
+// waiting keeps, from one call to the next, the time at which each thread began an uninterruptible wait.
 func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 	if s.scan(); len(s.stats) == 0 {
 		return 1, 0 // unknown: report a process, so that Halt goes on waiting
@@ -111,7 +111,7 @@ func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 			if errors.Is(unix.Kill(p.PID, 0), unix.EPERM) {
 				beyond = p.PID
 			} else if pid == 0 {
-				pid = p.PID // no return: the waits of the other threads must be noted too
+				pid = p.PID // don't return yet: the waits of the other threads must be recorded too
 			}
 		}
 	}
@@ -124,7 +124,7 @@ func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 func Resume(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
-	if s.scan(); len(s.stats) == 0 { // without a list of processes it is better to continue all than none
+	if s.scan(); len(s.stats) == 0 { // without a list of processes, continue all of them
 		_ = unix.Kill(-1, unix.SIGCONT)
 	}
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })

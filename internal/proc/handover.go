@@ -2,7 +2,8 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// Handover is the state of a table that re-execution hands over to the next program of PID 1. Everything else is found out anew.
+// Handover is the state of a table that re-execution hands over to the next program of PID 1. The next program reads everything
+// else from the kernel.
 type Handover struct {
 	Nonce string
 	Marks marker

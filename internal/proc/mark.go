@@ -41,7 +41,7 @@ func newMarker() marker {
 	return marker{} // a limit this low is meant to limit real-time scheduling
 }
 
-// take sets the limit that the next child inherits, and returns it. It returns 0 if that failed.
+// take lowers the limit by a step, and returns the new limit, which the next child inherits. It returns 0 if that failed.
 func (m *marker) take() uint64 {
 	if m.next <= firstMark>>1 {
 		return 0

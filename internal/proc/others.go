@@ -18,9 +18,9 @@ func StartTicks(pid int) (uint64, bool) {
 	return st.Start, err == nil && !st.Dead()
 }
 
-// Origin returns the name (comm) of a process, "" if it is gone. inside reports whether the process descends from this one, or
-// may do so. All processes of the container do, because the kernel makes orphans children of PID 1, except those started from
-// outside, as by docker exec.
+// Origin returns the name (comm) of a process, "" if it is gone. inside reports whether the process may descend from this one.
+// All processes of the container do, because the kernel makes orphans children of PID 1. The exception are processes that were
+// started from outside, as by docker exec.
 func Origin(pid int) (name string, inside bool) {
 	if pid <= 0 {
 		return "", false // a process of another namespace

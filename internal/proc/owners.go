@@ -8,8 +8,8 @@ type Roots struct {
 }
 
 // Owners returns for each process the main process that it belongs to, 0 for none, by the same rules by which hinit stops a
-// service. These are its ancestors, its session or group, which an orphan keeps, and its mark, if that counts. A mark doesn't
-// count if the process does not descend from this hinit, because another hinit uses the same marks.
+// service. The rules use its ancestors, its session or group, which an orphan keeps, and its mark. They ignore the mark of a
+// process that does not descend from this hinit, because another hinit uses the same marks.
 func (r Roots) Owners(all map[int]stat) map[int]int {
 	of, parent := make(map[int]int, len(all)), make(map[int]int, len(all))
 	var marks map[Mark]int // read only if there is an orphan

@@ -26,7 +26,7 @@ func (t *Table) RunOf(pid int) uint64 {
 			if t.runs[id] == nil {
 				return 0
 			}
-			if t.members.known != nil { // looked up before
+			if t.members.known != nil { // an earlier scan has found its run
 				t.members.known[who] = id
 			}
 			return id

@@ -83,7 +83,7 @@ func (s *scanner) read(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether there was neither a scan nor a decision against one within the time fresh. Then it pays to find out
+// stale reports whether the last scan, and the last decision against one, are both older than fresh. Then it is worth finding out
 // whether a scan is needed.
 func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.spared) >= fresh }
 

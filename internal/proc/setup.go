@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Setup is what a process sets about itself before it executes the command, besides resource limits. The zero value sets nothing.
-// The program behind LimitsName carries it out, and reads the files of variables as the command's user.
+// Setup has the properties that a process sets for itself before it executes the command, besides resource limits. The zero value
+// sets nothing. The program behind LimitsName carries it out, and reads the files of variables as the command's user.
 type Setup struct {
 	Nice       int      // added to hinit's nice value
 	IOClass    int      // class of ioprio_set(2); 0 keeps hinit's
@@ -37,7 +37,7 @@ const (
 	IOIdle
 )
 
-// none reports whether there is nothing to set.
+// none reports whether all fields are zero.
 func (s *Setup) none() bool { return s.same(&Setup{}) }
 
 func (s *Setup) same(o *Setup) bool {
@@ -82,7 +82,7 @@ func (s Spec) words() (words []string) {
 			value, file, _ := strings.Cut(limit, ":")
 			words = append(words, WordPut+value+":"+own.Cgroup+"/"+file)
 		}
-		words = append(words, WordPut+"0:"+own.Cgroup+"/cgroup.procs") // 0 is the process that writes it
+		words = append(words, WordPut+"0:"+own.Cgroup+"/cgroup.procs") // 0 stands for the process that writes it
 	}
 	if s.becomes() {
 		user := []string{strconv.FormatUint(uint64(s.Cred.UID), 10), strconv.FormatUint(uint64(s.Cred.GID), 10)}

@@ -60,7 +60,7 @@ const TagVar = "HINIT_RUN"
 
 // SpawnError says why a process could not be started.
 type SpawnError struct {
-	What string // the directory if Dir, the limit if Limit, else the command
+	What string // the directory if Dir is set, the limit if Limit is set, else the command
 	Err  error
 
 	Dir, Limit bool
@@ -153,7 +153,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 			env = append(env, tag) // first, so that no later entry can hide it
 		}
 		for _, kv := range spec.Env {
-			if !strings.HasPrefix(kv, TagVar+"=") { // drop other tags: programs use the first of two
+			if !strings.HasPrefix(kv, TagVar+"=") { // drop other tags, because programs use the first of two definitions
 				env = append(env, kv)
 			}
 		}
@@ -338,7 +338,7 @@ func LimitName(resource int) string {
 	return strconv.Itoa(resource)
 }
 
-// LimitText writes a resource limit as hinit.yaml has it.
+// LimitText formats a resource limit as in hinit.yaml.
 func LimitText(n uint64) string {
 	if n == unix.RLIM_INFINITY {
 		return "unlimited"

@@ -25,7 +25,7 @@ type Table struct {
 	members membership
 	held    []int     // main processes that nextHeld returns next, because a tracer holds them
 	heldAt  time.Time // when nextHeld last searched
-	findAt  time.Time // find does not search before this time
+	findAt  time.Time // find does not check paths before this time
 }
 
 // run is what the table knows of the processes of one run.
@@ -33,7 +33,7 @@ type run struct {
 	id      uint64
 	mark    uint64  // 0 for none
 	main    int     // 0 after it is reaped
-	group   int     // its process group; valid while the main process or a known member has that number
+	group   int     // process group of the main process; valid while a known process of the run is in it
 	session bool    // the group is a session too
 	user    *uint32 // its uid; nil if an older hinit handed over the run without it
 	cgroup  string  // directory of its control group, "" for none
@@ -42,7 +42,7 @@ type run struct {
 // Exit describes a reaped child.
 type Exit struct {
 	ID       uint64 // its run; 0 for an orphan
-	Of       uint64 // for an orphan: the run that it came from, if that run's main process is reaped; 0 if unknown
+	Of       uint64 // for an orphan: the run that it belonged to, if that run's main process is reaped; 0 if unknown
 	PID      int
 	Code     int // -1 when ended by a signal
 	Signal   int // 0 when it exited

@@ -28,7 +28,7 @@ type membership struct {
 	origins  map[identity]uint64 // orphan → run, 0 for none, or unknown; looked up once per process
 	ended    map[identity]uint64 // dead orphan that is not reaped → run, 0 for none, or unknown
 	fresh    map[uint64]int      // run → how many of its dead orphans are new in this scan
-	asked    int                 // for how many of these the mark was read
+	asked    int                 // how many marks were read for dead orphans in this scan
 	unmarked []stat              // living orphans that hide their run
 	latest   map[uint64]stat     // run → its youngest process, dead or alive, except the main one
 }
@@ -100,7 +100,7 @@ func (t *Table) assignRuns() {
 		scan: t.procfs.scans, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins, unmarked: strays,
 		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
 	}
-	for _, p := range slices.Backward(all) { // the youngest first, while process numbers ascend
+	for _, p := range slices.Backward(all) { // youngest first, as long as process numbers ascend
 		if p.Dead() && p.Parent == self {
 			t.sortEnded(p, &before, groups, sessions)
 		}
@@ -118,7 +118,7 @@ func (t *Table) assignRuns() {
 	}
 }
 
-// most limits for how many dead orphans a scan reads the mark. Older ones beyond it count as unknown.
+// most limits how many marks of dead orphans a scan reads. The older ones count as unknown.
 const most = 256
 
 // sortEnded finds the run of a dead orphan. No scan may see alive a process that forks and ends at once. But a scan sees it dead,

@@ -69,8 +69,9 @@ type shape struct {
 	body   func(c byte) bool // class of the bytes after the prefix
 	least  int               // least number of these bytes
 	most   int               // largest number of them; 0: no limit
-	run    int               // a run of so many letters and digits, with both in it, must occur; 0: none
-	next   string            // the first byte after the prefix is one of these; "": any
+	// the token must have a run of this many letters and digits, with at least one of each; 0: no such rule
+	run  int
+	next string // the first byte after the prefix is one of these; "": any
 }
 
 // shapes returns the shapes by their first byte. They are the tokens of providers of models, chats and code. Each shape is strict
@@ -214,7 +215,7 @@ func (s *Secrets) match(text []byte) int {
 	return 0
 }
 
-// token returns the place of the secret part in the token at the beginning of s. to is 0 if there is no token.
+// token returns the range of the secret part in the token at the beginning of s. to is 0 if there is no token.
 func token(s []byte) (from, to int) {
 	for _, p := range shapes()[s[0]] {
 		if n := p.match(s); n > 0 {
@@ -273,7 +274,7 @@ func mailToken(s []byte) int {
 	return 3 + first + 1 + second
 }
 
-// botToken returns the place of a Telegram bot's token around a colon: its number, the colon, 35 bytes.
+// botToken returns the range of a Telegram bot's token around a colon: its number, the colon, 35 bytes.
 func botToken(s []byte, colon int) (from, to int) {
 	body := s[colon+1:]
 	if !hasPrefix(body, "AA") || span(body, keyByte) != 35 {

@@ -56,8 +56,8 @@ func Value(name, value string) string {
 	return value[:from] + Hidden + value[to:]
 }
 
-// Address returns the address of a webhook without its secrets. With the whole address anybody can call the webhook. So its path and
-// query are as secret as the user before its host.
+// Address returns the address of a webhook without its secrets. Every program that knows the whole address can call the webhook.
+// So the path and the query are as secret as the user before the host.
 func Address(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -74,8 +74,8 @@ func Address(address string) string {
 	return shown + u.Path
 }
 
-// password returns the place of the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). from and to
-// are equal if it has none.
+// password returns the range of the password in a URL such as postgres://user:password@host/ (RFC 3986, section 3.2.1). from and
+// to are equal if there is none.
 func password(value string) (from, to int) {
 	_, rest, ok := strings.Cut(value, "://")
 	if !ok {

@@ -11,8 +11,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// Check returns why a file must not become PID 1, or nil. It must be a program for this machine, which only root, or the user
-// hinit runs as, can write or replace. Check blocks on the disk.
+// Check returns why a file must not become PID 1, or nil. The file must be a program for this machine. Only root, or the user
+// that hinit runs as, may be able to write or replace it. Check blocks on the disk.
 func Check(path string) error {
 	fd, doubt, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
 	if err != nil {

@@ -24,7 +24,7 @@ type envelope struct {
 	PID     int             `json:"pid"`
 	State   json.RawMessage `json:"state"`
 	Signals []int           `json:"signals"`
-	Deaf    int64           `json:"deaf"` // CLOCK_MONOTONIC, in nanoseconds, from which on HUP, INT, QUIT and TERM are lost
+	Deaf    int64           `json:"deaf"` // since when HUP, INT, QUIT and TERM are lost, in nanoseconds of CLOCK_MONOTONIC
 }
 
 // Program describes the program that replaces this one.
@@ -41,7 +41,7 @@ type Program struct {
 	// Late returns the signals that were delivered and not handled. It is called as late as possible. The new program gets them
 	// from Take.
 	Late func() []syscall.Signal
-	// Knows says that the program continues stopped processes when it is told about them, see [Halted].
+	// Knows says that the program can continue stopped processes, see [Halted].
 	Knows bool
 }
 

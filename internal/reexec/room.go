@@ -24,12 +24,14 @@ import (
 const HaltVar = "HINIT_HALTED"
 
 const (
-	// plenty is a number of free process numbers that is enough: no fork bomb uses so many while a program starts. With fewer,
-	// all other processes are stopped.
+	// plenty is a number of free process numbers that is always enough: no fork bomb uses so many while a program starts. With
+	// fewer free numbers, all other processes are stopped.
 	plenty = 1024
-	// outside is how many process numbers may be taken from outside, as by docker exec, while all other processes are stopped.
+	// outside is how many process numbers may be taken from outside of the container, as by docker exec, while all other
+	// processes are stopped.
 	outside = 3
-	// spare is how many threads must be possible beyond this program's own, if the control group has no limit to read.
+	// spare is how many more threads must be possible besides this program's own, if the limit of the control group can't be
+	// read.
 	spare = 64
 	// mostBefore limits how many stopped processes the variable lists. A number takes up to ten digits and a blank.
 	mostBefore = 10_000

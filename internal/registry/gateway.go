@@ -17,15 +17,15 @@ type Gateway struct {
 	Start   bool      // start it
 	Down    bool      // its slot has a down file
 	Used    time.Time // last use of the profile; zero if unknown
-	Now     bool      // make the slot before answer returns
+	Now     bool      // wait for the slot before answer returns
 
 	// Slotted says that a client has made the slot, which exports these variables.
 	Slotted bool
 	Exports map[string]string
 }
 
-// Gateway registers the gateway of a profile, at the boot and later. A known one keeps its desired state, unless Start is set.
-// The caller must call answer, which waits for the supervisor.
+// Gateway registers the gateway of a profile, at the boot and later. A known gateway keeps its desired state, unless Start is
+// set. The caller must call answer, which waits for the supervisor.
 func (r *Registry) Gateway(ctx context.Context, g Gateway) (answer func() error) {
 	name := profiles.SlotName(g.Profile.Name)
 	known := r.knows(name)
@@ -158,8 +158,8 @@ func (r *Registry) Found(profile string) {
 	r.present[profile] = true
 }
 
-// Exists reports whether a profile is on the volume, as far as is known. A client can make a slot, and so a gateway, for a
-// missing profile too.
+// Exists reports whether a profile is known to be on the volume. A client can make a slot, and so a gateway, for a missing
+// profile too.
 func (r *Registry) Exists(profile string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -50,8 +50,8 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	return out
 }
 
-// DeniesSocket reports whether a client of the control socket is isolated, and its profile may not use the socket. A client that has
-// ended is shut out too, because nothing is known of it.
+// DeniesSocket reports whether a client may not use the control socket, because it belongs to an isolated profile. A client that
+// has ended is denied too, because hinit knows nothing about it.
 func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.o.Config()
 	if uid == 0 || pid == 0 || !cfg.Isolates() { // pid 0 is a process outside of this PID namespace

@@ -91,7 +91,7 @@ func (r *Registry) Register(ctx context.Context, u supervisor.Unit, want supervi
 // register queues a registration and returns at once, see [supervisor.Loop.RegisterSoon]. The caller must call answer. Every
 // service reaches the supervisor through this function.
 func (r *Registry) register(ctx context.Context, u supervisor.Unit, want supervisor.Want) (answer func() error) {
-	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // they have no log here, and start after the boot
+	if u.Kind == supervisor.KindCmd || u.Kind == supervisor.KindRun { // they have no log here, and are started after the boot
 		return r.Loop.RegisterSoon(ctx, u, want)
 	}
 	u.Needs = r.unmet(u)
@@ -167,8 +167,8 @@ func (r *Registry) Room() error { return tuning.SpareDescriptors() }
 
 // The needs that the boot meets (contract, section 2).
 const (
-	NeedBoot     = "boot"     // the hooks have run, and the profiles were read or don't answer
-	NeedProfiles = "profiles" // the profiles were read, and the files of their last gateways removed
+	NeedBoot     = "boot"     // the hooks have run, and the profiles were read or do not answer
+	NeedProfiles = "profiles" // the profiles were read, and the stale files of earlier gateways removed
 )
 
 // needs says which needs are met. It is set before the supervisor is informed.
@@ -193,8 +193,8 @@ func (r *Registry) Meet(ctx context.Context, need string) error {
 // StartInOrder makes gateways wait until all profiles are known, so that recently used profiles start first.
 func (r *Registry) StartInOrder(on bool) { r.met.inOrder.Store(on) }
 
-// unmet returns what a new service must wait for. A gateway waits for the boot's decision about its profile, a service for the
-// boot, and a hook for nothing.
+// unmet returns the needs of a new service. A gateway needs the boot's decision about its profile, a service needs the boot, and
+// a hook needs nothing.
 func (r *Registry) unmet(u supervisor.Unit) []string {
 	switch {
 	case u.Name == config.LeaseName && !r.o.Plain: // no need: the boot waits for it
@@ -206,7 +206,7 @@ func (r *Registry) unmet(u supervisor.Unit) []string {
 	return nil
 }
 
-// meetLate reports needs to the supervisor that were met while the service was being registered.
+// meetLate tells the supervisor about needs that were met while the service was being registered.
 func (r *Registry) meetLate(u supervisor.Unit) {
 	for _, need := range u.Needs {
 		if r.met.of(need).Load() {

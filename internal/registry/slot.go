@@ -39,7 +39,7 @@ type Slot struct {
 	LogArchives int
 }
 
-// slot is what the Registry knows of the slot of a service.
+// slot is the Registry's record of a service's slot.
 type slot struct {
 	made    bool              // it exists, or will soon
 	exports map[string]string // variables that its run script exports, if a client made it; never changed
@@ -62,7 +62,7 @@ func (r *Registry) follow() Follower {
 	return r.follower
 }
 
-// slot returns what is known of the slot of a service.
+// slot returns the record of a service's slot.
 func (r *Registry) slot(service string) slot {
 	r.mu.Lock()
 	defer r.mu.Unlock()

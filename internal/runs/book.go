@@ -90,7 +90,7 @@ func NewBook() *Book {
 	return &Book{instance: hex.EncodeToString(id), live: make(map[string]*entry), byTag: make(map[string]*entry), changed: make(chan struct{})}
 }
 
-// Attach connects the book to its loop and begins to follow that. Call it once, before any run is started.
+// Attach connects the book to its loop and follows the loop's events. Call it once, before any run is started.
 func (b *Book) Attach(loop Loop) {
 	b.mu.Lock()
 	b.loop = loop
@@ -107,7 +107,7 @@ const prefix = "run/"
 // Owns reports whether the name of a service means a run.
 func Owns(service string) bool { return strings.HasPrefix(service, prefix) }
 
-// CheckTag returns what is wrong with a tag, "" for nothing.
+// CheckTag returns why a tag is invalid, or "".
 func CheckTag(tag string) string {
 	if tag == "" || len(tag) > 120 {
 		return "a tag has 1 to 120 characters"
@@ -177,7 +177,7 @@ func (b *Book) drop(over bool, service string) {
 	}
 }
 
-// await waits until a run that another call starts is started.
+// await waits until another call of Start has started the run.
 func (b *Book) await(ctx context.Context, e *entry) (client.Run, error) {
 	select {
 	case <-e.starts:
@@ -313,7 +313,7 @@ func (b *Book) wakeWaiters(e *entry) {
 	b.changed = make(chan struct{})
 }
 
-// follow notes the ends of runs until the loop ends.
+// follow records the ends of runs until the loop ends.
 func (b *Book) follow() {
 	for {
 		news := b.loop.News()
@@ -384,7 +384,7 @@ func (b *Book) look(e *entry, v *supervisor.Service) (over bool) {
 	return over
 }
 
-// shorten limits the texts of a client that an ended run keeps.
+// shorten cuts the texts that a client chose and that the book keeps after a run has ended.
 func (e *entry) shorten() {
 	e.Log, e.Profile = supervisor.Shorten(e.Log), supervisor.Shorten(e.Profile)
 	if e.End != nil {

@@ -18,10 +18,10 @@ import (
 // dialTime limits how long Root waits for hinit's socket.
 const dialTime = time.Second
 
-// Table is all processes at one time, by process number.
+// Table holds all processes at one time, by process number.
 type Table map[int]procstat.Stat
 
-// Usage is what the processes of a service use.
+// Usage is the resource use of the processes of a service.
 type Usage struct {
 	CPU       float64 // number of processors, on average since the previous measurement
 	Memory    uint64

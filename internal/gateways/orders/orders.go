@@ -73,8 +73,8 @@ type Order struct {
 	acted      bool      // it was passed to the supervisor; failed and effect are the result
 	failed     error
 	effect     string
-	replaced   bool   // a newer order has replaced it
-	replacedBy *Order // the newer order, if that asks for the same: its result counts for both
+	replaced   bool   // a newer order has replaced this one
+	replacedBy *Order // the newer order, if it asks for the same state: its result counts for both
 	err        error  // the result
 }
 
@@ -149,7 +149,7 @@ func (q *queue) newest() *Order {
 	return q.current
 }
 
-// givesWay reports whether the current order has waited so long that the newest one replaces it. The caller holds the mutex.
+// givesWay reports whether the current order has waited so long that the newest order replaces it. The caller holds the mutex.
 func (q *queue) givesWay() bool {
 	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopPatience
 }
@@ -240,7 +240,7 @@ func (s *Queues) handOver(q *queue, o *Order, overtakes bool) {
 	o.acted, o.effect, o.failed = true, effect, err
 }
 
-// begins reports whether to pass an order to the supervisor now. An order that overtakes ends the earlier orders that the
+// begins reports whether to pass an order to the supervisor now. An order that overtakes replaces the earlier orders that the
 // supervisor has not received.
 func (s *Queues) begins(q *queue, o *Order, overtakes bool) bool {
 	s.mu.Lock()

@@ -72,7 +72,7 @@ func readEnvFile(path string, judge envJudge) (string, error) {
 	return string(text), err
 }
 
-// envJudge says which files of variables to refuse, see [proc.Setup].
+// envJudge says which files of variables to refuse: see OwnFiles and NoLinks in [proc.Setup].
 type envJudge struct{ own, noLinks bool }
 
 // of returns the check of package trust for this process's user.

@@ -96,7 +96,7 @@ func (p *pending) apply(word string) error {
 			unix.Umask(int(mask))
 		}
 	case proc.WordGroup:
-		_ = os.Remove(value) // an empty group is made anew, so its counters start at 0
+		_ = os.Remove(value) // the group is made again below, so that its counters start at 0
 		if err = os.Mkdir(value, 0o755); errors.Is(err, os.ErrExist) {
 			err = nil
 		}

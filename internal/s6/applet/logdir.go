@@ -36,8 +36,8 @@ type logDir struct {
 }
 
 // openLogDir opens and locks a directory; it creates a missing last component. For root see [fsutil.OpenForRoot]. others are the
-// directories that this process has open already, because its lock does not exclude itself. After an error, what says in the
-// words of s6 what failed.
+// directories that this process has open already: its own lock would not keep it from opening one of them again. The result
+// named what says which action failed, in the words of s6.
 func openLogDir(rules dirRules, now time.Time, warn func(string), others []*logDir) (l *logDir, what string, err error) {
 	l = &logDir{rules: rules, warn: warn, dir: -1, lock: -1, current: -1}
 	if err := makeLogDir(rules.path); err != nil {
@@ -153,7 +153,8 @@ func (l *logDir) begin(now time.Time) error {
 	return nil
 }
 
-// ours refuses a file that root has elsewhere too, if this process is root in another user's directory.
+// ours refuses a file with other hard links, if this process is root in another user's directory: root may need the file
+// elsewhere.
 func (l *logDir) ours(fd int) error {
 	strange, err := others(l.dir)
 	if err != nil || !strange {

@@ -26,7 +26,7 @@ func setuidgid(c *Call, _ []option) int {
 		c.Name = "s6-envuidgid"
 		return c.fatal(exitSystem, "unable to get account: "+strerror(err))
 	}
-	// execve(2) ends all other threads, and the program has the identity of the calling one; see package identity.
+	// execve(2) ends all other threads, and the program gets the identity of the calling thread; see package identity.
 	runtime.LockOSThread()
 	err = nil
 	if unix.Geteuid() == 0 && u.UID != 0 {

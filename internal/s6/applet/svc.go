@@ -41,7 +41,8 @@ func svc(c *Call, options []option) int {
 	}
 	ctx := context.Background() // no handler: a signal ends the tool like any program
 	before := make(map[string]uint64)
-	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 { // note the present runs: their ends count, even if the next run begins soon
+	// record the present runs first: if they end before the wait begins, that counts too
+	if until = c.waitable(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
 				before[dir] = s.Run

@@ -47,7 +47,8 @@ func (c *Call) waitFor(dirs []string, until byte, limit time.Duration, all bool,
 		dir string
 		err error
 	}
-	results := make(chan result, len(dirs)) // room for all results, because some may not be read
+	// has room for all results, because this function may return before it has read all of them
+	results := make(chan result, len(dirs))
 	for _, dir := range dirs {
 		goal := string(until)
 		if run, known := before[dir]; known {

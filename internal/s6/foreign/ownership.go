@@ -17,7 +17,8 @@ const (
 	deepest   = 16
 )
 
-// ofS6 reports whether a file is s6's own, or the logger's directory, which is checked separately.
+// ofS6 reports whether a file in a service directory is not checked: a file of s6 itself, or the logger's directory, which has
+// its own check.
 func ofS6(name string) bool {
 	return name == "supervise" || name == "event" || name == formats.LogDir
 }

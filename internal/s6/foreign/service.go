@@ -92,7 +92,7 @@ func (s *Service) openPipe() (err error) {
 
 func (s *Service) closePipe() {
 	if s.Read != nil {
-		_ = errors.Join(s.Read.Close(), s.Write.Close()) // nothing was written here
+		_ = errors.Join(s.Read.Close(), s.Write.Close()) // close errors don't matter, because nothing was written here
 		s.Read, s.Write = nil, nil
 	}
 }
@@ -232,7 +232,7 @@ func (s *Service) do(e supervisor.Event) error {
 func (s *Service) Leave() {
 	s.Leaving = true
 	s.Main.shut()
-	s.scanner.Unwatch(s.Main.Path) // mostly it is gone already
+	s.scanner.Unwatch(s.Main.Path) // usually the watch is gone already
 	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
 		s.left()
 	}
@@ -251,7 +251,7 @@ func (s *Service) dropLogger() {
 		return
 	}
 	_ = s.do(supervisor.Unwant{Name: s.LoggerName()})
-	s.scanner.Unwatch(s.Logs.Path) // needed if the outer directory was moved away, which causes no event for this one
+	s.scanner.Unwatch(s.Logs.Path) // needed if the outer directory was moved, because no event reports that for this one
 	s.closePipe()
 	s.Logs.close()
 	s.Logs = nil
@@ -308,13 +308,13 @@ func (s *Service) countDeath(r supervisor.Record) {
 	}
 	tally, err := at.dir.ReadFile(formats.TallyFile, formats.MaxTallyFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // if it exists, this fails, and Replace works
+		_ = at.dir.Mkdir(filepath.Dir(formats.TallyFile), 0o755) // if the directory exists, this fails and Replace works
 	} else if err != nil {
 		return
 	}
 	death := formats.DeathOf(r.Exit.At, r.Exit.Code, r.Exit.Signal)
 	tally = formats.AddDeath(tally, death, at.Definition.Tally)
-	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true}) // see above
+	_ = at.dir.Replace(formats.TallyFile, tally, fsutil.ReplaceOptions{Mode: 0o644, Volatile: true}) // ignored, see above
 }
 
 // TakeOver opens the directories of a service after re-execution. link says that path is a symbolic link.

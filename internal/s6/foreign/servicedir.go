@@ -35,7 +35,7 @@ type Place struct {
 	ID        ID
 	Root      bool     // the service runs as root
 	Pin       *os.File // for root: the open directory from which the service runs, even if its name is replaced
-	Complaint string   `reexec:"Said"` // the last complaint
+	Complaint string   `reexec:"Said"` // last reported error
 
 	Definition formats.Definition `reexec:"-"` // as last read
 	dir        *fsutil.Dir        `reexec:"-"` // opened with the identity of the service's user; nil if that failed after re-execution
@@ -177,8 +177,8 @@ func (p *Place) reopen(link bool, agent *fsutil.Actor) {
 	}
 }
 
-// mayCount reports whether deaths may be recorded in a place. In a directory that runs as root, supervise may still belong to the
-// agent.
+// mayCount reports whether deaths may be recorded in a directory. If the service runs as root, the directory supervise may still
+// belong to the agent, and then they may not.
 func (p *Place) mayCount() bool {
 	if !p.Root {
 		return true
@@ -186,7 +186,7 @@ func (p *Place) mayCount() bool {
 	for _, name := range []string{"", filepath.Dir(formats.TallyFile)} {
 		info, err := p.dir.Lstat(name)
 		if name != "" && errors.Is(err, fs.ErrNotExist) {
-			continue // it is created as root's
+			continue // missing: root creates it
 		}
 		if err != nil || writable(info) != "" {
 			return false

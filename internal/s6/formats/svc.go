@@ -17,7 +17,7 @@ var svcSignals = map[byte]struct {
 	'a': {number: 14}, 't': {number: 15}, 'c': {number: 18}, 'p': {number: 19}, 'y': {number: 28}, 'P': {19, true}, 'C': {18, true}, 'K': {9, true},
 }
 
-// SvcSignal returns the signal for a letter. It is 0 for letters without a fixed signal, which include d, r and l.
+// SvcSignal returns the signal for a command letter. It is 0 for a letter that sends no fixed signal, such as d, r and l.
 func SvcSignal(letter byte) (number int, group bool) {
 	return svcSignals[letter].number, svcSignals[letter].group
 }

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// variable turns the personality on or off for any image.
+	// variable turns the s6 personality on or off, for any image.
 	variable = "HINIT_S6"
-	// commandDir has the tools in an image that was made for s6.
+	// commandDir holds the tools of s6 in an image that was made for s6.
 	commandDir = "/command"
 	// comm is the name of process 1 by which the agent's commands recognize s6.
 	comm = "s6-svscan"
@@ -34,7 +34,7 @@ func Wanted() bool {
 	return made && os.Getpid() == 1
 }
 
-// Path returns the PATH of everything that the init starts as the agent.
+// Path returns the PATH of all processes that the init starts as the agent's user.
 func Path(home string) string {
 	path := agentuser.Path(os.Getenv("PATH"), home)
 	if Wanted() {

@@ -105,7 +105,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	}
 	for _, slot := range h.Slots {
 		if e := s.entries[slot.Name]; slot.Kind == other && (e == nil || e.Service == nil) {
-			continue // the supervisor does not know it yet
+			continue // the supervisor does not know the service yet
 		}
 		slot.Dir = filepath.Join(layout.Scan, slot.Name)
 		s.at(slot.Name).Slot = slot

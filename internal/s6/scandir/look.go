@@ -138,7 +138,7 @@ func (s *Scanner) noRoom() string {
 			services++
 		}
 		if e.Service != nil && e.Service.Leaving {
-			services++ // it has not ended yet, and may take any time
+			services++ // it has not ended yet, and may take long
 		}
 		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
 			services++

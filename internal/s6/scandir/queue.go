@@ -157,7 +157,7 @@ func (s *Scanner) makeOrSay(name string) {
 
 type made struct {
 	name string
-	down bool // as it was made
+	down bool // whether it was made with a down file
 }
 
 // shown removes published slots from the queue. If the down file was changed after a slot was made, it applies the change.
@@ -173,8 +173,8 @@ func (s *Scanner) shown() {
 	}
 }
 
-// fillNext completes a slot that has only its definition yet, when the scanner is idle. A container with a short CMD ends before
-// that: on an overlay it can take longer than the CMD.
+// fillNext completes a slot that has only its definition yet, when the scanner is idle. Completing can take longer than a short
+// CMD, for example on an overlay, so it must not delay the end of the container.
 func (s *Scanner) fillNext() {
 	for _, e := range s.entries {
 		if e.rest != nil {

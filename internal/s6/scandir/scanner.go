@@ -27,9 +27,9 @@ const (
 	maxServices = 1000
 	makingTime  = 5 * time.Second        // how long another program may take to make a slot
 	makingPoll  = 100 * time.Millisecond // between two checks whether it has finished
-	makingLimit = 3 * makingTime         // limit of that time if its temporary name is renewed all the time
+	makingLimit = 3 * makingTime         // limit of makingTime, if the other program renews its temporary name all the time
 	idlePoll    = time.Hour              // between two checks, if notifications work and all slots are hinit's own
-	foreignPoll = time.Minute            // the same if a slot is not hinit's own
+	foreignPoll = time.Minute            // the same, if another program made a slot
 	busyPoll    = 5 * time.Second        // between two checks, if notifications don't work
 	settleTime  = 50 * time.Millisecond  // from a notification to the check that it causes
 	lookAgain   = time.Second            // between two checks that notifications cause
@@ -88,7 +88,7 @@ type Scanner struct {
 	hints   *fsnotify.Watcher
 	due     *time.Timer
 	poll    time.Duration
-	hinted  bool      // due was advanced because of a notification
+	hinted  bool      // the time of the next check was advanced because of a notification
 	looked  time.Time // time of the last check
 	scanned time.Time // beginning of the last scan
 }
@@ -250,7 +250,7 @@ func (s *Scanner) work() {
 	}
 }
 
-// pause returns the time until the next check without a reason.
+// pause returns the time until the next regular check.
 func (s *Scanner) pause() time.Duration {
 	for _, e := range s.entries {
 		if e.Service != nil {

@@ -15,7 +15,7 @@ import (
 type kind int
 
 const (
-	native kind = iota // a service that hinit has anyway
+	native kind = iota // the slot of a service that hinit runs
 	fixed              // no service: the slot always reports up
 	other              // the directory defines its service, see package foreign
 )
@@ -49,7 +49,7 @@ func (e *entry) empty() bool {
 
 func (e *entry) copy() *entry {
 	c := *e
-	c.rest = nil // a copy for readers, who don't need it
+	c.rest = nil // readers don't need it
 	if e.Service != nil {
 		c.Service = e.Service.Copy()
 	}
