@@ -34,10 +34,15 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 		}
 		return string(out)
 	}
-	run(0, testkit.Plan{Save: rules, Hide: []string{dir}}, "true")
+	save := func() { run(0, testkit.Plan{Save: rules, Hide: []string{dir}}, "true") }
+	save()
 	p := testkit.Plan{Name: "saved", Home: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Rules: rules}
 	script := `cat "` + dir + `/own/f" "` + dir + `/other/f" "` + dir + `/shared/f"; env; unshare -U true && echo unshared; touch /dev/shm/x && echo wrote-shm`
 	out := run(12321, p, "/bin/sh", "-c", script)
+	for tries := 0; strings.Contains(out, "init internal/") && tries < 5; tries++ { // another test has mounted something: the rules are useless
+		save()
+		out = run(12321, p, "/bin/sh", "-c", script)
+	}
 	for _, want := range []string{"text of own", "text of shared", "TMPDIR=/tmp/hinit-saved-12321\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing:\n%s", want, out)

@@ -308,10 +308,12 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 			}
 		}
 	}()
-	for range 3 {
+	for moved, tries := 0, 0; moved < 3; tries++ { // on a busy machine an export may fall between two writes
 		out, head, _ := exported(t, archive.Export{Home: dir})
-		if head.Moment != archive.SomeMoments || !slices.Equal(head.Moved, []string{"busy.db"}) {
-			t.Errorf("%+v", head)
+		if head.Moment == archive.SomeMoments && slices.Equal(head.Moved, []string{"busy.db"}) {
+			moved++
+		} else if head.Moment != archive.OneMoment || tries > 30 {
+			t.Fatalf("%+v", head)
 		}
 		if n := total(t, imported(t, out)+"/busy.db"); n != 100 {
 			t.Errorf("the accounts have %d together", n)

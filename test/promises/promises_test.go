@@ -75,7 +75,8 @@ func promises() []promise {
 				"test/promises.TestTermAroundAReexec", "test/promises.TestTermAroundAReexecOnABusyMachine", "test/promises.TestPID1SurvivesItsOwnExecUnderAForkBomb",
 				"test/promises.TestPID1SurvivesItsOwnExecWithoutMemory",
 				"test/promises.TestAReexecAsTheAgentsUserSurvivesAForkBomb", "test/promises.TestAReexecResumesWhatItHasStoppedAndNothingElse",
-				"test/promises.TestAReexecThatCouldEndHinitIsRefused", "test/promises.TestAStopThatTheDiskRefusedIsRecordedByTheNextImage", "logrotate.TestWhatWaitsForADiskIsHandedOver", "supervisor.FuzzHandover", "supervisor.FuzzUndo",
+				"test/promises.TestAReexecThatCouldEndHinitIsRefused", "test/promises.TestAStopThatTheDiskRefusedIsRecordedByTheNextImage",
+				"test/promises.TestMemoryIsRecordedAfterAReExecution", "logrotate.TestWhatWaitsForADiskIsHandedOver", "supervisor.FuzzHandover", "supervisor.FuzzUndo",
 				"supervisor.TestEveryFieldIsHandedOver", "test/script.TestPID1", "test/script.TestSubreaper",
 			},
 			tried: "Scenarios `reexec`, `reexec-many`, `reexec-s6`, `reexec-terminal`, `panic-loop`, `panic-goroutine`, `panic-s6` and `panic-s6-scanner`, " +
