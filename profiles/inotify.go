@@ -113,7 +113,7 @@ func (h *hints) watches(id stamp) bool {
 	return false
 }
 
-// watchesAt reports whether the directory at path is watched under that path.
+// watchesAt reports whether the watch of path is on the directory with this identity.
 func (h *hints) watchesAt(path string, id stamp) bool {
 	if h == nil {
 		return false

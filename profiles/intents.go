@@ -103,7 +103,7 @@ func (in *Intents) Begin(profile, want string) (sync func() error, err error) {
 	}, nil
 }
 
-// fail records that the order given at a time is not safely on the disk. It does nothing if there is a newer order.
+// fail marks the order that was given at this time as not yet safe on the disk. It does nothing if a newer order exists.
 func (in *Intents) fail(profile string, at time.Time) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

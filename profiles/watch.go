@@ -364,7 +364,7 @@ func (w *Watcher) markAll() {
 	w.settleSoon()
 }
 
-// settleSoon is settle with the short pause of WatchOptions.Appear.
+// settleSoon calls settle with the short pause WatchOptions.Appear.
 func (w *Watcher) settleSoon() {
 	w.soon = true
 	w.settle(w.o.Appear)

@@ -319,7 +319,7 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 	return "/" + copiedName + hash, m.engine.CopyIn(ctx, id, "/", file)
 }
 
-// attach runs the program inside as a relay and says hello through it.
+// attach starts the helper in the container as a relay, connects to it, and checks that it answers for this container.
 func (m *Manager) attach(ctx context.Context, id, path string) (*mux.Client, error) {
 	conn, err := m.engine.Exec(ctx, id, ExecSpec{Argv: []string{path, "attach", id}, Stdin: true})
 	if err != nil {

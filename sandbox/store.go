@@ -132,7 +132,7 @@ func lockNow(dir *fsutil.Dir) (held *os.File, err error) {
 	return held, err
 }
 
-// sub opens a directory below the volume, which it makes if it is missing.
+// sub opens a directory of the store. It creates the directory if it is missing.
 func (v *store) sub(name string) (*fsutil.Dir, error) {
 	if err := v.dir.Mkdir(name, 0o700); err != nil {
 		return nil, err

@@ -140,7 +140,7 @@ const (
 const (
 	ReasonShutdown = "the container is stopping"       // of every transition that a shutdown causes
 	ReasonReplaced = "another instance has taken over" // of parking after a takeover
-	// ReasonTaken ends the reason of an exit that is no crash: the profile of the service is gone.
+	// ReasonTaken is the last part of the reason of an exit that is no crash, because the profile was renamed or removed.
 	ReasonTaken = "because its profile was renamed or removed"
 	ReasonLoop  = "crash loop" // beginning of the remark that explains a crash loop
 

@@ -54,7 +54,7 @@ type Runner struct {
 	work    sync.WaitGroup
 }
 
-// Run carries out actions until ctx ends. Actions that were not delivered stay in the file. It returns an error if it can't read the
+// Run carries out actions until ctx ends. Undelivered actions stay in the state file for the next Run. It returns an error if it can't read the
 // configuration at first.
 func (r *Runner) Run(ctx context.Context) error {
 	var err error

@@ -63,10 +63,10 @@ type Options struct {
 	PhaseBudget time.Duration                    // time limit of one phase; 0: 10 s
 	Budget      time.Duration                    // time limit of all phases; 0: 30 s
 
-	Stamp string   // identifies the build of the agent's image
-	Seeds bool     // the image's boot script fills the data directory, and hinit does not
-	Full  bool     // the repair handles all of the agent's directories, see [Report]
-	Only  []string // the repair handles only the homes of these profiles; nil: all
+	Stamp        string   // identifies the build of the agent's image
+	Seeds        bool     // the image's boot script fills the data directory, and hinit does not
+	Full         bool     // the repair handles all of the agent's directories, see [Report]
+	OnlyProfiles []string // the repair handles only the homes of these profiles; nil: all
 }
 
 // Owner returns the agent's user as the owner of files.

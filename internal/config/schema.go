@@ -127,7 +127,7 @@ type kind struct {
 // check gets the pointer that field.at returns. It returns the fault of the value, or "".
 type check func(at any) string
 
-// kinds are the valid values that a tag can name.
+// kinds has the check for each word of the struct tag "is", and its name for people.
 var kinds = sync.OnceValue(func() map[string]kind {
 	return map[string]kind{
 		"address":     {"IP address", of(checkHost)},
@@ -190,7 +190,7 @@ func kindOf(is string, of reflect.Type) (k kind) {
 	return k
 }
 
-// typeName returns the name of a Go type whose keys need no further check, or "".
+// typeName returns words for people that describe a setting of a Go type, or "" for other types.
 func typeName(of reflect.Type) string {
 	switch of {
 	case reflect.TypeFor[Actions]():

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxRemoveDepth limits how many directories RemoveAll holds open. It first moves deeper ones to the top of the tree.
+	// maxRemoveDepth is how many directories RemoveAll keeps open at the same time. RemoveAll moves deeper directories to the top of the tree first.
 	maxRemoveDepth = 32
 	// maxRemovePasses ends RemoveAll if another process keeps creating files.
 	maxRemovePasses = 1 << 16

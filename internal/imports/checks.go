@@ -12,8 +12,8 @@ import (
 func (k check) apply(im *importer, list rules, settings ...setting) {
 	for _, e := range settings {
 		r := list.find(e)
-		if r.in != nil {
-			k.apply(im, r.in, e.keys()...)
+		if r.nested != nil {
+			k.apply(im, r.nested, e.keys()...)
 			continue
 		}
 		im.take(r, e, func(value any) { k.set(r.key, value) })
@@ -38,13 +38,13 @@ func (c *compose) probe(_ *importer, s *service, at setting) {
 	kind := map[string]string{"readiness_probe": "ready", "liveness_probe": "alive"}[at.name]
 	k := check{values{"kind": kind, "period": "10s", "timeout": "1s"}, at.place}
 	list := rules{
-		{name: "exec", in: rules{{name: "command", key: "exec.command", of: c.inShell}, {name: ".*", why: "a check runs where the service does"}}},
-		{name: "initial_delay_seconds", key: "initial_delay", as: seconds},
-		{name: "period_seconds", key: "period", as: seconds},
-		{name: "timeout_seconds", key: "timeout", as: seconds},
+		{name: "exec", nested: rules{{name: "command", key: "exec.command", compound: c.inShell}, {name: ".*", note: "a check runs where the service does"}}},
+		{name: "initial_delay_seconds", key: "initial_delay", scalar: seconds},
+		{name: "period_seconds", key: "period", scalar: seconds},
+		{name: "timeout_seconds", key: "timeout", scalar: seconds},
 		{name: "success_threshold", key: map[string]string{"ready": "success_threshold"}[kind]},
 		{name: "failure_threshold", key: "failure_threshold"},
-		{name: ".*", why: nothingLike},
+		{name: ".*", note: nothingLike},
 	}
 	for _, e := range at.keys() {
 		if e.name == "http_get" {
@@ -66,7 +66,7 @@ func (c *compose) probe(_ *importer, s *service, at setting) {
 func (c *compose) httpGet(at setting, k check) {
 	host, port, path, scheme := "", "80", "/", "http"
 	parts := map[string]*string{"host": &host, "port": &port, "num_port": &port, "path": &path, "scheme": &scheme}
-	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", of: variables}, {name: ".*", why: nothingLike}}
+	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", compound: variables}, {name: ".*", note: nothingLike}}
 	for _, e := range at.keys() {
 		if part := parts[e.name]; part != nil {
 			*part = c.filled(e)

@@ -44,16 +44,16 @@ func (im *importer) processCompose(path string) error {
 	}
 	c := &compose{importer: im, file: path, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
 	c.process = slices.Concat(processRules, rules{
-		{name: "working_dir", key: "cwd", of: func(e setting) any { return absolute(path, c.filled(e)) }},
-		{name: "description", do: func(_ *importer, s *service, e setting) { s.about = comment(c.filled(e)) }},
-		{name: "shutdown", in: append(rules{{name: "command", key: "stop_command", of: c.inShell}}, shutdownRules...)},
-		{name: "depends_on", key: "needs", do: c.dependsOn},
-		{name: "(readiness|liveness)_probe", do: c.probe},
-		{name: "environment", key: "env", do: func(_ *importer, s *service, e setting) {
+		{name: "working_dir", key: "cwd", compound: func(e setting) any { return absolute(path, c.filled(e)) }},
+		{name: "description", convert: func(_ *importer, s *service, e setting) { s.about = comment(c.filled(e)) }},
+		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", compound: c.inShell}}, shutdownRules...)},
+		{name: "depends_on", key: "needs", convert: c.dependsOn},
+		{name: "(readiness|liveness)_probe", convert: c.probe},
+		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) {
 			s.addVariables(e.variables()...)
 			c.references(e)
 		}},
-		{name: "env_file", key: "env_file", do: func(_ *importer, s *service, e setting) {
+		{name: "env_file", key: "env_file", convert: func(_ *importer, s *service, e setting) {
 			for _, file := range e.items() {
 				name, optional := strings.CutPrefix(file, "-")
 				s.set("env_file", append(s.list("env_file"), map[bool]string{true: "-"}[optional]+absolute(path, name)))
@@ -110,7 +110,7 @@ const nothingLike = "hinit has nothing like this setting"
 // fileRules are for settings of the whole file.
 var fileRules = rules{
 	{name: "version|is_strict|name|x-.*"}, // hinit is always strict, and keys with x- hold anchors
-	{name: "log_(location|level|length|configuration|format)", why: "each service has a log of its own, below logs.dir"},
+	{name: "log_(location|level|length|configuration|format)", note: "each service has a log of its own, below logs.dir"},
 }
 
 // addVars adds values for templates.
@@ -177,29 +177,29 @@ func (c *compose) readProcess(p setting) {
 
 // processRules are for settings of a process that need nothing else of the file.
 var processRules = rules{
-	{name: "disabled", key: "enabled", as: whenSet("false", "")},
-	{name: "is_daemon", why: "a service stays in the foreground under hinit; start it with the option for that"},
-	{name: "is_foreground", key: "enabled", as: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")}, // it is started by hand
-	{name: "is_tty|is_interactive", why: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
-	{name: "namespace", key: "group", as: func(value string) (string, error) { return serviceName(value), nil }},
-	{name: "success_exit_codes", key: "success_codes", of: func(e setting) any { return exitCodes(e.items()) }},
-	{name: "availability", in: rules{
-		{name: "restart", key: "restart.policy", as: availability},
-		{name: "backoff_seconds", do: constantDelay(seconds)},
+	{name: "disabled", key: "enabled", scalar: whenSet("false", "")},
+	{name: "is_daemon", note: "a service stays in the foreground under hinit; start it with the option for that"},
+	{name: "is_foreground", key: "enabled", scalar: whenSet("false", "a service has no terminal under hinit; make it the container's CMD if it needs one")}, // it is started by hand
+	{name: "is_tty|is_interactive", note: "a service has no terminal under hinit; make it the container's CMD if it needs one"},
+	{name: "namespace", key: "group", scalar: func(value string) (string, error) { return serviceName(value), nil }},
+	{name: "success_exit_codes", key: "success_codes", compound: func(e setting) any { return exitCodes(e.items()) }},
+	{name: "availability", nested: rules{
+		{name: "restart", key: "restart.policy", scalar: availability},
+		{name: "backoff_seconds", convert: constantDelay(seconds)},
 		{name: "max_restarts", key: "restart.max_restarts"},
-		{name: "exit_on_end", as: whenSet("", "hinit doesn't end when a service does; make it the container's CMD for that")},
+		{name: "exit_on_end", scalar: whenSet("", "hinit doesn't end when a service does; make it the container's CMD for that")},
 	}},
-	{name: "schedule", do: func(im *importer, s *service, e setting) {
+	{name: "schedule", convert: func(im *importer, s *service, e setting) {
 		if im.apply(scheduleRules, s, e.keys()...); s.text("schedule.cron") == "" {
 			s.set("once", "boot")
 		}
 	}},
-	{name: "log_configuration", in: rules{{name: "rotation", in: rotationRules}, {name: ".*", why: onlyKeysOfLogs}}},
-	{name: "log_location", do: func(im *importer, s *service, e setting) {
+	{name: "log_configuration", nested: rules{{name: "rotation", nested: rotationRules}, {name: ".*", note: onlyKeysOfLogs}}},
+	{name: "log_location", convert: func(im *importer, s *service, e setting) {
 		s.set("log", "true")
 		im.note(e.from, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.value)
 	}},
-	{name: "ready_log_line", do: func(_ *importer, s *service, e setting) {
+	{name: "ready_log_line", convert: func(_ *importer, s *service, e setting) {
 		k := check{values{"kind": "ready", "log.contains": e.node.Value}, e.place}
 		if regexp.QuoteMeta(e.node.Value) != e.node.Value {
 			k.values = values{"kind": "ready", "log.matches": e.node.Value}
@@ -209,13 +209,13 @@ var processRules = rules{
 	{name: "replicas|vars"}, // already done
 	// Compose files of Docker have these keys.
 	{name: "user", key: "user"},
-	{name: "restart", key: "restart.policy", as: func(value string) (string, error) {
+	{name: "restart", key: "restart.policy", scalar: func(value string) (string, error) {
 		policy, _, _ := strings.Cut(value, ":")
 		return cmp.Or(map[string]string{"always": "always", "unless-stopped": "always", "on-failure": "on-failure"}[policy], "never"), nil
 	}},
 	{name: "stop_grace_period", key: "stop.grace"},
-	{name: "stop_signal", key: "stop.signal", as: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
-	{name: "healthcheck", do: healthcheck},
+	{name: "stop_signal", key: "stop.signal", scalar: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
+	{name: "healthcheck", convert: healthcheck},
 }
 
 // onlyKeysOfLogs is the note on other keys in the configuration of a log.
@@ -223,16 +223,16 @@ const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and com
 
 var (
 	shutdownRules = rules{
-		{name: "signal", key: "stop.signal", as: signalName},
-		{name: "timeout_seconds", key: "stop.grace", as: seconds},
-		{name: "parent_only", as: whenSet("", "hinit always stops all processes of a service")},
+		{name: "signal", key: "stop.signal", scalar: signalName},
+		{name: "timeout_seconds", key: "stop.grace", scalar: seconds},
+		{name: "parent_only", scalar: whenSet("", "hinit always stops all processes of a service")},
 	}
 	scheduleRules = rules{
 		{name: "cron", key: "schedule.cron"},
 		{name: "timezone", key: "schedule.timezone"},
-		{name: "interval", key: "schedule.cron", as: everyInterval},
-		{name: "run_on_start", key: "once", as: whenSet("boot", "")},
-		{name: "max_concurrent", as: func(value string) (string, error) {
+		{name: "interval", key: "schedule.cron", scalar: everyInterval},
+		{name: "run_on_start", key: "once", scalar: whenSet("boot", "")},
+		{name: "max_concurrent", scalar: func(value string) (string, error) {
 			if value == "1" {
 				return "", nil
 			}
@@ -242,9 +242,9 @@ var (
 	rotationRules = rules{
 		{name: "max_size_mb", key: "logs.max_size_mb"},
 		{name: "max_backups", key: "logs.archives"},
-		{name: "max_age_days", key: "logs.max_age", as: days},
-		{name: "compress", key: "logs.compress", as: whenSet("gzip", "")},
-		{name: ".*", why: onlyKeysOfLogs},
+		{name: "max_age_days", key: "logs.max_age", scalar: days},
+		{name: "compress", key: "logs.compress", scalar: whenSet("gzip", "")},
+		{name: ".*", note: onlyKeysOfLogs},
 	}
 )
 

@@ -130,16 +130,16 @@ var pebbleRules = rules{
 	{name: "backoff-factor", key: "restart.factor"},
 	{name: "backoff-limit", key: "restart.max"},
 	{name: "kill-delay", key: "stop.grace"},
-	{name: "environment", key: "env", of: variables},
-	{name: "working-dir", key: "cwd", of: func(e setting) any { return absolute(e.file, e.value) }},
-	{name: "startup", do: func(_ *importer, s *service, e setting) { s.set("enabled", disabled(e.value != "enabled")) }},
-	{name: "after|before|requires|on-check-failure", key: "needs", do: func(*importer, *service, setting) {}}, // imported later
-	{name: "(user|group)(-id)?|summary|description"},                                                          // imported together
-	{name: "command", do: func(im *importer, s *service, e setting) {
+	{name: "environment", key: "env", compound: variables},
+	{name: "working-dir", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
+	{name: "startup", convert: func(_ *importer, s *service, e setting) { s.set("enabled", disabled(e.value != "enabled")) }},
+	{name: "after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}}, // imported later
+	{name: "(user|group)(-id)?|summary|description"},                                                               // imported together
+	{name: "command", convert: func(im *importer, s *service, e setting) {
 		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // they mark default arguments
 		s.take("command", e.place, words)
 	}},
-	{name: "on-(success|failure)", key: "restart", do: func(im *importer, _ *service, e setting) {
+	{name: "on-(success|failure)", key: "restart", convert: func(im *importer, _ *service, e setting) {
 		if e.value != "restart" && e.value != "ignore" {
 			im.note(e.from, "hinit doesn't end when a service does (%s); make it the container's CMD for that", e.value)
 		}
@@ -256,29 +256,29 @@ func (p *plan) check(l *layered, s *service, does string) {
 		{name: "period", key: "period"},
 		{name: "timeout", key: "timeout"},
 		{name: "threshold", key: "failure_threshold"},
-		{name: "level", as: func(value string) (string, error) {
+		{name: "level", scalar: func(value string) (string, error) {
 			if value == "ready" && k.text("kind") != "ready" {
 				return "", errors.New("a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it")
 			}
 			return "", nil
 		}},
-		{name: "startup", as: func(value string) (string, error) {
+		{name: "startup", scalar: func(value string) (string, error) {
 			if value == "disabled" {
 				return "", errors.New("checks of hinit run while the service does")
 			}
 			return "", nil
 		}},
-		{name: "http", in: rules{{name: "url", key: "http.url"}, {name: "headers", key: "http.headers", of: variables}}},
-		{name: "tcp", in: rules{{name: "port", key: "tcp.port"}, {name: "host", key: "tcp.host"}}},
-		{name: "exec", in: rules{
-			{name: "command", key: "exec.command", of: func(e setting) any { return p.split(e) }},
-			{name: "service-context", as: func(value string) (string, error) {
+		{name: "http", nested: rules{{name: "url", key: "http.url"}, {name: "headers", key: "http.headers", compound: variables}}},
+		{name: "tcp", nested: rules{{name: "port", key: "tcp.port"}, {name: "host", key: "tcp.host"}}},
+		{name: "exec", nested: rules{
+			{name: "command", key: "exec.command", compound: func(e setting) any { return p.split(e) }},
+			{name: "service-context", scalar: func(value string) (string, error) {
 				if value == s.was {
 					return "", nil // it is the context of its own service
 				}
 				return "", errors.New(elsewhere)
 			}},
-			{name: ".*", why: elsewhere},
+			{name: ".*", note: elsewhere},
 		}},
 	}, l.all...)
 	if !k.looks() {

@@ -29,13 +29,13 @@ type from struct {
 
 // rule says how to import a setting: as a key of hinit.yaml, as a note, by a function, or not at all.
 type rule struct {
-	name string                             // regular expression for the names of the settings
-	key  string                             // key of hinit.yaml
-	as   func(value string) (string, error) // makes the value of the key; nil for the same value. Its error becomes the note
-	of   func(e setting) any                // makes a value that is a list or a mapping
-	why  string                             // note that says why the setting is left out; the value replaces %s in it
-	in   rules                              // rules for the settings in this one, which is a mapping
-	do   func(im *importer, s *service, e setting)
+	name     string                             // regular expression for the names of the settings
+	key      string                             // key of hinit.yaml
+	scalar   func(value string) (string, error) // makes the value of the key; nil for the same value. Its error becomes the note
+	compound func(e setting) any                // makes a value that is a list or a mapping
+	note     string                             // note that says why the setting is left out; the value replaces %s in it
+	nested   rules                              // rules for the settings in this one, which is a mapping
+	convert  func(im *importer, s *service, e setting)
 }
 
 // rules are tried in their order, and [ways] after them.
@@ -45,11 +45,11 @@ type rules []rule
 func (im *importer) apply(list rules, s *service, settings ...setting) {
 	for _, e := range settings {
 		switch r := list.find(e); {
-		case r.do != nil:
+		case r.convert != nil:
 			s.came(r.key, e.place)
-			r.do(im, s, e)
-		case r.in != nil:
-			im.apply(r.in, s, e.keys()...)
+			r.convert(im, s, e)
+		case r.nested != nil:
+			im.apply(r.nested, s, e.keys()...)
 		default:
 			im.take(r, e, func(value any) { s.take(r.key, e.place, value) })
 		}
@@ -64,22 +64,22 @@ func (list rules) find(e setting) rule {
 		}
 	}
 	if e.value != "" {
-		return rule{why: "hinit has nothing like this setting; hinit config schema lists what it has (%s)"}
+		return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has (%s)"}
 	}
-	return rule{why: "hinit has nothing like this setting; hinit config schema lists what it has"}
+	return rule{note: "hinit has nothing like this setting; hinit config schema lists what it has"}
 }
 
 // take calls set with the value of a rule's key, or notes why there is none.
 func (im *importer) take(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
-	case r.why != "":
-		im.note(e.from, "%s", strings.ReplaceAll(r.why, "%s", oneLine(e.value)))
-	case r.of != nil:
-		set(r.of(e))
+	case r.note != "":
+		im.note(e.from, "%s", strings.ReplaceAll(r.note, "%s", oneLine(e.value)))
+	case r.compound != nil:
+		set(r.compound(e))
 		return
-	case r.as != nil:
-		if e.value, err = r.as(e.value); err != nil {
+	case r.scalar != nil:
+		if e.value, err = r.scalar(e.value); err != nil {
 			im.note(e.from, "%v", err)
 		}
 	}
@@ -91,7 +91,7 @@ func (im *importer) take(r rule, e setting, set func(value any)) {
 // constantDelay imports a time as the delay before each restart.
 func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
-		im.take(rule{key: "restart.initial", as: read}, e, func(delay any) {
+		im.take(rule{key: "restart.initial", scalar: read}, e, func(delay any) {
 			s.take("restart.initial", e.place, delay)
 			s.set("restart.max", delay)
 			s.set("restart.factor", "1")
@@ -190,23 +190,23 @@ func whenSet(made, why string) func(string) (string, error) {
 
 // ways are notes on settings that hinit does not have, with another way to the same goal. The names are the other supervisor's.
 var ways = rules{
-	{name: "env_cmds", why: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
-	{name: "extends", why: "the other file is not read; import it too, and put both below services"},
-	{name: "watch", why: "hinit watches no sources; hinit restart NAME is what a watcher can call"},
-	{name: "mcp", why: "hinit runs it as a service and offers no tools; leave it out, or let the tool call hinit run-once"},
-	{name: "mcp_server", why: "hinit offers no tools; its own interface is the control socket"},
-	{name: "is_elevated", why: "hinit uses no sudo; run hinit as root, and say user where a service is not to be root"},
-	{name: "disable_ansi_colors", why: "hinit passes on the output as it is; most programs know NO_COLOR in env"},
-	{name: "launch_timeout_seconds", why: "a service stays in the foreground under hinit; how long a start may take is checks of kind startup"},
-	{name: "isDaemon", why: "process-compose knows is_daemon; a service stays in the foreground under hinit"},
-	{name: "exit_on_skipped", why: "a service that waits for another one in vain stays waiting; hinit status says for what"},
-	{name: "log_configuration", why: "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"},
-	{name: "unix_socket_path", why: "hinit has a control socket of its own, control.socket"},
-	{name: "ordered_shutdown", why: "hinit stops in the reverse order of needs always"},
-	{name: "pairing", why: "hinit has no remote access to pair for; its interface is the control socket"},
-	{name: "image|build", why: "left out; the program has to be in the image that hinit is in"},
-	{name: "ports|volumes|networks", why: "is for the engine; give it to the container that hinit is in"},
-	{name: "disable_dotenv", why: "env_file names the files that a service reads"},
+	{name: "env_cmds", note: "hinit runs no commands for variables; write $(COMMAND) where the shell of a command uses one, or a file for env_file at boot"},
+	{name: "extends", note: "the other file is not read; import it too, and put both below services"},
+	{name: "watch", note: "hinit watches no sources; hinit restart NAME is what a watcher can call"},
+	{name: "mcp", note: "hinit runs it as a service and offers no tools; leave it out, or let the tool call hinit run-once"},
+	{name: "mcp_server", note: "hinit offers no tools; its own interface is the control socket"},
+	{name: "is_elevated", note: "hinit uses no sudo; run hinit as root, and say user where a service is not to be root"},
+	{name: "disable_ansi_colors", note: "hinit passes on the output as it is; most programs know NO_COLOR in env"},
+	{name: "launch_timeout_seconds", note: "a service stays in the foreground under hinit; how long a start may take is checks of kind startup"},
+	{name: "isDaemon", note: "process-compose knows is_daemon; a service stays in the foreground under hinit"},
+	{name: "exit_on_skipped", note: "a service that waits for another one in vain stays waiting; hinit status says for what"},
+	{name: "log_configuration", note: "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"},
+	{name: "unix_socket_path", note: "hinit has a control socket of its own, control.socket"},
+	{name: "ordered_shutdown", note: "hinit stops in the reverse order of needs always"},
+	{name: "pairing", note: "hinit has no remote access to pair for; its interface is the control socket"},
+	{name: "image|build", note: "left out; the program has to be in the image that hinit is in"},
+	{name: "ports|volumes|networks", note: "is for the engine; give it to the container that hinit is in"},
+	{name: "disable_dotenv", note: "env_file names the files that a service reads"},
 }
 
 // oneLine shortens a text to a part of its first line.

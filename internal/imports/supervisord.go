@@ -17,10 +17,10 @@ var supervisordINI = dialect{separators: "=:"}
 
 // supervisordSections are sections that hinit does not need.
 var supervisordSections = rules{
-	{name: "eventlistener", why: "hinit has no event listeners; hinit events -f --json streams what happens"},
-	{name: "fcgi-program", why: "hinit opens no FastCGI socket for a program; let it open its own"},
-	{name: "(unix|inet)_http_server|supervisorctl", why: "hinit has a control socket of its own (control.socket), and no port or password"},
-	{name: "rpcinterface|ctlplugin", why: "hinit takes no plug-ins; its interface is the control socket, HTTP and JSON"},
+	{name: "eventlistener", note: "hinit has no event listeners; hinit events -f --json streams what happens"},
+	{name: "fcgi-program", note: "hinit opens no FastCGI socket for a program; let it open its own"},
+	{name: "(unix|inet)_http_server|supervisorctl", note: "hinit has a control socket of its own (control.socket), and no port or password"},
+	{name: "rpcinterface|ctlplugin", note: "hinit takes no plug-ins; its interface is the control socket, HTTP and JSON"},
 }
 
 // supervisord reads supervisord.conf and the files that it includes.
@@ -98,14 +98,14 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 
 // supervisordKeys are the settings of supervisord itself.
 var supervisordKeys = rules{
-	{name: "umask", why: "set services.NAME.umask (%s)"},
-	{name: "minfds", why: "set services.NAME.limits.nofile where a service needs more (%s)"},
-	{name: "minprocs", why: "set services.NAME.limits.nproc where a service needs more (%s)"},
-	{name: "nocleanup|strip_ansi", why: "hinit leaves logs as they are, between its runs and in their text"},
-	{name: "nodaemon|pidfile|identifier|silent", why: "hinit has no need of it: it stays in the foreground and is known by its control socket"},
-	{name: "user", why: "start hinit as %s, or set services.NAME.user"},
-	{name: "directory", why: "start hinit run in %s, or set services.NAME.cwd"},
-	{name: ".*log.*", why: "what hinit says goes to its standard error; logs of services are below logs.dir"},
+	{name: "umask", note: "set services.NAME.umask (%s)"},
+	{name: "minfds", note: "set services.NAME.limits.nofile where a service needs more (%s)"},
+	{name: "minprocs", note: "set services.NAME.limits.nproc where a service needs more (%s)"},
+	{name: "nocleanup|strip_ansi", note: "hinit leaves logs as they are, between its runs and in their text"},
+	{name: "nodaemon|pidfile|identifier|silent", note: "hinit has no need of it: it stays in the foreground and is known by its control socket"},
+	{name: "user", note: "start hinit as %s, or set services.NAME.user"},
+	{name: "directory", note: "start hinit run in %s, or set services.NAME.cwd"},
+	{name: ".*log.*", note: "what hinit says goes to its standard error; logs of services are below logs.dir"},
 }
 
 // supervisordSelf imports the settings of supervisord itself.
@@ -181,29 +181,29 @@ const oneLog = "one log takes both streams; the container's log keeps them apart
 
 // programRules are for the settings of a program.
 var programRules = rules{
-	{name: "autostart", key: "enabled", as: unlessFalse},
-	{name: "autorestart", key: "restart.policy", as: autorestart},
+	{name: "autostart", key: "enabled", scalar: unlessFalse},
+	{name: "autorestart", key: "restart.policy", scalar: autorestart},
 	{name: "startretries", key: "restart.max_restarts"},
-	{name: "startsecs", why: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
-	{name: "stopsignal", key: "stop.signal", as: signalName},
-	{name: "stopwaitsecs", key: "stop.grace", as: func(value string) (string, error) {
+	{name: "startsecs", note: "is 1s for all services in hinit run (%s); add a check of kind startup to one that needs longer"},
+	{name: "stopsignal", key: "stop.signal", scalar: signalName},
+	{name: "stopwaitsecs", key: "stop.grace", scalar: func(value string) (string, error) {
 		grace, err := seconds(value)
 		if grace == "" {
 			err = fmt.Errorf("%q is no number of seconds above zero; 10s is taken", value)
 		}
 		return grace, err
 	}},
-	{name: "stopasgroup|killasgroup", as: whenFalse("hinit always stops all processes of a service")},
-	{name: "exitcodes", do: addCodes("success_codes", " ,")},
+	{name: "stopasgroup|killasgroup", scalar: whenFalse("hinit always stops all processes of a service")},
+	{name: "exitcodes", convert: addCodes("success_codes", " ,")},
 	{name: "user", key: "user"},
 	{name: "umask", key: "umask"},
-	{name: "directory", key: "cwd", of: func(e setting) any { return absolute(e.file, e.value) }},
-	{name: "(stdout|stderr)_logfile", do: logFile},
-	{name: "redirect_stderr", as: whenFalse(oneLog)},
-	{name: "stdout_logfile_maxbytes", key: "logs.max_size_mb", as: megabytes},
+	{name: "directory", key: "cwd", compound: func(e setting) any { return absolute(e.file, e.value) }},
+	{name: "(stdout|stderr)_logfile", convert: logFile},
+	{name: "redirect_stderr", scalar: whenFalse(oneLog)},
+	{name: "stdout_logfile_maxbytes", key: "logs.max_size_mb", scalar: megabytes},
 	{name: "stdout_logfile_backups", key: "logs.archives"},
-	{name: "stderr_logfile_maxbytes|stderr_logfile_backups", why: "one log takes both streams; see stdout_logfile"},
-	{name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", as: sentElsewhere},
+	{name: "stderr_logfile_maxbytes|stderr_logfile_backups", note: "one log takes both streams; see stdout_logfile"},
+	{name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", scalar: sentElsewhere},
 }
 
 func autorestart(value string) (string, error) {

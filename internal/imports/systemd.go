@@ -189,14 +189,14 @@ func (u *units) specifiers(n *unit) {
 // unitRules are for settings of a service with a single value.
 var unitRules = rules{
 	{name: strings.Join(unitOrder, "|") + "|" + strings.Join(unitCommands, "|")}, // imported elsewhere
-	{name: "Type", do: typeOf},
-	{name: "User", key: "user", do: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
-	{name: "Group", key: "user", do: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},
-	{name: "TimeoutStartSec", key: "notify.timeout", of: func(e setting) any {
+	{name: "Type", convert: typeOf},
+	{name: "User", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", e.value+s.text("user")) }},
+	{name: "Group", key: "user", convert: func(_ *importer, s *service, e setting) { s.set("user", s.text("user")+":"+e.value) }},
+	{name: "TimeoutStartSec", key: "notify.timeout", compound: func(e setting) any {
 		span, _ := timeSpan(e.value) // an error means infinity, which is hinit's default too
 		return span
 	}},
-	{name: "Restart", key: "restart.policy", as: func(value string) (string, error) {
+	{name: "Restart", key: "restart.policy", scalar: func(value string) (string, error) {
 		if slices.Contains([]string{"on-abnormal", "on-abort", "on-watchdog"}, value) {
 			return "on-failure", fmt.Errorf("%s is on-failure here: hinit restarts after each end with another exit code too", value)
 		}
@@ -205,8 +205,8 @@ var unitRules = rules{
 		}
 		return value, nil
 	}},
-	{name: "Description", do: func(_ *importer, s *service, e setting) { s.about = comment(e.value) }},
-	{name: "Environment", key: "env", do: func(im *importer, s *service, e setting) {
+	{name: "Description", convert: func(_ *importer, s *service, e setting) { s.about = comment(e.value) }},
+	{name: "Environment", key: "env", convert: func(im *importer, s *service, e setting) {
 		assignments, err := unitWords(e.value)
 		if err != nil {
 			im.note(e.from, "cannot be read: %v", err)
@@ -216,67 +216,67 @@ var unitRules = rules{
 			s.addVariables(pair{name, value})
 		}
 	}},
-	{name: "EnvironmentFile", key: "env_file", do: func(_ *importer, s *service, e setting) {
+	{name: "EnvironmentFile", key: "env_file", convert: func(_ *importer, s *service, e setting) {
 		s.set("env_file", append(s.list("env_file"), e.value))
 	}},
-	{name: "WorkingDirectory", key: "cwd", as: func(value string) (string, error) {
+	{name: "WorkingDirectory", key: "cwd", scalar: func(value string) (string, error) {
 		if value == "~" {
 			return "", errors.New("write the home of the user into hinit.yaml")
 		}
 		return strings.TrimPrefix(value, "-"), nil
 	}},
-	{name: "Limit.*", key: "limits", do: func(_ *importer, s *service, e setting) {
+	{name: "Limit.*", key: "limits", convert: func(_ *importer, s *service, e setting) {
 		limits, _ := s.values["limits"].([]pair)
 		limit := pair{strings.ToLower(strings.TrimPrefix(e.name, "Limit")), strings.ReplaceAll(e.value, "infinity", "unlimited")}
 		s.set("limits", append(limits, limit))
 	}},
-	{name: "RestartSec", do: constantDelay(timeSpan)},
-	{name: "SuccessExitStatus", do: addCodes("success_codes", " ")},
-	{name: "RestartPreventExitStatus", do: addCodes("park_on", " ")},
-	{name: "RestartSteps", why: "set restart.factor (%s)"},
-	{name: "RestartMaxDelaySec", key: "restart.max", as: timeSpan},
+	{name: "RestartSec", convert: constantDelay(timeSpan)},
+	{name: "SuccessExitStatus", convert: addCodes("success_codes", " ")},
+	{name: "RestartPreventExitStatus", convert: addCodes("park_on", " ")},
+	{name: "RestartSteps", note: "set restart.factor (%s)"},
+	{name: "RestartMaxDelaySec", key: "restart.max", scalar: timeSpan},
 	{name: "StartLimitBurst", key: "restart.max_restarts"},
-	{name: "StartLimitInterval(Sec)?", key: "restart", do: func(im *importer, s *service, e setting) {
+	{name: "StartLimitInterval(Sec)?", key: "restart", convert: func(im *importer, s *service, e setting) {
 		if strings.Trim(e.value, "0s") == "" {
 			s.set("restart.max_restarts", "0")
 			return
 		}
-		im.take(rule{key: "restart.max_restarts_window", as: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
+		im.take(rule{key: "restart.max_restarts_window", scalar: timeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
 	}},
-	{name: "TimeoutStopSec|TimeoutSec", key: "stop.grace", as: timeSpan},
-	{name: "KillSignal", key: "stop.signal", as: signalName},
-	{name: "WatchdogSec", key: "watchdog", as: timeSpan},
+	{name: "TimeoutStopSec|TimeoutSec", key: "stop.grace", scalar: timeSpan},
+	{name: "KillSignal", key: "stop.signal", scalar: signalName},
+	{name: "WatchdogSec", key: "watchdog", scalar: timeSpan},
 	{name: "UMask", key: "umask"},
 	{name: "Nice", key: "nice"},
 	{name: "OOMScoreAdjust", key: "oom_score"},
 	{name: "IOSchedulingClass", key: "ionice.class"},
 	{name: "IOSchedulingPriority", key: "ionice.level"},
-	{name: "MemoryHigh", key: "memory.high", as: fixedLimit},
-	{name: "MemoryMax", key: "memory.max", as: fixedLimit},
+	{name: "MemoryHigh", key: "memory.high", scalar: fixedLimit},
+	{name: "MemoryMax", key: "memory.max", scalar: fixedLimit},
 	{name: "CPUWeight", key: "cpu.weight"},
-	{name: "TasksMax", key: "pids.max", as: fixedLimit},
-	{name: "CPUAffinity", key: "cpu_affinity", as: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
-	{name: "NoNewPrivileges", key: "no_new_privs", as: whenSet("true", "")},
-	{name: "RestartForceExitStatus", why: "hinit restarts by restart.policy; see restart.immediate_on"},
-	{name: "KillMode", as: func(value string) (string, error) {
+	{name: "TasksMax", key: "pids.max", scalar: fixedLimit},
+	{name: "CPUAffinity", key: "cpu_affinity", scalar: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
+	{name: "NoNewPrivileges", key: "no_new_privs", scalar: whenSet("true", "")},
+	{name: "RestartForceExitStatus", note: "hinit restarts by restart.policy; see restart.immediate_on"},
+	{name: "KillMode", scalar: func(value string) (string, error) {
 		if value == "process" || value == "none" {
 			return "", fmt.Errorf("hinit always stops all processes of a service (%s)", value)
 		}
 		return "", nil
 	}},
-	{name: "PIDFile", why: "hinit has no need of it: it knows the processes of its services"},
-	{name: "ExecStopPost", why: "services of hinit.yaml have no finish script; what it cleans up (%s), do at the beginning of command"},
-	{name: "StandardInput", why: "a service has no terminal under hinit; its standard input is empty"},
-	{name: "StandardOutput|StandardError", as: standardOutput},
-	{name: "Conflicts", why: "hinit has no conflicts between services; hinit stop ends the other one"},
-	{name: "Alias", why: "a service has one name in hinit (%s)"},
-	{name: "Condition.*|Assert.*|ExecCondition", why: "hinit has no conditions; test it in command (%s)"},
-	{name: "(Runtime|State|Cache|Logs|Configuration)Directory.*", why: "hinit makes no directories; make it in the image, or before the program in command (%s)"},
+	{name: "PIDFile", note: "hinit has no need of it: it knows the processes of its services"},
+	{name: "ExecStopPost", note: "services of hinit.yaml have no finish script; what it cleans up (%s), do at the beginning of command"},
+	{name: "StandardInput", note: "a service has no terminal under hinit; its standard input is empty"},
+	{name: "StandardOutput|StandardError", scalar: standardOutput},
+	{name: "Conflicts", note: "hinit has no conflicts between services; hinit stop ends the other one"},
+	{name: "Alias", note: "a service has one name in hinit (%s)"},
+	{name: "Condition.*|Assert.*|ExecCondition", note: "hinit has no conditions; test it in command (%s)"},
+	{name: "(Runtime|State|Cache|Logs|Configuration)Directory.*", note: "hinit makes no directories; make it in the image, or before the program in command (%s)"},
 	{name: "(Protect|Private|Restrict|SystemCall|Capability|Ambient|Read|Inaccessible|NoExec|ExecPaths|Temporary|Bind|Root|Mount|Lock|MemoryDeny|RemoveIPC|Device|" +
-		"IPAddress|Secure|Keyring|ProcSubset|AppArmor|SELinux|Network|PAM|DynamicUser|Supplementary).*", why: "hinit isolates no service; give it to the container that hinit is in"},
-	{name: "((Startup)?(CPU|IO|BlockIO|Memory|Tasks)[A-Z]|Slice|Delegate|AllowedCPUs|OOMPolicy|ManagedOOM).*", why: "hinit has no control groups for this; limit the container that hinit is in"},
-	{name: "(Timeout|JobTimeout|RuntimeMax).*", why: "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
-	{name: "(Syslog|Log[A-Z]|TTY).*", why: "each service has a log of its own, below logs.dir"},
+		"IPAddress|Secure|Keyring|ProcSubset|AppArmor|SELinux|Network|PAM|DynamicUser|Supplementary).*", note: "hinit isolates no service; give it to the container that hinit is in"},
+	{name: "((Startup)?(CPU|IO|BlockIO|Memory|Tasks)[A-Z]|Slice|Delegate|AllowedCPUs|OOMPolicy|ManagedOOM).*", note: "hinit has no control groups for this; limit the container that hinit is in"},
+	{name: "(Timeout|JobTimeout|RuntimeMax).*", note: "a start that takes long is not ended; checks of kind startup say how long it may take (%s)"},
+	{name: "(Syslog|Log[A-Z]|TTY).*", note: "each service has a log of its own, below logs.dir"},
 	{name: "WantedBy|RequiredBy|UpheldBy|Also|DefaultInstance|DefaultDependencies|IgnoreSIGPIPE|PassEnvironment|RemainAfterExit|NotifyAccess|" +
 		"SendSIGKILL|GuessMainPID|(Requires|Wants)MountsFor|CollectMode|Sources?Path|Propagates.*|Reload.*From|RefuseManual.*|AllowIsolate|Documentation|StopWhenUnneeded"},
 }

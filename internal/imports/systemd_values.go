@@ -118,7 +118,7 @@ func (u *units) commands(n *unit) {
 		kill := killing.FindStringSubmatch(strings.TrimLeft(k.value, "-+!:"))
 		switch {
 		case k.name == "ExecStop" && kill != nil:
-			u.apply(rules{{name: ".*", key: "stop.signal", as: signalName}}, s, setting{from: k.from, value: cmp.Or(kill[1], "TERM")})
+			u.apply(rules{{name: ".*", key: "stop.signal", scalar: signalName}}, s, setting{from: k.from, value: cmp.Or(kill[1], "TERM")})
 		case k.name == "ExecReload" && kill != nil:
 			signal, err := signalName(cmp.Or(kill[1], "TERM"))
 			if err != nil {
@@ -273,12 +273,12 @@ func calendar(value string) (cron, zone string, err error) {
 
 // timerRules are for settings of a timer that become a single key.
 var timerRules = rules{
-	{name: "RandomizedDelaySec", key: "schedule.jitter", as: timeSpan},
-	{name: "Persistent", key: "schedule.missed", as: whenSet("run", "")},
+	{name: "RandomizedDelaySec", key: "schedule.jitter", scalar: timeSpan},
+	{name: "Persistent", key: "schedule.missed", scalar: whenSet("run", "")},
 	{name: "AccuracySec|Unit|Description"}, // hinit is exact
-	{name: "FixedRandomDelay", as: whenSet("", "the delay is another one each time; see schedule.jitter")},
-	{name: "WakeSystem", as: whenSet("", "hinit wakes no machine")},
-	{name: "On(Clock|Timezone)Change", as: whenSet("", "a task runs at its times only")},
+	{name: "FixedRandomDelay", scalar: whenSet("", "the delay is another one each time; see schedule.jitter")},
+	{name: "WakeSystem", scalar: whenSet("", "hinit wakes no machine")},
+	{name: "On(Clock|Timezone)Change", scalar: whenSet("", "a task runs at its times only")},
 }
 
 // timer makes the service that a timer starts a task with a schedule.

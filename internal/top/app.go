@@ -232,7 +232,7 @@ func (a *app) follow() {
 	}
 }
 
-// during calls run after the cursor has rested for a moment. The result ends it. If wanted is false, it does nothing.
+// during calls run in a goroutine once the cursor has rested for a moment. The caller ends run by the returned function. If wanted is false, during starts nothing.
 func (a *app) during(wanted bool, doing string, run func(ctx context.Context)) context.CancelFunc {
 	ctx, cancel := context.WithCancel(a.ctx)
 	if !wanted {

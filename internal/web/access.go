@@ -233,8 +233,8 @@ func (l *limiter) allow(key string) bool {
 	return b.Allow()
 }
 
-// places limits the open connections: in total, and each key to half of the total. The owner has its own places.
-type places struct {
+// connectionLimit limits the open connections: in total, and each key to half of the total. The owner has connections of its own.
+type connectionLimit struct {
 	most int
 
 	mu    sync.Mutex
@@ -242,10 +242,12 @@ type places struct {
 	by    map[string]int
 }
 
-func newPlaces(most int) *places { return &places{most: most, by: make(map[string]int)} }
+func newConnectionLimit(most int) *connectionLimit {
+	return &connectionLimit{most: most, by: make(map[string]int)}
+}
 
-// take reserves a place for a key, and reports whether there was one. [places.leave] releases it.
-func (p *places) take(key string) bool {
+// take reserves a place for a key, and reports whether there was one. [connectionLimit.leave] releases it.
+func (p *connectionLimit) take(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.by[key] >= max(p.most/2, 1) || key != owner && p.taken >= p.most {
@@ -258,7 +260,7 @@ func (p *places) take(key string) bool {
 	return true
 }
 
-func (p *places) leave(key string) {
+func (p *connectionLimit) leave(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.by[key]--; p.by[key] == 0 {

@@ -42,7 +42,7 @@ func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 
 // TestTheStreamsOfOneReaderLeaveRoomForOthers: one address has many, and can't have all.
 func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
-	p := newPlaces(mostStreams)
+	p := newConnectionLimit(mostStreams)
 	one := 0
 	for p.take(remoteOf("127.0.0.1:1")) && one <= mostStreams {
 		one++

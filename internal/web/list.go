@@ -190,7 +190,7 @@ const heartbeat = ": beat\n\n"
 
 // stream sends events of one kind until the client leaves or the server ends. produce makes their data, at most ahead many before the
 // client has read them, until its context ends. A client that does not read is cut off.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *places, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, of *connectionLimit, event string, ahead int, produce func(ctx context.Context, out chan<- []byte)) {
 	key := s.key(r)
 	if !of.take(key) {
 		w.Header().Set("Retry-After", "30")

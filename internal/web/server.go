@@ -79,8 +79,8 @@ type Server struct {
 	crossOrigin http.CrossOriginProtection
 	requests    *limiter
 	guesses     *limiter
-	streams     *places // live pages
-	followers   *places // pages that follow a log
+	streams     *connectionLimit // live pages
+	followers   *connectionLimit // pages that follow a log
 	searches    chan struct{}
 	mux         *http.ServeMux
 	ended       chan struct{} // closed when Run ends, which ends the streams
@@ -96,7 +96,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		Options: o, hub: newHub(o.Hinit, o.Proc), boards: source{ask: o.Beside.Boards, none: "[]"}, sandboxes: source{ask: o.Beside.Sandboxes}, patience: writeTime, keys: newKeys(o.Token), requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
-		streams: newPlaces(mostStreams), followers: newPlaces(mostFollowers),
+		streams: newConnectionLimit(mostStreams), followers: newConnectionLimit(mostFollowers),
 		searches: make(chan struct{}, mostSearches), ended: make(chan struct{}),
 	}
 	var err error
@@ -139,7 +139,7 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Run follows hinit until ctx ends.
+// Run reads the events of hinit, and its status while the page has readers, until ctx ends.
 func (s *Server) Run(ctx context.Context) {
 	defer close(s.ended)
 	s.hub.run(ctx)
@@ -301,7 +301,7 @@ func listen(ctx context.Context, network, address string) (net.Listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &bounded{Listener: l, conns: newPlaces(mostConns)}, nil
+	return &bounded{Listener: l, conns: newConnectionLimit(mostConns)}, nil
 }
 
 // Loopback reports whether only this machine can reach an address.
@@ -321,7 +321,7 @@ func Loopback(address string) bool {
 // to wait for a slow one.
 type bounded struct {
 	net.Listener
-	conns *places
+	conns *connectionLimit
 }
 
 // Accept implements net.Listener.

@@ -533,7 +533,7 @@ func TestOutagesAreWhatWasNotWanted(t *testing.T) {
 }
 
 // open is how many places are taken.
-func (p *places) open() int {
+func (p *connectionLimit) open() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.taken + p.by[owner]

@@ -87,7 +87,7 @@ var (
 
 // Repair gives the files in the agent's directories that belong to other users to the agent's user. The directories are cron,
 // profiles and pairing, and with o.Full all of the agent's beneath the data directory (contract, section 2.1, steps 5 and 6). It
-// is called when the gateways are up, and with o.Only for profiles that appear later. It uses the disk only while that is idle
+// is called when the gateways are up, and with o.OnlyProfiles for profiles that appear later. It uses the disk only while that is idle
 // (ioprio_set(2)), pauses after every few hundred files, and opens only directories.
 //
 // It follows no link and enters no mount, except that profiles, cron and pairing may be mounts themselves. It skips device nodes.
@@ -187,8 +187,8 @@ func (r *repair) run(ctx context.Context) error {
 		return r.stop
 	}
 	r.walk.Found = r.found
-	if r.Only != nil {
-		return r.homes(d, r.Only)
+	if r.OnlyProfiles != nil {
+		return r.homes(d, r.OnlyProfiles)
 	}
 	for _, rel := range boot.AlwaysDirs {
 		if rel == boot.ProfilesDir && r.Tenants.On {

@@ -71,7 +71,7 @@ func TestStartingOneProfileDoesNotWalkTheHomesOfAll(t *testing.T) {
 	}
 	must(t, os.Symlink(home+"/profiles/other", home+"/profiles/link"))
 	o, _ := options(t, home, nil)
-	o.Only = []string{"coder", "gone", "link", "writer"}
+	o.OnlyProfiles = []string{"coder", "gone", "link", "writer"}
 	res := Repair(context.Background(), o, nil)
 	if res.Seen != 2*5 || res.Changed != 2*6 || res.Failed != 0 || res.Stopped != "" {
 		t.Errorf("result is %s", res)

@@ -195,7 +195,7 @@ func (x *examination) service(s client.Service) {
 	}
 }
 
-// reapTime waits until the init has reaped the processes that have just ended. The init needs a fraction of that time.
+// reapTime gives the init half a second to reap processes that have just ended. The init needs less.
 func reapTime() {
 	time.Sleep(500 * time.Millisecond) //nolint:forbidigo // the init does not announce that it reaps
 }

@@ -117,8 +117,7 @@ type treeRoot struct {
 	pid         int
 }
 
-// growTree finds the processes of each service. nested reports whether a process is in a PID namespace below this one. With rest, a
-// last branch has the processes of no service. The results lack user and command.
+// growTree finds the processes of each service. nested reports whether a process is in a PID namespace below this one. If rest is set, it adds a branch with the processes of no service. The results lack user and command.
 func growTree(roots []treeRoot, all usage.Table, of proc.Roots, nested func(pid int) bool, rest bool) []treeBranch {
 	for _, r := range roots {
 		if r.pid != of.Init && r.pid != 0 {

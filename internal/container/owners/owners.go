@@ -67,7 +67,7 @@ func (r *Repairer) Run(ctx context.Context, job boot.Job, all bool) {
 
 // repair repairs the homes of the named profiles, or everything if only is nil. The status shows the progress.
 func (r *Repairer) repair(ctx context.Context, job boot.Job, only []string) {
-	job.Repair, job.Options.Only, job.Planted = true, only, job.Planted && only == nil
+	job.Repair, job.Options.OnlyProfiles, job.Planted = true, only, job.Planted && only == nil
 	err := r.work(ctx, job, func(m boot.Message) {
 		switch {
 		case m.Repair != nil && only == nil:

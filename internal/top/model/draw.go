@@ -58,7 +58,7 @@ func (m *Model) Frame() frame.Frame {
 	return f
 }
 
-// exactly returns a number of lines: the given ones, and empty lines after them.
+// exactly returns count lines: it cuts the given ones, or adds empty ones.
 func exactly(lines []frame.Line, count int) []frame.Line {
 	return append(slices.Clip(lines), make([]frame.Line, max(count-len(lines), 0))...)[:max(count, 0)]
 }

@@ -99,7 +99,7 @@ func (s *Server) Run(ctx context.Context) error {
 // readyAtMost limits the wait for boards that can't be opened. A broken board must not keep the gateways down.
 const readyAtMost = 3 * time.Second
 
-// tellReady waits until the lock of each board was tried, and then reports that the service is ready.
+// tellReady reports that the service is ready, once it has tried to lock each board or readyAtMost has passed.
 func (s *Server) tellReady(ctx context.Context) {
 	s.mu.Lock()
 	boards := slices.Collect(maps.Values(s.serves))
