@@ -35,10 +35,10 @@ var parts = []struct {
 	rooms []string
 }{
 	{"The container starts", []string{
-		"cmd/hinit", "internal/early", "internal/entry", "internal/container", "internal/config", "internal/lease", "internal/boot",
+		"cmd/hinit", "internal/early", "internal/entry", "internal/container", "internal/config", "internal/cpulist", "internal/lease", "internal/boot",
 	}},
 	{"Profiles become services", []string{
-		"profiles", "cmd/hinit-profile", "internal/gateways", "internal/registry", "internal/cpulist", "internal/cronspec", "internal/dotenv", "internal/varfiles",
+		"profiles", "cmd/hinit-profile", "internal/gateways", "internal/registry", "internal/cronspec", "internal/dotenv", "internal/varfiles",
 	}},
 	{"Services run", []string{
 		"supervisor", "internal/backoff", "internal/proc", "internal/procstat", "internal/usage", "internal/notify", "internal/probe",
