@@ -121,7 +121,7 @@ bench-docs: ## write the page again from the figures of the last bench
 bench-peers: ## install what it is compared with, from Debian's packages
 	test/bench/install-peers
 
-lint: ## check format, vet and lint
+lint: ## check format, vet, lint, and the prose of pages and comments (vale)
 	tools/lint
 
 fmt: ## format everything
