@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"hinit/internal/account"
-	"hinit/internal/config"
+	"hinit/internal/config/reference"
 	"hinit/internal/testkit"
 )
 
 func TestIdentityOfOthers(t *testing.T) {
 	t.Setenv("PUID", "99")
-	cfg := config.Default()
+	cfg := reference.Default()
 	cfg.Agent.User = "ghost"
 	if a, err := settleAgent(cfg, 1000); err != nil || a.Known {
 		t.Errorf("a missing user without root is %+v (%v)", a, err)
@@ -33,7 +33,7 @@ func TestIdentityOfOthers(t *testing.T) {
 func TestABootWithoutItsProgramHasTheIdsThatWereAskedFor(t *testing.T) {
 	testkit.NeedRoot(t)
 	t.Setenv("PUID", "99")
-	cfg := config.Default()
+	cfg := reference.Default()
 	cfg.Agent.User = "10000:10000"
 	a, err := settleAgent(cfg, 0) // no hinit-tools is beside the program of the tests
 	if err != nil || a.User.UID != 99 || len(a.Lines) != 1 || !a.Lines[0].Warning || !strings.Contains(a.Lines[0].Text, "install the hinit-tools of this version") {

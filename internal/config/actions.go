@@ -70,13 +70,13 @@ func (l *loader) actions(s *Service) {
 }
 
 // fields is the schema for this action's type.
-func (a *Action) fields() []field {
-	return slices.DeleteFunc(slices.Clone(actionFields()), func(f field) bool {
-		return a.Webhook == "" && (f.path == "webhook" || f.path == "secret_file") || a.Webhook != "" && f.path == "exec"
+func (a *Action) fields() []Key {
+	return slices.DeleteFunc(slices.Clone(Keys[Action]()), func(k Key) bool {
+		return a.Webhook == "" && (k.Path == "webhook" || k.Path == "secret_file") || a.Webhook != "" && k.Path == "exec"
 	})
 }
 
-func newAction() Action { return Action{Timeout: 30 * time.Second} }
+func NewAction() Action { return Action{Timeout: 30 * time.Second} }
 
 func checkWebhook(s string) string {
 	if u, err := url.Parse(s); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
@@ -112,8 +112,8 @@ func (d *decoder) action(n *yaml.Node, key string) (a Action, ok bool) {
 		return a, false
 	}
 	before := len(d.problems.list)
-	a = newAction()
-	d.fields(n, key+".", "", actionFields(), &a, nil)
+	a = NewAction()
+	d.fields(n, key+".", "", Keys[Action](), &a, nil)
 	switch {
 	case len(d.problems.list) > before:
 	case (a.Exec == nil) == (a.Webhook == ""):

@@ -105,14 +105,14 @@ func TestEveryKeyIsRootsOrHarmless(t *testing.T) {
 			t.Errorf("%s: root's is %t; is it safe in the hands of the agent?", path, privileged)
 		}
 	}
-	for _, f := range configFields() {
-		check(f.path, f.root)
+	for _, k := range Keys[Config]() {
+		check(k.Path, k.Root)
 	}
-	for _, f := range serviceFields() {
-		check("services."+f.path, f.root)
+	for _, k := range Keys[Service]() {
+		check("services."+k.Path, k.Root)
 	}
-	for _, f := range profileFields() {
-		check("profiles."+f.path, f.root)
+	for _, k := range Keys[Profile]() {
+		check("profiles."+k.Path, k.Root)
 	}
 }
 

@@ -201,7 +201,7 @@ type Service struct {
 	Notify    Notify            `key:""`
 	Setup     `key:"" fill:"service" without:"quota."`
 	Logs      LogLimits `key:"logs." inherits:"logs."`
-	Restart   Restart   `key:"restart." inherits:"restart."`
+	Restart   Restart   `key:"restart." inherits:"restart." alias:"park_on immediate_on success_codes"`
 	Stop      Stop      `key:"stop." inherits:"stop."`
 }
 

@@ -21,6 +21,14 @@ func environ(vars map[string]string) func(string) (string, bool) {
 	}
 }
 
+// Default returns the configuration without a file and with an empty environment.
+func Default() *Config {
+	c := Defaults()
+	l := loader{cfg: c, env: environ(nil)}
+	l.finish(nil)
+	return c
+}
+
 // load loads text as a file named hinit.yaml, which stands for its path in the error.
 func load(t *testing.T, text string, vars map[string]string) (*Config, string) {
 	t.Helper()
@@ -54,9 +62,6 @@ func TestDefaultsAreTheImage(t *testing.T) {
 	}
 	if err != nil {
 		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(c, Default()) {
-		t.Error("Load without a file differs from Default")
 	}
 	want := map[string]any{
 		"home":                                 "/opt/data",
@@ -271,7 +276,7 @@ runs:
 		},
 	}
 	want.Runs = map[string]Run{
-		"kanban-worker": {Command: kanbanWorker(), Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second},
+		"kanban-worker": {Command: KanbanWorkerCommand(), Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second},
 		"index":         {Command: []string{"indexer", "{task}"}, Env: map[string]string{"H": "/data"}, Limits: map[string]ResourceLimit{"nofile": {64, 64}}, Grace: time.Second},
 	}
 	want.Path, want.Text, want.origins = c.Path, c.Text, c.origins

@@ -110,7 +110,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 
 // fields reads the mapping n into root. Its keys are the keys of schema below the path within (which ends in a dot or is empty).
 // Messages and origins have base before them. A key whose path is in other is passed to its function instead.
-func (d *decoder) fields(n *yaml.Node, base, within string, schema []field, root any, other map[string]func(*yaml.Node)) {
+func (d *decoder) fields(n *yaml.Node, base, within string, schema []Key, root any, other map[string]func(*yaml.Node)) {
 	names := fieldNames(schema, within, other)
 	for _, e := range d.entries(n, strings.TrimSuffix(base+within, "."), names) {
 		path := within + e.key
@@ -118,7 +118,7 @@ func (d *decoder) fields(n *yaml.Node, base, within string, schema []field, root
 			take(e.value)
 			continue
 		}
-		i := slices.IndexFunc(schema, func(f field) bool { return f.path == path })
+		i := slices.IndexFunc(schema, func(k Key) bool { return k.Path == path })
 		switch {
 		case i >= 0:
 			d.field(e, base, &schema[i], root)
@@ -133,9 +133,9 @@ func (d *decoder) fields(n *yaml.Node, base, within string, schema []field, root
 }
 
 // shortOf returns the field that a text sets if it stands in the place of the mapping at path, or nil.
-func shortOf(fields []field, path string) *field {
+func shortOf(fields []Key, path string) *Key {
 	for i := range fields {
-		if fields[i].short && strings.HasPrefix(fields[i].path, path+".") {
+		if fields[i].Short && strings.HasPrefix(fields[i].Path, path+".") {
 			return &fields[i]
 		}
 	}
@@ -145,7 +145,7 @@ func shortOf(fields []field, path string) *field {
 func isWord(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" }
 
 // fieldNames returns the keys that are valid directly below the path within.
-func fieldNames(fields []field, within string, other map[string]func(*yaml.Node)) []string {
+func fieldNames(fields []Key, within string, other map[string]func(*yaml.Node)) []string {
 	var names []string
 	for _, path := range slices.AppendSeq(fieldPaths(fields), maps.Keys(other)) {
 		if rest, ok := strings.CutPrefix(path, within); ok {
@@ -157,10 +157,10 @@ func fieldNames(fields []field, within string, other map[string]func(*yaml.Node)
 	return slices.Compact(names)
 }
 
-func fieldPaths(fields []field) []string {
+func fieldPaths(fields []Key) []string {
 	paths := make([]string, len(fields))
-	for i, f := range fields {
-		paths[i] = f.path
+	for i, k := range fields {
+		paths[i] = k.Path
 	}
 	slices.Sort(paths)
 	return paths
@@ -201,30 +201,30 @@ func (d *decoder) unknown(line int, prefix, key string, names, paths []string) {
 }
 
 // field reads and checks one value, and records its origin.
-func (d *decoder) field(e entry, base string, f *field, root any) {
-	key := base + f.path
-	at := f.at(root)
+func (d *decoder) field(e entry, base string, k *Key, root any) {
+	key := base + k.Path
+	at := k.At(root)
 	was := copyOf(at)
 	before := len(d.problems.list)
-	d.value(e.value, key, at, strings.ReplaceAll(cmp.Or(f.is.name, "text"), "`", ""))
+	d.value(e.value, key, at, strings.ReplaceAll(cmp.Or(k.Type, "text"), "`", ""))
 	if len(d.problems.list) > before {
 		return
 	}
-	reason := checkHoles(at, f.holes)
-	if reason == "" && f.is.check != nil {
-		reason = f.is.check(at)
+	reason := checkHoles(at, k.Holes)
+	if reason == "" && k.check != nil {
+		reason = k.check(at)
 	}
 	if reason != "" {
 		d.problems.at(e.value.Line, "cannot set %s: %s", key, reason)
 		return
 	}
-	if f.root && d.doubt != nil && !reflect.DeepEqual(was, copyOf(at)) {
+	if k.Root && d.doubt != nil && !reflect.DeepEqual(was, copyOf(at)) {
 		d.problems.at(e.line, "cannot set %s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			key, d.doubt)
 		return
 	}
-	if f.alias != "" {
-		key = base + f.alias
+	if k.Alias != "" {
+		key = base + k.Alias
 	}
 	if first, twice := d.origins[key]; twice {
 		d.problems.at(e.line, "cannot set %s: it is already set on line %d", key, first.line)

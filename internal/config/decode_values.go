@@ -63,7 +63,7 @@ func (d *decoder) value(n *yaml.Node, key string, at any, text string) {
 	case *syscall.Signal:
 		sig, ok := parseSignal(n.Value)
 		if !scalar || !ok {
-			fail(n, "one of "+strings.Join(signals, ", "))
+			fail(n, "one of "+strings.Join(Signals, ", "))
 			return
 		}
 		*at = sig
@@ -130,12 +130,12 @@ func (d *decoder) words(n *yaml.Node, key string) []string {
 
 // hook reads one hook.
 func (d *decoder) hook(n *yaml.Node, key string) (Hook, bool) {
-	h, before := newHook(), len(d.problems.list)
+	h, before := NewHook(), len(d.problems.list)
 	if n.Kind != yaml.MappingNode {
 		d.problems.at(n.Line, "cannot set %s: expected a hook such as {command: [\"sync\"]}, got %s", key, describe(n))
 		return h, false
 	}
-	d.fields(n, key+".", "", hookFields(), &h, nil)
+	d.fields(n, key+".", "", Keys[Hook](), &h, nil)
 	if h.Command == nil && len(d.problems.list) == before {
 		d.problems.at(n.Line, "cannot use %s: its command is missing", key)
 	}
@@ -229,7 +229,7 @@ func integer(n *yaml.Node) (int, bool) {
 // parseSignal reads the name of a stop signal, with or without SIG, in any case.
 func parseSignal(name string) (syscall.Signal, bool) {
 	name = strings.TrimPrefix(strings.ToUpper(name), "SIG")
-	return unix.SignalNum("SIG" + name), slices.Contains(signals, name)
+	return unix.SignalNum("SIG" + name), slices.Contains(Signals, name)
 }
 
 // Plain returns the value at a schema pointer in the form of hinit.yaml, for encoding/json.

@@ -1,13 +1,12 @@
 package config
 
 import (
-	"slices"
 	"syscall"
 	"time"
 )
 
-// defaults returns the built-in values for the Hermes image, with their templates unexpanded and no services.
-func defaults() *Config {
+// Defaults returns the built-in values for the Hermes image, with their templates unexpanded and no services.
+func Defaults() *Config {
 	return &Config{
 		Home: "/opt/data",
 		Agent: Agent{
@@ -56,15 +55,15 @@ func defaults() *Config {
 // migrates one file. On a slow NAS that takes ten seconds.
 const hookTimeout = time.Minute
 
-// newHook returns a hook with the defaults.
-func newHook() Hook { return Hook{Timeout: hookTimeout} }
+// NewHook returns a hook with the defaults.
+func NewHook() Hook { return Hook{Timeout: hookTimeout} }
 
 // imageHooks are the agent's own boot steps in the Hermes image (contract, section 2.1, steps 15 and 18). Their inputs are the files
 // with the agent's version, the code and variables that they use, and their files in the data directory. Inputs leave out other
 // names with a dot among the skills: the agent records its use of skills in them.
 func imageHooks() []Hook {
 	hook := func(script string, inputs ...string) Hook {
-		h := newHook()
+		h := NewHook()
 		h.Command, h.IfExists = []string{"/opt/hermes/.venv/bin/python", script}, script
 		h.Inputs = append([]string{
 			"/etc/hermes/image-provenance.json", "/opt/hermes/.hermes_build_sha", "/opt/hermes/install-stamp.json",
@@ -81,9 +80,9 @@ func imageHooks() []Hook {
 	}
 }
 
-// newService returns a service with the defaults and the keys that it inherits from c. c must be complete, except for its services.
-func newService(c *Config, name string) Service {
-	s := Service{
+// NewService returns a service with the defaults and the keys that it inherits from c. c must be complete, except for its services.
+func NewService(c *Config, name string) Service {
+	return Service{
 		Name: name,
 		User: c.Agent.User,
 		Cwd:  "{home}",
@@ -97,15 +96,4 @@ func newService(c *Config, name string) Service {
 		Needs:   []Need{}, RestartOn: []string{},
 		Task: Task{Schedule: Schedule{Missed: MissedSkip}},
 	}
-	s.Restart.ParkOn = slices.Clone(c.Restart.ParkOn)
-	s.Restart.ImmediateOn, s.Restart.SuccessCodes = slices.Clone(c.Restart.ImmediateOn), slices.Clone(c.Restart.SuccessCodes)
-	return s
-}
-
-// Default returns the configuration without a file and with an empty environment.
-func Default() *Config {
-	c := defaults()
-	l := loader{cfg: c, env: func(string) (string, bool) { return "", false }}
-	l.finish(nil)
-	return c
 }

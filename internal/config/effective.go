@@ -78,37 +78,37 @@ func (l leaf) shown() any {
 
 // leaves returns every value of c, sorted by key.
 func (c *Config) leaves() []leaf {
-	leaves := appendLeaves(nil, "", configFields(), c)
-	leaves = appendNamed(leaves, "logs.profiles.", logFields(), c.Logs.Profiles)
-	leaves = appendNamed(leaves, "services.", serviceFields(), c.Services)
-	leaves = appendNamed(leaves, "profiles.", profileFields(), c.Profiles.Own)
-	leaves = appendNamed(leaves, "runs.", runFields(), c.Runs)
+	leaves := appendLeaves(nil, "", Keys[Config](), c)
+	leaves = appendNamed(leaves, "logs.profiles.", c.Logs.Profiles)
+	leaves = appendNamed(leaves, "services.", c.Services)
+	leaves = appendNamed(leaves, "profiles.", c.Profiles.Own)
+	leaves = appendNamed(leaves, "runs.", c.Runs)
 	slices.SortFunc(leaves, func(a, b leaf) int { return cmp.Compare(a.key, b.key) })
 	return leaves
 }
 
 // appendNamed appends the leaves of all values in a mapping from names.
-func appendNamed[T any](leaves []leaf, base string, fields []field, of map[string]T) []leaf {
+func appendNamed[T any](leaves []leaf, base string, of map[string]T) []leaf {
 	for name, value := range of {
-		leaves = appendLeaves(leaves, base+name+".", fields, &value)
+		leaves = appendLeaves(leaves, base+name+".", Keys[T](), &value)
 	}
 	return leaves
 }
 
-func appendLeaves(leaves []leaf, base string, fields []field, root any) []leaf {
-	for _, f := range fields {
-		if f.alias != "" {
+func appendLeaves(leaves []leaf, base string, fields []Key, root any) []leaf {
+	for _, k := range fields {
+		if k.Alias != "" {
 			continue
 		}
-		key := base + f.path
-		switch at := f.at(root).(type) {
+		key := base + k.Path
+		switch at := k.At(root).(type) {
 		case *map[string]string:
 			for name, value := range *at {
 				leaves = append(leaves, leaf{key: key + "." + name, value: value, variable: name})
 			}
 		case *[]Hook:
 			for i := range *at {
-				leaves = appendLeaves(leaves, key+"."+strconv.Itoa(i)+".", hookFields(), &(*at)[i])
+				leaves = appendLeaves(leaves, key+"."+strconv.Itoa(i)+".", Keys[Hook](), &(*at)[i])
 			}
 		case *[]Check:
 			for i := range *at {
@@ -126,7 +126,7 @@ func appendLeaves(leaves []leaf, base string, fields []field, root any) []leaf {
 				leaves = append(leaves, leaf{key: key + "." + name, value: plainLimit(n)})
 			}
 		default:
-			leaves = append(leaves, leaf{key: key, value: Plain(at), inherits: f.inherits})
+			leaves = append(leaves, leaf{key: key, value: Plain(at), inherits: k.Inherits})
 		}
 	}
 	return leaves
@@ -149,22 +149,19 @@ var inForce = []string{
 // InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults: its user, limits, end
 // and order. The keys are relative to services.NAME or profiles.NAME. For an unknown service the list is empty.
 func (c *Config) InForce(service string) (entries []Entry) {
-	builtin := defaults()
+	builtin := Defaults()
 	if c.plain {
 		builtin = plainDefaults()
 	}
 	if s, ok := c.Services[service]; ok {
-		was := newService(builtin, service)
+		was := NewService(builtin, service)
 		return differing(c, "services."+service+".", serviceInForce(), &s, &was)
 	}
 	profile, ok := strings.CutPrefix(service, gatewayPrefix)
 	if !ok {
 		return nil
 	}
-	own, was := c.ProfileOf(profile), newProfile(builtin)
-	if own.Needs == nil {
-		own.Needs, own.RestartOn = []Need{}, []string{}
-	}
+	own, was := c.ProfileOf(profile), NewProfile(builtin)
 	if c.Agent.User != builtin.Agent.User {
 		entries = []Entry{{Key: "user", Value: c.Agent.User, Origin: c.origins["agent.user"].String()}}
 	}
@@ -173,19 +170,19 @@ func (c *Config) InForce(service string) (entries []Entry) {
 
 // These lists are made once, because every status of one service needs them.
 var (
-	serviceInForce = sync.OnceValue(func() []field { return listed(serviceFields()) })
-	profileInForce = sync.OnceValue(func() []field { return listed(profileFields()) })
+	serviceInForce = sync.OnceValue(func() []Key { return listed(Keys[Service]()) })
+	profileInForce = sync.OnceValue(func() []Key { return listed(Keys[Profile]()) })
 )
 
-func listed(fields []field) []field {
-	return slices.DeleteFunc(slices.Clone(fields), func(f field) bool {
-		first, _, _ := strings.Cut(f.path, ".")
+func listed(fields []Key) []Key {
+	return slices.DeleteFunc(slices.Clone(fields), func(k Key) bool {
+		first, _, _ := strings.Cut(k.Path, ".")
 		return !slices.Contains(inForce, first)
 	})
 }
 
 // differing lists the values of own that differ from builtin, sorted by key. prefix is the path of the keys in the configuration.
-func differing(c *Config, prefix string, fields []field, own, builtin any) (entries []Entry) {
+func differing(c *Config, prefix string, fields []Key, own, builtin any) (entries []Entry) {
 	defaults := appendLeaves(nil, prefix, fields, builtin)
 	for _, l := range appendLeaves(nil, prefix, fields, own) {
 		same := func(o leaf) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }

@@ -112,7 +112,7 @@ var (
 // mostChecks limits the checks of one service, and so the work of PID 1.
 const mostChecks = 32
 
-func newCheck(kind string) Check {
+func NewCheck(kind string) Check {
 	c := Check{
 		Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: 1, Failure: 3, Jitter: 0.05,
 		Deaf: DeafCheck{After: 4 * time.Minute},
@@ -194,7 +194,7 @@ func (d *decoder) check(n *yaml.Node, key string) (c Check, ok bool) {
 		}
 	}
 	before := len(d.problems.list)
-	c = newCheck(kind)
+	c = NewCheck(kind)
 	fields := checkFields("")
 	if len(types) == 1 {
 		c.Type = types[0]
@@ -265,9 +265,9 @@ func (h HTTPCheck) contradiction() string {
 
 // checkFields is the schema of one entry of a list of checks: the keys of every check, and the keys of the type of. "" stands for
 // all types.
-func checkFields(of string) []field {
-	return slices.DeleteFunc(slices.Clone(checkKeys()), func(f field) bool {
-		typ, _, typed := strings.Cut(f.path, ".")
+func checkFields(of string) []Key {
+	return slices.DeleteFunc(slices.Clone(Keys[Check]()), func(k Key) bool {
+		typ, _, typed := strings.Cut(k.Path, ".")
 		return typed && of != "" && typ != of
 	})
 }

@@ -44,7 +44,7 @@ services:
 			t.Errorf("profile %s:\n got %s\nwant %s", name, got, want)
 		}
 	}
-	for _, c := range []*Config{Default(), {plain: true, Restart: plainDefaults().Restart, Services: map[string]Service{"s": newService(plainDefaults(), "s")}}} {
+	for _, c := range []*Config{Default(), {plain: true, Restart: plainDefaults().Restart, Services: map[string]Service{"s": NewService(plainDefaults(), "s")}}} {
 		for name := range c.Services {
 			if got := forced(c.InForce(name)); len(got) > 0 {
 				t.Errorf("%s of the defaults: %q", name, got)

@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -118,11 +117,6 @@ func checkShare(paths Paths) string {
 		}
 	}
 	return ""
-}
-
-func (i Isolation) inherited() Isolation {
-	i.Share, i.Ports = slices.Clone(i.Share), slices.Clone(i.Ports)
-	return i
 }
 
 func newIsolation() Isolation {

@@ -50,7 +50,7 @@ func Load(opt Options) (*Config, error) {
 	if env == nil {
 		env = os.LookupEnv
 	}
-	l := &loader{cfg: defaults(), env: env, plain: opt.Plain}
+	l := &loader{cfg: Defaults(), env: env, plain: opt.Plain}
 	if opt.Plain {
 		l.cfg = plainDefaults()
 	} else {
@@ -236,7 +236,7 @@ func (l *loader) warn(format string, args ...any) {
 func (l *loader) finish(doc *yaml.Node) {
 	c := l.cfg
 	d := &decoder{problems: &l.problems, origins: c.origins, doubt: l.doubt}
-	fields := configFields()
+	fields := Keys[Config]()
 	var services, runs, profileLogs *yaml.Node
 	var own []entry
 	if doc != nil {
@@ -284,25 +284,25 @@ func (l *loader) finish(doc *yaml.Node) {
 func (l *loader) profileLogs(d *decoder, n *yaml.Node) {
 	for name, e := range d.named(n, "logs.profiles", "%q as the name of a profile", checkProfileName) {
 		limits := l.cfg.Logs.LogLimits
-		d.fields(e.value, "logs.profiles."+name+".", "", logFields(), &limits, nil)
+		d.fields(e.value, "logs.profiles."+name+".", "", Keys[LogLimits](), &limits, nil)
 		l.cfg.Logs.Profiles[name] = limits
 	}
 }
 
 // applyEnv sets the keys whose variables are set. The environment wins over the file.
-func (l *loader) applyEnv(fields []field) {
-	for _, f := range fields {
-		if f.env == "" || l.plain && strings.HasPrefix(f.env, "HERMES_") {
+func (l *loader) applyEnv(fields []Key) {
+	for _, k := range fields {
+		if k.Env == "" || l.plain && strings.HasPrefix(k.Env, "HERMES_") {
 			continue
 		}
-		value, ok := l.lookup(f.env)
+		value, ok := l.lookup(k.Env)
 		if !ok {
 			continue
 		}
-		reason, at := "", f.at(l.cfg)
+		reason, at := "", k.At(l.cfg)
 		switch at := at.(type) {
 		case *string:
-			if *at = value; f.env == runtimeDirVar {
+			if *at = value; k.Env == runtimeDirVar {
 				*at, reason = socketInDir(value)
 			}
 			if reason == "" && strings.Contains(*at, "\x00") {
@@ -313,14 +313,14 @@ func (l *loader) applyEnv(fields []field) {
 		case *bool:
 			*at, reason = switchText(value)
 		}
-		if reason == "" && f.is.check != nil {
-			reason = f.is.check(at)
+		if reason == "" && k.check != nil {
+			reason = k.check(at)
 		}
 		if reason != "" {
-			l.problems.env(f.env, value, reason)
+			l.problems.env(k.Env, value, reason)
 			continue
 		}
-		l.cfg.origins[f.path] = origin{env: f.env}
+		l.cfg.origins[k.Path] = origin{env: k.Env}
 	}
 }
 
@@ -328,7 +328,7 @@ func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys
 
 // plainDefaults returns the built-in values of a plain supervisor. Its home is the working directory.
 func plainDefaults() *Config {
-	c := defaults()
+	c := Defaults()
 	c.plain, c.Home = true, "/"
 	if wd, err := os.Getwd(); err == nil {
 		c.Home = wd

@@ -89,17 +89,18 @@ func (c *Config) ProfileOf(name string) Profile {
 	if p, own := c.Profiles.Own[name]; own {
 		return p
 	}
-	return Profile{Restart: c.Restart, Stop: c.Stop, Setup: c.Agent.Setup, Deaf: c.Agent.Deaf.Action, Isolation: c.Isolation}
+	return NewProfile(c)
 }
 
 // gatewayPrefix begins the service name of a gateway.
 const gatewayPrefix = "gateway-"
 
-func newProfile(c *Config) Profile {
-	p := Profile{Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited(), Deaf: c.Agent.Deaf.Action, Isolation: c.Isolation.inherited()}
-	p.Restart.ParkOn, p.Restart.ImmediateOn = slices.Clone(c.Restart.ParkOn), slices.Clone(c.Restart.ImmediateOn)
-	p.Restart.SuccessCodes = slices.Clone(c.Restart.SuccessCodes)
-	return p
+// NewProfile returns the settings of a profile that sets nothing itself. c must be complete, except for its profiles and services.
+func NewProfile(c *Config) Profile {
+	return Profile{
+		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, Env: map[string]string{}, Setup: c.Agent.inherited(),
+		Deaf: c.Agent.Deaf.Action, Isolation: c.Isolation,
+	}
 }
 
 // needs reads a list of needs.
@@ -110,7 +111,7 @@ func (d *decoder) needs(n *yaml.Node, key string) []Need {
 		if item.Kind != yaml.MappingNode {
 			need.Name, _ = d.text(item, key, "names")
 		} else {
-			d.fields(item, one+".", "", needFields(), &need, nil)
+			d.fields(item, one+".", "", Keys[Need](), &need, nil)
 			if need.Name == "" && len(d.problems.list) == before {
 				d.problems.at(item.Line, "cannot set %s: its name is missing; write {name: db}", one)
 			}
@@ -173,11 +174,11 @@ func (l *loader) finishTask(s *Service, prefix string) {
 }
 
 // takeProfiles reads the mapping "profiles". It decodes the mapping's fixed keys, and returns the entries of single profiles in own.
-func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field) (own []entry) {
+func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []entry) {
 	const within = "profiles."
 	names := fieldNames(fields, within, nil)
 	for _, e := range d.entries(n, "profiles", append(slices.Clone(names), "names of profiles")) {
-		if i := slices.IndexFunc(fields, func(f field) bool { return f.path == within+e.key }); i >= 0 {
+		if i := slices.IndexFunc(fields, func(k Key) bool { return k.Path == within+e.key }); i >= 0 {
 			d.field(e, "", &fields[i], l.cfg)
 			continue
 		}
@@ -200,9 +201,9 @@ func (l *loader) takeProfiles(d *decoder, n *yaml.Node, fields []field) (own []e
 // ownProfiles makes the settings of single profiles. Call it when the inherited values are final.
 func (l *loader) ownProfiles(d *decoder, own []entry) {
 	for _, e := range own {
-		p, prefix := newProfile(l.cfg), "profiles."+e.key+"."
+		p, prefix := NewProfile(l.cfg), "profiles."+e.key+"."
 		before := len(d.problems.list)
-		d.fields(e.value, prefix, "", profileFields(), &p, nil)
+		d.fields(e.value, prefix, "", Keys[Profile](), &p, nil)
 		if len(d.problems.list) == before {
 			l.finishRestart(&p.Restart, prefix)
 			l.finishSetup(&p.Setup, prefix)

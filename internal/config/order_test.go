@@ -68,7 +68,7 @@ services:
 		coder.Env["A"] != "{profile}" || !reflect.DeepEqual(bare(coder.Needs), []Need{{Name: "db", Until: UntilReady}, {Name: "gateway-default", Until: UntilStarted}}) {
 		t.Errorf("coder: %+v", coder)
 	}
-	if other := c.ProfileOf("other"); other.Restart.Policy != RestartAlways || other.Restart.MaxRestarts != 9 || other.Needs != nil {
+	if other := c.ProfileOf("other"); other.Restart.Policy != RestartAlways || other.Restart.MaxRestarts != 9 || len(other.Needs) != 0 {
 		t.Errorf("a profile without settings: %+v", other)
 	}
 	if got := c.Origin("profiles.coder.restart.max"); !strings.HasSuffix(got, ":3") {

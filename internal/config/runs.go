@@ -26,16 +26,16 @@ func (l *loader) runs(d *decoder, n *yaml.Node) {
 		nodes[KanbanWorker] = entry{}
 	}
 	for _, name := range sortedKeys(nodes) {
-		r, e, prefix := newRun(), nodes[name], "runs."+name+"."
+		r, e, prefix := NewRun(), nodes[name], "runs."+name+"."
 		if name == KanbanWorker && !l.plain {
-			r.Command = kanbanWorker()
+			r.Command = KanbanWorkerCommand()
 			if v, ok := l.lookup("HERMES_BIN"); ok {
 				r.Command[0] = v
 				c.origins[prefix+"command"] = origin{env: "HERMES_BIN"}
 			}
 		}
 		if e.value != nil {
-			d.fields(e.value, prefix, "", runFields(), &r, nil)
+			d.fields(e.value, prefix, "", Keys[Run](), &r, nil)
 		}
 		if r.Command == nil {
 			l.problems.at(e.line, "cannot use the run %q: %scommand is missing", name, prefix)
@@ -47,13 +47,13 @@ func (l *loader) runs(d *decoder, n *yaml.Node) {
 	}
 }
 
-// newRun returns a run with the defaults. After TERM a worker of the agent ends within two seconds (contract kanban, section 22.1).
-func newRun() Run {
+// NewRun returns a run with the defaults. After TERM a worker of the agent ends within two seconds (contract kanban, section 22.1).
+func NewRun() Run {
 	return Run{Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second}
 }
 
-// kanbanWorker is the worker's command line (contract kanban, section 21.1).
-func kanbanWorker() []string {
+// KanbanWorkerCommand is the worker's command line (contract kanban, section 21.1).
+func KanbanWorkerCommand() []string {
 	return []string{"{agent}", "-p", "{profile}", "--accept-hooks", "{options}", "chat", "-q", "work kanban task {task}"}
 }
 

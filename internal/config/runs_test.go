@@ -39,7 +39,7 @@ func TestKanbanIsOffByDefault(t *testing.T) {
 func TestOptionsTakeThePlaceOfTheirWord(t *testing.T) {
 	c := Default()
 	vars := map[string]string{"profile": "coder", "task": "t_1"}
-	got := c.ExpandRun(kanbanWorker(), vars, []string{"--skills", "{agent}"})
+	got := c.ExpandRun(KanbanWorkerCommand(), vars, []string{"--skills", "{agent}"})
 	want := []string{c.Agent.Binary, "-p", "coder", "--accept-hooks", "--skills", "{agent}", "chat", "-q", "work kanban task t_1"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)

@@ -7,15 +7,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"hinit/internal/cpulist"
 	"hinit/internal/cronspec"
 )
 
-// field is one key of the configuration below a root, which is a struct. The tags of the struct's fields have everything about the
-// key but its description, which is in the reference (internal/gendocs):
+// Key is one key of the configuration below a root, which is a struct. The tags of the struct's fields have everything about the key
+// but its description, which is in the reference (internal/gendocs):
 //
 //   - key: the path from the enclosing struct on, and options. A path that ends in a dot, or is empty, belongs to a struct with further
 //     keys. The option "root" says that the key decides which user runs a program, where root works, or how large PID 1 gets. It counts
@@ -25,61 +24,44 @@ import (
 //   - inherits: the key whose value this one has while it is not set.
 //   - fill: the placeholders that its text may have, see holes. On a struct it is for the fields with fill ".".
 //   - without: a key of an embedded struct that is left out.
-type field struct {
-	path     string // dotted, below the root
-	is       kind
-	env      string
-	inherits string
-	alias    string   // path of the key of which this one is another spelling
-	holes    []string // nil: no template
-	root     bool
-	short    bool
-	index    []int  // place of the value in the root
-	without  string // of a struct
+//   - alias: another spelling of the key. On a struct: names of keys of the struct that are also valid outside of its mapping.
+type Key struct {
+	Path     string // dotted, below the root
+	Env      string
+	Inherits string
+	Alias    string   // path of the key of which this one is another spelling
+	Holes    []string // nil: no template
+	Root     bool
+	Short    bool
+
+	kind
+	index   []int  // place of the value in the root
+	without string // of a struct
 }
 
-// at returns the pointer to the value in a root, given the pointer to the root.
-func (f *field) at(root any) any {
-	return reflect.ValueOf(root).Elem().FieldByIndex(f.index).Addr().Interface()
+// At returns the pointer to the value in a root, given the pointer to the root.
+func (k *Key) At(root any) any {
+	return reflect.ValueOf(root).Elem().FieldByIndex(k.index).Addr().Interface()
 }
 
-// The schemas of all mappings of hinit.yaml.
-func configFields() []field  { return schema[Config]("", "agent.rlimits", "agent.limits") }
-func profileFields() []field { return schema[Profile]("", "rlimits", "limits") } // of profiles.NAME
-func serviceFields() []field { // of services.NAME
-	return schema[Service]("", "rlimits", "limits", "park_on", "restart.park_on", "immediate_on", "restart.immediate_on", "success_codes", "restart.success_codes")
-}
-func runFields() []field    { return schema[Run]("") }            // of runs.NAME
-func hookFields() []field   { return schema[Hook]("") }           // of an entry of boot.hooks
-func needFields() []field   { return schema[Need]("") }           // of an entry of needs
-func checkKeys() []field    { return schema[Check]("") }          // of an entry of checks
-func actionFields() []field { return schema[Action]("") }         // of an action
-func logFields() []field    { return schema[LogLimits]("logs.") } // of logs.profiles.NAME
-
-// schemas has the schemas that were needed so far: reflect.Type of the root → []field. They are made late because every command
+// keysByRoot has the keys that were needed so far: reflect.Type of the root → []Key. They are made late because every command
 // waits for the initialisation of this package.
-var schemas sync.Map
+var keysByRoot sync.Map
 
-// schema returns the schema of the root T. A key below it inherits from the key of the same name below inherits, "" for none.
-// aliases are pairs of a further spelling and the key that it means.
-func schema[T any](inherits string, aliases ...string) []field {
+// Keys returns the keys of a mapping of hinit.yaml. Its root T is the struct with the values.
+func Keys[T any]() []Key {
 	root := reflect.TypeFor[T]()
-	if made, ok := schemas.Load(root); ok {
-		return made.([]field)
+	if made, ok := keysByRoot.Load(root); ok {
+		return made.([]Key)
 	}
-	fields := appendFields(nil, root, &field{inherits: inherits})
-	for pair := range slices.Chunk(aliases, 2) {
-		i := slices.IndexFunc(fields, func(f field) bool { return f.path == pair[1] })
-		f := fields[i]
-		f.path, f.alias, f.inherits = pair[0], pair[1], ""
-		fields = slices.Insert(fields, i+1, f)
-	}
-	schemas.Store(root, fields)
-	return fields
+	inherits := map[reflect.Type]string{reflect.TypeFor[LogLimits](): "logs."}[root] // the limits of one profile's log
+	keys := appendKeys(nil, root, &Key{Inherits: inherits})
+	keysByRoot.Store(root, keys)
+	return keys
 }
 
-// appendFields appends the keys of a struct, which is in another one.
-func appendFields(fields []field, of reflect.Type, in *field) []field {
+// appendKeys appends the keys of a struct, which is in another one.
+func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 	for i := range of.NumField() {
 		tag := of.Field(i).Tag
 		words, isKey := tag.Lookup("key")
@@ -87,25 +69,35 @@ func appendFields(fields []field, of reflect.Type, in *field) []field {
 		if !isKey || name != "" && name == in.without {
 			continue
 		}
-		f := field{
-			path: in.path + name, env: tag.Get("env"), inherits: tag.Get("inherits"), without: cmp.Or(tag.Get("without"), in.without),
-			root: in.root || strings.Contains(options, "root"), short: strings.Contains(options, "short"), index: append(slices.Clone(in.index), i),
+		k := Key{
+			Path: in.Path + name, Env: tag.Get("env"), Inherits: tag.Get("inherits"), without: cmp.Or(tag.Get("without"), in.without),
+			Root: in.Root || strings.Contains(options, "root"), Short: strings.Contains(options, "short"), index: append(slices.Clone(in.index), i),
 		}
-		if f.inherits == "" && in.inherits != "" {
-			f.inherits = in.inherits + name
+		if k.Inherits == "" && in.Inherits != "" {
+			k.Inherits = in.Inherits + name
 		}
 		fill, isStruct := tag.Get("fill"), of.Field(i).Type.Kind() == reflect.Struct
-		if f.holes = holes[fill]; fill == "." || fill == "" && isStruct {
-			f.holes = in.holes
+		if k.Holes = holes[fill]; fill == "." || fill == "" && isStruct {
+			k.Holes = in.Holes
 		}
 		if isStruct {
-			fields = appendFields(fields, of.Field(i).Type, &f)
-			continue
+			keys = appendKeys(keys, of.Field(i).Type, &k)
+		} else {
+			k.kind = kindOf(tag.Get("is"))
+			keys = append(keys, k)
 		}
-		f.is = kindOf(tag.Get("is"), of.Field(i).Type)
-		fields = append(fields, f)
+		for _, alias := range strings.Fields(tag.Get("alias")) {
+			path := k.Path
+			if isStruct {
+				path += alias
+			}
+			at := slices.IndexFunc(keys, func(k Key) bool { return k.Path == path })
+			other := keys[at]
+			other.Path, other.Alias, other.Inherits = in.Path+alias, path, ""
+			keys = slices.Insert(keys, at+1, other)
+		}
 	}
-	return fields
+	return keys
 }
 
 // holes are the sets of placeholders, see template.go.
@@ -120,11 +112,11 @@ var holes = map[string][]string{
 
 // kind describes the valid values of a key beyond its Go type.
 type kind struct {
-	name  string // name in the reference and in errors; "": by the Go type
+	Type  string // name in the reference and in errors; "": by the Go type
 	check check
 }
 
-// check gets the pointer that field.at returns. It returns the fault of the value, or "".
+// check gets the pointer that [Key.At] returns. It returns the fault of the value, or "".
 type check func(at any) string
 
 // kinds has the check for each word of the struct tag "is", and its name for people.
@@ -144,7 +136,7 @@ var kinds = sync.OnceValue(func() map[string]kind {
 		"home":        {"path", of(checkHome)},
 		"inputs":      {"list of paths and globs", of(checkInputs)},
 		"name":        {check: of(checkProfileName)},
-		"names":       {name: "list of names"},
+		"names":       {Type: "list of names"},
 		"notnegative": durationThat("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
 		"path":        {"path", of(checkAbs)},
 		"paths":       {"list of paths", of(checkShare)},
@@ -152,7 +144,7 @@ var kinds = sync.OnceValue(func() map[string]kind {
 		"ports":       {"list of ports", eachBetween(1, 65535, "a port")},
 		"positive":    durationThat("above zero", func(d time.Duration) bool { return d > 0 }),
 		"regexp":      {"regular expression", of(checkRegexp)},
-		"signal":      {signalWords(), of(checkSignal)},
+		"signal":      {"signal: `" + strings.Join(Signals, "`, `") + "`", of(checkSignal)},
 		"socket":      {"path", of(checkSocket)},
 		"status":      {"status codes", parsed(ParseStatus)},
 		"uids":        {"range of uids", of(checkUIDs)},
@@ -165,12 +157,12 @@ var kinds = sync.OnceValue(func() map[string]kind {
 	}
 })
 
-// kindOf returns the valid values that a tag describes, for a value of this Go type. A tag has the name of one of kinds, "oneof
-// WORD…", "between LEAST MOST", or "atleast DURATION". After "?" an empty value is valid too.
-func kindOf(is string, of reflect.Type) (k kind) {
+// kindOf returns the valid values that a tag describes. A tag has the name of one of kinds, "oneof WORD…", "between LEAST MOST", or
+// "atleast DURATION". After "?" an empty value is valid too. Without a tag, all values of the Go type are valid.
+func kindOf(is string) (k kind) {
 	words := strings.Fields(is)
 	if is == "" {
-		return kind{name: typeName(of)}
+		return k
 	}
 	word, isOptional := strings.CutSuffix(words[0], "?")
 	switch words := words[1:]; word {
@@ -190,27 +182,8 @@ func kindOf(is string, of reflect.Type) (k kind) {
 	return k
 }
 
-// typeName returns words for people that describe a setting of a Go type, or "" for other types.
-func typeName(of reflect.Type) string {
-	switch of {
-	case reflect.TypeFor[Actions]():
-		return "mapping of events to actions"
-	case reflect.TypeFor[[]Hook]():
-		return "list of hooks"
-	case reflect.TypeFor[[]Need]():
-		return "list of names, or of mappings with `name`, `until` and `optional`"
-	case reflect.TypeFor[map[string]ResourceLimit]():
-		return "mapping of limit names to numbers or `unlimited`"
-	case reflect.TypeFor[syscall.Signal]():
-		return signalWords()
-	}
-	return ""
-}
-
-// signals are the valid stop signals, in the order of the reference.
-var signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
-
-func signalWords() string { return "signal: `" + strings.Join(signals, "`, `") + "`" }
+// Signals are the valid stop signals, in the order of the reference.
+var Signals = []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "KILL"}
 
 // limitNames are the resource limits of getrlimit(2), without the prefix RLIMIT_ and in lower case.
 var limitNames = []string{

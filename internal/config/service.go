@@ -32,7 +32,7 @@ func (l *loader) services(d *decoder, n *yaml.Node) {
 
 // service makes one service.
 func (l *loader) service(d *decoder, name string, e entry) {
-	s := newService(l.cfg, name)
+	s := NewService(l.cfg, name)
 	if l.plain {
 		l.plainService(&s)
 	}
@@ -51,7 +51,7 @@ func (l *loader) service(d *decoder, name string, e entry) {
 		d.problems.at(e.line, "cannot set services.%s here: it is root's to decide, and %s, or keep the file where only root can write, or mount it read-only",
 			name, d.doubt)
 	} else if e.value != nil {
-		d.fields(e.value, prefix, "", serviceFields(), &s, nil)
+		d.fields(e.value, prefix, "", Keys[Service](), &s, nil)
 	}
 	if _, kept := l.lookup(actionsState); name == ActionsName && !l.plain && !kept && s.Env[actionsState] == "" && !l.cfg.AgentDecides(s.User) {
 		d.problems.at(e.line, "cannot let services.%s run as %s: the commands that wait would be in a file that the agent can write; set services.%[1]s.env.%[3]s to a file "+
@@ -239,7 +239,7 @@ func (s *Service) AllChecks() []Check {
 	checks := slices.Clone(s.Checks)
 	own := func(kind, of string, every time.Duration) {
 		if every > 0 {
-			c := newCheck(kind)
+			c := NewCheck(kind)
 			c.Name, c.Type, c.Period, c.Delay, c.Timeout, c.Failure, c.Jitter = kind+"-"+of, of, every, every, every, 1, 0
 			checks = append(checks, c)
 		}

@@ -16,9 +16,9 @@ import (
 type Setup struct {
 	EnvFile    Paths                    `key:"env_file" is:"envfiles" fill:"."` // files of variables; if a "-" precedes the path, the file may be missing
 	Priority   Priority                 `key:",root"`
-	Umask      string                   `key:"umask,root" is:"umask?"` // octal, "": hinit's
-	NoNewPrivs Switch                   `key:"no_new_privs,root"`      // see [Config.NoNewPrivs]
-	Limits     map[string]ResourceLimit `key:"limits,root"`            // by name ("nofile")
+	Umask      string                   `key:"umask,root" is:"umask?"`      // octal, "": hinit's
+	NoNewPrivs Switch                   `key:"no_new_privs,root"`           // see [Config.NoNewPrivs]
+	Limits     map[string]ResourceLimit `key:"limits,root" alias:"rlimits"` // by name ("nofile")
 	Memory     Memory                   `key:"memory."`
 	Operation  Operation                `key:""`
 }
@@ -152,9 +152,9 @@ func (b Bytes) Text() string {
 	return strconv.FormatUint(n, 10)
 }
 
-// inherited returns a copy of s that the caller may change.
+// inherited returns a copy of s whose values may be replaced. It copies the mapping, in which decoding replaces single values.
 func (s Setup) inherited() Setup {
-	s.Limits, s.EnvFile, s.Operation.StopCommand = maps.Clone(s.Limits), slices.Clone(s.EnvFile), slices.Clone(s.Operation.StopCommand)
+	s.Limits = maps.Clone(s.Limits)
 	return s
 }
 
@@ -162,10 +162,10 @@ func newSetup() Setup {
 	return Setup{NoNewPrivs: Auto, Priority: Priority{Class: PriorityNormal}, Limits: map[string]ResourceLimit{}, Operation: Operation{StopCommand: []string{}}}
 }
 
-// checkGroup accepts a valid service name.
+// checkSignal accepts the name of a stop signal.
 func checkSignal(name string) string {
 	if _, known := parseSignal(name); !known {
-		return fmt.Sprintf("%q is none of %s", name, strings.Join(signals, ", "))
+		return fmt.Sprintf("%q is none of %s", name, strings.Join(Signals, ", "))
 	}
 	return ""
 }

@@ -188,7 +188,7 @@ func between(least, most string) kind {
 
 // optional is like k, but also accepts an empty value.
 func optional(k kind) kind {
-	return kind{k.name, func(at any) string {
+	return kind{k.Type, func(at any) string {
 		if v := reflect.ValueOf(at).Elem(); v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 {
 			return ""
 		}

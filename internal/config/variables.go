@@ -20,8 +20,8 @@ var otherVariables = []string{
 func UnknownVariables(environ []string) (warnings []string) {
 	const prefix = "HINIT_"
 	known := slices.Clone(otherVariables)
-	for _, f := range configFields() {
-		if own, ours := strings.CutPrefix(f.env, prefix); ours {
+	for _, k := range Keys[Config]() {
+		if own, ours := strings.CutPrefix(k.Env, prefix); ours {
 			known = append(known, own)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hinit/internal/config"
+	"hinit/internal/config/reference"
 )
 
 var (
@@ -44,7 +45,7 @@ func (m meanings) of(path string) (text string) {
 
 // configPage writes the reference of hinit.yaml: a line "@table PATH" of the text becomes the table of the keys below that path.
 func configPage() string {
-	keys, mean := config.Keys(), readMeanings()
+	keys, mean := reference.Keys(), readMeanings()
 	said := map[string]string{} // by type and meaning: the first key that has both
 	var b strings.Builder
 	for line := range strings.Lines(configText) {
@@ -59,7 +60,7 @@ func configPage() string {
 }
 
 // table writes a line for each key that means something new, and after the lines the names of the keys that mean the same as an earlier one.
-func table(b *strings.Builder, base string, keys []config.Key, mean meanings, said map[string]string) {
+func table(b *strings.Builder, base string, keys []reference.Key, mean meanings, said map[string]string) {
 	var rows strings.Builder
 	var again []string
 	for _, k := range keys {
@@ -87,7 +88,7 @@ func table(b *strings.Builder, base string, keys []config.Key, mean meanings, sa
 func groups(paths []string) (named []string) {
 	last := ""
 	left := map[string]int{} // by mapping: keys that are above and not in paths
-	for _, k := range config.Keys()[""] {
+	for _, k := range reference.Keys()[""] {
 		left[strings.TrimPrefix(k.Path[:strings.LastIndex(k.Path, ".")+1], "agent.")]++
 	}
 	for _, path := range paths {
@@ -125,7 +126,7 @@ var holeMarks = map[string]string{
 	"agent home":                      "²",
 }
 
-func row(base string, k config.Key, doc string) string {
+func row(base string, k reference.Key, doc string) string {
 	typ := typeWords(k)
 	if mark := holeMarks[strings.Join(k.Holes, " ")]; mark != "" {
 		typ += mark
@@ -154,7 +155,7 @@ func withDefault(typ, value string) string {
 }
 
 // defaultOf writes the default of a key the way it would stand in the file, "" for an empty one and for a required key.
-func defaultOf(base string, k config.Key) string {
+func defaultOf(base string, k reference.Key) string {
 	text := "`" + flow(k.Value) + "`"
 	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`", "`0`", "`\"0\"`", "`false`"}, text)
 	switch {
@@ -230,7 +231,7 @@ type object = map[string]any
 
 // configSchema writes the JSON schema of hinit.yaml.
 func configSchema() (string, error) {
-	keys, mean := config.Keys(), readMeanings()
+	keys, mean := reference.Keys(), readMeanings()
 	of := func(base string) object { return mapping(base, keys[base], mean) }
 	byName := func(doc, base string) object {
 		return object{"type": "object", "additionalProperties": of(base), "description": doc}
@@ -263,7 +264,7 @@ func configSchema() (string, error) {
 }
 
 // mapping is the schema of a mapping with these keys and no others.
-func mapping(base string, keys []config.Key, mean meanings) object {
+func mapping(base string, keys []reference.Key, mean meanings) object {
 	schema := object{"type": "object", "additionalProperties": false, "properties": object{}}
 	for _, k := range keys {
 		node := typeOf(k.Value)
@@ -377,7 +378,7 @@ func plainText(doc string) string {
 }
 
 // typeWords says in words what a key takes.
-func typeWords(k config.Key) string {
+func typeWords(k reference.Key) string {
 	if k.Type != "" {
 		return k.Type
 	}
@@ -405,7 +406,13 @@ func typeWords(k config.Key) string {
 	case *[]config.Hook:
 		return "list of hooks"
 	case *[]config.Need:
-		return "list of names"
+		return "list of names, or of mappings with `name`, `until` and `optional`"
+	case *map[string]config.ResourceLimit:
+		return "mapping of limit names to numbers or `unlimited`"
+	case *config.Actions:
+		return "mapping of events to actions"
+	case *syscall.Signal:
+		return "signal: `" + strings.Join(config.Signals, "`, `") + "`"
 	case *[]config.Check:
 		return "list of checks"
 	default:

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"hinit/internal/config"
+	"hinit/internal/config/reference"
 )
 
 // at follows a dotted path of keys through a schema.
@@ -41,7 +42,7 @@ func TestTheSchemaKnowsEveryKeyThatTheFileMayHave(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &schema); err != nil {
 		t.Fatal(err)
 	}
-	for base, keys := range config.Keys() {
+	for base, keys := range reference.Keys() {
 		if base == "checks[]." || base == "on.EVENT[]." { // they are in $defs
 			continue
 		}
@@ -112,7 +113,7 @@ func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
 
 func TestReferenceNamesEveryKey(t *testing.T) {
 	text, mean, used := configPage(), readMeanings(), map[string]bool{}
-	for base, keys := range config.Keys() {
+	for base, keys := range reference.Keys() {
 		for _, k := range keys {
 			path := base + k.Path
 			if !strings.Contains(text, "- `"+path+"` ") && !strings.Contains(text, "- `"+path+"`"+rootMark+" ") && !namedAgain(text, base, k.Path) {

@@ -9,10 +9,11 @@ import (
 	"unicode"
 
 	"hinit/internal/config"
+	"hinit/internal/config/reference"
 )
 
 // choicesOf returns the words that a key may have, nil for a key that takes others.
-func choicesOf(k config.Key) []string {
+func choicesOf(k reference.Key) []string {
 	if choices, ok := strings.CutPrefix(typeWords(k), "`"); ok {
 		return strings.Split(strings.TrimSuffix(choices, "`"), "`, `")
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"hinit/internal/config"
+	"hinit/internal/config/reference"
 )
 
 // denials are the words that say that hinit lacks something, each with the keys of hinit.yaml that would make them untrue. A key is a part
@@ -74,7 +74,7 @@ var denying = regexp.MustCompile(`\bhinit (has (no|nothing|a control|the keys)|d
 // keysOfTheTable returns all keys of hinit.yaml, each as its path and as the end of its path.
 func keysOfTheTable() map[string]bool {
 	table := make(map[string]bool)
-	for prefix, keys := range config.Keys() {
+	for prefix, keys := range reference.Keys() {
 		for _, k := range keys {
 			table[prefix+k.Path] = true
 			for path := k.Path; path != ""; _, path, _ = strings.Cut(path, ".") {

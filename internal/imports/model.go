@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"hinit/internal/config"
+	"hinit/internal/config/reference"
 )
 
 // place is a position in the other supervisor's configuration.
@@ -98,7 +99,7 @@ func (s *service) wait(n need) {
 
 // yaml returns the text of the configuration.
 func (im *importer) yaml(from, format string) ([]byte, error) {
-	tables := config.Keys()
+	tables := reference.Keys()
 	list := &yaml.Node{Kind: yaml.MappingNode}
 	for _, s := range im.services {
 		name := text(s.name)
@@ -117,12 +118,15 @@ func (im *importer) yaml(from, format string) ([]byte, error) {
 	return b.Bytes(), e.Close()
 }
 
-func (s *service) node(tables map[string][]config.Key) *yaml.Node {
+func (s *service) node(tables map[string][]reference.Key) *yaml.Node {
 	var needs []*yaml.Node
 	for _, n := range s.needs {
 		one := text(n.name)
 		if n.until != "" || n.optional {
-			table := []config.Key{{Path: "name", Value: &n.name}, {Path: "until", Value: &n.until}, {Path: "optional"}}
+			key := func(name string, value any) reference.Key {
+				return reference.Key{Key: config.Key{Path: name}, Value: value}
+			}
+			table := []reference.Key{key("name", &n.name), key("until", &n.until), key("optional", nil)}
 			one = encode(table, values{"name": n.name, "until": n.until, "optional": map[bool]string{true: "true"}[n.optional]})
 			one.Style = yaml.FlowStyle
 		}
@@ -135,7 +139,7 @@ func (s *service) node(tables map[string][]config.Key) *yaml.Node {
 }
 
 // encode returns values as a mapping, in the order of a table of keys. A dot in a key begins a nested mapping.
-func encode(table []config.Key, values values) *yaml.Node {
+func encode(table []reference.Key, values values) *yaml.Node {
 	root, groups := &yaml.Node{Kind: yaml.MappingNode}, make(map[string]*yaml.Node)
 	for _, key := range table {
 		value := valueNode(key, values[key.Path])
@@ -156,7 +160,7 @@ func encode(table []config.Key, values values) *yaml.Node {
 }
 
 // valueNode returns the value of a key, or nil for an empty one. It escapes text that hinit would take for a placeholder.
-func valueNode(key config.Key, value any) *yaml.Node {
+func valueNode(key reference.Key, value any) *yaml.Node {
 	one := func(word string) *yaml.Node {
 		switch key.Value.(type) {
 		case *string, *[]string, *config.Paths, *map[string]string:

@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"hinit/internal/config"
+	"hinit/internal/config/reference"
 	"hinit/internal/cronspec"
 )
 
@@ -165,7 +165,7 @@ func runAfter(s *service, event string, other *service, at place) {
 		on = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
 		s.take("on", at, on)
 	}
-	words := valueNode(config.Key{Value: &order}, order)
+	words := valueNode(reference.Key{Value: &order}, order)
 	exec := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{text("exec"), words}}
 	on.Content = append(on.Content, text(event), exec)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"hinit/internal/boot"
+	"hinit/internal/config/reference"
 
 	"hinit/internal/boot/keep"
 	"hinit/internal/boot/kept"
@@ -103,7 +104,7 @@ func TestBootStepsAreRemembered(t *testing.T) {
 
 // A forged record does not skip a hook of root's.
 func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
-	cfg := config.Default()
+	cfg := reference.Default()
 	cfg.Boot.Hooks = []config.Hook{{Command: []string{"/bin/x"}, User: "root", Inputs: []string{"/etc/passwd"}}}
 	b := newBoots(t)
 	b.hooks = boot.ConfiguredHooks(cfg)
@@ -145,7 +146,7 @@ func TestStepsThatShareNothingRunTogether(t *testing.T) {
 			t.Errorf("%q and %q overlap: want %v", tt.a, tt.b, tt.want)
 		}
 	}
-	hooks := boot.ConfiguredHooks(config.Default())
+	hooks := boot.ConfiguredHooks(reference.Default())
 	for i := range hooks {
 		hooks[i].IfExists = ""
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"hinit/internal/config"
+	"hinit/internal/config/reference"
 	"hinit/supervisor"
 )
 
@@ -84,7 +85,7 @@ func (m *memory) Save(last map[string]time.Time) error {
 }
 
 func tasks(schedules map[string]config.Schedule) *config.Config {
-	c := config.Default()
+	c := reference.Default()
 	for name, s := range schedules {
 		c.Services[name] = config.Service{Name: name, Enabled: true, Task: config.Task{Schedule: s}}
 	}

@@ -1,0 +1,47 @@
+// Package reference lists the keys of hinit.yaml with their defaults, for programs other than PID 1. The import of other
+// configurations and the generated pages use it.
+package reference
+
+import (
+	"hinit/internal/config"
+)
+
+// Key is one key with its default.
+type Key struct {
+	config.Key
+	Value any // pointer to the default
+}
+
+// Keys returns the keys of each mapping of hinit.yaml, by the path of the mapping.
+func Keys() map[string][]Key {
+	root := config.Defaults()
+	run := config.NewRun()
+	run.Command = config.KanbanWorkerCommand()
+	return map[string][]Key{
+		"":                    keysOf(root),
+		"logs.profiles.NAME.": keysOf(&root.Logs.LogLimits),
+		"profiles.NAME.":      keysOf(new(config.NewProfile(root))),
+		"boot.hooks[].":       keysOf(new(config.NewHook())),
+		"services.NAME.":      keysOf(new(config.NewService(root, "NAME"))),
+		"checks[].":           keysOf(new(config.NewCheck(config.CheckAlive))),
+		"on.EVENT[].":         keysOf(new(config.NewAction())),
+		"runs.NAME.":          keysOf(&run),
+	}
+}
+
+// keysOf returns the keys of the mapping that root holds.
+func keysOf[T any](root *T) (keys []Key) {
+	for _, k := range config.Keys[T]() {
+		keys = append(keys, Key{k, k.At(root)})
+	}
+	return keys
+}
+
+// Default returns the configuration without a file and with an empty environment.
+func Default() *config.Config {
+	c, err := config.Load(config.Options{Text: []byte{}, ImageDir: "/nonexistent", Env: func(string) (string, bool) { return "", false }})
+	if err != nil {
+		panic("internal error: the defaults are no valid configuration: " + err.Error())
+	}
+	return c
+}
