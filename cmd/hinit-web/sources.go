@@ -13,7 +13,6 @@ import (
 	"hinit/internal/account"
 	"hinit/internal/boot/lookup"
 	"hinit/internal/cmdline"
-	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/proc"
 	"hinit/internal/usage"
@@ -27,7 +26,7 @@ type hinit struct {
 }
 
 func newHinit(env func(string) (string, bool)) *hinit {
-	return &hinit{dial.Here(config.Socket(config.Options{Env: env}), env), env}
+	return &hinit{cmdline.Here(env), env}
 }
 
 // isolates reports whether hinit has isolated profiles. It reads the list that hinit writes for the exec shim.

@@ -176,7 +176,7 @@ func Dial() (*dial.Client, error) { return NewTerminal().Dial() }
 
 // Dial connects to the running init, even if the configuration has mistakes.
 func (t *Terminal) Dial() (*dial.Client, error) {
-	return dial.Find(config.Socket(config.Options{Env: t.Env}), t.Env)
+	return cmdline.Dial(t.Env)
 }
 
 // Ask sends one request to the running init and returns the answer. The time limit is limit.

@@ -372,3 +372,14 @@ func (l *loader) refuseAgentHole(s *Service, prefix string) {
 		check("env", s.Env[name])
 	}
 }
+
+// Text returns the content of the configuration file of this environment. It is nil without a file, and for a file that cannot be
+// read or that a user other than root can change.
+func Text(env func(string) (string, bool)) []byte {
+	l := &loader{cfg: new(Config), env: env}
+	text, err := l.read("")
+	if err != nil || l.doubt != nil || crowded(text) > 0 {
+		return nil
+	}
+	return text
+}

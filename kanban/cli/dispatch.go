@@ -58,7 +58,7 @@ type host struct {
 // chooseHost selects the host of workers: PID 1, or this process if here is set or no hinit answers.
 func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
 	if !here {
-		cl, err := dial.Find(config.Socket(config.Options{Env: c.lookup}), c.lookup)
+		cl, err := cmdline.Dial(c.lookup)
 		nobody := errors.Is(err, client.ErrUnreachable)
 		var r *runner.Runner
 		if err == nil {

@@ -9,8 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"hinit/client/dial"
-	"hinit/internal/config"
+	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/sandbox/dockercli"
 )
@@ -58,7 +57,7 @@ const gatewaysFor = 2 * time.Second
 
 // gatewaysOf returns a function that asks hinit, if it runs here, for the profile of each gateway process.
 func gatewaysOf(lookup func(string) (string, bool)) func(context.Context) map[int]string {
-	cl := dial.Here(config.Socket(config.Options{Env: lookup}), lookup)
+	cl := cmdline.Here(lookup)
 	var mu sync.Mutex
 	var known map[int]string
 	var at time.Time

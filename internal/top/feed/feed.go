@@ -25,7 +25,7 @@ import (
 	"hinit/client"
 	"hinit/client/dial"
 	"hinit/internal/boot/lookup"
-	"hinit/internal/config"
+	"hinit/internal/cmdline"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
 	"hinit/internal/pause"
@@ -48,7 +48,7 @@ type Feed struct {
 // Open finds the running hinit with the help of the environment. It blocks and fails as [dial.Dial] does. The feed follows a
 // hinit that later changes its socket.
 func Open(env func(string) (string, bool)) (*Feed, error) {
-	f := &Feed{env: env, here: true, client: dial.Here(config.Socket(config.Options{Env: env}), env)}
+	f := &Feed{env: env, here: true, client: cmdline.Here(env)}
 	return f, f.client.Reach()
 }
 

@@ -1,0 +1,41 @@
+package cmdline
+
+import (
+	"bytes"
+	"path/filepath"
+
+	"go.yaml.in/yaml/v3"
+
+	"hinit/client/dial"
+	"hinit/internal/config"
+)
+
+// Env looks up an environment variable, as [os.LookupEnv] does.
+type Env = func(name string) (string, bool)
+
+// Here returns a client of the init of this container. It does not connect, see [dial.Here].
+func Here(env Env) *dial.Client { return dial.Here(configuredSocket(env), env) }
+
+// Dial connects to the init of this container, see [dial.Find]. A mistake in the configuration does not keep it from the init.
+func Dial(env Env) (*dial.Client, error) { return dial.Find(configuredSocket(env), env) }
+
+// configuredSocket returns the path of the control socket from the configuration file, or "" if the file does not set it or
+// HINIT_RUNTIME_DIR wins over the file. It reads no other key: most commands need only this one and live for two milliseconds.
+func configuredSocket(env Env) string {
+	if dir, _ := env("HINIT_RUNTIME_DIR"); filepath.IsAbs(dir) {
+		return ""
+	}
+	text := config.Text(env)
+	if !bytes.Contains(text, []byte("socket")) && !bytes.Contains(text, []byte(`\`)) { // with a backslash, the key may have escapes
+		return ""
+	}
+	var file struct {
+		Control struct {
+			Socket string `yaml:"socket"`
+		} `yaml:"control"`
+	}
+	if yaml.Unmarshal(text, &file) != nil || !filepath.IsAbs(file.Control.Socket) {
+		return ""
+	}
+	return file.Control.Socket
+}
