@@ -95,8 +95,8 @@ var floors = map[string]int{
 	"hinit/internal/control/show": 1, // how what a client hears is shown to people
 	"hinit/internal/cmdline":      2,
 
-	"hinit/client":                 0, // what the API says; it imports nothing of the house
-	"hinit/client/dial":            1, // of clients, which PID 1 does not link
+	"hinit/client":                 -1, // what the API says; it imports nothing of the house
+	"hinit/client/dial":            1,  // of clients, which PID 1 does not link
 	"hinit/internal/boot":          3,
 	"hinit/internal/boot/kept":     0,
 	"hinit/internal/boot/lookup":   3, // of the clients of PID 1

@@ -76,8 +76,8 @@ type TopologyReply struct {
 
 // ConfigEntry is one effective value of the configuration.
 type ConfigEntry struct {
-	Key    string `json:"key"`    // as in hinit.yaml, with dots
-	Value  any    `json:"value"`  // as in hinit.yaml
+	Key    string `json:"key"`    // as in hinit.yaml, with dots; each variable of an env and each limit has its own entry
+	Value  any    `json:"value"`  // text, bool, number, list of words or of numbers; durations are text
 	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
 }
 

@@ -9,23 +9,17 @@ import (
 	"strings"
 	"sync"
 
+	"hinit/client"
 	"hinit/internal/redact"
 )
 
-// Entry is one effective value: a key of hinit.yaml, its value, and the origin of the value.
-type Entry struct {
-	Key    string `json:"key"`    // dotted path; each variable of an env and each limit has its own entry
-	Value  any    `json:"value"`  // text, bool, number, list of words or of numbers; durations are text
-	Origin string `json:"origin"` // "default", "<file>:<line>" or "env <variable>"
-}
-
 // Effective lists every value in force, sorted by key. Secrets in the values of environment variables and headers, in addresses
 // of webhooks and in URLs are masked, see package redact.
-func (c *Config) Effective() []Entry {
+func (c *Config) Effective() []client.ConfigEntry {
 	leaves := c.leaves()
-	entries := make([]Entry, len(leaves))
+	entries := make([]client.ConfigEntry, len(leaves))
 	for i, l := range leaves {
-		entries[i] = Entry{Key: l.key, Value: l.shown(), Origin: c.originOf(l).String()}
+		entries[i] = client.ConfigEntry{Key: l.key, Value: l.shown(), Origin: c.originOf(l).String()}
 	}
 	return entries
 }
@@ -148,7 +142,7 @@ var inForce = []string{
 
 // InForce lists the settings of a service, or of a profile's gateway, that differ from the built-in defaults: its user, limits, end
 // and order. The keys are relative to services.NAME or profiles.NAME. For an unknown service the list is empty.
-func (c *Config) InForce(service string) (entries []Entry) {
+func (c *Config) InForce(service string) (entries []client.ConfigEntry) {
 	builtin := Defaults()
 	if c.plain {
 		builtin = plainDefaults()
@@ -163,7 +157,7 @@ func (c *Config) InForce(service string) (entries []Entry) {
 	}
 	own, was := c.ProfileOf(profile), NewProfile(builtin)
 	if c.Agent.User != builtin.Agent.User {
-		entries = []Entry{{Key: "user", Value: c.Agent.User, Origin: c.origins["agent.user"].String()}}
+		entries = []client.ConfigEntry{{Key: "user", Value: c.Agent.User, Origin: c.origins["agent.user"].String()}}
 	}
 	return append(entries, differing(c, "profiles."+profile+".", profileInForce(), &own, &was)...)
 }
@@ -182,14 +176,14 @@ func listed(fields []Key) []Key {
 }
 
 // differing lists the values of own that differ from builtin, sorted by key. prefix is the path of the keys in the configuration.
-func differing(c *Config, prefix string, fields []Key, own, builtin any) (entries []Entry) {
+func differing(c *Config, prefix string, fields []Key, own, builtin any) (entries []client.ConfigEntry) {
 	defaults := appendLeaves(nil, prefix, fields, builtin)
 	for _, l := range appendLeaves(nil, prefix, fields, own) {
 		same := func(o leaf) bool { return o.key == l.key && reflect.DeepEqual(o.value, l.value) }
 		if !slices.ContainsFunc(defaults, same) {
-			entries = append(entries, Entry{Key: strings.TrimPrefix(l.key, prefix), Value: l.shown(), Origin: c.originOf(l).String()})
+			entries = append(entries, client.ConfigEntry{Key: strings.TrimPrefix(l.key, prefix), Value: l.shown(), Origin: c.originOf(l).String()})
 		}
 	}
-	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(entries, func(a, b client.ConfigEntry) int { return strings.Compare(a.Key, b.Key) })
 	return entries
 }

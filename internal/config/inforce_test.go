@@ -5,10 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"hinit/client"
 )
 
 // forced writes entries in one line each, without the file.
-func forced(entries []Entry) (list []string) {
+func forced(entries []client.ConfigEntry) (list []string) {
 	for _, e := range entries {
 		_, line, _ := strings.Cut(e.Origin, "hinit.yaml")
 		list = append(list, fmt.Sprintf("%s=%v%s", e.Key, e.Value, line))

@@ -145,16 +145,11 @@ func (r *Registry) Reserved(name string) string {
 }
 
 // Settings returns the settings of a service that differ from the defaults. For "" it returns all settings of the container.
-func (r *Registry) Settings(service string) (out []client.ConfigEntry) {
-	cfg := r.o.Config()
-	entries := cfg.InForce(service)
+func (r *Registry) Settings(service string) []client.ConfigEntry {
 	if service == "" {
-		entries = cfg.Effective()
+		return r.o.Config().Effective()
 	}
-	for _, e := range entries {
-		out = append(out, client.ConfigEntry{Key: e.Key, Value: e.Value, Origin: e.Origin})
-	}
-	return out
+	return r.o.Config().InForce(service)
 }
 
 // Identity returns user, environment and directory for a service directory that hinit didn't make: as root, without anything from

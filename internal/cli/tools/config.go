@@ -174,8 +174,5 @@ func effective(t *cli.Terminal) (entries []client.ConfigEntry, here bool, err er
 	if err != nil {
 		return nil, true, err
 	}
-	for _, e := range cfg.Effective() {
-		entries = append(entries, client.ConfigEntry{Key: e.Key, Value: e.Value, Origin: e.Origin})
-	}
-	return entries, true, nil
+	return cfg.Effective(), true, nil
 }
