@@ -61,19 +61,11 @@ func command(verb client.Verb, once bool) func(s *Server, r *request) (reply, er
 		if err := s.core.Command(ctx, verb, before.Name); err != nil {
 			return reply{}, s.withState(ctx, before.Name, err)
 		}
-		after := s.core.Snapshot().Find(before.Name)
+		after := s.latest(before)
 		if !wait {
-			if after == nil {
-				after = removed(before)
-			}
 			return s.outcome(r, http.StatusAccepted, after, show.Accepted)
 		}
-		if left := timeout - time.Since(begin); once {
-			after, err = s.awaitEnd(r.Context(), before, left)
-		} else {
-			after, err = s.await(r.Context(), s.goalOf(verb, before, after), left)
-		}
-		if err != nil {
+		if after, err = s.await(r.Context(), s.goalOf(verb, once, before, after), timeout-time.Since(begin)); err != nil {
 			return reply{}, err
 		}
 		return s.outcome(r, http.StatusOK, after, words)
@@ -211,13 +203,9 @@ func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) 
 		err = s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: "was sent " + show.Signal(ask.Signal)})
 	}
 	if err != nil {
-		return reply{}, explain(r.Context(), err)
+		return reply{}, err
 	}
-	after := s.core.Snapshot().Find(v.Name)
-	if after == nil {
-		after = removed(v)
-	}
-	return s.outcome(r, http.StatusOK, after, show.Outcome)
+	return s.outcome(r, http.StatusOK, s.latest(v), show.Outcome)
 }
 
 // mostSignal is the highest number of a signal on Linux.

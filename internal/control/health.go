@@ -172,8 +172,5 @@ func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) 
 	if err := s.core.Checks.PauseChecksUntil(v.Name, until); err != nil {
 		return reply{}, err
 	}
-	if err := s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}); err != nil {
-		return reply{}, explain(r.Context(), err)
-	}
-	return later(http.StatusOK, s.view(v, r.who), nil)
+	return later(http.StatusOK, s.view(v, r.who), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
 }

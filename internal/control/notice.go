@@ -2,12 +2,12 @@ package control
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/internal/proc"
 	"hinit/supervisor"
 )
@@ -26,22 +26,21 @@ const (
 // notices limits the rate of notices.
 type notices struct {
 	mu    sync.Mutex
-	spent float64
-	at    time.Time
+	spent time.Time // accepted notices use up time, each a step; time before noticeBurst steps ago is lost
 }
 
 // take reports whether another notice is accepted now, and counts it.
 func (n *notices) take(now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.at.IsZero() {
-		n.spent = max(0, n.spent-now.Sub(n.at).Seconds()*noticeRate)
+	const step = time.Second / noticeRate
+	if first := now.Add(-noticeBurst * step); n.spent.Before(first) {
+		n.spent = first
 	}
-	n.at = now
-	if n.spent+1 > noticeBurst {
+	if n.spent.Add(step).After(now) {
 		return false
 	}
-	n.spent++
+	n.spent = n.spent.Add(step)
 	return true
 }
 
@@ -54,7 +53,7 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 	case !s.notices.take(s.now()):
 		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
 	}
-	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: escaped(n.Data)}
+	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: show.Line(n.Data)}
 	if n.Data != "" {
 		event.Text += ": " + event.Data
 	}
@@ -74,10 +73,4 @@ func noticeKey(key string) bool {
 		}
 	}
 	return key != "" && len(key) <= maxKey
-}
-
-// escaped replaces characters that control a terminal.
-func escaped(text string) string {
-	quoted := strconv.Quote(text)
-	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }

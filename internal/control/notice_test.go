@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/control/show"
 )
 
 func TestNoticesAreFewAndTheirKeysAreWords(t *testing.T) {
@@ -29,7 +31,7 @@ func TestNoticesAreFewAndTheirKeysAreWords(t *testing.T) {
 			t.Errorf("the key %q is taken: %t", key, !want)
 		}
 	}
-	if got := escaped("a\x1b[31m\n\"ü\""); got != `a\x1b[31m\n"ü"` {
+	if got := show.Line("a\x1b[31m\n\"ü\""); got != `a\x1b[31m\n"ü"` {
 		t.Errorf("it is escaped as %q", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"hinit/client"
+	"hinit/internal/control/show"
 	"hinit/supervisor"
 )
 
@@ -18,9 +19,11 @@ const tailTime = 2 * time.Second
 // goal is the effect that a command waits for.
 //
 // A start succeeds when a run is ready, a restart when a new run is. A run that can't report readiness must be up for settle
-// instead. A task may also have ended successfully by then. A stop succeeds as soon as the service is down.
+// instead. A task may also have ended successfully by then. A stop succeeds as soon as the service is down. With once the run of a
+// task must have ended, and no further run may follow at once.
 type goal struct {
 	effect
+	once    bool
 	service *supervisor.Service // the service before the command
 	after   uint64              // only a run with a higher number counts
 	settle  time.Duration
@@ -31,14 +34,21 @@ var ending = []supervisor.State{supervisor.Stopping, supervisor.Killing, supervi
 
 // goalOf returns the goal of a command. before is the service before the command, after is the service when the supervisor had just
 // accepted it.
-func (s *Server) goalOf(verb client.Verb, before, after *supervisor.Service) goal {
-	g := goal{effect: effects[verb], service: before, settle: s.core.Settle()}
-	if !g.fresh {
+func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
+	g := goal{effect: effects[verb], once: once, service: before, settle: s.core.Settle()}
+	switch {
+	case once && slices.Contains(running, before.State):
+		g.after = before.Run - 1 // the run in progress counts
+		return g
+	case once:
+		g.after = before.Run
+		return g
+	case !g.fresh:
 		return g
 	}
 	g.after = before.Run
 	// This run is still ending, and may have begun after before was read.
-	if after != nil && slices.Contains(ending, after.State) {
+	if slices.Contains(ending, after.State) {
 		g.after = after.Run
 	}
 	return g
@@ -67,6 +77,12 @@ func (g goal) judge(now time.Time, snap *supervisor.Snapshot, v *supervisor.Serv
 	switch {
 	case v == nil:
 		return verdict{failed: refuse(client.KindFailed, "superseded: %s was removed meanwhile", name)}
+	case g.once && v.State != supervisor.Down && v.State != supervisor.Failed && v.State != supervisor.Parked:
+		return verdict{}
+	case g.once && v.LastExit != nil && v.LastExit.Run > g.after && (!snap.Stopping || v.Done):
+		return verdict{reached: true}
+	case g.once && !snap.Stopping:
+		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
 	case snap.Stopping:
 		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
@@ -131,6 +147,8 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 		switch {
 		case is.reached && v == nil:
 			return removed(g.service), nil
+		case is.reached && g.once:
+			return s.withTail(ctx, v), nil
 		case is.reached:
 			return v, nil
 		case is.failed != nil:
@@ -139,7 +157,7 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 			reading, cancel := context.WithDeadline(ctx, end)
 			defer cancel()
 			return nil, refuse(client.KindFailed, "%s", s.account(reading, v))
-		case v != nil && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
+		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonTurn):
 			end = now.Add(timeout) // the time begins with the service's turn to start
 		case !now.Before(end):
 			return nil, refuse(client.KindTimeout, "%s", overdue(g, v, timeout))
@@ -166,6 +184,14 @@ func ended(ctx context.Context) error {
 	return context.Cause(ctx) // the client is gone and does not read this
 }
 
+// latest returns the present state of a service. A service that was removed counts as down.
+func (s *Server) latest(v *supervisor.Service) *supervisor.Service {
+	if now := s.core.Snapshot().Find(v.Name); now != nil {
+		return now
+	}
+	return removed(v)
+}
+
 func removed(v *supervisor.Service) *supervisor.Service {
 	gone := *v
 	gone.State, gone.Want, gone.Reason, gone.PID, gone.Ready = supervisor.Down, supervisor.WantDown, "removed", 0, false
@@ -178,40 +204,6 @@ const onceTime = time.Hour
 
 // running are the states of a task in which a start does not begin another run.
 var running = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
-
-// awaitEnd returns a task when the requested run has ended and no further run follows at once.
-func (s *Server) awaitEnd(ctx context.Context, before *supervisor.Service, timeout time.Duration) (*supervisor.Service, error) {
-	first := before.Run + 1
-	if slices.Contains(running, before.State) {
-		first = before.Run
-	}
-	over := time.NewTimer(timeout)
-	defer over.Stop()
-	for {
-		news := s.core.News()
-		snap := s.core.Snapshot()
-		v := snap.Find(before.Name)
-		switch {
-		case v == nil:
-			return nil, refuse(client.KindFailed, "superseded: %s was removed meanwhile", before.Name)
-		case v.State == supervisor.Down || v.State == supervisor.Failed || v.State == supervisor.Parked:
-			if x := v.LastExit; x != nil && x.Run >= first && (!snap.Stopping || v.Done) {
-				return s.withTail(ctx, v), nil
-			}
-			if !snap.Stopping {
-				return nil, refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", before.Name)
-			}
-			return nil, refuse(client.KindStopping, "the container is stopping")
-		}
-		select {
-		case <-news:
-		case <-over.C:
-			return nil, refuse(client.KindTimeout, "%s has not ended after %s: it is %s: %s; it goes on", v.Name, rounded(timeout), stateText(v), printable(v.Reason))
-		case <-ctx.Done():
-			return nil, ended(ctx)
-		}
-	}
-}
 
 const (
 	tailLines = 3   // number of log lines in an error message
@@ -232,7 +224,7 @@ func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 	if again {
 		fmt.Fprintf(&b, "%s %s", v.Name, endText(x))
 	} else {
-		fmt.Fprintf(&b, "%s is %s: %s", v.Name, stateText(v), printable(reason))
+		fmt.Fprintf(&b, "%s is %s: %s", v.Name, stateText(v), show.Line(reason))
 	}
 	if x != nil {
 		fmt.Fprintf(&b, " (%s)", x.Cause)
@@ -258,16 +250,18 @@ func (s *Server) account(ctx context.Context, v *supervisor.Service) string {
 // overdue says how far a command has come when its time is over.
 func overdue(g goal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
+	case g.once:
+		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it goes on", v.Name, rounded(timeout), stateText(v), show.Line(v.Reason))
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.Announces:
 		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, rounded(timeout))
 		if v.Warning != "" {
-			text += ": " + printable(v.Warning)
+			text += ": " + show.Line(v.Warning)
 		}
 		return text
 	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after:
 		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settle, rounded(timeout))
 	}
-	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, rounded(timeout), stateText(v), printable(v.Reason))
+	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.past, rounded(timeout), stateText(v), show.Line(v.Reason))
 }
 
 func stateText(v *supervisor.Service) string {
@@ -295,8 +289,8 @@ func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *superviso
 	if v.LastExit == nil || v.LastExit.PID == 0 {
 		return v // no process ran, so there are no lines
 	}
-	timeout := time.NewTimer(tailTime)
-	defer timeout.Stop()
+	ctx, cancel := context.WithTimeout(ctx, tailTime)
+	defer cancel()
 	for v.LastExit.Tail == nil {
 		news := s.core.News()
 		now := s.core.Snapshot().Find(v.Name)
@@ -310,8 +304,6 @@ func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *superviso
 		}
 		select {
 		case <-news:
-		case <-timeout.C:
-			return v
 		case <-ctx.Done():
 			return v
 		}
@@ -324,16 +316,6 @@ func quote(line string) string {
 		line = strings.ToValidUTF8(line[:tailWidth], "") + "…"
 	}
 	return strconv.Quote(line)
-}
-
-// printable drops characters that could control a terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if strconv.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
 }
 
 func rounded(d time.Duration) time.Duration {

@@ -72,7 +72,7 @@ func TestJudge(t *testing.T) {
 		{"killing", client.VerbStop, 0, v(supervisor.Killing, unwanted), false, "wait"},
 		{"somebody wants it up", client.VerbStop, 0, v(supervisor.Stopping), false, "failed: superseded: gateway-x was asked to start meanwhile"},
 	} {
-		g := goal{effects[tt.do], gateway("x", supervisor.Down), tt.run, hold}
+		g := goal{effect: effects[tt.do], service: gateway("x", supervisor.Down), after: tt.run, settle: hold}
 		is := g.judge(now, &supervisor.Snapshot{Stopping: tt.stop}, tt.v)
 		got := "wait"
 		switch {
@@ -107,7 +107,7 @@ func (w *waiter) do(ctx context.Context, do client.Verb, timeout time.Duration) 
 	if err := w.Command(ctx, do, before.Name); err != nil {
 		return nil, err
 	}
-	return w.server.await(ctx, w.server.goalOf(do, before, w.Snapshot().Find(before.Name)), timeout)
+	return w.server.await(ctx, w.server.goalOf(do, false, before, w.server.latest(before)), timeout)
 }
 
 func after(d time.Duration, f func()) { time.AfterFunc(d, f) }
