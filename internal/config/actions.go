@@ -76,6 +76,7 @@ func (a *Action) fields() []Key {
 	})
 }
 
+// NewAction returns an action with the defaults.
 func NewAction() Action { return Action{Timeout: 30 * time.Second} }
 
 func checkWebhook(s string) string {

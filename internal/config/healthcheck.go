@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -112,6 +113,7 @@ var (
 // mostChecks limits the checks of one service, and so the work of PID 1.
 const mostChecks = 32
 
+// NewCheck returns a check of a kind with the defaults.
 func NewCheck(kind string) Check {
 	c := Check{
 		Kind: kind, Period: 10 * time.Second, Timeout: time.Second, Success: 1, Failure: 3, Jitter: 0.05,
@@ -136,11 +138,7 @@ func (h HTTPCheck) Target() string {
 func (d DialCheck) Target() string { return hostPort(d.Host, d.Port) }
 
 func hostPort(host, port string) string {
-	host = cmp.Or(host, "127.0.0.1")
-	if strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
-		host = "[" + host + "]"
-	}
-	return host + ":" + port
+	return net.JoinHostPort(strings.Trim(cmp.Or(host, "127.0.0.1"), "[]"), port)
 }
 
 // checks reads a list of checks.

@@ -61,21 +61,11 @@ var otherNames = map[string]string{
 	"stop_grace_period": "stop.grace", "stopwaitsecs": "stop.grace", "mem_limit": "memory.restart", "ulimits": "limits", "cron": "schedule.cron", "uid": "user",
 }
 
+var humps = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\p{Ll})(\p{Lu})`) })
+
 // snake returns a key in lower case with underscores: maxRestarts, max-restarts and MAX_RESTARTS become max_restarts.
 func snake(key string) string {
-	var b strings.Builder
-	lower := false
-	for _, r := range key {
-		if unicode.IsUpper(r) && lower {
-			b.WriteByte('_')
-		}
-		lower = unicode.IsLower(r)
-		if r == '-' {
-			r = '_'
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
+	return strings.ToLower(strings.ReplaceAll(humps().ReplaceAllString(key, "${1}_$2"), "-", "_"))
 }
 
 // strange describes an invisible character in a key, or returns "".
@@ -125,36 +115,34 @@ func mappingHint(path string) string {
 func Nearest(word string, candidates []string) string {
 	best, limit := "", max(2, len(word)/3)+1
 	for _, c := range candidates {
-		if d := editDistance(word, c, limit); d < limit && (word == "" || d < max(len(word), len(c))) {
+		if len(word)-len(c) >= limit || len(c)-len(word) >= limit {
+			continue // the distance is at least the difference of the lengths
+		}
+		if d := editDistance(word, c); d < limit && (word == "" || d < max(len(word), len(c))) {
 			best, limit = c, d
 		}
 	}
 	return best
 }
 
-// editDistance counts the insertions, deletions, replacements and swaps of neighbours that turn a into b. It returns limit as soon
-// as the distance cannot be smaller.
-func editDistance(a, b string, limit int) int {
-	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
-		return limit
-	}
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
+// editDistance counts the insertions, deletions, replacements and swaps of neighbours that turn a into b.
+func editDistance(a, b string) int {
+	distance := make([][]int, len(a)+1) // of the first i bytes of a to the first j bytes of b
+	for i := range distance {
+		distance[i] = make([]int, len(b)+1)
+		for j := range distance[i] {
+			if i == 0 || j == 0 {
+				distance[i][j] = i + j
+				continue
 			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			distance[i][j] = min(distance[i-1][j], distance[i][j-1], distance[i-1][j-1]) + 1
+			if a[i-1] == b[j-1] {
+				distance[i][j] = distance[i-1][j-1]
+			}
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
+				distance[i][j] = min(distance[i][j], distance[i-2][j-2]+1)
 			}
 		}
-		before, last, row = last, row, before
 	}
-	return min(last[len(b)], limit)
+	return distance[len(a)][len(b)]
 }

@@ -86,7 +86,7 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 			k.kind = kindOf(tag.Get("is"))
 			keys = append(keys, k)
 		}
-		for _, alias := range strings.Fields(tag.Get("alias")) {
+		for alias := range strings.FieldsSeq(tag.Get("alias")) {
 			path := k.Path
 			if isStruct {
 				path += alias

@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Placeholders of the templates. The schema says which of them a key may use.
@@ -21,35 +23,14 @@ const (
 // agent's own user. The agent writes the .env of its profiles, so templates of other users get {env:NAME} from hinit.yaml alone.
 func (c *Config) AgentDecides(user string) bool { return user == "" || user == c.Agent.User }
 
+var variableHole = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{env:([A-Za-z_][A-Za-z0-9_]*)\}`) })
+
 // FillVariables replaces every {env:NAME} in text by the result of value.
 func FillVariables(text string, value func(name string) string) string {
-	const begin = "{env:"
-	var b strings.Builder
-	for {
-		before, after, found := strings.Cut(text, begin)
-		b.WriteString(before)
-		if !found {
-			return b.String()
-		}
-		name, rest, closed := strings.Cut(after, "}")
-		if !closed || !envName(name) {
-			b.WriteString(begin)
-			text = after
-			continue
-		}
-		b.WriteString(value(name))
-		text = rest
+	if !strings.Contains(text, "{env:") {
+		return text
 	}
-}
-
-// envName reports whether a name is valid in {env:NAME}: a letter or underscore, then letters, digits and underscores.
-func envName(s string) bool {
-	for i, c := range []byte(s) {
-		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return s != ""
+	return variableHole().ReplaceAllStringFunc(text, func(hole string) string { return value(hole[len("{env:") : len(hole)-1]) })
 }
 
 // Variables lists the names of every {env:NAME} in the templates of a check.
@@ -91,67 +72,29 @@ func (c *Config) ExpandString(s string, vars map[string]string) string {
 	})
 }
 
+// templateBraces matches a placeholder, the forms with more braces that stand for its text, and other double braces.
+var templateBraces = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\$?\{[a-z_]+\}|\{\{[a-z_]+\}\}|\{\{\{[a-z_]+\}\}\}|\{\{`)
+})
+
 // scanTemplate returns s with each placeholder replaced by the result of value. If value returns false, the placeholder stays as it
 // is.
 func scanTemplate(s string, value func(name string) (string, bool)) string {
 	if !strings.Contains(s, "{") {
 		return s
 	}
-	var b strings.Builder
-	for i := 0; i < len(s); {
-		if s[i] != '{' {
-			b.WriteByte(s[i])
-			i++
-			continue
+	return templateBraces().ReplaceAllStringFunc(s, func(found string) string {
+		switch {
+		case found == "{{" || found[0] == '$': // of other programs: neither an escape nor a placeholder
+			return found
+		case strings.HasPrefix(found, "{{"):
+			return found[1 : len(found)-1]
 		}
-		if name := holeName(s[i+1:]); name != "" {
-			v, ok := "", false
-			if i == 0 || s[i-1] != '$' {
-				v, ok = value(name)
-			}
-			if !ok {
-				v = "{" + name + "}"
-			}
-			b.WriteString(v)
-			i += len(name) + 2
-			continue
+		if v, ok := value(strings.Trim(found, "{}")); ok {
+			return v
 		}
-		if strings.HasPrefix(s[i:], "{{") {
-			if name := holeName(s[i+2:]); name != "" && strings.HasPrefix(s[i+2+len(name):], "}}") {
-				b.WriteString("{" + name + "}")
-				i += len(name) + 4
-				continue
-			}
-			if strings.HasPrefix(s[i:], "{{{") { // three braces, as in {{{end}}}, stand for two
-				if name := holeName(s[i+3:]); name != "" && strings.HasPrefix(s[i+3+len(name):], "}}}") {
-					b.WriteString("{{" + name + "}}")
-					i += len(name) + 6
-					continue
-				}
-			}
-			// This is no escape. The inner brace is no placeholder either, as in the templates of other programs.
-			b.WriteString("{{")
-			i += 2
-			continue
-		}
-		b.WriteByte('{')
-		i++
-	}
-	return b.String()
-}
-
-// holeName returns the name of a placeholder whose opening brace is just before s, or "": lower-case letters and underscores, then a
-// closing brace.
-func holeName(s string) string {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '}':
-			return s[:i]
-		case c != '_' && (c < 'a' || c > 'z'):
-			return ""
-		}
-	}
-	return ""
+		return found
+	})
 }
 
 // checkTemplate returns the fault of a placeholder in s, or "". Only the placeholders in known are valid.

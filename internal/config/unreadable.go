@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
@@ -77,19 +78,18 @@ const longText = 16
 // crowded returns the line at which a text exceeds mostValues, or 0. It counts separators before the text is parsed, because the
 // parser needs about 200 bytes for each value.
 func crowded(data []byte) (line int) {
+	separators := 0
 	line = 1
-	for n, c := 0, data; len(c) > 0; {
-		i := bytes.IndexAny(c, ",:\n[{")
-		if i < 0 {
-			return 0
+	for _, c := range data {
+		if strings.IndexByte(",:\n[{", c) < 0 {
+			continue
 		}
-		if n++; n > 4*mostValues { // each value has at most four separators
+		if separators++; separators > 4*mostValues { // each value has at most four separators
 			return line
 		}
-		if c[i] == '\n' {
+		if c == '\n' {
 			line++
 		}
-		c = c[i+1:]
 	}
 	return 0
 }

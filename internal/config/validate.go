@@ -5,9 +5,11 @@ import (
 	"math"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -88,12 +90,8 @@ func checkUser(s string) string {
 }
 
 func accountName(s string) bool {
-	for _, c := range []byte(s) {
-		if c <= ' ' || c == 0x7f || c == '/' || c == ':' || c == ',' {
-			return false
-		}
-	}
-	return s != "" && s[0] != '-'
+	forbidden := func(r rune) bool { return r <= ' ' || strings.ContainsRune("\x7f/:,", r) }
+	return s != "" && s[0] != '-' && !strings.ContainsFunc(s, forbidden)
 }
 
 func checkCommand(words []string) string {
@@ -220,9 +218,6 @@ func checkRestart(r *Restart) string {
 
 const nameRule = `a name is 1 to 64 of "a" to "z", "0" to "9", "_" and "-", and begins with a letter or digit`
 
-// serviceNameMax is the longest service name. The agent accepts no longer name for a profile.
-const serviceNameMax = 64
-
 // checkServiceName says why a name is invalid for a service, or returns "".
 func checkServiceName(name string) string {
 	switch {
@@ -243,17 +238,11 @@ func checkProfileName(name string) string {
 	return ""
 }
 
-// IsName reports whether hinit accepts a name for a service, a profile or a group of services.
-func IsName(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		letter := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
-		if !letter && (i == 0 || c != '_' && c != '-') {
-			return false
-		}
-	}
-	return s != "" && len(s) <= serviceNameMax
-}
+var validName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,63}$`) })
+
+// IsName reports whether hinit accepts a name for a service, a profile or a group of services. The agent accepts no longer name for
+// a profile.
+func IsName(s string) bool { return validName().MatchString(s) }
 
 // secondsOrDuration reads a duration, or a number of seconds such as 7.5.
 func secondsOrDuration(text string) (d time.Duration, reason string) {

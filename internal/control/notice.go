@@ -2,7 +2,7 @@ package control
 
 import (
 	"net/http"
-	"strings"
+	"regexp"
 	"sync"
 	"time"
 
@@ -66,11 +66,6 @@ func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), event)
 }
 
-func noticeKey(key string) bool {
-	for _, c := range []byte(key) {
-		if (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') && !strings.ContainsRune("./_-", rune(c)) {
-			return false
-		}
-	}
-	return key != "" && len(key) <= maxKey
-}
+var validKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9A-Za-z./_-]+$`) })
+
+func noticeKey(key string) bool { return len(key) <= maxKey && validKey().MatchString(key) }

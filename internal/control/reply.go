@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,22 +24,12 @@ func refuse(kind client.Kind, format string, args ...any) *client.Error {
 
 // httpStatus returns the HTTP status code for a kind of error.
 func httpStatus(kind client.Kind) int {
-	switch kind {
-	case client.KindUnknown:
-		return http.StatusNotFound
-	case client.KindNotAllowed:
-		return http.StatusForbidden
-	case client.KindBadRequest:
-		return http.StatusBadRequest
-	case client.KindStopping, client.KindBusy, client.KindReplaced:
-		return http.StatusServiceUnavailable
-	case client.KindTimeout:
-		return http.StatusGatewayTimeout
-	case client.KindFailed, client.KindPermanent:
-		return http.StatusConflict
-	case client.KindInternal, client.KindUnreachable:
-	}
-	return http.StatusInternalServerError
+	status := map[client.Kind]int{
+		client.KindUnknown: http.StatusNotFound, client.KindNotAllowed: http.StatusForbidden, client.KindBadRequest: http.StatusBadRequest,
+		client.KindStopping: http.StatusServiceUnavailable, client.KindBusy: http.StatusServiceUnavailable, client.KindReplaced: http.StatusServiceUnavailable,
+		client.KindTimeout: http.StatusGatewayTimeout, client.KindFailed: http.StatusConflict, client.KindPermanent: http.StatusConflict,
+	}[kind]
+	return cmp.Or(status, http.StatusInternalServerError)
 }
 
 // explain turns a handler's error into an error for the client.

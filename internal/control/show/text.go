@@ -15,6 +15,8 @@ const (
 	phraseWidth = 120
 	// mostMarks limits the combining marks of a letter. Languages need two.
 	mostMarks = 2
+	// blanks are letters and symbols that are invisible.
+	blanks = "\u115f\u1160\u2800\u3164\uffa0"
 )
 
 // Line makes text that the agent may have chosen safe as one line on a terminal or in a log. Characters that are invisible, move
@@ -44,12 +46,7 @@ func Text(text string) string {
 func Name(name string) string { return cut(Line(name), nameWidth) }
 
 func plainText(text string) bool {
-	for i := range len(text) {
-		if text[i] < ' ' || text[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
 // escape writes an escaped line.
@@ -63,7 +60,7 @@ func escape(b *strings.Builder, text string) {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(b, `\x%02x`, text[0])
 			marks = mostMarks
-		case mark && marks >= mostMarks, !strconv.IsPrint(r), blank(r):
+		case mark && marks >= mostMarks, !strconv.IsPrint(r), strings.ContainsRune(blanks, r):
 			q := strconv.QuoteRuneToASCII(r)
 			b.WriteString(q[1 : len(q)-1])
 			marks = mostMarks
@@ -76,15 +73,6 @@ func escape(b *strings.Builder, text string) {
 		}
 		text = text[n:]
 	}
-}
-
-// blank reports whether a letter or symbol is invisible.
-func blank(r rune) bool {
-	switch r {
-	case 0x115f, 0x1160, 0x2800, 0x3164, 0xffa0:
-		return true
-	}
-	return false
 }
 
 // columns returns the width of an escaped text on a terminal.
