@@ -29,7 +29,7 @@ var demoVerb = cli.Verb{
 	Name: "demo", Doing: "run the demo", Args: "--agent PATH [--for D]",
 	Summary: "show it: three profiles of an agent under an init in a PID namespace",
 	Help: `Makes a data volume with three profiles in a temporary directory, starts hinit as PID 1 of a PID
-namespace, lets one gateway crash on purpose, and tells the status. On a terminal it opens hinit top,
+namespace, lets one gateway crash on purpose, and prints the status. On a terminal it opens hinit top,
 whose end ends the demo. Else Ctrl-C ends it.`,
 	Run: demo,
 }
@@ -49,27 +49,9 @@ func demo(t *cli.Terminal, c *cli.Call) int {
 	if *agent == "" {
 		return t.Fail(cmdline.WrongUsage, "cannot run the demo: name an agent with --agent, such as dist/example-agent")
 	}
-	path, err := filepath.Abs(*agent)
-	if err == nil {
-		err = unix.Access(path, unix.X_OK)
-	}
-	if err != nil {
-		return t.Fail(cmdline.Failed, "cannot run the demo: agent %q: %v", *agent, err)
-	}
-	hinit, err := installed("hinit", "init")
-	if err != nil {
-		return t.Fail(cmdline.Failed, "cannot run the demo: %v", err)
-	}
-	dir, err := os.MkdirTemp("", "hinit-demo-")
-	if err != nil {
-		return t.Fail(cmdline.Failed, "cannot run the demo: %v", err)
-	}
-	defer os.RemoveAll(dir)
-	d := &demoRun{Terminal: t, dir: dir, hinit: hinit, agent: path, period: *period, top: screenProgram(t)}
-	if err := d.prepare(); err != nil {
-		return t.Fail(cmdline.Failed, "cannot run the demo: %v", err)
-	}
-	return d.run()
+	d := &demoRun{Terminal: t, period: *period}
+	code, err := d.run(*agent)
+	return max(code, t.Failed(c.Doing(), err))
 }
 
 type demoRun struct {
@@ -88,7 +70,7 @@ func screenProgram(t *cli.Terminal) string {
 	}
 	program, err := installed("hinit-top")
 	if err != nil {
-		fmt.Fprintf(t.Err, "demo: there is no %s, so the status is told instead of shown\n", program)
+		fmt.Fprintf(t.Err, "demo: there is no %s, so the demo prints the status instead of a screen\n", program)
 		return ""
 	}
 	return program
@@ -104,8 +86,15 @@ func installed(names ...string) (path string, err error) {
 	return path, fmt.Errorf("there is no %s; install it beside hinit-tools", path)
 }
 
-// prepare makes the volume and the configuration.
-func (d *demoRun) prepare() error {
+// prepare makes the volume and the configuration in a new directory.
+func (d *demoRun) prepare() (err error) {
+	if d.hinit, err = installed("hinit", "init"); err != nil {
+		return err
+	}
+	d.top = screenProgram(d.Terminal)
+	if d.dir, err = os.MkdirTemp("", "hinit-demo-"); err != nil {
+		return err
+	}
 	files := map[string]string{
 		"data/SOUL.md":                   "The root profile.\n",
 		"data/gateway_state.json":        `{"desired_state":"running"}` + "\n",
@@ -187,7 +176,18 @@ func (d *demoRun) look(ctx context.Context, quit func()) {
 	}
 }
 
-func (d *demoRun) run() int {
+// run hosts the agent until the demo ends, and returns the exit code of the init.
+func (d *demoRun) run(agent string) (code int, err error) {
+	if d.agent, err = filepath.Abs(agent); err == nil {
+		err = unix.Access(d.agent, unix.X_OK)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("agent %q: %w", agent, err)
+	}
+	defer func() { _ = os.RemoveAll(d.dir) }()
+	if err := d.prepare(); err != nil {
+		return 0, err
+	}
 	runtime.LockOSThread() // the kernel ends the init when this thread ends, so the init can't outlive this process
 	stop := make(chan os.Signal, 4)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -197,7 +197,7 @@ func (d *demoRun) run() int {
 		child, err = d.start(false)
 	}
 	if err != nil {
-		return d.Fail(cmdline.Failed, "cannot run the demo: %v", err)
+		return 0, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -232,10 +232,10 @@ func (d *demoRun) run() int {
 	cancel()
 	<-shown // the screen restores the terminal
 	if err != nil {
-		return d.Fail(cmdline.Failed, "cannot run the demo: %v", err)
+		return 0, err
 	}
 	fmt.Fprintf(d.Out, "demo: the init has ended with code %d, and nothing it started is left\n", x.Code)
-	return max(x.Code, 0)
+	return max(x.Code, 0), nil
 }
 
 // narrate prints the status after each interesting event.
@@ -282,12 +282,12 @@ func demoInit(t *cli.Terminal, hinit string) int {
 	if os.Getpid() != 1 {
 		return t.Fail(cmdline.WrongUsage, "cannot run the demo: %s is for its own use", demoInside)
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return t.Fail(cmdline.Failed, "cannot run the demo: making mounts private: %v", err)
+	err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	if err == nil {
+		err = unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	}
-	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+	if err != nil {
 		return t.Fail(cmdline.Failed, "cannot run the demo: mounting /proc: %v", err)
 	}
-	err := syscall.Exec(hinit, []string{"init", "gateway", "run"}, os.Environ())
-	return t.Fail(cmdline.Failed, "cannot run the demo: %v", err)
+	return t.Failed("run the demo", syscall.Exec(hinit, []string{"init", "gateway", "run"}, os.Environ()))
 }

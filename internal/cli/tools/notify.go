@@ -198,7 +198,7 @@ func eventLine(e client.Event) string {
 	case e.Exit != nil && strings.HasSuffix(e.Reason, supervisor.ReasonTaken):
 		fmt.Fprintf(b, "no crash: it %s (%s)", e.Reason, e.Exit.Cause)
 	case e.Exit != nil:
-		fmt.Fprint(b, eventExit(e.Exit))
+		b.WriteString(show.Ending(e.Exit))
 	case e.From != e.To:
 		fmt.Fprintf(b, "%s → %s (%s)", e.From, e.To, e.Reason)
 	default:
@@ -211,16 +211,4 @@ func eventLine(e client.Event) string {
 		fmt.Fprintf(b, " [pid %d]", e.PID)
 	}
 	return b.String()
-}
-
-func eventExit(x *client.Exit) string {
-	switch {
-	case x.Cause == "spawn":
-		return x.Error
-	case x.Signal != nil:
-		return fmt.Sprintf("ended by %s after %s (%s)", show.Signal(*x.Signal), show.Seconds(x.UptimeSeconds), x.Cause)
-	case x.Code != nil:
-		return fmt.Sprintf("exited with code %d after %s (%s)", *x.Code, show.Seconds(x.UptimeSeconds), x.Cause)
-	}
-	return x.Cause
 }

@@ -23,7 +23,7 @@ func Line(r supervisor.Record) string {
 		return "" // the boot reports it
 	case runs.Owns(r.Service): // there are many, and the client is informed anyway
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
-			return fmt.Sprintf("%s: %s", r.Service, exitPhrase(r.Exit))
+			return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
 		}
 		return ""
 	case r.Service == units.CmdName:
@@ -34,7 +34,7 @@ func Line(r supervisor.Record) string {
 	case r.Exit != nil && strings.HasSuffix(r.Reason, supervisor.ReasonTaken): // the exit itself was reported before
 		return fmt.Sprintf("%s: no crash: it %s", r.Service, r.Reason)
 	case r.Exit != nil:
-		return fmt.Sprintf("%s: %s", r.Service, exitPhrase(r.Exit))
+		return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.Wire())))
 	case r.From == r.To && strings.HasPrefix(r.Reason, supervisor.ReasonLoop):
 		return fmt.Sprintf("%s: %s; see: hinit status %s", r.Service, r.Reason, r.Service)
 	case r.From == r.To && probe.Remarked(r.Reason):
@@ -55,21 +55,6 @@ func Line(r supervisor.Record) string {
 	case supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Finishing, supervisor.Backoff:
 	}
 	return ""
-}
-
-// exitPhrase describes the end of a run for people: "exited with code 1 after 3.2s (crash)".
-func exitPhrase(x *supervisor.Exit) string {
-	if x.Cause == supervisor.CauseSpawn {
-		return x.Error
-	}
-	how := fmt.Sprintf("exited with code %d", x.Code)
-	if x.Cause == supervisor.CauseHealth {
-		how = supervisor.ReasonUnhealthy + " (" + x.Error + "), " + how
-	}
-	if x.Signal != 0 {
-		how = "ended by " + show.Signal(x.Signal)
-	}
-	return fmt.Sprintf("%s after %s (%s)", how, show.Duration(x.Uptime), x.Cause)
 }
 
 // lastEvents is how many events the report of a fault has.

@@ -165,6 +165,23 @@ func Exit(x *client.Exit) string {
 	return x.Cause
 }
 
+// Ending describes the end of a run: "exited with code 1 after 3.2s (crash)".
+func Ending(x *client.Exit) (how string) {
+	switch {
+	case x.Cause == "spawn":
+		return x.Error
+	case x.Signal != nil:
+		how = "ended by " + Signal(*x.Signal)
+	case x.Code != nil && x.Cause == "health":
+		how = fmt.Sprintf("unhealthy (%s), exited with code %d", x.Error, *x.Code)
+	case x.Code != nil:
+		how = fmt.Sprintf("exited with code %d", *x.Code)
+	default:
+		return x.Cause
+	}
+	return fmt.Sprintf("%s after %s (%s)", how, Seconds(x.UptimeSeconds), x.Cause)
+}
+
 // Ended says how the last run of a task ended.
 func Ended(s client.Service) string {
 	x := s.LastExit
