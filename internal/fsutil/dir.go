@@ -112,43 +112,37 @@ func (d *Dir) Together(fn func(*Dir) error) error {
 
 // Lstat describes rel without following a link. "" and "." mean the directory itself.
 func (d *Dir) Lstat(rel string) (info fs.FileInfo, err error) {
-	err = d.do("stat", rel, func(names []string) (err error) {
-		var st unix.Stat_t
+	var st unix.Stat_t
+	err = d.describe(rel, func(at int, name string, flags int) error { return unix.Fstatat(at, name, &st, flags) })
+	if err != nil {
+		return nil, err
+	}
+	return newStat(filepath.Base(filepath.Join(d.path, rel)), st), nil
+}
+
+// describe calls the system call look with the directory and the base name of rel. The flags make it follow no link.
+func (d *Dir) describe(rel string, look func(at int, name string, flags int) error) error {
+	return d.do("stat", rel, func(names []string) error {
 		if len(names) == 0 {
-			st, err = Fstat(d.fd)
-		} else {
-			err = d.inParent(names, func(parent int, base string) (err error) {
-				st, err = LstatAt(parent, base)
-				return err
-			})
+			return retryEINTR(func() error { return look(d.fd, "", unix.AT_EMPTY_PATH) })
 		}
-		if err == nil {
-			info = newStat(filepath.Base(filepath.Join(d.path, rel)), st)
-		}
-		return err
+		return d.inParent(names, func(parent int, base string) error {
+			return retryEINTR(func() error { return look(parent, base, unix.AT_SYMLINK_NOFOLLOW) })
+		})
 	})
-	return info, err
 }
 
 // Born returns when the file at rel was created, in nanoseconds since 1970 (statx(2), STATX_BTIME). Unlike an inode number, a
 // later file never has the same. The error wraps errors.ErrUnsupported if the file system does not store it.
 func (d *Dir) Born(rel string) (born int64, err error) {
-	err = d.do("stat", rel, func(names []string) error {
-		look := func(at int, name string, flags int) error {
-			var st unix.Statx_t
-			if err := unix.Statx(at, name, flags|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st); err != nil {
-				return err
-			}
-			if st.Mask&unix.STATX_BTIME == 0 {
-				return errors.ErrUnsupported
-			}
-			born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
-			return nil
+	err = d.describe(rel, func(at int, name string, flags int) error {
+		var st unix.Statx_t
+		err := unix.Statx(at, name, flags, unix.STATX_BTIME, &st)
+		if err == nil && st.Mask&unix.STATX_BTIME == 0 {
+			err = errors.ErrUnsupported
 		}
-		if len(names) == 0 {
-			return look(d.fd, "", unix.AT_EMPTY_PATH)
-		}
-		return d.inParent(names, func(parent int, base string) error { return look(parent, base, 0) })
+		born = st.Btime.Sec*1e9 + int64(st.Btime.Nsec)
+		return err
 	})
 	return born, err
 }

@@ -51,22 +51,23 @@ func (d *Dir) ReadFile(rel string, max int64) (data []byte, err error) {
 
 // Open opens the regular file rel for reading, see [Dir.ReadFile] for errors. Errors of the file have the path of the Dir. The
 // caller closes it.
-func (d *Dir) Open(rel string) (f *os.File, err error) {
-	err = d.do("open", rel, func(names []string) error {
-		fd, _, err := d.openRegular(names, unix.O_RDONLY, 0)
-		if err == nil {
-			f = os.NewFile(uintptr(fd), filepath.Join(d.path, rel))
-		}
-		return err
-	})
-	return f, err
+func (d *Dir) Open(rel string) (*os.File, error) { return d.openFile("open", rel, unix.O_RDONLY, 0) }
+
+// OpenUpdate opens the regular file rel for reading and writing, and creates it with the given permission bits (less the umask)
+// if it is missing. Errors are as for [Dir.ReadFile]. The caller closes it.
+func (d *Dir) OpenUpdate(rel string, mode fs.FileMode) (*os.File, error) {
+	return d.openFile("open", rel, unix.O_RDWR|unix.O_CREAT, mode)
 }
 
 // OpenAppend opens the regular file rel for appending, and creates it with the given permission bits (less the umask) if it is
 // missing. Errors are as for [Dir.ReadFile]. The caller closes it.
-func (d *Dir) OpenAppend(rel string, mode fs.FileMode) (f *os.File, err error) {
-	err = d.do("append to", rel, func(names []string) error {
-		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
+func (d *Dir) OpenAppend(rel string, mode fs.FileMode) (*os.File, error) {
+	return d.openFile("append to", rel, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, mode)
+}
+
+func (d *Dir) openFile(verb, rel string, flags int, mode fs.FileMode) (f *os.File, err error) {
+	err = d.do(verb, rel, func(names []string) error {
+		fd, _, err := d.openRegular(names, flags, uint32(mode.Perm()))
 		if err != nil {
 			return err
 		}
@@ -240,20 +241,14 @@ func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
 	if ask == nil {
 		return nil
 	}
-	fd, err := openat(parent, base, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	st, err := LstatAt(parent, base)
 	if errors.Is(err, unix.ENOENT) {
 		return ask(nil)
 	}
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), base)
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	return ask(info)
+	return ask(newStat(base, st))
 }
 
 // writeTemp writes the temporary file and returns its name. After an error there is no temporary file.

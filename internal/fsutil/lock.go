@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -65,19 +64,6 @@ func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 
 func flock(f *os.File, flags int) error {
 	return call(fault.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
-}
-
-// OpenUpdate opens the regular file rel for reading and writing, and creates it with the given permission bits (less the umask)
-// if it is missing. Errors are as for [Dir.ReadFile]. The caller closes it.
-func (d *Dir) OpenUpdate(rel string, mode fs.FileMode) (f *os.File, err error) {
-	err = d.do("open", rel, func(names []string) error {
-		fd, _, err := d.openRegular(names, unix.O_RDWR|unix.O_CREAT, uint32(mode.Perm()))
-		if err == nil {
-			f = os.NewFile(uintptr(fd), filepath.Join(d.path, rel))
-		}
-		return err
-	})
-	return f, err
 }
 
 // Exclusive creates the regular file rel, and fails with fs.ErrExist if the name exists. Of several callers, even on different

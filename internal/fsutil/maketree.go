@@ -9,8 +9,6 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
-
-	"hinit/internal/fault"
 )
 
 // Node is one entry of [Dir.MakeTree]: a directory, a FIFO or, without either type bit, a regular file.
@@ -157,11 +155,7 @@ func bits(mode fs.FileMode) uint32 {
 
 // moveTree renames a directory, but fails if the name exists.
 func moveTree(parent int, temp, base string) error {
-	err := call(fault.Rename, temp, func() error { return unix.Renameat2(parent, temp, parent, base, unix.RENAME_NOREPLACE) })
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		// Some file systems lack the flag. A plain rename replaces at most an empty directory.
-		err = retryEINTR(func() error { return unix.Renameat(parent, temp, parent, base) })
-	}
+	err := RenameNew(parent, temp, base) // its plain rename replaces at most an empty directory
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOTDIR) {
 		return fs.ErrExist
 	}

@@ -49,23 +49,30 @@ func (d *Dir) Chown(rel string, to Owner) (was uint32, changed bool, err error) 
 			was = st.Uid
 			return nil // the usual case: there is no need to open it
 		}
-		fd, err := d.open(names, unix.O_PATH, 0)
+		fd, st, err := d.openAny(names)
 		if err != nil {
 			return err
 		}
 		defer closeFD(fd)
-		st, err := Fstat(fd)
-		if err != nil {
-			return err
-		}
-		if st.Mode&unix.S_IFMT == unix.S_IFLNK {
-			return symlinkError(names[len(names)-1])
-		}
 		was = st.Uid
 		changed, err = Own(fd, st, to, false)
 		return err
 	})
 	return was, changed, err
+}
+
+// openAny opens a file of any type, and describes it. A link is an error.
+func (d *Dir) openAny(names []string) (fd int, st unix.Stat_t, err error) {
+	if fd, err = d.open(names, unix.O_PATH, 0); err != nil {
+		return -1, st, err
+	}
+	if st, err = Fstat(fd); err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		err = symlinkError(names[len(names)-1])
+	}
+	if err != nil {
+		closeFD(fd)
+	}
+	return fd, st, err
 }
 
 // lstatNear describes a name directly in d, or d itself. The name may be replaced right afterwards.
@@ -115,26 +122,17 @@ func Own(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err error) {
 // Call it on a Dir whose actor owns the file: root would change any file that another user has put there.
 func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 	err = d.do("chmod", rel, func(names []string) error {
-		fd, err := d.open(names, unix.O_PATH, 0)
+		fd, st, err := d.openAny(names)
 		if err != nil {
 			return err
 		}
 		defer closeFD(fd)
-		st, err := Fstat(fd)
-		if err != nil {
-			return err
-		}
-		switch st.Mode & unix.S_IFMT {
-		case unix.S_IFREG, unix.S_IFDIR:
-		case unix.S_IFLNK:
-			return symlinkError(names[len(names)-1])
-		default:
+		if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
 			return ErrNotRegular
 		}
-		if st.Mode&0o777 == uint32(mode.Perm()) {
+		if changed = st.Mode&0o777 != uint32(mode.Perm()); !changed {
 			return nil
 		}
-		changed = true
 		return ChmodFD(fd, uint32(mode.Perm()))
 	})
 	return changed && err == nil, err

@@ -29,18 +29,11 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 
 // ReadSome is [Dir.ReadDir] limited to the first most names in the file system's order. more reports whether there are others.
 func (d *Dir) ReadSome(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
-	err = d.do(listing, rel, func(names []string) error {
-		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
-		if err != nil {
-			return err
+	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
+		if more = len(entries) == most; !more {
+			entries = append(entries, &entry{name: name, mode: kind, dir: d, rel: path.Join(rel, name)})
 		}
-		defer closeFD(fd)
-		return Entries(fd, func(name string, mode fs.FileMode) bool {
-			if more = len(entries) == most; !more {
-				entries = append(entries, &entry{name: name, mode: mode, dir: d, rel: path.Join(rel, name)})
-			}
-			return !more
-		})
+		return !more
 	})
 	if err != nil {
 		return nil, false, err
