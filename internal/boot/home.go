@@ -93,24 +93,18 @@ func (p *preparer) scratch(s *Step) {
 		if err := d.Mkdir(name, 0o700); err != nil {
 			return err
 		}
-		if info, err := d.Lstat(name); err != nil || !info.IsDir() {
-			return errors.Join(err, fmt.Errorf("%q is no directory", p.Scratch))
-		}
-		sub, err := d.SubSame(name)
+		own, err := d.SubSame(name)
 		if err != nil { // a mount keeps its owner, which the host has chosen
 			return err
 		}
-		sub.Close()
-		if _, _, err := d.Chown(name, p.Owner()); err != nil {
+		defer own.Close()
+		if _, _, err := own.Chown("", p.Owner()); err != nil {
 			return err // it keeps its owner, root
 		}
-		own, err := fsutil.OpenReal(p.Scratch, p.Agent)
-		if err != nil {
+		return p.Agent.Do(func() error {
+			_, err := own.Chmod("", 0o700)
 			return err
-		}
-		defer own.Close()
-		_, err = own.Chmod("", 0o700)
-		return err
+		})
 	}()
 	if err != nil && slices.Contains(filepath.SplitList(Value(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.Scratch) {
 		s.Warn("the agent cannot use %s: %v — continuing", p.Scratch, err)
@@ -150,18 +144,19 @@ func (p *preparer) logDirectory(home *fsutil.Dir) error {
 		}
 		return err
 	}
-	err := p.Agent.Do(func() error { return Bare(os.MkdirAll(p.Logs, 0o755)) })
-	if err == nil || !p.Agent.Switches() {
-		if err != nil {
-			return fmt.Errorf("cannot make the log directory %q: %w", p.Logs, err)
-		}
-		return nil
-	}
-	return p.makeFor(p.Logs)
+	return p.makeOutside("the log directory", p.Logs)
 }
 
-// makeFor creates a directory outside of the volume and gives it to the agent's user. An existing one keeps its owner.
-func (p *preparer) makeFor(path string) error {
+// makeOutside creates a directory outside of the volume, which messages call what. The agent creates it, or if the agent may not,
+// root does and gives it to the agent. An existing directory keeps its owner.
+func (p *preparer) makeOutside(what, path string) error {
+	err := p.Agent.Do(func() error { return Bare(os.MkdirAll(path, 0o755)) })
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, fs.ErrPermission) || !p.Agent.Switches() {
+		return fmt.Errorf("cannot make %s %q: %w", what, path, err)
+	}
 	d, made, err := fsutil.MakeReal(path, 0o755, nil)
 	if err != nil {
 		return err
@@ -188,14 +183,7 @@ func (p *preparer) realHome(s *Step) error {
 	}
 	dir = filepath.Clean(dir)
 	s.home = dir
-	err := p.Agent.Do(func() error { return Bare(os.MkdirAll(dir, 0o755)) })
-	if errors.Is(err, fs.ErrPermission) && p.Agent.Switches() {
-		return p.makeFor(dir)
-	}
-	if err != nil {
-		return fmt.Errorf("cannot make HERMES_REAL_HOME %q: %w", dir, err)
-	}
-	return nil
+	return p.makeOutside("HERMES_REAL_HOME", dir)
 }
 
 // PlainPath reports whether a path is absolute, is not the root directory, and has no surrounding blanks or control characters.
