@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"hinit/client"
@@ -23,19 +24,24 @@ const mostWarnings = 50
 
 // Status is the status of one boot. Its methods may be called from any goroutine.
 type Status struct {
-	over chan struct{} // closed by End
+	over  chan struct{} // closed by End
+	found atomic.Int64  // number of profiles that the boot handles; 0 before and after that
+	hooks atomic.Int64  // number of hooks
+	hook  atomic.Pointer[hook]
 
 	mu       sync.Mutex
 	warnings []string // warnings that an agent can't cause
 	agents   []string // warnings that an agent can cause, in any number
 	steps    []client.BootStep
-	found    int // number of profiles that the boot handles; 0 before and after that
 
 	expected []*supervisor.Service
 	looked   chan struct{} // closed when expected includes the profiles; nil while Look is not running
-	hooks    int           // number of hooks
-	hook     *client.BootHook
-	since    time.Time // when the running hook began
+}
+
+// hook is a running hook.
+type hook struct {
+	client.BootHook
+	began time.Time
 }
 
 // New returns the status of a boot that begins.
@@ -139,20 +145,15 @@ func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 }
 
 // SetProfiles sets how many profiles the boot handles, 0 when it has handled them.
-func (s *Status) SetProfiles(profiles int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.found = profiles
-}
+func (s *Status) SetProfiles(profiles int) { s.found.Store(int64(profiles)) }
 
 // Profiles returns how many of the profiles have a gateway; up is that number. It returns nil when the boot has handled all.
 func (s *Status) Profiles(up int) *client.BootProfiles {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.found == 0 {
+	found := int(s.found.Load())
+	if found == 0 {
 		return nil
 	}
-	return &client.BootProfiles{Profiles: s.found, Done: min(up, s.found)}
+	return &client.BootProfiles{Profiles: found, Done: min(up, found)}
 }
 
 // Expect sets the services that the boot will register.
@@ -196,34 +197,23 @@ func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 }
 
 // HooksBegin sets how many hooks will run.
-func (s *Status) HooksBegin(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hooks = n
-}
+func (s *Status) HooksBegin(n int) { s.hooks.Store(int64(n)) }
 
 // HookBegins records the hook that runs now.
 func (s *Status) HookBegins(name string, number int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hook, s.since = &client.BootHook{Name: name, Number: number, Of: s.hooks}, time.Now()
+	s.hook.Store(&hook{client.BootHook{Name: name, Number: number, Of: int(s.hooks.Load())}, time.Now()})
 }
 
 // HooksEnd notes that no hook is running any more.
-func (s *Status) HooksEnd() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hook = nil
-}
+func (s *Status) HooksEnd() { s.hook.Store(nil) }
 
 // Hook returns the running hook, nil for none.
 func (s *Status) Hook() *client.BootHook {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.hook == nil {
+	running := s.hook.Load()
+	if running == nil {
 		return nil
 	}
-	h := *s.hook
-	h.Seconds = time.Since(s.since).Seconds()
+	h := running.BootHook
+	h.Seconds = time.Since(running.began).Seconds()
 	return &h
 }

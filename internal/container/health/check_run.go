@@ -26,12 +26,10 @@ const (
 // runCheck implements [probe.Options].Run: it runs an exec check once, as a task of the supervisor. When ctx ends it kills all
 // its processes.
 func (h *Health) runCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
-	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+	r, w, err := os.Pipe()
+	if err != nil {
 		return 0, "", fmt.Errorf("cannot make a pipe: %w", err)
 	}
-	_ = unix.SetNonblock(p[0], true) // can't fail for a pipe
-	r, w := os.NewFile(uintptr(p[0]), name), os.NewFile(uintptr(p[1]), name)
 	read := make(chan string, 1)
 	guard.Go("reading the output of a check", func() { read <- lastLine(r) })
 	defer r.Close()

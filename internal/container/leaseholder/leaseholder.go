@@ -264,7 +264,7 @@ func (t *Holder) Claim(ctx context.Context, b Boot, made bool) (serving context.
 			}
 			t.serves.Store(false)
 			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.waitsFor(t.state.Load()))
-			guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, <-got) })
+			guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
 			return ctx, true
 		case <-late.C:
 			why := fmt.Sprintf("%s within %s", t.waitsFor(t.state.Load()), volumePatience)
@@ -308,13 +308,17 @@ func (t *Holder) fence(ctx context.Context, end context.CancelCauseFunc, why err
 	t.evict("the lock of the volume is lost") // once more, for services that were just being registered
 	t.host.Reset()
 	got, _ := t.acquire(ctx, standby())
-	t.regain(ctx, <-got)
+	t.regain(ctx, got)
 }
 
-// regain handles the result of waiting for the lock. With the lock it takes over; after an error it asks again.
-func (t *Holder) regain(ctx context.Context, a acquireResult) {
-	for ; a.err != nil; a = t.acquireAgain(ctx) {
+// regain waits for the lock that acquire asks for. With the lock it takes over; after an error it asks again.
+func (t *Holder) regain(ctx context.Context, got <-chan acquireResult) {
+	for {
+		a := <-got
 		switch {
+		case a.err == nil:
+			t.host.TakeOver(ctx, t.begin(ctx, a.lost)) // begin first, so that a loss during the take-over is noticed
+			return
 		case ctx.Err() != nil:
 			return
 		case errors.Is(a.err, errHeld):
@@ -325,13 +329,8 @@ func (t *Holder) regain(ctx context.Context, a acquireResult) {
 		if !pause.For(ctx, again) {
 			return
 		}
+		got, _ = t.acquire(ctx, standby())
 	}
-	t.host.TakeOver(ctx, t.begin(ctx, a.lost)) // begin first, so that a loss during the take-over is noticed
-}
-
-func (t *Holder) acquireAgain(ctx context.Context) acquireResult {
-	got, _ := t.acquire(ctx, standby())
-	return <-got
 }
 
 // Resume continues with the handed-over lock after re-execution. If the old program had another kind of lock, it hands over none.
@@ -344,7 +343,7 @@ func (t *Holder) Resume(ctx context.Context) context.Context {
 	t.unknown()
 	got, _ := t.acquire(ctx, !serves && standby())
 	if !serves {
-		guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, <-got) })
+		guard.Go("waiting for the lock of the volume", func() { t.regain(ctx, got) })
 		return ctx
 	}
 	a := <-got

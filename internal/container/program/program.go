@@ -53,10 +53,15 @@ func Start(ctx context.Context, loop Loop, name string, job boot.Job) (*Program,
 		return nil, fmt.Errorf("cannot find the boot program: %w", err)
 	}
 	p := &Program{loop: loop, name: fmt.Sprintf("%s/%x", name, rand.Uint64()), path: filepath.Join(filepath.Dir(self), boot.Program)}
-	stdin, stdout, err := p.pipes()
+	stdin, output, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("cannot make a pipe: %w", err)
 	}
+	input, stdout, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot make a pipe: %w", err), stdin.Close(), output.Close())
+	}
+	p.input, p.output = input, output
 	// The supervisor may be slow: the files must stay open until it has them, even if ctx ends.
 	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: p.name, Kind: supervisor.KindCheck, Std: [3]*os.File{stdin, stdout, os.Stderr},
@@ -119,17 +124,3 @@ func (p *Program) Receive(ctx context.Context, take func(boot.Message) error) (e
 
 // ErrEnded is wrapped by the error of [Program.Receive] if the program ended before its work was done.
 var ErrEnded = errors.New("the boot program has failed")
-
-// pipes makes the program's standard input and output, and the other ends for p. The runtime can wait for these without a thread.
-func (p *Program) pipes() (stdin, stdout *os.File, err error) {
-	var in, out [2]int
-	if err := unix.Pipe2(in[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, fmt.Errorf("cannot make a pipe: %w", err)
-	}
-	if err := unix.Pipe2(out[:], unix.O_CLOEXEC); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("cannot make a pipe: %w", err), unix.Close(in[0]), unix.Close(in[1]))
-	}
-	_, _ = unix.SetNonblock(in[1], true), unix.SetNonblock(out[0], true) // can't fail for a pipe
-	p.output, p.input = os.NewFile(uintptr(in[1]), p.name), os.NewFile(uintptr(out[0]), p.name)
-	return os.NewFile(uintptr(in[0]), p.name), os.NewFile(uintptr(out[1]), p.name), nil
-}
