@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"hinit/client"
@@ -140,12 +141,7 @@ func endedForRemoval(s *supervisor.Service, now time.Time) bool {
 	if s.Failures > 2 || s.Failures == 2 && !again {
 		return false
 	}
-	switch s.LastExit.Cause {
-	case supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean:
-		return true
-	default:
-		return false
-	}
+	return slices.Contains([]supervisor.Cause{supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean}, s.LastExit.Cause)
 }
 
 // startRenamed starts the gateway of a profile that ran under another name.

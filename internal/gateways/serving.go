@@ -117,20 +117,24 @@ func (k *Reconciler) Refuse(service string) error {
 
 // served returns the gateways that run although, according to the configuration, the default profile's gateway serves their
 // profiles.
-func (k *Reconciler) served(t profiles.Topology) (names []string) {
-	for _, s := range k.Registry.Snapshot().Services {
-		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State != supervisor.Down && t.Serves(s.Profile) && !k.Registry.Beside(s.Profile) {
-			names = append(names, s.Name)
-		}
-	}
-	return names
+func (k *Reconciler) served(t profiles.Topology) []string {
+	return k.others(func(s *supervisor.Service) bool {
+		return s.State != supervisor.Down && t.Serves(s.Profile) && !k.Registry.Beside(s.Profile)
+	})
 }
 
 // unserved returns the gateways that are down, although they are wanted and the default profile's gateway does not serve their
 // profiles.
-func (k *Reconciler) unserved(t profiles.Topology) (names []string) {
+func (k *Reconciler) unserved(t profiles.Topology) []string {
+	return k.others(func(s *supervisor.Service) bool {
+		return s.State == supervisor.Down && !t.Serves(s.Profile) && k.wanted(s.Profile)
+	})
+}
+
+// others returns the gateways that match, without the default profile's.
+func (k *Reconciler) others(match func(*supervisor.Service) bool) (names []string) {
 	for _, s := range k.Registry.Snapshot().Services {
-		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && s.State == supervisor.Down && !t.Serves(s.Profile) && k.wanted(s.Profile) {
+		if s.Kind == supervisor.KindGateway && s.Profile != profiles.Default && match(s) {
 			names = append(names, s.Name)
 		}
 	}
@@ -259,9 +263,9 @@ func (k *Reconciler) noteServed(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := k.serving.Load()
 	more := func(o *supervisor.Service) bool {
-		return o.Kind == supervisor.KindGateway && o.Profile != profiles.Default && o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
+		return o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
 	}
-	if said && !(was.said && was.run == s.Run) && slices.ContainsFunc(k.Registry.Snapshot().Services, more) {
+	if said && !(was.said && was.run == s.Run) && len(k.others(more)) > 0 {
 		k.noteTopology(context.Background()) // the context is not needed: the call ends with the supervisor's loop
 	}
 	k.mu.Lock()

@@ -195,7 +195,8 @@ func (s *Queues) carryOut(q *queue) {
 	if s.setRecorded(q, o) {
 		return
 	}
-	synced := begin("syncing the record of an order", sync) // meanwhile the order is carried out; the result waits for both
+	synced := make(chan error, 1) // meanwhile the order is carried out; the result waits for both
+	guard.Go("syncing the record of an order", func() { synced <- sync() })
 	s.handOver(q, o, false)
 	unrecorded := <-synced
 	err = o.failed
@@ -206,13 +207,6 @@ func (s *Queues) carryOut(q *queue) {
 		}
 	}
 	s.finish(o, err)
-}
-
-// begin calls f, which waits for the disk, in a new goroutine.
-func begin(doing string, f func() error) <-chan error {
-	result := make(chan error, 1)
-	guard.Go(doing, func() { result <- f() })
-	return result
 }
 
 // setRecorded notes that the current order is recorded. It returns true if a newer order has replaced it, which is recorded next.
