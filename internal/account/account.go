@@ -9,6 +9,7 @@ package account
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io/fs"
 	"slices"
@@ -220,17 +221,12 @@ func retry(call func() (int, error)) (int, error) {
 }
 
 type lookupError struct {
-	who    string
-	detail string // used in place of cause's text, if not empty
-	cause  error
+	who, detail string
+	cause       error
 }
 
 func (e *lookupError) Error() string {
-	detail := e.detail
-	if detail == "" {
-		detail = e.cause.Error()
-	}
-	return "cannot look up user " + strconv.Quote(e.who) + ": " + detail
+	return "cannot look up user " + strconv.Quote(e.who) + ": " + cmp.Or(e.detail, e.cause.Error())
 }
 
 func (e *lookupError) Unwrap() error { return e.cause }

@@ -41,7 +41,7 @@ func PrepareRuntime(socket string, env func(string) (string, bool), uid int) Run
 		closeVolume(filepath.Dir(systemRuntimeDir))
 		reclaim(systemRuntimeDir, os.Getpid() == 1)
 	}
-	return prepare(places(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
+	return prepare(client.Places(socket, env, uid), client.AbstractSocket(), uid, InPod(env))
 }
 
 // closeVolume protects the entries of a directory of root's that everybody may write, as in an emptyDir of a pod: it sets the
@@ -84,44 +84,28 @@ func reclaim(dir string, first bool) {
 	_ = parent.RemoveAll(name) // after an error, makeDir refuses the directory and another place is used
 }
 
-// socketDir is a directory that may hold the control socket.
-type socketDir struct {
-	socket string
-	mode   os.FileMode // of a directory that must be created
-}
-
-func (p socketDir) dir() string { return filepath.Dir(p.socket) }
-
-// places returns the possible places of a user's socket, see [client.Places]. A directory below a directory for temporary files
-// is private, except that the agent's user must be able to pass through root's.
-func places(socket string, env func(string) (string, bool), uid int) (list []socketDir) {
-	private := os.FileMode(0o700)
+// prepare uses the first of the sockets whose directory it can prepare.
+func prepare(sockets []string, abstract string, uid int, pod bool) Runtime {
+	private := os.FileMode(0o700) // of directories below a directory for temporary files
 	if uid == 0 {
-		private = 0o711
+		private = 0o711 // the agent's user must be able to pass through
 	}
-	for i, path := range client.Places(socket, env, uid) {
-		mode := private
-		if i == 0 || filepath.Dir(path) == systemRuntimeDir {
+	var first error
+	for i, socket := range sockets {
+		dir, mode := filepath.Dir(socket), private
+		if i == 0 || dir == systemRuntimeDir {
 			mode = 0o755
 		}
-		list = append(list, socketDir{path, mode})
-	}
-	return list
-}
-
-func prepare(list []socketDir, abstract string, uid int, pod bool) Runtime {
-	var first error
-	for i, p := range list {
-		err := makeDir(p.dir(), p.mode, uid, pod)
+		err := makeDir(dir, mode, uid, pod)
 		if err == nil {
-			r := Runtime{Socket: p.socket, Dir: p.dir(), Fallback: i > 0}
+			r := Runtime{Socket: socket, Dir: dir, Fallback: i > 0}
 			if first != nil {
-				r.Warning = fmt.Sprintf("%v; using %q", first, p.dir())
+				r.Warning = fmt.Sprintf("%v; using %q", first, dir)
 			}
 			return r
 		}
 		if first == nil {
-			first = fmt.Errorf("cannot use %q for the control socket: %w", p.dir(), err)
+			first = fmt.Errorf("cannot use %q for the control socket: %w", dir, err)
 		}
 	}
 	if abstract == "" {

@@ -19,14 +19,6 @@ import (
 
 const testAbstract = "@hinit-test"
 
-func sockets(list []socketDir) []string {
-	var out []string
-	for _, p := range list {
-		out = append(out, p.socket)
-	}
-	return out
-}
-
 func TestPlaces(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -54,7 +46,7 @@ func TestPlaces(t *testing.T) {
 		{"root has no session", "", map[string]string{"XDG_RUNTIME_DIR": "/run/user/5"}, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
 		{"relative and double", "", map[string]string{"HINIT_RUNTIME_DIR": "x", "TMPDIR": "/tmp"}, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
 	} {
-		if got := sockets(places(tt.socket, environ(tt.env), tt.uid)); !slices.Equal(got, tt.want) {
+		if got := client.Places(tt.socket, environ(tt.env), tt.uid); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -76,9 +68,17 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 	uid, dir := os.Geteuid(), t.TempDir()
 	for _, mode := range []os.FileMode{0o755, 0o711, 0o700} {
 		socket := filepath.Join(dir, strconv.Itoa(int(mode)), "deep", "control.sock")
-		want := Runtime{Socket: socket, Dir: filepath.Dir(socket)}
+		want, bad := Runtime{Socket: socket, Dir: filepath.Dir(socket)}, "/proc/none/control.sock"
+		list := []string{socket}
+		switch { // only a configured directory is open to all
+		case mode == 0o700 && uid == 0, mode == 0o711 && uid != 0:
+			continue
+		case mode != 0o755:
+			list = []string{bad, socket}
+			want.Fallback, want.Warning = true, `cannot use "/proc/none" for the control socket: no such file or directory; using `+strconv.Quote(want.Dir)
+		}
 		for range 2 { // the second time it is there
-			if got := prepare([]socketDir{{socket, mode}}, testAbstract, uid, false); got != want {
+			if got := prepare(list, testAbstract, uid, false); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		}
@@ -101,7 +101,7 @@ func TestRootTakesTheDirectoryOver(t *testing.T) {
 	}
 	reclaim(theirs, true)
 	socket := theirs + "/control.sock"
-	if got := prepare([]socketDir{{socket, 0o755}}, testAbstract, 0, false); got.Socket != socket || got.Warning != "" {
+	if got := prepare([]string{socket}, testAbstract, 0, false); got.Socket != socket || got.Warning != "" {
 		t.Errorf("got %+v", got)
 	}
 	if _, err := os.Lstat(socket); err == nil {
@@ -122,7 +122,7 @@ func TestRootTakesTheDirectoryOver(t *testing.T) {
 
 func TestPrepareRefuses(t *testing.T) {
 	uid, dir := os.Geteuid(), t.TempDir()
-	good := socketDir{filepath.Join(dir, "good", "control.sock"), 0o700}
+	good := filepath.Join(dir, "good", "control.sock")
 	link := filepath.Join(dir, "link")
 	if err := os.Symlink(put(t, dir+"/target", 0o755), link); err != nil {
 		t.Fatal(err)
@@ -166,10 +166,10 @@ func TestPrepareRefuses(t *testing.T) {
 				}
 				defer unix.Unmount(mount, unix.MNT_DETACH)
 			}
-			got := prepare([]socketDir{{tt.bad + "/control.sock", 0o755}, good}, testAbstract, uid, false)
+			got := prepare([]string{tt.bad + "/control.sock", good}, testAbstract, uid, false)
 			want := Runtime{
-				Socket: good.socket, Dir: good.dir(), Fallback: true,
-				Warning: "cannot use " + strconv.Quote(tt.bad) + " for the control socket: " + tt.why + "; using " + strconv.Quote(good.dir()),
+				Socket: good, Dir: filepath.Dir(good), Fallback: true,
+				Warning: "cannot use " + strconv.Quote(tt.bad) + " for the control socket: " + tt.why + "; using " + strconv.Quote(filepath.Dir(good)),
 			}
 			if got != want {
 				t.Errorf("got  %+v\nwant %+v", got, want)
@@ -184,7 +184,7 @@ func TestPrepareRefuses(t *testing.T) {
 func TestPrepareAcceptsSticky(t *testing.T) {
 	sticky := put(t, t.TempDir()+"/tmp", 0o777|os.ModeSticky)
 	for _, dir := range []string{sticky, sticky + "/hinit-x"} {
-		got := prepare([]socketDir{{dir + "/control.sock", 0o700}}, testAbstract, os.Geteuid(), false)
+		got := prepare([]string{dir + "/control.sock"}, testAbstract, os.Geteuid(), false)
 		if got != (Runtime{Socket: dir + "/control.sock", Dir: dir}) {
 			t.Errorf("%s: got %+v", dir, got)
 		}
@@ -221,7 +221,7 @@ func stat(t *testing.T, path string) os.FileInfo {
 }
 
 func TestPrepareWithoutAnyPlace(t *testing.T) {
-	nowhere := []socketDir{{"/proc/a/control.sock", 0o755}, {"/proc/b/control.sock", 0o700}}
+	nowhere := []string{"/proc/a/control.sock", "/proc/b/control.sock"}
 	got := prepare(nowhere, testAbstract, os.Geteuid(), false)
 	want := Runtime{
 		Socket: testAbstract, Fallback: true,
@@ -277,12 +277,12 @@ func TestClientFindsTheServer(t *testing.T) {
 	for _, uid := range []int{0, 10000, init} {
 		candidates := dial.Sockets("", env, uid)
 		for _, server := range []int{0, uid, init} {
-			for _, p := range places("", env, server) {
-				if owner, exists := ownerOf(p.dir()); exists && owner != 0 && owner != uid && owner != init {
+			for _, socket := range client.Places("", env, server) {
+				if owner, exists := ownerOf(filepath.Dir(socket)); exists && owner != 0 && owner != uid && owner != init {
 					continue // of this machine, not of the test
 				}
-				if !slices.Contains(candidates, p.socket) {
-					t.Errorf("client %d does not look at %q of server %d", uid, p.socket, server)
+				if !slices.Contains(candidates, socket) {
+					t.Errorf("client %d does not look at %q of server %d", uid, socket, server)
 				}
 			}
 		}

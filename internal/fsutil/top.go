@@ -77,16 +77,10 @@ const maxLinks = 40
 // walkFrom opens one directory after the other. It applies the same rules to the target of a link, which may lead through another
 // user's directory.
 func walkFrom(path string, r rules) (fd int, made bool, err error) {
-	begin := func(path string) (int, error) {
-		if filepath.IsAbs(path) {
-			return openat(unix.AT_FDCWD, "/", unix.O_PATH|unix.O_DIRECTORY, 0)
-		}
-		return openat(unix.AT_FDCWD, ".", unix.O_PATH|unix.O_DIRECTORY, 0)
-	}
 	if path == "" {
 		return -1, false, unix.ENOENT
 	}
-	if fd, err = begin(path); err != nil {
+	if fd, err = openStart(unix.AT_FDCWD, path); err != nil {
 		return -1, false, err
 	}
 	names := words(path)
@@ -94,20 +88,14 @@ func walkFrom(path string, r rules) (fd int, made bool, err error) {
 		var next int
 		var target string
 		next, target, made, err = r.step(fd, names[0], len(names) == 1)
-		switch {
-		case err != nil:
-		case target == "":
-			names = names[1:]
-		case links >= maxLinks:
-			err = unix.ELOOP
-		case filepath.IsAbs(target):
-			links++
-			names = append(words(target), names[1:]...)
-			next, err = begin(target)
-		default:
-			links++
-			names = append(words(target), names[1:]...)
-			continue // the target is relative to the directory of the link
+		names = names[1:]
+		if target != "" {
+			if links++; links > maxLinks {
+				err = unix.ELOOP
+			} else {
+				names = append(words(target), names...)
+				next, err = openStart(fd, target)
+			}
 		}
 		closeFD(fd)
 		if err != nil {
@@ -116,6 +104,15 @@ func walkFrom(path string, r rules) (fd int, made bool, err error) {
 		fd = next
 	}
 	return fd, made, nil
+}
+
+// openStart opens the directory where a path begins: the root directory, or dirfd itself for a relative path.
+func openStart(dirfd int, path string) (fd int, err error) {
+	start := "."
+	if filepath.IsAbs(path) {
+		start = "/"
+	}
+	return openat(dirfd, start, unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
 func words(path string) []string {

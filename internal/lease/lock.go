@@ -38,6 +38,11 @@ type Lock interface {
 	// Check returns nil if services may be started under the lock that Acquire has returned. After a pause of this process it
 	// fails until the lock has been confirmed again. It doesn't block.
 	Check() error
+	// HandOver returns the state that the next program needs. It doesn't block.
+	HandOver() *Handover
+	// TakeOver makes the next Acquire continue with the lock that the program before re-execution held. If old is nil, it does
+	// nothing.
+	TakeOver(old *Handover)
 }
 
 // Times for a lock that a server keeps. Servers release the lock of a silent client after 40 to 90 seconds.
@@ -221,7 +226,7 @@ func (v *Volume) Check() error {
 	return nil
 }
 
-// HandOver returns the state that the next program needs. It doesn't block.
+// HandOver implements [Lock].
 func (v *Volume) HandOver() *Handover {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -231,7 +236,7 @@ func (v *Volume) HandOver() *Handover {
 	return &Handover{}
 }
 
-// TakeOver makes the next Acquire return at once with the lock that the program before re-execution held, if it held one.
+// TakeOver implements [Lock]: the next Acquire returns at once if the program before re-execution held the lock.
 func (v *Volume) TakeOver(old *Handover) {
 	if old != nil {
 		v.held = *old

@@ -151,7 +151,7 @@ func (p *Held) Check() error {
 	return p.Volume.Check()
 }
 
-// HandOver returns the state that the next program needs. It doesn't block.
+// HandOver implements [Lock].
 func (p *Held) HandOver() *Handover {
 	h := p.Volume.HandOver()
 	p.said.Lock()
@@ -160,8 +160,7 @@ func (p *Held) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes the next Acquire continue the lease that the program before re-execution held. If the lease has ended meanwhile,
-// it is lost at once.
+// TakeOver implements [Lock]. If the lease has ended meanwhile, it is lost at once.
 func (p *Held) TakeOver(old *Handover) {
 	p.Volume.TakeOver(old)
 	if old != nil {

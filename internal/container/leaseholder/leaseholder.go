@@ -76,7 +76,6 @@ type Holder struct {
 	host   Host
 	loop   Loop
 	lock   lease.Lock
-	volume volume             // the same as lock; nil in tests
 	told   func(words string) // gets the messages of the lease program; nil without one
 	asked  string             // name for people of whatever grants the lock
 	steps  *bootstatus.Status // status of the boot
@@ -98,25 +97,15 @@ type Handover struct {
 	Alone bool            // it served the volume
 }
 
-// volume is a lock that can be handed over.
-type volume interface {
-	lease.Lock
-	HandOver() *lease.Handover
-	TakeOver(old *lease.Handover)
-}
-
 // New returns the Holder of an init that does not serve yet. It opens the volume as the agent's user. program says that a service
 // of hinit.yaml (the lease program) holds the lease; its messages must be passed to Told.
 func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstatus.Status, program bool) *Holder {
 	if !program {
-		v := lease.NewVolume(home, agent, host.Doubt)
-		t := newHolder(host, loop, v, steps)
-		t.volume = v
-		return t
+		return newHolder(host, loop, lease.NewVolume(home, agent, host.Doubt), steps)
 	}
 	held := lease.NewHeld(home, agent, host.Doubt)
 	t := newHolder(host, loop, held, steps)
-	t.volume, t.told, t.asked = held, held.Message, "the service "+config.LeaseName
+	t.told, t.asked = held.Message, "the service "+config.LeaseName
 	return t
 }
 
@@ -151,14 +140,12 @@ func (t *Holder) Serve(serving context.Context) bool {
 }
 
 // HandOver returns the state that the next program needs.
-func (t *Holder) HandOver() Handover { return Handover{t.volume.HandOver(), t.Serves()} }
+func (t *Holder) HandOver() Handover { return Handover{t.lock.HandOver(), t.Serves()} }
 
 // TakeOver restores the state of the program before re-execution.
 func (t *Holder) TakeOver(old Handover) {
 	t.serves.Store(old.Alone)
-	if old.Lease != nil {
-		t.volume.TakeOver(old.Lease)
-	}
+	t.lock.TakeOver(old.Lease)
 }
 
 // Check returns why no process may be started for the volume and nothing may be recorded, nil if both are allowed. It doesn't

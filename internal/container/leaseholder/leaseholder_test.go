@@ -75,6 +75,9 @@ type lock struct {
 
 func (l *lock) Check() error { return l.may }
 
+func (l *lock) HandOver() *lease.Handover { return &lease.Handover{} }
+func (l *lock) TakeOver(*lease.Handover)  {}
+
 func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-chan error, error) {
 	if l.busy {
 		busy(func() lease.Holder { return lease.Holder{Host: "4f1c"} })
