@@ -260,7 +260,7 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 			return "", false
 		}
 		places := filepath.SplitList(path)
-		for _, patience := range []time.Duration{shortPatience, longPatience} {
+		for _, patience := range []time.Duration{ShortPatience, longPatience} {
 			var slow []string
 			for _, where := range places {
 				file := filepath.Join(inDir(where), word)
@@ -278,9 +278,9 @@ func Lookup(path, dir string) func(word string) (string, bool) {
 	}
 }
 
-// How long Lookup waits for one directory.
+// How long Lookup waits for one directory. A caller that can do without an answer waits for ShortPatience only.
 const (
-	shortPatience = 2 * time.Second
+	ShortPatience = 2 * time.Second
 	longPatience  = 8 * time.Second
 )
 

@@ -361,12 +361,12 @@ func TestASlowDiskHidesNoCommand(t *testing.T) {
 		busy = errors.Is(blocking.Within(ctx, blocking.Volume, "nothing", func() error { return nil }), blocking.ErrBusy)
 		cancel()
 	}
-	time.AfterFunc(shortPatience+shortPatience/2, func() { close(free) })
+	time.AfterFunc(ShortPatience+ShortPatience/2, func() { close(free) })
 	begin := time.Now()
 	if got, ok := Lookup("/bin", "/")("sh"); !ok || got != "/bin/sh" {
 		t.Errorf("got %q, %t", got, ok)
 	}
-	if took := time.Since(begin); took < shortPatience {
+	if took := time.Since(begin); took < ShortPatience {
 		t.Errorf("the directory answered after %v: nothing was slow", took)
 	}
 }

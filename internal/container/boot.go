@@ -227,7 +227,7 @@ func (c *container) startServices(ctx context.Context, cfg *config.Config) bool 
 	}
 	c.registry.Times.Serve(ctx, cfg, false)
 	c.stage.SayTimeline()
-	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.Job(cfg), true) })
+	c.stage.RepairOwners(ctx, true)
 	return true
 }
 

@@ -141,6 +141,7 @@ func assemble(start prepare.Start, sig *signals.Signals, procs *proc.Table) *con
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.May = c.holder.Check
 	c.owners = owners.New(agents, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }, c.stage.Repair, c.stage.Move)
+	c.stage.Owners = c.owners
 	c.gateways = gateways.New(gateways.Options{
 		Registry: c.registry, Logger: agents, Config: c.cfg.Load, Route: c.route.Load, Store: c.store, Intents: c.intents, Started: c.started,
 		MayServe: c.holder.Check, ReadSecrets: c.logs.ReadSecrets, StateWritten: c.health.Beat,

@@ -17,7 +17,6 @@ import (
 	"hinit/internal/container/units"
 	"hinit/internal/control"
 	"hinit/internal/gateways"
-	"hinit/internal/guard"
 	"hinit/internal/proc"
 	"hinit/internal/reexec"
 	"hinit/internal/registry"
@@ -177,7 +176,7 @@ func (c *container) resumeServices(ctx context.Context) {
 	}
 	c.gateways.Continue(ctx)
 	c.health.RecordMemory()
-	guard.Go("repairing owners", func() { c.owners.Run(ctx, c.stage.Job(c.cfg.Load()), !c.owners.Done()) })
+	c.stage.RepairOwners(ctx, !c.owners.Done())
 }
 
 // freezeTime limits how long the logs may take to write what they have read. The supervisor waits meanwhile.

@@ -272,8 +272,7 @@ chmod 700 profiles/coder/deep/er`)
 		return nil
 	})
 	c.awaitRepair()
-	c.awaitLog("[stage2] ownership: ") // the boot itself has given the files away
-	if repair := c.status().Init.Repair; repair.Changed != 0 || repair.Failed != 0 {
+	if repair := c.status().Init.Repair; repair.Changed == 0 || repair.Failed != 0 {
 		t.Errorf("the status has %+v", repair)
 	}
 }

@@ -140,7 +140,7 @@ func runOne(ctx context.Context, h boot.Hook, runner Runner, m *Memory, strict b
 // exists reports whether a file exists. If that is unknown after a time limit, it returns true: the hook itself reports the
 // error.
 func exists(path string) bool {
-	_, err := boot.StatWithin(blocking.Foreign, 2*time.Second, path)
+	_, err := boot.StatWithin(blocking.Foreign, boot.ShortPatience, path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 

@@ -126,11 +126,6 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 			return errGone
 		}
 		Complete(ctx, o, report)
-		if report.Full { // the agent's user is another one than before: a command would find nothing it may write
-			o := o
-			o.Full, o.MaxTime = true, fullTime
-			report.Full = Repair(ctx, o, nil).Stopped != ""
-		}
 		p.say(boot.Message{Report: report})
 		env := p.answer(ctx).Env
 		if report.Unusable {
@@ -212,8 +207,6 @@ func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 }
 
 const (
-	// fullTime is how long the boot waits until all files belong to the agent's new user. The repair in the background does the rest.
-	fullTime = 5 * time.Second
 	// syncAfter is the delay before a copy of the seed is synced. A process can't end while it syncs, and many containers live
 	// for a shorter time.
 	syncAfter = 5 * time.Second

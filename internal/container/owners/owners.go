@@ -1,8 +1,8 @@
-// Package owners restores the ownership of the agent's files in the background: of all files after the boot, and of a profile's
-// when it appears or is started.
+// Package owners gives the agent's files back to the agent's user in the background. It repairs all files once at the boot, and the
+// files of a profile when that appears or is started.
 //
-// The boot program does the repair. The package promises that only one runs at a time, and that requests during a repair are
-// combined into one. [Repairer.Run] uses the caller's goroutine; the package owns none.
+// The boot program does the repair. Requests during a repair are combined into one. [Repairer.All] and [Repairer.Run] use the
+// goroutine of the caller, which calls one after the other, so that only one repair runs at a time.
 package owners
 
 import (
@@ -42,14 +42,17 @@ func New(v *initlog.Logger, remark func(text string), work Work, move func(ctx c
 	return &Repairer{Logger: v, remark: remark, work: work, move: move, asked: make(chan struct{}, 1), wanted: make(map[string]bool)}
 }
 
-// Run repairs owners until ctx ends: first all files if all is set, then the profiles of [Repairer.Adopt]. The job names the
-// user. Run does nothing if hinit can't change owners and the image planted no files.
-func (r *Repairer) Run(ctx context.Context, job boot.Job, all bool) {
-	switches := job.Options.Agent.Switches()
-	if all && (switches || job.Planted) {
+// All repairs the owners of all files and returns when that is done or ctx has ended. The job names the user. All does nothing if
+// hinit can't change owners and the image planted no files.
+func (r *Repairer) All(ctx context.Context, job boot.Job) {
+	if job.Options.Agent.Switches() || job.Planted {
 		r.repair(ctx, job, nil)
 	}
-	for switches {
+}
+
+// Run repairs the owners of the profiles of [Repairer.Adopt] until ctx ends. It returns at once if hinit can't change owners.
+func (r *Repairer) Run(ctx context.Context, job boot.Job) {
+	for job.Options.Agent.Switches() {
 		select {
 		case <-r.asked:
 			r.mu.Lock()

@@ -111,7 +111,11 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	r := said.repairer()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); r.Run(ctx, boot.Job{Options: o}, true) }()
+	go func() {
+		defer close(ended)
+		r.All(ctx, boot.Job{Options: o})
+		r.Run(ctx, boot.Job{Options: o})
+	}()
 	until(t, "the repair is done", r.Done)
 	if uid := ownerOf(t, home, "coder"); uid != agentUID {
 		t.Errorf("the file is %d's", uid)
@@ -155,7 +159,7 @@ func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 		failed := func(context.Context, boot.Job, func(boot.Message)) error {
 			return fmt.Errorf("the program has failed: %w", fault)
 		}
-		owners.New(v, nil, failed, nil).Run(t.Context(), boot.Job{Planted: true, Options: boot.Options{Agent: fsutil.Self()}}, true)
+		owners.New(v, nil, failed, nil).All(t.Context(), boot.Job{Planted: true, Options: boot.Options{Agent: fsutil.Self()}})
 		if len(told.said) != warnings {
 			t.Errorf("%v: %q", fault, told.said)
 		}

@@ -20,6 +20,7 @@ import (
 	"hinit/internal/container/bootstatus"
 	"hinit/internal/container/initlog"
 	"hinit/internal/container/logs"
+	"hinit/internal/container/owners"
 	"hinit/internal/container/program"
 	"hinit/internal/container/units"
 	"hinit/internal/control/show"
@@ -46,8 +47,11 @@ type Stage struct {
 	Route    func() *boot.Route
 	Serves   func() bool // reports whether this init supervises the profiles and services
 	Started  time.Time   // when the container was started
+	Owners   *owners.Repairer
 	Full     atomic.Bool // the repair of owners must examine all files
 	Planted  atomic.Bool // the data directory was empty, and was filled from the image
+
+	repairs func() error // Err of the context of the last repair of owners, nil before the first one
 }
 
 // Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. After an

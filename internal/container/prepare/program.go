@@ -171,6 +171,16 @@ func (r *run) report(report *boot.Report) error {
 		r.ready()
 		return nil
 	})
+	if report.Full { // the agent's user is another one than before: a command would find nothing that it may write
+		r.Phase("owners", func() error {
+			select {
+			case <-r.RepairOwners(r.ctx, true):
+			case <-time.After(ownersTime): // the repair goes on in the background
+			case <-r.ctx.Done():
+			}
+			return nil
+		})
+	}
 	if hook := r.Units.SaveRules(r.cfg); hook != nil {
 		r.Phase(hook.Name, func() error { // without it the gateways start a little later
 			_, err := r.runHook(*hook)
@@ -216,6 +226,28 @@ func (r *run) runHook(h boot.Hook) (int, error) {
 // Repair makes the boot program repair owners. It is a function for package owners ([owners.Work]).
 func (s *Stage) Repair(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 	return s.work(ctx, "hinit/repair", job, take)
+}
+
+// ownersTime is how long the boot waits until all files belong to the agent's new user.
+const ownersTime = 5 * time.Second
+
+// RepairOwners repairs owners in the background until ctx ends: first of all files if all is set. The channel is closed when these are
+// repaired. A call while a repair runs does nothing.
+func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
+	repaired := make(chan struct{})
+	if s.repairs != nil && s.repairs() == nil {
+		return repaired
+	}
+	s.repairs = ctx.Err
+	guard.Go("repairing owners", func() {
+		job := s.Job(s.Config())
+		if all {
+			s.Owners.All(ctx, job)
+		}
+		close(repaired)
+		s.Owners.Run(ctx, job)
+	})
+	return repaired
 }
 
 // Pack makes the boot program compress archives. It is a [gzipped.Packer].
