@@ -19,6 +19,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -134,19 +135,27 @@ func opened() error {
 	}
 }
 
-// State reports whether the first process still waits for the verdict: [Waiting] or [Opened]. A process that became the command has
-// another command line, and an init another name. Only a process inside could forge them, and none runs before the verdict.
+// State reports whether the first process still waits for the verdict: [Waiting] or [Opened], or "" while the engine has not started
+// the first process. A process that became the command has another command line, and an init another name. Only a process inside
+// could forge them, and none runs before the verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
-	words := strings.Split(string(line), "\x00")
-	if err == nil && (len(words) < 2 || !strings.HasSuffix(words[0], "/"+Name) || words[1] != "gate" && words[1] != "gate-init") {
-		return Opened
-	}
-	if comm, commErr := os.ReadFile("/proc/1/comm"); commErr == nil && strings.TrimSpace(string(comm)) == initName {
+	comm, commErr := os.ReadFile("/proc/1/comm")
+	return state(strings.Split(string(line), "\x00"), strings.TrimSpace(string(comm)), errors.Join(err, commErr))
+}
+
+func state(words []string, name string, err error) string {
+	switch {
+	case err != nil, words[0] == "", strings.HasPrefix(name, "runc"), strings.HasPrefix(name, "crun"): // the engine's own program
+		return ""
+	case name == initName, len(words) < 2, !strings.HasSuffix(words[0], "/"+Name), words[1] != "gate" && words[1] != "gate-init":
 		return Opened
 	}
 	return Waiting
 }
+
+// stateTime is how long Check waits for the first process.
+const stateTime = 5 * time.Second
 
 // Check prints the state of the gate. While the first process waits, it also prints "DEVICE NUMBER" for each path, with "- -" for a
 // missing one, and then an empty line. Then it carries out the lines that it reads. [Unpack] is followed by an archive, which it unpacks below
@@ -158,6 +167,12 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 		}
 	}()
 	state := State()
+	for start := time.Now(); state == ""; state = State() {
+		if time.Since(start) > stateTime {
+			return errors.New("the engine has not started the first process")
+		}
+		time.Sleep(time.Millisecond)
+	}
 	if _, err := io.WriteString(out, state); err != nil || state == Opened {
 		return err
 	}

@@ -79,10 +79,13 @@ func (c *conn) add(ch *Channel) bool {
 	return true
 }
 
-func (c *conn) remove(ch *Channel) {
+// remove removes a channel, and reports whether it was there. Only the caller that has removed a channel may finish it.
+func (c *conn) remove(ch *Channel) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	was := c.channels[ch.id] == ch
 	delete(c.channels, ch.id)
+	return was
 }
 
 // Channel is one request, on either side.

@@ -81,6 +81,7 @@ func (c *Client) fail(err error) {
 	for _, ch := range c.channels {
 		ch.finish(End{}, err)
 	}
+	clear(c.channels)
 	close(c.done)
 	_ = c.rw.Close()
 }
@@ -106,8 +107,9 @@ func (c *Client) take(f Frame, ch *Channel) error {
 		if err := json.Unmarshal(f.Data, &end); err != nil {
 			return fmt.Errorf("%w: %w", ErrProtocol, err)
 		}
-		c.remove(ch)
-		ch.finish(end, nil)
+		if c.remove(ch) { // otherwise fail has finished it
+			ch.finish(end, nil)
+		}
 		return nil
 	}
 	return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)

@@ -405,3 +405,16 @@ func TestPrivateDirTrustsNobodyElse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The sandbox service ended, and with it all commands, when an end arrived while a connection was being closed.
+func TestAnEndBesideTheCloseOfAConnectionEndsNoService(t *testing.T) {
+	c, p := connect(t)
+	s := open(t, c, p)
+	_ = c.Close()
+	if err := c.take(Frame{Kind: KindEnd, Channel: s.id, Data: []byte("{}")}, s); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.End(); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("the channel has ended with %v", err)
+	}
+}

@@ -256,7 +256,10 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 		return err
 	}
 	if c, err = g.Engine.Inspect(ctx, id); err == nil {
-		_, err = g.pass(ctx, c)
+		var waits bool
+		if waits, err = g.pass(ctx, c); err == nil && !waits && gateOf(c) != "" {
+			err = errors.New("cannot open the gate of a sandbox: it was open at the start")
+		}
 	}
 	return g.orStop(ctx, id, err)
 }

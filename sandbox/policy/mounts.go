@@ -144,7 +144,8 @@ func (g *Guarded) ask(ctx context.Context, c sandbox.Container, words ...string)
 
 // hear reads a line. A line other than want is an error with the program's own text; "" accepts any line.
 func (q *question) hear(want string) (string, error) {
-	line, err := q.lines.ReadString('\n')
+	text, err := q.lines.ReadSlice('\n') // an endless line is an error
+	line := string(text)
 	if err == nil && want != "" && line != want {
 		err = fmt.Errorf("it says %q", line)
 	}
@@ -156,7 +157,7 @@ func (q *question) hear(want string) (string, error) {
 
 // pass lets a container pass its gate, and reports whether it waited there. The program at the gate reports the identity of what is
 // mounted at each target, and this process compares it with the source. It then sends the files of the call and opens the gate. Links
-// are not followed.
+// are not followed. An answer that the gate does not give is an error: an engine writes its own errors to the same output.
 func (g *Guarded) pass(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateOf(c) == "" {
 		g.gate.opened(c.ID, c.Started)
@@ -174,8 +175,12 @@ func (g *Guarded) pass(ctx context.Context, c sandbox.Container) (waits bool, er
 	}
 	defer q.end()
 	said, err := q.hear("")
-	if waits = said == gate.Waiting; err == nil && waits {
+	switch waits = said == gate.Waiting; {
+	case err != nil:
+	case waits:
 		err = g.check(c, q, words[1:], sources)
+	case said != gate.Opened:
+		err = fmt.Errorf("cannot open the gate of a sandbox: the answer is %q", said)
 	}
 	if err == nil {
 		g.gate.opened(c.ID, c.Started)

@@ -1,0 +1,29 @@
+package gate
+
+import (
+	"errors"
+	"testing"
+)
+
+// A container was taken for open while the engine's own program was still its first process.
+func TestTheEnginesOwnProgramIsNoCommand(t *testing.T) {
+	for _, one := range []struct {
+		words []string
+		name  string
+		err   error
+		want  string
+	}{
+		{[]string{"runc", "init", ""}, "runc:[2:INIT]", nil, ""},
+		{[]string{""}, "gate", nil, ""},
+		{[]string{""}, "", errors.New("no such process"), ""},
+		{[]string{Dir + "x/gate", "gate", "sleep", ""}, Name, nil, Waiting},
+		{[]string{Dir + "x/gate", "gate-init", "sleep", ""}, Name, nil, Waiting},
+		{[]string{Dir + "x/gate", "gate-init", "sleep", ""}, initName, nil, Opened},
+		{[]string{"sleep", "infinity", ""}, "sleep", nil, Opened},
+		{[]string{"/bin/sh", ""}, "sh", nil, Opened},
+	} {
+		if got := state(one.words, one.name, one.err); got != one.want {
+			t.Errorf("%q %q: %q, want %q", one.words, one.name, got, one.want)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package policy
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"hinit/sandbox"
+	"hinit/sandbox/gate"
+)
+
+// answering is an engine with one container, whose gate gives an answer.
+type answering struct {
+	engine
+
+	answer string
+}
+
+func (a *answering) Start(context.Context, string) error {
+	c := a.containers["mine"]
+	c.State, c.Started = sandbox.Running, time.Now()
+	a.containers["mine"] = c
+	return nil
+}
+
+func (a *answering) Stop(context.Context, string, time.Duration) error {
+	a.did = append(a.did, "stop")
+	return nil
+}
+
+func (a *answering) Exec(_ context.Context, _ string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
+	if !slices.Contains(spec.Argv, "check") {
+		a.did = append(a.did, "exec")
+		return nil, nil
+	}
+	return answer{strings.NewReader(a.answer)}, nil
+}
+
+type answer struct{ io.Reader }
+
+func (answer) Write(p []byte) (int, error) { return len(p), nil }
+func (answer) Close() error                { return nil }
+func (answer) CloseWrite() error           { return nil }
+func (answer) Said() string                { return "" }
+
+// A container passed its gate with unchecked mounts because its user had removed the working directory: the engine's error was taken
+// for the answer of the gate.
+func TestOnlyTheGateOpensTheGate(t *testing.T) {
+	root := t.TempDir()
+	for name, answer := range map[string]string{
+		"the engine's error":  "OCI runtime exec failed: exec failed: chdir to cwd: no such file or directory: unknown\n",
+		"open at the start":   gate.Opened,
+		"a line without end":  strings.Repeat("x", 1<<20),
+		"nothing":             "",
+		"another file's node": gate.Waiting + "1 1\n\n" + gate.Go,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := container("mine", "1000", "coder")
+			c.State = "exited"
+			c.Mounts = []sandbox.Mount{{Type: "volume", Target: gate.Dir + "x"}, {Type: "bind", Source: root, Target: "/mnt"}}
+			e := &answering{engine: engine{containers: map[string]sandbox.Container{"mine": c}}, answer: answer}
+			g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, Places{}, readyGate())
+			if err := g.Start(t.Context(), "mine"); err == nil || !slices.Contains(e.did, "stop") {
+				t.Errorf("it was started (%v), and the engine was told to %v", err, e.did)
+			}
+			if name == "open at the start" { // that is the answer of a container which the service finds running, after its own restart
+				return
+			}
+			if _, err := g.Exec(t.Context(), "mine", sandbox.ExecSpec{Argv: []string{"x"}}); err == nil || slices.Contains(e.did, "exec") {
+				t.Errorf("a command ran in it: %v, %v", err, e.did)
+			}
+		})
+	}
+}
