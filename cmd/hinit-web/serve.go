@@ -64,9 +64,8 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 		}
 	}
 	h := newHinit(c.Env)
-	isolates := h.isolates()
-	if isolates && token == "" && !*open {
-		return c.Fail(cmdline.WrongUsage, "cannot %s: isolated profiles could read the logs of others on it, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read", doing)
+	if h.isolates() && token == "" && !*open {
+		return c.Fail(cmdline.WrongUsage, "cannot %s: %s", doing, needsToken)
 	}
 	collected, err := metrics.Handler(newCollector(ctx, h, *most))
 	if err != nil {
@@ -86,16 +85,37 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 			return c.Failed(doing, err)
 		}
 		defer l.Close()
-		if isolates && l.Addr().Network() == "unix" {
-			l = ownersOnly{l}
+		if l.Addr().Network() == "unix" {
+			l = ownersOnly{l, h.isolates}
 		}
 		listeners = append(listeners, l)
 	}
-	return c.Failed(doing, serveAll(ctx, s, listeners, c))
+	handler := http.Handler(s)
+	if token == "" && !*open {
+		handler = h.refuseIsolated(s)
+	}
+	return c.Failed(doing, serveAll(ctx, s, handler, listeners, c))
 }
 
-// ownersOnly is a Unix socket that closes the connections of isolated profiles. They may have the same user as the socket's owner.
-type ownersOnly struct{ net.Listener }
+// needsToken is why a page without a token is not served.
+const needsToken = "isolated profiles could read the logs of others on it, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read"
+
+// refuseIsolated refuses all requests while profiles are isolated. A reload can isolate them after the start of this program.
+func (h *hinit) refuseIsolated(page http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.isolates() {
+			http.Error(w, "cannot serve the status page: "+needsToken, http.StatusForbidden)
+			return
+		}
+		page.ServeHTTP(w, r)
+	})
+}
+
+// ownersOnly is a Unix socket. While profiles are isolated it closes their connections: they may have the same user as the socket's owner.
+type ownersOnly struct {
+	net.Listener
+	isolates func() bool
+}
 
 // Accept waits for a connection of a process that is not isolated.
 func (o ownersOnly) Accept() (net.Conn, error) {
@@ -104,7 +124,7 @@ func (o ownersOnly) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if peer, err := proc.Peer(c); err == nil && (peer.Uid == 0 || !isolated.Peer(c, int(peer.Pid))) {
+		if peer, err := proc.Peer(c); err == nil && (peer.Uid == 0 || !o.isolates() || !isolated.Peer(c, int(peer.Pid))) {
 			return c, nil
 		}
 		_ = c.Close() // close the connection without an answer
@@ -112,8 +132,9 @@ func (o ownersOnly) Accept() (net.Conn, error) {
 }
 
 // serveAll serves until ctx ends or a listener fails.
-func serveAll(ctx context.Context, s *web.Server, listeners []net.Listener, c *cmdline.Call) error {
+func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listeners []net.Listener, c *cmdline.Call) error {
 	server := web.NewHTTPServer(s)
+	server.Handler = handler
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // mistakes of clients are not logged
 	all, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {

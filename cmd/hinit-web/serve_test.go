@@ -3,10 +3,13 @@ package main
 import (
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"testing"
 
+	"hinit/client/dial"
 	"hinit/internal/isolation"
 	"hinit/internal/testkit"
 )
@@ -59,7 +62,7 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}
 	go func() {
 		for {
-			c, err := ownersOnly{l}.Accept()
+			c, err := ownersOnly{l, func() bool { return true }}.Accept()
 			if err != nil {
 				return
 			}
@@ -79,5 +82,28 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	plan := testkit.Plan{Name: "asking", Home: dir + "/home", Read: []string{dir + "/ask"}}
 	if got := ask(plan.Argv(dir+"/"+isolation.Program, []string{dir + "/ask"})...); got != "" {
 		t.Errorf("an isolated process gets %q", got)
+	}
+}
+
+// A page without a token went on showing the logs of all profiles after a reload had isolated them.
+func TestAReloadThatIsolatesProfilesClosesThePageWithoutAToken(t *testing.T) {
+	dir := t.TempDir()
+	h := &hinit{Client: dial.New(dir + "/control.sock")}
+	page := h.refuseIsolated(http.NotFoundHandler())
+	code := func() int {
+		w := httptest.NewRecorder()
+		page.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		return w.Code
+	}
+	for _, one := range []struct {
+		list string
+		want int
+	}{{"", http.StatusNotFound}, {"coder\n", http.StatusForbidden}, {"", http.StatusNotFound}} {
+		if err := os.WriteFile(dir+"/isolated", []byte(one.list), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := code(); got != one.want {
+			t.Errorf("with the list %q the page answers %d, want %d", one.list, got, one.want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -29,13 +30,17 @@ func newHinit(env func(string) (string, bool)) *hinit {
 	return &hinit{cmdline.Here(env), env}
 }
 
-// isolates reports whether hinit has isolated profiles. It reads the list that hinit writes for the exec shim.
+// isolates reports whether hinit has isolated profiles. It reads the list that hinit writes for the exec shim. If the list can't be
+// read, it returns true.
 func (h *hinit) isolates() bool {
-	if h.Reach() != nil {
+	if h.Reach() != nil && h.Socket() == "" { // no hinit was found yet, so there is nothing to show
 		return false
 	}
 	info, err := os.Stat(filepath.Join(filepath.Dir(h.Socket()), account.Isolated))
-	return err == nil && info.Size() > 0
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	return info.Size() > 0
 }
 
 // proc returns the path of the /proc that shows hinit's processes, or "".

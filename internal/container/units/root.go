@@ -22,12 +22,13 @@ func (m *Maker) isRoots(cred *proc.Cred) bool {
 }
 
 // rootEnv returns the environment of programs that run as root. It is the container's, without variables that lead to files the
-// agent can write. The variables own from hinit.yaml are added. HOME is root's, unless hinit.yaml names another directory outside
+// agent can write. HINIT_CONFIG stays: PID 1 reads that file, and a program of hinit without it would assume that nothing is isolated. The
+// variables own from hinit.yaml are added. HOME is root's, unless hinit.yaml names another directory outside
 // of the volume.
 func (m *Maker) rootEnv(own map[string]string) []string {
 	env := slices.DeleteFunc(slices.Clone(m.Env()), func(kv string) bool {
 		name, value, _ := strings.Cut(kv, "=")
-		return name != "PATH" && m.pointsToAgent(value)
+		return name != "PATH" && name != "HINIT_CONFIG" && m.pointsToAgent(value)
 	})
 	own = maps.Clone(own)
 	if own == nil {

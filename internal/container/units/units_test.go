@@ -34,7 +34,7 @@ func maker(t *testing.T, yaml string) (*units.Maker, *config.Config, string) {
 		t.Fatal(err)
 	}
 	agent := boot.NewAgent(account.User{Name: "hermes", UID: agentUID, GID: agentUID, Home: home}, true)
-	env := []string{"PATH=" + home + "/bin:/usr/bin:/bin", "PYTHONPATH=" + home + "/lib", "LANG=C", "HOME=/nowhere"}
+	env := []string{"PATH=" + home + "/bin:/usr/bin:/bin", "PYTHONPATH=" + home + "/lib", "LANG=C", "HOME=/nowhere", "HINIT_CONFIG=" + home + "/hinit.yaml"}
 	return units.NewMaker(agent, home, env, false), cfg, home
 }
 
@@ -103,6 +103,9 @@ services:
 		}
 		if got := get(env, "PYTHONPATH"); got != "" {
 			t.Errorf("%s has PYTHONPATH %q", name, got)
+		}
+		if got := get(env, "HINIT_CONFIG"); got != home+"/hinit.yaml" { // without it, a program assumed that no profile is isolated
+			t.Errorf("%s has HINIT_CONFIG %q", name, got)
 		}
 		if got := get(env, "HOME"); strings.HasPrefix(got, home) || got == "" || got == "/nowhere" {
 			t.Errorf("%s has HOME %q", name, got)
