@@ -1,9 +1,10 @@
 // Package supervisor starts, restarts and stops the processes of services.
 //
-// It has two halves. [Machine] is a pure state machine: Step takes the time and an event and returns actions. It reads no clock,
-// starts nothing and owns no goroutine. [Loop] is the one goroutine that owns all state. It feeds the machine with exits,
-// signals, requests and deadlines, and carries its actions out through [Spawner] and [LogSink]. There is no lock. Readers get an
-// immutable [Snapshot] through an atomic pointer and follow the [Ring] of events with a cursor, so no reader holds up the loop.
+// The package has two halves. [Machine] is a pure state machine: Step takes the time and an event and returns actions. The
+// machine reads no clock, starts nothing and owns no goroutine. [Loop] is the one goroutine that owns all state. The loop feeds
+// the machine with exits, signals, requests and deadlines. It carries out the machine's actions through [Spawner] and [LogSink].
+// There is no lock. Readers get an immutable [Snapshot] through an atomic pointer and follow the [Ring] of events with a cursor,
+// so no reader delays the loop.
 //
 // The machine:
 //   - machine.go: the table of transitions, and Step
@@ -23,12 +24,12 @@
 //   - handover.go and undo.go: hand over state at re-execution, and undo a step that panicked
 //   - states.go: the types that machine and loop share
 //
-// Besides the loop the package owns a short-lived goroutine for each run that reports readiness on a pipe.
+// Apart from the loop, the package owns a short-lived goroutine for each run that reports readiness on a pipe.
 //
 // The package promises:
 //   - A service has at most one live main process. Its finish command counts as one.
-//   - A signal reaches only processes of the service it is meant for. There is no SIGKILL before its deadline unless an operator
-//     asks for it.
+//   - A signal reaches only processes of the intended service. SIGKILL is sent only after its deadline, unless an operator asks
+//     for it.
 //   - A service that is neither down, parked nor failed has a live process, a deadline or an unmet need, or waits for its turn.
 //   - A container shutdown ends in bounded time.
 package supervisor

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/guard"
 )
 
-// Handover is the state of a loop that re-execution hands over to the loop of the next program of PID 1.
+// Handover is the state that a loop passes on when PID 1 executes itself again. The loop of the new program continues from it.
 type Handover struct {
 	Machine  Machine
 	Services []*service // in the order of registration
@@ -51,9 +51,9 @@ func (l *Loop) HandOver() *Handover {
 	return h
 }
 
-// TakeOver makes a new loop continue the state of an old one. Call it before Run. main returns the PID of a run's main process
-// while that is alive or not reaped yet, else 0. TakeOver compares it with the state, so ends and starts that the old loop missed
-// are found. The snapshot shows the services when TakeOver returns.
+// TakeOver gives a new loop the state of an old loop. Call TakeOver before Run. main returns the PID of a run's main process, or
+// 0 after the process was reaped. TakeOver compares main's answers with the state, and so finds the starts and exits that the old
+// loop missed. The snapshot shows the services when TakeOver returns.
 func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	h.Machine.Budget, h.Machine.Random, h.Machine.Parallel, h.Machine.ParallelExtra = l.machine.Budget, l.machine.Random, l.machine.Parallel, l.machine.ParallelExtra
 	l.machine = h.Machine
@@ -94,7 +94,7 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.history.restore(h.History)
 	for _, s := range l.machine.order {
 		l.reconcile(s, main(s.live()))
-		// a fault lost the event of its end
+		// A fault lost the event of the stop command's end.
 		if s.command.run != 0 && main(s.command.run) == 0 && !slices.Contains(l.lingers, s.command.run) {
 			l.linger(s.name, s.command.run)
 			l.resumed = append(l.resumed, StopCommandEnded{Name: s.name, Run: s.command.run, Leftover: true})
@@ -104,11 +104,11 @@ func (l *Loop) TakeOver(h *Handover, main func(run uint64) int) {
 	l.publish()
 }
 
-// Resume adds an event that Run feeds to the machine before any other. Call it before Run.
+// Resume adds an event that Run feeds to the machine before any other event. Call Resume before Run.
 func (l *Loop) Resume(e Event) { l.resumed = append(l.resumed, e) }
 
-// reconcile compares a service's state with its main process (0 for none). If a fault lost the event of a start or an end, it
-// queues that event for Run.
+// reconcile compares a service's state with the PID of its main process (0 for none). If a fault lost the event of a start or an
+// exit, reconcile queues that event for Run.
 func (l *Loop) reconcile(s *service, main int) {
 	run := s.live()
 	starting := s.state == Starting || s.state == Finishing && s.pid == 0 && !s.leftover

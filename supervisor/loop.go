@@ -23,8 +23,8 @@ var (
 	ErrStranger = errors.New("it is no process of the service")
 )
 
-// Spawner starts, signals and reaps processes; [proc.Table] implements it. Only the loop calls it. A call may wait for the
-// kernel, and for nothing else.
+// Spawner starts, signals and reaps processes; [proc.Table] implements it. Only the loop calls a Spawner. A call may wait for the
+// kernel only.
 type Spawner interface {
 	Spawn(spec proc.Spec) (pid int, err error)
 	Observe(id uint64)
@@ -51,17 +51,17 @@ type Config struct {
 	Procs         Spawner
 	Logs          LogSink
 	Budget        time.Duration                      // time limit of a container shutdown
-	Parallel      int                                // how many services with Policy.Turns may start at the same time; 0 is no limit
+	Parallel      int                                // limit of services with Policy.Turns that start at the same time; 0 is no limit
 	ParallelExtra int                                // added to Parallel once a service with Policy.Turns has become ready
 	Children      <-chan os.Signal                   // SIGCHLD, capacity 1
-	Mute          func(bool)                         // turns the delivery of SIGCHLD off (true) or on; nil when that is impossible; called in the loop
+	Mute          func(bool)                         // turns the delivery of SIGCHLD off (true) or on (false); nil if the process cannot do that; the loop calls it
 	Signals       <-chan os.Signal                   // signals to pass to OnSignal
-	OnSignal      func(os.Signal) Event              // translates a signal to an event, nil for none; called in the loop
-	Admit         func(name string, kind Kind) error // refuses the start of a process with an error; nil refuses none; called in the loop
-	OOMKills      func() uint64                      // the container's count of out-of-memory kills; nil when unknown
+	OnSignal      func(os.Signal) Event              // translates a signal to an event, nil for none; the loop calls it
+	Admit         func(name string, kind Kind) error // returns an error to refuse the start of a process; nil refuses none; the loop calls it
+	OOMKills      func() uint64                      // the container's count of out-of-memory kills; nil if it is unknown
 
-	// OnPanic is called in the loop's goroutine when the loop has panicked; Run returns its result. The machine's state is the
-	// one before the failed event, so HandOver may be called. With a nil OnPanic the panic goes on.
+	// The loop calls OnPanic in its goroutine after a panic, and Run returns the result. The machine has the state from before
+	// the failed event, so OnPanic may call HandOver. If OnPanic is nil, the panic continues.
 	OnPanic func(value any, stack []byte) int
 }
 
@@ -71,10 +71,10 @@ type Loop struct {
 	cfg          Config
 	machine      Machine
 	units        map[string]*unit
-	runs         map[uint64]string    // live or lingering runs → service
+	runs         map[uint64]string    // names of services by run, for live and lingering runs
 	notifiers    map[uint64]*notifier // live runs with a pipe for readiness that is still read
 	lingers      []uint64             // runs with live processes whose main process has ended
-	orphansEnded map[uint64]int       // lingering run → how many of its orphans have been reaped
+	orphansEnded map[uint64]int       // number of reaped orphans by lingering run
 	requests     chan request
 	ended        chan struct{}
 	code         int
@@ -83,36 +83,36 @@ type Loop struct {
 	flood        flood
 	oomKills     uint64
 	undo         undo
-	resumed      []Event    // events to step first in Run, from TakeOver and Resume
-	orderedBy    *client.By // the client that asked for the next step
+	resumed      []Event    // events that Run handles first, from TakeOver and Resume
+	orderedBy    *client.By // the client whose order the next step carries out
 	published
 }
 
-// published is the state that readers see, and the changes to publish next.
+// published is the state that readers see, and the changes for the next snapshot.
 type published struct {
 	snapshot atomic.Pointer[Snapshot]
 	news     broadcast
 	history  Ring
-	changed  []*unit // changed since the last snapshot, each once
-	dropped  bool    // the list of services changed since the last snapshot
+	changed  []*unit // units that changed since the last snapshot, each once
+	dropped  bool    // a service was removed since the last snapshot
 }
 
 type request struct {
 	event Event
-	unit  *Unit  // for Add
-	call  func() // executed in the loop; set instead of event
+	unit  *Unit  // the definition in a request to add a service
+	call  func() // a function that the loop calls; set instead of event
 	reply chan error
 	by    *client.By
 }
 
 type byKey struct{}
 
-// WithBy returns a context that names by as the author of the orders that are given with it.
+// WithBy returns a context that names a client as the author of all orders given with the context.
 func WithBy(ctx context.Context, by *client.By) context.Context {
 	return context.WithValue(ctx, byKey{}, by)
 }
 
-// ByOf returns the author of the orders of a context, nil when unknown.
+// ByOf returns the client that WithBy has stored in a context, or nil.
 func ByOf(ctx context.Context) *client.By {
 	by, _ := ctx.Value(byKey{}).(*client.By)
 	return by
@@ -147,7 +147,7 @@ func (l *Loop) News() <-chan struct{} { return l.news.wait() }
 // History returns the event history. A record appears in it only after the snapshot shows the change that it reports.
 func (l *Loop) History() *Ring { return &l.history }
 
-// Orphans returns how many orphans have been reaped. It never blocks.
+// Orphans returns the number of reaped orphans. It never blocks.
 func (l *Loop) Orphans() uint64 { return l.orphans.Load() }
 
 // Ended returns a channel that is closed when Run is about to return.
@@ -160,20 +160,20 @@ func (l *Loop) Do(ctx context.Context, e Event) error { return l.ask(ctx, reques
 // Sweep reaps all processes that have ended by now, and returns after the snapshot shows it. It returns the same errors as Do.
 func (l *Loop) Sweep(ctx context.Context) error { return l.ask(ctx, request{call: l.reap}) }
 
-// Register adds a service. The definition of a known service is replaced; its running process keeps the old one.
+// Register adds a service, or replaces the definition of a known service. A running process keeps its old definition.
 func (l *Loop) Register(ctx context.Context, u Unit, want Want) error {
 	return l.ask(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
 }
 
-// RegisterSoon queues a Register and returns at once. answer blocks until the result is known. Services are added in the order of
-// the calls.
+// RegisterSoon queues a Register and returns at once. answer blocks until the result is known. The loop adds services in the
+// order of the calls.
 func (l *Loop) RegisterSoon(ctx context.Context, u Unit, want Want) (answer func() error) {
 	return l.enqueue(ctx, request{event: Add{u.Name, u.Policy, want, u.Needs, u.Checked}, unit: &u})
 }
 
 func (l *Loop) ask(ctx context.Context, r request) error { return l.enqueue(ctx, r)() }
 
-// enqueue queues a request for the loop. The function that it returns blocks until the request is answered.
+// enqueue queues a request for the loop. answer blocks until the loop has answered the request.
 func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	r.reply, r.by = make(chan error, 1), ByOf(ctx)
 	select {
@@ -189,7 +189,7 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 			return err
 		case <-l.ended:
 			select {
-			case err := <-r.reply: // the loop carried the request out and then ended
+			case err := <-r.reply: // the loop has answered and then ended
 				return err
 			default:
 				return ErrStopping
@@ -200,9 +200,9 @@ func (l *Loop) enqueue(ctx context.Context, r request) (answer func() error) {
 	}
 }
 
-// Tell passes on a message of sd_notify from process pid, and returns the run that the process belongs to. It blocks until the
-// loop has handled the message. The error is ErrStranger when pid belongs to no run of service t.Name, and ErrStopping when the
-// loop has ended.
+// Tell passes an sd_notify message from process pid to the machine, and returns the run of the process. Tell blocks until the
+// loop has handled the message. The error is ErrStranger if pid belongs to no run of service t.Name, and ErrStopping if the loop
+// has ended.
 func (l *Loop) Tell(pid int, t Notified) (run uint64, err error) {
 	var stranger error
 	err = l.ask(context.Background(), request{call: func() {
@@ -254,7 +254,7 @@ func (l *Loop) Run() (code int) {
 		l.step(e)
 	}
 	l.resumed = nil
-	l.reap() // processes may have ended before SIGCHLD was listened to
+	l.reap() // processes may have ended before this process listened for SIGCHLD
 	var answers []request
 	for {
 		for i := 0; i < batch && !l.done; i++ {
@@ -274,7 +274,7 @@ func (l *Loop) Run() (code int) {
 		}
 		if at, ok := l.machine.Deadline(); ok && !l.done && !time.Now().Before(at) {
 			l.step(Tick{})
-			l.reap() // SIGCHLD does not announce the end of a process that a tracer holds
+			l.reap() // no SIGCHLD announces the end of a process while a tracer holds it
 		}
 		if l.flood.on && !l.done && !time.Now().Before(l.flood.next) {
 			l.reap()
@@ -301,12 +301,12 @@ func (l *Loop) Run() (code int) {
 			l.reap()
 		case s := <-l.cfg.Signals:
 			l.signal(s)
-		case <-alarm: // the next turn does what is due
+		case <-alarm: // the next iteration handles the deadline
 		}
 	}
 }
 
-// alarm returns the earliest time at which the loop must act without an input, and whether there is one.
+// alarm returns the earliest time at which the loop must act without an input, and false if there is no such time.
 func (l *Loop) alarm() (time.Time, bool) {
 	at, ok := l.machine.Deadline()
 	if l.flood.on && (!ok || l.flood.next.Before(at)) {
@@ -315,8 +315,8 @@ func (l *Loop) alarm() (time.Time, bool) {
 	return at, ok
 }
 
-// carryOut carries a request out. It adds an accepted request to answers, for a reply after the next snapshot. A refused one is
-// answered at once.
+// carryOut executes a request. It appends an accepted request to answers, and Run answers it after the next snapshot. carryOut
+// answers a refused request at once.
 func (l *Loop) carryOut(r request, answers []request) []request {
 	if r.call != nil {
 		r.call()
@@ -379,7 +379,7 @@ func (l *Loop) signal(s os.Signal) {
 	}
 }
 
-// step feeds an event to the machine and carries out the actions it returns, and then the events that these actions cause.
+// step feeds an event to the machine and executes the resulting actions. Then it handles the events that these actions cause.
 func (l *Loop) step(e Event) {
 	var follow []Event
 	by := l.orderedBy

@@ -114,7 +114,7 @@ package supervisor
 //	failed     unwant      down
 //	failed     due         starting   spawn
 //
-// Any event that has no row leaves the state as it is and does nothing.
+// An event without a row changes nothing.
 
 import (
 	"slices"
@@ -122,24 +122,25 @@ import (
 )
 
 const (
-	// leftoverGrace is how long processes that outlived their main process have between TERM and KILL.
+	// leftoverGrace is the time between TERM and KILL for processes that outlive their main process.
 	leftoverGrace = 500 * time.Millisecond
-	// killSoon is the time between repeated SIGKILLs to a tree, which may have forked meanwhile. After killSoonCount repetitions it
-	// is doubled each time, up to killAgain.
+	// killSoon is the time between two SIGKILLs to a tree, because its processes may fork meanwhile. After killSoonCount
+	// repetitions the time doubles each time, up to killAgain.
 	killSoon      = 10 * time.Millisecond
 	killSoonCount = 25
 	killAgain     = time.Second
-	// drainTime is how long a service with Policy.Drains may read the rest of its input, once all services that write have ended.
+	// drainTime limits how long a service with Policy.Drains reads the rest of its input after the services that write have
+	// ended.
 	drainTime = time.Second
 	// mostQuickRestarts limits how often in a row a process may request a restart without a delay, if each run was shorter than
 	// the first restart delay. Further restarts wait for that delay.
 	mostQuickRestarts = 3
 )
 
-// Reasons that other packages compare with.
+// Reasons that other packages compare.
 const (
-	ReasonShutdown = "the container is stopping"       // of every transition that a shutdown causes
-	ReasonReplaced = "another instance has taken over" // of parking after a takeover
+	ReasonShutdown = "the container is stopping"       // reason of each transition that a shutdown causes
+	ReasonReplaced = "another instance has taken over" // reason of a service that is parked after a takeover
 	// ReasonTaken is the last part of the reason of an exit that is no crash, because the profile was renamed or removed.
 	ReasonTaken = "because its profile was renamed or removed"
 	ReasonLoop  = "crash loop" // beginning of the remark that explains a crash loop
@@ -158,7 +159,8 @@ const (
 	sigStop = 19
 )
 
-// wakes are signals that ask a process to end or to reload. Forwarding one also sends SIGCONT, so that a stopped process gets it.
+// wakes lists the signals that ask a process to end or to reload. The machine also sends SIGCONT, so that a stopped process gets
+// them.
 var wakes = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 // phase is the stage of the container's life.
@@ -192,7 +194,7 @@ type Machine struct {
 	code     int
 	shortage shortage `reexec:"short"`
 	mainCode *int
-	killAt   time.Time // phase stopping: when living services are killed; phase sweeping: when all other processes are killed
+	killAt   time.Time // in phase stopping: when living services are killed; in phase sweeping: when all other processes are killed
 	hardEnd  time.Time // the shutdown ends here, even if processes are alive
 	killed   bool      // phase sweeping: SIGKILL has been sent
 	effects  effects   `reexec:"-"`
@@ -200,7 +202,7 @@ type Machine struct {
 
 // effects are the results of a step.
 type effects struct {
-	moved bool // a service has changed since release last checked the waiting services
+	moved bool // a service has changed since the last call of release
 	out   []Action
 }
 
@@ -338,7 +340,7 @@ func (m *Machine) changed(s *service) {
 	m.emit(Changed{s.name})
 }
 
-// set changes the state of a service and records the change. All transitions go through it.
+// set changes the state of a service and records the change. Every transition calls set.
 func (m *Machine) set(now time.Time, s *service, to State, deadline time.Time, reason string) {
 	from := s.state
 	s.deadline, s.reason = deadline, reason
@@ -413,7 +415,7 @@ func (m *Machine) met(now time.Time, s *service, need string) {
 	}
 }
 
-// begin starts a service without a live process. It waits first for unmet needs, memory and a free turn.
+// begin starts a service without a live process. If a need is unmet, or memory or a turn is lacking, the service waits first.
 func (m *Machine) begin(now time.Time, s *service, reason string) {
 	if m.phase != running {
 		m.set(now, s, Down, time.Time{}, ReasonShutdown)

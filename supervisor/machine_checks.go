@@ -11,12 +11,12 @@ import (
 // ReasonUnhealthy begins the reason of every transition that a failed check causes.
 const ReasonUnhealthy = "unhealthy"
 
-// checks holds the reports of a run and of its checks about its health.
+// checks holds the reports about the health of a run, by the run itself and by its checks.
 type checks struct {
-	own    readinessReport // reported by the run itself
-	probed readinessReport // reported by its ready and start-up checks
-	answer string          // why hinit ended it, for CauseHealth
-	park   bool            // park it after the end
+	own    readinessReport // report of the run itself
+	probed readinessReport // report of its ready and start-up checks
+	answer string          // answer of the check because of which hinit ended the run
+	park   bool            // park the service after this run
 }
 
 // readinessReport is one report about the readiness of a run.
@@ -25,7 +25,7 @@ type readinessReport struct {
 	said  string
 }
 
-// updateReadiness computes whether a running service is ready. The run itself, and its checks if it has any, must report so.
+// updateReadiness computes whether a running service is ready. The run itself must be ready, and its checks too if it has any.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.own.ready && (!s.checked || s.probed.ready)
 	said := strings.Join(slices.DeleteFunc([]string{s.own.said, s.probed.said}, func(t string) bool { return t == "" }), "; ")
@@ -45,7 +45,7 @@ func (m *Machine) updateReadiness(now time.Time, s *service) {
 	m.changed(s)
 }
 
-// unhealthy stops a run whose check has failed for too long. The end counts as a failure, or parks the service.
+// unhealthy stops a run whose check has failed for too long. The exit counts as a failure, or parks the service.
 func (m *Machine) unhealthy(now time.Time, s *service, e Unhealthy) {
 	if s.state != Up || s.id != e.Run || s.policy.Once || m.phase != running {
 		return

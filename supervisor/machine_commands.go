@@ -11,7 +11,7 @@ func (m *Machine) start(now time.Time, s *service) {
 	if m.phase != running {
 		return
 	}
-	if s.removing { // only Add makes a removed service wanted again
+	if s.removing { // only an Add event makes a removed service wanted again
 		return
 	}
 	held := m.shortage.held[s.name] != ""
@@ -21,10 +21,10 @@ func (m *Machine) start(now time.Time, s *service) {
 	case Down, Backoff, Parked, Failed:
 		s.forgetFailures()
 		m.begin(now, s, "operator asked to start")
-	case Stopping, Killing, Finishing: // it starts when the old run and its finish command have ended
+	case Stopping, Killing, Finishing: // the service starts when the old run and its finish command have ended
 		s.again = true
 		m.changed(s)
-	case Up: // it runs already, but its earlier failures are forgotten
+	case Up: // the service runs already, but its earlier failures are forgotten
 		s.forgetFailures()
 		s.deadline = time.Time{}
 		m.changed(s)
@@ -54,7 +54,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 	case Stopping:
 		if s.pid != 0 {
 			m.noteCause(s)
-			if s.policy.KillNever { // no deadline ends this state, only another command
+			if s.policy.KillNever { // only another command ends this state, no deadline
 				m.sendStop(now, s)
 			}
 		}
@@ -66,7 +66,7 @@ func (m *Machine) stop(now time.Time, s *service, reason string) {
 	}
 }
 
-// unwant wants a service down, but doesn't end a running process.
+// unwant sets the desired state to down without ending a running process.
 func (m *Machine) unwant(now time.Time, s *service, reason string) {
 	s.want, s.again, s.once, s.respawn = WantDown, false, false, false
 	m.setHold(s.name, "")
@@ -95,7 +95,7 @@ func (m *Machine) once(now time.Time, s *service) {
 	}
 }
 
-// evict kills the processes of a service without a grace, and forgets the service when they have ended.
+// evict kills the processes of a service without a grace, and forgets the service after they have ended.
 func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	if s == nil || s.policy.Once {
 		return
@@ -147,7 +147,7 @@ func (m *Machine) signal(s *service, signal int, group bool) {
 	m.emit(Signal{s.name, s.id, signal, scope, false})
 }
 
-// noteCause notes the cause of an end that hinit requests. An earlier cause is kept.
+// noteCause records why hinit ends a run. It keeps an earlier cause.
 func (m *Machine) noteCause(s *service) {
 	switch {
 	case s.requestedCause != "":
@@ -165,7 +165,7 @@ func (m *Machine) end(now time.Time, s *service, reason string) {
 	m.sendStop(now, s)
 }
 
-// sendStop runs the stop command, or without one sends the stop signal. A SIGCONT lets a stopped process react.
+// sendStop runs the stop command, or sends the stop signal if there is no stop command. SIGCONT lets a stopped process react.
 func (m *Machine) sendStop(now time.Time, s *service) {
 	s.paused = false
 	if len(s.policy.StopCommand) > 0 {
@@ -180,8 +180,8 @@ func (m *Machine) sendStop(now time.Time, s *service) {
 	m.emit(Signal{s.name, s.id, s.policy.StopSignal, ScopeMain, true})
 }
 
-// stopCommandEnded handles the end of the stop command. A main process that still runs gets the stop signal now. Processes that the
-// command left behind are killed.
+// stopCommandEnded handles the end of the stop command. It sends the stop signal to a main process that still runs. It kills
+// processes that the command has left behind.
 func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded) {
 	if s.command.run == 0 || s.command.run != e.Run {
 		return
@@ -205,8 +205,8 @@ func (m *Machine) stopCommandEnded(now time.Time, s *service, e StopCommandEnded
 	}
 }
 
-// awaitStopCommand is called when only the stop command or its descendants are alive. It waits for them until the grace of the stop is
-// over, then kills them.
+// awaitStopCommand handles a service of which only the stop command or its descendants are alive. It waits for them until the
+// grace of the stop is over, then kills them.
 func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	s.killProgress = killProgress{}
 	if end := m.withinBudget(s, s.command.end); now.Before(end) {
@@ -216,7 +216,8 @@ func (m *Machine) awaitStopCommand(now time.Time, s *service) {
 	m.kill(now, s, "it is gone, its stop command or what that left is killed")
 }
 
-// deadlineIn returns the deadline d from now, or none with never. During a shutdown the deadline is at most the end of its budget.
+// deadlineIn returns a deadline d after now, or none if never is true. During a shutdown the deadline is no later than the end of
+// its budget.
 func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never bool) time.Time {
 	deadline := now.Add(d)
 	if never {
@@ -240,8 +241,8 @@ func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
 	return deadline
 }
 
-// kill sends SIGKILL to the processes that the policy selects (at shutdown: to the whole tree), and sets the time of the next
-// SIGKILL. It repeats until they are gone.
+// kill sends SIGKILL to the processes that the policy selects (at shutdown: to the whole tree). It also sets the time of the next
+// SIGKILL, because the machine repeats kill until the processes are gone.
 func (m *Machine) kill(now time.Time, s *service, reason string) {
 	state := Finishing
 	if s.state != Finishing {
@@ -256,7 +257,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 	again := min(killSoon<<min(max(0, s.killProgress.kills-killSoonCount+1), 10), killAgain)
 	s.killProgress.kills++
 	if s.state == state && s.reason == reason && again < killAgain {
-		s.deadline = now.Add(again) // the history has the first KILL: don't report each repetition
+		s.deadline = now.Add(again) // the history has the first KILL and needs no repetition
 	} else {
 		m.set(now, s, state, now.Add(again), reason)
 	}
@@ -265,7 +266,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		scope = ScopeTree
 	}
 	m.emit(Signal{s.name, s.live(), sigKill, scope, false})
-	if s.command.run != 0 && s.pid != 0 { // the stop command has no more time than the main process
+	if s.command.run != 0 && s.pid != 0 { // the stop command gets no more time than the main process
 		m.emit(Signal{s.name, s.command.run, sigKill, ScopeTree, false})
 	}
 }

@@ -49,11 +49,11 @@ func (m *Machine) tick(now time.Time) {
 		case Finishing:
 			m.kill(now, s, "its finish command takes too long")
 		case Up:
-			if m.phase != running { // a shutdown left it running to drain
+			if m.phase != running { // the shutdown lets the service run to drain its input
 				m.end(now, s, ReasonShutdown)
 				continue
 			}
-			s.forgetFailures() // it has lived long enough to forget earlier failures
+			s.forgetFailures() // the run was long enough to clear earlier failures
 			s.deadline = time.Time{}
 			m.changed(s)
 		case Down, Waiting, Starting, Parked, Failed:

@@ -4,51 +4,51 @@ import "time"
 
 // Event is an input of the machine. The set of events is closed.
 type Event interface {
-	// target is the service that the event is for, "" when it is for none. Step ignores events for unknown services.
+	// target returns the name of the service that the event is for, or "" if it is for none. Step ignores unknown services.
 	target() string
 }
 
 // Events that the loop feeds to the machine.
 type (
-	// Add registers a service, or changes the policy of a known one. It starts when Want is up and its needs are met.
+	// Add registers a service, or changes the policy of a known one. The service starts when Want is up and its needs are met.
 	Add struct {
 		Name   string
 		Policy Policy
 		Want   Want
-		Needs  []string // a Met event must come for each of them before it starts
-		// Checked services are ready only after a Checked event, and after a Ready event if Policy.Announces is set.
+		Needs  []string // the service does not start before a NeedMet event for each need
+		// A service with Checked is ready only after a Checked event, and after a Ready event too if Policy.Announces is set.
 		Checked bool
 	}
-	// NeedMet says that a need is met. It is for all services that have this need.
+	// NeedMet reports to all services with this need that it is met.
 	NeedMet struct{ Need string }
 	// Remove stops a service and forgets it once it is down.
 	Remove struct{ Name string }
-	// Evict kills services at once, without a grace, and forgets them, because this init may not run them any more.
+	// Evict kills services at once, without a grace, and forgets them, because this init has lost the right to run them.
 	Evict struct {
 		Names  []string
-		Cause  Cause // cause of death of their runs; "" means CauseOperator
+		Cause  Cause // cause in the exits of their runs; "" means CauseOperator
 		Reason string
 	}
-	// Start wants a service up at once: it skips a restart delay and forgets failures.
+	// Start sets the desired state to up and starts a service at once, without a restart delay. Earlier failures are forgotten.
 	Start struct{ Name string }
-	// Stop wants a service down.
+	// Stop sets the desired state to down and ends a running process.
 	Stop struct{ Name string }
-	// Restart ends a running process and starts the service again at once; a service that is not running is started.
+	// Restart ends a running process and starts the service again at once. It starts a service that is not running.
 	Restart struct{ Name string }
-	// Once wants one run. A service that is not running starts now, and stays down after that run. For a running service it is
-	// the same as Unwant.
+	// Once asks for a single run. A service that is not running starts now, and stays down after the run. For a running service
+	// Once is the same as Unwant.
 	Once struct{ Name string }
 	// Unwant sets the desired state to down and drops a pending start. A running process goes on.
 	Unwant struct{ Name string }
-	// Scheduled tells when the schedule of a task starts it next. With Now it starts the task, unless a run of it is under way or about
-	// to start.
+	// Scheduled reports when the schedule of a task starts it next. With Now the task also starts at once, unless it runs or is
+	// about to start.
 	Scheduled struct {
 		Name string
-		Next time.Time // zero: it has no schedule any more
+		Next time.Time // zero if the task has no schedule any more
 		Now  bool
 	}
-	// Pause stops the main process, or with Group its process group, by SIGSTOP. The service counts as paused until Continue, or
-	// until it ends or is asked to end.
+	// Pause stops the main process, or with Group its process group, by SIGSTOP. The service counts as paused until a Continue,
+	// an order to end, or its end.
 	Pause struct {
 		Name  string
 		Group bool
@@ -58,8 +58,8 @@ type (
 		Name  string
 		Group bool
 	}
-	// SignalMain sends a signal to the main process, or with Group to its process group. A service that ends by it is restarted.
-	// Signal 0 stands for the stop signal.
+	// SignalMain sends a signal to the main process, or with Group to its process group. If the signal ends the service, the
+	// service restarts. Signal 0 stands for the stop signal.
 	SignalMain struct {
 		Name   string
 		Signal int
@@ -76,7 +76,7 @@ type (
 		Error     string
 		Permanent bool // another try can't succeed without a change
 		Passing   bool // the kernel lacked a resource that it may have again soon
-		Code      int  // the exit code of a shell for this error: 126 or 127
+		Code      int  // the exit code with which a shell reports this error: 126 or 127
 	}
 	// Exited reports the end of a main process or of a finish command.
 	Exited struct {
@@ -85,17 +85,17 @@ type (
 		Code     int    // -1 when ended by a signal
 		Signal   int    // 0 when it exited
 		OOM      bool   // the kernel's out-of-memory killer killed it
-		Leftover bool   // descendants of it are alive
-		Strays   string // PIDs of living processes that may belong to the run but hide it; "" for none
+		Leftover bool   // descendants of the process are alive
+		Strays   string // PIDs of living processes that hide whether they belong to the run; "" for none
 		CPU      time.Duration
 		MaxRSS   int64
 	}
-	// StopCommandEnded reports that the stop command of a service has ended, or could not start.
+	// StopCommandEnded reports that the stop command of a service has ended, or has not started.
 	StopCommandEnded struct {
 		Name     string
 		Run      uint64 // run of the stop command
 		Fault    string // "" when it succeeded
-		Leftover bool   // descendants of it are alive
+		Leftover bool   // descendants of the command are alive
 	}
 	// Gone reports that all processes of the last run of a service, or of its stop command, have ended.
 	Gone struct {
@@ -121,30 +121,30 @@ type (
 		Run   uint64
 		Lines []string
 	}
-	// Ready reports whether a running service is ready, in the words of the service itself.
+	// Ready reports whether a running service is ready. The service itself sends this report.
 	Ready struct {
 		Name  string
 		Run   uint64
 		Ready bool
-		Text  string // why it isn't ready, or a warning although it is ready
+		Text  string // why the service isn't ready, or a warning of a ready service
 	}
-	// Checked reports the result of the ready and start-up checks of a running service. A checked service is ready only if Ready
-	// says so too.
+	// Checked reports the result of the ready and start-up checks of a running service. The service is ready only if its Ready
+	// reports say so too.
 	Checked struct {
 		Name  string
 		Run   uint64
 		Ready bool
-		Text  string // as in Ready
+		Text  string // as Text of Ready
 	}
-	// Unhealthy stops a running service, because a check of it has failed for too long.
+	// Unhealthy stops a running service, because one of its checks has failed for too long.
 	Unhealthy struct {
 		Name   string
 		Run    uint64
 		Answer string // last answer of the check
 		Park   bool   // park the service; otherwise it is restarted
 	}
-	// Hold ends a running service with Policy.Sheddable, and keeps it from starting. A Hold without a reason, or an operator,
-	// releases it. With Disk its profile has too much on the disk: then Policy.Sheddable is not needed.
+	// Hold ends a running service with Policy.Sheddable, and prevents its start. A Hold without a reason releases the service,
+	// and so does an operator's command. With Disk the profile uses too much disk space, and Policy.Sheddable does not matter.
 	Hold struct {
 		Name, Reason string
 		Disk         bool
@@ -158,7 +158,7 @@ type (
 		Ready, Stopping bool
 		Status          string // a line for people, valid if HasStatus is set; "" clears it
 		HasStatus       bool
-		Extend          time.Duration // time it still needs to end, from now; 0 when the message says nothing about it
+		Extend          time.Duration // time that the service still needs to end, from now; 0 if the message has no such time
 	}
 	// InputsChanged reports that the input files of a parked service have changed.
 	InputsChanged struct{ Name string }
@@ -167,16 +167,16 @@ type (
 		Name   string
 		Signal int
 	}
-	// Remark adds a line to the history. Service may be "". Key and Data are set for a notice only.
+	// Remark adds a line to the history. Service is "" for the container. Only a notice has Key and Data.
 	Remark struct{ Service, Text, Key, Data string }
-	// Shutdown ends the container within the machine's budget. A second one kills everything at once.
+	// Shutdown ends the container within the machine's budget. A second Shutdown kills everything at once.
 	Shutdown struct {
 		Code   int // exit code of the container, unless the CMD has one
 		Reason string
 	}
-	// Swept reports that this process has no child left.
+	// Swept reports that this process has no child process left.
 	Swept struct{}
-	// Tick reports the time only, for deadlines.
+	// Tick reports only the time, for deadlines.
 	Tick struct{}
 )
 
@@ -215,7 +215,7 @@ func (Shutdown) target() string   { return "" }
 func (Swept) target() string      { return "" }
 func (Tick) target() string       { return "" }
 
-// Action is an output of the machine. The loop carries actions out in the order given. The set of actions is closed.
+// Action is an output of the machine. The loop executes actions in the given order. The set of actions is closed.
 type Action interface{ action() }
 
 // Actions that the machine asks the loop for.
@@ -231,7 +231,7 @@ type (
 		Run  uint64
 		Exit Exit // of the run before the finish command
 	}
-	// SpawnStop starts the stop command of a service as a run with its own number. The loop sends StopCommandEnded when it has ended.
+	// SpawnStop starts the stop command of a service as a run with its own number. After its end the loop sends StopCommandEnded.
 	SpawnStop struct {
 		Name string
 		Run  uint64
@@ -244,14 +244,14 @@ type (
 		Scope  Scope
 		Wake   bool // send SIGCONT too: a stopped process reacts to SIGKILL only
 	}
-	// SignalRest sends a signal to every other descendant of this process. No service is alive by then.
+	// SignalRest sends a signal to all other descendants of this process. At that time no service is alive.
 	SignalRest struct{ Signal int }
-	// Changed says that the published view of a service is out of date.
+	// Changed reports that the published view of a service is out of date.
 	Changed struct{ Name string }
-	// Note adds a record to the history. If the record is Dropped, the loop forgets the service.
+	// Note adds a record to the history. After a record with Dropped the loop forgets the service.
 	Note struct{ Record Record }
-	// Release says, during a shutdown, that all processes of a service have ended. The loop may close the pipe that they wrote
-	// to.
+	// Release reports, during a shutdown, that all processes of a service have ended. The loop may now close the pipe for their
+	// output.
 	Release struct{ Name string }
 	// End ends the loop. Run returns the code.
 	End struct{ Code int }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Exits of the processes of a service, and the transitions that follow.
+// Exits of the processes of a service, and the resulting transitions.
 
 func (m *Machine) spawned(now time.Time, s *service, e Spawned) {
 	if s.state == Finishing && s.pid == 0 {
@@ -108,8 +108,8 @@ func (m *Machine) exited(now time.Time, s *service, e Exited) {
 	m.endLeftovers(now, s, e.Leftover, "main process")
 }
 
-// endLeftovers ends the descendants of a dead process. If leftover is false, there are none, and it continues at once. of is the
-// name of the dead process.
+// endLeftovers ends the descendants of a dead process. Without leftover there are none, and the transition goes on at once. of is
+// the name of the dead process.
 func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of string) {
 	s.leftover = leftover && !s.policy.LeaveDescendants
 	if !s.leftover {
@@ -128,8 +128,8 @@ func (m *Machine) endLeftovers(now time.Time, s *service, leftover bool, of stri
 	m.emit(Signal{s.name, s.live(), sigTerm, ScopeTree, false})
 }
 
-// leftoversGone is called when all descendants of the run, or of the finish command, are gone. It starts the finish command, or settles
-// the service after it. It waits first for a stop command that is still alive.
+// leftoversGone runs after all descendants of the run, or of the finish command, have ended. It starts the finish command, or
+// settles the service after the finish command. First it waits for a stop command that is still alive.
 func (m *Machine) leftoversGone(now time.Time, s *service) {
 	if s.command.run != 0 {
 		m.awaitStopCommand(now, s)
@@ -145,8 +145,8 @@ func (m *Machine) leftoversGone(now time.Time, s *service) {
 	m.emit(SpawnFinish{s.name, s.finish, *s.last})
 }
 
-// finishVerdict handles the exit code of a finish command. The restart delay begins now. A start requested after the exit overrides a
-// verdict of "don't start again".
+// finishVerdict handles the exit code of a finish command. The restart delay begins now. A start that was requested after the
+// exit overrides the verdict "do not start again".
 func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	s.next.from = now
 	if slices.Contains(s.policy.PermanentFinish, code) && !s.again {
@@ -155,7 +155,7 @@ func (m *Machine) finishVerdict(now time.Time, s *service, code int) {
 	}
 }
 
-// afterExit decides what follows an exit, and updates the failure counters.
+// afterExit chooses the state after an exit, and updates the counters of failures.
 func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	reason := describe(exit)
 	switch {
@@ -179,7 +179,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	if s.policy.ReadyRestart > 0 && s.ready && now.Sub(s.readySince) >= s.policy.ReadyRestart {
 		return settle{state: Starting, reason: reason + " after it had been ready"}
 	}
-	own := exit.Signal == 0 && exit.Cause != CauseHealth // the process chose the exit code, so the code has a meaning
+	own := exit.Signal == 0 && exit.Cause != CauseHealth // the process chose this exit code, so the code has a meaning
 	if own && slices.Contains(s.policy.ParkOn, exit.Code) {
 		return settle{state: Parked, reason: reason}
 	}
@@ -211,9 +211,9 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) settle {
 	return settle{Backoff, m.afterFailure(now, s), now, reason}
 }
 
-// inputs starts a parked service after its input files have changed. It starts at once if its last run was long, or if it was
-// parked for longer than its restart delay. Otherwise the service may have changed the files itself: that counts as a fast exit,
-// and the rest of the delay applies.
+// inputs starts a parked service after its input files have changed. The service starts at once if its last run was long, or if
+// it was parked for longer than its restart delay. Otherwise the service may have changed the files itself: then the change
+// counts as a fast exit, and the rest of the delay applies.
 func (m *Machine) inputs(now time.Time, s *service) {
 	const reason = "inputs changed"
 	quiet := now.Sub(s.since)
@@ -255,7 +255,8 @@ func (m *Machine) random() float64 {
 	return m.Random()
 }
 
-// mostErrorText limits an error in the history and in the runs, in bytes. The agent chooses the names of files in such a text.
+// mostErrorText limits an error in the history and in the runs, in bytes. An error contains file names, and the agent chooses
+// their length.
 const mostErrorText = 1 << 10
 
 // Shorten cuts a text to the length that the history keeps.
@@ -318,7 +319,7 @@ func (m *Machine) settle(now time.Time, s *service) {
 		m.begin(now, s, "started again as asked")
 	case next.state == Starting, next.state == Backoff && !next.deadline().After(now):
 		m.begin(now, s, next.reason)
-	case next.state == Down: // it was asked to end, and a later start wants it up
+	case next.state == Down: // an order ended the run, and a later order starts the service
 		m.begin(now, s, "wanted up")
 	default:
 		m.set(now, s, next.state, next.deadline(), next.reason)
@@ -339,7 +340,7 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 // certainCauses lists the causes that a CorrectCause event must not replace.
 var certainCauses = []Cause{CauseOperator, CauseShutdown, CauseShed, CauseQuota, CauseLease}
 
-// refused parks a service whose output says that it can't start, see Policy.Refusal.
+// refused parks a service whose output says that a restart does not help, see Policy.Refusal.
 func (m *Machine) refused(now time.Time, s *service) {
 	if s.policy.Refusal == "" || s.state != Backoff || s.last.Code < 1 {
 		return

@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Services that wait before their start, or are ended, because the container is short of memory or a profile has too much on the disk. Their
-// desired state stays as it is.
+// Services that wait before their start, or are ended, because the container lacks memory or a profile uses too much disk space.
+// Their desired state does not change.
 
 // shortage records which services must not run, because memory or disk space is short.
 type shortage struct {
-	all  string            `reexec:"full"` // why services with Policy.Sheddable wait before their start; "" when they need not
-	held map[string]string // service → why it alone must not run; a step replaces the map, for undo
+	all  string            `reexec:"full"` // why services with Policy.Sheddable wait before their start; "" if they need not wait
+	held map[string]string // why a single service must not run, by service; a step replaces the map, so that undo can restore the old one
 }
 
-// setHold notes why a service is held down. An empty reason releases it.
+// setHold records why a service must not run. An empty reason releases the service.
 func (m *Machine) setHold(name, reason string) {
 	if m.shortage.held[name] == reason {
 		return
@@ -32,8 +32,8 @@ func (m *Machine) setHold(name, reason string) {
 	m.shortage.held[name] = reason
 }
 
-// Names of unmet needs: of a service that waits for memory, and of one whose profile has too much on the disk. A [Hold] for the
-// disk has a reason that begins with NeedDisk.
+// Names of the unmet needs of a service that waits for memory, and of a service whose profile uses too much disk space. The
+// reason of a [Hold] for the disk begins with NeedDisk.
 const (
 	NeedMemory = "memory"
 	NeedDisk   = "disk"
@@ -61,8 +61,8 @@ func (m *Machine) hold(now time.Time, s *service, e Hold) {
 	}
 }
 
-// holdStarts makes services with Policy.Sheddable wait before they start, for the given reason. An empty reason starts the waiting
-// services.
+// holdStarts makes services with Policy.Sheddable wait before they start, for the given reason. With an empty reason it starts
+// the waiting services.
 func (m *Machine) holdStarts(now time.Time, reason string) {
 	if m.shortage.all == reason || m.phase != running {
 		return
@@ -82,7 +82,8 @@ func (m *Machine) holdStarts(now time.Time, reason string) {
 	}
 }
 
-// lacksRoom returns the unmet need of a service that must not start for lack of room, and the reason; "" if it may start.
+// lacksRoom returns the unmet need of a service that lacks memory or disk space, and the reason. Both are "" if the service may
+// start.
 func (m *Machine) lacksRoom(s *service) (need, reason string) {
 	switch held := m.shortage.held[s.name]; {
 	case forDisk(held):

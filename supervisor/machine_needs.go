@@ -9,10 +9,10 @@ import (
 
 // Needs of services, limits on restarts, and tasks.
 
-// RestartAfter says after which kinds of exit a service restarts. Exits that hinit requested don't count.
+// RestartAfter says which kinds of exit restart a service. Exits that hinit requested don't count.
 type RestartAfter string
 
-// The values of RestartAfter. After an end without a restart the service is down if the code was 0, else failed.
+// The values of RestartAfter. After an end without a restart the service is down if the exit code was 0, else failed.
 const (
 	RestartAlways    RestartAfter = ""
 	RestartOnFailure RestartAfter = "on-failure" // an exit code other than 0, or a signal
@@ -25,10 +25,10 @@ type Until string
 
 // The values of Until.
 const (
-	UntilStarted Until = "started" // up; a task: started
+	UntilStarted Until = "started" // up; for a task: started
 	UntilReady   Until = "ready"   // up and ready
 	UntilDone    Until = "done"    // down after exit code 0
-	UntilTried   Until = "tried"   // ready, or ended once; counts for starts only, so it does not order a shutdown
+	UntilTried   Until = "tried"   // ready, or ended once; applies to starts only, not to the order of a shutdown
 )
 
 // Need is a service that another one waits for before each start.
@@ -41,14 +41,14 @@ type Need struct {
 // Order is the part of a [Policy] about dependencies, tasks and restarts. The zero value changes nothing.
 type Order struct {
 	After          RestartAfter
-	MaxRestarts    int           // this many automatic restarts ...
-	RestartsWindow time.Duration // ... are allowed within this time; after the next end it is failed. 0 is no limit
+	MaxRestarts    int           // limit of automatic restarts within RestartsWindow; 0 is no limit
+	RestartsWindow time.Duration // the window of MaxRestarts; the first end beyond the limit makes the service failed
 	Needs          []Need
-	RestartOn      []string  // restart it when one of these services is started anew, or is a task and done
-	OneShot        bool      // a task: it is expected to end
+	RestartOn      []string  // restart the service when one of these starts anew, or is a task and done
+	OneShot        bool      // the service is a task: its end is expected
 	Turns          bool      // limit simultaneous starts, see [Machine.Parallel]
-	Used           time.Time // last use; before their first start, recently used services come first in the queue
-	EachStart      bool      // a task that runs again before each start of a service that needs it done
+	Used           time.Time // time of the last use; before their first start, recently used services come first in the queue
+	EachStart      bool      // the service is a task that runs again before each start of a service that needs it done
 }
 
 // linked returns 1 if the policy makes a service depend on others, else 0.
@@ -59,7 +59,7 @@ func (o *Order) linked() int {
 	return 0
 }
 
-// order is the state of a service that belongs to its [Order].
+// order holds the state of a service that its [Order] needs.
 type order struct {
 	taskNeeds []taskNeed  `reexec:"gates"` // in state waiting: the runs of EachStart tasks that this start waits for
 	unmet     []string    `reexec:"lacks"` // in state waiting: the names of unmet needs
@@ -68,16 +68,16 @@ type order struct {
 	nextRun   time.Time   // when its schedule starts it next, zero without a schedule
 }
 
-// taskNeed is a need for a task that only a run with a number above Run meets.
+// taskNeed is a need for a task. Only a run with a number above Run meets the need.
 type taskNeed struct {
 	Name string
 	Run  uint64
 }
 
-// busy are the states in which a run exists.
+// busy lists the states in which a run exists.
 var busy = []State{Starting, Up, Stopping, Killing, Finishing}
 
-// idle are the states in which nothing of a service runs, and nothing will start without a command.
+// idle lists the states in which nothing of a service runs, and only a command can start it.
 var idle = []State{Down, Parked, Failed}
 
 // require starts the EachStart tasks that s needs done, once for each start of s.
@@ -126,7 +126,7 @@ func (m *Machine) unmetNeeds(s *service) (names []string, reason string) {
 	return names, "waits for " + strings.Join(why, ", and for ")
 }
 
-// whyUnmet says in words why a need is unmet, "" when it is met.
+// whyUnmet says in words why a need is unmet, and returns "" for a met need.
 func (m *Machine) whyUnmet(s *service, n Need) string {
 	t := m.services[n.Name]
 	switch {
@@ -165,7 +165,7 @@ func (m *Machine) whyUnmet(s *service, n Need) string {
 	return n.Name + " to be " + to + " (" + is + ")"
 }
 
-// await puts a service into the state waiting while it has an unmet need or no memory, and reports whether it does.
+// await puts a service into the state waiting if a need is unmet or memory is short, and reports whether it did.
 func (m *Machine) await(now time.Time, s *service) bool {
 	need, reason := m.lacksRoom(s)
 	names := []string{need}
@@ -189,7 +189,7 @@ func (m *Machine) await(now time.Time, s *service) bool {
 	return true
 }
 
-// release starts the waiting services whose needs are met now. It is called after a step that changed a state.
+// release starts the waiting services whose needs are now met. Step calls it after a change of a state.
 func (m *Machine) release(now time.Time) {
 	if m.links == 0 || m.phase != running {
 		return
@@ -207,7 +207,7 @@ func (m *Machine) release(now time.Time) {
 	}
 }
 
-// follow restarts the services whose policy says that they restart with t.
+// follow restarts the services that name t in Policy.RestartOn.
 func (m *Machine) follow(now time.Time, t *service) {
 	if m.links == 0 || m.phase != running {
 		return
@@ -220,7 +220,7 @@ func (m *Machine) follow(now time.Time, t *service) {
 	}
 }
 
-// final returns the state to enter after an exit, if the policy does not restart the service. Otherwise ok is false.
+// final returns the state after an exit that the policy does not follow with a restart. For other exits ok is false.
 func (s *service) final(exit *Exit, reason string) (next settle, ok bool) {
 	clean := s.policy.success(exit.Code) && exit.Signal == 0 && exit.Cause != CauseHealth
 	switch s.policy.After {
@@ -268,8 +268,8 @@ func (s *service) limited(now time.Time, next settle) settle {
 	return settle{state: Failed, reason: "restarted " + times + " within " + window + ", which is the limit: " + next.reason}
 }
 
-// due handles an event of the schedule: it notes the next time, and with e.Now starts the task. A task that is not idle skips
-// this time.
+// due handles an event of the schedule. It stores the next time, and with e.Now starts the task. A task that is not idle skips
+// this start.
 func (m *Machine) due(now time.Time, s *service, e Scheduled) {
 	s.nextRun = e.Next
 	m.changed(s)
@@ -283,12 +283,12 @@ func (m *Machine) due(now time.Time, s *service, e Scheduled) {
 	}
 }
 
-// alive reports whether anything of a service runs, or is about to.
+// alive reports whether any process of a service runs or is about to start.
 func (s *service) alive() bool {
 	return s.hasProcess() || s.state == Starting || s.state == Finishing
 }
 
-// heights returns, for each needed service, the length of the longest chain of live dependants above it. top is the greatest
+// heights returns, for each needed service, the length of the longest chain of live dependants above it. top is the longest
 // length.
 func (m *Machine) heights() (of map[*service]int, top int) {
 	above := make(map[*service][]*service)
@@ -319,7 +319,7 @@ func (m *Machine) heights() (of map[*service]int, top int) {
 	return of, top
 }
 
-// endUnneeded ends services, during a shutdown, whose dependants have all ended.
+// endUnneeded ends, during a shutdown, the services whose dependants have all ended.
 func (m *Machine) endUnneeded(now time.Time) {
 	if m.links == 0 {
 		return

@@ -7,7 +7,7 @@ import "time"
 // mostExtended limits how long a service may delay its own end by EXTEND_TIMEOUT_USEC, as a multiple of its grace.
 const mostExtended = 10
 
-// reasonEnding is the reason for state stopping after a service sent STOPPING=1.
+// reasonEnding is the reason of the state stopping after a service has sent STOPPING=1.
 const reasonEnding = "it says that it is stopping"
 
 // notified handles a message of a living run, and ignores messages of all others.
@@ -39,7 +39,7 @@ func (m *Machine) notified(now time.Time, s *service, e Notified) {
 	}
 }
 
-// overdue counts a service as unhealthy that announced its end and is still alive after the grace.
+// overdue marks a service as unhealthy if it has announced its end and is still alive after the grace.
 func (m *Machine) overdue(s *service) {
 	if s.requestedCause == "" && s.pid != 0 && m.phase == running {
 		s.requestedCause, s.answer = CauseHealth, "it said that it is stopping, and is still alive after the grace"

@@ -9,11 +9,11 @@ import (
 type service struct {
 	name   string
 	policy *Policy  // replaced, never changed: undo copies the service shallowly
-	needs  []string // needs for a Met event that has not come yet
+	needs  []string // unmet needs, for which no NeedMet event has come yet
 
 	state    State
 	since    time.Time
-	reason   string    // why it is in this state
+	reason   string    // why the service is in this state
 	deadline time.Time // when the state changes by itself; zero for never
 
 	want     Want
@@ -45,14 +45,14 @@ type tally struct {
 
 // readiness is the part of the readiness that is kept between runs.
 type readiness struct {
-	checked    bool      // its checks must pass too before it is ready
-	readySince time.Time // while nothing of it runs: when the last run was over
+	checked    bool      // the service is ready only after its checks pass too
+	readySince time.Time // since when the service is ready; while nothing of the service runs: when its last run was over
 }
 
 // fastExits has the counters that decide about restart delays, crash loops and parking.
 type fastExits struct {
 	failures      int         // fast exits in a row
-	quickRestarts int         `reexec:"quick"` // short lives in a row that ended with a request to restart
+	quickRestarts int         `reexec:"quick"` // short runs in a row that ended with a request to restart
 	recent        []time.Time // fast exits within the window
 	looping       bool
 	loopTold      bool // the history already says why it is in a crash loop
@@ -63,16 +63,16 @@ type run struct {
 	id             uint64 `reexec:"run"`
 	pid            int    // main process; in state finishing the finish command; 0 for none
 	ready          bool
-	said           string // from the last Ready
-	status         string // from the last Notified with a status
+	said           string // text of the last Ready event
+	status         string // text of the last Notified event with a status
 	paused         bool
 	sent           int          // last signal an operator sent
-	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" otherwise
-	leftover       bool         // its main process is gone, but descendants are alive
+	requestedCause Cause        `reexec:"asked"` // why hinit asked the process to end; "" if it did not ask
+	leftover       bool         // the main process is gone, but descendants are alive
 	killProgress   killProgress `reexec:"hunt"`
 
 	finish    uint64 // number of the finish command's run, 0 before that starts
-	permanent bool   // the finish command said not to start it again
+	permanent bool   // the finish command asked for no further start
 	next      settle
 	again     bool // restart at once after this run
 
@@ -82,7 +82,7 @@ type run struct {
 // killProgress records whether repeated SIGKILLs reduce the processes of a run.
 type killProgress struct {
 	kills   int
-	deaths  int  // processes of it that have ended since its main process did
+	deaths  int  // number of the run's processes that have ended since its main process ended
 	growing bool `reexec:"reborn"` // new processes appear in spite of the SIGKILLs
 }
 
@@ -92,7 +92,7 @@ type stopCommand struct {
 	end time.Time // when the command and its descendants are killed
 }
 
-// settle is the state to enter when all processes of a run, including its finish command, are gone.
+// settle is the next state, entered when all processes of a run and of its finish command are gone.
 type settle struct {
 	state  State
 	delay  time.Duration // before the start
@@ -100,7 +100,7 @@ type settle struct {
 	reason string
 }
 
-// deadline returns when the service starts, zero for no start.
+// deadline returns when the service starts, or zero for no start.
 func (n settle) deadline() time.Time {
 	if n.state != Backoff {
 		return time.Time{}
@@ -108,7 +108,7 @@ func (n settle) deadline() time.Time {
 	return n.from.Add(n.delay)
 }
 
-// forgetFailures forgets the failures of earlier runs.
+// forgetFailures clears the counters of failures of earlier runs.
 func (s *service) forgetFailures() {
 	s.failures, s.quickRestarts, s.looping, s.loopTold = 0, 0, false, false
 	s.recent = nil
@@ -117,8 +117,8 @@ func (s *service) forgetFailures() {
 // runs reports whether the main process is alive.
 func (s *service) runs() bool { return s.pid != 0 && s.state != Finishing }
 
-// live returns the run whose processes are alive: normally the current run. It is the stop command's run when only that is left,
-// and the finish command's run once that has begun.
+// live returns the run whose processes are alive: normally the current run. If only the stop command is left, it returns the run
+// of that command. After the finish command has started, it returns that command's run.
 func (s *service) live() uint64 {
 	switch {
 	case s.finish != 0:
@@ -159,7 +159,7 @@ func without[T any](in []T, drop func(T) bool) []T { return slices.DeleteFunc(sl
 // causes counts exits by cause. It is immutable, so snapshots can share it.
 type causes []CauseCount
 
-// with returns new counts in which n is added to one cause.
+// with returns a copy in which n is added to the count of a cause.
 func (c causes) with(cause Cause, n int) causes {
 	out := slices.Clone(c)
 	i := slices.IndexFunc(out, func(of CauseCount) bool { return of.Cause == cause })

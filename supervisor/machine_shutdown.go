@@ -17,8 +17,8 @@ func (m *Machine) shutdown(now time.Time, e Shutdown) {
 	m.beginShutdown(now, e.Reason)
 }
 
-// beginShutdown ends all services at once, except loggers and services that others need. A needed service ends after its
-// dependants, or when its share of the time is over. The rest of the budget is reserved for the time after SIGKILL.
+// beginShutdown ends all services at once, except loggers and services that other services need. A needed service ends after its
+// dependants, or when its share of the time is over. The rest of the budget is for the time after SIGKILL.
 func (m *Machine) beginShutdown(now time.Time, reason string) {
 	m.phase = stopping
 	m.killAt = now.Add(m.Budget - min(m.Budget/10, leftoverGrace))
@@ -55,8 +55,8 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 	}
 }
 
-// drain gives services with Policy.Drains a last moment, once no other service is alive. It tells them so with the signal
-// Policy.LastSignal.
+// drain gives services with Policy.Drains a last moment to read their input, after all other services have ended. It announces
+// this moment with the signal Policy.LastSignal.
 func (m *Machine) drain(now time.Time) {
 	for _, s := range m.order {
 		if end := now.Add(drainTime); s.policy.Drains && s.state == Up && end.Before(s.deadline) {
@@ -87,7 +87,7 @@ func (m *Machine) advance(now time.Time) {
 	if m.phase == stopping {
 		m.endUnneeded(now)
 		alive, writing := false, false
-		for _, s := range slices.Backward(m.order) { // a shutdown ends the last service last, so searching from the end is short
+		for _, s := range slices.Backward(m.order) { // a shutdown ends the last service last, so the search from the end is short
 			if s.alive() {
 				alive, writing = true, !s.policy.Drains
 			}

@@ -12,26 +12,26 @@ import (
 const (
 	// turnTime limits how long a service that does not become ready keeps its turn.
 	turnTime = 10 * time.Second
-	// shortTurn replaces turnTime while no service reports readiness. With turns of 10 s the last of 500 services would start
-	// after 40 minutes.
+	// shortTurn replaces turnTime if no service reports readiness. With turns of 10 s the last of 500 services would start after
+	// 40 minutes.
 	shortTurn = time.Second
-	// ReasonTurn begins the reason of a service that waits until others have started.
+	// ReasonTurn begins the reason of a service that waits for the starts of other services.
 	ReasonTurn = "waits for its turn"
 	// mostShownPlaces is the longest queue in which each waiting service shows its position.
 	mostShownPlaces = 256
 )
 
-// turns holds the services that are starting, and the queue of the services that wait for a turn. A step replaces the slices, for
-// undo.
+// turns holds the starting services, and the queue of the services that wait for a turn. A step replaces the slices, so that undo
+// can restore the old ones.
 type turns struct {
 	starting  []*service `reexec:"-"`
 	queue     []*service `reexec:"-"` // unsorted: service.place gives the order
 	lastPlace int64      `reexec:"tickets"`
 	unready   int        `reexec:"-"` // turns that timed out since a service with turns last became ready
-	readied   bool       `reexec:"-"` // one of the services that began to start together has become ready
+	readied   bool       `reexec:"-"` // one of the services that started together has become ready
 }
 
-// atStart reports whether a service is using a turn now.
+// atStart reports whether a service holds a turn now.
 func (m *Machine) atStart(now time.Time, s *service) bool {
 	return s.state == Starting || s.state == Up && !s.ready && now.Before(s.since.Add(m.turnTime()))
 }
@@ -44,8 +44,8 @@ func (m *Machine) turnTime() time.Duration {
 	return turnTime
 }
 
-// enqueue puts a service that could start into the queue when no turn is free, and reports whether it has to wait. Automatic
-// restarts need no turn.
+// enqueue puts a service into the queue if no turn is free, and reports whether the service has to wait. Automatic restarts need
+// no turn.
 func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.place != 0:
@@ -82,7 +82,7 @@ func (m *Machine) freeTurns(now time.Time) int {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
 		ended := len(m.starting) - len(without(m.starting, late))
 		m.starting = without(m.starting, over)
-		m.unready += ended // added last: turnTime depends on it, and so does atStart
+		m.unready += ended // changed last, because turnTime and atStart read it
 	}
 	if m.readied {
 		return m.Parallel + m.ParallelExtra - len(m.starting)
@@ -121,8 +121,8 @@ func byPlace(a, b *service) int {
 	return 1
 }
 
-// showPlaces writes into the reason of each waiting service how many are before it. In a long queue that costs too much and is
-// left out.
+// showPlaces writes the number of earlier services into the reason of each waiting service. It leaves out a long queue, because
+// that costs too much.
 func (m *Machine) showPlaces() {
 	if len(m.queue) > mostShownPlaces {
 		return

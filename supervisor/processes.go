@@ -50,7 +50,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	}
 	code := a.Exit.Code
 	if a.Exit.Signal != 0 {
-		code = 256 // the value that s6 passes
+		code = 256 // the value that s6 passes after a signal
 	}
 	u.finish = a.Run
 	spec := u.Spec
@@ -69,7 +69,7 @@ func (l *Loop) spawnStop(a SpawnStop) []Event {
 	return nil
 }
 
-// launch starts a process of a service. An error names the command, and the directory where that may be the reason.
+// launch starts a process of a service. An error names the command, and the directory if that may be the reason.
 func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, oom int, notify *notifier) Event {
 	files, own, err := l.files(u)
 	if err != nil {
@@ -89,7 +89,7 @@ func (l *Loop) launch(u *unit, run uint64, spec proc.Spec, oom int, notify *noti
 	return Spawned{u.Name, pid}
 }
 
-// send signals processes of a run, and returns the events that result.
+// send signals processes of a run, and returns the resulting events.
 func (l *Loop) send(a Signal) []Event {
 	procs := l.cfg.Procs
 	switch a.Scope {
@@ -106,7 +106,7 @@ func (l *Loop) send(a Signal) []Event {
 		if !l.machine.Stopping() { // a shutdown ends all processes anyway
 			procs.Observe(a.Run)
 		}
-		_ = procs.Signal(a.Run, a.Signal) // no error if it has ended and is not reaped: its exit follows
+		_ = procs.Signal(a.Run, a.Signal) // no error for a process that has ended but is not yet reaped: its exit follows
 		if a.Wake {
 			_ = procs.Signal(a.Run, sigCont)
 		}
@@ -117,7 +117,7 @@ func (l *Loop) send(a Signal) []Event {
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
-			_ = f.Close() // copies of pipe ends: nothing was written through them
+			_ = f.Close() // these are copies of pipe ends, and nothing was written through them
 		}
 	}
 }
@@ -128,7 +128,7 @@ func (l *Loop) reap() {
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
 	if l.cfg.Mute != nil && l.flood.reaped(time.Now(), int(l.orphans.Load()-before), !l.machine.Stopping()) {
 		l.cfg.Mute(l.flood.on)
-		if !l.flood.on { // SIGCHLD was off, so processes may have ended unnoticed
+		if !l.flood.on { // SIGCHLD was off, so processes may have ended without a signal
 			childless = l.cfg.Procs.Reap(!l.machine.Stopping(), l.exited)
 		}
 	}
@@ -161,7 +161,7 @@ func (l *Loop) exited(x proc.Exit) {
 		e.OOM = x.Signal == 9 && kills > l.oomKills
 		l.oomKills = kills
 	}
-	if x.OOM != nil { // the count of its own control group is more exact
+	if x.OOM != nil { // the count of the run's own control group is more exact
 		e.OOM = *x.OOM
 	}
 	if x.Leftover {
@@ -189,7 +189,7 @@ func (l *Loop) exited(x proc.Exit) {
 	l.step(e)
 }
 
-// listed formats PIDs for people. It shows only the first ones of a long list.
+// listed formats PIDs for people. It shortens a long list.
 func listed(pids []int) string {
 	const most = 8
 	var b strings.Builder

@@ -24,7 +24,7 @@ func newNotifier(fd int) (*notifier, error) {
 	return &notifier{fd, r, w}, nil
 }
 
-// among returns files with the writing end added at index fd. The descriptors between are closed in the process.
+// among returns files with the writing end at index fd. The descriptors between them are closed in the new process.
 func (n *notifier) among(files []*os.File) []*os.File {
 	if n == nil {
 		return files

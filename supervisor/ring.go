@@ -12,13 +12,13 @@ const (
 	keptSize = 8    // overwritten records that are kept for each service
 	mostKept = 512  // limit of services with kept records
 
-	rootOrders = "\x00" // key of the kept records of root's orders, next to the names of services
-	rootSize   = 64     // overwritten records that are kept of root's orders
+	rootOrders = "\x00" // key of the kept records of root's orders; no service has this name
+	rootSize   = 64     // number of overwritten records that are kept of root's orders
 )
 
 // Ring is the event history. The loop appends records, and each reader follows with its own cursor. Nothing blocks: a slow reader
-// loses the oldest records and learns how many. A service with many records overwrites records of other services. So the ring
-// keeps the last few records of each service, and the last orders of root, for longer, see [Ring.Kept].
+// loses the oldest records and learns their number. A busy service overwrites the records of other services. So the ring keeps
+// the last few records of each service, and the last orders of root, for longer, see [Ring.Kept].
 type Ring struct {
 	slots [ringSize]atomic.Pointer[Record]
 	own   atomic.Pointer[map[string]*keptRecords] // overwritten records by service; the map is replaced when a service is added
@@ -27,7 +27,7 @@ type Ring struct {
 	news  broadcast
 }
 
-// add numbers a record and appends it. Readers see it after the next show. Only the loop may call add.
+// add numbers a record and appends it. Readers see the record after the next publish. Only the loop may call add.
 func (r *Ring) add(rec Record) {
 	r.last++
 	rec.Seq = r.last
@@ -40,8 +40,8 @@ type keptRecords struct {
 	next  int // index to write next; used by the loop only
 }
 
-// store stores a record. The record that it overwrites is kept for its service, or among the orders of root. Notices are not kept,
-// because clients can post any number of them.
+// store stores a record. It keeps the overwritten record for its service, or among the orders of root. It drops overwritten
+// notices, because clients can post any number of them.
 func (r *Ring) store(rec *Record) {
 	old := r.slots[rec.Seq%ringSize].Swap(rec)
 	if old == nil || old.Key != "" {
@@ -77,8 +77,8 @@ func (r *Ring) store(rec *Record) {
 	own.next = (own.next + 1) % size
 }
 
-// Kept returns the overwritten records that the ring still has and whose Seq is below end, oldest first. They are the last ones
-// of each service, of the container, and of root's orders. It may be called from any goroutine and does not block.
+// Kept returns the overwritten records that the ring still has and whose Seq is below end, oldest first. These are the last
+// records of each service, of the container, and of root's orders. Kept may be called from any goroutine and does not block.
 func (r *Ring) Kept(end uint64) (records []Record) {
 	for _, rec := range r.Older(0, end) {
 		records = append(records, *rec)
@@ -86,7 +86,7 @@ func (r *Ring) Kept(end uint64) (records []Record) {
 	return records
 }
 
-// Older is Kept without copies, limited to records after Seq after.
+// Older returns the same records as Kept without copies, limited to records after Seq after.
 func (r *Ring) Older(after, end uint64) (records []*Record) {
 	if services := r.own.Load(); services != nil {
 		for _, own := range *services {
@@ -109,8 +109,9 @@ func (r *Ring) publish() {
 	}
 }
 
-// Since returns the records after cursor, oldest first, and how many of them are lost because they were overwritten. The next
-// cursor is the Seq of the last record; 0 is before the first one. It may be called from any goroutine and does not block.
+// Since returns the records after cursor, oldest first, and the number of records that were overwritten before this call. The
+// next cursor is the Seq of the last record; 0 is before the first record. Since may be called from any goroutine and does not
+// block.
 func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	head := r.head.Load()
 	if head > ringSize && cursor < head-ringSize {
@@ -119,7 +120,7 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 	}
 	for seq := cursor + 1; seq <= head; seq++ {
 		rec := r.slots[seq%ringSize].Load()
-		if rec.Seq != seq { // overwritten during the loop: all records before it are lost too
+		if rec.Seq != seq { // overwritten during the loop: all records before this one are lost too
 			lost += uint64(len(records)) + 1
 			records = records[:0]
 			continue
@@ -132,10 +133,10 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 // Last returns the Seq of the newest record that readers see.
 func (r *Ring) Last() uint64 { return r.head.Load() }
 
-// News returns a channel that is closed at the next append. Call it before Since, or a record between the calls is missed.
+// News returns a channel that is closed at the next append. Call News before Since, because Since misses later records.
 func (r *Ring) News() <-chan struct{} { return r.news.wait() }
 
-// broadcast wakes all waiters once. It has no lock and costs nothing without waiters.
+// broadcast wakes all waiting goroutines once. It has no lock and costs nothing if no goroutine waits.
 type broadcast struct{ ch atomic.Pointer[chan struct{}] }
 
 func (b *broadcast) wait() <-chan struct{} {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Snapshot is the state of all services after one turn of the loop. It is immutable.
+// Snapshot is the state of all services after one iteration of the loop. It is immutable.
 type Snapshot struct {
 	Services []*Service // in the order of registration
 	Stopping bool       // the container is shutting down
-	Full     string     // why starts wait for memory; "" when they don't
+	Full     string     // why starts wait for memory; "" if they do not wait
 }
 
 // Find returns the named service, or nil.
@@ -25,48 +25,48 @@ func (s *Snapshot) Find(name string) *Service {
 // Service is the state of one service. It is immutable.
 type Service struct {
 	Name         string
-	Profile      string // "" when it belongs to no profile
+	Profile      string // "" if the service belongs to no profile
 	Group        string // see [Unit]
 	Kind         Kind
 	Yields       bool     // see [Unit]
-	Log          string   // path of its current log file, "" when it has none
-	Command      []string // of the current run, else of the next run
-	Drifted      bool     // the running process was started with an older definition than the next run will have
+	Log          string   // path of the current log file, "" if the service has none
+	Command      []string // command of the current run, else of the next run
+	Drifted      bool     // the running process has an older definition than the next run will have
 	State        State
 	Want         Want
-	Reason       string    // why it is in this state
-	Since        time.Time // when it entered this state
-	ProcessSince time.Time // when its main process last started or ended; before its first start, when it was registered
-	PID          int       // main process, 0 for none; never a finish command
+	Reason       string    // why the service is in this state
+	Since        time.Time // when the service entered this state
+	ProcessSince time.Time // when the main process last started or ended; before the first start, when the service was registered
+	PID          int       // PID of the main process, 0 for none; never of a finish command
 	Run          uint64    // number of the current or last run, 0 before the first
 	Ready        bool
-	// ReadySince is when the service became ready, zero while it is not ready. While nothing of it runs, it is when its last run
-	// was over.
+	// ReadySince is when the service became ready, zero while it is not ready. If nothing of the service runs, ReadySince is the
+	// end of its last run.
 	ReadySince time.Time
-	Announces  bool      // it reports its readiness itself
+	Announces  bool      // the service reports its readiness itself
 	Warning    string    // warning from the running main process, see [Ready]; the service controls this text
-	Status     string    // the running service's own text about its work, see [Notified]; no warning
-	Paused     bool      // an operator has stopped its process with SIGSTOP
-	Started    bool      // it has been started at least once
-	Permanent  bool      // it doesn't restart by itself: its finish command said so, or it is parked or failed
-	Restarts   int       // starts after an exit without an order
-	Failures   int       // fast exits in a row
-	CrashLoop  bool      // too many fast exits within the window; it is restarted at the longest delay
-	NextStart  time.Time // when it starts by itself, zero when it doesn't
-	Needs      []string  // the services, and other needs, that it waits for
-	Held       bool      // it was ended, or must not start, because memory is short; see [Hold]
-	OOMAdj     int       // how much higher the oom_score_adj of its processes is than hinit's
+	Status     string    // text of the running service about its work, see [Notified]; no warning
+	Paused     bool      // an operator has stopped the process with SIGSTOP
+	Started    bool      // the service has started at least once
+	Permanent  bool      // the service doesn't restart by itself: its finish command said so, or it is parked or failed
+	Restarts   int       // number of starts after an exit without an order
+	Failures   int       // number of fast exits in a row
+	CrashLoop  bool      // the service had too many fast exits within the window, and restarts at the longest delay
+	NextStart  time.Time // when the service starts by itself, zero if it doesn't
+	Needs      []string  // services, and other needs, for which the service waits
+	Held       bool      // the service was ended, or must not start, because memory is short; see [Hold]
+	OOMAdj     int       // oom_score_adj of the service's processes, minus that of hinit
 	LastExit   *Exit
-	NextRun    time.Time    // when its schedule starts it next; zero without a schedule
-	After      RestartAfter // which ends of a run restart it
-	Task       bool         // it is expected to end by itself
-	Done       bool         // its last run ended by itself with exit code 0
+	NextRun    time.Time    // next start by the schedule; zero without a schedule
+	After      RestartAfter // kinds of exit that restart the service
+	Task       bool         // the service is a task: its end is expected
+	Done       bool         // the last run ended by itself with exit code 0
 
 	Exits     []CauseCount // number of ends by cause; must not be changed
-	Restarted []CauseCount // number of restarts by the cause of the exit before; must not be changed
+	Restarted []CauseCount // number of restarts by the cause of the preceding exit; must not be changed
 }
 
-// CauseCount is how many exits had a certain cause.
+// CauseCount is the number of exits with a cause.
 type CauseCount struct {
 	Cause Cause
 	N     int
@@ -105,7 +105,7 @@ func (l *Loop) view(s *service, u *unit) *Service {
 	return v
 }
 
-// publish shows readers the changed services, and then the records of the history about them.
+// publish shows the changed services to readers, and then the history records about them.
 func (l *Loop) publish() {
 	defer l.history.publish()
 	old, order := l.snapshot.Load(), l.machine.order
@@ -115,7 +115,7 @@ func (l *Loop) publish() {
 	next := &Snapshot{Services: make([]*Service, len(order)), Stopping: l.machine.Stopping(), Full: l.machine.shortage.all}
 	kept := copy(next.Services, old.Services)
 	if l.dropped {
-		kept = 0 // a service was removed, so the places of the others have changed
+		kept = 0 // a service was removed, so the indexes of the others have changed
 	}
 	for i, s := range order[kept:] {
 		u := l.units[s.name]

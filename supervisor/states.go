@@ -36,7 +36,7 @@ const (
 	WantDown Want = client.WantDown
 )
 
-// Cause says why a run ended or could not start.
+// Cause says why a run ended or did not start.
 type Cause string
 
 // The causes of an exit.
@@ -44,19 +44,19 @@ const (
 	CauseCrash    Cause = "crash"    // an exit code other than 0 that has no special meaning
 	CauseClean    Cause = "clean"    // exit 0, or a code that asks for a restart at once
 	CauseConfig   Cause = "config"   // an exit code that means: a restart does not help
-	CauseOOM      Cause = "oom"      // the kernel killed it because memory was short
-	CauseSignal   Cause = "signal"   // ended by a signal that hinit did not send
+	CauseOOM      Cause = "oom"      // the kernel killed the process because memory was short
+	CauseSignal   Cause = "signal"   // a signal ended the process, and hinit did not send it
 	CauseOperator Cause = "operator" // an operator asked hinit to end it (stop, restart, kill), or its profile is gone
 	CauseShutdown Cause = "shutdown" // hinit ended it because the container is stopping
-	CauseSpawn    Cause = "spawn"    // it could not be started
-	CauseReplaced Cause = "replaced" // another instance took over
+	CauseSpawn    Cause = "spawn"    // the process did not start
+	CauseReplaced Cause = "replaced" // another instance has taken over
 	CauseHealth   Cause = "health"   // a health check failed for too long
 	CauseShed     Cause = "shed"     // hinit ended it because the container was short of memory
-	CauseQuota    Cause = "quota"    // hinit ended it because its profile had more on the disk than its quota
+	CauseQuota    Cause = "quota"    // hinit ended it because its profile used more disk space than its quota
 	CauseLease    Cause = "lease"    // hinit killed it because it lost the lock of the data volume
 )
 
-// Kind says where a service comes from, and what the supervisor does when its process ends.
+// Kind says where a service comes from, and what the supervisor does after the exit of its process.
 type Kind string
 
 // The kinds of service.
@@ -64,14 +64,14 @@ const (
 	KindGateway Kind = client.KindGateway
 	KindService Kind = client.KindService // from hinit.yaml, or the dashboard
 	KindCmd     Kind = client.KindCmd     // the container's CMD: runs once, and its exit ends the container
-	KindHook    Kind = "hook"             // a command of the boot: runs once
+	KindHook    Kind = "hook"             // a command of the boot; it runs once
 	KindStandIn Kind = "standin"          // a placeholder process; reports leave it out
-	KindRun     Kind = "run"              // a command that a client asked for: it runs once and is forgotten after its end
-	KindCheck   Kind = "check"            // one call of an exec check: it is forgotten after its end, and is not in the history
+	KindRun     Kind = "run"              // a command of a client; it runs once and is forgotten after its end
+	KindCheck   Kind = "check"            // one call of an exec check; it is forgotten after its end, and is not in the history
 )
 
 // oomAdj is added to the oom_score_adj of hinit for a process of each kind. 50 points weigh as much as a twentieth of the memory.
-// The kernel should kill cheap things first: the end of PID 1 or of the CMD ends the container, but a gateway is only restarted.
+// The kernel should kill cheap processes first: without PID 1 or the CMD the container ends, but a gateway only restarts.
 var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomCheap, KindRun: oomCheap, KindCheck: oomCheap}
 
 const oomCheap = 900
@@ -86,33 +86,33 @@ const (
 	ScopeGroup              // the process group that the main process leads
 )
 
-// Policy says how one service is restarted and stopped. The zero value restarts at once for ever and kills without grace.
+// Policy says how a service restarts and stops. The zero value restarts at once, without a limit, and kills without grace.
 type Policy struct {
 	Backoff          backoff.Policy
-	ResetAfter       time.Duration // a run at least this long clears the count of earlier failures
-	LoopCount        int           // this many fast exits ...
-	LoopWindow       time.Duration // ... within this time show as a crash loop
+	ResetAfter       time.Duration // a run of at least this length clears the count of earlier failures
+	LoopCount        int           // number of fast exits within LoopWindow that is a crash loop
+	LoopWindow       time.Duration // the window of LoopCount
 	ParkOn           []int         // exit codes that park the service
-	Refusal          string        // park it when a run failed and one of its last lines begins with this text; "" for no such rule
-	ImmediateOn      []int         // exit codes that restart it at once, without counting a failure
+	Refusal          string        // beginning of a line of output; if one of the last lines of a failed run has it, the service is parked; "" for no such rule
+	ImmediateOn      []int         // exit codes that restart the service at once, without counting a failure
 	Successes        []int         // exit codes besides 0 that mean success
-	StopSignal       int           // signal that asks it to end
-	Grace            time.Duration // from the stop signal to SIGKILL
-	StopCommand      []string      // executed first when the service is asked to end; the stop signal follows after it. Empty for none
-	Announces        bool          // it is ready only when a Ready event says so; otherwise it is ready while it is up
-	Task             bool          // runs once and then stays down
-	LeaveDescendants bool          `reexec:"Spare"` // descendants that outlive its main process are left alone
-	Sheddable        bool          `reexec:"Sheds"` // when memory is short it may be ended, or has to wait before it starts
-	Once             bool          // runs once; its exit ends the container with its code
+	StopSignal       int           // signal that asks the service to end
+	Grace            time.Duration // time from the stop signal to SIGKILL
+	StopCommand      []string      // command that runs first when the service must end; the stop signal follows after it; empty for none
+	Announces        bool          // the service is ready only after a Ready event; without Announces it is ready while it is up
+	Task             bool          // the service runs once and then stays down
+	LeaveDescendants bool          `reexec:"Spare"` // descendants that outlive the main process stay alive
+	Sheddable        bool          `reexec:"Sheds"` // if memory is short, the service may be ended, or has to wait before it starts
+	Once             bool          // the service runs once; its exit ends the container with its code
 	Order
 
 	// Fields for s6 service directories.
 
-	Drains       bool          // it reads what other services write: a shutdown ends it after them
-	LastSignal   int           `reexec:"Last"` // at shutdown, tells a service with Drains that no other process is alive; 0 for none
-	SpawnRetry   time.Duration // delay after a start failed for a lasting reason (with Once: a passing one); 0 counts it as a fast exit
-	ReadyRestart time.Duration // a run that was ready for this long is restarted at once; 0 for never
-	KillNever    bool          // a stop never escalates to SIGKILL; a second stop repeats the signal. Only a shutdown kills
+	Drains       bool          // the service reads the output of other services, so a shutdown ends it after them
+	LastSignal   int           `reexec:"Last"` // at shutdown this signal says to a service with Drains that no other process is alive; 0 for none
+	SpawnRetry   time.Duration // delay after a start that failed for a lasting reason (with Once: a passing one); 0 counts the failure as a fast exit
+	ReadyRestart time.Duration // a run that was ready for this long is followed by a restart at once; 0 for never
+	KillNever    bool          // a stop never escalates to SIGKILL, and a second stop repeats the signal; only a shutdown kills
 	KillScope    Scope         `reexec:"Kill"` // target of SIGKILL after Grace or FinishTimeout; at shutdown always the tree
 	Finishes
 }
@@ -123,23 +123,23 @@ func (p *Policy) success(code int) bool { return code == 0 || slices.Contains(p.
 // Finishes holds the fields of [Policy] for the finish command of an s6 service directory.
 type Finishes struct {
 	Finish          bool          // run Unit.Finish after each run, before the next transition
-	FinishTimeout   time.Duration // time limit of the finish command, which is then killed; 0 for none
+	FinishTimeout   time.Duration // time limit of the finish command, after which it is killed; 0 for none
 	PermanentFinish []int         // exit codes of the finish command that set the desired state to down
 }
 
-// Exit describes how a run ended. It never changes, except that a later copy has Tail, after the log has been read.
+// Exit describes how a run ended. It never changes, except that a later copy has Tail, after hinit has read the log.
 type Exit struct {
-	Run    uint64    // which run
-	PID    int       // its main process, 0 if it was never spawned
-	Code   int       // exit code; -1 when Signal is set or it was never spawned
-	Signal int       // signal number that ended it, 0 if none
+	Run    uint64    // number of the run
+	PID    int       // PID of the main process, 0 if there was none
+	Code   int       // exit code; -1 if Signal is set or there was no process
+	Signal int       // signal that ended the process, 0 if none
 	Cause  Cause     //
 	Error  string    // why the start failed (CauseSpawn), or the last answer of the check (CauseHealth)
 	At     time.Time //
 	Uptime time.Duration
-	CPU    time.Duration // processor time of the process and the children it waited for
+	CPU    time.Duration // processor time of the process and of the children for which it waited
 	MaxRSS int64         // peak memory in bytes of the largest of these processes
-	Tail   []string      // last lines it wrote, oldest first; nil until its output is read
+	Tail   []string      // last lines of output, oldest first; nil until hinit has read the output
 }
 
 // Wire converts the exit to its form in the API, without Tail.
@@ -154,8 +154,8 @@ func (x *Exit) Wire() client.Exit {
 	return out
 }
 
-// Words describes the end of a run, and quotes the line of output that most likely explains it. That is the last line of level
-// WARNING or worse, else the last line. The service controls the text of that line.
+// Words describes the end of a run, and quotes the line of output that most likely explains it. That line is the last line of
+// level WARNING or worse, else the last line. The service controls its text.
 func (x *Exit) Words() string {
 	why := ""
 	for _, last := range slices.Backward(x.Tail) {
@@ -183,15 +183,15 @@ func warns(line string) bool {
 type Record struct {
 	Seq     uint64 // counts up from 1
 	At      time.Time
-	Service string // "" when it is about the container
-	From    State  // the states of a transition; both are empty in a remark
+	Service string // "" for a record about the container
+	From    State  // the states of a transition; both are empty in other records
 	To      State
 	Reason  string
 	PID     int
-	Exit    *Exit // the end of a run that this record reports; a second record follows when a better cause becomes known
-	Dropped bool  // the service was forgotten; no later record is about it
+	Exit    *Exit // the exit that this record reports; a second record follows when a better cause becomes known
+	Dropped bool  // the loop has forgotten the service; no later record is about it
 
-	By *client.By // By is the client whose order the record carries out; nil when hinit decided by itself.
+	By *client.By // the client whose order the record carries out; nil if hinit decided by itself
 
-	Key, Data string // set in a notice that a client posted; Key is empty in all other records
+	Key, Data string // only in a notice that a client posted; Key is empty in all other records
 }

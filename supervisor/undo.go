@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// undo restores the machine after a step that panicked, so the successor starts from a consistent state. It stores shallow
-// copies: a step must replace slices and maps, and never change their contents.
+// undo restores the machine after a step that panicked, so the successor starts from a consistent state. It keeps shallow copies:
+// a step must replace slices and maps, and never change their contents.
 type undo struct {
 	armed    bool
 	machine  Machine
@@ -35,7 +35,7 @@ func (u *undo) prepare(m *Machine, e Event) {
 	case Add, Remark:
 		u.save(one)
 	case Tick:
-		now := time.Now().Add(time.Second) // Step reads the clock later: include deadlines up to a second from now
+		now := time.Now().Add(time.Second) // Step reads the clock later, so include deadlines up to a second from now
 		for _, s := range m.order {
 			if !s.deadline.IsZero() && !now.Before(s.deadline) {
 				u.save(s)
@@ -53,7 +53,7 @@ func (u *undo) prepare(m *Machine, e Event) {
 	}
 }
 
-// subject returns the service that an event changes. Unlike target it also names the service of an Add.
+// subject returns the service that an event changes. Unlike target it returns the service of an Add, too.
 func subject(e Event) string {
 	if add, ok := e.(Add); ok {
 		return add.Name

@@ -13,18 +13,18 @@ type Unit struct {
 	Name    string
 	Profile string
 	Kind    Kind
-	Yields  bool // a profile of the same name takes precedence, because the agent can create such a service
+	Yields  bool // the agent can create such a service, so a profile of the same name takes precedence
 	Policy  Policy
-	Spec    proc.Spec // the loop fills in ID, Name and Files at each start
+	Spec    proc.Spec // at each start the loop sets ID, Name and Files
 	Log     string
 	Needs   []string
-	Group   string // name under which operators address several services at once; "" for none
+	Group   string // name under which operators address several services; "" for none
 
-	// Stdio, if not nil, is the list of the process's descriptors, from 0. Then no output goes to the log.
+	// Stdio, if not nil, is the list of the process's descriptors, from 0. Then the service has no log.
 	Stdio []*os.File `reexec:"-"`
 	// Std replaces /dev/null (descriptor 0) and the pipes of LogSink (1 and 2) where it is not nil. The owner of the files closes
-	// them after the service is dropped. During a shutdown the loop closes descriptor 1 of a service that is down, so the reader
-	// of that pipe sees its end.
+	// them after the loop has forgotten the service. During a shutdown the loop closes descriptor 1 of a service that is down, so
+	// the reader of that pipe sees its end.
 	Std [3]*os.File `reexec:"-"`
 
 	// NotifyFD is the descriptor on which the process writes a newline when it is ready, at most MaxNotifyFD; 0 for none. It
@@ -35,12 +35,12 @@ type Unit struct {
 	Checked bool
 
 	// Finish is the program of the finish command, for a service with Policy.Finish. It runs after each run, with the files,
-	// environment, directory and user of the service. It has the arguments of s6: exit code (256 after a signal), signal or 0,
-	// name, pid. A missing program is ignored.
+	// environment, directory and user of the service. Its arguments are those of s6: exit code (256 after a signal), signal or 0,
+	// name, PID. A missing program is ignored.
 	Finish string
 
-	// Pin is the open directory that Spec.Dir names by descriptor number. The unit holds it, so the number can't mean another
-	// file. It may be nil.
+	// Pin is the open directory that Spec.Dir names by descriptor number, or nil. The unit keeps the directory open, so the
+	// number can't mean another file.
 	Pin *os.File
 }
 
@@ -50,7 +50,7 @@ const MaxNotifyFD = 1023
 // unit is a registered definition and the files of its service.
 type unit struct {
 	Unit     `reexec:"Unit"`
-	LastSpec *proc.Spec  `reexec:"Ran"` // definition of the last run, if the next run will differ
+	LastSpec *proc.Spec  `reexec:"Ran"` // definition of the last run, if the next run has another one
 	Stdio    bool        // it has no log: descriptors that Files leaves out are /dev/null
 	Files    [3]*os.File // descriptors 0, 1 and 2; nil for /dev/null or the pipe of its log
 
@@ -76,7 +76,7 @@ func (u *unit) define(next Unit) {
 	}
 }
 
-// files returns the descriptors for a new process, and in own the files to close after its start.
+// files returns the descriptors for a new process, and in own the files to close after the start.
 func (l *Loop) files(u *unit) (files, own []*os.File, err error) {
 	files = slices.Clone(u.Files[:])
 	if u.Stdio || files[1] != nil && files[2] != nil {
