@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// cgroupRoot is where the container sees its cgroups (cgroups(7)).
+// cgroupRoot is the directory in which the container sees its cgroups (cgroups(7)).
 const cgroupRoot = "/sys/fs/cgroup"
 
-// mostCgroups limits how many cgroups are read below the cgroup of one service.
+// mostCgroups limits the number of cgroups that are read below the cgroup of one service.
 const mostCgroups = 64
 
 // memoryCgroups finds the cgroups that measure memory.
@@ -21,8 +21,8 @@ type memoryCgroups struct {
 	read func(name string) []byte // reads a file below /proc
 }
 
-// of returns the directory of a process's cgroup if that is below the container's own cgroup, "" if not. Either hinit has made
-// such a cgroup ([Cgroups]), or the service, or a program that starts the service.
+// of returns the directory of a process's cgroup if that is below the container's own cgroup, else "". Such a cgroup was made by
+// hinit ([Cgroups]), by the service, or by a program that starts the service.
 func (c memoryCgroups) of(pid int) string {
 	for _, v := range []struct{ controller, dir string }{{"memory", "memory"}, {"", ""}} { // version 1, then version 2
 		own, of := containerCgroup(cgroupPath(c.read("self/cgroup"), v.controller)), cgroupPath(c.read(strconv.Itoa(pid)+"/cgroup"), v.controller)
@@ -42,8 +42,8 @@ func (c memoryCgroups) of(pid int) string {
 	return ""
 }
 
-// made returns how many processes the kernel has killed for lack of memory in the control group of a main process. ok is true
-// only if hinit made the group and the group limits memory.
+// made returns the number of processes that the kernel has killed for lack of memory in the control group of a main process. ok
+// is true only if hinit made the group and the group limits memory.
 func (c memoryCgroups) made(main int) (killed uint64, ok bool) {
 	dir := c.of(main)
 	if !strings.HasPrefix(path.Base(dir), cgroupPrefix) {
@@ -74,7 +74,7 @@ func cgroupPath(text []byte, controller string) string {
 	return ""
 }
 
-// cgroupPIDs returns the processes in a cgroup and the cgroups below it. ok is false if they can't be read.
+// cgroupPIDs returns the processes in a cgroup and in the cgroups below it. ok is false if they can't be read.
 func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	pids = make(map[int]bool)
 	dirs := []string{dir}
@@ -101,9 +101,9 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// cgroupMemory returns the memory of a cgroup without inactive pages of files, which the kernel drops first. With swap it adds
-// swapped memory. Without swap it leaves out everything that the kernel can drop. ok is false if the cgroup does not measure
-// memory.
+// cgroupMemory returns the memory of a cgroup without inactive pages of files, because the kernel drops these pages first. With
+// swap it adds swapped memory. Without swap it leaves out everything that the kernel can drop. ok is false if the cgroup does not
+// measure memory.
 func cgroupMemory(dir string, swap bool) (n uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
 	value := func(name string) uint64 {

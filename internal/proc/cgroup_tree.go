@@ -14,26 +14,27 @@ import (
 )
 
 const (
-	// leafCgroup is the control group of this process, and of what `docker exec` starts. It is a child of the container's own
-	// group, because a group that gives controllers to its children can't have processes itself (cgroups(7), "no internal
+	// leafCgroup is the control group of this process, and of processes that `docker exec` starts. It is a child of the
+	// container's own group, because a group with controllers for its children can't contain processes (cgroups(7), "no internal
 	// processes").
 	leafCgroup = "hinit"
-	// cgroupPrefix begins the names of the control groups of services, next to leafCgroup.
+	// cgroupPrefix begins the names of the control groups of services. They are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// moves limits how often DivideCgroup moves processes out of the container's own group, while new ones appear there.
+	// moves limits how often DivideCgroup moves processes out of the container's own group. New processes may appear there each
+	// time.
 	moves = 10
 )
 
-// Cgroups is the control group of this container (cgroups(7), version 2). It has a child group for each service that wants one.
+// Cgroups is the control group of this container (cgroups(7), version 2). It has a child group for each service that needs one.
 type Cgroups struct {
 	dir         string
 	controllers []string // available in the child groups
 }
 
 // DivideCgroup moves every process of the container's own control group into a child group. It makes the controllers for memory,
-// processor and number of processes available to child groups. If that is done already it changes nothing. The error says why
-// this container can't have groups. Only PID 1 may call it, because all processes of the group must be its own. It may wait for a
-// lock of the kernel.
+// processor and number of processes available to child groups. A second call changes nothing. The error says why this container
+// can't have groups. Only PID 1 may call DivideCgroup, because all processes of the group must be its own. The call may wait for
+// a lock of the kernel.
 func DivideCgroup() (*Cgroups, error) { return divideCgroup(cgroupRoot) }
 
 func divideCgroup(root string) (*Cgroups, error) {
@@ -85,7 +86,8 @@ func (c *Cgroups) vacate() error {
 	return nil
 }
 
-// handOn enables the available controllers for child groups. It returns false if a new process in the group prevents that.
+// handOn enables the available controllers for child groups. It returns false if a new process in the container's own group
+// prevents that.
 func (c *Cgroups) handOn() bool {
 	text, _ := os.ReadFile(c.dir + "/cgroup.controllers")
 	c.controllers = nil
@@ -103,7 +105,7 @@ func (c *Cgroups) handOn() bool {
 	return true
 }
 
-// Has reports whether child groups have a controller. A nil Cgroups has none.
+// Has reports whether child groups have a controller. A nil Cgroups has no controllers.
 func (c *Cgroups) Has(controller string) bool {
 	return c != nil && slices.Contains(c.controllers, controller)
 }
@@ -115,8 +117,8 @@ type Caps struct {
 	PIDs      int
 }
 
-// Set puts the command that s prepares into a control group of its service, with these limits, if their controllers are
-// available. It removes earlier limits.
+// Set puts the command that s prepares into the control group of its service. It replaces the group's limits by the given ones,
+// as far as their controllers are available.
 func (c *Cgroups) Set(s *Setup, service string, limits Caps) {
 	s.Cgroup, s.Caps = c.dir+"/"+cgroupPrefix+service, nil
 	add := func(controller, file string, n uint64, none string) {
@@ -144,7 +146,7 @@ func InGroup(pid int, service string) bool {
 	return slices.Contains(strings.Split(cgroupPath(text, ""), "/"), cgroupPrefix+service)
 }
 
-// grouped returns the run in whose control group a process is, 0 for none. A process of an agent can't leave its group.
+// grouped returns the run in whose control group a process is, 0 for none. A process of an agent can't leave its control group.
 func (t *Table) grouped(pid int) (id uint64) {
 	at := ""
 	for _, r := range t.runs {
@@ -156,7 +158,7 @@ func (t *Table) grouped(pid int) (id uint64) {
 				return 0
 			}
 		}
-		// The finish command and the stop command are in the group too, but their runs are younger than the service's.
+		// The finish command and the stop command are in the group too, but their runs are younger than the run of the service.
 		if (at == r.cgroup || strings.HasPrefix(at, r.cgroup+"/")) && (id == 0 || r.id < id) {
 			id = r.id
 		}
@@ -164,8 +166,8 @@ func (t *Table) grouped(pid int) (id uint64) {
 	return id
 }
 
-// killGroup kills all processes of a run's control group at once, even if they fork faster than a scan. It does nothing if
-// another run uses the group.
+// killGroup kills all processes of a run's control group at once, even if they fork faster than a scan. If another run uses the
+// group, killGroup does nothing.
 func (t *Table) killGroup(r *run) {
 	if r.cgroup == "" {
 		return
@@ -175,7 +177,7 @@ func (t *Table) killGroup(r *run) {
 			return
 		}
 	}
-	_ = PutInto(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 don't have the file; the caller kills the processes singly anyway
+	_ = PutInto(r.cgroup+"/cgroup.kill", "1") // kernels before 5.14 don't have the file; then the caller kills each process
 }
 
 // PutInto writes text to a file of the kernel.

@@ -15,11 +15,11 @@ import (
 	"hinit/internal/blocking"
 )
 
-// A start has errors that would happen after the fork, where only the log would show them. The functions below find these errors
+// Some errors of a start would happen only after the fork, where only the log shows them. The functions below find these errors
 // before the fork.
 
 const (
-	// findTime limits how long a start waits for the check of its paths. If a check took longer, no path is checked for the time
+	// findTime limits the wait of a start for the check of its paths. After a longer check, find checks no path for the time
 	// findPause.
 	findTime  = time.Second
 	findPause = 10 * time.Second
@@ -27,7 +27,7 @@ const (
 
 // find returns the program of a spec, or an error that would otherwise happen after the fork. The paths of another user's process
 // may lead anywhere, and following their links may take minutes. So find uses that user's permissions, and gives up after
-// findTime. Then it returns the path unchecked, and the new process reports errors itself.
+// findTime. It then returns the path without a check, and the new process reports errors itself.
 func (t *Table) find(spec Spec) (path string, err error) {
 	if !spec.becomes() {
 		return look(spec)
@@ -49,7 +49,7 @@ func (t *Table) find(spec Spec) (path string, err error) {
 	return found, err
 }
 
-// look is the part of find that may block.
+// look does the part of find that may block.
 func look(spec Spec) (path string, err error) {
 	if path = spec.Path; path == "" {
 		path, err = LookPath(spec.Argv[0], spec.Env)
@@ -67,7 +67,7 @@ func look(spec Spec) (path string, err error) {
 	return path, err
 }
 
-// checkLimited returns errors that would happen in the program behind LimitsName, where they are visible in the log only.
+// checkLimited returns errors that would happen in the program behind LimitsName, where only the log shows them.
 func checkLimited(spec Spec) error {
 	if err := checkSetup(&spec.Setup); err != nil {
 		return err
@@ -103,8 +103,8 @@ func checkCommand(spec Spec, path string) error {
 	return nil
 }
 
-// unfit returns why this thread can't execute a file or enter a directory. It returns nil if a process with cred might do so by
-// its supplementary groups, which this thread lacks.
+// unfit returns why this thread can't execute a file or enter a directory. It returns nil if the supplementary groups of cred,
+// which this thread lacks, may allow the access.
 func unfit(path string, kind uint32, cred *Cred) error {
 	if cred != nil && ofProcess(path) {
 		return nil
@@ -128,8 +128,8 @@ func unfit(path string, kind uint32, cred *Cred) error {
 	return err
 }
 
-// ofProcess reports whether a path leads through the descriptors of a process, as /proc/self/fd/3 and links to it do. Here such a
-// path means this process's own descriptors, and in the command the command's, so it can't be checked.
+// ofProcess reports whether a path leads through the descriptors of a process, like /proc/self/fd/3 or a link to it. Such a path
+// can't be checked: here it means this process's own descriptors, but in the command the command's.
 func ofProcess(path string) bool {
 	if strings.HasPrefix(path, "/proc/") {
 		return true

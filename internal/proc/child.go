@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is a process that a command-line program started and waits for. A program with a Table must not use it.
+// Child is a process that a command-line program has started and waits for. A program with a Table must not use Child.
 type Child struct{ pid int }
 
-// StartChild starts a process. Files must have at least three descriptors. For a Spec with Bound, the goroutine must stay locked
+// StartChild starts a process. Files must have at least three descriptors. If the Spec has Bound, the goroutine must stay locked
 // to its thread. The error is a *SpawnError.
 func StartChild(spec Spec) (*Child, error) {
 	t := &Table{owned: make(map[int]uint64), runs: make(map[uint64]*run)}
@@ -25,7 +25,7 @@ func StartChild(spec Spec) (*Child, error) {
 	return &Child{pid}, nil
 }
 
-// PID returns the process id. No other process can have it until Wait returns.
+// PID returns the process ID. No other process can have this ID until Wait returns.
 func (c *Child) PID() int { return c.pid }
 
 // Signal signals the process. It must not be called after Wait.
@@ -55,8 +55,8 @@ func (c *Child) Wait() (Exit, error) {
 	return x, nil
 }
 
-// Run starts a process and waits for its end. When ctx ends it kills the process, with its process group if it leads one; only the
-// kernel can delay that. Like StartChild it is for programs without a Table.
+// Run starts a process and waits for its end. When ctx ends, Run kills the process, and the process group that the process leads.
+// Only the kernel can delay that. Like StartChild, Run is for programs without a Table.
 func Run(ctx context.Context, spec Spec) (Exit, error) {
 	c, err := StartChild(spec)
 	if err != nil {
@@ -78,8 +78,8 @@ func Run(ctx context.Context, spec Spec) (Exit, error) {
 	return c.Wait()
 }
 
-// Output is Run for a program that reads no input. It also returns the first bytes of the program's standard output and standard
-// error, up to most bytes of each. The program never waits for a reader.
+// Output works like Run, for a program that reads no input. It also returns the first bytes of the program's standard output and
+// standard error, up to most bytes of each. The program never waits for a reader.
 func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exit, err error) {
 	spec.Files = make([]*os.File, 3)
 	if spec.Files[0], err = os.Open(os.DevNull); err != nil {
@@ -95,7 +95,7 @@ func Output(ctx context.Context, spec Spec, most int64) (out, errs []byte, x Exi
 		defer spec.Files[1+i].Close()
 	}
 	x, err = Run(ctx, spec)
-	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, most)) // reading memory doesn't fail
+	out, _ = io.ReadAll(io.NewSectionReader(spec.Files[1], 0, most)) // a read from memory doesn't fail
 	errs, _ = io.ReadAll(io.NewSectionReader(spec.Files[2], 0, most))
 	return out, errs, x, err
 }

@@ -13,14 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Confinement is how far the kernel confines a process (proc_pid_status(5)). A child is confined at least as much.
+// Confinement says how far the kernel confines a process (proc_pid_status(5)). A child is confined at least as much as its
+// parent.
 type Confinement struct {
 	UID        uint32
 	NoNewPrivs bool
 	Filters    int // number of seccomp filters
 }
 
-// Confined returns the confinement of a process. It reads only /proc, but in PID 1 it takes a turn (internal/blocking).
+// Confined returns the confinement of a process. It reads only /proc. In PID 1 the read waits for a turn (internal/blocking).
 func Confined(pid int) (c Confinement, err error) {
 	status := procstat.StatusOf(strconv.Itoa(pid))
 	uid, known := status.Number("Uid", 10)
@@ -32,9 +33,9 @@ func Confined(pid int) (c Confinement, err error) {
 	return Confinement{uint32(uid), nnp == 1, int(filters)}, nil
 }
 
-// PeerGone reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD), so that its number may
-// belong to another process now. Call it after a decision by process number: false means that the number was right. It does not
-// block. Kernels before 6.5 can't tell; the result is false then.
+// PeerGone reports whether the process that connected to a Unix socket has ended (unix(7), SO_PEERPIDFD). Then another process
+// may have its PID. Call PeerGone after a decision by PID: false means that the PID was right. PeerGone does not block. On
+// kernels before 6.5 the result is always false.
 func PeerGone(conn net.Conn) bool {
 	gone := true
 	err := onSocket(conn, func(fd int) error {
@@ -61,7 +62,7 @@ func Peer(conn net.Conn) (cred *unix.Ucred, err error) {
 	return cred, err
 }
 
-// onSocket calls do with the descriptor of a socket, which can't be closed and reused meanwhile.
+// onSocket calls do with the descriptor of a socket. The descriptor stays open until do returns.
 func onSocket(conn net.Conn, do func(fd int) error) (err error) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {

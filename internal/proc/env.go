@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// SetEnv returns an environment with the given variables set; new ones are sorted by name. It doesn't change env.
+// SetEnv returns a copy of an environment in which the given variables are set. It appends new variables sorted by name.
 func SetEnv(env []string, set map[string]string) []string {
 	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -19,7 +19,7 @@ func SetEnv(env []string, set map[string]string) []string {
 	return out
 }
 
-// Getenv returns the value of a variable in an environment, "" for none. The last of several definitions counts.
+// Getenv returns the value of a variable in an environment, "" for none. Of several definitions it uses the last one.
 func Getenv(env []string, name string) string {
 	for _, kv := range slices.Backward(env) {
 		if value, ok := strings.CutPrefix(kv, name+"="); ok {

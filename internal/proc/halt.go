@@ -15,18 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// uninterruptible is how long a thread must be in an uninterruptible wait before [FreezeOthers] counts it as stopped. The parent
-// of a
-// vfork(2) waits so for its child, which is stopped. Shorter waits don't count: a fork may wait so too, for instance while a
-// process is moved to another control group.
+// uninterruptible is the length of an uninterruptible wait after which [FreezeOthers] counts a thread as stopped. The parent of a
+// vfork(2) waits so for its child, which is stopped. Shorter waits don't count, because a fork may wait so too, for instance
+// while a process moves to another control group.
 const uninterruptible = time.Second
 
-// FreezeOthers stops every other process of the PID namespace, so that no new one can be made. It uses kill(2) with -1, which
-// also stops
-// a child that is being forked at that moment. before lists the processes that were stopped earlier, for [Resume]. beyond is a
-// process that this user may not stop, 0 for none. FreezeOthers blocks until all threads are stopped, at most for patience. After
-// an
-// error all processes run again. Only process 1 may call it: elsewhere -1 means processes that don't belong to hinit.
+// FreezeOthers stops every other process of the PID namespace, so that no process can make a new one. It uses kill(2) with -1,
+// which also stops a child that is being forked at that moment. before lists the processes that were stopped earlier, for
+// [Resume]. beyond is a process that this user may not stop, 0 for none. FreezeOthers blocks until all threads are stopped, but
+// no longer than patience. After an error all processes run again. Only process 1 may call FreezeOthers: elsewhere -1 means
+// processes that don't belong to hinit.
 func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) {
 	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
 		return nil, 0, errors.New("only process 1 with a /proc of its own can stop the others meanwhile")
@@ -59,8 +57,8 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 	}
 }
 
-// haltShells stops the shells with job control first, the oldest first, and waits for each. A shell that runs while its job is
-// stopped would take the terminal back. It waits for a few shells only, because an agent can start any number.
+// haltShells stops the shells with job control first, the oldest first, and waits for each of them. A shell that runs while its
+// job is stopped would take the terminal back. haltShells handles only a few shells, because an agent can start any number.
 func (s *scanner) haltShells() {
 	const most, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))
@@ -86,10 +84,10 @@ func (s *scanner) haltShells() {
 }
 
 // moving returns a process with a thread that is not stopped yet, and in beyond a process that this user can't stop, 0 for none.
-// waiting keeps, from one call to the next, the time at which each thread began an uninterruptible wait.
+// waiting has the time at which each thread began an uninterruptible wait, and is kept between calls.
 func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 	if s.scan(); len(s.stats) == 0 {
-		return 1, 0 // unknown: report a process, so that Halt goes on waiting
+		return 1, 0 // the list is missing, so report a process, and FreezeOthers waits on
 	}
 	now := time.Now()
 	for _, p := range s.stats {
@@ -119,8 +117,7 @@ func (s *scanner) moving(waiting map[string]time.Time) (pid, beyond int) {
 }
 
 // Resume continues the processes that [FreezeOthers] has stopped. The youngest come first, so that no shell sees its command
-// stopped. It
-// also signals processes that Halt found in an uninterruptible wait, because they stop only after it.
+// stopped. Resume also signals processes that were in an uninterruptible wait, because they stop only after the wait.
 func Resume(before []int) {
 	s := newScanner()
 	defer unix.Close(s.dir)
@@ -130,7 +127,7 @@ func Resume(before []int) {
 	slices.SortFunc(s.stats, func(a, b stat) int { return cmp.Or(cmp.Compare(b.Start, a.Start), cmp.Compare(b.PID, a.PID)) })
 	for _, p := range s.stats {
 		if p.PID != 1 && !p.Dead() && !slices.Contains(before, p.PID) {
-			_ = unix.Kill(p.PID, unix.SIGCONT) // an error means another user's process, which Halt could not stop either
+			_ = unix.Kill(p.PID, unix.SIGCONT) // an error means a process of another user, which FreezeOthers could not stop either
 		}
 	}
 }

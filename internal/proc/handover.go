@@ -2,8 +2,8 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// Handover is the state of a table that re-execution hands over to the next program of PID 1. The next program reads everything
-// else from the kernel.
+// Handover is the state that a table passes on when PID 1 executes itself again. The new program reads everything else from the
+// kernel.
 type Handover struct {
 	Nonce string
 	Marks marker
@@ -11,13 +11,13 @@ type Handover struct {
 	Known []member
 }
 
-// member is a process that is known to belong to a run.
+// member is a process that belongs to a known run.
 type member struct {
 	Who identity
 	Run uint64
 }
 
-// HandOver returns the state that the next program needs to continue with the same processes.
+// HandOver returns the state that the new program needs to continue with the same processes.
 func (t *Table) HandOver() Handover {
 	s := Handover{Nonce: t.nonce, Marks: t.marks}
 	for _, r := range t.runs {
@@ -29,8 +29,8 @@ func (t *Table) HandOver() Handover {
 	return s
 }
 
-// TakeOver is New for a program that continues an old table: the children exist already. The next Reap reports main processes
-// that have ended and are not reaped. If the old program reaped a main process without reporting it, Main returns 0 for its run.
+// TakeOver makes a table from the state of an old table, whose children exist already. The next Reap reports main processes that
+// have ended and are not reaped. If the old program reaped a main process without reporting it, Main returns 0 for its run.
 func TakeOver(s Handover) (*Table, error) {
 	t, err := New()
 	if err != nil {
@@ -58,7 +58,7 @@ func TakeOver(s Handover) (*Table, error) {
 	return t, nil
 }
 
-// Main returns the main process of a run, 0 after it is reaped.
+// Main returns the PID of the main process of a run, or 0 after the process was reaped.
 func (t *Table) Main(id uint64) int {
 	if r := t.runs[id]; r != nil {
 		return r.main

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unignore makes children start with default actions for signals that this process was started with as ignored; exec passes
-// ignored signals on (execve(2)). Signals that Go can handle are handled and dropped here, others get their default action. Call
-// it once, early, in addition to signal.Notify.
+// Unignore lets children start with the default actions for signals that this process inherited as ignored. Without Unignore exec
+// passes ignored signals on (execve(2)). This process handles and drops the signals that Go can handle; other signals get their
+// default action. Call Unignore once, early, in addition to signal.Notify.
 func Unignore() {
 	var catch []os.Signal
 	for n := syscall.Signal(1); n < 65; n++ {
@@ -32,7 +32,7 @@ func Unignore() {
 	}
 }
 
-// sigaction is the kernel's struct, with room to spare. All zero is SIG_DFL without flags, in any order of the fields.
+// sigaction has at least the size of the kernel's struct. All zero is SIG_DFL without flags, in any order of the fields.
 type sigaction [64]byte
 
 // exchange sets the action of a signal and returns the old one. 8 is the size of the kernel's signal set.
@@ -41,9 +41,9 @@ func exchange(s syscall.Signal, action sigaction) (old sigaction) {
 	return old
 }
 
-// MuteChildren returns a function that turns the delivery of SIGCHLD off (true) and on (false). While it is off, dead children
-// stay until they are reaped (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)). After signal.Stop the Go runtime would still handle
-// the signal. Only one goroutine may call the function.
+// MuteChildren returns a function that turns the delivery of SIGCHLD off (true) and on (false). While delivery is off, dead
+// children stay until this process reaps them (SIG_DFL of SIGCHLD, unlike SIG_IGN: wait(2)). signal.Stop would not suffice,
+// because the Go runtime would still handle the signal. Only one goroutine may call the function.
 func MuteChildren() func(quiet bool) {
 	var heard sigaction
 	quietNow := false

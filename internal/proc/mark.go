@@ -9,16 +9,17 @@ import (
 	"hinit/internal/procstat"
 )
 
-// A mark is the limit RLIMIT_RTTIME, in microseconds of real-time scheduling (getrlimit(2)). Every process of a run inherits it,
-// even across setsid, a double fork and a cleared environment. Each run gets a different value, so large (some hundred thousand
-// years) that it limits nothing. Lowering a limit and reading the limits of another process (proc_pid_limits(5)) need no
-// privilege. So this process lowers its own limit by a step before each fork, and later finds the descendants by it.
+// A mark is a value of the limit RLIMIT_RTTIME, in microseconds of real-time scheduling (getrlimit(2)). Every process of a run
+// inherits the limit, even across setsid, a double fork and a cleared environment. Each run gets a different value. The values
+// are so large (some hundred thousand years) that they limit nothing. No privilege is needed to lower a limit, or to read the
+// limits of another process (proc_pid_limits(5)). So this process lowers its own limit by a step before each fork, and later
+// finds the descendants by their limit.
 //
 // An init inside a run lowers the limit further, in smaller steps. So the mark of a run is a range: a limit in (mark-step, mark]
 // belongs to the run.
 type marker struct {
-	base uint64 // this process's limit at the beginning
-	next uint64 // this process's limit now; 0 if marks don't work here
+	base uint64 // limit of this process at its start
+	next uint64 // limit of this process now; 0 if marks don't work here
 	step uint64
 }
 
@@ -38,10 +39,11 @@ func newMarker() marker {
 	case limit.Max >= firstMark-(firstMark>>1):
 		return marker{limit.Max, limit.Max, nestedStep}
 	}
-	return marker{} // a limit this low is meant to limit real-time scheduling
+	return marker{} // such a low limit is set to limit real-time scheduling
 }
 
-// take lowers the limit by a step, and returns the new limit, which the next child inherits. It returns 0 if that failed.
+// take lowers the limit of this process by a step, and returns the new limit, which the next child inherits. It returns 0 if the
+// call fails.
 func (m *marker) take() uint64 {
 	if m.next <= firstMark>>1 {
 		return 0
@@ -55,7 +57,7 @@ func (m *marker) take() uint64 {
 	return mark
 }
 
-// marked returns the run whose mark a process has, 0 for none.
+// marked returns the run of a process by the process's mark, 0 for none.
 func (t *Table) marked(pid int) uint64 {
 	if limit, ok := t.limit(pid); ok {
 		return t.ofUser(pid, t.runOfMark(limit))
@@ -72,7 +74,7 @@ func (t *Table) runOfMark(limit uint64) uint64 {
 	return t.byMark[t.marks.base-steps*t.marks.step]
 }
 
-// ofUser returns id, or 0 if the mark and the tag of the process don't count for the user of that run ([Mark.Counts]).
+// ofUser returns id if the mark and the tag of the process prove that it belongs to this run ([Mark.Counts]), else 0.
 func (t *Table) ofUser(pid int, id uint64) uint64 {
 	// An older hinit may have handed over the run without its user.
 	if r := t.runs[id]; r != nil && r.user != nil {
@@ -89,29 +91,29 @@ type Mark struct {
 	User  uint32
 }
 
-// Counts reports whether the mark and the tag of a process prove that it belongs to a run of a user. They do for processes of
-// root and of that user. A process of another user could have lowered its limit, or set the variable, to imitate the run.
+// Counts reports whether the mark and the tag of a process prove that it belongs to a run of user. Only processes of root and of
+// that user prove it. A process of another user could have lowered its limit, or set the variable, to imitate the run.
 func (m Mark) Counts(user uint32) bool { return m.User == 0 || m.User == user }
 
-// limit reads the mark of a process. That works for a dead process too, until it is reaped.
+// limit reads the mark of a process. It also works for a dead process that is not reaped.
 func (t *Table) limit(pid int) (uint64, bool) {
 	var limit unix.Rlimit
-	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // same user, or a capability: one system call where reading /proc takes three
+	if unix.Prlimit(pid, unix.RLIMIT_RTTIME, nil, &limit) == nil { // works for the same user or with a capability: one system call; reading /proc takes three
 		return limit.Max, true
 	}
 	m, _ := t.procfs.mark(pid)
 	return m.Limit, m.Limit != 0
 }
 
-// hidesMark reports whether the limit of a process is lower than all marks so far. Then the process belongs to a run, but hides
-// the number of that run.
+// hidesMark reports whether the limit of a process is lower than all marks so far. Such a process belongs to a run, but its limit
+// does not say which.
 func (t *Table) hidesMark(pid int) bool {
 	limit, ok := t.limit(pid)
 	return ok && t.marks.next != 0 && limit <= t.marks.next-t.marks.step
 }
 
-// endedOf returns the run whose mark a dead orphan carries. It returns 0 without a mark, and unknown for a mark outside of
-// all ranges. A process that came into the container from outside has no mark.
+// endedOf returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, and unknown for a mark outside
+// of all ranges. A process that came into the container from outside has no mark.
 func (t *Table) endedOf(pid int) uint64 {
 	limit, ok := t.limit(pid)
 	switch {

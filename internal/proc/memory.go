@@ -8,7 +8,7 @@ import (
 	"hinit/internal/procstat"
 )
 
-// Meter measures the memory of process trees. It reads /proc independently of a Table. Only one goroutine may use it at a time.
+// Meter measures the memory of process trees. It reads /proc itself and needs no Table. Only one goroutine may use it at a time.
 type Meter struct {
 	proc    *scanner
 	cgroups memoryCgroups
@@ -20,19 +20,20 @@ func NewMeter() *Meter {
 	return &Meter{s, memoryCgroups{cgroupRoot, func(name string) []byte { return slices.Clone(s.read(name)) }}}
 }
 
-// Memory is what the processes of a run use together.
+// Memory holds what all processes of a run together use.
 type Memory struct {
 	Bytes  uint64
 	CPU    uint64 // processor time, in ticks of procstat
 	Group  bool   // a control group that hinit made limits the memory
-	Killed uint64 // processes of that group that the kernel killed for lack of memory
+	Killed uint64 // number of processes in this group that the kernel has killed for lack of memory
 }
 
 // Measure returns, for each main process, the memory of all processes of its run: anonymous memory, in RAM or swapped out. Pages
-// of files don't count, because the kernel can drop them at any time. The result is 0 if the process is gone, or hidden by /proc.
+// of files don't count, because the kernel can drop them at any time. The result is 0 for a process that is gone, or that /proc
+// hides.
 //
-// If the main process is in a cgroup of its own, the memory of the cgroup counts, plus the memory of processes of the run outside
-// of it.
+// If the main process has its own cgroup, the memory of the cgroup counts, plus the memory of the run's processes outside the
+// cgroup.
 func (m *Meter) Measure(mains []int) []Memory {
 	m.proc.scan()
 	self := os.Getpid()
@@ -45,7 +46,7 @@ func (m *Meter) Measure(mains []int) []Memory {
 			all[p.PID] = p
 		}
 	}
-	of := make(map[int][]int, len(mains)) // main process → the processes of its run
+	of := make(map[int][]int, len(mains)) // processes of each run, by main process
 	for pid, main := range roots.Owners(all) {
 		of[main] = append(of[main], pid)
 	}
@@ -65,15 +66,15 @@ func (m *Meter) Measure(mains []int) []Memory {
 	return out
 }
 
-// cgroup returns the memory of the cgroup of a main process, and the processes inside. It returns nothing if the cgroup has a
-// process that is not in pids, and so is known to be of another run.
+// cgroup returns the memory of the cgroup of a main process, and the processes in the cgroup. It returns nothing if the cgroup
+// contains a process of another run, that is, a known process that is not in pids.
 func (m *Meter) cgroup(main int, pids []int) (n uint64, inside map[int]bool) {
 	dir := m.cgroups.of(main)
 	if dir == "" {
 		return 0, nil
 	}
 	inside, ok := cgroupPIDs(dir)
-	for _, p := range m.proc.stats { // a process that began after the scan is of the run too
+	for _, p := range m.proc.stats { // a process that began after the scan belongs to the run too
 		ok = ok && (!inside[p.PID] || p.Dead() || slices.Contains(pids, p.PID))
 	}
 	if !ok {

@@ -21,9 +21,9 @@ func newOOMScore() oomScore {
 	return oomScore(own)
 }
 
-// raise increases the oom_score_adj of a process that was just started, and of its children, above this process's. So the kernel
-// kills them first when memory is short. It can't be set before the start: even a short increase of this process's own value
-// could get it killed. Raising needs no privilege.
+// raise increases the oom_score_adj of a process that was just started, and of its children, above that of this process. So the
+// kernel kills them first when memory is short. raise must come after the start: even for a short time a higher value of this
+// process could get it killed. The increase needs no privilege.
 func (own oomScore) raise(s *scanner, pid, by int) {
 	score := []byte(strconv.Itoa(min(int(own)+by, oomMost)))
 	pids := []int{pid}
@@ -42,8 +42,8 @@ func (own oomScore) raise(s *scanner, pid, by int) {
 	}
 }
 
-// write writes a file of a process in /proc. If root lacks the privilege to write files of others, it does so with the identity
-// of the owner.
+// write writes a file of a process in /proc. If root lacks the privilege to write files of other users, write uses the identity
+// of the file's owner.
 func (s *scanner) write(dir, name string, data []byte) bool {
 	if s.dir < 0 {
 		return false
@@ -64,9 +64,9 @@ func (s *scanner) write(dir, name string, data []byte) bool {
 	return err == nil
 }
 
-// OOMKills returns a function that reads how many processes of this container the kernel has killed for lack of memory. It
-// returns nil if the kernel does not tell (cgroups(7)). The function does not block on a disk. The file stays open, because it is
-// read at every exit.
+// OOMKills returns a function that reads the number of processes of this container that the kernel has killed for lack of memory.
+// It returns nil if the kernel has no such count (cgroups(7)). The function does not wait for a disk. The file stays open,
+// because the loop reads it at every exit.
 func OOMKills() func() uint64 {
 	for _, file := range []string{
 		"/sys/fs/cgroup/memory.events",             // version 2
@@ -84,8 +84,8 @@ func OOMKills() func() uint64 {
 	return nil
 }
 
-// killedForMemory reports whether the kernel has killed a process of a control group for lack of memory; nil if the kernel does
-// not tell.
+// killedForMemory reports whether the kernel has killed a process of a control group for lack of memory. It returns nil if the
+// kernel has no such count.
 func killedForMemory(group string) *bool {
 	n, ok := oomKillsIn(group)
 	if !ok {
@@ -95,7 +95,7 @@ func killedForMemory(group string) *bool {
 	return &killed
 }
 
-// oomKillsIn is oomKills for a control group of version 2.
+// oomKillsIn returns the same count as OOMKills, for a control group of version 2.
 func oomKillsIn(group string) (uint64, bool) {
 	fd, err := unix.Open(group+"/memory.events", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

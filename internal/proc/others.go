@@ -8,8 +8,8 @@ import (
 	"hinit/internal/procstat"
 )
 
-// StartTicks returns when a process was started, in clock ticks since the machine booted (proc_pid_stat(5)). Together with the
-// number it identifies the process. It returns false if there is no such process, or only a zombie.
+// StartTicks returns the start time of a process, in clock ticks since the boot of the machine (proc_pid_stat(5)). PID and start
+// time together identify a process. The result is false if there is no such process, or only a zombie.
 func StartTicks(pid int) (uint64, bool) {
 	if pid <= 0 {
 		return 0, false
@@ -18,14 +18,14 @@ func StartTicks(pid int) (uint64, bool) {
 	return st.Start, err == nil && !st.Dead()
 }
 
-// Origin returns the name (comm) of a process, "" if it is gone. inside reports whether the process may descend from this one.
-// All processes of the container do, because the kernel makes orphans children of PID 1. The exception are processes that were
-// started from outside, as by docker exec.
+// Origin returns the name (comm) of a process, or "" for a process that is gone. inside reports whether the process may descend
+// from this one. All processes of the container do, because the kernel makes orphans children of PID 1. Exceptions are processes
+// that were started from outside, as by docker exec.
 func Origin(pid int) (name string, inside bool) {
 	if pid <= 0 {
-		return "", false // a process of another namespace
+		return "", false // the process belongs to another namespace
 	}
-	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" if it is gone
+	comm, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/comm") // "" for a process that is gone
 	name = strings.TrimSuffix(string(comm), "\n")
 	for range 64 { // after 64 ancestors the answer is unknown
 		st, err := procstat.Read(pid)

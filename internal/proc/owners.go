@@ -2,17 +2,17 @@ package proc
 
 // Roots are the main processes of the services of one hinit.
 type Roots struct {
-	Init  int                        // hinit itself; 0 if unknown
-	Mains map[int]string             // main process → name of the service
+	Init  int                        // PID of hinit itself; 0 if unknown
+	Mains map[int]string             // names of services by main process
 	Mark  func(pid int) (Mark, bool) // reads the mark of a process; nil if marks can't be read
 }
 
-// Owners returns for each process the main process that it belongs to, 0 for none, by the same rules by which hinit stops a
-// service. The rules use its ancestors, its session or group, which an orphan keeps, and its mark. They ignore the mark of a
-// process that does not descend from this hinit, because another hinit uses the same marks.
+// Owners returns the main process of each process's service, 0 for none. It uses the rules by which hinit stops a service: the
+// ancestors of the process, its session or group, which an orphan keeps, and its mark. It ignores the mark of a process that does
+// not descend from this hinit, because another hinit uses the same marks.
 func (r Roots) Owners(all map[int]stat) map[int]int {
 	of, parent := make(map[int]int, len(all)), make(map[int]int, len(all))
-	var marks map[Mark]int // read only if there is an orphan
+	var marks map[Mark]int // read only if an orphan exists
 	for pid, p := range all {
 		parent[pid] = p.Parent
 		for _, main := range [...]int{p.Group, p.Session, pid} {
@@ -40,8 +40,8 @@ func (r Roots) Owners(all map[int]stat) map[int]int {
 	return of
 }
 
-// marks returns mark → main process. hinit's own limit is the mark of the newest run. A much lower limit is no mark: it is meant
-// to limit real-time scheduling.
+// marks returns main processes by mark. hinit's own limit is the mark of the newest run. A much lower limit is no mark: it limits
+// real-time scheduling.
 func (r Roots) marks() map[Mark]int {
 	marks := make(map[Mark]int, len(r.Mains))
 	for main := range r.Mains {

@@ -10,8 +10,8 @@ import (
 )
 
 // sigchldInfo is the part of siginfo_t that the kernel fills in for SIGCHLD (sigaction(2)). unix.Siginfo hides these fields
-// behind padding. On 64-bit machines the union after the three ints is aligned to 8 bytes. codes are errno, which is 0 here, and
-// code; on MIPS their order is reversed.
+// behind padding. On 64-bit machines the union after the three ints is aligned to 8 bytes. codes holds errno, which is 0 here,
+// and code; on MIPS their order is reversed.
 type sigchldInfo struct {
 	_     int32
 	codes [2]int32
@@ -21,11 +21,11 @@ type sigchldInfo struct {
 	_     [unsafe.Sizeof(unix.Siginfo{}) - 5*4 - (unsafe.Sizeof(uintptr(0)) - 4)]byte
 }
 
-// cldDumped is the highest code that means an end; higher codes are stops.
+// cldDumped is the highest code that reports an end; higher codes report stops.
 const cldDumped = 3
 
-// canWait returns an error if the kernel prevents this process from learning that children have ended. It needs no child for
-// that. A seccomp(2) filter stays for the life of the process.
+// canWait returns an error if the kernel prevents this process from learning about ended children. The test needs no child. The
+// result holds for ever, because a seccomp(2) filter stays for the life of the process.
 func canWait() error {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
 		return refused("waitid", err)
@@ -40,11 +40,11 @@ func refused(call string, err error) error {
 	return fmt.Errorf("cannot wait for processes: %s: %w; allow waitid and wait4 in the seccomp profile of the container (docker run --security-opt seccomp=FILE)", call, err)
 }
 
-// peek returns the process id of a child that has ended, without reaping it; 0 if there is none. childless reports that this
-// process has no child at all. It never blocks.
+// peek returns the PID of a child that has ended, without reaping it; 0 if there is none. childless reports that this process has
+// no child at all. peek never blocks.
 func peek() (pid int, childless bool) { return peekAt(unix.P_ALL, 0) }
 
-// peekAt is peek for one child (unix.P_PID), or for all.
+// peekAt works like peek, for one child (unix.P_PID) or for all.
 func peekAt(kind, id int) (pid int, childless bool) {
 	for {
 		var info sigchldInfo
@@ -52,26 +52,25 @@ func peekAt(kind, id int) (pid int, childless bool) {
 		err := unix.Waitid(kind, id, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		switch {
 		case err == nil && max(info.codes[0], info.codes[1]) > cldDumped:
-			// A child that makes this process its tracer (ptrace(2), PTRACE_TRACEME) also reports its stops. It has not ended,
-			// and its stop would hide the ends of other children.
-			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil) // fails if it has ended meanwhile
+			// A child that makes this process its tracer (ptrace(2), PTRACE_TRACEME) also reports its stops. Such a child has not
+			// ended, and its stop would hide the ends of other children.
+			_ = unix.Waitid(unix.P_PID, int(info.pid), nil, unix.WSTOPPED|unix.WNOHANG, nil) // fails if the child has ended meanwhile
 		case err == nil:
 			return int(info.pid), false
-		default: // with these arguments only ECHILD is possible, if canWait found no error
+		default: // with these arguments only ECHILD is possible, because canWait found no error
 			return 0, true
 		}
 	}
 }
 
-// Stopped reports whether a signal has stopped a child. It never blocks.
+// Stopped reports whether a signal has stopped any child. It never blocks.
 func Stopped() bool {
 	var info sigchldInfo
 	err := unix.Waitid(unix.P_ALL, 0, (*unix.Siginfo)(unsafe.Pointer(&info)), unix.WSTOPPED|unix.WNOHANG|unix.WNOWAIT, nil)
 	return err == nil && info.pid != 0
 }
 
-// reap frees the process id of a child that peek returned. If a tracer holds the child, its exit status is unknown: the code is
-// -1.
+// reap frees the PID of a child that peek returned. If a tracer holds the child, its exit status is unknown: the code is -1.
 func reap(pid int) (status unix.WaitStatus, usage unix.Rusage) {
 	if reaped, _ := unix.Wait4(pid, &status, unix.WNOHANG, &usage); reaped == 0 {
 		status = 0x7f

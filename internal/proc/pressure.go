@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// ContainerMemory is the memory of this container.
+// ContainerMemory describes the memory of this container.
 type ContainerMemory struct {
 	Used    uint64  // without pages of files, which the kernel can drop first
 	Limit   uint64  // 0 for no limit
-	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel does not tell
+	Stalled float64 // percent of the last 10 s in which all processes waited for memory; 0 if the kernel has no such number
 }
 
 // noLimit is the lowest value by which cgroups of version 1 express "no limit".

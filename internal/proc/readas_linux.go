@@ -20,8 +20,8 @@ func readAs(name string, asUID, asGID uint32) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, mostRead))
 }
 
-// as calls a function with the file-system identity of another user. It keeps the thread locked if it can't restore the thread's
-// identity.
+// as calls a function with the file-system identity of another user. If it can't restore the identity of the thread, it keeps the
+// thread locked.
 func as(uid, gid uint32, call func()) {
 	runtime.LockOSThread()
 	ownUID, _ := unix.SetfsuidRetUid(-1)
@@ -32,6 +32,6 @@ func as(uid, gid uint32, call func()) {
 	_, _ = unix.SetfsuidRetUid(ownUID)
 	_, _ = unix.SetfsgidRetGid(ownGID)
 	if back, _ := unix.SetfsuidRetUid(-1); back == ownUID {
-		runtime.UnlockOSThread() // if the thread stays locked, the runtime ends it with its goroutine
+		runtime.UnlockOSThread() // the runtime ends a locked thread together with its goroutine
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"hinit/internal/procstat"
 )
 
-// stat is one process, as described in /proc/PID/stat.
+// stat describes one process, with the fields of /proc/PID/stat.
 type stat = procstat.Stat
 
-// readSize is larger than any file below /proc that read is used for.
+// readSize is larger than any file below /proc that the method read reads.
 const readSize = 4096
 
 // scanner scans the process table, and keeps the result of the last scan for several questions.
@@ -23,7 +23,7 @@ type scanner struct {
 	stats  []stat    // all visible processes; empty without /proc
 	scans  int       // number of scans
 	at     time.Time // when the last scan began
-	spared time.Time // when a scan was last found unnecessary
+	spared time.Time // when Observe last found a scan unnecessary
 	dents  []byte
 	buf    []byte
 	whole  []byte // buffer for readAll
@@ -37,7 +37,7 @@ func newScanner() *scanner {
 	return &scanner{dir: dir}
 }
 
-// scanWithin scans unless the last scan is younger than age.
+// scanWithin scans if the last scan is not younger than age.
 func (s *scanner) scanWithin(age time.Duration) {
 	if s.scans == 0 || time.Since(s.at) >= age {
 		s.scan()
@@ -83,11 +83,11 @@ func (s *scanner) read(name string) []byte {
 	return s.buf[:n]
 }
 
-// stale reports whether the last scan, and the last decision against one, are both older than fresh. Then it is worth finding out
+// stale reports whether the last scan, and the last decision against a scan, are both older than fresh. Then it is worth checking
 // whether a scan is needed.
 func (s *scanner) stale() bool { return time.Since(s.at) >= fresh && time.Since(s.spared) >= fresh }
 
-// hasChild reports whether a process has a child. It returns true too if the kernel does not tell (proc_pid_task(5)).
+// hasChild reports whether a process has a child. It also returns true if the kernel does not say (proc_pid_task(5)).
 func (s *scanner) hasChild(pid int) bool {
 	dir := strconv.Itoa(pid) + "/task"
 	threads := s.threads(dir)
@@ -99,13 +99,13 @@ func (s *scanner) hasChild(pid int) bool {
 	return len(threads) == 0
 }
 
-// hasChildBesides reports whether this process has a child that it did not start, or might have one: not every kernel has the
-// file (proc_pid_task(5), children). The descendants of a dead process become children of this one, at least the topmost of them.
-// So without such a child nothing was left behind.
+// hasChildBesides reports whether this process may have a child that it did not start. The result is also true on a kernel
+// without the file (proc_pid_task(5), children). The descendants of a dead process, at least the topmost of them, become children
+// of this process. So without such a child the dead process has left no process behind.
 //
-// This reads one file for each thread of this process, in place of one for each process of the container. The oldest thread takes
-// in all orphans. A process that another thread started may make siblings (clone(2), CLONE_PARENT), which are children of the
-// same thread. The lists are exact, because only this process reaps these children.
+// hasChildBesides reads one file for each thread of this process, instead of one for each process of the container. The oldest
+// thread adopts all orphans. A process that another thread started may make siblings (clone(2), CLONE_PARENT), which become
+// children of that thread. The lists are exact, because only this process reaps these children.
 func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
 	if s.dir < 0 {
 		return true
@@ -127,7 +127,7 @@ func (s *scanner) hasChildBesides(owned map[int]uint64) bool {
 	return len(threads) == 0
 }
 
-// threads returns the names in a directory of threads, none if it can't be read.
+// threads returns the names in a directory of threads. It returns none for an unreadable directory.
 func (s *scanner) threads(dir string) []string {
 	fd, err := unix.Openat(s.dir, dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -138,11 +138,11 @@ func (s *scanner) threads(dir string) []string {
 	return names
 }
 
-// mostRead limits how many bytes of a file below /proc are read. A process can make the kernel show any part of its memory as its
+// mostRead limits the bytes that are read of a file below /proc. A process can make the kernel show any part of its memory as its
 // environment and its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
 const mostRead = 2 << 20
 
-// readAll returns a file below /proc. ok is false for an error, and for more than mostRead bytes.
+// readAll returns the content of a file below /proc. ok is false after an error, and for more than mostRead bytes.
 func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -165,7 +165,7 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// origin returns the run that an orphan came from, 0 for none. It decides by the control group, else by the mark, else by the
+// origin returns the run from which an orphan came, 0 for none. It decides by the control group, else by the mark, else by the
 // tag.
 func (t *Table) origin(pid int) uint64 {
 	if id := t.grouped(pid); id != 0 {
@@ -178,8 +178,8 @@ func (t *Table) origin(pid int) uint64 {
 }
 
 // tagged returns the run that the initial environment of a process names. The kernel shows the environment only to a process of
-// the same user, or one with CAP_SYS_PTRACE, which root in a container lacks. Root takes the process's file-system identity on
-// while it opens the file (ptrace(2), PTRACE_MODE_READ_FSCREDS).
+// the same user, or with CAP_SYS_PTRACE, which root in a container lacks. So root opens the file with the file-system identity of
+// the process (ptrace(2), PTRACE_MODE_READ_FSCREDS).
 func (t *Table) tagged(pid int) uint64 {
 	dir := "/proc/" + strconv.Itoa(pid)
 	var st unix.Stat_t
@@ -200,7 +200,7 @@ func (t *Table) tagged(pid int) uint64 {
 	return 0
 }
 
-// stat reads one process anew.
+// stat reads one process without a scan.
 func (s *scanner) stat(pid int) (stat, bool) {
 	return procstat.Parse(s.read(strconv.Itoa(pid) + "/stat"))
 }

@@ -11,35 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// faultSignals are signals that the kernel raises for a fault, and that end a Go program. Other processes can send them too.
+// faultSignals lists the signals that the kernel raises for a fault, and that end a Go program. Other processes can send them
+// too.
 var faultSignals = slices.DeleteFunc([]syscall.Signal{
 	unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGSYS,
 	unix.SignalNum("SIGSTKFLT"), // 0 on MIPS, which doesn't have it
 }, func(s syscall.Signal) bool { return s == 0 })
 
-// bareSignals are signals for which the Go runtime keeps the default action: to end the process. The kernel drops them for
-// process 1, with one exception. While only the first thread blocks the signal, as in a signal handler or a fork, another thread
-// gets it (complete_signal and sig_ignored in kernel/signal.c).
+// bareSignals lists the signals for which the Go runtime keeps the default action: to end the process. The kernel drops these
+// signals for process 1, with one exception. While only the first thread blocks the signal, as in a signal handler or a fork,
+// another thread gets it (complete_signal and sig_ignored in kernel/signal.c).
 var bareSignals = []syscall.Signal{32, 34}
 
-// The handler in sentfault_linux_*.s writes these. The index is the number of the signal.
+// The handler in sentfault_linux_*.s writes these variables. The index is the number of the signal.
 var (
 	sentCount    [65]uint64
-	sentFrom     [65]uint64 // process id, plus the user shifted by 32 bits; all ones if unknown
+	sentFrom     [65]uint64 // PID of the sender, plus its user shifted by 32 bits; all ones if unknown
 	faultHandler uintptr    // the Go runtime's handler
 )
 
-// IgnoreSentFaults makes this process ignore SIGSEGV and similar signals when another process sends them, and the two
-// bareSignals. Signals that the kernel raises keep their effect. The kernel never raises SIGABRT and SIGSTKFLT, so these are
-// always sent. The Go runtime recognizes a sent signal only if it came by kill(2). It mistakes the signals of sigqueue(3),
-// mq_notify(3) and fcntl(2) F_SETSIG for faults.
+// IgnoreSentFaults makes this process ignore the bareSignals, and SIGSEGV and similar signals if another process sends them.
+// Signals that the kernel raises keep their effect. The kernel never raises SIGABRT and SIGSTKFLT, so these are always ignored.
+// The Go runtime alone would not suffice: it recognizes a sent signal only if kill(2) sent it, and mistakes signals from
+// sigqueue(3), mq_notify(3) and fcntl(2) F_SETSIG for faults.
 //
-// The channel gets a signal after one was ignored; [SentFaults] tells which. Call it once. Children start with the default
-// actions, because the signals are handled and not ignored.
+// The channel gets a signal after one was ignored; [SentFaults] says which. Call IgnoreSentFaults once. Children start with the
+// default actions, because this process handles the signals and does not ignore them.
 func IgnoreSentFaults() (news <-chan os.Signal) {
 	c := make(chan os.Signal, 1)
 	for _, s := range faultSignals {
-		signal.Notify(c, s) // signals that the runtime recognizes as sent go to the channel, and have no other effect
+		signal.Notify(c, s) // a signal that the runtime recognizes as sent goes to the channel, and has no other effect
 	}
 	if sentHandler == 0 {
 		return c
@@ -56,7 +57,7 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 		exchange(s, action)
 		ours = action
 	}
-	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // a bare signal is announced as SIGSTKFLT
+	if ours != (sigaction{}) && unix.SignalNum("SIGSTKFLT") == 16 { // the handler reports a bare signal as SIGSTKFLT
 		for _, s := range bareSignals {
 			exchange(s, ours)
 		}
@@ -64,16 +65,16 @@ func IgnoreSentFaults() (news <-chan os.Signal) {
 	return c
 }
 
-// SentFault counts how often a signal was sent and ignored.
+// SentFault says how often a signal was sent and ignored.
 type SentFault struct {
 	Signal syscall.Signal
 	Count  uint64
-	PID    int // the last sender, in this process's namespace; 0 if unknown
+	PID    int // PID of the last sender, in this process's namespace; 0 if unknown
 	UID    int // user of the sender; -1 if unknown
 }
 
-// SentFaults returns the signals that were ignored since the process began. Signals that came while the same one was pending are
-// not counted.
+// SentFaults returns the signals that were ignored since the process began. It does not count a signal that arrived while the
+// same signal was pending.
 func SentFaults() []SentFault {
 	var all []SentFault
 	for _, s := range slices.Concat(faultSignals, bareSignals) {

@@ -2,6 +2,6 @@
 
 package proc
 
-// sentHandler is zero, because this platform has no handler in assembly. The Go runtime alone decides then which signals were
-// sent by a process: these are ignored, but not counted.
+// sentHandler is zero, because this platform has no handler in assembly. Then the Go runtime alone decides which signals a
+// process has sent. This process ignores them, but does not count them.
 var sentHandler uintptr

@@ -2,8 +2,8 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// InSession reports whether pid is the process main, or is in the session that main leads. 0 stands for an unknown process, and
-// matches nothing.
+// InSession reports whether pid is the process main, or belongs to the session that main leads. 0 stands for an unknown process,
+// for which the result is false.
 func InSession(pid, main int) bool {
 	if pid <= 0 || main <= 0 {
 		return false
@@ -16,7 +16,7 @@ func InSession(pid, main int) bool {
 }
 
 // InRun reports whether pid is a living process that started at ticks (see [StartTicks]), in the session of the main process
-// main. Process numbers repeat after a restart of the container, so a number in a file proves nothing by itself.
+// main. PIDs repeat after a restart of the container, so a PID in a file proves nothing by itself.
 func InRun(pid int, ticks uint64, main int) bool {
 	started, alive := StartTicks(pid)
 	return alive && started == ticks && InSession(pid, main)

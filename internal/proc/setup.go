@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Setup has the properties that a process sets for itself before it executes the command, besides resource limits. The zero value
-// sets nothing. The program behind LimitsName carries it out, and reads the files of variables as the command's user.
+// Setup has the properties, apart from resource limits, that a process sets for itself before it executes the command. The zero
+// value sets nothing. The program behind LimitsName applies a Setup, and reads the files of variables as the command's user.
 type Setup struct {
-	Nice       int      // added to hinit's nice value
-	IOClass    int      // class of ioprio_set(2); 0 keeps hinit's
+	Nice       int      // added to the nice value of hinit
+	IOClass    int      // class of ioprio_set(2); 0 keeps the class of hinit
 	IOLevel    int      // level within the class; 0 is served first
-	CPUs       string   // a list such as 0-3,6 (cpuset(7)); "" keeps hinit's
-	Umask      string   // octal; "" keeps hinit's
-	NoNewPrivs bool     // neither it nor its children gain privileges by executing a program
-	EnvFiles   []string // absolute paths of files of variables, each after a "-" if it may be missing, or after NAME= if it is one value
+	CPUs       string   // a list such as 0-3,6 (cpuset(7)); "" keeps the processors of hinit
+	Umask      string   // octal; "" keeps the umask of hinit
+	NoNewPrivs bool     // the process and its children gain no privileges when they execute a program
+	EnvFiles   []string // absolute paths of files of variables; "-" before a path allows a missing file, NAME= makes the file one value
 	Keep       []string // variables that EnvFiles must not change
-	OwnFiles   bool     // refuse EnvFiles that anyone but root and the command's user can change; root always refuses them
-	Cgroup     string   // directory of a control group to make and enter as root, "" for none
-	Caps       []string // limits of that group, each as VALUE:FILE
-	NoLinks    bool     // refuse EnvFiles that are reached by a link of a user other than root
+	OwnFiles   bool     // refuse EnvFiles that other users than root and the command's user can change; root always refuses them
+	Cgroup     string   // directory of a control group that root makes and enters, "" for none
+	Caps       []string // limits of this group, each as VALUE:FILE
+	NoLinks    bool     // refuse EnvFiles behind a link that a user other than root made
 }
 
 // The values of [Setup].IOClass, as in ioprio_set(2).
@@ -46,7 +46,7 @@ func (s *Setup) same(o *Setup) bool {
 		s.Cgroup == o.Cgroup && slices.Equal(s.Caps, o.Caps)
 }
 
-// Words by which the program behind LimitsName is told what to set. Package limits obeys them.
+// Words that tell the program behind LimitsName what to set. Package limits carries them out.
 const (
 	WordNice  = "nice="
 	WordIO    = "io="
@@ -82,7 +82,7 @@ func (s Spec) words() (words []string) {
 			value, file, _ := strings.Cut(limit, ":")
 			words = append(words, WordPut+value+":"+own.Cgroup+"/"+file)
 		}
-		words = append(words, WordPut+"0:"+own.Cgroup+"/cgroup.procs") // 0 stands for the process that writes it
+		words = append(words, WordPut+"0:"+own.Cgroup+"/cgroup.procs") // 0 stands for the process that writes the file
 	}
 	if s.becomes() {
 		user := []string{strconv.FormatUint(uint64(s.Cred.UID), 10), strconv.FormatUint(uint64(s.Cred.GID), 10)}
@@ -110,20 +110,20 @@ func (s Spec) words() (words []string) {
 // limited reports whether the process must execute the program behind LimitsName first.
 func (s Spec) limited() bool { return len(s.Limits) > 0 || !s.Setup.none() || s.becomes() }
 
-// becomes reports whether the process changes its user. It does that after it has executed this program again, never between fork
-// and execve, because Spawn waits until execve. The other user could stop its own process (SIGSTOP), or delay it by a lease on
-// its files (fcntl(2), F_SETLEASE).
+// becomes reports whether the process changes its user. The process does that after it has executed this program again, never
+// between fork and execve, because Spawn waits until execve. The other user could stop its own process (SIGSTOP), or delay it by
+// a lease on its files (fcntl(2), F_SETLEASE).
 func (s Spec) becomes() bool { return s.Cred != nil && int(s.Cred.UID) != os.Geteuid() }
 
 // laterDir reports whether the process enters its directory after the change of its user. It enters a pinned directory earlier,
-// before the descriptor is closed; that involves no path lookup. A path below /proc/self that another user chose must not be used
-// earlier, because it would lead to this process's own files.
+// before it closes the descriptor; that involves no path lookup. A path below /proc/self that another user chose must wait,
+// because before the change it would lead to this process's own files.
 func (s Spec) laterDir() bool { return s.becomes() && filepath.IsAbs(s.Dir) && !s.Pinned }
 
-// privileged reports whether a setting needs a privilege.
+// privileged reports whether a setting of s needs a privilege.
 func (s *Setup) privileged() bool { return s.Nice < 0 || s.IOClass == IORealtime }
 
-// checkSetup returns settings that would fail after the fork, where the error would be visible in the log only.
+// checkSetup returns an error for settings that would fail after the fork, where only the log would show the error.
 func checkSetup(s *Setup) error {
 	if s.CPUs != "" {
 		var own unix.CPUSet

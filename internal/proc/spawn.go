@@ -16,7 +16,7 @@ import (
 	"hinit/internal/fault"
 )
 
-// Cred is the identity that a process is started with.
+// Cred is the identity of a new process.
 type Cred struct {
 	UID, GID uint32
 	Groups   []uint32 // supplementary groups
@@ -24,26 +24,26 @@ type Cred struct {
 
 // Spec describes a process to start.
 type Spec struct {
-	ID       uint64     // number of the run; unique for the life of the table, 0 is reserved for orphans
+	ID       uint64     // number of the run; unique in the life of the table, 0 is reserved for orphans
 	Name     string     // name of the service, for the tag in the environment
 	Path     string     // program; "" searches Argv[0] in the PATH of Env, unless it has a slash
 	Argv     []string   // must not be empty
-	Env      []string   // the whole environment; Spawn adds the tag
-	Dir      string     // working directory, "" keeps hinit's
+	Env      []string   // the whole environment, without the tag, which Spawn adds
+	Dir      string     // working directory; "" keeps that of hinit
 	Pinned   bool       // Dir is an open descriptor of hinit, as a path below /proc/self/fd
-	Cred     *Cred      // nil keeps hinit's identity
+	Cred     *Cred      // nil keeps the identity of hinit
 	Files    []*os.File `reexec:"-"` // descriptors 0, 1, 2, ...; nil or missing ones are /dev/null below 3, and closed otherwise
-	TTY      bool       // Files[0] is a terminal: run as its foreground process group, in hinit's session
-	Console  bool       // Files[0] is a terminal: it becomes the terminal of the command's own session
-	Attached bool       // stay in hinit's own session and process group
+	TTY      bool       // Files[0] is a terminal: run as its foreground process group, in the session of hinit
+	Console  bool       // Files[0] is a terminal: it becomes the controlling terminal of the command's own session
+	Attached bool       // stay in the session and process group of hinit
 	Isolated bool       // run as PID 1 of a new PID namespace
-	Bound    bool       // kill it when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
+	Bound    bool       // kill the process when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG)
 	Limits   []Limit    // resource limits, set before the command is executed
 	Setup    Setup      // further settings, such as priorities and files of variables
-	OOM      int        // added to hinit's oom_score_adj: with a higher value the kernel kills it earlier
+	OOM      int        // added to the oom_score_adj of hinit: the kernel kills a process with a higher value earlier
 }
 
-// Same reports whether two specs start the same command in the same way. It ignores the fields that are filled in at each start.
+// Same reports whether two specs start the same command in the same way. It ignores the fields that change at each start.
 func (s Spec) Same(o Spec) bool {
 	if (s.Cred == nil) != (o.Cred == nil) {
 		return false
@@ -55,12 +55,12 @@ func (s Spec) Same(o Spec) bool {
 		s.Setup.same(&o.Setup) && s.OOM == o.OOM
 }
 
-// TagVar is the environment variable that names the run a process belongs to (its tag).
+// TagVar is the environment variable that names the run of a process (its tag).
 const TagVar = "HINIT_RUN"
 
-// SpawnError says why a process could not be started.
+// SpawnError says why a process did not start.
 type SpawnError struct {
-	What string // the directory if Dir is set, the limit if Limit is set, else the command
+	What string // the directory if Dir is true, the limit if Limit is true, else the command
 	Err  error
 
 	Dir, Limit bool
@@ -77,7 +77,7 @@ func (e *SpawnError) Error() string {
 	return fmt.Sprintf("cannot start %q: %v%s", e.What, e.Err, e.nextStep())
 }
 
-// nextStep returns advice for a shortage of a kernel resource.
+// nextStep returns advice to the user after a shortage of a kernel resource.
 func (e *SpawnError) nextStep() string {
 	switch {
 	case errors.Is(e.Err, unix.EAGAIN):
@@ -95,7 +95,7 @@ func (e *SpawnError) nextStep() string {
 // Unwrap returns the reason.
 func (e *SpawnError) Unwrap() error { return e.Err }
 
-// ShellCode returns the exit code that a shell would give: 127 if the command was not found, else 126.
+// ShellCode returns the exit code with which a shell reports the error: 127 if the command was not found, else 126.
 func (e *SpawnError) ShellCode() int {
 	if errors.Is(e.Err, unix.ENOENT) || errors.Is(e.Err, unix.ENOTDIR) {
 		return 127
@@ -103,8 +103,8 @@ func (e *SpawnError) ShellCode() int {
 	return 126
 }
 
-// Permanent reports whether another try is pointless without a change: command or directory missing, not executable, a limit that
-// can't be set.
+// Permanent reports whether another try is pointless without a change: a command or directory is missing, a command is not
+// executable, or a limit can't be set.
 func (e *SpawnError) Permanent() bool {
 	for _, reason := range []error{ErrNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG} {
 		if errors.Is(e.Err, reason) {
@@ -114,8 +114,8 @@ func (e *SpawnError) Permanent() bool {
 	return e.Limit
 }
 
-// Passing reports whether another try may succeed soon: the kernel was short of memory, process numbers or descriptors, or the
-// program was being written.
+// Passing reports whether another try may succeed soon: the kernel lacked memory, process numbers or descriptors, or a process
+// was writing the program.
 func (e *SpawnError) Passing() bool {
 	for _, errno := range []error{unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE, unix.ETXTBSY} {
 		if errors.Is(e.Err, errno) {
@@ -125,13 +125,13 @@ func (e *SpawnError) Passing() bool {
 	return false
 }
 
-// ErrNoCommand means that there is nothing to execute.
+// ErrNoCommand means that the command has no words.
 var ErrNoCommand = errors.New("the command is empty")
 
-// Spawn starts a process and returns its process id. It blocks until the child has executed a program: well under a millisecond,
-// unless the file system of the command or the directory hangs. For another user's process, that first program is this one, which
-// then changes its user and executes the command. So nothing of that user can make Spawn wait. If this second step fails, the
-// process ends with 126 or 127, and its stderr says why. The error of Spawn is a *SpawnError.
+// Spawn starts a process and returns its PID. It blocks until the child has executed a program: well under a millisecond, unless
+// the file system of the command or the directory hangs. For another user's process this first program is hinit, which then
+// changes its user and executes the command. So that user can't make Spawn wait. If this second step fails, the process ends with
+// 126 or 127, and its stderr says why. The error of Spawn is a *SpawnError.
 func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return 0, &SpawnError{What: spec.Name, Err: ErrNoCommand}
@@ -149,7 +149,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	env := spec.Env
 	if !spec.Attached {
 		env = make([]string, 0, len(spec.Env)+1)
-		if t.nonce != "" { // empty in a table of StartChild, whose child belongs to no run
+		if t.nonce != "" { // nonce is empty in a table of StartChild, whose child belongs to no run
 			env = append(env, tag) // first, so that no later entry can hide it
 		}
 		for _, kv := range spec.Env {
@@ -187,7 +187,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	return pid, nil
 }
 
-// spawnError returns an error that names the command or the directory, whichever is at fault.
+// spawnError returns an error that names either the command or the directory, whichever caused err.
 func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && unfit(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
 		return &SpawnError{What: spec.dirName(), Err: err, Dir: true}
@@ -202,7 +202,7 @@ func spawnError(spec Spec, path string, err error) *SpawnError {
 	return &SpawnError{What: what, Err: err}
 }
 
-// dirName returns the path of the directory, for people, even if Dir is a descriptor.
+// dirName returns the path of the directory for a message, even if Dir is a descriptor.
 func (s Spec) dirName() string {
 	if s.Pinned {
 		if name, err := os.Readlink(s.Dir); err == nil {
@@ -249,7 +249,7 @@ func (t *Table) files(files []*os.File) []uintptr {
 	return fds
 }
 
-// fork starts the child with an empty signal mask. Otherwise it would inherit the mask of the thread that forks.
+// fork starts the child with an empty signal mask. Without that the child would inherit the mask of the forking thread.
 func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, error) {
 	if t.masked {
 		runtime.LockOSThread()
@@ -299,8 +299,9 @@ type Limit struct {
 }
 
 // LimitsName is the argv[0] with which hinit executes its own binary to set limits, change the user and then execute the command.
-// setrlimit works on the calling process only, and prlimit on a process of another user needs a capability that containers lack.
-// internal/entry carries out the steps that need root before the Go runtime begins, because the environment may be the agent's.
+// setrlimit only affects the calling process, and prlimit on a process of another user needs a capability that containers lack.
+// internal/entry carries out the steps that need root before the Go runtime begins, because the environment may come from the
+// agent.
 const LimitsName = "hinit-limits"
 
 const selfExe = "/proc/self/exe"
@@ -313,7 +314,7 @@ func limitArgv(spec Spec, path string) []string {
 	return append(append(out, "--", path), spec.Argv...)
 }
 
-// limitNames are the names of resource limits in hinit.yaml (getrlimit(2)).
+// limitNames has the names of resource limits in hinit.yaml (getrlimit(2)).
 var limitNames = map[string]int{
 	"as": unix.RLIMIT_AS, "core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA,
 	"fsize": unix.RLIMIT_FSIZE, "locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK,

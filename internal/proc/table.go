@@ -11,52 +11,52 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Table holds the processes that this process started and has not reaped. Only one goroutine may use it.
+// Table holds the processes that this process has started and not yet reaped. Only one goroutine may use it.
 type Table struct {
-	owned   map[int]uint64  // live main process → run
-	runs    map[uint64]*run // until Forget
+	owned   map[int]uint64  // runs by live main process
+	runs    map[uint64]*run // runs by number, until Forget
 	null    *os.File
 	nonce   string // distinguishes the runs of this table from runs of another hinit on the same machine
-	masked  bool   // hinit was started with signals blocked
+	masked  bool   // hinit started with blocked signals
 	procfs  *scanner
 	marks   marker
 	oom     oomScore
-	byMark  map[uint64]uint64 // mark → run
+	byMark  map[uint64]uint64 // runs by mark
 	members membership
-	held    []int     // main processes that nextHeld returns next, because a tracer holds them
+	held    []int     // main processes that a tracer holds, in the order in which nextHeld returns them
 	heldAt  time.Time // when nextHeld last searched
-	findAt  time.Time // find does not check paths before this time
+	findAt  time.Time // before this time find does not check paths
 }
 
-// run is what the table knows of the processes of one run.
+// run is what the table knows about the processes of one run.
 type run struct {
 	id      uint64
 	mark    uint64  // 0 for none
-	main    int     // 0 after it is reaped
-	group   int     // process group of the main process; valid while a known process of the run is in it
-	session bool    // the group is a session too
-	user    *uint32 // its uid; nil if an older hinit handed over the run without it
-	cgroup  string  // directory of its control group, "" for none
+	main    int     // PID of the main process, 0 after it was reaped
+	group   int     // process group of the main process; valid while a known process of the run belongs to it
+	session bool    // the process group is a session too
+	user    *uint32 // uid of the run; nil if an older hinit handed over the run without it
+	cgroup  string  // directory of the run's control group, "" for none
 }
 
 // Exit describes a reaped child.
 type Exit struct {
-	ID       uint64 // its run; 0 for an orphan
-	Of       uint64 // for an orphan: the run that it belonged to, if that run's main process is reaped; 0 if unknown
+	ID       uint64 // number of the run; 0 for an orphan
+	Of       uint64 // for an orphan: its run, if the main process of that run was reaped; 0 if unknown
 	PID      int
-	Code     int // -1 when ended by a signal
-	Signal   int // 0 when it exited
+	Code     int // exit code, -1 after a signal
+	Signal   int // the signal that ended the process, 0 after an exit
 	Core     bool
-	OOM      *bool // after SIGKILL: whether the kernel has killed a process of its control group for lack of memory; nil if unknown
+	OOM      *bool // after SIGKILL: the kernel has killed a process of the control group for lack of memory; nil if unknown
 	Leftover bool  // other processes of the run are alive
-	Unmarked []int // living processes that may belong to the run but hide it
+	Unmarked []int // living processes that hide whether they belong to the run
 	CPU      time.Duration
 	MaxRSS   int64 // bytes
 }
 
-// New returns an empty table. If this process is not PID 1, it becomes a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
-// orphans of its services become its children too. It fails if the kernel does not let this process wait for children, because no
-// supervisor can work then.
+// New returns an empty table. If this process is not PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
+// orphans of its services become its children. New fails if the kernel does not let this process wait for children, because then
+// no supervisor can work.
 func New() (*Table, error) {
 	if err := canWait(); err != nil {
 		return nil, err
@@ -83,11 +83,11 @@ func New() (*Table, error) {
 	return t, nil
 }
 
-// Signal signals the main process of a run. The error is os.ErrProcessDone if that is reaped.
+// Signal signals the main process of a run. The error is os.ErrProcessDone after that process was reaped.
 func (t *Table) Signal(id uint64, signal int) error { return t.send(id, signal, "process", 1) }
 
-// SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone if that process is
-// reaped, because another group may have the number by then.
+// SignalGroup signals the process group that the main process of a run leads. The error is os.ErrProcessDone after that process
+// was reaped, because another group may have the number by then.
 func (t *Table) SignalGroup(id uint64, signal int) error {
 	return t.send(id, signal, "process group", -1)
 }
@@ -103,10 +103,10 @@ func (t *Table) send(id uint64, signal int, what string, sign int) error {
 	return nil
 }
 
-// Reap reaps every child that has ended and calls each for it, in the order the kernel gives. With trees it also finds out what
-// each ended main process has left behind, while its numbers are still taken. It returns whether no child is left. It never
-// blocks. each may call Spawn, Signal and SignalTree. If a tracer holds a dead main process, its end is reported at once; it is
-// reaped later, as an orphan.
+// Reap reaps every child that has ended and calls each for it, in the order of the kernel. With trees it also finds the processes
+// that each ended main process has left behind, while its PID is still taken. childless means that no child is left. Reap never
+// blocks. each may call Spawn, Signal and SignalTree. If a tracer holds a dead main process, Reap reports the end at once, and
+// reaps the process later as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	for ends := 0; ; {
 		pid, none := peek()
@@ -145,7 +145,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 	}
 }
 
-// Forget drops a run whose main process is reaped. Its living processes count as orphans without a run from then on.
+// Forget drops a run whose main process was reaped. From then on its living processes count as orphans without a run.
 func (t *Table) Forget(id uint64) {
 	if r := t.runs[id]; r != nil && r.main == 0 {
 		delete(t.runs, id)

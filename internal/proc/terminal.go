@@ -14,8 +14,8 @@ func IsTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// TakeTerminal makes this process's own group the foreground group of a terminal again, after a child had it. It does nothing if
-// the terminal belongs to another session.
+// TakeTerminal makes this process's own group the foreground group of a terminal again, after a child was in the foreground. It
+// does nothing if the terminal belongs to another session.
 func TakeTerminal(tty *os.File) error {
 	var block, old unix.Sigset_t
 	block.Val[0] = 1 << (uint(unix.SIGTTOU) - 1)

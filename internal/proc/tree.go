@@ -11,35 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fresh is the greatest age of a scan of the process table that may answer a question for which newly forked processes don't matter.
+// fresh is the greatest age of a scan that answers a question for which newly forked processes don't matter.
 const fresh = 20 * time.Millisecond
 
-// identity distinguishes a process from a later one with the same number.
+// identity distinguishes a process from a later process with the same PID.
 type identity struct {
 	pid   int
 	start uint64
 }
 
-// membership says which process belongs to which run, according to one scan.
+// membership holds the run of each process, according to one scan.
 type membership struct {
 	scan     int                 // number of the scan
-	known    map[identity]uint64 // living process → run, without main processes
-	living   map[uint64][]stat   // run → its living processes, without the main one
-	origins  map[identity]uint64 // orphan → run, 0 for none, or unknown; looked up once per process
-	ended    map[identity]uint64 // dead orphan that is not reaped → run, 0 for none, or unknown
-	fresh    map[uint64]int      // run → how many of its dead orphans are new in this scan
-	asked    int                 // how many marks were read for dead orphans in this scan
+	known    map[identity]uint64 // runs of living processes, without main processes
+	living   map[uint64][]stat   // living processes by run, without the main process
+	origins  map[identity]uint64 // runs of orphans, 0 for none, or unknown; found once for each process
+	ended    map[identity]uint64 // runs of dead orphans that are not reaped, 0 for none, or unknown
+	fresh    map[uint64]int      // number of dead orphans that are new in this scan, by run
+	asked    int                 // number of marks of dead orphans that this scan has read
 	unmarked []stat              // living orphans that hide their run
-	latest   map[uint64]stat     // run → its youngest process, dead or alive, except the main one
+	latest   map[uint64]stat     // youngest process by run, dead or alive, without the main process
 }
 
-// unknown stands for the run of an orphan that may belong to any run: it is dead with an unreadable mark, or it hides its run.
+// unknown stands for the run of an orphan that may belong to any run: the orphan is dead with an unreadable mark, or hides its
+// run.
 const unknown = ^uint64(0)
 
-// assignRuns finds out which run each process of the current scan belongs to. A process belongs to a run if it is its main process, if
-// an earlier scan found that, or if its parent belongs to the run. So do members of the group or session that the main process
-// made, while a known process still holds that number, because the number can't have been reused. An orphan belongs to a run if
-// it has the run's mark or tag, and runs as root or as the run's user.
+// assignRuns finds the run of each process in the current scan. A main process belongs to its run. A process also belongs to a
+// run if its parent does, or if an earlier scan said so. So do members of the group or session that the main process made: the
+// number can't have been reused while a known process still holds it. An orphan belongs to a run if it has the run's mark or tag,
+// and runs as root or as the run's user.
 func (t *Table) assignRuns() {
 	all := t.procfs.stats
 	if t.members.scan == t.procfs.scans {
@@ -100,7 +101,7 @@ func (t *Table) assignRuns() {
 		scan: t.procfs.scans, known: make(map[identity]uint64), living: make(map[uint64][]stat), origins: origins, unmarked: strays,
 		ended: make(map[identity]uint64), fresh: make(map[uint64]int), latest: make(map[uint64]stat),
 	}
-	for _, p := range slices.Backward(all) { // youngest first, as long as process numbers ascend
+	for _, p := range slices.Backward(all) { // youngest first, as long as PIDs ascend
 		if p.Dead() && p.Parent == self {
 			t.sortEnded(p, &before, groups, sessions)
 		}
@@ -118,12 +119,12 @@ func (t *Table) assignRuns() {
 	}
 }
 
-// most limits how many marks of dead orphans a scan reads. The older ones count as unknown.
+// most limits the number of marks of dead orphans that a scan reads. The older orphans count as unknown.
 const most = 256
 
-// sortEnded finds the run of a dead orphan. No scan may see alive a process that forks and ends at once. But a scan sees it dead,
-// because only this process reaps it, and never during a scan. So a scan that shows no process of a run, neither alive nor newly
-// dead, proves that all of them have ended.
+// sortEnded finds the run of a dead orphan. A process that forks and ends at once may be alive in no scan. But a scan shows it
+// dead, because only this process reaps it, and never during a scan. So a scan that shows no process of a run, neither alive nor
+// newly dead, proves that all of them have ended.
 func (t *Table) sortEnded(p stat, before *membership, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
 		return
@@ -155,11 +156,11 @@ func (t *Table) noteLatest(id uint64, p stat) {
 	}
 }
 
-// lingering reports whether there are runs whose main process is reaped, and which Forget has not dropped.
+// lingering reports whether a run exists whose main process was reaped, and which Forget has not dropped.
 func (t *Table) lingering() bool { return len(t.runs) > len(t.owned) }
 
-// ancestry returns the run of the nearest ancestor that has one, the process itself included, and stores it for all processes
-// between. parent may contain a cycle, because a scan is not atomic.
+// ancestry returns the run of the nearest ancestor that has a run, the process itself included. It stores this run for all
+// processes between. parent may contain a cycle, because a scan is not atomic.
 func ancestry[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id ID) {
 	var way []int
 	for len(way) <= len(parent) {
@@ -179,10 +180,10 @@ func ancestry[ID any](pid, self int, owner map[int]ID, parent map[int]int) (id I
 	return id
 }
 
-// leftBehind reports whether processes of a run live whose main process has ended and is not reaped. If several main processes
-// have ended together, one scan serves all of them.
+// leftBehind reports whether processes of a run are alive after the end of the main process, which is not reaped yet. If several
+// main processes have ended together, one scan serves all of them.
 func (t *Table) leftBehind(r *run, several bool) bool {
-	if !t.procfs.sawEnd(r.main) { // otherwise the scan is younger than the end, and shows everything that the process started
+	if !t.procfs.sawEnd(r.main) { // a scan that shows the end also shows all processes that the main process has started
 		if !several && !t.procfs.hasChildBesides(t.owned) {
 			return false
 		}
@@ -199,8 +200,8 @@ func (t *Table) leftBehind(r *run, several bool) bool {
 	return len(t.members.living[r.id])+t.members.fresh[r.id] > 0
 }
 
-// unmarkedSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan. That is
-// enough, because each end of a main process causes a scan while an orphan lives.
+// unmarkedSince returns the orphans that hide their run and are younger than the main process main. It uses the last scan, which
+// is recent enough, because each end of a main process causes a scan while an orphan lives.
 func (t *Table) unmarkedSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
 	if at < 0 || t.members.scan != t.procfs.scans {
@@ -214,16 +215,16 @@ func (t *Table) unmarkedSince(main int) (pids []int) {
 	return pids
 }
 
-// confirm is how many further scans must show deaths in a run before these count as a sign that the run lives on.
+// confirm is the number of further scans that must show deaths in a run before the deaths count as a sign of new processes.
 const confirm = 2
 
-// sawEnd reports whether a scan of the present moment shows the process as dead.
+// sawEnd reports whether the last scan is fresh and shows the process as dead.
 func (s *scanner) sawEnd(pid int) bool {
 	return time.Since(s.at) < fresh && slices.ContainsFunc(s.stats, func(p stat) bool { return p.PID == pid && p.Dead() })
 }
 
-// Observe notes the living processes of a run, so that they are still known to belong to it when they lose their parents. It
-// scans the process table only if the main process may have relatives, and once for calls in quick succession.
+// Observe records the living processes of a run, so that the table still knows their run after they lose their parents. It scans
+// the process table only if the main process may have relatives, and once for calls in quick succession.
 func (t *Table) Observe(id uint64) {
 	if r := t.runs[id]; r != nil && r.main != 0 && t.procfs.stale() && !t.procfs.hasChild(r.main) && !t.procfs.hasChildBesides(t.owned) {
 		t.procfs.spared = time.Now()
@@ -234,7 +235,7 @@ func (t *Table) Observe(id uint64) {
 }
 
 // SignalTree signals every living process of a run. With KILL it repeats that until a scan finds no new process, so that a
-// process that forks meanwhile does not escape. It returns how many processes it signalled; 0 means that all have ended.
+// process that forks meanwhile does not escape. It returns the number of signalled processes; 0 means that all have ended.
 func (t *Table) SignalTree(id uint64, signal int) int {
 	r := t.runs[id]
 	if r == nil {
@@ -245,7 +246,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		t.killGroup(r)
 	}
 	if r.main != 0 {
-		_ = unix.Kill(r.main, syscall.Signal(signal)) // the number is valid: the process is not reaped
+		_ = unix.Kill(r.main, syscall.Signal(signal)) // the PID is valid, because the process is not reaped
 		signalled++
 	}
 	t.procfs.scanWithin(fresh)
@@ -273,21 +274,21 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 	}
 	t.assignRuns()
 	if len(t.members.living[id])+t.members.fresh[id] > 0 {
-		return max(signalled, 1) // its processes fork and end faster than scans can see
+		return max(signalled, 1) // the processes fork and end faster than scans can see
 	}
 	return signalled
 }
 
 const (
-	// killForkersTime limits the duration of killForkers. killForkersPause is how long it waits for the next process.
+	// killForkersTime limits the duration of killForkers. killForkersPause is the wait for the next process.
 	killForkersTime  = 4 * time.Millisecond
 	killForkersPause = time.Millisecond
-	// killForkersAhead is how many process numbers it tries, because other programs start processes too.
+	// killForkersAhead is the number of PIDs that it tries in a row, because other programs start processes too.
 	killForkersAhead = 16
 )
 
-// killForkers kills processes that fork and end faster than the process table can be read. It finds a child by trying the next process
-// numbers. It kills only processes with the mark of the run, and returns how many.
+// killForkers kills processes that fork and end faster than a scan. It finds a child by trying the next PIDs. It kills only
+// processes with the mark of the run, and returns their number.
 func (t *Table) killForkers(id uint64) (hits int) {
 	pid := t.members.latest[id].PID
 	begin := time.Now()
@@ -308,8 +309,8 @@ func (t *Table) killForkers(id uint64) (hits int) {
 	}
 }
 
-// killMember kills the process with a number if it belongs to a run. It uses a descriptor, which can't come to mean another process.
-// there reports whether a process has the number.
+// killMember kills the process with a PID if it belongs to a run. It uses a descriptor, which can't come to mean another process.
+// there reports whether a process has the PID.
 func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
@@ -321,7 +322,7 @@ func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 		}
 		return true, unix.Kill(pid, unix.SIGKILL) == nil
 	default:
-		return !errors.Is(err, unix.ESRCH), false // the number may be a thread's
+		return !errors.Is(err, unix.ESRCH), false // the PID may be that of a thread
 	}
 	if t.endedOf(pid) != id || t.RunOf(pid) != id { // another hinit uses the same marks
 		return true, false
@@ -329,7 +330,7 @@ func (t *Table) killMember(pid int, id uint64) (there, hit bool) {
 	return true, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
 }
 
-// kill signals a process that is not a child. It uses a descriptor, because another process could get the number meanwhile. It
+// kill signals a process that is not a child. It uses a descriptor, because another process could get the PID meanwhile. It
 // reports whether the signal was delivered.
 func (t *Table) kill(p stat, signal int) bool {
 	fd, err := unix.PidfdOpen(p.PID, 0)
@@ -346,8 +347,8 @@ func (t *Table) kill(p stat, signal int) bool {
 	return unix.PidfdSendSignal(fd, syscall.Signal(signal), nil, 0) == nil // every kernel with pidfd_open has this call
 }
 
-// Gone returns which of the given runs have no living process. A run with dead processes that no scan saw alive does not count as
-// gone; ask again after they are reaped.
+// Gone returns the runs among ids that have no living process. A run with dead processes that no scan saw alive does not count as
+// gone; ask again after they were reaped.
 func (t *Table) Gone(ids []uint64) []uint64 {
 	var gone []uint64
 	t.procfs.scan()
@@ -360,7 +361,7 @@ func (t *Table) Gone(ids []uint64) []uint64 {
 	return gone
 }
 
-// SignalRest signals every descendant of this process. In PID 1 it signals everything in the namespace except itself (kill(2)).
+// SignalRest signals every descendant of this process. In PID 1 it signals all other processes of the namespace (kill(2)).
 func (t *Table) SignalRest(signal int) {
 	self := os.Getpid()
 	if self == 1 {
@@ -379,14 +380,14 @@ func (t *Table) SignalRest(signal int) {
 	}
 }
 
-// Began returns when a process began, in ticks since the kernel's start; 0 if there is no such process.
+// Began returns the start time of a process, in ticks since the kernel's start; 0 if there is no such process.
 func (t *Table) Began(pid int) uint64 {
 	p, _ := t.procfs.stat(pid)
 	return p.Start
 }
 
 // KillSession kills the processes of a session that began before a moment (see Began). A younger session with the same number is
-// another one.
+// another session.
 func (t *Table) KillSession(session int, before uint64) {
 	if session <= 1 {
 		return
