@@ -12,39 +12,39 @@ import (
 )
 
 const (
-	// consoleLimit is how many bytes may be queued for a console. Beyond it, a service may add lines only while it has less than
+	// consoleLimit limits the queued bytes of a console. Above this limit, a service may add lines only while it has less than
 	// consoleLittle queued.
 	consoleLimit = 1 << 20
-	// consoleShare limits the queued bytes of one source. Its service waits beyond it, because more would delay the lines of
-	// other services.
+	// consoleShare limits the queued bytes of one source. Above this limit its service waits, because more bytes would delay the
+	// lines of other services.
 	consoleShare = 128 << 10
-	// consoleLittle is how many bytes a source may always queue, so that a quiet service never waits for others.
+	// consoleLittle is the number of bytes that a source may always queue, so that a quiet service never waits for others.
 	consoleLittle = 4 << 10
-	// stalledShare limits the queued bytes of one source while the reader has stalled. Further lines are left out.
+	// stalledShare limits the queued bytes of one source while the reader has stalled. The console drops further lines.
 	stalledShare = consoleLimit / 4 * 3
-	// consoleBlock is the size at which a buffer is full. A full buffer holds up to one more batch.
+	// consoleBlock is the size of a full buffer. A buffer may exceed this size by one batch.
 	consoleBlock = 64 << 10
-	// noticeBelow is the amount of queued bytes below which notices are written. Waiting for it makes one notice about many
+	// noticeBelow is the amount of queued bytes below which the console writes notices. This delay makes one notice about many
 	// lines, instead of many notices about single lines.
 	noticeBelow = consoleLimit / 2
 )
 
-// source is the output of one service, or of the init itself, to one console. console.mu or masking guards its fields, except the
-// names, lost and secrets.
+// source is the output of one service, or of the init itself, to one console. The locks console.mu and masking guard its fields,
+// except for the names, lost and secrets.
 type source struct {
 	name, profile, file string
-	lost                *atomic.Uint64 // counter to increase by the number of dropped lines; may be nil
+	lost                *atomic.Uint64 // counter of dropped lines; may be nil
 
-	secrets *atomic.Pointer[redact.Secrets] // values to mask; the pointer in it may be nil
-	masking sync.Mutex                      // separate from console.mu, because searching for secrets takes time
+	secrets *atomic.Pointer[redact.Secrets] // values to mask; nil for none
+	masking sync.Mutex                      // separate from console.mu, because the search for secrets takes time
 	masker  redact.Masker
 
 	waiting int   // queued bytes
-	dropped int64 // lines for the next notice; later lines wait until that is written
-	urgent  bool  // Tail waits for the last lines of the run: don't let its pump wait
+	dropped int64 // number of lines for the next notice; later lines wait until the notice is written
+	urgent  bool  // Tail waits for the last lines of the run, so the pump must not wait
 }
 
-// block is a buffer of complete lines. shares says how many bytes of it belong to which source.
+// block is a buffer of complete lines. shares has the number of its bytes by source.
 type block struct {
 	data   []byte
 	shares []share
@@ -56,7 +56,7 @@ type share struct {
 }
 
 // console writes the lines of all services to one of the container's streams. Pumps put complete lines into blocks, and one
-// goroutine writes the blocks. A pump with more lines than its share waits, and with it its service, as long as the reader makes
+// goroutine writes the blocks. A pump with more lines than its share waits, and so does its service, as long as the reader makes
 // progress.
 type console struct {
 	stream string
@@ -73,12 +73,12 @@ type console struct {
 	flight  *block    // the block that is being written
 	waiting int       // bytes in queue and flight
 	pumps   []*waiter // waiting pumps, in the order of arrival
-	hurry   bool      // no pump may wait, because all are to stop
-	missing []*source // sources with dropped lines that no notice reports yet
+	hurry   bool      // all pumps must stop, so none may wait
+	missing []*source // sources with dropped lines that no notice has reported yet
 	dead    bool      // the reader is gone
 	closing bool
-	synced  []chan struct{} // to be closed when nothing is queued
-	stamp   []byte          // time for JSON, computed once a batch
+	synced  []chan struct{} // channels to close when nothing is queued
+	stamp   []byte          // time for JSON, computed once for each batch
 
 	done chan struct{}
 }
@@ -88,10 +88,10 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
 	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
-	c.attempt = c.writeAll // stored so that a write allocates nothing
+	c.attempt = c.writeAll // stored here, so that a write allocates nothing
 	if f != nil {
-		// Written by system calls on the descriptor. f.Write would end the process by SIGPIPE when the reader of descriptor 1 or
-		// 2 is gone (os/signal, "SIGPIPE").
+		// Written by system calls on the descriptor. f.Write would end the process by SIGPIPE if descriptor 1 or 2 has lost its
+		// reader (os/signal, "SIGPIPE").
 		if raw, err := f.SyscallConn(); err == nil {
 			c.raw = raw
 			_ = raw.Control(c.examine)
@@ -104,7 +104,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 	return c
 }
 
-// hide masks the secrets in chunk. The caller holds masking.
+// hide masks the secrets in chunk. The caller holds the lock masking.
 func (src *source) hide(chunk []byte) []byte {
 	var set *redact.Secrets
 	if src.secrets != nil {
@@ -113,8 +113,8 @@ func (src *source) hide(chunk []byte) []byte {
 	return src.masker.Hide(chunk, set)
 }
 
-// enqueue queues the lines of chunk that have room, formatted as mode says. It doesn't block. It returns the lines without room, for
-// insist. If they can't wait (must is true, or the reader has stalled), it drops and counts them.
+// enqueue formats the lines of chunk by mode, and queues as many as fit. It doesn't block. It returns the other lines, for
+// addOrWait. If these lines can't wait (must is true, or the reader has stalled), it drops and counts them.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.mask {
 		src.masking.Lock() // held until the lines are queued, to keep their order
@@ -126,7 +126,7 @@ func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, must bool
 	return c.add(src, chunk, mode, must)
 }
 
-// add does the work of enqueue after masking. The caller holds mu.
+// add continues enqueue after the masking. The caller holds mu.
 func (c *console) add(src *source, chunk []byte, mode ConsoleMode, must bool) (rest []byte) {
 	if c.dead || c.closing {
 		return nil
@@ -157,13 +157,13 @@ func (c *console) add(src *source, chunk []byte, mode ConsoleMode, must bool) (r
 	return nil
 }
 
-// room returns how many bytes src may queue now. The caller holds mu.
+// room returns the number of bytes that src may queue now. The caller holds mu.
 func (c *console) room(src *source, must bool) int {
 	switch {
 	case must:
 		return min(consoleLimit-c.waiting, stalledShare-src.waiting)
 	case src.urgent:
-		return 2*consoleLimit - c.waiting // room for all that its pipe can hold
+		return 2*consoleLimit - c.waiting // this suffices for all bytes in a pipe
 	case c.waiting < consoleLimit:
 		return consoleShare - src.waiting
 	}
@@ -187,7 +187,7 @@ func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 	return chunk[fit:]
 }
 
-// addFormatted is addRaw for all modes but Raw.
+// addFormatted does the same as addRaw for all modes but Raw.
 func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room int) []byte {
 	c.setStamp()
 	for len(chunk) > 0 {
@@ -227,7 +227,7 @@ func (c *console) addBytes(b *block, src *source, size int) {
 		b.shares = append(b.shares, share{src, size})
 	}
 	if c.waiting == 0 {
-		c.reader.move() // the time without progress counts from now
+		c.reader.move() // from now on the reader must make progress
 	}
 	src.waiting += size
 	c.waiting += size
@@ -236,7 +236,8 @@ func (c *console) addBytes(b *block, src *source, size int) {
 // setStamp updates the time for JSON. The caller holds mu.
 func (c *console) setStamp() { c.stamp = time.Now().AppendFormat(c.stamp[:0], time.RFC3339Nano) }
 
-// sync returns a channel that is closed when nothing is queued, or the reader is gone. Lines queued after the call delay it.
+// sync returns a channel that is closed when nothing is queued, or the reader is gone. The close also waits for lines that are
+// queued after the call.
 func (c *console) sync() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -246,7 +247,7 @@ func (c *console) sync() <-chan struct{} {
 	return done
 }
 
-// closeSynced closes the channels of sync when nothing is queued, or the reader is gone. The caller holds mu.
+// closeSynced closes the channels that sync returned, if nothing is queued or the reader is gone. The caller holds mu.
 func (c *console) closeSynced() {
 	if !c.dead && c.waiting > 0 {
 		return
@@ -257,7 +258,7 @@ func (c *console) closeSynced() {
 	c.synced = nil
 }
 
-// next blocks until there is a block to write. It returns nil when the console is closed.
+// next blocks until a block is ready to write. It returns nil after the console is closed.
 func (c *console) next() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,7 +2,7 @@ package logrotate
 
 import "unicode/utf8"
 
-// format appends one line, given without its newline, in the form that mode prescribes, and a newline.
+// format appends a line in the form of mode, and a newline. The given line has no newline.
 func (c *console) format(dst []byte, mode ConsoleMode, src *source, line []byte) []byte {
 	switch mode {
 	case JSON:

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// stalled reports whether the reader has taken nothing for the time stall. The caller holds mu.
+// stalled reports whether the reader has read nothing for the time stall. The caller holds mu.
 func (c *console) stalled() bool {
 	return c.reader.stall < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stall
 }
 
-// progress tracks when the reader of a console last read something.
+// progress records when the reader of a console last read something.
 type progress struct {
-	stall time.Duration // the reader has stalled after this time without progress; negative: pumps never wait for it
+	stall time.Duration // time without progress after which the reader counts as stalled; negative: pumps never wait for it
 	born  time.Time
-	moved atomic.Int64 // when the reader last took something, or last got something to take; as time since born
+	moved atomic.Int64 // when the reader last read something, or data for it arrived in an empty queue; as time since born
 }
 
-// idle returns how long the reader has taken nothing.
+// idle returns the time since the reader's last progress.
 func (r *progress) idle() time.Duration { return time.Since(r.born) - time.Duration(r.moved.Load()) }
 
-// move notes progress of the reader.
+// move records progress of the reader.
 func (r *progress) move() { r.moved.Store(int64(time.Since(r.born))) }
 
 // waiter is a pump that waits for room on the console.
@@ -30,8 +30,8 @@ type waiter struct {
 	woken  chan struct{}
 }
 
-// addOrWait adds the lines that enqueue returned, and waits for room if necessary. If the reader takes nothing for the time
-// stall, it drops and counts the other lines.
+// addOrWait adds the lines that enqueue returned, and waits for room if necessary. If the reader reads nothing for the time
+// stall, it drops and counts the remaining lines.
 func (c *console) addOrWait(src *source, rest []byte) {
 	if len(rest) == 0 {
 		return
@@ -56,9 +56,9 @@ func (c *console) addOrWait(src *source, rest []byte) {
 	}
 }
 
-// wakePumps wakes the pumps that have room now, or that must not wait. The caller holds mu.
+// wakePumps wakes the pumps that now have room, or that must not wait. The caller holds mu.
 func (c *console) wakePumps() {
-	need := consoleShare / 2 // wake a pump only for a sizable amount of room
+	need := consoleShare / 2 // wake a pump only if it has much room
 	if c.waiting >= consoleLimit {
 		need = consoleLittle
 	}
@@ -75,7 +75,7 @@ func (c *console) wakePumps() {
 	c.pumps = left
 }
 
-// setHurry(true) wakes all waiting pumps and lets none wait from then on. setHurry(false) ends that.
+// setHurry(true) wakes all waiting pumps, and prevents further waits until setHurry(false).
 func (c *console) setHurry(hurry bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -83,7 +83,7 @@ func (c *console) setHurry(hurry bool) {
 	c.wakePumps()
 }
 
-// setUrgent(src, true) wakes the pumps of one source and lets none of them wait from then on. setUrgent(src, false) ends that.
+// setUrgent(src, true) wakes the pumps of one source, and prevents their further waits until setUrgent(src, false).
 func (c *console) setUrgent(src *source, urgent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

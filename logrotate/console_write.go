@@ -15,7 +15,7 @@ import (
 // output is the descriptor of a console. Except for raw, only the writing goroutine uses the fields.
 type output struct {
 	raw     syscall.RawConn // the file
-	pipe    bool            // these three are the kind of the file, see piece
+	pipe    bool            // pipe, whole and device describe the kind of the file, see piece
 	whole   bool
 	device  bool
 	writing []byte
@@ -39,7 +39,7 @@ func (c *console) run() {
 	}
 }
 
-// written frees the room that block b took up in the queue.
+// written frees the room of block b in the queue.
 func (c *console) written(b *block) {
 	c.mu.Lock()
 	c.flight = nil
@@ -55,7 +55,7 @@ func (c *console) written(b *block) {
 	c.blocks.Put(b)
 }
 
-// examine finds out what kind of file the console is.
+// examine finds the kind of file behind the console.
 func (c *console) examine(fd uintptr) {
 	var st unix.Stat_t
 	if unix.Fstat(int(fd), &st) == nil {
@@ -65,12 +65,12 @@ func (c *console) examine(fd uintptr) {
 	}
 }
 
-// page is how many bytes a write to a pipe surely takes without blocking when poll reports it as writable (pipe(7)). Writes to a
-// terminal or socket have the same size.
+// page is the number of bytes that a write to a pipe takes without blocking, if poll reports the pipe as writable (pipe(7)).
+// Writes to a terminal or socket have the same size.
 const page = 4 << 10
 
-// piece returns how many bytes to write at a time. A blocking write returns only when all of it is written. It must be short,
-// because its return is the only sign that a slow reader makes progress.
+// piece returns the number of bytes to write at a time. A blocking write returns only after it has written all bytes. It must be
+// short, because its return is the only sign of progress by a slow reader.
 func (c *console) piece(fd int) int {
 	n := len(c.writing)
 	switch {
@@ -87,9 +87,9 @@ func (c *console) piece(fd int) int {
 	return min(n, max(size-held, page))
 }
 
-// writeAll writes c.writing. It copes with short writes, signals, and another process that made the shared descriptor
-// non-blocking. It blocks SIGTTOU: otherwise a terminal with TOSTOP refuses a background process (termios(3)), and any process
-// with the terminal can set TOSTOP.
+// writeAll writes c.writing. It handles short writes, signals, and another process that made the shared descriptor non-blocking.
+// It blocks SIGTTOU, because a terminal with TOSTOP refuses a background process (termios(3)), and any process with the terminal
+// can set TOSTOP.
 func (c *console) writeAll(fd uintptr) {
 	if c.device {
 		runtime.LockOSThread()
@@ -115,7 +115,7 @@ func (c *console) writeAll(fd uintptr) {
 	}
 }
 
-// settle handles the result of a write: a lasting error ends the console, any other is reported once.
+// settle handles the result of a write: a lasting error ends the console; another error is reported once.
 func (c *console) settle(err error) {
 	switch {
 	case err == nil:
@@ -138,7 +138,7 @@ func (c *console) settle(err error) {
 	}
 }
 
-// close makes the goroutine write the rest and end, and waits for that.
+// close makes the goroutine write the remaining blocks and end, and waits for its end.
 func (c *console) close() {
 	c.mu.Lock()
 	c.closing = true

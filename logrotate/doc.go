@@ -1,8 +1,9 @@
-// Package logrotate carries a service's output from its stdout and stderr pipes, in whole lines, to two sinks. These are the
-// container's stdout and stderr (the console) and a rotated file with timestamps.
+// Package logrotate carries a service's output from its stdout and stderr pipes, in whole lines, to two sinks: the container's
+// stdout and stderr (the console), and a rotated file with timestamps.
 //
-// A [Set] holds one [Log] a service. [Log.Pipes] makes the two pipes of one run. A pipe is read until all its writers have ended.
-// So a descendant that outlives its run doesn't lose output: its pipes are read beside the pipes of the next run.
+// A [Set] holds one [Log] for each service. [Log.Pipes] makes the two pipes of one run. The package reads a pipe until all its
+// writers have ended. So a descendant that outlives its run loses no output: its pipes are read together with the pipes of the
+// next run.
 //
 // # Promises
 //
@@ -10,50 +11,49 @@
 //     its pipe. Lines of one stream keep their order.
 //   - The file is the durable sink. Every line that reached the pipe is in it exactly once, or is counted in a gap marker at the place
 //     where it is missing. Rotation happens between lines.
-//   - The console loses nothing while its reader reads. A service that writes faster than the reader waits, and the other services go on.
-//     Only when the reader has taken nothing for [Options].ConsoleStall are lines left out. A notice with their exact number stands in
-//     their place. The file never waits for the console.
+//   - The console loses nothing while its reader reads. A service that writes faster than the reader waits, and the other
+//     services go on. Lines are left out only if the reader has read nothing for [Options].ConsoleStall. A notice with their
+//     exact number stands in their place. The file never waits for the console.
 //   - A fault of the file (full disk, no permission, removed directory) never ends the service or the console copy. It is reported once,
 //     and writing resumes by itself.
-//   - The calls of the supervisor's loop never wait for a disk, a pipe, or a lock that is held across either.
+//   - Calls from the supervisor's loop never wait for a disk, for a pipe, or for a lock that is held during I/O on one of them.
 //   - Files below a directory that the agent can write are opened only with the agent's file-system identity. A symbolic link in place of
 //     a file is refused.
 //
 // # Lines in the file
 //
-// Each is "YYYY-MM-DD HH:MM:SS.nnnnnnnnn", local time, two spaces, and the line (contract, section 7). All lines of one read have
-// the same timestamp. Timestamps are taken in the order of the lines in the file.
+// A line in the file is "YYYY-MM-DD HH:MM:SS.nnnnnnnnn", local time, two spaces, and the line of the service (contract, section
+// 7). All lines of one read have the same timestamp. The timestamps have the order of the lines in the file.
 //
-// A line longer than Options.MaxLine is split, in both sinks, into pieces that are lines of their own. Every piece but the last
-// ends with [SplitEnd], every piece but the first begins with [SplitBegin]. No byte is left out, and no UTF-8 sequence is cut.
-// Joining the pieces without the marks gives the line.
+// A line longer than Options.MaxLine is split, in both sinks, into pieces, and each piece is a line. Every piece but the last
+// ends with [SplitEnd]; every piece but the first begins with [SplitBegin]. No byte is left out, and no UTF-8 sequence is cut.
+// The pieces without these marks, joined, give the line.
 //
 // With [Limits].Rate, lines beyond the rate are written to neither sink. A line "[hinit] suppressed N lines here" replaces them.
 //
 // # Floods
 //
-// Normally a pipe is read as soon as it has data. When there are very many small reads (a flood), the pipe is enlarged, removed
-// from the runtime's poller, and read only every one to four milliseconds. The flood is over when such a pause brings little
-// data.
+// Normally a pump reads a pipe as soon as it has data. During very many small reads (a flood), the pipe is larger, is not in the
+// runtime's poller, and is read only every one to four milliseconds. The flood ends when such a pause brings little data.
 //
 // # Files
 //
-// This package opens a log itself (O_NOFOLLOW, O_EXCL when it creates, mode 0644) and writes through lumberjack, which opens it
-// as /proc/self/fd/N (decision record 6). The package keeps its own descriptor: fstat shows whether the file was unlinked or
+// This package opens a log itself (O_NOFOLLOW, O_EXCL when it creates, mode 0644). It writes through lumberjack, which opens the
+// log as /proc/self/fd/N (decision record 6). The package keeps its own descriptor: fstat shows whether the file was unlinked or
 // truncated, and ftruncate removes a line that a full disk has cut. Package archive rotates and prunes. Lumberjack's clean-up
-// goroutine never ends, so the writer of a file that is closed for good is used for the next file.
+// goroutine never ends, so the writer of a closed file is used again for another file.
 //
-// A file has mode 0644 while it is written and 0744 when it is complete, as with s6-log. s6-log appends to a complete file, and
-// renames any other to @LABEL.u. So s6 can use the volume later without a break in its logs.
+// A file has mode 0644 while hinit writes it and 0744 when it is complete, as with s6-log. s6-log appends to a complete file, and
+// renames an incomplete one to @LABEL.u. So s6 can use the volume later without a break in its logs.
 //
 // # Compression
 //
 // With [Limits].Compress archives become gzip files, a second or more after their rotation, see package gzipped. The pumps don't
-// wait for it.
+// wait for the compression.
 //
 // # Goroutines
 //
-// A run has two goroutines (one a pipe; it needs no buffer while it waits), a console stream one, and a file one inside
-// lumberjack. Short ones retry after a fault, close a file, compress archives, and answer [Log.Tail]. [Set.Close] ends all but
-// lumberjack's.
+// A run has two goroutines, one for each pipe; they need no buffer while they wait. A console stream has one goroutine. A file
+// has one inside lumberjack. Short-lived goroutines retry after a fault, close a file, compress archives, and answer [Log.Tail].
+// [Set.Close] ends all goroutines except those of lumberjack.
 package logrotate

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// period is the shortest time between two tries at a file with an error, and between two checks of a file's name. It is also
+	// period is the shortest time between two tries after an error of a file, and between two checks of a file's name. It is also
 	// the delay before an archive is compressed, and before suppressed lines are reported.
 	period = time.Second
 	// finished is the mode bit that marks a complete file, as with s6-log.
@@ -29,15 +29,15 @@ const (
 )
 
 // file writes the log file of one path. All streams of a service share it, and so do a Log and its successor with the same path.
-// mu is held across disk operations, so only pumps and short goroutines may lock it.
+// mu is held during disk operations, so only pumps and short-lived goroutines may lock it.
 type file struct {
 	set  *Set
 	path string
-	refs int    // number of Logs that use it; guarded by Set.mu
-	uses uint64 // number of Logs that have ever used it; guarded by Set.mu
+	refs int    // number of Logs that use the file; guarded by Set.mu
+	uses uint64 // number of Logs that have ever used the file; guarded by Set.mu
 
 	limits     atomic.Pointer[Limits]
-	unpackable atomic.Bool // compressing failed, and the warning was given
+	unpackable atomic.Bool // the compression has failed, and the warning was given
 
 	lastErr atomic.Pointer[string]
 	losses  atomic.Uint64
@@ -50,7 +50,7 @@ type file struct {
 	onDisk
 	rotation
 
-	fault error // why the file can't be written; nil when it can
+	fault error // why the file can't be written; nil without a fault
 	tried time.Time
 	kept  []byte // formatted lines that wait for the end of the fault
 	lost  int64  // number of lost lines, which came after the lines in kept
@@ -62,20 +62,19 @@ type onDisk struct {
 	fd       int // descriptor of this package, besides lumberjack's; -1 when the file is closed
 	dev, ino uint64
 	size     int64     // length up to the end of the last complete line
-	torn     bool      // part of a line is in the file behind size, and is removed before the next write
+	torn     bool      // the file has part of a line behind size; it is removed before the next write
 	checked  time.Time // when the name was last checked
 }
 
 // rotation holds the archives of the file, and the state of its rotation.
 type rotation struct {
 	archives  archive.List
-	scanned   bool      // archives has been read from the directory
-	rotateErr error     // why the last rotation failed; nil when it succeeded
+	scanned   bool      // archives has the content of the directory
+	rotateErr error     // why the last rotation failed; nil after a success
 	rotateAt  time.Time // no rotation before this time
 }
 
-// lines adds timestamps to complete lines and writes them. buf is scratch space with room for at least one line of the greatest
-// length.
+// lines adds timestamps to complete lines and writes them. buf is scratch space for at least one line of the greatest length.
 func (f *file) lines(chunk, buf []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,7 +106,7 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 	var n int
 	var err error
-	// the caller holds mu, so the calls for a file that hangs take up a single turn
+	// the caller holds mu, so all calls for a hanging file together use one turn
 	blocking.Run(blocking.Logs, func() { n, err = f.put(p, now) })
 	if err != nil {
 		f.fail(err, now)
@@ -115,7 +114,7 @@ func (f *file) write(p []byte, now time.Time) {
 	}
 }
 
-// put writes formatted lines. It returns how many bytes are in the file; a line is never counted in part.
+// put writes formatted lines. done is the number of bytes that are in the file; it includes only whole lines.
 func (f *file) put(p []byte, now time.Time) (done int, err error) {
 	for done < len(p) {
 		if err := f.ready(now); err != nil {
@@ -130,8 +129,8 @@ func (f *file) put(p []byte, now time.Time) (done int, err error) {
 	return done, nil
 }
 
-// ready opens the file if necessary, and checks its name, the free space and the age of the archives once a period. Afterwards
-// the file ends with a complete line.
+// ready opens the file if necessary. Once a period it checks the file's name, the free space and the age of the archives.
+// Afterwards the file ends with a complete line.
 func (f *file) ready(now time.Time) error {
 	if f.fd < 0 || now.Sub(f.checked) >= f.set.opts.period {
 		if f.fd >= 0 && f.replaced() {
@@ -170,12 +169,13 @@ func (f *file) cut() error {
 	if err != nil {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
 	}
-	f.size = min(f.size, st.Size) // another process may have emptied the file; ftruncate must not make it longer
+	f.size = min(f.size, st.Size) // another process may have emptied the file, and ftruncate must not make it longer
 	f.torn = false
 	return nil
 }
 
-// writeOrRotate writes as much of p as the size limit allows, or rotates the file. It returns how many bytes are in the file for good.
+// writeOrRotate writes as much of p as the size limit allows, or rotates the file. It returns the number of bytes that stay in
+// the file.
 func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	if room := f.limits.Load().MaxSize - f.size; int64(len(p)) > room && (f.rotateErr == nil || !now.Before(f.rotateAt)) {
 		cut := bytes.LastIndexByte(p[:max(room, 0)], '\n') + 1
@@ -195,7 +195,7 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	f.size += int64(n)
 
 	// A file that was unlinked before the write is lost, so its last batch goes to the next file. A check before the write would
-	// be too early. Earlier lines could be read, and the user who removed the file meant to remove them.
+	// be too early. The user who removed the file meant to remove the earlier lines.
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
 		return n, nil
@@ -209,13 +209,13 @@ func (f *file) writeOrRotate(p []byte, now time.Time) (int, error) {
 	return n, nil
 }
 
-// removeTornWrite handles a write that took only n bytes of p: it removes the torn line. It returns the same as writeOrRotate.
+// removeTornWrite handles a write of only n bytes of p: it removes the torn line. It returns the same results as writeOrRotate.
 func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 	if err == nil {
 		err = errors.New("short write")
 	}
 	if named, ok := errors.AsType[*os.PathError](err); ok {
-		err = named.Err // the path in the error is the descriptor's
+		err = named.Err // the error's path is that of the descriptor
 	}
 	err = fmt.Errorf("cannot write log file %q: %w", f.path, err)
 	whole := bytes.LastIndexByte(p[:n], '\n') + 1
@@ -225,7 +225,7 @@ func (f *file) removeTornWrite(p []byte, n int, err error) (int, error) {
 		f.size += int64(whole)
 		return whole, err
 	}
-	f.size = st.Size - int64(n-whole) // computed from the present size: another process may have emptied the file to make room
+	f.size = st.Size - int64(n-whole) // computed from the present size, because another process may have emptied the file to make room
 	if st.Nlink == 0 {
 		f.closeFile()
 		f.scanned = false
@@ -251,15 +251,15 @@ func (f *file) closeFile() {
 		return
 	}
 	if f.torn {
-		_ = f.cut() // last chance: adopt would end the torn line with a newline
+		_ = f.cut() // last chance: otherwise adopt ends the torn line with a newline
 	}
 	f.writer.detach()
 	_ = unix.Close(f.fd)
 	f.fd, f.torn = -1, false
 }
 
-// keep stores lines in memory until the fault is over. Once a line does not fit, all later lines are only counted, so there is a
-// single gap.
+// keep stores lines in memory until the fault is over. After the first line without room it only counts all further lines, so
+// there is a single gap.
 func (f *file) keep(p []byte) {
 	if f.lost == 0 {
 		fit := p
@@ -275,7 +275,7 @@ func (f *file) keep(p []byte) {
 	f.losses.Add(uint64(n))
 }
 
-// fail begins a fault: it reports the error and schedules retries.
+// fail begins a fault: it reports the error and schedules a retry.
 func (f *file) fail(err error, now time.Time) {
 	f.fault, f.tried = err, now
 	f.note(err)
@@ -288,7 +288,7 @@ func (f *file) note(err error) {
 	f.lastErr.Store(&text)
 }
 
-// scheduleRetry schedules a retry, for a service that writes no more lines.
+// scheduleRetry schedules a retry by a timer, because the service may write no more lines.
 func (f *file) scheduleRetry() {
 	if f.timer == nil {
 		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.onRetryTimer))
@@ -317,7 +317,7 @@ func (f *file) retry(now time.Time) {
 		prefix := f.stamp.at(now)
 		_, err = f.put(fmt.Appendf(nil, "%s[hinit] %d lines lost here: %s\n", prefix[:], f.lost, reason(f.fault)), now)
 	default:
-		err = f.ready(now) // nothing to write: check whether writing would be possible
+		err = f.ready(now) // nothing to write: check whether the file is writable
 	}
 	if err != nil {
 		f.note(err)
@@ -340,15 +340,15 @@ func (f *file) forget() {
 	f.fault, f.kept, f.lost = nil, nil, 0
 }
 
-// leave returns the memory of kept lines, for a file that has no Log any more.
+// leave frees the memory of kept lines, for a file that no Log uses any more.
 func (f *file) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.forget()
 }
 
-// finish closes the file, after a last try to write kept lines. A later write opens it again. It returns why lines could not be
-// written.
+// finish closes the file, after a last try to write the kept lines. A later write opens the file again. finish returns why lines
+// could not be written.
 func (f *file) finish() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -370,8 +370,7 @@ func (f *file) finish() error {
 		int64(bytes.Count(f.kept, []byte{'\n'}))+f.lost, f.service, f.fault)
 }
 
-// complete sets or clears the mode bit that says that the file is complete. s6-log appends to a complete file, and renames any
-// other.
+// complete sets or clears the mode bit of a complete file. s6-log appends to a complete file, and renames an incomplete one.
 func (f *file) complete(done bool) {
 	var st unix.Stat_t
 	if f.fd < 0 || unix.Fstat(f.fd, &st) != nil || st.Nlink == 0 || (st.Mode&finished != 0) == done {
@@ -381,10 +380,10 @@ func (f *file) complete(done bool) {
 	if done && !f.torn {
 		mode |= finished
 	}
-	_ = unix.Fchmod(f.fd, mode) // errors are ignored: only s6-log reads this bit, and a file of another user keeps its mode
+	_ = unix.Fchmod(f.fd, mode) // errors don't matter: only s6-log reads this bit, and a file of another user keeps its mode
 }
 
-// reason returns err without paths and operations, if it contains a system error.
+// reason returns err without paths and operations, if err contains a system error.
 func reason(err error) string {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		return errno.Error()

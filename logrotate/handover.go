@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handover is the state of a Set that re-execution hands over to the next program of PID 1.
+// Handover is the state that a Set passes on when PID 1 executes itself again.
 type Handover struct {
 	Logs   []handedLog
 	Files  []handedFile
-	Unsent [2]map[string]int64 // for each console: service → lines that the console has not taken
+	Unsent [2]map[string]int64 // for each console: number of lines that the console has not written, by service
 }
 
 type handedLog struct {
@@ -49,16 +49,16 @@ type handedStream struct {
 type handedFile struct {
 	Path   string
 	Limits Limits
-	Fault  string // error of the file, "" for none; Kept has the lines that wait for its end
+	Fault  string // error of the file, "" for none; then Kept has the lines that wait
 	Kept   []byte
 	Lost   int64
 	Losses uint64
 }
 
-// pause is the state of one call of Freeze: the pumps and the locked files.
+// pause is the state of one call of Freeze: the parked pumps and the locked files.
 type pause struct {
 	parked map[*stream]struct{}
-	all    chan struct{} // closed when every live stream is parked
+	all    chan struct{} // closed after every live stream is parked
 	locked []*file
 }
 
@@ -70,7 +70,7 @@ func (fr *pause) look(live int) {
 	}
 }
 
-// parked is called by a pump that has stopped for Freeze.
+// parked records that a pump has stopped for Freeze. The pump calls it.
 func (s *Set) parked(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +79,7 @@ func (s *Set) parked(st *stream) {
 		s.pause.look(len(s.live))
 		return
 	}
-	st.freezing.Store(false) // Thaw was called before the pump stopped
+	st.freezing.Store(false) // the pump stopped only after a call of Thaw
 	go st.pump()
 }
 
@@ -87,8 +87,8 @@ func (s *Set) parked(st *stream) {
 const consolePatience = 300 * time.Millisecond
 
 // Freeze stops every pump between two reads, and waits until the lines read so far are in the files. Later output stays in the
-// pipes. It also waits a moment for the console. After Freeze the Set can be handed over; no new pipes may be made until
-// [Set.Thaw]. An error says that a disk hangs; the Set is frozen all the same.
+// pipes. Freeze also waits a moment for the console. After Freeze the Set can be handed over; make no new pipes before
+// [Set.Thaw]. An error says that a disk hangs; the Set is frozen even then.
 func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed || s.pause != nil {
@@ -123,11 +123,11 @@ func (s *Set) Freeze(ctx context.Context) error {
 	}
 	patience, cancel := context.WithTimeout(ctx, consolePatience)
 	defer cancel()
-	_ = s.Sync(patience) // lines that the console does not take in time are handed over as unsent
+	_ = s.Sync(patience) // lines that the console does not write in time are handed over as unsent
 	return errors.Join(errs...)
 }
 
-// unparked returns an error that names the services whose pumps did not stop, nil when all did.
+// unparked returns an error with the names of the services whose pumps did not stop, or nil.
 func (s *Set) unparked() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *Set) unparked() error {
 	return fmt.Errorf("cannot finish writing the logs of %q: the disk does not answer", names)
 }
 
-// lockWithin locks mu, and reports whether it got it before ctx ended. A disk operation that hangs may hold mu forever.
+// lockWithin tries to lock mu until ctx ends, and reports whether it succeeded. A disk operation that hangs may hold mu for ever.
 func (f *file) lockWithin(ctx context.Context) bool {
 	for !f.mu.TryLock() {
 		select {
@@ -171,8 +171,8 @@ func (s *Set) Thaw() {
 	}
 }
 
-// HandOver returns the state that the next program needs. Call it between Freeze and Thaw. A pump that Freeze could not stop
-// loses the lines in its memory; a line in the log says so.
+// HandOver returns the state that the new program needs. Call it between Freeze and Thaw. A pump that Freeze could not stop loses
+// the lines in its memory; a line in the log reports the loss.
 func (s *Set) HandOver() (*Handover, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +188,7 @@ func (s *Set) HandOver() (*Handover, error) {
 	for _, l := range s.logs {
 		runs[l] = nil
 	}
-	for r, list := range streams { // including runs of dropped logs
+	for r, list := range streams { // including the runs of dropped logs
 		runs[r.log] = append(runs[r.log], handedRun{Current: r == r.log.current, Tail: r.exportTail(), Streams: list})
 	}
 	h := &Handover{}
@@ -222,11 +222,11 @@ func (r *run) exportTail() []string {
 	return r.tail.lines()
 }
 
-// export describes a stream for the next program. The unfinished line of a pump that is not parked can't be read safely, and is
-// replaced by missing.
+// export describes a stream for the new program. The unfinished line of a pump that is not parked can't be read safely, so the
+// text missing replaces it.
 func (s *stream) export(parked bool) handedStream {
 	out := handedStream{Index: s.index, Pipe: s.file, Cont: s.lines.cont}
-	if s.direct >= 0 { // s.file is closed, and a second os.File for this descriptor would close it later
+	if s.direct >= 0 { // s.file is closed, and a second os.File for this descriptor would close the descriptor later
 		if fd, err := unix.FcntlInt(uintptr(s.direct), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			out.Pipe = os.NewFile(uintptr(fd), s.file.Name())
 		}
@@ -250,8 +250,8 @@ func (f *file) export() handedFile {
 	return out
 }
 
-// unsent returns, for each service, how many lines the console has not taken. A reader may have seen some of the lines that are
-// being written.
+// unsent returns, for each service, the number of lines that the console has not written. The reader may have seen some lines of
+// the block that is being written.
 func (c *console) unsent() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -276,7 +276,8 @@ func (c *console) unsent() map[string]int64 {
 	return lines
 }
 
-// TakeOver makes a new Set continue an old one: it reads the same pipes, and completes unfinished lines. Call it before Open.
+// TakeOver gives a new Set the state of an old Set: the new Set reads the same pipes, and completes unfinished lines. Call
+// TakeOver before Open.
 func (s *Set) TakeOver(h *Handover) error {
 	var start []*stream
 	for _, in := range h.Logs {
@@ -319,7 +320,7 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		}
 		r.reached = [2]uint64{math.MaxUint64, math.MaxUint64} // except for the streams handed over below
 		for i := range r.streams {
-			r.streams[i] = &stream{run: r, index: i, direct: -1} // at its end, unless it was handed over
+			r.streams[i] = &stream{run: r, index: i, direct: -1} // at its end, unless the old program handed it over
 		}
 		var live []*stream
 		for _, hs := range hr.Streams {
@@ -355,7 +356,7 @@ func resumeStream(r *run, in handedStream) (*stream, error) {
 	return s, nil
 }
 
-// resumeFile restores the error and the kept lines of a file, so that it goes on retrying.
+// resumeFile restores the error and the kept lines of a file, so that the retries continue.
 func (s *Set) resumeFile(in handedFile) {
 	s.mu.Lock()
 	f := s.files[in.Path]
@@ -376,7 +377,7 @@ func (s *Set) resumeFile(in handedFile) {
 	}
 }
 
-// missed writes notices to the console about lines that the old program did not show.
+// missed writes notices to the console about lines that the old program has not written there.
 func (c *console) missed(s *Set, lines map[string]int64, stream int) {
 	for name, n := range lines {
 		if n == 0 {

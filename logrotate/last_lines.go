@@ -2,10 +2,10 @@ package logrotate
 
 import "bytes"
 
-// tailLine limits how many bytes of each line are kept for exit reports.
+// tailLine limits the bytes of each line that are kept for exit reports.
 const tailLine = 500
 
-// tail is a ring of the last lines of a run. Its buffers are reused.
+// tail is a ring of the last lines of a run. It reuses its buffers.
 type tail struct {
 	slots [][]byte
 	next  int

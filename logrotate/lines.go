@@ -12,19 +12,19 @@ const (
 	SplitBegin = "[hinit: continued] "
 )
 
-// lines cuts one stream into complete lines. The unfinished line at the end waits in carry.
+// lines divides one stream into complete lines. The unfinished line at the end waits in carry.
 type lines struct {
-	room  *bufferBudget // memory account for the part of carry above carrySpare
+	room  *bufferBudget // counts the memory of carry above carrySpare
 	max   int           // longest line that is not split, without its newline
 	carry []byte        // the unfinished line; nil for none
-	cont  bool          // the next byte continues a line of which a piece was already returned
+	cont  bool          // the next byte continues a line whose first pieces are already returned
 }
 
-// carrySpare is the capacity that every carry may have. A larger carry is not kept after use.
+// carrySpare is the capacity that every carry may have. A larger carry is freed after use.
 const carrySpare = 4 << 10
 
-// feed takes n new bytes at buf[l.max:] and returns the lines that are complete now, with their newlines, or nil. The first l.max
-// bytes of buf are room to insert the carry. The result is valid until the next call and may share memory with buf.
+// feed reads n new bytes at buf[l.max:]. It returns the lines that are now complete, with their newlines, or nil. The first l.max
+// bytes of buf are room for the carry. The result is valid until the next call and may share memory with buf.
 func (l *lines) feed(buf []byte, n int) []byte {
 	fresh := buf[l.max : l.max+n]
 	last := bytes.LastIndexByte(fresh, '\n')
@@ -47,7 +47,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 	return l.split(whole, rest)
 }
 
-// end returns the unfinished line with a newline, or nil. More input may follow.
+// end returns the unfinished line with a newline, or nil. Further input may follow.
 func (l *lines) end() []byte {
 	if len(l.carry) == 0 {
 		l.cont = false
@@ -56,13 +56,13 @@ func (l *lines) end() []byte {
 	return l.split(append(l.carry, '\n'), nil)
 }
 
-// fits enlarges carry to n bytes if there is room, and reports whether it now has n bytes.
+// fits enlarges carry to n bytes if the budget allows it, and reports whether carry now has n bytes.
 func (l *lines) fits(n int) bool {
 	l.carry = l.room.grow(l.carry, n, carrySpare, l.max)
 	return n <= cap(l.carry)
 }
 
-// keep stores rest as the carry. The caller has checked that it fits.
+// keep stores rest as the carry. The caller has checked that rest fits.
 func (l *lines) keep(rest []byte) {
 	if len(rest) == 0 || cap(l.carry) > carrySpare && len(rest) <= carrySpare {
 		l.room.free(l.carry, carrySpare)
@@ -73,7 +73,7 @@ func (l *lines) keep(rest []byte) {
 	}
 }
 
-// tooLong reports whether a line of whole is longer than max. It doesn't look at every newline.
+// tooLong reports whether a line of whole is longer than max. It doesn't read every newline.
 func (l *lines) tooLong(whole []byte) bool {
 	for len(whole) > l.max+1 {
 		i := bytes.LastIndexByte(whole[:l.max+1], '\n')
@@ -104,7 +104,7 @@ func (l *lines) split(whole, rest []byte) []byte {
 	return out
 }
 
-// pieces appends all pieces of line but the last to out, and returns the last. No piece is longer than limit.
+// pieces appends all pieces of line except the last to out, and returns the last piece. No piece is longer than limit.
 func (l *lines) pieces(out *[]byte, line []byte, limit int) []byte {
 	for len(line) > limit {
 		cut := limit

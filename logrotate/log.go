@@ -23,7 +23,7 @@ type Log struct {
 
 	// Guarded by set.mu.
 	current *run
-	streams int // pipes that are still read, of all runs
+	streams int // number of pipes of all runs that are still read
 	dropped bool
 
 	counters counters
@@ -36,18 +36,18 @@ type counters struct {
 	lines, bytes, consoleDropped, suppressed atomic.Uint64
 }
 
-// Stats are the counters of a log since it was opened. FileLost goes on counting when another log takes over the file.
+// Stats are the counters of a log since its Open. FileLost continues when another log takes over the file.
 type Stats struct {
 	Lines uint64 // lines read from the pipes
 	Bytes uint64 // size of these lines, with newlines
-	// lines that the rate limit kept out of both sinks; included in Lines, and reported by a line in the log
+	// lines above the rate limit, which are in no sink; Lines includes them, and a line in the log reports them
 	Suppressed     uint64
-	ConsoleDropped uint64 // lines left out on the console; a notice there reports them
-	LinesLost      uint64 // lines missing in the file; the gap marker there reports them
+	ConsoleDropped uint64 // lines left out on the console, where a notice reports them
+	LinesLost      uint64 // lines missing in the file, where a gap marker reports them
 	LastError      string // current error of the file, "" for none
 }
 
-// Stats returns the counters. They are read one after the other, so they may differ by a few lines.
+// Stats returns the counters. It reads them one after the other, so they may differ by a few lines.
 func (l *Log) Stats() Stats {
 	st := Stats{
 		Lines:          l.counters.lines.Load(),
@@ -65,8 +65,8 @@ func (l *Log) Stats() Stats {
 }
 
 // Pipes makes the pipes for stdout and stderr of the service's next run and starts to read them. It returns the writing ends,
-// blocking and close-on-exec. The caller passes them to the process and closes them. They belong to the agent's user, so the
-// process may open /dev/stdout. Pipes of earlier runs are still read.
+// blocking and close-on-exec. The caller passes them to the process and closes them. The pipes belong to the agent's user, so the
+// process may open /dev/stdout. The pipes of earlier runs are still read.
 func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	r := &run{log: l}
 	var ends [2]*os.File
@@ -93,7 +93,7 @@ func (l *Log) Pipes() (stdout, stderr *os.File, err error) {
 	return ends[0], ends[1], nil
 }
 
-// begin makes r the current run. It fails if the log is closed.
+// begin makes r the current run. It returns an error if the log is closed.
 func (l *Log) begin(r *run) error {
 	l.set.mu.Lock()
 	defer l.set.mu.Unlock()
@@ -107,9 +107,9 @@ func (l *Log) begin(r *run) error {
 
 var errClosed = errors.New("the log is closed")
 
-// Tail asks for the last lines of the current run, oldest first, each cut to 500 bytes. An unfinished line counts. done is called
-// in a goroutine of this package, after the present content of the pipes has been read, or after about 100 ms. It must not block.
-// Without a run it gets no lines.
+// Tail requests the last lines of the current run, oldest first, each cut to 500 bytes. An unfinished line counts. A goroutine of
+// this package calls done after it has read the present content of the pipes, or after about 100 ms. done must not block. Without
+// a run done gets no lines.
 func (l *Log) Tail(done func(lines []string)) {
 	l.set.mu.Lock()
 	r := l.current
@@ -123,7 +123,7 @@ func (l *Log) Tail(done func(lines []string)) {
 
 func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] }
 
-// newPipe makes the pipe of one stream of r, and also returns its writing end.
+// newPipe makes the pipe of one stream of r, and also returns the writing end.
 func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
 	// os.Pipe makes both ends non-blocking, and the child would inherit that.
@@ -142,7 +142,7 @@ func newPipe(r *run, index int) (*stream, *os.File, error) {
 	}
 	if a := r.log.set.opts.Actor; a.Switches() {
 		id := a.Identity()
-		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // an error only keeps the process from opening /dev/stdout by name
+		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // after an error the process only can't open /dev/stdout by name
 	}
 	pipe := os.NewFile(uintptr(read), r.log.name+" "+streamName(index))
 	s, err := newStream(r, index, pipe)
@@ -164,8 +164,8 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	return s, nil
 }
 
-// Watch registers a function that gets the service's complete lines as they come. The goroutines that read the output call it, so
-// it must not block, and must not keep the slice. Nil removes it.
+// Watch registers a function that gets each complete line of the service. The goroutines that read the output call seen. So seen
+// must not block, and must not keep the slice. Nil removes the function.
 func (l *Log) Watch(seen func(lines []byte)) {
 	if seen == nil {
 		l.watcher.Store(nil)
@@ -174,8 +174,8 @@ func (l *Log) Watch(seen func(lines []byte)) {
 	l.watcher.Store(&seen)
 }
 
-// Hide sets further secrets of the service, besides tokens of known shapes. The console shows [redact.Masked] in their place from
-// now on. Texts shorter than eight bytes are ignored. Without [Options].Mask Hide has no effect.
+// Hide sets further secrets of the service, besides tokens of known shapes. From now on the console shows [redact.Masked] in
+// their place. Hide ignores texts shorter than eight bytes. Without [Options].Mask it has no effect.
 func (l *Log) Hide(texts []string) {
 	if l.set.opts.Mask {
 		l.secrets.Store(redact.NewSecrets(texts))

@@ -13,7 +13,7 @@ import (
 	"hinit/internal/fsutil"
 )
 
-// open opens the file, and creates it and its directories if they are missing. It repeats that a few times if they disappear
+// open opens the file. It creates the file and its directories if they are missing, and tries again a few times if they disappear
 // meanwhile.
 func (f *file) open() (err error) {
 	for range 10 {
@@ -102,7 +102,7 @@ func openLog(dirFD int, base string) (int, error) {
 	return fd, nil
 }
 
-// adopt makes fd the current file. It ends a torn line in it with a newline, and opens the writer.
+// adopt makes fd the current file. It ends a torn last line with a newline, and opens the writer.
 func (f *file) adopt(fd int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -149,7 +149,7 @@ func (f *file) scan() {
 	f.pack()
 }
 
-// replaced reports whether the file's name means another file now, or none. When that is unknown, the open file is kept.
+// replaced reports whether the file's name now means another file, or no file. Without an answer the open file is kept.
 func (f *file) replaced() (gone bool) {
 	_ = f.set.opts.Actor.Do(func() error {
 		gone = f.elsewhere()
@@ -167,8 +167,8 @@ func (f *file) elsewhere() bool {
 	return st.Dev != f.dev || st.Ino != f.ino
 }
 
-// rotate turns the file into an archive; the next write creates a new one. If renaming fails, the file grows on, and a later
-// write tries again.
+// rotate turns the file into an archive; the next write creates a new file. If the rename fails, the file continues to grow, and
+// a later write tries again.
 func (f *file) rotate(now time.Time) {
 	gone, moved := false, false
 	err := f.set.opts.Actor.Do(func() error {
@@ -204,7 +204,7 @@ func (f *file) rotate(now time.Time) {
 	}
 }
 
-// discard prunes archives without a rotation.
+// discard prunes archives outside of a rotation.
 func (f *file) discard(now time.Time) {
 	err := f.set.opts.Actor.Do(func() error { return f.prune(now) })
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// ConsoleMode is the format of a service's lines on the container's stdout and stderr, as the configuration spells it.
+// ConsoleMode is the format of a service's lines on the container's stdout and stderr, with its name in the configuration.
 type ConsoleMode string
 
 const (
@@ -17,43 +17,43 @@ const (
 	Raw ConsoleMode = "raw"
 	// Prefixed writes the profile before each line: "coder | line".
 	Prefixed ConsoleMode = "prefixed"
-	// JSON writes one object a line with the strings time (RFC 3339), profile, stream ("stdout" or "stderr") and message. Bytes
-	// that aren't UTF-8 become U+FFFD.
+	// JSON writes one object for each line, with the strings time (RFC 3339), profile, stream ("stdout" or "stderr") and message.
+	// Bytes that aren't UTF-8 become U+FFFD.
 	JSON ConsoleMode = "json"
-	// Off copies no line of a service. The init's own lines are still written, in Raw.
+	// Off copies no lines of services. It still writes the init's own lines, in Raw.
 	Off ConsoleMode = "off"
 )
 
 // Options configure a [Set]. The zero value of each field means its default.
 type Options struct {
-	// MaxSize limits the size of a file in bytes: it is rotated before a line that would exceed it. A single longer line gets a
-	// file of its own. Default 1,000,000.
+	// MaxSize limits the size of a file in bytes: a rotation comes before a line that would exceed it. A single longer line gets
+	// its own file. Default 1,000,000.
 	MaxSize int64
-	// Archives is how many rotated files of a service are kept. Default 10; negative keeps none.
+	// Archives is the number of rotated files that are kept for each service. Default 10; negative keeps none.
 	Archives int
 	// MaxLine is the length in bytes above which a line is split (see the package comment). Default 64 KiB, at least 256.
 	MaxLine int
-	// Tail is how many of a run's last lines are kept for [Log.Tail]. Default 20; negative keeps none.
+	// Tail is the number of a run's last lines that are kept for [Log.Tail]. Default 20; negative keeps none.
 	Tail int
 	// Console is the format of lines on the console. Default Raw.
 	Console ConsoleMode
-	// ConsoleStall is how long the console's reader may take nothing before lines are left out there. Until then, a service that
-	// writes faster than the reader waits. Default 1 s; negative never waits.
+	// ConsoleStall is the longest time without progress of the console's reader before lines are left out there. Until then, a
+	// service that writes faster than the reader waits. Default 1 s; negative never waits.
 	ConsoleStall time.Duration
-	// Mask replaces secrets on the console by [redact.Masked], in the init's own lines too. Secrets are tokens of known shapes,
-	// lines of private keys, and the values given to [Log.Hide]. Files keep what the service wrote.
+	// Mask replaces secrets on the console by [redact.Masked], also in the init's own lines. Secrets are tokens of known shapes,
+	// lines of private keys, and the values given to [Log.Hide]. Files keep the text of the service.
 	Mask bool
 	// Stdout and Stderr are the container's streams. The Set writes to their descriptors. It never closes them or changes their
 	// flags, because other processes share them. A nil stream discards its lines.
 	Stdout, Stderr *os.File
-	// Actor is the identity that files are used with. Nil is the process's own.
+	// Actor is the identity for all uses of files. Nil is the identity of the process.
 	Actor *fsutil.Actor
-	// Pack compresses archives. With nil, [Limits].Compress has no effect.
+	// Pack compresses archives. If Pack is nil, [Limits].Compress has no effect.
 	Pack gzipped.Packer
-	// Wrote is called after lines of a service were written. It must not block. It may be nil.
+	// The pumps call Wrote after they have written lines of a service. It must not block. It may be nil.
 	Wrote func()
 	// Warn is called once when a fault begins and once when it ends, in a goroutine of this package. service is the name given to
-	// Open, or "" for the console. Warn must not block. Of the methods of Log and Set it may call only a writer from
+	// Open, or "" for the console. Warn must not block. It may call no method of Log and Set, and may use only a writer from
 	// [Set.Console]. Nil discards warnings.
 	Warn func(service, message string)
 
@@ -92,7 +92,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// count returns n, the default for 0, and 0 for a negative n.
+// count returns n, or the default for 0, or 0 for a negative n.
 func count(n, byDefault int) int {
 	if n == 0 {
 		return byDefault

@@ -17,30 +17,30 @@ import (
 	"hinit/internal/guard"
 )
 
-// tailPatience limits how long Tail waits until the output in the pipes has been read.
+// tailPatience limits how long Tail waits for the output that is in the pipes.
 const tailPatience = 100 * time.Millisecond
 
-// run is the log of one run of a service: the pair of its pipes.
+// run is the log of one run of a service. It has the two pipes of the run.
 type run struct {
 	log     *Log
 	streams [2]*stream
-	asked   atomic.Uint64 // number of the last question, see Log.Tail
+	asked   atomic.Uint64 // number of the last call of Log.Tail
 
 	mu      sync.Mutex // never held across I/O
 	tail    tail
-	open    [2]string // the unfinished line of each stream, at its last progress
-	reached [2]uint64 // number of the last question whose output each stream has read completely
+	open    [2]string // the unfinished line of each stream, at the last call of reach
+	reached [2]uint64 // number of the last Tail request whose output each stream has read completely
 	waiting []*tailRequest
 }
 
-// tailRequest is one pending question: a call of Log.Tail.
+// tailRequest is one pending call of Log.Tail.
 type tailRequest struct {
 	number uint64
 	done   func([]string)
 	timer  *time.Timer
 }
 
-// ask adds a question and wakes the pumps.
+// ask adds a request and wakes the pumps.
 func (r *run) ask(done func([]string)) {
 	r.mu.Lock()
 	q := &tailRequest{number: r.asked.Add(1), done: done}
@@ -58,7 +58,7 @@ func (r *run) ask(done func([]string)) {
 	}
 }
 
-// reach records that a stream has read everything that was in its pipe at question n. open is its unfinished line.
+// reach records that a stream has read the content that its pipe had at request n. open is its unfinished line.
 func (r *run) reach(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.reached[index] = n
@@ -75,7 +75,7 @@ func (r *run) reach(index int, n uint64, open []byte) {
 	}
 }
 
-// answer answers a question, unless it is answered already.
+// answer answers a request, unless it has an answer already.
 func (r *run) answer(q *tailRequest) {
 	r.mu.Lock()
 	at := slices.Index(r.waiting, q)
@@ -109,31 +109,31 @@ type stream struct {
 	mu       sync.Mutex // guards file between wake and changes of pace; never held across I/O
 	file     *os.File
 	raw      syscall.RawConn
-	ready    func(fd uintptr) bool // the method value s.read, stored so that waiting allocates nothing
+	ready    func(fd uintptr) bool // the method value s.read, stored here so that a wait allocates nothing
 	lines    lines
 	pace     pace
-	direct   int // descriptor that is read without the poller during a flood, else -1
+	direct   int // descriptor that the pump reads without the poller during a flood, else -1
 	stopping atomic.Bool
 	freezing atomic.Bool // see [Set.Freeze]
 
-	buf   *[]byte // taken from the pool only while it holds data
+	buf   *[]byte // from the pool; only while the buffer holds data
 	n     int
 	err   error
-	total uint64 // bytes read
+	total uint64 // number of bytes read
 
-	seen   uint64 // number of the last question that this stream has answered
-	target uint64 // value of total at which the questions up to goal are answered
+	seen   uint64 // number of the last request that this stream has answered
+	target uint64 // value of total at which the requests up to goal are answered
 	goal   uint64
 }
 
-// wake makes the pump check stopping, freezing and new questions. It doesn't block.
+// wake makes the pump check stopping, freezing and new requests. It doesn't block.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.file.SetReadDeadline(time.Unix(1, 0)) // in a flood the file is closed, and the pump checks after each pause
 }
 
-// stop makes the pump end after it has read what is in the pipe now.
+// stop makes the pump end after it has read the present content of the pipe.
 func (s *stream) stop() {
 	s.stopping.Store(true)
 	s.wake()
@@ -150,27 +150,27 @@ func (s *stream) pump() {
 	}
 }
 
-// flow reads the pipe. It returns true at the end of the pipe, and false when Freeze asked it to stop.
+// flow reads the pipe. It returns true at the end of the pipe, and false if Freeze asked it to stop.
 func (s *stream) flow() bool {
-	last := uint64(math.MaxUint64) // total at which to stop
+	last := uint64(math.MaxUint64) // value of total at which to stop
 	for {
 		if s.freezing.Load() {
 			s.release()
 			return false
 		}
 		if s.pace.rest && !s.stopping.Load() {
-			time.Sleep(max(s.pace.pause, s.run.log.set.opts.floodPause)) //nolint:forbidigo // the pause itself is what is wanted: lines collect meanwhile
+			time.Sleep(max(s.pace.pause, s.run.log.set.opts.floodPause)) //nolint:forbidigo // the pause itself is intended: lines collect meanwhile
 		}
 		asked, stopping := s.run.asked.Load(), s.stopping.Load()
 		err := s.fetch()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// A wake sets its flag before the deadline, and the loop reads the flags after this line: none is missed.
+			// A wake sets its flag before the deadline, and the loop reads the flags after this line. So it misses no flag.
 			_ = s.file.SetReadDeadline(time.Time{})
 			continue
 		}
 		pause := err == nil && errors.Is(s.err, unix.EAGAIN)
 		if err != nil || s.n == 0 && !pause || pause && stopping {
-			break // end of the pipe, error, or stopped while it is empty
+			break // end of the pipe, error, or a stop of an empty pipe
 		}
 		if s.n > 0 {
 			s.total += uint64(s.n)
@@ -195,7 +195,7 @@ func (s *stream) flow() bool {
 	return true
 }
 
-// read is the callback of raw.Read. The poller calls it at once, and again when the pipe may have data. It takes a buffer from
+// read is the callback of raw.Read. The poller calls it at once, and again when the pipe may have data. It holds a buffer from
 // the pool only while it reads.
 func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
@@ -218,7 +218,7 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// inShortTurn runs an operation on a pipe that never waits. The many pumps share few turns.
+// inShortTurn runs an operation on a pipe that never waits. The many pumps share a few turns.
 func inShortTurn(do func() error) error { return blocking.Do(blocking.Short, do) }
 
 func (s *stream) release() {
@@ -228,14 +228,14 @@ func (s *stream) release() {
 	}
 }
 
-// queued returns how many bytes are in the pipe.
+// queued returns the number of bytes in the pipe.
 func (s *stream) queued() uint64 {
 	n := 0
 	s.control(func(fd int) { n, _ = unix.IoctlGetInt(fd, unix.TIOCINQ) })
 	return uint64(n)
 }
 
-// progress answers questions of Tail. asked is the number of questions before the last read; pause says that this read found the
+// progress answers requests of Tail. asked is the number of requests before the last read; pause says that this read found the
 // pipe empty.
 func (s *stream) progress(asked uint64, pause bool) {
 	if s.seen >= asked {
@@ -255,8 +255,8 @@ func (s *stream) progress(asked uint64, pause bool) {
 	s.run.reach(s.index, s.seen, s.lines.carry)
 }
 
-// deliver writes complete lines to the sinks, within the rate limit, then adds them to the counters. So a line that is counted is
-// already written.
+// deliver writes complete lines to the sinks, within the rate limit, then adds them to the counters. So a counted line is already
+// written.
 func (s *stream) deliver(chunk []byte) {
 	if len(chunk) == 0 {
 		return
@@ -277,8 +277,8 @@ func (s *stream) deliver(chunk []byte) {
 	l.set.opts.Wrote()
 }
 
-// put writes complete lines of a stream to the console and the file. The file never waits for the console: lines that the console
-// has no room for are tried again after the file has all of them.
+// put writes complete lines of a stream to the console and the file. The file never waits for the console: if the console has no
+// room for some lines, put writes all lines to the file first, and then tries the console again.
 func (l *Log) put(stream int, chunk []byte) {
 	if len(chunk) == 0 {
 		return

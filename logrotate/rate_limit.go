@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// limiter limits how many lines of a service are written a second. Seconds are measured by the monotonic clock.
+// limiter limits the lines that a service writes per second. It measures seconds by the monotonic clock.
 type limiter struct {
 	rate   atomic.Int64 // 0: no limit
-	active atomic.Bool  // lines were suppressed that no record reports yet
+	active atomic.Bool  // lines were suppressed, and no record has reported them yet
 
-	// turns are locked while a stream with a limit writes to its sinks, so that a record appears where its lines are missing.
-	// They are held across I/O.
+	// A stream with a limit locks its turn while it writes to its sinks, so that a record appears where its lines are missing.
+	// The lock is held during I/O.
 	turns [2]sync.Mutex
 	put   func(stream int, chunk []byte)
 	quiet time.Duration // delay of the record after the last suppressed line, if no other line comes
@@ -23,13 +23,13 @@ type limiter struct {
 	timer      *time.Timer // fires quiet after a suppressed line; nil before the first one
 	since      time.Time   // start of the current second
 	taken      int64
-	suppressed [2]int64  // for each stream, the suppressed lines for its next record
-	limit      int64     // the rate that they exceeded
-	last       time.Time // when the last suppressed line came
+	suppressed [2]int64  // number of suppressed lines for the next record, by stream
+	limit      int64     // the exceeded rate
+	last       time.Time // time of the last suppressed line
 }
 
-// pass writes the lines of chunk that the rate allows, after a record about earlier suppressed lines. It returns how many lines
-// of chunk are suppressed.
+// pass writes the lines of chunk that the rate allows, after a record about earlier suppressed lines. It returns the number of
+// suppressed lines of chunk.
 func (l *limiter) pass(stream int, chunk []byte) (suppressed int) {
 	if l.rate.Load() <= 0 && !l.active.Load() {
 		l.put(stream, chunk)
@@ -43,7 +43,7 @@ func (l *limiter) pass(stream int, chunk []byte) (suppressed int) {
 	return bytes.Count(chunk[len(taken):], []byte{'\n'})
 }
 
-// end writes the record about suppressed lines, if there are any.
+// end writes the record about suppressed lines, if any.
 func (l *limiter) end(stream int) {
 	if !l.active.Load() {
 		return
@@ -56,7 +56,7 @@ func (l *limiter) end(stream int) {
 	l.put(stream, record)
 }
 
-// timerFired is the callback of the timer. A stream with suppressed lines is still read, so its sinks are open.
+// timerFired is the callback of the timer. The sinks are open, because a stream with suppressed lines is still being read.
 func (l *limiter) timerFired() {
 	l.mu.Lock()
 	wait := l.quiet - time.Since(l.last)
@@ -72,7 +72,7 @@ func (l *limiter) timerFired() {
 	}
 }
 
-// admit returns the lines of chunk that the rate allows, and the record to write before them, nil for none.
+// admit returns the lines of chunk that the rate allows, and the record to write before them, or nil.
 func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
 	rate := l.rate.Load()
 	if rate <= 0 && !l.active.Load() {
@@ -105,7 +105,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	return record, taken
 }
 
-// record returns the record about the suppressed lines of a stream, nil without any. The caller holds mu.
+// record returns the record about the suppressed lines of a stream, or nil if there are none. The caller holds mu.
 func (l *limiter) record(stream int) []byte {
 	if l.suppressed[stream] == 0 {
 		return nil

@@ -10,22 +10,23 @@ import (
 )
 
 const (
-	// A flood begins when there are floodReads short reads within floodWindow. A read for each write would then cost more
-	// than everything else that hinit does.
+	// A flood begins after floodReads short reads within floodWindow. Then one read for each write costs more than everything
+	// else in hinit.
 	floodReads  = 64
 	floodWindow = 10 * time.Millisecond
-	// floodPause is the shortest pause between reads in a flood; the poller can't measure less. A pause costs the wake-up of a
-	// thread, so pauses grow to floodPauseMost while they leave most of the pipe empty.
+	// floodPause is the shortest pause between reads in a flood; the poller can't measure a shorter one. Each pause costs the
+	// wake-up of a thread. So pauses grow to floodPauseMost while most of the pipe stays empty.
 	floodPause     = time.Millisecond
 	floodPauseMost = 4 * time.Millisecond
-	// floodEnd is how many bytes a pause must bring. A pause that brings less ends the flood.
+	// floodEnd is the number of bytes that a pause must bring. A pause with fewer bytes ends the flood.
 	floodEnd = 1 << 10
-	// floodPipe is the size of a pipe in a flood, or less if fs.pipe-max-size is lower. A large pipe lets the writer go on during
-	// a pause. It is reduced afterwards, because a user has 64 MiB for all pipes (pipe(7), pipe-user-pages-soft).
+	// floodPipe is the size of a pipe in a flood, or less if fs.pipe-max-size is lower. A large pipe lets the writer continue
+	// during a pause. After the flood the pipe gets smaller again, because a user has 64 MiB for all pipes (pipe(7),
+	// pipe-user-pages-soft).
 	floodPipe = 1 << 20
 )
 
-// pace delays the reads of a pipe in a flood of small writes. Other pipes are read at once.
+// pace delays the reads of a pipe in a flood of small writes. Without a flood it delays nothing.
 type pace struct {
 	flood bool
 	rest  bool // pause before the next read
@@ -35,16 +36,16 @@ type pace struct {
 	size   int           // size of the pipe in this flood
 	came   int           // bytes since the last pause
 	pause  time.Duration // length of the next pause
-	pauses int           // pauses of this flood that brought data
-	// floods in a row in which the pauses brought nothing, because the writer waits for an answer to each line. Each doubles the
-	// threshold
+	pauses int           // number of pauses of this flood that brought data
+	// number of floods in a row whose pauses brought nothing, because the writer waits for an answer to each line; each of them
+	// doubles the threshold
 	doubt uint
 }
 
 // floodDoubt is the limit of doubt.
 const floodDoubt = 6
 
-// read handles the result of a read: n bytes into a buffer of room bytes. It reports whether a flood has begun or ended.
+// read handles the result of a read: n bytes into a buffer of room bytes. changed reports whether a flood has begun or ended.
 func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed bool) {
 	rested := p.rest
 	p.rest = false
@@ -80,7 +81,7 @@ func (p *pace) read(n, room int, window time.Duration, now time.Time) (changed b
 	return true
 }
 
-// again adapts the length of the next pause, so that it fills a quarter to half of the pipe.
+// again adapts the length of the next pause, so that a pause fills a quarter to half of the pipe.
 func (p *pace) again() {
 	switch {
 	case p.came > p.size/2:
@@ -92,8 +93,8 @@ func (p *pace) again() {
 }
 
 // changePace enlarges a flooded pipe and removes it from the poller, or undoes both after the flood. While a pipe is in the
-// poller, each write to it wakes the poller (EPOLLET of epoll(7)), which costs the writer as much as this process. Only closing
-// removes a file from the poller, so the pipe is opened a second time first. Where that is impossible, only the pauses reduce the
+// poller, each write to it wakes the poller (EPOLLET of epoll(7)), which costs the writer as much as this process. Only a close
+// removes a file from the poller, so changePace opens the pipe a second time first. If that fails, only the pauses reduce the
 // cost.
 func (s *stream) changePace() {
 	if s.pace.flood {
@@ -106,7 +107,7 @@ func (s *stream) changePace() {
 	s.joinPoller()
 }
 
-// resize tries to change the size of the pipe, and stores the size that it has afterwards. Any size works.
+// resize tries to change the size of the pipe, and stores the resulting size. Any size works.
 func (s *stream) resize(size int) (done bool) {
 	s.pace.size = readSize
 	s.control(func(fd int) {
@@ -121,7 +122,7 @@ func (s *stream) resize(size int) (done bool) {
 
 func (s *stream) leavePoller() {
 	s.control(func(old int) {
-		_ = s.run.log.set.opts.Actor.Do(func() (err error) { // opened as the agent, to whom the pipe belongs
+		_ = s.run.log.set.opts.Actor.Do(func() (err error) { // opened as the agent, because the pipe belongs to the agent
 			s.direct, err = unix.Open("/proc/self/fd/"+strconv.Itoa(old), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 			return err
 		})
@@ -150,7 +151,7 @@ func (s *stream) joinPoller() {
 	s.file, s.raw, s.direct = file, raw, -1
 }
 
-// fetch calls read when the pipe may have data.
+// fetch calls read as soon as the pipe may have data.
 func (s *stream) fetch() error {
 	if s.direct < 0 {
 		return s.raw.Read(s.ready)

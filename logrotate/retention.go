@@ -10,26 +10,26 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// Limits bound one log. A zero MaxSize or Archives takes the value from [Options]; every other zero field is no limit.
+// Limits bound one log. Zero MaxSize and Archives mean the values from [Options]; zero in other fields means no limit.
 type Limits struct {
 	// MaxSize and Archives mean the same as in [Options].
 	MaxSize  int64
 	Archives int
-	// MaxAge limits the time since an archive's rotation. It is checked when a line is written.
+	// MaxAge limits the time since an archive's rotation. The check happens when a line is written.
 	MaxAge time.Duration
-	// Quota limits the bytes of all files of the log together, counting the current file as MaxSize. The oldest archives are
+	// Quota limits the bytes of all files of the log together. The current file counts as MaxSize. The oldest archives are
 	// removed first.
 	Quota int64
-	// MinFree is how many bytes of the file system must be free for the agent's user; it is checked once a second. With fewer,
-	// the oldest archives are removed. Without archives nothing is written, which is a fault like a full disk.
+	// MinFree is the number of bytes of the file system that must be free for the agent's user, checked once a second. With fewer
+	// free bytes the oldest archives are removed. If no archive is left, nothing is written, which is a fault like a full disk.
 	MinFree int64
 	// Compress compresses archives with gzip, a while after their rotation.
 	Compress bool
-	// Rate limits the lines a second. A line in both sinks reports how many were left out.
+	// Rate limits the lines per second. A line in both sinks reports the number of omitted lines.
 	Rate int
 }
 
-// Limit sets the limits of l from now on. Logs that share a file share the limits that were set last, except for Rate.
+// Limit sets the limits of l from now on. Logs with the same file share the limits that were set last, except for Rate.
 func (l *Log) Limit(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
@@ -48,7 +48,7 @@ func (l Limits) within(o Options) Limits {
 	return l
 }
 
-// prune removes the oldest archives while there are too many, they are too old, or they take up too much space.
+// prune removes the oldest archives if there are too many, if they are too old, or if they use too much space.
 func (f *file) prune(now time.Time) error {
 	limits := f.limits.Load()
 	room := int64(-1)
@@ -71,7 +71,7 @@ func (f *file) Packing() (dir string, most int64) {
 	if !limits.Compress {
 		return "", 0
 	}
-	// A larger archive was not written by hinit, or package reader could not read it. Compressing it would only delay the others.
+	// hinit has not written a larger archive, or package reader could not read it. Its compression would only delay the others.
 	return f.archives.Dir, max(2*limits.MaxSize, gzipped.Most)
 }
 
@@ -93,7 +93,7 @@ func (f *file) spare() error {
 	}
 	free, ok := f.free()
 	if !ok || free >= least {
-		return nil // unknown: go on; a full disk causes an error of the write
+		return nil // the free space is unknown, so go on: a full disk causes an error of the write
 	}
 	err := f.set.opts.Actor.Do(func() error {
 		for !f.archives.Empty() && free < least {
@@ -113,7 +113,7 @@ func (f *file) spare() error {
 	return fmt.Errorf("cannot write log file %q: only %d MB are free, and %d are to stay free", f.path, free/1_000_000, least/1_000_000)
 }
 
-// free returns how many bytes of the file system are free for the agent's user. ok is false when that is unknown.
+// free returns the number of bytes of the file system that are free for the agent's user. ok is false if it is unknown.
 func (f *file) free() (int64, bool) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(f.fd, &st); err != nil {

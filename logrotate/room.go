@@ -6,21 +6,21 @@ import (
 )
 
 const (
-	// mostRoom limits the memory for unfinished and kept lines of all services, beyond the free share of each.
+	// mostRoom limits the memory for unfinished and kept lines of all services, above the free share of each.
 	mostRoom = 16 << 20
-	// keptSpare is the free share for the kept lines of a file, in bytes; carrySpare is the one for an unfinished line.
+	// keptSpare is the free share for the kept lines of a file, in bytes. carrySpare is the free share for an unfinished line.
 	keptSpare = 16 << 10
 )
 
-// bufferBudget is the memory left to share between services, in bytes. It needs a limit, because a service can leave many lines
+// bufferBudget is the memory that services can still share, in bytes. The limit is needed, because a service can leave many lines
 // unfinished, and can make its log unwritable, so that lines are kept.
 type bufferBudget struct{ left atomic.Int64 }
 
-// fill sets the size: mostRoom, or a quarter of this process's memory limit if that is less.
+// fill sets the budget: mostRoom, or a quarter of this process's memory limit if that is less.
 func (r *bufferBudget) fill() { r.left.Store(min(mostRoom, debug.SetMemoryLimit(-1)/4)) }
 
-// grow returns b with a capacity of n bytes, or less if there is no room. It doubles the capacity, up to limit. The first spare
-// bytes of a buffer don't count.
+// grow returns b with a capacity of n bytes, or less if the budget is too small. It doubles the capacity, up to limit. The first
+// spare bytes of a buffer don't count.
 func (r *bufferBudget) grow(b []byte, n, spare, limit int) []byte {
 	if n <= cap(b) {
 		return b
@@ -41,7 +41,7 @@ func (r *bufferBudget) take(n int64) bool {
 	return false
 }
 
-// adopt counts a buffer that the old program handed over. free stops counting a buffer that is not used any more.
+// adopt counts a buffer that the old program handed over. free subtracts a buffer that is no longer used.
 func (r *bufferBudget) adopt(b []byte, spare int) { r.left.Add(-int64(max(cap(b)-spare, 0))) }
 
 func (r *bufferBudget) free(b []byte, spare int) { r.left.Add(int64(max(cap(b)-spare, 0))) }

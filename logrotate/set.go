@@ -15,7 +15,7 @@ import (
 	"hinit/logrotate/gzipped"
 )
 
-// readSize is how many bytes a pump reads at a time: the default size of a pipe.
+// readSize is the number of bytes that a pump reads at a time: the default size of a pipe.
 const readSize = 64 << 10
 
 // Set holds the logs of all services and the console that they share. Make one with [New].
@@ -32,7 +32,7 @@ type Set struct {
 	files  map[string]*file
 	live   map[*stream]struct{}
 	unused writers       // writers of files that no log uses any more
-	idle   chan struct{} // closed when closed is set and live is empty
+	idle   chan struct{} // closed after a Close, when live is empty
 	pause  *pause        // nil while the pumps run
 
 	background sync.WaitGroup // short goroutines
@@ -66,9 +66,9 @@ func New(o Options) *Set {
 	return s
 }
 
-// Open returns the log of the service called name, and makes it if it doesn't exist. profile is the name on the console (name
-// when it is empty). file is the path of the file; "" is console only. If the log exists, the other arguments are ignored. The
-// file is created with the first line. Open doesn't block.
+// Open returns the log of the service called name, and makes it if it doesn't exist. profile is the name on the console ("" means
+// name). file is the path of the file; "" means console only. If the log exists, Open ignores the other arguments. The first line
+// creates the file. Open doesn't block.
 func (s *Set) Open(name, profile, file string) *Log {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,7 @@ func (s *Set) Open(name, profile, file string) *Log {
 	return l
 }
 
-// useFile returns the sink for l's path. The caller holds mu.
+// useFile returns the sink for the path of l. The caller holds mu.
 func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
@@ -110,7 +110,7 @@ func (s *Set) releaseFile(f *file) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// f stays in the map until it is closed, so that a path never has two sinks. During finish a new Log may start to use f, or
-	// use it and release it: then f may be open again, and the loop repeats.
+	// use it and release it. Then f may be open again, and the loop repeats.
 	for uses := uint64(0); f.refs == 1 && uses != f.uses; {
 		uses = f.uses
 		s.mu.Unlock()
@@ -127,8 +127,8 @@ func (s *Set) releaseFile(f *file) {
 	}
 }
 
-// Drop forgets the log called name. Its goroutines end when its pipes do, then its file is closed. Its [Log.Pipes] fails from now
-// on, and Open of the same name makes a new log. Drop doesn't block, and ignores an unknown name.
+// Drop forgets the log called name. Its goroutines end when its pipes do, then its file is closed. From now on its [Log.Pipes]
+// fails, and Open of the same name makes a new log. Drop doesn't block, and ignores an unknown name.
 func (s *Set) Drop(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,14 +143,14 @@ func (s *Set) Drop(name string) {
 	}
 }
 
-// retire releases l's file in the background. The caller holds mu, and calls it once for each Log.
+// retire releases the file of l in the background. The caller holds mu, and calls retire once for each Log.
 func (s *Set) retire(l *Log) {
 	if l.file != nil {
 		s.background.Go(guard.Func("closing the log of "+l.name, func() { s.releaseFile(l.file) }))
 	}
 }
 
-// began and ended maintain the list of the streams that are read.
+// began and ended maintain the list of streams that are being read.
 func (s *Set) began(l *Log, streams ...*stream) {
 	for _, st := range streams {
 		s.live[st] = struct{}{}
@@ -174,8 +174,8 @@ func (s *Set) ended(st *stream) {
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write must consist of
-// complete lines; a missing last newline is added. Write never blocks or fails: lines without room are dropped, with a notice. In
-// the modes Prefixed and JSON the lines look like lines of a profile called "hinit".
+// complete lines; Console adds a missing last newline. Write never blocks or fails: it drops lines without room, and a notice
+// follows. In the modes Prefixed and JSON the lines look like lines of a profile called "hinit".
 func (s *Set) Console(stream int) io.Writer {
 	c := s.consoles[0]
 	if stream == 2 {
@@ -184,7 +184,7 @@ func (s *Set) Console(stream int) io.Writer {
 	return &initWriter{console: c, source: &source{name: "hinit", profile: "hinit"}}
 }
 
-// Sync waits until all lines queued for the consoles are written, or ctx ends.
+// Sync waits until all lines in the queues of the consoles are written, or until ctx ends.
 func (s *Set) Sync(ctx context.Context) error {
 	for _, c := range s.consoles {
 		select {
@@ -196,11 +196,11 @@ func (s *Set) Sync(ctx context.Context) error {
 	return nil
 }
 
-// closeReserve is the part of Close's time that is left for writing files and console, after it stopped waiting for pipes.
+// closeReserve is the part of Close's time for the files and the console, after the wait for pipes.
 const closeReserve = 200 * time.Millisecond
 
 // Close waits until every pipe is at its end, and then until files and console are written and closed. Shortly before ctx ends it
-// reads the remaining pipes until they are empty, and closes them; the error names their services. If ctx has no deadline, it
+// reads the remaining pipes until they are empty, and closes them; the error names their services. If ctx has no deadline, Close
 // waits for pipes until ctx is done, and then up to 200 ms. On a closed Set only Stats and Tail work.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
@@ -261,7 +261,7 @@ func (s *Set) stop() error {
 	return fmt.Errorf("cannot read the logs of %q to their end: a process keeps them open", s.reading(nil))
 }
 
-// reading returns the names of the services whose pipes are being read, except for the streams in but. The caller holds mu.
+// reading returns the names of the services whose pipes are being read, without the streams in but. The caller holds mu.
 func (s *Set) reading(but map[*stream]struct{}) []string {
 	var names []string
 	for st := range s.live {
@@ -273,7 +273,7 @@ func (s *Set) reading(but map[*stream]struct{}) []string {
 	return slices.Compact(names)
 }
 
-// flush waits for the pumps, and writes out and closes the sinks.
+// flush waits for the pumps, writes the remaining data, and closes the sinks.
 func (s *Set) flush() error {
 	<-s.idle
 	s.background.Wait()

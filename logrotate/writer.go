@@ -8,8 +8,8 @@ import (
 	"gopkg.in/natefinch/lumberjack.v2"
 )
 
-// writer is the only user of lumberjack in this package (decision record 6). It writes to a file that is already open.
-// Lumberjack's own rotation never begins, because the agent controls all names in the log's directory.
+// writer is the only user of lumberjack in this package (decision record 6). It writes to an open file. Lumberjack's own rotation
+// never begins, because the agent controls all names in the log's directory.
 type writer struct{ logger *lumberjack.Logger }
 
 // neverRotate is lumberjack's MaxSize, in megabytes, that no log reaches.
@@ -18,7 +18,7 @@ const neverRotate = 1 << 30
 // attach makes the open file fd, whose status is st, the target of writes. It fails without /proc.
 //
 // The link below /proc/self/fd leads to the open file itself, so the agent can't replace it. Without /proc lumberjack would
-// create a file of that name.
+// create a file with that name.
 func (w writer) attach(fd int, st *unix.Stat_t) error {
 	w.logger.Filename = "/proc/self/fd/" + strconv.Itoa(fd)
 	var link unix.Stat_t
@@ -32,13 +32,13 @@ func (w writer) attach(fd int, st *unix.Stat_t) error {
 	return err
 }
 
-// detach closes lumberjack's descriptor. It drops the error: no byte is buffered that a close could fail to write.
+// detach closes lumberjack's descriptor. It ignores the error, because no buffered byte can be lost.
 func (w writer) detach() { _ = w.logger.Close() }
 
 func (w writer) write(p []byte) (int, error) { return w.logger.Write(p) }
 
-// writers is a pool of writers. Lumberjack starts a goroutine for every writer and never ends it, so writers are used again. A
-// lock of the caller guards it.
+// writers is a pool of writers. Lumberjack starts a goroutine for every writer and never ends it, so writers are used again. The
+// caller's lock guards the pool.
 type writers struct{ spare []writer }
 
 func (p *writers) take() writer {

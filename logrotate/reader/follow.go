@@ -1,8 +1,8 @@
 // Package reader reads the logs that package logrotate writes: the history with its archives, and new lines as they are written.
 // It is for clients; PID 1 does not link it.
 //
-// While any [Read] follows, two goroutines serve all followers of the process. They share one instance of inotify and end with
-// the last follower.
+// While any call of [Read] follows a log, two goroutines serve all these calls in the process. The goroutines share one instance
+// of inotify and end with the last call.
 package reader
 
 import (
@@ -25,22 +25,22 @@ import (
 type Options struct {
 	// Dir is the directory of [archive.Current] and its archives. Neither Dir nor a file in it may be a symbolic link.
 	Dir string
-	// N is how many of the last lines to emit, including lines in archives; -1 is all.
+	// N is the number of last lines to emit, including lines in archives; -1 means all.
 	N int
-	// Since leaves out older lines. Archives are read as far back as needed.
+	// Since leaves out older lines. Read goes as far back in the archives as needed.
 	Since time.Time
 	// Previous includes the archives when N is -1 and Since isn't set.
 	Previous bool
-	// Follow goes on with new lines, until ctx ends.
+	// Follow makes Read continue with new lines until ctx ends.
 	Follow bool
-	// Caught is called after the history and before the new lines. An error ends Read and is returned. Caught may be nil.
+	// Read calls Caught after the history and before the new lines. An error ends Read, which returns it. Caught may be nil.
 	Caught func() error
-	// Missing is called where lines are missing, because an archive cannot be read or files were removed too early. It replaces
-	// the line that Read would emit about it. An error ends Read and is returned. Missing may be nil.
+	// Read calls Missing where lines are missing, because an archive cannot be read or files were removed too early. The call
+	// replaces the line that Read would emit. An error ends Read, which returns it. Missing may be nil.
 	Missing func(why string) error
-	// MaxLine is the length of the longest line; longer lines are emitted in pieces. 0 is a megabyte.
+	// MaxLine is the length of the longest line; Read emits a longer line in pieces. 0 means a megabyte.
 	MaxLine int
-	// MaxArchive limits how many decompressed bytes of an archive are read. 0 is 256 MB.
+	// MaxArchive limits the decompressed bytes that are read of an archive. 0 means 256 MB.
 	MaxArchive int64
 }
 
@@ -50,13 +50,13 @@ const (
 )
 
 // Read calls emit with the history that o selects, oldest line first. With Follow it then emits every new line, across rotations,
-// without a gap or a duplicate. A line comes with its timestamp and without its newline, and is valid until emit returns. An
-// error of emit ends Read and is returned.
+// without a gap or a duplicate. A line has its timestamp and no newline, and is valid until emit returns. An error of emit ends
+// Read, which returns it.
 //
-// Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. It
-// finds a replaced directory or file again, and starts over in a truncated file. An end by ctx is no error. Lines can be missing only
-// when archives are pruned before they are read, or can't be read. Read then emits a line without a timestamp in their place.
-// Without Follow it also returns an error at the end.
+// Without Follow, a missing directory is an error that wraps fs.ErrNotExist. With Follow, Read waits for the directory. Read
+// follows the name of a directory or file that is replaced, and starts again in a truncated file. The end of ctx is no error.
+// Lines can be missing only if archives are removed before Read reads them, or if they are unreadable. Then Read emits a line
+// without a timestamp in their place. Without Follow it also returns an error at the end.
 //
 // Read blocks. It needs memory for one line, and reads no more than necessary, except that it decompresses the first archive from
 // its beginning. It opens everything with the permissions of as, which the caller must set. Root shows log directories with the
@@ -86,7 +86,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 	return nil
 }
 
-// Exists reports whether as can see an entry of any kind at the path of a log directory.
+// Exists reports whether the path of a log directory exists, as far as the actor can see. It may be a file of any kind.
 func Exists(as *fsutil.Actor, dir string) bool {
 	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.Has(name) }) == nil
 }
@@ -101,11 +101,11 @@ type reader struct {
 
 	file  *os.File // current file, nil for none
 	at    int64    // offset behind the last emitted line
-	carry []byte   // the unfinished line at that offset
-	known string   // newest archive that has been handled
-	since []byte   // timestamp before which lines are skipped; nil once a line was not skipped
+	carry []byte   // the unfinished line at at
+	known string   // newest archive that Read has handled
+	since []byte   // lines with an earlier timestamp are skipped; nil after the first line that is not skipped
 
-	broken map[string]error // archives that cannot be read, with the reason
+	broken map[string]error // why an archive cannot be read, by name
 }
 
 func (r *reader) run(ctx context.Context) error {
@@ -158,7 +158,7 @@ func (r *reader) catchUp(ctx context.Context) error {
 	}
 }
 
-// moved reports whether the name "current" stands for another file now.
+// moved reports whether the name "current" now means another file.
 func (r *reader) moved() (bool, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
@@ -166,7 +166,7 @@ func (r *reader) moved() (bool, error) {
 	}
 	f, err := open(r.dir, archive.Current)
 	if err != nil {
-		// Either a rotation is under way, or the file was removed: the writer may still use the file that is open here.
+		// Either a rotation is in progress, or the file was removed: the writer may still use the open file.
 		return false, nil
 	}
 	defer f.Close()
@@ -174,8 +174,8 @@ func (r *reader) moved() (bool, error) {
 	return err == nil && !os.SameFile(now, opened), nil
 }
 
-// advance goes on from the end of the old file to the next current file, and emits the archives between the two. It reports
-// whether there is a current file.
+// advance continues from the end of the old file to the next current file, and emits the archives between the two. It reports
+// whether a current file exists.
 func (r *reader) advance(ctx context.Context) (bool, error) {
 	old := r.file
 	var read os.FileInfo
@@ -190,7 +190,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	}
 	archives, err := r.find()
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // the directory is gone; the old file stays open, in case it comes back
+		return false, nil // the directory is gone; the old file stays open, in case the directory comes back
 	}
 	if err != nil {
 		return false, err
@@ -198,10 +198,10 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	if old != nil {
 		defer old.Close() // until then its inode number can't be reused, so the comparison below is reliable
 	}
-	// Archives up to r.known, and up to the old file itself, are older than the old file. If none is the old file, it was removed
-	// or pruned.
+	// Archives up to r.known, and up to the old file itself, are older than the old file. If the old file is none of them, it was
+	// removed or pruned.
 	var next []string
-	found := old == nil || slices.Contains(archives, r.known) // pruning removes the oldest first: while r.known exists, nothing after it is gone
+	found := old == nil || slices.Contains(archives, r.known) // pruning removes the oldest first: if r.known exists, all later archives do
 	for _, name := range archives {
 		if name <= r.known {
 			continue
@@ -227,7 +227,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 	return r.file != nil, nil
 }
 
-// whole emits the lines of an archive from offset skip on. A missing archive counts as empty.
+// whole emits the lines of an archive from offset skip. A missing archive counts as empty.
 func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	if r.broken[name] != nil {
 		return r.tellBroken(name)
@@ -246,7 +246,7 @@ func (r *reader) whole(ctx context.Context, name string, skip int64) error {
 	return err
 }
 
-// archived emits the lines of the open archive f from offset skip on.
+// archived emits the lines of the open archive f from offset skip.
 func (r *reader) archived(ctx context.Context, f *os.File, packed bool, skip int64) (err error) {
 	file, at := r.file, r.at
 	defer func() { r.file, r.at, r.carry = file, at, r.carry[:0] }()
@@ -310,8 +310,8 @@ func (r *reader) take(b []byte) error {
 	return nil
 }
 
-// shrunk handles a file that is shorter than what was read: the writer removed half a line, or the file was emptied. It reports
-// true if emptied.
+// shrunk handles a file that is shorter than the part that was read: the writer removed half a line, or a process emptied the
+// file. emptied reports which.
 func (r *reader) shrunk() (emptied bool, err error) {
 	st, err := r.file.Stat()
 	if err != nil {
@@ -339,7 +339,7 @@ func (r *reader) rest() error {
 
 func (r *reader) give(line []byte) error {
 	if r.since != nil {
-		// Timestamps are local time in text, so comparing bytes compares times.
+		// Timestamps are local time as text, so a comparison of bytes compares times.
 		if len(line) < archive.StampLen || bytes.Compare(line[:len(r.since)], r.since) < 0 {
 			return nil
 		}
@@ -349,8 +349,8 @@ func (r *reader) give(line []byte) error {
 	return r.emitErr
 }
 
-// Split separates a line from [Read] into its time and the text of the service. The file has no time zone: the time is taken as
-// local. ok is false for a line without a time; message is then the whole line.
+// Split separates a line from [Read] into its time and the text of the service. The file has no time zone, so Split assumes local
+// time. ok is false for a line without a time; then message is the whole line.
 func Split(line []byte) (written time.Time, message []byte, ok bool) {
 	if len(line) < archive.StampLen || line[archive.StampLen-2] != ' ' || line[archive.StampLen-1] != ' ' {
 		return time.Time{}, line, false

@@ -14,7 +14,7 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// history emits the existing lines that were asked for. Afterwards r stands at the end of the current file.
+// history emits the existing lines that Options select. Afterwards r stands at the end of the current file.
 func (r *reader) history(ctx context.Context) error {
 	archives, err := r.find()
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *reader) history(ctx context.Context) error {
 	return r.rest()
 }
 
-// unread returns one error about all archives that could not be read, nil for none.
+// unread returns one error about all archives that could not be read, or nil.
 func (r *reader) unread() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
@@ -58,8 +58,8 @@ func (r *reader) unread() error {
 	return errors.Join(errs...)
 }
 
-// unreadable notes the error of an archive, and reports true, if the archive itself is at fault. An end of ctx or an error of
-// emit does not count.
+// unreadable records err for an archive, and reports true, if the archive itself caused it. The end of ctx or an error of emit
+// does not count.
 func (r *reader) unreadable(ctx context.Context, name string, err error) bool {
 	if err == nil || ctx.Err() != nil || r.emitErr != nil {
 		return false
@@ -79,7 +79,7 @@ func (r *reader) tellBroken(name string) error {
 	return r.emitErr
 }
 
-// start finds where the requested history begins: the index of the first archive (len(archives) stands for the current file), and
+// start finds the beginning of the requested history: the index of its first archive (len(archives) means the current file), and
 // the offset in that file.
 func (r *reader) start(ctx context.Context, archives []string) (first int, skip int64, err error) {
 	all := r.o.N < 0
@@ -107,7 +107,7 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 	for first = len(archives); need > 0 && first > 0; first-- {
 		f, packed, err := openArchive(r.dir, archives[first-1])
 		if errors.Is(err, fs.ErrNotExist) {
-			break // pruned, and all older archives too
+			break // the archive was pruned, and so were all older ones
 		}
 		if err == nil {
 			before := need
@@ -128,8 +128,8 @@ func (r *reader) start(ctx context.Context, archives []string) (first int, skip 
 	return first, skip, nil
 }
 
-// lastOf returns the offset of the last n lines of f, and how many of them f lacks. It reads no more than n lines of hinit can
-// take up. f may be truncated meanwhile.
+// lastOf returns the offset of the last n lines of f, and the number of lines that f lacks. It reads no more bytes than n lines
+// of hinit can have. A process may truncate f meanwhile.
 func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	for {
 		end, err := f.Seek(0, io.SeekEnd)
@@ -144,7 +144,7 @@ func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, m
 			from = max(0, end-(int64(n)+1)*most)
 		}
 		offset, missing, err := lastLines(io.NewSectionReader(f, from, end-from), end-from, n, r.buf)
-		if from > 0 && missing > 0 { // longer lines than hinit writes: read all of the file
+		if from > 0 && missing > 0 { // the lines are longer than those of hinit: read the whole file
 			missing = 0
 		}
 		if !errors.Is(err, io.EOF) {
@@ -153,8 +153,8 @@ func (r *reader) lastOf(ctx context.Context, f *os.File, n int) (offset int64, m
 	}
 }
 
-// lastLines returns the offset of the last n lines within the first end bytes of f, and how many of them f lacks. An unfinished
-// line at the end counts.
+// lastLines returns the offset of the last n lines within the first end bytes of f, and the number of lines that f lacks. An
+// unfinished line at the end counts.
 func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missing int, err error) {
 	stop, newlines := end-1, n // a newline at the very end belongs to the last line
 	if n <= 0 {
@@ -185,7 +185,7 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 }
 
 // find opens the current file as r.file, and returns the archives before it. The caller closes the old r.file. An archive that is
-// missing in the list was made after the file was opened, so following finds it.
+// missing in the list is younger than the open file, so a later call of advance finds it.
 func (r *reader) find() ([]string, error) {
 	f, err := open(r.dir, archive.Current)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -220,7 +220,7 @@ func (r *reader) before(archives []string) ([]string, error) {
 	return archives, nil
 }
 
-// is reports whether the named archive is the given file, or was compressed from it.
+// is reports whether the named archive is the given file, or a compressed form of it.
 func (r *reader) is(name string, file os.FileInfo) bool {
 	f, packed, err := openArchive(r.dir, name)
 	if err != nil {

@@ -19,7 +19,8 @@ func open(d archive.Dir, base string) (f *os.File, err error) {
 	return f, err
 }
 
-// openArchive opens an archive by its name without [archive.Packed], in the form that exists. packed says that it is compressed.
+// openArchive opens an archive in the form that exists. name has no [archive.Packed] suffix. packed says that the file is
+// compressed.
 func openArchive(d archive.Dir, name string) (f *os.File, packed bool, err error) {
 	for i, form := range archive.Forms(name) {
 		f, err = open(d, form)

@@ -11,7 +11,7 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// errTooLarge reports a compressed archive that hinit can't have written.
+// errTooLarge reports a compressed archive that hinit has not written, because its content is too large.
 var errTooLarge = errors.New("decompressed it is larger than a log of hinit; remove it")
 
 // errFound stops an unpacker early.
@@ -47,8 +47,8 @@ func (r *unpacker) each(ctx context.Context, f *os.File, skip int64, take func(b
 	return err
 }
 
-// last returns the offset of the last n lines in the compressed archive f, and how many of the n lines f lacks. It decompresses f
-// twice: a list of the offsets of all lines would need unlimited memory.
+// last returns the offset of the last n lines in the compressed archive f, and the number of lines that f lacks. It decompresses
+// f twice, because a list of the offsets of all lines would need unlimited memory.
 func (r *unpacker) last(ctx context.Context, f *os.File, n int) (offset int64, missing int, err error) {
 	lines, within := 0, false
 	err = r.each(ctx, f, 0, func(b []byte) error {

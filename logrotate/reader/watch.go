@@ -10,10 +10,10 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// pollEvery is how often a follower checks without an event: inotify may not work there, and the directory may not exist yet.
+// pollEvery is the time between checks without an event: inotify may not work there, and the directory may not exist yet.
 const pollEvery = time.Second
 
-// watch wakes a follower when a directory may have changed. Changes can go unnoticed, so a wait lasts no longer than every.
+// watch wakes a follower when a directory may have changed. A change may remain unseen, so a wait is never longer than every.
 type watch struct {
 	dir   string
 	hub   *hub
@@ -48,7 +48,7 @@ func (w *watch) wake() {
 	}
 }
 
-// wait blocks until the directory may have changed, or every has passed. It returns an error only when ctx has ended.
+// wait blocks until the directory may have changed, or the time every is over. It returns an error only after the end of ctx.
 func (w *watch) wait(ctx context.Context) error {
 	w.renew()
 	w.timer.Reset(w.every)
@@ -61,15 +61,15 @@ func (w *watch) wait(ctx context.Context) error {
 	return nil
 }
 
-// watches is shared by the whole process, because a user may have only 128 instances of inotify (fs.inotify.max_user_instances).
+// watches serves the whole process, because a user may have only 128 instances of inotify (fs.inotify.max_user_instances).
 var watches = hub{open: fsnotify.NewWatcher}
 
-// hub shares one instance of inotify, and the goroutine that reads it, among all watches. Both exist only while there is a watch.
+// hub shares one instance of inotify, and the goroutine that reads it, among all watches. Both exist only while a watch exists.
 type hub struct {
 	open func() (*fsnotify.Watcher, error)
 
 	mu      sync.Mutex
-	watcher *fsnotify.Watcher // nil when none could be made
+	watcher *fsnotify.Watcher // nil if inotify is not available
 	dirs    map[string]*watched
 }
 
@@ -109,15 +109,15 @@ func (h *hub) leave(w *watch) {
 	switch {
 	case h.watcher == nil:
 	case len(h.dirs) == 0:
-		_ = h.watcher.Close() // this ends its goroutine
+		_ = h.watcher.Close() // the close ends the goroutine of the watcher
 		h.watcher = nil
 	case d.as != nil:
 		_ = h.watcher.Remove(w.dir) // an error is ignored: the directory may be gone
 	}
 }
 
-// cover makes inotify watch dir. st is the status of dir, nil if it doesn't exist. If dir is another directory than before, cover
-// wakes the followers.
+// cover makes inotify watch dir. st is the status of dir, or nil if dir doesn't exist. If dir is another directory than before,
+// cover wakes the followers.
 func (h *hub) cover(dir string, st os.FileInfo) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,7 +141,7 @@ func (h *hub) cover(dir string, st os.FileInfo) {
 	}
 }
 
-// run passes events on to the followers until the watcher is closed.
+// run passes events to the followers until the watcher is closed.
 func (h *hub) run(watcher *fsnotify.Watcher) {
 	for {
 		select {
